@@ -1,1 +1,15 @@
-//! SQL.
+//! SQL for Farhold: PostgreSQL's dialect, types, errors and wire protocol over the rows of `farhold-txn`.
+//!
+//! Two halves meet in [`Session`]: [`engine`] (catalog, planning, execution) and `server` (the wire protocol).
+//! A statement that a primary key or an index answers is compiled once and then runs on the connection's own thread;
+//! every other query runs over one consistent state of the database on shared query threads.
+#![deny(missing_docs)]
+
+pub mod engine;
+mod error;
+
+pub use engine::{
+    CancelHandle, ColumnType, CommandTag, CopyIn, CopyOut, Datum, Engine, EngineConfig, Output, OutputColumn, Prepared,
+    QueryRows, Rows, Session, TransactionState,
+};
+pub use error::{SqlError, SqlState};

@@ -1,0 +1,221 @@
+//! What a statement can fail with: a message for the user and a SQLSTATE for the program.
+
+use std::fmt;
+
+/// A five-character SQLSTATE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SqlState(&'static str);
+
+macro_rules! states {
+    ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
+        impl SqlState {
+            $($(#[$doc])* pub const $name: SqlState = SqlState($code);)*
+        }
+    };
+}
+
+states! {
+    /// The connection to the node that holds the data is gone.
+    CONNECTION_FAILURE = "08006";
+    /// The peer broke the protocol.
+    PROTOCOL_VIOLATION = "08P01";
+    /// PostgreSQL has it, Farhold does not.
+    FEATURE_NOT_SUPPORTED = "0A000";
+    /// A subquery used as an expression gave more than one row.
+    CARDINALITY_VIOLATION = "21000";
+    /// A string does not fit its column.
+    STRING_TOO_LONG = "22001";
+    /// A number does not fit its type.
+    NUMERIC_OUT_OF_RANGE = "22003";
+    /// Text that is no date or time.
+    INVALID_DATETIME = "22007";
+    /// A date or time outside of what the type can hold.
+    DATETIME_OVERFLOW = "22008";
+    /// Division by zero.
+    DIVISION_BY_ZERO = "22012";
+    /// Bytes that are not UTF-8.
+    CHARACTER_NOT_IN_REPERTOIRE = "22021";
+    /// A parameter or setting with a value it cannot have.
+    INVALID_PARAMETER_VALUE = "22023";
+    /// Text that is no value of the type.
+    INVALID_TEXT = "22P02";
+    /// Bytes that are no value of the type.
+    INVALID_BINARY = "22P03";
+    /// A malformed line in COPY data.
+    BAD_COPY_FORMAT = "22P04";
+    /// NULL in a NOT NULL column.
+    NOT_NULL_VIOLATION = "23502";
+    /// A key that is already there.
+    UNIQUE_VIOLATION = "23505";
+    /// A cursor in a state that the command cannot use.
+    INVALID_CURSOR_STATE = "24000";
+    /// BEGIN within a transaction.
+    ACTIVE_TRANSACTION = "25001";
+    /// A write in a read-only transaction.
+    READ_ONLY_TRANSACTION = "25006";
+    /// A command that needs a transaction block.
+    NO_ACTIVE_TRANSACTION = "25P01";
+    /// A command in a transaction that has failed.
+    IN_FAILED_TRANSACTION = "25P02";
+    /// No such prepared statement.
+    INVALID_STATEMENT_NAME = "26000";
+    /// The password is wrong.
+    INVALID_PASSWORD = "28P01";
+    /// No such cursor.
+    INVALID_CURSOR_NAME = "34000";
+    /// No such savepoint.
+    INVALID_SAVEPOINT = "3B001";
+    /// No such database.
+    INVALID_CATALOG_NAME = "3D000";
+    /// No such schema.
+    INVALID_SCHEMA_NAME = "3F000";
+    /// Another transaction came first; the same transaction may be tried again.
+    SERIALIZATION_FAILURE = "40001";
+    /// The outcome of a COMMIT is not known.
+    COMPLETION_UNKNOWN = "40003";
+    /// Not allowed.
+    INSUFFICIENT_PRIVILEGE = "42501";
+    /// The statement does not parse.
+    SYNTAX_ERROR = "42601";
+    /// A definition that makes no sense.
+    INVALID_TABLE_DEFINITION = "42P16";
+    /// A column named twice.
+    DUPLICATE_COLUMN = "42701";
+    /// A name that fits more than one column.
+    AMBIGUOUS_COLUMN = "42702";
+    /// No such column.
+    UNDEFINED_COLUMN = "42703";
+    /// No such object.
+    UNDEFINED_OBJECT = "42704";
+    /// An object of that name is there already.
+    DUPLICATE_OBJECT = "42710";
+    /// A column outside of GROUP BY.
+    GROUPING_ERROR = "42803";
+    /// Types that do not go together.
+    DATATYPE_MISMATCH = "42804";
+    /// No such function or operator.
+    UNDEFINED_FUNCTION = "42883";
+    /// No such table.
+    UNDEFINED_TABLE = "42P01";
+    /// No such parameter.
+    UNDEFINED_PARAMETER = "42P02";
+    /// A cursor of that name is open already.
+    DUPLICATE_CURSOR = "42P03";
+    /// A prepared statement of that name is there already.
+    DUPLICATE_STATEMENT = "42P05";
+    /// A table of that name is there already.
+    DUPLICATE_TABLE = "42P07";
+    /// A column reference that makes no sense where it stands.
+    INVALID_COLUMN_REFERENCE = "42P10";
+    /// A parameter whose type nobody said.
+    INDETERMINATE_TYPE = "42P18";
+    /// Memory is used up: the query's budget or the data region.
+    OUT_OF_MEMORY = "53200";
+    /// The connections are used up.
+    TOO_MANY_CONNECTIONS = "53300";
+    /// A row, a key or a statement is too large.
+    PROGRAM_LIMIT_EXCEEDED = "54000";
+    /// The object is not in the state that the command needs.
+    OBJECT_NOT_IN_STATE = "55000";
+    /// A parameter that cannot be changed now.
+    CANNOT_CHANGE_PARAMETER = "55P02";
+    /// Cancelled by the user or by statement_timeout.
+    QUERY_CANCELED = "57014";
+    /// The server is going down.
+    ADMIN_SHUTDOWN = "57P01";
+    /// The node cannot serve now.
+    CANNOT_CONNECT_NOW = "57P03";
+    /// A bug in Farhold.
+    INTERNAL_ERROR = "XX000";
+}
+
+impl SqlState {
+    /// The five characters.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for SqlState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// Why a statement failed, in PostgreSQL's terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqlError {
+    /// The SQLSTATE.
+    pub state: SqlState,
+    /// One sentence in lower case without a full stop, as PostgreSQL's.
+    pub message: String,
+    /// What exactly: the key that is there already, the line of a COPY.
+    pub detail: Option<String>,
+    /// What the user can do.
+    pub hint: Option<String>,
+    /// Where in the statement, in characters from 1.
+    pub position: Option<usize>,
+    /// The constraint that was violated.
+    pub constraint: Option<String>,
+    /// The table that it concerns.
+    pub table: Option<String>,
+}
+
+impl SqlError {
+    /// An error of `state`.
+    #[must_use]
+    pub fn new(state: SqlState, message: impl Into<String>) -> Self {
+        Self { state, message: message.into(), detail: None, hint: None, position: None, constraint: None, table: None }
+    }
+
+    /// 0A000: PostgreSQL has it, Farhold does not.
+    #[must_use]
+    pub fn unsupported(what: impl fmt::Display) -> Self {
+        Self::new(SqlState::FEATURE_NOT_SUPPORTED, format!("{what} is not supported"))
+    }
+
+    /// 42601.
+    #[must_use]
+    pub fn syntax(message: impl Into<String>) -> Self {
+        Self::new(SqlState::SYNTAX_ERROR, message)
+    }
+
+    /// XX000: a bug in Farhold.
+    #[must_use]
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(SqlState::INTERNAL_ERROR, message)
+    }
+
+    /// 57014.
+    #[must_use]
+    pub fn cancelled(message: impl Into<String>) -> Self {
+        Self::new(SqlState::QUERY_CANCELED, message)
+    }
+
+    /// With a DETAIL line.
+    #[must_use]
+    pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// With a HINT line.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for SqlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.state, self.message)?;
+        if let Some(detail) = &self.detail {
+            write!(f, " ({detail})")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for SqlError {}
