@@ -1,0 +1,315 @@
+//! The command line: every flag of the `farhold` binary, with the help texts that teach it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "farhold",
+    version,
+    about = "An in-memory database for far memory: serializable transactions and SQL over the same live rows",
+    long_about = "Farhold keeps rows in memory regions that other processes read and write by explicit memory \
+instructions. It runs serializable transactions across nodes and answers SQL over the same live rows, through the \
+PostgreSQL protocol.\n\nStart here:\n  farhold demo                         three nodes on this machine, TPC-C and SQL at once\n  \
+farhold serve                        a database on 127.0.0.1:5433; then: psql -h 127.0.0.1 -p 5433\n  \
+farhold sql -c 'SELECT 1'            one statement, or a prompt without -c\n  \
+farhold bench tpcc --workers 1       measure this machine"
+)]
+pub struct Cli {
+    /// Machine-readable output: one JSON object a line on standard output.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the binary does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Three node processes on this machine run TPC-C while SQL reads the same rows; then proves that nothing was lost.
+    Demo(DemoArgs),
+    /// Serve one node of a database over the PostgreSQL protocol.
+    Serve(ServeArgs),
+    /// A SQL prompt, or one statement with -c.
+    Sql(SqlArgs),
+    /// Measure a workload.
+    Bench(BenchArgs),
+    /// Load a Parquet or CSV file into a table.
+    Import(ImportArgs),
+    /// Check a database that holds TPC-C: the specification's consistency conditions, by SQL.
+    Check(CheckArgs),
+    /// One node of a demo or bench, driven by its parent over standard input (internal).
+    #[command(hide = true)]
+    Node(NodeArgs),
+}
+
+/// Flags of `farhold demo`.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// Node processes to start.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub nodes: u8,
+    /// TPC-C warehouses in all; about 110 MB each, plus what the run adds. At least one a node.
+    #[arg(long, short = 'w', default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub warehouses: u32,
+    /// Seconds that the transaction mix runs.
+    #[arg(long, short = 's', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// Workers (threads) a node.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub workers: u8,
+    /// Where node 0 answers the PostgreSQL protocol; port 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:5433")]
+    pub listen: SocketAddr,
+    /// Memory of each node's region, e.g. 1300M or 2G; pages are used as they are touched.
+    #[arg(long, default_value = "1300M", value_parser = parse_bytes)]
+    pub memory: u64,
+    /// Seed of the population and of the mix.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// Keep serving after the summary until Ctrl-C, so that psql can look around.
+    #[arg(long)]
+    pub stay: bool,
+}
+
+/// Flags of `farhold serve`.
+#[derive(Debug, Clone, Args)]
+pub struct ServeArgs {
+    /// Directory of the cluster's regions. Left out: a new one in shared memory, removed at the end. A path on a DAX or
+    /// CXL mount works as well. Rows live as long as the files do.
+    #[arg(long, short = 'd')]
+    pub dir: Option<PathBuf>,
+    /// Address of the PostgreSQL protocol. Anything but loopback needs --password-file.
+    #[arg(long, short = 'l', default_value = "127.0.0.1:5433")]
+    pub listen: SocketAddr,
+    /// This node's number, from 0.
+    #[arg(long, default_value_t = 0)]
+    pub node: u8,
+    /// Nodes of the cluster; all use the same directory.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub nodes: u8,
+    /// Memory of this node's region, e.g. 512M or 4G; pages are used as they are touched.
+    #[arg(long, short = 'm', default_value = "4G", value_parser = parse_bytes)]
+    pub memory: u64,
+    /// Threads that talk to clients. 0 = one a core.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    /// File of users, one `name:SCRAM-SHA-256$...` a line (as PostgreSQL stores it), or `name:plain password`.
+    #[arg(long)]
+    pub password_file: Option<PathBuf>,
+    /// TLS certificate (PEM).
+    #[arg(long, requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// TLS private key (PEM).
+    #[arg(long, requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+}
+
+/// How a client command reaches its database.
+#[derive(Debug, Clone, Args)]
+pub struct ConnectArgs {
+    /// A PostgreSQL URL, e.g. postgresql://user:password@127.0.0.1:5433/farhold.
+    #[arg(long, short = 'C', default_value = "postgresql://farhold@127.0.0.1:5433/farhold", env = "FARHOLD_URL")]
+    pub connect: String,
+}
+
+/// Flags of `farhold sql`.
+#[derive(Debug, Clone, Args)]
+pub struct SqlArgs {
+    /// How to reach the database.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// Statements to run instead of a prompt.
+    #[arg(long, short = 'c')]
+    pub command: Option<String>,
+}
+
+/// Flags of `farhold bench`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// Which workload.
+    #[command(subcommand)]
+    pub workload: Workload,
+}
+
+/// The workloads of `farhold bench`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Workload {
+    /// TPC-C: the full mix, closed loop without think time.
+    Tpcc(TpccArgs),
+    /// The 22 CH-benCHmark queries over TPC-C's rows, without writers.
+    Ch(ChArgs),
+}
+
+/// Flags of `farhold bench tpcc`.
+#[derive(Debug, Clone, Args)]
+pub struct TpccArgs {
+    /// Node processes.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub nodes: u8,
+    /// Workers (threads) a node.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub workers: u8,
+    /// Warehouses in all; 0 = one a worker.
+    #[arg(long, short = 'w', default_value_t = 0)]
+    pub warehouses: u32,
+    /// Seconds to measure.
+    #[arg(long, short = 's', default_value_t = 10)]
+    pub seconds: u32,
+    /// Transactions in flight on each worker.
+    #[arg(long, default_value_t = 1)]
+    pub in_flight: u16,
+    /// Memory of each node's region.
+    #[arg(long, default_value = "3G", value_parser = parse_bytes)]
+    pub memory: u64,
+    /// Percentage of new-order items from another warehouse.
+    #[arg(long, default_value_t = 1)]
+    pub remote_item_percent: u8,
+    /// Percentage of payments by a customer of another warehouse.
+    #[arg(long, default_value_t = 15)]
+    pub remote_payment_percent: u8,
+    /// Seed of the population and of the mix.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// Bind worker n to processor n.
+    #[arg(long)]
+    pub pin: bool,
+}
+
+/// Flags of `farhold bench ch`.
+#[derive(Debug, Clone, Args)]
+pub struct ChArgs {
+    /// Warehouses to load.
+    #[arg(long, short = 'w', default_value_t = 1)]
+    pub warehouses: u32,
+    /// Runs of each query; the median is reported.
+    #[arg(long, default_value_t = 3)]
+    pub runs: u32,
+    /// Memory of the node's region.
+    #[arg(long, default_value = "4G", value_parser = parse_bytes)]
+    pub memory: u64,
+    /// Seed of the population.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+}
+
+/// Flags of `farhold import`.
+#[derive(Debug, Clone, Args)]
+pub struct ImportArgs {
+    /// The file: .parquet or .csv (with a header line).
+    pub file: PathBuf,
+    /// The table; by default the file's name.
+    #[arg(long, short = 't')]
+    pub table: Option<String>,
+    /// Create the table from the file's columns, with this column as primary key.
+    #[arg(long, value_name = "KEY_COLUMN")]
+    pub create: Option<String>,
+    /// The format, where the file's ending does not tell.
+    #[arg(long, value_enum)]
+    pub format: Option<FileFormat>,
+    /// How to reach the database.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// What `farhold import` reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FileFormat {
+    /// Comma-separated values with a header line.
+    Csv,
+    /// Apache Parquet.
+    Parquet,
+}
+
+/// Flags of `farhold check`.
+#[derive(Debug, Clone, Args)]
+pub struct CheckArgs {
+    /// How to reach the database.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// Flags of the hidden `farhold node`.
+#[derive(Debug, Clone, Args)]
+pub struct NodeArgs {
+    /// Directory of the cluster's regions.
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// This node's number.
+    #[arg(long)]
+    pub node: u8,
+    /// Nodes of the cluster.
+    #[arg(long)]
+    pub nodes: u8,
+    /// Memory of this node's region in bytes.
+    #[arg(long)]
+    pub memory: u64,
+    /// Workers of this node.
+    #[arg(long)]
+    pub workers: u8,
+    /// Warehouses in all.
+    #[arg(long)]
+    pub warehouses: u32,
+    /// Transactions in flight on each worker.
+    #[arg(long, default_value_t = 1)]
+    pub in_flight: u16,
+    /// Percentage of new-order items from another warehouse.
+    #[arg(long, default_value_t = 1)]
+    pub remote_item_percent: u8,
+    /// Percentage of payments by a customer of another warehouse.
+    #[arg(long, default_value_t = 15)]
+    pub remote_payment_percent: u8,
+    /// Seed.
+    #[arg(long)]
+    pub seed: u64,
+    /// Bind workers to processors from this one on.
+    #[arg(long)]
+    pub pin_from: Option<usize>,
+    /// Answer the PostgreSQL protocol here.
+    #[arg(long)]
+    pub listen: Option<SocketAddr>,
+    /// Also load the CH-benCHmark tables.
+    #[arg(long)]
+    pub ch: bool,
+}
+
+/// Parses `512M`, `4G`, `65536`.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 =
+        digits.parse().map_err(|_| format!("`{text}` is not a size; write for example 512M or 4G"))?;
+    let factor: u64 = match text[digits.len()..].to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "T" => 1 << 40,
+        unit => return Err(format!("`{unit}` is not a unit of size; use K, M, G or T")),
+    };
+    number.checked_mul(factor).ok_or_else(|| format!("`{text}` is more than this machine can address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_with_units() {
+        assert_eq!(parse_bytes("512M"), Ok(512 << 20));
+        assert_eq!(parse_bytes("4GiB"), Ok(4 << 30));
+        assert_eq!(parse_bytes("65536"), Ok(65536));
+        assert!(parse_bytes("4X").unwrap_err().contains("unit"));
+        assert!(parse_bytes("many").unwrap_err().contains("not a size"));
+        assert!(parse_bytes("99999999T").is_err());
+    }
+}

@@ -1,0 +1,4 @@
+//! Farhold: an in-memory database for far memory.
+
+#[path = "cli/args.rs"]
+pub mod args;
