@@ -1,0 +1,1 @@
+//! Order, round trips and garbage.
