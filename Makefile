@@ -1,0 +1,35 @@
+# The doors of Farhold. `make demo` runs the main job, `make test` every check.
+# Each installs what is missing on a fresh Debian 12 machine.
+
+CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
+TEST_JOBS ?= $(shell nproc)
+
+.PHONY: help demo test lint teeth unit miri model clients e2e figures clean
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: ## Three nodes on this machine: TPC-C and SQL over the same rows (flags: ARGS="--warehouses 9 --seconds 30")
+	@scripts/install-deps build
+	$(CARGO) build --bin farhold
+	target/debug/farhold demo $(ARGS)
+
+test: ## Every check
+	@scripts/install-deps test
+	@scripts/run-checks
+
+lint: ## Formatting, clippy, licences, layers
+	@scripts/install-deps test
+	@scripts/run-checks lint
+
+release: ## The optimised binary, target/release/farhold (half an hour on 2 cores)
+	@scripts/install-deps build
+	$(CARGO) build --release --bin farhold
+
+figures: ## Measures this machine and rewrites figures/ (release build; see docs/guide/figures.md)
+	@scripts/install-deps test
+	scripts/figures
+
+clean: ## Removes what was built
+	$(CARGO) clean
+	rm -rf .tools

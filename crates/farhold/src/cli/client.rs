@@ -1,0 +1,144 @@
+//! The connection of the client commands, and how a result is printed.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value};
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+
+/// A connection; its background task ends with the runtime.
+pub struct Connection {
+    /// The PostgreSQL client.
+    pub client: Client,
+}
+
+/// Connects, or says what a person can do about it.
+pub async fn connect(url: &str) -> Result<Connection, String> {
+    let config: Config = url.parse().map_err(|error| format!("`{url}` is not a PostgreSQL URL: {error}"))?;
+    let (client, connection) = config.connect(NoTls).await.map_err(|error| {
+        format!("no database answers at {url}: {}\nStart one with `farhold serve`, or name another with --connect.", describe(&error))
+    })?;
+    tokio::spawn(async move {
+        // The client's next call reports a broken connection; there is nobody else to tell.
+        let _ = connection.await;
+    });
+    Ok(Connection { client })
+}
+
+/// A database's message with its SQLSTATE, detail and hint; or the transport's.
+pub fn describe(error: &tokio_postgres::Error) -> String {
+    let Some(db) = error.as_db_error() else {
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(error);
+        while let Some(inner) = source {
+            text.push_str(": ");
+            text.push_str(&inner.to_string());
+            source = inner.source();
+        }
+        return text;
+    };
+    let mut text = format!("{} ({})", db.message(), db.code().code());
+    if let Some(detail) = db.detail() {
+        text.push_str("\nDETAIL: ");
+        text.push_str(detail);
+    }
+    if let Some(hint) = db.hint() {
+        text.push_str("\nHINT: ");
+        text.push_str(hint);
+    }
+    text
+}
+
+/// One statement's answer.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// Column names; empty for a command.
+    pub columns: Vec<String>,
+    /// Rows of text; `None` is NULL.
+    pub rows: Vec<Vec<Option<String>>>,
+    /// Rows that a command changed.
+    pub affected: u64,
+}
+
+/// Runs the statements of `sql` and returns each one's answer.
+pub async fn query(client: &Client, sql: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
+    let mut answers = Vec::new();
+    let mut current = Answer::default();
+    for message in client.simple_query(sql).await? {
+        match message {
+            SimpleQueryMessage::RowDescription(columns) => {
+                current.columns = columns.iter().map(|c| c.name().to_owned()).collect();
+            }
+            SimpleQueryMessage::Row(row) => {
+                current.rows.push((0..row.len()).map(|i| row.get(i).map(str::to_owned)).collect());
+            }
+            SimpleQueryMessage::CommandComplete(affected) => {
+                current.affected = affected;
+                answers.push(std::mem::take(&mut current));
+            }
+            _ => {}
+        }
+    }
+    Ok(answers)
+}
+
+/// Prints an answer as a table (or as JSON, one object a row).
+pub fn print_answer(out: &mut impl Write, answer: &Answer, json: bool) -> io::Result<()> {
+    if json {
+        for row in &answer.rows {
+            let object: Map<String, Value> = answer
+                .columns
+                .iter()
+                .zip(row)
+                .map(|(name, value)| (name.clone(), value.clone().map_or(Value::Null, Value::String)))
+                .collect();
+            writeln!(out, "{}", Value::Object(object))?;
+        }
+        if answer.columns.is_empty() {
+            writeln!(out, "{}", serde_json::json!({ "rows_affected": answer.affected }))?;
+        }
+        return Ok(());
+    }
+    if answer.columns.is_empty() {
+        return writeln!(out, "ok, {} rows", answer.affected);
+    }
+    let mut widths: Vec<usize> = answer.columns.iter().map(|c| c.chars().count()).collect();
+    for row in &answer.rows {
+        for (width, value) in widths.iter_mut().zip(row) {
+            *width = (*width).max(value.as_deref().map_or(4, |v| v.chars().count()));
+        }
+    }
+    let rule: Vec<String> = widths.iter().map(|w| "-".repeat(w + 2)).collect();
+    let line = |cells: Vec<&str>| -> String {
+        let padded: Vec<String> =
+            cells.iter().zip(&widths).map(|(cell, width)| format!(" {cell:<width$} ")).collect();
+        padded.join("|").trim_end().to_owned()
+    };
+    writeln!(out, "{}", line(answer.columns.iter().map(String::as_str).collect()))?;
+    writeln!(out, "{}", rule.join("+"))?;
+    for row in &answer.rows {
+        writeln!(out, "{}", line(row.iter().map(|v| v.as_deref().unwrap_or("NULL")).collect()))?;
+    }
+    writeln!(out, "({} rows)", answer.rows.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(answer: &Answer, json: bool) -> String {
+        let mut out = Vec::new();
+        print_answer(&mut out, answer, json).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_table_is_aligned_and_null_is_told_from_text() {
+        let answer = Answer {
+            columns: vec!["id".into(), "name".into()],
+            rows: vec![vec![Some("1".into()), Some("Ada".into())], vec![Some("20".into()), None]],
+            affected: 2,
+        };
+        assert_eq!(printed(&answer, false), " id | name\n----+------\n 1  | Ada\n 20 | NULL\n(2 rows)\n");
+        assert_eq!(printed(&answer, true), "{\"id\":\"1\",\"name\":\"Ada\"}\n{\"id\":\"20\",\"name\":null}\n");
+    }
+}
