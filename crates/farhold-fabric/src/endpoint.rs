@@ -1,0 +1,181 @@
+//! A thread's access to the fabric.
+
+use crate::address::{Address, NodeId, RegionId, RegionKey};
+use crate::batch::Batch;
+use crate::error::FabricError;
+use crate::executor::Handle;
+use crate::memory::RegionMemory;
+use crate::provider::{Inbox, Posted, Provider, Ticket};
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A message and where its sender hears.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// The sender's own inbox.
+    pub from: Address,
+    /// What it says.
+    pub bytes: Vec<u8>,
+}
+
+/// One thread's endpoint: it posts instructions, sends messages, and has an inbox of its own. It stays on its thread.
+pub struct Endpoint {
+    provider: Box<dyn Provider>,
+    handle: Handle,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(provider: Box<dyn Provider>, handle: Handle) -> Self {
+        Self { provider, handle, _not_send: PhantomData }
+    }
+
+    /// Where this endpoint hears.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.provider.address()
+    }
+
+    /// The node this endpoint belongs to.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.address().node
+    }
+
+    /// The executor it was opened on.
+    #[must_use]
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Does the instructions and returns the batch with their results; each instruction has its own. Where memory is mapped
+    /// this completes at once, without suspending. Instructions are under way from the first poll; dropping the future does
+    /// not call them back.
+    pub fn submit(&self, batch: Batch) -> Submit<'_> {
+        Submit { endpoint: self, batch: Some(batch), ticket: None }
+    }
+
+    /// The region's memory, if this thread can load and store it in place: own regions always, on `shm` all regions. It
+    /// looks at no key.
+    #[must_use]
+    pub fn mapped(&self, node: NodeId, region: RegionId) -> Option<Arc<RegionMemory>> {
+        self.provider.mapped(node, region)
+    }
+
+    /// Learns the region's key anew; needed after [`FabricError::StaleKey`]. Whatever the caller remembers of the region's
+    /// content may be void.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSuchRegion`], [`FabricError::NodeUnavailable`].
+    pub fn refresh(&self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError> {
+        self.provider.refresh(node, region)
+    }
+
+    /// Puts a message into an inbox. Messages of one endpoint to one inbox arrive in order. A message to a node that is dead
+    /// or dies may be lost.
+    ///
+    /// # Errors
+    /// [`FabricError::QueueFull`]: wait, send again. [`FabricError::MessageTooLong`], [`FabricError::NodeUnavailable`],
+    /// [`FabricError::NoSuchPort`], [`FabricError::TooManySenders`].
+    #[inline]
+    pub fn send(&self, to: Address, message: &[u8]) -> Result<(), FabricError> {
+        self.provider.send(to, message)
+    }
+
+    /// Longest message.
+    #[must_use]
+    pub fn message_len_max(&self) -> usize {
+        self.provider.message_len_max()
+    }
+
+    /// The next message of this endpoint's inbox, if there is one.
+    #[must_use]
+    #[inline]
+    pub fn try_recv(&self) -> Option<Message> {
+        let mut message = Message::default();
+        self.try_recv_into(&mut message).then_some(message)
+    }
+
+    /// As [`Self::try_recv`], into a message whose memory is used again. False: there is none, `message` is untouched.
+    #[inline]
+    pub fn try_recv_into(&self, message: &mut Message) -> bool {
+        self.provider.try_recv(Inbox::Own, message)
+    }
+
+    /// The next message of the node's home inbox (port 0), which all endpoints of the node share. `None` also while another
+    /// thread is taking one.
+    #[must_use]
+    #[inline]
+    pub fn try_recv_home(&self) -> Option<Message> {
+        let mut message = Message::default();
+        self.try_recv_home_into(&mut message).then_some(message)
+    }
+
+    /// As [`Self::try_recv_home`], into a message whose memory is used again.
+    #[inline]
+    pub fn try_recv_home_into(&self, message: &mut Message) -> bool {
+        self.provider.try_recv(Inbox::Home, message)
+    }
+
+    /// The next message of this endpoint's inbox; polls with yields until it is there.
+    pub async fn recv(&self) -> Message {
+        loop {
+            if let Some(message) = self.try_recv() {
+                return message;
+            }
+            self.handle.yield_now().await;
+        }
+    }
+
+    /// Puts the thread to sleep until a message may have come to this endpoint's inbox or the home inbox, at most
+    /// `timeout_ns`. True: look. It blocks the whole thread, so only for threads with nothing else to do. In virtual time it
+    /// returns at once with what is there.
+    #[must_use]
+    pub fn wait(&self, timeout_ns: u64) -> bool {
+        self.provider.wait(timeout_ns)
+    }
+}
+
+/// See [`Endpoint::submit`].
+#[must_use = "nothing happens until it is awaited"]
+pub struct Submit<'a> {
+    endpoint: &'a Endpoint,
+    batch: Option<Batch>,
+    ticket: Option<Ticket>,
+}
+
+impl Future for Submit<'_> {
+    type Output = Batch;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Batch> {
+        let this = &mut *self;
+        let provider = &*this.endpoint.provider;
+        let batch = this.batch.as_mut().expect("polled after it was ready");
+        let ticket = match this.ticket {
+            Some(ticket) => ticket,
+            None => match provider.post(batch) {
+                Posted::Done => return Poll::Ready(this.batch.take().expect("just there")),
+                Posted::UnderWay(ticket) => *this.ticket.insert(ticket),
+            },
+        };
+        match provider.poll(ticket, batch, cx) {
+            Poll::Ready(()) => {
+                this.ticket = None;
+                Poll::Ready(this.batch.take().expect("just there"))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Submit<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.endpoint.provider.abandon(ticket);
+        }
+    }
+}

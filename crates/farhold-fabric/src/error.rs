@@ -1,0 +1,209 @@
+//! What can go wrong, as far as a caller would act differently.
+
+use crate::address::{Address, FarPtr, NodeId, RegionId};
+use std::fmt;
+use std::path::PathBuf;
+
+/// Why an instruction, a message or a registration did not happen. Nothing was changed when one is returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The bytes do not lie inside the region.
+    OutOfBounds {
+        /// First byte asked for.
+        at: FarPtr,
+        /// How many.
+        bytes: u64,
+        /// How many bytes the region has.
+        region_bytes: u64,
+    },
+    /// A word instruction at an address that is not a multiple of `align`.
+    Misaligned {
+        /// The address.
+        at: FarPtr,
+        /// What it must be a multiple of.
+        align: u64,
+    },
+    /// The region was registered again since this endpoint learned its key.
+    StaleKey {
+        /// The region's node.
+        node: NodeId,
+        /// The region.
+        region: RegionId,
+    },
+    /// The node has no such region now.
+    NoSuchRegion {
+        /// The node.
+        node: NodeId,
+        /// The region.
+        region: RegionId,
+    },
+    /// The region exists already.
+    RegionExists {
+        /// The node.
+        node: NodeId,
+        /// The region.
+        region: RegionId,
+    },
+    /// The node never joined, is dead, or cannot be reached.
+    NodeUnavailable {
+        /// The node.
+        node: NodeId,
+    },
+    /// Another process is this node.
+    NodeInUse {
+        /// The node.
+        node: NodeId,
+        /// Its process.
+        holder_pid: u32,
+        /// The file that it holds locked.
+        path: PathBuf,
+    },
+    /// Nobody has that inbox open.
+    NoSuchPort {
+        /// The inbox.
+        to: Address,
+    },
+    /// The port is taken by another endpoint of this node.
+    PortInUse {
+        /// The port.
+        port: u16,
+    },
+    /// A message above the limit of the provider.
+    MessageTooLong {
+        /// Length of the message.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// A batch or a transfer above the limit of a batch.
+    TooLong {
+        /// Length asked for.
+        bytes: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// The object's payload does not fit the room that `read_object` was given.
+    ObjectTooLong {
+        /// The object.
+        at: FarPtr,
+        /// What it has.
+        payload_len: usize,
+        /// What the caller allowed.
+        payload_len_max: usize,
+    },
+    /// The inbox has no room: its owner does not keep up.
+    QueueFull {
+        /// The inbox.
+        to: Address,
+    },
+    /// More endpoints send to this inbox than it has lanes for.
+    TooManySenders {
+        /// The inbox.
+        to: Address,
+    },
+    /// A writer was at work on the object while it was read.
+    Torn {
+        /// The object.
+        at: FarPtr,
+    },
+    /// Nothing came in the given time.
+    Timeout {
+        /// The time given.
+        waited_ns: u64,
+    },
+    /// A file of the cluster's directory is not what it should be.
+    BadFormat {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: Box<str>,
+    },
+    /// The operating system refused.
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Its kind of refusal.
+        kind: std::io::ErrorKind,
+        /// Its words.
+        reason: Box<str>,
+    },
+}
+
+impl FabricError {
+    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>, error: &std::io::Error) -> Self {
+        Self::Io { action, path: path.into(), kind: error.kind(), reason: error.to_string().into() }
+    }
+}
+
+impl fmt::Display for FabricError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfBounds { at, bytes, region_bytes } => write!(
+                f,
+                "{bytes} bytes at {at} lie outside the region, which has {region_bytes} bytes; the pointer is wrong or the region was made smaller"
+            ),
+            Self::Misaligned { at, align } => {
+                write!(f, "{at} is not a multiple of {align}; word instructions and objects need that alignment")
+            }
+            Self::StaleKey { node, region } => write!(
+                f,
+                "{region} of {node} was registered again, so the key of this endpoint no longer opens it; refresh the key, and check what else you remember of that region"
+            ),
+            Self::NoSuchRegion { node, region } => {
+                write!(f, "{node} has no {region}; it was never registered there or has been removed")
+            }
+            Self::RegionExists { node, region } => {
+                write!(f, "{region} of {node} exists already; attach to it, or remove it first")
+            }
+            Self::NodeUnavailable { node } => {
+                write!(f, "{node} is unavailable: it never joined this fabric, died, or cannot be reached")
+            }
+            Self::NodeInUse { node, holder_pid, path } => {
+                write!(
+                    f,
+                    "{node} is already run by process {holder_pid}, which holds {}; stop that process, or start this one as another node",
+                    path.display()
+                )
+            }
+            Self::NoSuchPort { to } => write!(f, "nobody listens at {to}; its endpoint was dropped or never opened"),
+            Self::PortInUse { port } => write!(
+                f,
+                "port {port} is in use by another endpoint of this node; choose another, or let the fabric choose"
+            ),
+            Self::MessageTooLong { bytes, bytes_max } => {
+                write!(
+                    f,
+                    "a message of {bytes} bytes is longer than the {bytes_max} that an inbox takes; split it, or put it in a region and send its address"
+                )
+            }
+            Self::TooLong { bytes, bytes_max } => {
+                write!(f, "{bytes} bytes are more than the {bytes_max} allowed in one batch; split the transfer")
+            }
+            Self::ObjectTooLong { at, payload_len, payload_len_max } => {
+                write!(
+                    f,
+                    "the object at {at} has a payload of {payload_len} bytes, more than the {payload_len_max} asked for; ask again with more"
+                )
+            }
+            Self::QueueFull { to } => {
+                write!(f, "the inbox at {to} is full; its owner does not keep up: wait and send again")
+            }
+            Self::TooManySenders { to } => {
+                write!(f, "the inbox at {to} has no lane left for another sender; close endpoints that are not in use")
+            }
+            Self::Torn { at } => write!(f, "the object at {at} was being written while it was read; read it again"),
+            Self::Timeout { waited_ns } => write!(f, "nothing came in {waited_ns} ns"),
+            Self::BadFormat { path, reason } => write!(
+                f,
+                "{} is not usable: {reason}; remove the cluster's directory if nothing in it is needed",
+                path.display()
+            ),
+            Self::Io { action, path, reason, .. } => write!(f, "could not {action} {}: {reason}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for FabricError {}

@@ -1,0 +1,592 @@
+//! The poll-driven executor: one a thread, and the only source of time, randomness and tasks.
+//!
+//! ```text
+//!   wake ──> ready queue ──> poll ──> Pending: waits for a wake
+//!    ^                        └─────> Ready: the slot is free again
+//!    └── timer heap: (time, sequence) smallest first
+//! ```
+//!
+//! Two clocks: `real` (the monotonic clock; the ready queue is first in, first out) and `virtual_time` (time stands still
+//! while anything is ready, then jumps to the next timer; the ready queue gives a seeded random task, so a seed is a schedule).
+//! In virtual time [`Handle::yield_now`] costs some tens of nanoseconds of it, so that a task that polls lets time pass.
+//!
+//! A waker is a number (`executor:24 | generation:20 | slot:20`), no pointer: cloning and dropping it is free, waking on the
+//! executor's own thread is a thread-local look-up and a push, and waking from another thread goes through a registry.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Runs the tasks of one thread.
+pub struct Executor {
+    core: Rc<Core>,
+}
+
+/// A task's access to its executor: clock, randomness, timers, spawning. Cheap to clone; stays on its thread.
+#[derive(Clone)]
+pub struct Handle {
+    core: Rc<Core>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Real,
+    Virtual,
+    Standalone,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Slot {
+    task: Option<Task>,
+    generation: u32,
+    queued: bool,
+    live: bool,
+}
+
+struct Core {
+    mode: Mode,
+    id: u32,
+    start: Instant,
+    now_ns: Cell<u64>,
+    random: Cell<u64>,
+    slots: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<u32>>,
+    ready: RefCell<VecDeque<u32>>,
+    timers: RefCell<BinaryHeap<Reverse<Timer>>>,
+    timer_count: Cell<u64>,
+    remote: Arc<Remote>,
+}
+
+/// What other threads reach of an executor.
+struct Remote {
+    woken: Mutex<Vec<u64>>,
+    any: AtomicBool,
+    parked: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+}
+
+struct Timer {
+    at_ns: u64,
+    sequence: u64,
+    waker: Waker,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Self) -> bool {
+        self.sequence == other.sequence
+    }
+}
+impl Eq for Timer {}
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Timer {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at_ns, self.sequence).cmp(&(other.at_ns, other.sequence))
+    }
+}
+
+const SLOT_BITS: u32 = 20;
+const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
+/// Most tasks of an executor; the last number stands for the future that `run` drives.
+const TASKS_MAX: u32 = (1 << SLOT_BITS) - 1;
+const ROOT: u32 = TASKS_MAX;
+/// Polls between two looks at the real clock for expired timers.
+const POLLS_PER_CLOCK: u32 = 32;
+/// Empty turns before an idle real executor parks its thread.
+const IDLE_SPINS: u32 = 2_000;
+/// Longest park of an idle executor, a bound on what a lost wake could cost.
+const PARK_MAX: Duration = Duration::from_millis(10);
+
+static EXECUTOR_COUNT: AtomicU32 = AtomicU32::new(1);
+
+fn registry() -> &'static Mutex<HashMap<u32, Arc<Remote>>> {
+    static REGISTRY: OnceLock<Mutex<HashMap<u32, Arc<Remote>>>> = OnceLock::new();
+    REGISTRY.get_or_init(Mutex::default)
+}
+
+thread_local! {
+    /// The core that runs on this thread, and its number.
+    static CURRENT: Cell<(u32, *const Core)> = const { Cell::new((0, std::ptr::null())) };
+}
+
+impl Core {
+    fn new(mode: Mode, seed: u64) -> Rc<Self> {
+        let id = EXECUTOR_COUNT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
+        let remote = Arc::new(Remote {
+            woken: Mutex::default(),
+            any: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        });
+        registry().lock().expect("the registry").insert(id, remote.clone());
+        #[expect(clippy::disallowed_methods, reason = "this is where the clock of everybody else comes from")]
+        let start = Instant::now();
+        Rc::new(Self {
+            mode,
+            id,
+            start,
+            now_ns: Cell::new(0),
+            random: Cell::new(seed),
+            slots: RefCell::default(),
+            free: RefCell::default(),
+            ready: RefCell::default(),
+            timers: RefCell::default(),
+            timer_count: Cell::new(0),
+            remote,
+        })
+    }
+
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        match self.mode {
+            Mode::Virtual => self.now_ns.get(),
+            Mode::Real | Mode::Standalone => self.start.elapsed().as_nanos() as u64,
+        }
+    }
+
+    /// splitmix64: one word of state, every seed is good.
+    #[inline]
+    fn random_u64(&self) -> u64 {
+        let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(state);
+        let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn key(&self, slot: u32, generation: u32) -> u64 {
+        u64::from(self.id) << 40 | u64::from(generation & SLOT_MASK as u32) << SLOT_BITS | u64::from(slot)
+    }
+
+    /// Queues the task of a waker's key, if it is still the same task.
+    #[inline]
+    fn wake_local(&self, key: u64) {
+        let slot = (key & SLOT_MASK) as u32;
+        if slot == ROOT {
+            self.ready.borrow_mut().push_back(ROOT);
+            return;
+        }
+        let mut slots = self.slots.borrow_mut();
+        let Some(entry) = slots.get_mut(slot as usize) else { return };
+        let same = u64::from(entry.generation) & SLOT_MASK == key >> SLOT_BITS & SLOT_MASK;
+        if same && entry.live && !entry.queued {
+            entry.queued = true;
+            self.ready.borrow_mut().push_back(slot);
+        }
+    }
+
+    fn take_remote(&self) {
+        if self.remote.any.load(Ordering::Relaxed) && self.remote.any.swap(false, Ordering::Acquire) {
+            let woken = std::mem::take(&mut *self.remote.woken.lock().expect("the remote queue"));
+            woken.into_iter().for_each(|key| self.wake_local(key));
+        }
+    }
+
+    fn add_timer(&self, at_ns: u64, waker: Waker) {
+        let sequence = self.timer_count.get();
+        self.timer_count.set(sequence + 1);
+        self.timers.borrow_mut().push(Reverse(Timer { at_ns, sequence, waker }));
+    }
+
+    /// Wakes everybody whose time has come.
+    fn fire_timers(&self, now_ns: u64) {
+        loop {
+            let waker = {
+                let mut timers = self.timers.borrow_mut();
+                match timers.peek() {
+                    Some(Reverse(timer)) if timer.at_ns <= now_ns => timers.pop().expect("just seen").0.waker,
+                    _ => return,
+                }
+            };
+            waker.wake();
+        }
+    }
+
+    fn next_timer_ns(&self) -> Option<u64> {
+        self.timers.borrow().peek().map(|Reverse(timer)| timer.at_ns)
+    }
+
+    #[inline]
+    fn next_ready(&self) -> Option<u32> {
+        let mut ready = self.ready.borrow_mut();
+        if self.mode == Mode::Virtual && ready.len() > 1 {
+            let index = (self.random_u64() % ready.len() as u64) as usize;
+            return ready.swap_remove_back(index);
+        }
+        ready.pop_front()
+    }
+
+    #[inline]
+    fn poll_slot(&self, slot: u32) {
+        let (mut task, generation) = {
+            let mut slots = self.slots.borrow_mut();
+            let entry = &mut slots[slot as usize];
+            entry.queued = false;
+            match entry.task.take() {
+                Some(task) => (task, entry.generation),
+                None => return,
+            }
+        };
+        let waker = waker_of(self.key(slot, generation));
+        let done = task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        if done {
+            // Dropped before the slot is free: a destructor may spawn or wake.
+            drop(task);
+            let mut slots = self.slots.borrow_mut();
+            let entry = &mut slots[slot as usize];
+            entry.live = false;
+            entry.generation = entry.generation.wrapping_add(1);
+            self.free.borrow_mut().push(slot);
+        } else {
+            self.slots.borrow_mut()[slot as usize].task = Some(task);
+        }
+    }
+
+    fn spawn(&self, task: Task) {
+        let slot = self.free.borrow_mut().pop();
+        let mut slots = self.slots.borrow_mut();
+        let slot = slot.unwrap_or_else(|| {
+            assert!(slots.len() < TASKS_MAX as usize, "an executor has at most {TASKS_MAX} tasks");
+            slots.push(Slot { task: None, generation: 0, queued: false, live: false });
+            slots.len() as u32 - 1
+        });
+        let entry = &mut slots[slot as usize];
+        (entry.task, entry.live, entry.queued) = (Some(task), true, true);
+        self.ready.borrow_mut().push_back(slot);
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        registry().lock().expect("the registry").remove(&self.id);
+    }
+}
+
+/// Makes a core the thread's current one until dropped.
+struct Enter(u32, *const Core);
+
+impl Enter {
+    fn new(core: &Core) -> Self {
+        let (id, before) = CURRENT.replace((core.id, core));
+        Self(id, before)
+    }
+}
+
+impl Drop for Enter {
+    fn drop(&mut self) {
+        CURRENT.set((self.0, self.1));
+    }
+}
+
+impl Executor {
+    /// An executor on the machine's clock. The seed is for [`Handle::random_u64`].
+    #[must_use]
+    pub fn real(seed: u64) -> Self {
+        Self { core: Core::new(Mode::Real, seed) }
+    }
+
+    /// An executor whose time is only a number and whose schedule follows from the seed.
+    #[must_use]
+    pub fn virtual_time(seed: u64) -> Self {
+        Self { core: Core::new(Mode::Virtual, seed) }
+    }
+
+    /// For tasks.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle { core: self.core.clone() }
+    }
+
+    /// Runs `root`, and every spawned task beside it, until `root` is done. Other tasks stay where they are, and go on with
+    /// the next `run`.
+    ///
+    /// # Panics
+    /// In virtual time, if nothing is ready and no timer is set: then nothing can ever happen again.
+    pub fn run<F: Future>(&self, root: F) -> F::Output {
+        let core = &*self.core;
+        let _enter = Enter::new(core);
+        let mut root = pin!(root);
+        let waker = waker_of(core.key(ROOT, 0));
+        let mut polls_left = 0;
+        core.ready.borrow_mut().push_back(ROOT);
+        loop {
+            if polls_left == 0 {
+                polls_left = POLLS_PER_CLOCK;
+                core.take_remote();
+                if core.mode == Mode::Real && !core.timers.borrow().is_empty() {
+                    core.fire_timers(core.now_ns());
+                }
+            }
+            match core.next_ready() {
+                Some(ROOT) => {
+                    if let Poll::Ready(output) = root.as_mut().poll(&mut Context::from_waker(&waker)) {
+                        return output;
+                    }
+                }
+                Some(slot) => core.poll_slot(slot),
+                None => {
+                    self.idle();
+                    polls_left = 1;
+                }
+            }
+            polls_left -= 1;
+        }
+    }
+
+    /// Nothing is ready: let time pass.
+    fn idle(&self) {
+        let core = &*self.core;
+        core.take_remote();
+        if !core.ready.borrow().is_empty() {
+            return;
+        }
+        let next_ns = core.next_timer_ns();
+        if core.mode == Mode::Virtual {
+            let next_ns = next_ns.expect("a task waits for something that no task and no timer will ever do");
+            core.now_ns.set(next_ns.max(core.now_ns.get()));
+            core.fire_timers(core.now_ns.get());
+            return;
+        }
+        for _ in 0..IDLE_SPINS {
+            std::hint::spin_loop();
+            if core.remote.any.load(Ordering::Relaxed) || next_ns.is_some_and(|at| at <= core.now_ns()) {
+                core.take_remote();
+                core.fire_timers(core.now_ns());
+                return;
+            }
+        }
+        *core.remote.thread.lock().expect("the thread") = Some(std::thread::current());
+        core.remote.parked.store(true, Ordering::SeqCst);
+        if !core.remote.any.load(Ordering::SeqCst) {
+            let until = next_ns.map_or(PARK_MAX, |at| Duration::from_nanos(at.saturating_sub(core.now_ns())));
+            std::thread::park_timeout(until.min(PARK_MAX));
+        }
+        core.remote.parked.store(false, Ordering::Relaxed);
+        core.take_remote();
+        core.fire_timers(core.now_ns());
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        // Tasks hold handles, handles hold the core: break the circle. Destructors may spawn again, hence the loop.
+        let _enter = Enter::new(&self.core);
+        loop {
+            let tasks: Vec<Task> =
+                self.core.slots.borrow_mut().iter_mut().filter_map(|slot| slot.task.take()).collect();
+            if tasks.is_empty() {
+                break;
+            }
+        }
+        self.core.timers.borrow_mut().clear();
+    }
+}
+
+impl Handle {
+    /// A handle for tasks of a foreign executor. Waits wake themselves, so they keep the foreign executor busy polling.
+    /// Spawned tasks run when somebody calls [`Self::turn`].
+    #[must_use]
+    pub fn standalone(seed: u64) -> Self {
+        Self { core: Core::new(Mode::Standalone, seed) }
+    }
+
+    /// Nanoseconds since the executor was made.
+    #[must_use]
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        self.core.now_ns()
+    }
+
+    /// A random number of the executor's seed.
+    #[must_use]
+    #[inline]
+    pub fn random_u64(&self) -> u64 {
+        self.core.random_u64()
+    }
+
+    /// Is time only a number here?
+    #[must_use]
+    #[inline]
+    pub fn is_virtual(&self) -> bool {
+        self.core.mode == Mode::Virtual
+    }
+
+    /// Lets the other tasks run. In virtual time some tens of nanoseconds pass.
+    #[inline]
+    pub fn yield_now(&self) -> YieldNow {
+        let until_ns = self.is_virtual().then(|| self.core.now_ns.get() + 20 + self.random_u64() % 61);
+        YieldNow { yielded: false, timer: until_ns.map(|at_ns| self.sleep_until_ns(at_ns)) }
+    }
+
+    /// Waits for `ns` nanoseconds.
+    pub fn sleep_ns(&self, ns: u64) -> Sleep {
+        self.sleep_until_ns(self.now_ns().saturating_add(ns))
+    }
+
+    /// Waits until [`Self::now_ns`] is `at_ns` or more.
+    pub fn sleep_until_ns(&self, at_ns: u64) -> Sleep {
+        Sleep { handle: self.clone(), at_ns, set: false }
+    }
+
+    /// Runs a task beside the others. It goes on whether or not the returned handle is kept.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let state = Rc::new(JoinState { output: Cell::new(None), waiter: Cell::new(None) });
+        let task_state: Weak<JoinState<F::Output>> = Rc::downgrade(&state);
+        self.core.spawn(Box::pin(async move {
+            let output = future.await;
+            if let Some(state) = task_state.upgrade() {
+                state.output.set(Some(output));
+                if let Some(waiter) = state.waiter.take() {
+                    waiter.wake();
+                }
+            }
+        }));
+        JoinHandle { state }
+    }
+
+    /// For [`Self::standalone`]: polls every spawned task that is ready once. The foreign executor's loop calls it.
+    pub fn turn(&self) {
+        let core = &*self.core;
+        let _enter = Enter::new(core);
+        core.take_remote();
+        core.fire_timers(core.now_ns());
+        let count = core.ready.borrow().len();
+        for _ in 0..count {
+            let Some(slot) = core.next_ready() else { break };
+            if slot != ROOT {
+                core.poll_slot(slot);
+            }
+        }
+    }
+}
+
+/// See [`Handle::yield_now`].
+pub struct YieldNow {
+    yielded: bool,
+    timer: Option<Sleep>,
+}
+
+impl Future for YieldNow {
+    type Output = ();
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(timer) = &mut self.timer {
+            return Pin::new(timer).poll(cx);
+        }
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// See [`Handle::sleep_ns`].
+pub struct Sleep {
+    handle: Handle,
+    at_ns: u64,
+    set: bool,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let core = &self.handle.core;
+        if core.now_ns() >= self.at_ns {
+            return Poll::Ready(());
+        }
+        if core.mode == Mode::Standalone {
+            cx.waker().wake_by_ref();
+        } else if !self.set {
+            // A spurious poll with another waker (a select) is not followed: our own executor gives one waker a task.
+            core.add_timer(self.at_ns, cx.waker().clone());
+            self.set = true;
+        }
+        Poll::Pending
+    }
+}
+
+struct JoinState<T> {
+    output: Cell<Option<T>>,
+    waiter: Cell<Option<Waker>>,
+}
+
+/// A spawned task's result.
+pub struct JoinHandle<T> {
+    state: Rc<JoinState<T>>,
+}
+
+impl<T> JoinHandle<T> {
+    /// The result, if the task is done and the result has not been taken.
+    #[must_use]
+    pub fn try_take(&self) -> Option<T> {
+        self.state.output.take()
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        match self.state.output.take() {
+            Some(output) => Poll::Ready(output),
+            None => {
+                self.state.waiter.set(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+static WAKER: RawWakerVTable = RawWakerVTable::new(|data| RawWaker::new(data, &WAKER), wake, wake, |_| ());
+
+fn waker_of(key: u64) -> Waker {
+    // SAFETY: the data is a number, never dereferenced, so it is valid for ever and on every thread; clone returns the same
+    // number, drop does nothing, and `wake` may be called any number of times from anywhere.
+    unsafe { Waker::new(std::ptr::without_provenance(key as usize), &WAKER) }
+}
+
+#[inline]
+fn wake(data: *const ()) {
+    let key = data.addr() as u64;
+    let id = (key >> 40) as u32;
+    let (current, core) = CURRENT.get();
+    if current == id && !core.is_null() {
+        // SAFETY: `Enter` put the pointer there from a reference that outlives it and takes it back when dropped, on this
+        // thread; `Core` is only used through shared references.
+        unsafe { &*core }.wake_local(key);
+    } else {
+        wake_remote(id, key);
+    }
+}
+
+#[cold]
+fn wake_remote(id: u32, key: u64) {
+    let Some(remote) = registry().lock().expect("the registry").get(&id).cloned() else { return };
+    remote.woken.lock().expect("the remote queue").push(key);
+    remote.any.store(true, Ordering::SeqCst);
+    if remote.parked.load(Ordering::SeqCst)
+        && let Some(thread) = &*remote.thread.lock().expect("the thread")
+    {
+        thread.unpark();
+    }
+}

@@ -1,0 +1,91 @@
+//! A node's membership of a fabric.
+
+use crate::address::{NodeId, RegionId};
+use crate::endpoint::Endpoint;
+use crate::error::FabricError;
+use crate::executor::Handle;
+use crate::memory::RegionMemory;
+use crate::provider::{Membership, shm};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A node's membership: it registers the node's regions and opens endpoints. Clones are the same membership, which ends with
+/// the last clone and endpoint.
+#[derive(Clone)]
+pub struct Fabric {
+    membership: Arc<dyn Membership>,
+}
+
+impl Fabric {
+    pub(crate) fn new(membership: Arc<dyn Membership>) -> Self {
+        Self { membership }
+    }
+
+    /// Joins the cluster of processes that share the directory `cluster`, as `node`. See [`shm`].
+    ///
+    /// # Errors
+    /// [`FabricError::NodeInUse`] if a living process is that node; [`FabricError::Io`], [`FabricError::BadFormat`].
+    pub fn join_shm(cluster: impl AsRef<Path>, node: NodeId) -> Result<Self, FabricError> {
+        Ok(Self::new(shm::Member::join(cluster.as_ref(), node)?))
+    }
+
+    /// Which node this is.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.membership.node()
+    }
+
+    /// Name of the provider: one of [`crate::provider::ALL`].
+    #[must_use]
+    pub fn provider(&self) -> &'static str {
+        self.membership.provider()
+    }
+
+    /// Registers a new, zeroed region of this node, at least `len` bytes long. Memory is taken when first touched.
+    ///
+    /// # Errors
+    /// [`FabricError::RegionExists`]: attach to it or remove it. [`FabricError::Io`].
+    pub fn create_region(&self, region: RegionId, len: u64) -> Result<Arc<RegionMemory>, FabricError> {
+        self.membership.create_region(region, len)
+    }
+
+    /// Registers again a region of this node that an earlier process of it (or this one) left, with its content and a new
+    /// key: endpoints that knew it get [`FabricError::StaleKey`] until they refresh.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSuchRegion`], [`FabricError::BadFormat`], [`FabricError::Io`].
+    pub fn attach_region(&self, region: RegionId) -> Result<Arc<RegionMemory>, FabricError> {
+        self.membership.attach_region(region)
+    }
+
+    /// Takes a region of this node back. Endpoints that knew it get [`FabricError::StaleKey`]; mappings that somebody holds
+    /// stay readable until dropped.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSuchRegion`], [`FabricError::Io`].
+    pub fn remove_region(&self, region: RegionId) -> Result<(), FabricError> {
+        self.membership.remove_region(region)
+    }
+
+    /// Opens an endpoint for this thread, with an inbox on a free port.
+    ///
+    /// # Errors
+    /// [`FabricError::Io`]; [`FabricError::PortInUse`] if all ports are taken.
+    pub fn endpoint(&self, handle: &Handle) -> Result<Endpoint, FabricError> {
+        self.membership.clone().endpoint(handle, None).map(|provider| Endpoint::new(provider, handle.clone()))
+    }
+
+    /// Opens an endpoint with an inbox on a given port, at least 1.
+    ///
+    /// # Errors
+    /// [`FabricError::PortInUse`], also for port 0, which is the home inbox; [`FabricError::Io`].
+    pub fn endpoint_at(&self, handle: &Handle, port: u16) -> Result<Endpoint, FabricError> {
+        self.membership.clone().endpoint(handle, Some(port)).map(|provider| Endpoint::new(provider, handle.clone()))
+    }
+
+    /// Does a living process (or simulated node) run this node now? On `shm` it asks the kernel, so not for hot paths.
+    #[must_use]
+    pub fn node_is_live(&self, node: NodeId) -> bool {
+        self.membership.node_is_live(node)
+    }
+}

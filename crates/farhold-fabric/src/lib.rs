@@ -1,0 +1,35 @@
+//! Memory that is far away, and the instructions on it.
+//!
+//! A node registers *regions* of memory; a [`FarPtr`] names a byte of one (node, region, offset). An [`Endpoint`] belongs to
+//! one thread; it does *memory instructions* (read, write, word atomics, `read_object`) gathered in a [`Batch`], and sends
+//! messages to inboxes. [`Executor`] runs the async code that waits for them, and is the only source of time, randomness and
+//! tasks.
+//!
+//! ```text
+//!   Executor ── Handle ──┐
+//!   Fabric (a node) ── Endpoint (a thread) ── submit(Batch) / send / try_recv
+//!      └── RegionMemory        └── provider: shm | sim
+//! ```
+#![deny(missing_docs)]
+
+pub mod batch;
+pub mod executor;
+pub mod object;
+pub mod provider;
+
+mod address;
+mod copy;
+mod endpoint;
+mod error;
+mod fabric;
+mod inbox;
+mod memory;
+
+pub use address::{Address, FarPtr, NodeId, RegionId, RegionKey};
+pub use batch::{Batch, ObjectView, Slot};
+pub use endpoint::{Endpoint, Message, Submit};
+pub use error::FabricError;
+pub use executor::{Executor, Handle, JoinHandle};
+pub use fabric::Fabric;
+pub use memory::RegionMemory;
+pub use object::{Meta, ObjectHeader, Version};

@@ -1,0 +1,289 @@
+//! The bytes of a region, where this process can load and store them.
+//!
+//! All access goes through atomic words or through the racing copies of [`crate::copy`], because another thread or process
+//! may write the same bytes at any time. There is no way to borrow them as `&[u8]`.
+
+use crate::address::FarPtr;
+use crate::copy;
+use crate::error::FabricError;
+use crate::object::{self, Meta, ObjectHeader, Version};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Memory of a region, mapped or allocated, shared with anybody. `len` is a multiple of 8 and the start is page aligned.
+pub struct RegionMemory {
+    base: NonNull<u8>,
+    len: u64,
+    /// What the region's first byte is called, for errors.
+    origin: FarPtr,
+    backing: Backing,
+}
+
+enum Backing {
+    /// An allocation of ours.
+    #[cfg_attr(not(miri), allow(dead_code, reason = "Miri has no file mappings"))]
+    Heap(std::alloc::Layout),
+    /// A mapping of this many bytes.
+    Mapped(usize),
+}
+
+// SAFETY: the memory is owned by this value (unmapped on drop only) and every access to it is atomic or an opaque copy, so
+// the thread does not matter.
+unsafe impl Send for RegionMemory {}
+// SAFETY: as for `Send`; shared references give only atomic words and racing copies.
+unsafe impl Sync for RegionMemory {}
+
+impl RegionMemory {
+    const PAGE: u64 = 4096;
+
+    /// Zeroed memory of this process alone, at least `len` bytes long. Pages are taken when first touched.
+    ///
+    /// # Errors
+    /// [`FabricError::Io`] if the system has no memory left.
+    pub fn anonymous(origin: FarPtr, len: u64) -> Result<Self, FabricError> {
+        let len = round_up(len.max(1), Self::PAGE);
+        #[cfg(miri)]
+        {
+            let layout =
+                std::alloc::Layout::from_size_align(len as usize, Self::PAGE as usize).expect("a valid layout");
+            // SAFETY: the layout's size is not zero.
+            let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("memory");
+            Ok(Self { base, len, origin, backing: Backing::Heap(layout) })
+        }
+        #[cfg(not(miri))]
+        {
+            Self::map(origin, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+                .map_err(|e| FabricError::io("map memory for", format!("{origin}"), &e))
+        }
+    }
+
+    /// Maps a whole file of `len` bytes (a multiple of the page size).
+    pub(crate) fn file(origin: FarPtr, len: u64, file: &std::fs::File) -> std::io::Result<Self> {
+        use std::os::fd::AsRawFd;
+        Self::map(origin, len, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    fn map(origin: FarPtr, len: u64, flags: libc::c_int, fd: libc::c_int) -> std::io::Result<Self> {
+        let bytes = usize::try_from(len).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast::<u8>()).expect("mmap never returns null without MAP_FIXED");
+        Ok(Self { base, len, origin, backing: Backing::Mapped(bytes) })
+    }
+
+    /// Bytes of the region.
+    #[must_use]
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// What the region's first byte is called.
+    #[must_use]
+    #[inline]
+    pub fn origin(&self) -> FarPtr {
+        self.origin
+    }
+
+    /// The far pointer of an offset of this region.
+    ///
+    /// # Panics
+    /// If the offset leaves its 48 bits.
+    #[must_use]
+    #[inline]
+    pub fn far_ptr(&self, offset: u64) -> FarPtr {
+        self.origin.add(offset)
+    }
+
+    /// Are `offset..offset + bytes` inside?
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`] if not.
+    #[inline]
+    pub fn check(&self, offset: u64, bytes: u64) -> Result<(), FabricError> {
+        if bytes <= self.len && offset <= self.len - bytes { Ok(()) } else { Err(self.out_of_bounds(offset, bytes)) }
+    }
+
+    #[cold]
+    fn out_of_bounds(&self, offset: u64, bytes: u64) -> FabricError {
+        FabricError::OutOfBounds { at: self.name(offset), bytes, region_bytes: self.len }
+    }
+
+    #[cold]
+    fn misaligned(&self, offset: u64, align: u64) -> FabricError {
+        FabricError::Misaligned { at: self.name(offset), align }
+    }
+
+    /// For errors: also names offsets that no far pointer can carry.
+    fn name(&self, offset: u64) -> FarPtr {
+        FarPtr::new(self.origin.node(), self.origin.region(), offset.min(FarPtr::OFFSET_MAX))
+    }
+
+    /// The 8-byte word at `offset`.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`], [`FabricError::Misaligned`].
+    #[inline]
+    pub fn word(&self, offset: u64) -> Result<&AtomicU64, FabricError> {
+        self.check(offset, 8)?;
+        if offset % 8 != 0 {
+            return Err(self.misaligned(offset, 8));
+        }
+        // SAFETY: checked in the two lines above.
+        Ok(unsafe { self.word_unchecked(offset) })
+    }
+
+    /// The 8-byte word at `offset`.
+    ///
+    /// # Safety
+    /// `offset` is a multiple of 8 and `offset + 8 <= len`.
+    #[inline]
+    #[must_use]
+    pub unsafe fn word_unchecked(&self, offset: u64) -> &AtomicU64 {
+        debug_assert!(offset % 8 == 0 && offset + 8 <= self.len);
+        // SAFETY: inside the memory that lives as long as `self` and aligned, by the caller's promise; nobody accesses it
+        // otherwise than atomically or by an opaque copy.
+        unsafe { &*self.base.as_ptr().add(offset as usize).cast::<AtomicU64>() }
+    }
+
+    /// Copies bytes out; words that somebody changes meanwhile are each old or new.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`].
+    #[inline]
+    pub fn copy_out(&self, offset: u64, to: &mut [u8]) -> Result<(), FabricError> {
+        self.check(offset, to.len() as u64)?;
+        // SAFETY: checked in the line above.
+        unsafe { self.copy_out_unchecked(offset, to) };
+        Ok(())
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Safety
+    /// `offset + to.len() <= len`.
+    #[inline]
+    pub unsafe fn copy_out_unchecked(&self, offset: u64, to: &mut [u8]) {
+        debug_assert!(offset + to.len() as u64 <= self.len);
+        // SAFETY: the source is inside the region by the caller's promise, which is a whole number of words; `to` is
+        // exclusive, so it is private and does not overlap.
+        unsafe { copy::copy_from_shared(self.base.as_ptr().add(offset as usize), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies bytes in; readers meanwhile see each word old or new.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`].
+    #[inline]
+    pub fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), FabricError> {
+        self.check(offset, from.len() as u64)?;
+        // SAFETY: checked in the line above.
+        unsafe { self.copy_in_unchecked(offset, from) };
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Safety
+    /// `offset + from.len() <= len`.
+    #[inline]
+    pub unsafe fn copy_in_unchecked(&self, offset: u64, from: &[u8]) {
+        debug_assert!(offset + from.len() as u64 <= self.len);
+        // SAFETY: the target is inside the region by the caller's promise; `from` is Rust memory that nobody changes, so it
+        // is not part of the region.
+        unsafe { copy::copy_to_shared(from.as_ptr(), self.base.as_ptr().add(offset as usize), from.len()) }
+    }
+
+    /// One state of the object at `offset`: its header, and its payload in `to[..payload_len]`. Does not look at the lock.
+    ///
+    /// # Errors
+    /// [`FabricError::Torn`] if a writer is or was at work; [`FabricError::ObjectTooLong`] if `to` is too short;
+    /// [`FabricError::OutOfBounds`], [`FabricError::Misaligned`].
+    #[inline]
+    pub fn read_object(&self, offset: u64, to: &mut [u8]) -> Result<ObjectHeader, FabricError> {
+        self.check(offset, object::PAYLOAD)?;
+        if offset % object::ALIGN != 0 {
+            return Err(self.misaligned(offset, object::ALIGN));
+        }
+        // SAFETY: checked in the lines above.
+        unsafe { self.read_object_unchecked(offset, to) }
+    }
+
+    /// As [`Self::read_object`], without the checks of the offset. (The payload is still checked against the region.)
+    ///
+    /// # Errors
+    /// As [`Self::read_object`].
+    ///
+    /// # Safety
+    /// `offset` is a multiple of 8 and `offset + 32 <= len`.
+    #[inline]
+    pub unsafe fn read_object_unchecked(&self, offset: u64, to: &mut [u8]) -> Result<ObjectHeader, FabricError> {
+        // SAFETY: all four words are inside and aligned by the caller's promise.
+        let [lock, version, meta, prev] = unsafe {
+            [object::LOCK, object::VERSION, object::META, object::PREV].map(|at| self.word_unchecked(offset + at))
+        };
+        let before = version.load(Ordering::Acquire);
+        if Version(before).is_writing() {
+            return Err(self.torn(offset));
+        }
+        let header = ObjectHeader {
+            lock: lock.load(Ordering::Relaxed),
+            version: Version(before),
+            meta: Meta(meta.load(Ordering::Relaxed)),
+            prev: prev.load(Ordering::Relaxed),
+        };
+        let payload_len = header.meta.payload_len();
+        let fits = payload_len <= to.len() && payload_len as u64 <= self.len - offset - object::PAYLOAD;
+        if fits {
+            // SAFETY: `fits` says that the payload ends inside the region and inside `to`.
+            unsafe { self.copy_out_unchecked(offset + object::PAYLOAD, to.get_unchecked_mut(..payload_len)) };
+        }
+        // The loads above stay above this fence, so a writer that one of them met has its mark seen by the load below.
+        fence(Ordering::Acquire);
+        if version.load(Ordering::Relaxed) != before {
+            return Err(self.torn(offset));
+        }
+        if fits { Ok(header) } else { Err(self.object_too_long(offset, payload_len, to.len())) }
+    }
+
+    #[cold]
+    fn torn(&self, offset: u64) -> FabricError {
+        FabricError::Torn { at: self.name(offset) }
+    }
+
+    #[cold]
+    fn object_too_long(&self, offset: u64, payload_len: usize, payload_len_max: usize) -> FabricError {
+        if payload_len as u64 > self.len - offset - object::PAYLOAD {
+            return self.out_of_bounds(offset + object::PAYLOAD, payload_len as u64);
+        }
+        FabricError::ObjectTooLong { at: self.name(offset), payload_len, payload_len_max }
+    }
+}
+
+impl Drop for RegionMemory {
+    fn drop(&mut self) {
+        match self.backing {
+            // SAFETY: allocated with this layout, and nobody can borrow from it any more.
+            Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
+            // SAFETY: mapped with this length by `map`, and nobody can borrow from it any more.
+            Backing::Mapped(bytes) => unsafe {
+                libc::munmap(self.base.as_ptr().cast(), bytes);
+            },
+        }
+    }
+}
+
+impl fmt::Debug for RegionMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegionMemory").field("origin", &self.origin).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn round_up(value: u64, to: u64) -> u64 {
+    value.div_ceil(to) * to
+}

@@ -1,0 +1,655 @@
+//! Shared memory: the processes of one host, whose regions are files that everybody maps.
+//!
+//! A cluster is a directory: by default below `/dev/shm`, but any path does whose file system maps shared, so a CXL pool or
+//! persistent memory by DAX works as it is. Its files:
+//!
+//! ```text
+//! node-003                  the node's entry: incarnation, process, doorbell, and the directory of its regions
+//! node-003.region-005       a region's bytes, sparse: memory is taken when first touched
+//! node-003.inbox-2-7        inbox of port 7 of the node's 2nd incarnation
+//! ```
+//!
+//! - A process is node 3 while it holds `node-003` locked (flock); the kernel gives the lock back when it dies, however.
+//!   Regions stay: that is the model of non-volatile memory. The next process of node 3 attaches to them.
+//! - The directory of regions in the entry has a key for each region, new with each registration. An endpoint remembers the
+//!   key it first found, and every instruction compares it with the directory before it touches memory. That is one load of
+//!   a word that rarely changes. It cannot stop a store that is already past the check; a fenced process must be killed.
+//! - Instructions are done at once, by the posting thread, as loads, stores and CPU atomics.
+
+use super::{Inbox, Membership, Posted, Provider, Ticket};
+use crate::address::{Address, FarPtr, NodeId, RegionId, RegionKey};
+use crate::batch::{Batch, Outcome};
+use crate::endpoint::Message;
+use crate::error::FabricError;
+use crate::executor::Handle;
+use crate::inbox;
+use crate::memory::{RegionMemory, round_up};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"farhnod1");
+const ENTRY_BYTES: u64 = 8192;
+const AT_MAGIC: u64 = 0;
+const AT_INCARNATION: u64 = 8;
+const AT_PID: u64 = 16;
+/// Grows when the doorbell rings: what waiting threads sleep on.
+const AT_RINGS: u64 = 64;
+/// Threads that sleep or are about to.
+const AT_PARKED: u64 = 128;
+const AT_REGIONS: u64 = 4096;
+const PAGE: u64 = 4096;
+
+/// The directory that clusters without a path of their own live in.
+#[must_use]
+pub fn default_cluster(name: &str) -> PathBuf {
+    Path::new("/dev/shm").join(format!("farhold-{name}"))
+}
+
+/// Removes a cluster with all its regions.
+///
+/// # Errors
+/// [`FabricError::NodeInUse`] if a process still runs one of its nodes; [`FabricError::Io`]. A cluster that does not exist
+/// counts as removed.
+pub fn remove(cluster: &Path) -> Result<(), FabricError> {
+    let entries = match fs::read_dir(cluster) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(FabricError::io("list", cluster, &error)),
+    };
+    let names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let ours: Vec<&String> = names.iter().filter(|name| node_of_file(name).is_some()).collect();
+    for name in &ours {
+        if let Some((node, "")) = node_of_file(name)
+            && let Some(holder_pid) = holder(cluster, node)
+        {
+            return Err(FabricError::NodeInUse { node, holder_pid, path: cluster.join(name) });
+        }
+    }
+    for name in ours {
+        let path = cluster.join(name);
+        fs::remove_file(&path).map_err(|error| FabricError::io("remove", path, &error))?;
+    }
+    fs::remove_dir(cluster).map_err(|error| FabricError::io("remove", cluster, &error))
+}
+
+/// `node-003.rest` -> (node 3, "rest").
+fn node_of_file(name: &str) -> Option<(NodeId, &str)> {
+    let (number, rest) = name.strip_prefix("node-")?.split_at_checked(3)?;
+    let rest = if rest.is_empty() { rest } else { rest.strip_prefix('.')? };
+    Some((NodeId(number.parse().ok()?), rest))
+}
+
+fn entry_path(cluster: &Path, node: NodeId) -> PathBuf {
+    cluster.join(format!("node-{:03}", node.0))
+}
+
+fn region_path(cluster: &Path, node: NodeId, region: RegionId) -> PathBuf {
+    cluster.join(format!("node-{:03}.region-{:03}", node.0, region.0))
+}
+
+fn inbox_path(cluster: &Path, of: Address, incarnation: u64) -> PathBuf {
+    cluster.join(format!("node-{:03}.inbox-{incarnation}-{}", of.node.0, of.port))
+}
+
+fn open(path: &Path, create_new: bool) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(create_new).open(path)
+}
+
+/// Takes the lock of an open node entry; false if another has it.
+fn lock(file: &File, how: libc::c_int) -> bool {
+    // SAFETY: the descriptor is open as long as `file`; flock touches no memory.
+    unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 }
+}
+
+/// The process that runs this node, if one lives.
+fn holder(cluster: &Path, node: NodeId) -> Option<u32> {
+    let file = open(&entry_path(cluster, node), false).ok()?;
+    if lock(&file, libc::LOCK_SH) {
+        return None;
+    }
+    let mut pid = [0; 8];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut pid, AT_PID).ok()?;
+    Some(u64::from_le_bytes(pid) as u32)
+}
+
+/// A node's entry, mapped.
+struct Entry(RegionMemory);
+
+impl Entry {
+    fn map(cluster: &Path, node: NodeId, file: &File) -> Result<Self, FabricError> {
+        let path = entry_path(cluster, node);
+        let len = file.metadata().map_err(|error| FabricError::io("look at", &path, &error))?.len();
+        if len < ENTRY_BYTES {
+            return Err(FabricError::BadFormat { path, reason: "it is too short for a node's entry".into() });
+        }
+        RegionMemory::file(FarPtr::new(node, RegionId(255), 0), ENTRY_BYTES, file)
+            .map(Self)
+            .map_err(|error| FabricError::io("map", path, &error))
+    }
+
+    #[inline]
+    fn word(&self, at: u64) -> &AtomicU64 {
+        debug_assert!(at + 8 <= ENTRY_BYTES);
+        // SAFETY: the entry is ENTRY_BYTES long, and all offsets in this module are multiples of 8 below that.
+        unsafe { self.0.word_unchecked(at) }
+    }
+
+    #[inline]
+    fn key(&self, region: RegionId) -> &AtomicU64 {
+        self.word(AT_REGIONS + u64::from(region.0) * 16)
+    }
+
+    fn region_bytes(&self, region: RegionId) -> &AtomicU64 {
+        self.word(AT_REGIONS + u64::from(region.0) * 16 + 8)
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.word(AT_INCARNATION).load(Ordering::Acquire)
+    }
+
+    /// The low half of a word, as what the kernel's futex wants.
+    fn futex(&self) -> *mut u32 {
+        self.word(AT_RINGS).as_ptr().cast::<u32>()
+    }
+
+    /// Wakes the threads that wait for messages of this node, if there are any.
+    #[inline]
+    fn ring(&self) {
+        // The sender's ready bit came before by a SeqCst exchange, the sleeper's count before its last look at the bits: one
+        // of the two sees the other.
+        if self.word(AT_PARKED).load(Ordering::SeqCst) != 0 {
+            self.word(AT_RINGS).fetch_add(1, Ordering::SeqCst);
+            // SAFETY: the word is mapped as long as `self`; waking touches no memory.
+            unsafe { libc::syscall(libc::SYS_futex, self.futex(), libc::FUTEX_WAKE, i32::MAX) };
+        }
+    }
+
+    /// Sleeps until the doorbell rings, unless `look` says that there is something already.
+    fn park(&self, timeout_ns: u64, look: impl FnOnce() -> bool) {
+        let rings = self.word(AT_RINGS).load(Ordering::SeqCst) as u32;
+        self.word(AT_PARKED).fetch_add(1, Ordering::SeqCst);
+        if !look() {
+            let timeout = libc::timespec {
+                tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
+                tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
+            };
+            // SAFETY: the word is mapped as long as `self` and `timeout` lives through the call.
+            unsafe { libc::syscall(libc::SYS_futex, self.futex(), libc::FUTEX_WAIT, rings, &raw const timeout) };
+        }
+        self.word(AT_PARKED).fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// This process's membership as one node.
+pub(crate) struct Member {
+    cluster: PathBuf,
+    node: NodeId,
+    entry: Arc<Entry>,
+    incarnation: u64,
+    /// Holds the lock.
+    _lock: File,
+    own: Mutex<HashMap<RegionId, Arc<RegionMemory>>>,
+    home: Mutex<inbox::Receiver>,
+    home_memory: RegionMemory,
+    ports: Mutex<Ports>,
+    serial: AtomicU32,
+}
+
+#[derive(Default)]
+struct Ports {
+    used: std::collections::HashSet<u16>,
+    next: u16,
+}
+
+impl Ports {
+    /// A port that was not used for long.
+    fn free(&mut self) -> Option<u16> {
+        let port =
+            (0..u16::MAX).map(|step| self.next.wrapping_add(step).max(1)).find(|port| !self.used.contains(port))?;
+        self.next = port.wrapping_add(1);
+        Some(port)
+    }
+
+    fn give_back(&mut self, port: u16) {
+        self.used.remove(&port);
+    }
+}
+
+impl Member {
+    /// How long a joiner waits for a lock that somebody only looks at.
+    const LOCK_TRIES: u32 = 50;
+
+    pub(crate) fn join(cluster: &Path, node: NodeId) -> Result<Arc<Self>, FabricError> {
+        fs::create_dir_all(cluster)
+            .map_err(|error| FabricError::io("make the cluster's directory", cluster, &error))?;
+        let path = entry_path(cluster, node);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(|error| FabricError::io("open the node's entry", &path, &error))?;
+        for attempt in 0.. {
+            if lock(&file, libc::LOCK_EX) {
+                break;
+            }
+            if attempt == Self::LOCK_TRIES {
+                let holder_pid = holder(cluster, node).unwrap_or(0);
+                return Err(FabricError::NodeInUse { node, holder_pid, path });
+            }
+            std::thread::park_timeout(Duration::from_micros(200));
+        }
+        if file.metadata().is_ok_and(|data| data.len() < ENTRY_BYTES) {
+            file.set_len(ENTRY_BYTES).map_err(|error| FabricError::io("make room in", &path, &error))?;
+        }
+        let entry = Entry::map(cluster, node, &file)?;
+        match entry.word(AT_MAGIC).load(Ordering::Acquire) {
+            0 | MAGIC => {}
+            _ => {
+                return Err(FabricError::BadFormat { path, reason: "it is not a node's entry of this version".into() });
+            }
+        }
+        entry.word(AT_PID).store(u64::from(std::process::id()), Ordering::Relaxed);
+        entry.word(AT_PARKED).store(0, Ordering::Relaxed);
+        let incarnation = entry.incarnation() + 1;
+        let home_memory = create_inbox(cluster, Address::home(node), incarnation)?;
+        entry.word(AT_INCARNATION).store(incarnation, Ordering::Release);
+        entry.word(AT_MAGIC).store(MAGIC, Ordering::Release);
+        remove_old_inboxes(cluster, node, incarnation);
+        Ok(Arc::new(Self {
+            cluster: cluster.to_owned(),
+            node,
+            entry: Arc::new(entry),
+            incarnation,
+            _lock: file,
+            own: Mutex::default(),
+            home: Mutex::default(),
+            home_memory,
+            ports: Mutex::default(),
+            serial: AtomicU32::new(1),
+        }))
+    }
+
+    /// A key that this region never had: its last key plus one.
+    fn publish(&self, region: RegionId, bytes: u64) {
+        // The last key stays behind, negated, when a region is removed: see `remove_region`.
+        let last = self.entry.key(region).load(Ordering::Relaxed) & !REMOVED;
+        self.entry.region_bytes(region).store(bytes, Ordering::Relaxed);
+        self.entry.key(region).store(last + 1, Ordering::Release);
+    }
+}
+
+/// Bit of a directory's key that says: no region now, this was its last key.
+const REMOVED: u64 = 1 << 63;
+
+fn create_inbox(cluster: &Path, of: Address, incarnation: u64) -> Result<RegionMemory, FabricError> {
+    let path = inbox_path(cluster, of, incarnation);
+    let _ = fs::remove_file(&path);
+    let len = round_up(inbox::INBOX_BYTES, PAGE);
+    let memory = open(&path, true)
+        .and_then(|file| file.set_len(len).map(|()| file))
+        .and_then(|file| RegionMemory::file(inbox::origin(of), len, &file))
+        .map_err(|error| FabricError::io("make the inbox", path, &error))?;
+    inbox::format(&memory);
+    Ok(memory)
+}
+
+fn remove_old_inboxes(cluster: &Path, node: NodeId, incarnation: u64) {
+    let Ok(entries) = fs::read_dir(cluster) else { return };
+    let current = format!("inbox-{incarnation}-");
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some((of, rest)) = name.to_str().and_then(node_of_file) else { continue };
+        if of == node && rest.starts_with("inbox-") && !rest.starts_with(&current) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+impl Membership for Member {
+    fn node(&self) -> NodeId {
+        self.node
+    }
+
+    fn provider(&self) -> &'static str {
+        "shm"
+    }
+
+    fn create_region(&self, region: RegionId, len: u64) -> Result<Arc<RegionMemory>, FabricError> {
+        let mut own = self.own.lock().expect("the regions");
+        let path = region_path(&self.cluster, self.node, region);
+        let len = round_up(len.max(1), PAGE);
+        let file = match open(&path, true) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(FabricError::RegionExists { node: self.node, region });
+            }
+            Err(error) => return Err(FabricError::io("make the region", path, &error)),
+        };
+        let memory = file
+            .set_len(len)
+            .and_then(|()| RegionMemory::file(FarPtr::new(self.node, region, 0), len, &file))
+            .map_err(|error| FabricError::io("make room for the region", &path, &error))
+            .inspect_err(|_| drop(fs::remove_file(&path)))?;
+        let memory = Arc::new(memory);
+        self.publish(region, len);
+        own.insert(region, memory.clone());
+        Ok(memory)
+    }
+
+    fn attach_region(&self, region: RegionId) -> Result<Arc<RegionMemory>, FabricError> {
+        let mut own = self.own.lock().expect("the regions");
+        let memory = Arc::new(map_region(&self.cluster, self.node, region)?);
+        self.publish(region, memory.len());
+        own.insert(region, memory.clone());
+        Ok(memory)
+    }
+
+    fn remove_region(&self, region: RegionId) -> Result<(), FabricError> {
+        let mut own = self.own.lock().expect("the regions");
+        let path = region_path(&self.cluster, self.node, region);
+        self.entry.key(region).fetch_or(REMOVED, Ordering::AcqRel);
+        own.remove(&region);
+        fs::remove_file(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => FabricError::NoSuchRegion { node: self.node, region },
+            _ => FabricError::io("remove the region", path, &error),
+        })
+    }
+
+    fn endpoint(self: Arc<Self>, _handle: &Handle, port: Option<u16>) -> Result<Box<dyn Provider>, FabricError> {
+        let port = {
+            let mut ports = self.ports.lock().expect("the ports");
+            let port = port.or_else(|| ports.free()).ok_or(FabricError::PortInUse { port: u16::MAX })?;
+            if port == Address::HOME_PORT || !ports.used.insert(port) {
+                return Err(FabricError::PortInUse { port });
+            }
+            port
+        };
+        let address = Address { node: self.node, port };
+        let inbox = create_inbox(&self.cluster, address, self.incarnation)
+            .inspect_err(|_| self.ports.lock().expect("the ports").give_back(port))?;
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(Shm {
+            address,
+            owner: u64::from(self.node.0) << 56 | (self.incarnation & 0xff_ffff) << 32 | u64::from(serial),
+            member: self,
+            inbox,
+            receiver: RefCell::default(),
+            peers: RefCell::new((0..256).map(|_| None).collect()),
+            empty_polls: Cell::new(0),
+        }))
+    }
+
+    fn node_is_live(&self, node: NodeId) -> bool {
+        node == self.node || holder(&self.cluster, node).is_some()
+    }
+}
+
+fn map_region(cluster: &Path, node: NodeId, region: RegionId) -> Result<RegionMemory, FabricError> {
+    let path = region_path(cluster, node, region);
+    let file = open(&path, false).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => FabricError::NoSuchRegion { node, region },
+        _ => FabricError::io("open the region", &path, &error),
+    })?;
+    let len = file.metadata().map_err(|error| FabricError::io("look at", &path, &error))?.len();
+    if len == 0 || len % PAGE != 0 {
+        return Err(FabricError::BadFormat { path, reason: "its length is not a whole number of pages".into() });
+    }
+    RegionMemory::file(FarPtr::new(node, region, 0), len, &file)
+        .map_err(|error| FabricError::io("map the region", path, &error))
+}
+
+/// A region of some node as an endpoint knows it.
+struct Known {
+    memory: Arc<RegionMemory>,
+    key: u64,
+}
+
+/// A node as an endpoint knows it.
+struct Peer {
+    entry: Arc<Entry>,
+    regions: Box<[Option<Known>; 256]>,
+    /// Lanes in its inboxes, of its incarnation `incarnation`.
+    lanes: HashMap<u16, (RegionMemory, inbox::Sender)>,
+    incarnation: u64,
+}
+
+/// One thread's endpoint.
+struct Shm {
+    member: Arc<Member>,
+    address: Address,
+    /// Word that marks our lanes.
+    owner: u64,
+    inbox: RegionMemory,
+    receiver: RefCell<inbox::Receiver>,
+    peers: RefCell<Box<[Option<Peer>]>>,
+    empty_polls: Cell<u32>,
+}
+
+/// Empty looks between two looks that believe no ready bit: see [`inbox`].
+const EMPTY_POLLS_PER_RESCAN: u32 = 100_000;
+
+impl Shm {
+    /// The peer, got to know on first use.
+    #[inline]
+    fn peer<'a>(&self, peers: &'a mut [Option<Peer>], node: NodeId) -> Result<&'a mut Peer, FabricError> {
+        let slot = &mut peers[usize::from(node.0)];
+        if slot.is_none() {
+            *slot = Some(self.meet(node)?);
+        }
+        Ok(slot.as_mut().expect("just filled"))
+    }
+
+    #[cold]
+    fn meet(&self, node: NodeId) -> Result<Peer, FabricError> {
+        let entry = if node == self.address.node {
+            self.member.entry.clone()
+        } else {
+            let file = open(&entry_path(&self.member.cluster, node), false)
+                .map_err(|_| FabricError::NodeUnavailable { node })?;
+            let entry =
+                Entry::map(&self.member.cluster, node, &file).map_err(|_| FabricError::NodeUnavailable { node })?;
+            if entry.word(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+                return Err(FabricError::NodeUnavailable { node });
+            }
+            Arc::new(entry)
+        };
+        let incarnation = entry.incarnation();
+        Ok(Peer { entry, regions: Box::new([const { None }; 256]), lanes: HashMap::new(), incarnation })
+    }
+
+    /// The memory of a region, if the key we know still opens it.
+    #[inline]
+    fn region<'a>(&self, peers: &'a mut [Option<Peer>], at: FarPtr) -> Result<&'a RegionMemory, FabricError> {
+        let (node, region) = (at.node(), at.region());
+        let peer = self.peer(peers, node)?;
+        let slot = &mut peer.regions[usize::from(region.0)];
+        if slot.is_none() {
+            *slot = Some(self.learn(&peer.entry, node, region)?);
+        }
+        let known = slot.as_ref().expect("just filled");
+        if peer.entry.key(region).load(Ordering::Acquire) != known.key {
+            return Err(FabricError::StaleKey { node, region });
+        }
+        Ok(&known.memory)
+    }
+
+    #[cold]
+    fn learn(&self, entry: &Entry, node: NodeId, region: RegionId) -> Result<Known, FabricError> {
+        let key = entry.key(region).load(Ordering::Acquire);
+        if key == 0 || key & REMOVED != 0 {
+            return Err(FabricError::NoSuchRegion { node, region });
+        }
+        let own = if node == self.address.node {
+            self.member.own.lock().expect("the regions").get(&region).cloned()
+        } else {
+            None
+        };
+        let memory = match own {
+            Some(memory) => memory,
+            None => Arc::new(map_region(&self.member.cluster, node, region)?),
+        };
+        Ok(Known { memory, key })
+    }
+
+    fn open_lane(&self, peer: &Peer, to: Address) -> Result<(RegionMemory, inbox::Sender), FabricError> {
+        let path = inbox_path(&self.member.cluster, to, peer.incarnation);
+        let file = open(&path, false).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => FabricError::NoSuchPort { to },
+            _ => FabricError::io("open the inbox", &path, &error),
+        })?;
+        let len = file.metadata().map_err(|error| FabricError::io("look at", &path, &error))?.len();
+        if len < inbox::INBOX_BYTES {
+            return Err(FabricError::NoSuchPort { to });
+        }
+        let memory = RegionMemory::file(inbox::origin(to), len, &file)
+            .map_err(|error| FabricError::io("map the inbox", &path, &error))?;
+        if !inbox::check(&memory) {
+            return Err(FabricError::NoSuchPort { to });
+        }
+        let lane = inbox::Sender::claim(&memory, self.owner, |owner| self.owner_is_dead(owner));
+        lane.map(|lane| (memory, lane)).ok_or(FabricError::TooManySenders { to })
+    }
+
+    /// Is the endpoint that wrote this owner word gone for good?
+    fn owner_is_dead(&self, owner: u64) -> bool {
+        let node = NodeId((owner >> 56) as u8);
+        let incarnation = owner >> 32 & 0xff_ffff;
+        let now = if node == self.address.node {
+            Some(self.member.incarnation)
+        } else {
+            holder(&self.member.cluster, node).and_then(|_| self.meet(node).ok()).map(|peer| peer.incarnation)
+        };
+        now.is_none_or(|now| now & 0xff_ffff != incarnation)
+    }
+}
+
+impl Provider for Shm {
+    fn address(&self) -> Address {
+        self.address
+    }
+
+    #[inline]
+    fn post(&self, batch: &mut Batch) -> Posted {
+        let mut peers = self.peers.borrow_mut();
+        let Batch { ops, data, .. } = batch;
+        for op in ops {
+            match self.region(&mut peers, op.at) {
+                Ok(memory) => op.execute(data, memory),
+                Err(error) => op.outcome = Outcome::Failed(error),
+            }
+        }
+        Posted::Done
+    }
+
+    fn poll(&self, _: Ticket, _: &mut Batch, _: &mut Context<'_>) -> Poll<()> {
+        unreachable!("nothing is ever under way")
+    }
+
+    fn abandon(&self, _: Ticket) {}
+
+    fn mapped(&self, node: NodeId, region: RegionId) -> Option<Arc<RegionMemory>> {
+        let mut peers = self.peers.borrow_mut();
+        self.region(&mut peers, FarPtr::new(node, region, 0)).ok()?;
+        peers[usize::from(node.0)].as_ref()?.regions[usize::from(region.0)].as_ref().map(|known| known.memory.clone())
+    }
+
+    fn refresh(&self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError> {
+        let mut peers = self.peers.borrow_mut();
+        let peer = self.peer(&mut peers, node)?;
+        let slot = &mut peer.regions[usize::from(region.0)];
+        *slot = None;
+        let known = self.learn(&peer.entry, node, region)?;
+        let key = known.key;
+        *slot = Some(known);
+        Ok(RegionKey(key))
+    }
+
+    fn send(&self, to: Address, message: &[u8]) -> Result<(), FabricError> {
+        let mut peers = self.peers.borrow_mut();
+        let peer = self.peer(&mut peers, to.node)?;
+        let incarnation = peer.entry.incarnation();
+        if peer.incarnation != incarnation {
+            peer.lanes.clear();
+            peer.incarnation = incarnation;
+        }
+        if !peer.lanes.contains_key(&to.port) {
+            let lane = self.open_lane(peer, to)?;
+            peer.lanes.insert(to.port, lane);
+        }
+        let (memory, lane) = peer.lanes.get_mut(&to.port).expect("just there");
+        let put = lane.put(memory, self.address, to, message);
+        match put {
+            Ok(()) => peer.entry.ring(),
+            Err(FabricError::NoSuchPort { .. }) => drop(peer.lanes.remove(&to.port)),
+            Err(_) => {}
+        }
+        put
+    }
+
+    fn message_len_max(&self) -> usize {
+        inbox::MESSAGE_BYTES_MAX
+    }
+
+    #[inline]
+    fn try_recv(&self, inbox: Inbox, message: &mut Message) -> bool {
+        let polls = self.empty_polls.get() + 1;
+        self.empty_polls.set(polls % EMPTY_POLLS_PER_RESCAN);
+        let rescan = polls >= EMPTY_POLLS_PER_RESCAN - 1;
+        let take = |receiver: &mut inbox::Receiver, memory: &RegionMemory| {
+            if rescan {
+                receiver.rescan();
+            }
+            receiver.take(memory, &mut message.from, &mut message.bytes)
+        };
+        match inbox {
+            Inbox::Own => {
+                let mut take = take;
+                take(&mut self.receiver.borrow_mut(), &self.inbox)
+            }
+            Inbox::Home => {
+                let mut take = take;
+                self.member.home.try_lock().is_ok_and(|mut receiver| take(&mut receiver, &self.member.home_memory))
+            }
+        }
+    }
+
+    fn wait(&self, timeout_ns: u64) -> bool {
+        let home_pending = || self.member.home.try_lock().is_ok_and(|receiver| receiver.is_pending());
+        let look = || {
+            inbox::has_ready(&self.inbox)
+                || inbox::has_ready(&self.member.home_memory)
+                || self.receiver.borrow().is_pending()
+                || home_pending()
+        };
+        if look() {
+            return true;
+        }
+        self.member.entry.park(timeout_ns, look);
+        look()
+    }
+}
+
+impl Drop for Shm {
+    fn drop(&mut self) {
+        inbox::close(&self.inbox);
+        let _ = fs::remove_file(inbox_path(&self.member.cluster, self.address, self.member.incarnation));
+        self.member.ports.lock().expect("the ports").give_back(self.address.port);
+        for peer in self.peers.get_mut().iter_mut().flatten() {
+            for (_, (memory, lane)) in peer.lanes.drain() {
+                lane.release(&memory);
+            }
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        inbox::close(&self.home_memory);
+        let _ = fs::remove_file(inbox_path(&self.cluster, Address::home(self.node), self.incarnation));
+    }
+}
