@@ -1,0 +1,100 @@
+//! `farhold check`: the TPC-C specification's consistency conditions by SQL, and the audit of acknowledged transactions.
+
+use farhold_bench::workload::tpcc;
+use serde_json::json;
+use tokio_postgres::Client;
+
+use super::args::CheckArgs;
+use super::client;
+use super::clock::Stopwatch;
+use super::event::TypeTotals;
+
+/// How many conditions hold.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Conditions {
+    /// Conditions without a violation.
+    pub held: usize,
+    /// Conditions with one.
+    pub violated: usize,
+}
+
+/// Runs the command; the error is for a person.
+pub async fn run(args: &CheckArgs, json: bool) -> Result<(), String> {
+    let connection = client::connect(&args.connect.connect).await?;
+    let conditions = conditions(&connection.client, json).await?;
+    if conditions.violated > 0 {
+        return Err(format!("{} conditions do not hold", conditions.violated));
+    }
+    Ok(())
+}
+
+/// Asks for the violations of each condition and prints a line for each.
+pub async fn conditions(database: &Client, json: bool) -> Result<Conditions, String> {
+    if !json {
+        println!("\nConsistency conditions of the TPC-C specification, by SQL");
+    }
+    let mut outcome = Conditions::default();
+    for condition in tpcc::CONSISTENCY {
+        let clock = Stopwatch::start();
+        let answers = client::query(database, condition.sql)
+            .await
+            .map_err(|error| format!("condition {}: {}", condition.clause, client::describe(&error)))?;
+        let violations: usize = answers.iter().map(|a| a.rows.len()).sum();
+        if violations == 0 {
+            outcome.held += 1;
+        } else {
+            outcome.violated += 1;
+        }
+        let milliseconds = (clock.seconds() * 1e3) as u64;
+        if json {
+            println!(
+                "{}",
+                json!({ "event": "condition", "clause": condition.clause, "violations": violations, "milliseconds": milliseconds })
+            );
+            continue;
+        }
+        println!(
+            "  {} {:<9} {} ({milliseconds} ms)",
+            if violations == 0 { "holds   " } else { "VIOLATED" },
+            condition.clause,
+            condition.title
+        );
+        for answer in answers.iter().filter(|a| !a.rows.is_empty()) {
+            let mut first = client::Answer { columns: answer.columns.clone(), rows: answer.rows.clone(), affected: 0 };
+            first.rows.truncate(5);
+            client::print_answer(&mut std::io::stdout().lock(), &first, false).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(outcome)
+}
+
+/// Compares what the workers saw committed with what the tables hold: each line says what is missing.
+pub async fn lost_transactions(
+    database: &Client,
+    warehouses: u32,
+    transactions: &[TypeTotals],
+) -> Result<Vec<String>, String> {
+    let warehouses = u64::from(warehouses);
+    let mut lost = Vec::new();
+    for (table, of_type, initial) in [
+        ("orders", "new_order", warehouses * tpcc::ORDERS_PER_WAREHOUSE),
+        ("history", "payment", warehouses * tpcc::HISTORY_PER_WAREHOUSE),
+    ] {
+        let acknowledged = transactions.iter().filter(|t| t.name == of_type).map(|t| t.commits).sum::<u64>();
+        let answers = client::query(database, &format!("SELECT count(*) FROM {table}"))
+            .await
+            .map_err(|error| format!("counting {table}: {}", client::describe(&error)))?;
+        let count: u64 = answers
+            .first()
+            .and_then(|a| a.rows.first())
+            .and_then(|r| r[0].as_deref())
+            .and_then(|n| n.parse().ok())
+            .ok_or_else(|| format!("counting {table}: no number came back"))?;
+        if count != initial + acknowledged {
+            lost.push(format!(
+                "{table} holds {count} rows; {initial} were loaded and {acknowledged} {of_type} transactions were acknowledged"
+            ));
+        }
+    }
+    Ok(lost)
+}

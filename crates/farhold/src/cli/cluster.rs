@@ -1,0 +1,191 @@
+//! The parent's side of a cluster of node processes on this host: starting, commanding, listening, cleaning up.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command as Process, Stdio};
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::event::{Command, Event};
+
+/// What every node of a cluster is started with.
+#[derive(Debug, Clone)]
+pub struct ClusterPlan {
+    /// Node processes.
+    pub nodes: u8,
+    /// Workers of each.
+    pub workers: u8,
+    /// Warehouses in all.
+    pub warehouses: u32,
+    /// Transactions in flight on a worker.
+    pub in_flight: u16,
+    /// Bytes of a node's region.
+    pub memory: u64,
+    /// Percentage of items from another warehouse.
+    pub remote_item_percent: u8,
+    /// Percentage of payments by a customer of another warehouse.
+    pub remote_payment_percent: u8,
+    /// Seed.
+    pub seed: u64,
+    /// Bind worker n of the cluster to processor n.
+    pub pin: bool,
+    /// Node 0 answers the PostgreSQL protocol here.
+    pub listen: Option<std::net::SocketAddr>,
+    /// Load the CH-benCHmark tables too.
+    pub ch: bool,
+}
+
+/// Running node processes. Dropping it ends them and removes their files.
+pub struct Cluster {
+    dir: PathBuf,
+    nodes: Vec<NodeProcess>,
+    events: UnboundedReceiver<(usize, Event)>,
+}
+
+struct NodeProcess {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Cluster {
+    /// Starts the processes; they are not ready yet.
+    pub fn start(plan: &ClusterPlan) -> Result<Self, String> {
+        let dir = fresh_directory()?;
+        let program = std::env::current_exe().map_err(|error| format!("this program's own path: {error}"))?;
+        let (sender, events) = unbounded_channel();
+        let mut cluster = Self { dir, nodes: Vec::new(), events };
+        for node in 0..plan.nodes {
+            let process = spawn_node(&program, &cluster.dir, plan, node, sender.clone())?;
+            cluster.nodes.push(process);
+        }
+        Ok(cluster)
+    }
+
+    /// The directory of the regions.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Sends a command to one node.
+    pub fn tell(&mut self, node: usize, command: &Command) -> Result<(), String> {
+        let line = serde_json::to_string(command).map_err(|error| error.to_string())?;
+        let Some(stdin) = &mut self.nodes[node].stdin else { return Err(format!("node {node} has left")) };
+        writeln!(stdin, "{line}").and_then(|()| stdin.flush()).map_err(|error| format!("node {node} does not listen: {error}"))
+    }
+
+    /// Sends a command to every node.
+    pub fn tell_all(&mut self, command: &Command) -> Result<(), String> {
+        (0..self.nodes.len()).try_for_each(|node| self.tell(node, command))
+    }
+
+    /// The next event of any node. A node that failed or died is an error.
+    pub async fn next(&mut self) -> Result<(usize, Event), String> {
+        match self.events.recv().await {
+            Some((node, Event::Failed { message })) => Err(format!("node {node}: {message}")),
+            Some(event) => Ok(event),
+            None => Err("every node process has ended".to_owned()),
+        }
+    }
+
+    /// Waits until every node has sent an event that `pick` takes; other events go to `see`.
+    pub async fn all<T>(
+        &mut self,
+        mut pick: impl FnMut(&Event) -> Option<T>,
+        mut see: impl FnMut(usize, &Event),
+    ) -> Result<Vec<T>, String> {
+        let mut answers: Vec<Option<T>> = self.nodes.iter().map(|_| None).collect();
+        while answers.iter().any(Option::is_none) {
+            let (node, event) = self.next().await?;
+            match pick(&event) {
+                Some(answer) => answers[node] = Some(answer),
+                None => see(node, &event),
+            }
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let quit = serde_json::to_string(&Command::Quit).unwrap_or_default();
+        for node in &mut self.nodes {
+            if let Some(mut stdin) = node.stdin.take() {
+                let _ = writeln!(stdin, "{quit}"); // a dead node needs no command; closing the pipe says the same
+            }
+        }
+        for node in &mut self.nodes {
+            let _ = node.child.wait();
+            if let Some(reader) = node.reader.take() {
+                let _ = reader.join();
+            }
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn fresh_directory() -> Result<PathBuf, String> {
+    let root = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+    for attempt in 0..1000 {
+        let dir = root.join(format!("farhold-{}-{attempt}", std::process::id()));
+        match std::fs::create_dir(&dir) {
+            Ok(()) => return Ok(dir),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(format!("{}: {error}", dir.display())),
+        }
+    }
+    Err(format!("{}: no free directory name for process {}", root.display(), std::process::id()))
+}
+
+fn spawn_node(
+    program: &Path,
+    dir: &Path,
+    plan: &ClusterPlan,
+    node: u8,
+    events: UnboundedSender<(usize, Event)>,
+) -> Result<NodeProcess, String> {
+    let mut process = Process::new(program);
+    process.arg("node").arg("--dir").arg(dir);
+    for (flag, value) in [
+        ("--node", u64::from(node)),
+        ("--nodes", u64::from(plan.nodes)),
+        ("--memory", plan.memory),
+        ("--workers", u64::from(plan.workers)),
+        ("--warehouses", u64::from(plan.warehouses)),
+        ("--in-flight", u64::from(plan.in_flight)),
+        ("--remote-item-percent", u64::from(plan.remote_item_percent)),
+        ("--remote-payment-percent", u64::from(plan.remote_payment_percent)),
+        ("--seed", plan.seed),
+    ] {
+        process.arg(flag).arg(value.to_string());
+    }
+    if plan.pin {
+        process.arg("--pin-from").arg((u32::from(node) * u32::from(plan.workers)).to_string());
+    }
+    if let (0, Some(listen)) = (node, plan.listen) {
+        process.arg("--listen").arg(listen.to_string());
+    }
+    if plan.ch {
+        process.arg("--ch");
+    }
+    let mut child = process
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("node {node} does not start: {error}"))?;
+    let stdin = child.stdin.take();
+    let stdout = child.stdout.take().ok_or("a piped child has a standard output")?;
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let event = serde_json::from_str(&line)
+                .unwrap_or_else(|error| Event::Failed { message: format!("said `{line}`: {error}") });
+            if events.send((usize::from(node), event)).is_err() {
+                return;
+            }
+        }
+        // After a quit nobody listens any more; before it this is how a death is noticed.
+        let _ = events.send((usize::from(node), Event::Failed { message: "the process ended".to_owned() }));
+    });
+    Ok(NodeProcess { child, stdin, reader: Some(reader) })
+}

@@ -1,0 +1,370 @@
+//! `farhold demo`: the main job. Node processes run TPC-C, a SQL client asks analytical questions of the same rows,
+//! then SQL proves that nothing was lost.
+//!
+//! ```text
+//!  demo (this process) ──pipes──> node 0 (SQL, workers)   node 1 (workers)   node 2 (workers)
+//!     │ SQL client ──PostgreSQL protocol──^ │                   │                  │
+//!     └ progress, checks, summary           └── shm: each process maps every node's rows ──┘
+//! ```
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use farhold_bench::workload::tpcc;
+use serde_json::json;
+
+use super::args::DemoArgs;
+use super::check;
+use super::client;
+use super::clock::Stopwatch;
+use super::cluster::{Cluster, ClusterPlan};
+use super::event::{Command, Event, Interval, Memory, TypeTotals, merge_buckets, quantile};
+
+/// Analytical questions that run while the mix does. Each row of the first must stay empty at every moment, because a
+/// query sees one consistent state.
+const QUESTIONS: [(&str, &str); 4] = [
+    (
+        "warehouses whose total differs from their districts'",
+        "SELECT count(*) FROM warehouse JOIN (SELECT d_w_id, sum(d_ytd) AS ytd FROM district GROUP BY d_w_id) AS d \
+         ON w_id = d_w_id WHERE w_ytd <> ytd",
+    ),
+    (
+        "orders whose lines are not all there",
+        "SELECT count(*) FROM orders LEFT JOIN (SELECT ol_w_id, ol_d_id, ol_o_id, count(*) AS lines FROM order_line \
+         GROUP BY ol_w_id, ol_d_id, ol_o_id) AS l ON o_w_id = ol_w_id AND o_d_id = ol_d_id AND o_id = ol_o_id \
+         WHERE o_ol_cnt <> coalesce(lines, 0)",
+    ),
+    ("revenue of all order lines", "SELECT sum(ol_amount) FROM order_line"),
+    (
+        "the state whose customers owe most",
+        "SELECT c_state || ' owes ' || CAST(sum(c_balance) AS VARCHAR) FROM customer GROUP BY c_state \
+         ORDER BY sum(c_balance) DESC, c_state LIMIT 1",
+    ),
+];
+
+/// What the SQL client saw.
+#[derive(Debug, Default)]
+struct Answers {
+    count: u64,
+    inconsistent: u64,
+    slowest_ms: u64,
+    last: String,
+    failed: Option<String>,
+}
+
+/// What the run adds up to.
+struct Outcome {
+    total: Interval,
+    transactions: Vec<TypeTotals>,
+    memory: Memory,
+}
+
+/// Runs the demo; the error is for a person.
+pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
+    let warehouses = args.warehouses.max(u32::from(args.nodes) * u32::from(args.workers));
+    let plan = ClusterPlan {
+        nodes: args.nodes,
+        workers: args.workers,
+        warehouses,
+        in_flight: 1,
+        memory: args.memory,
+        remote_item_percent: 1,
+        remote_payment_percent: 15,
+        seed: args.seed,
+        pin: false,
+        listen: Some(args.listen),
+        ch: false,
+    };
+    let whole = Stopwatch::start();
+    let mut cluster = Cluster::start(&plan)?;
+    let outcome = tokio::select! {
+        outcome = drive(&mut cluster, args, &plan, json) => outcome,
+        _ = tokio::signal::ctrl_c() => Err("stopped by Ctrl-C; the processes have ended and their shared memory is removed".to_owned()),
+    };
+    drop(cluster);
+    outcome?;
+    if !json {
+        println!("\nDone in {:.0} s. Next: `farhold serve`, then `psql -h 127.0.0.1 -p 5433`.", whole.seconds());
+    }
+    Ok(())
+}
+
+async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json: bool) -> Result<(), String> {
+    if !json {
+        println!(
+            "Farhold demo: {} node processes x {} worker, {} TPC-C warehouses, seed {}",
+            plan.nodes, plan.workers, plan.warehouses, plan.seed
+        );
+        println!("memory instructions: provider shm, regions in {} (ordinary DRAM)", cluster.dir().display());
+    }
+    let url = load(cluster, json).await?;
+    if !json {
+        println!("SQL at {url} (psql works while this runs)\n");
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let answers = Arc::new(Mutex::new(Answers::default()));
+    let asking = tokio::spawn(ask(url.clone(), stop.clone(), answers.clone()));
+    let outcome = mix(cluster, args.seconds, &answers, json).await?;
+    stop.store(true, Ordering::Relaxed);
+    asking.await.map_err(|error| format!("the SQL client: {error}"))?;
+
+    let connection = client::connect(&url).await?;
+    let conditions = check::conditions(&connection.client, json).await?;
+    let lost = check::lost_transactions(&connection.client, plan.warehouses, &outcome.transactions).await?;
+    summary(&outcome, &answers.lock().expect("no holder panics"), conditions, &lost, json);
+    if conditions.violated > 0 || !lost.is_empty() || answers.lock().expect("no holder panics").inconsistent > 0 {
+        return Err("the database is not consistent; see above".to_owned());
+    }
+    if args.stay {
+        println!("\nServing until Ctrl-C: psql {url}");
+        std::future::pending::<()>().await;
+    }
+    Ok(())
+}
+
+/// Starts, creates, loads; returns the URL of the database.
+async fn load(cluster: &mut Cluster, json: bool) -> Result<String, String> {
+    let listens = cluster
+        .all(|event| if let Event::Ready { listen } = event { Some(listen.clone()) } else { None }, |_, _| {})
+        .await?;
+    let listen = listens.into_iter().flatten().next().ok_or("no node answers SQL")?;
+    cluster.tell(0, &Command::Create)?;
+    while !matches!(cluster.next().await?, (0, Event::Created)) {}
+    let clock = Stopwatch::start();
+    cluster.tell_all(&Command::Load)?;
+    let mut progress = vec![(0, 0); usize::from(u8::MAX)];
+    let live = std::io::stdout().is_terminal() && !json;
+    let loaded = cluster
+        .all(
+            |event| if let Event::Loaded { rows, memory } = event { Some((*rows, *memory)) } else { None },
+            |node, event| {
+                if let Event::Loading { rows, rows_total } = event {
+                    progress[node] = (*rows, *rows_total);
+                    let rows: u64 = progress.iter().map(|p| p.0).sum();
+                    let total: u64 = progress.iter().map(|p| p.1).sum();
+                    if live {
+                        print!("\rloading {} {:>3} %", bar(rows, total), rows * 100 / total.max(1));
+                        let _ = std::io::stdout().flush();
+                    }
+                }
+            },
+        )
+        .await?;
+    let rows: u64 = loaded.iter().map(|l| l.0).sum();
+    let used: u64 = loaded.iter().map(|l| l.1.used).sum();
+    let data: u64 = loaded.iter().map(|l| l.1.data).sum();
+    if json {
+        println!("{}", json!({ "event": "loaded", "rows": rows, "seconds": clock.seconds(), "data_bytes": data, "used_bytes": used }));
+    } else {
+        println!(
+            "{}loaded {rows} rows in {:.1} s: {} MB of rows and keys in {} MB of memory ({:.2}x)",
+            if live { "\r" } else { "" },
+            clock.seconds(),
+            data >> 20,
+            used >> 20,
+            used as f64 / data.max(1) as f64
+        );
+    }
+    Ok(format!("postgresql://farhold@{listen}/farhold"))
+}
+
+/// Runs the mix and shows it live.
+async fn mix(cluster: &mut Cluster, seconds: u32, answers: &Mutex<Answers>, json: bool) -> Result<Outcome, String> {
+    cluster.tell_all(&Command::Run { seconds })?;
+    if !json {
+        println!("  time      tx/s  new-orders/s  aborts     p50     p99   p99.9   SQL answers over the same rows");
+    }
+    let clock = Stopwatch::start();
+    let mut second = Interval::default();
+    let mut ticks = 0;
+    let mut shown = 0;
+    let nodes = cluster.node_count();
+    let finished = cluster
+        .all(
+            |event| {
+                let Event::Finished { transactions, total, memory } = event else { return None };
+                Some((transactions.clone(), total.clone(), *memory))
+            },
+            |_, event| {
+                let Event::Tick(interval) = event else { return };
+                second.add(interval);
+                ticks += 1;
+                if ticks % nodes != 0 {
+                    return;
+                }
+                shown += 1;
+                let answers = answers.lock().expect("no holder panics");
+                show_second(shown, &std::mem::take(&mut second), &answers, clock.seconds(), json);
+            },
+        )
+        .await?;
+    let mut outcome = Outcome { total: Interval::default(), transactions: Vec::new(), memory: Memory::default() };
+    for (transactions, total, memory) in finished {
+        outcome.total.add(&total);
+        outcome.memory.data += memory.data;
+        outcome.memory.used += memory.used;
+        for of_type in transactions {
+            match outcome.transactions.iter_mut().find(|t| t.name == of_type.name) {
+                Some(sum) => {
+                    sum.commits += of_type.commits;
+                    sum.aborts += of_type.aborts;
+                    sum.rollbacks += of_type.rollbacks;
+                    merge_buckets(&mut sum.latency_us, &of_type.latency_us);
+                }
+                None => outcome.transactions.push(of_type),
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+fn show_second(second: u32, interval: &Interval, answers: &Answers, elapsed: f64, json: bool) {
+    if json {
+        println!(
+            "{}",
+            json!({
+                "event": "second", "seconds": elapsed, "transactions_per_second": interval.rate(interval.commits),
+                "new_orders_per_second": interval.rate(interval.new_orders), "abort_percent": interval.abort_percent(),
+                "p50_us": interval.quantile_us(0.5), "p99_us": interval.quantile_us(0.99),
+                "p999_us": interval.quantile_us(0.999), "sql_answers": answers.count,
+            })
+        );
+        return;
+    }
+    println!(
+        "{second:>4} s {:>9.0} {:>13.0} {:>6.2}% {:>7} {:>7} {:>7}   {}: {}",
+        interval.rate(interval.commits),
+        interval.rate(interval.new_orders),
+        interval.abort_percent(),
+        micros(interval.quantile_us(0.5)),
+        micros(interval.quantile_us(0.99)),
+        micros(interval.quantile_us(0.999)),
+        answers.count,
+        answers.failed.as_ref().unwrap_or(&answers.last)
+    );
+}
+
+/// Asks the questions in turn until told to stop.
+async fn ask(url: String, stop: Arc<AtomicBool>, answers: Arc<Mutex<Answers>>) {
+    let failed = |message: String| answers.lock().expect("no holder panics").failed = Some(message);
+    let connection = match client::connect(&url).await {
+        Ok(connection) => connection,
+        Err(message) => return failed(message),
+    };
+    for (index, (title, sql)) in QUESTIONS.iter().enumerate().cycle() {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let clock = Stopwatch::start();
+        match client::query(&connection.client, sql).await {
+            Err(error) => return failed(client::describe(&error)),
+            Ok(results) => {
+                let value = results.first().and_then(|r| r.rows.first()).and_then(|r| r[0].clone());
+                let value = value.unwrap_or_else(|| "NULL".to_owned());
+                let milliseconds = (clock.seconds() * 1e3) as u64;
+                let mut answers = answers.lock().expect("no holder panics");
+                answers.count += 1;
+                answers.slowest_ms = answers.slowest_ms.max(milliseconds);
+                if index < 2 && value != "0" {
+                    answers.inconsistent += 1;
+                }
+                answers.last = format!("{title}: {value} ({milliseconds} ms)");
+            }
+        }
+        // Questions at a person's pace, so that the mix keeps most of a small machine.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+fn summary(outcome: &Outcome, answers: &Answers, conditions: check::Conditions, lost: &[String], json: bool) {
+    let total = &outcome.total;
+    if json {
+        let types: Vec<_> = outcome
+            .transactions
+            .iter()
+            .map(|t| {
+                json!({ "name": t.name, "commits": t.commits, "aborts": t.aborts, "rollbacks": t.rollbacks,
+                        "p50_us": quantile(&t.latency_us, 0.5), "p99_us": quantile(&t.latency_us, 0.99),
+                        "p999_us": quantile(&t.latency_us, 0.999) })
+            })
+            .collect();
+        println!(
+            "{}",
+            json!({
+                "event": "summary", "transactions_per_second": total.rate(total.commits),
+                "new_orders_per_second": total.rate(total.new_orders), "commits": total.commits,
+                "abort_percent": total.abort_percent(), "transactions": types, "sql_answers": answers.count,
+                "sql_inconsistent": answers.inconsistent, "conditions_held": conditions.held,
+                "conditions_violated": conditions.violated, "lost": lost,
+                "data_bytes": outcome.memory.data, "used_bytes": outcome.memory.used,
+            })
+        );
+        return;
+    }
+    println!("\nSummary");
+    println!("  transaction     committed      tx/s   aborts  rolled back      p50      p99    p99.9");
+    for t in &outcome.transactions {
+        println!(
+            "  {:<14} {:>10} {:>9.0} {:>8} {:>12} {:>8} {:>8} {:>8}",
+            t.name,
+            t.commits,
+            total.rate(t.commits),
+            t.aborts,
+            t.rollbacks,
+            micros(quantile(&t.latency_us, 0.5)),
+            micros(quantile(&t.latency_us, 0.99)),
+            micros(quantile(&t.latency_us, 0.999)),
+        );
+    }
+    println!(
+        "  {:<14} {:>10} {:>9.0}   ({} new-orders/s; closed loop, no think time: not comparable with audited tpmC)",
+        "all",
+        total.commits,
+        total.rate(total.commits),
+        total.rate(total.new_orders) as u64
+    );
+    println!(
+        "  SQL: {} analytical answers while the mix ran, slowest {} ms, {} saw an inconsistent state",
+        answers.count, answers.slowest_ms, answers.inconsistent
+    );
+    if let Some(message) = &answers.failed {
+        println!("  SQL: the client stopped early: {message}");
+    }
+    println!(
+        "  Consistency: {} of {} conditions of the TPC-C specification hold",
+        conditions.held,
+        conditions.held + conditions.violated
+    );
+    if lost.is_empty() {
+        println!("  Nothing lost: the rows hold every order and payment that a worker saw committed");
+    }
+    for line in lost {
+        println!("  LOST: {line}");
+    }
+    println!(
+        "  Memory: {} MB of rows and keys in {} MB ({:.2}x)",
+        outcome.memory.data >> 20,
+        outcome.memory.used >> 20,
+        outcome.memory.used as f64 / outcome.memory.data.max(1) as f64
+    );
+}
+
+fn bar(done: u64, total: u64) -> String {
+    let full = (done * 30 / total.max(1)).min(30) as usize;
+    format!("{}{}", "█".repeat(full), "░".repeat(30 - full))
+}
+
+/// Microseconds as a person reads them.
+pub fn micros(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..100_000 => format!("{:.1} ms", us as f64 / 1e3),
+        100_000..10_000_000 => format!("{} ms", us / 1000),
+        _ => format!("{} s", us / 1_000_000),
+    }
+}
+
+/// The initial cardinalities that the audit subtracts.
+pub const INITIAL_ORDERS_PER_WAREHOUSE: u64 = tpcc::ORDERS_PER_WAREHOUSE;
