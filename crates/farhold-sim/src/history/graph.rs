@@ -1,0 +1,172 @@
+//! Who must come before whom, and whether that is possible.
+//!
+//! Real-time order would be an edge between any two transactions that did not overlap; instead there is a node for each
+//! end of a transaction, these in a chain, and an edge from a transaction to its own end and from the last end before its
+//! begin to it.
+
+use super::versions::Versions;
+use super::{Anomaly, Edge, EdgeKind, History, TxnIndex};
+use std::collections::{HashSet, VecDeque};
+
+pub(super) struct Graph {
+    /// Outgoing edges of each node; transactions first, then ends.
+    edges: Vec<Vec<(usize, EdgeKind)>>,
+}
+
+impl Graph {
+    pub fn new(history: &History, versions: &Versions) -> Result<Self, Box<Anomaly>> {
+        let mut graph = Self { edges: vec![Vec::new(); history.records.len()] };
+        for (key, all) in &versions.by_key {
+            for pair in all.windows(2) {
+                if let [Some(first), Some(second)] = [pair[0].writer, pair[1].writer] {
+                    graph.add(first, second, EdgeKind::WriteWrite(*key));
+                }
+            }
+        }
+        for (reader, record) in history.records.iter().enumerate() {
+            for read in &record.reads {
+                let position = versions.seen(history, reader, read.key, read.saw)?;
+                graph.add_read(versions, reader, read.key, position, false);
+            }
+            for range in &record.ranges {
+                for (key, position) in versions.unseen(history, reader, range) {
+                    graph.add_read(versions, reader, key, position, true);
+                }
+            }
+        }
+        graph.add_time(history);
+        Ok(graph)
+    }
+
+    fn add(&mut self, from: usize, to: usize, kind: EdgeKind) {
+        if from != to {
+            self.edges[from].push((to, kind));
+        }
+    }
+
+    fn add_read(&mut self, versions: &Versions, reader: TxnIndex, key: super::Key, position: usize, range: bool) {
+        let Some(all) = versions.by_key.get(&key) else { return };
+        if let Some(writer) = all[position].writer {
+            self.add(writer, reader, EdgeKind::WriteRead(key));
+        }
+        // A reader that wrote the key itself is ordered by its own write.
+        if let Some(next) = all.get(position + 1).and_then(|version| version.writer) {
+            self.add(reader, next, if range { EdgeKind::Phantom(key) } else { EdgeKind::ReadWrite(key) });
+        }
+    }
+
+    fn add_time(&mut self, history: &History) {
+        let mut ends: Vec<(u64, TxnIndex)> = history.records.iter().enumerate().map(|(i, record)| (record.ended, i)).collect();
+        ends.sort_unstable();
+        let base = self.edges.len();
+        self.edges.resize(base + ends.len(), Vec::new());
+        for (position, &(_, txn)) in ends.iter().enumerate() {
+            self.add(txn, base + position, EdgeKind::Time);
+            if position > 0 {
+                self.add(base + position - 1, base + position, EdgeKind::Time);
+            }
+        }
+        for (txn, record) in history.records.iter().enumerate().filter(|(_, record)| !record.past) {
+            let before = ends.partition_point(|(ended, _)| *ended < record.began);
+            if before > 0 {
+                self.add(base + before - 1, txn, EdgeKind::Time);
+            }
+        }
+    }
+
+    pub fn check(&self, history: &History) -> Result<(), Box<Anomaly>> {
+        let Some(component) = self.cyclic_component() else { return Ok(()) };
+        let inside: HashSet<usize> = component.iter().copied().collect();
+        let transactions = component.iter().copied().filter(|node| *node < history.records.len());
+        let shortest = transactions.filter_map(|start| self.cycle_from(start, &inside)).min_by_key(|cycle| weight(cycle));
+        let cycle = shortest.expect("a component of more than one node has a cycle through a transaction");
+        Err(Anomaly::cycle(history, fold_time(&cycle, history.records.len())))
+    }
+
+    /// Tarjan's algorithm, with its own stack: histories are longer than a thread's.
+    fn cyclic_component(&self) -> Option<Vec<usize>> {
+        const NEW: usize = usize::MAX;
+        let count = self.edges.len();
+        let (mut number, mut low, mut on_stack) = (vec![NEW; count], vec![0; count], vec![false; count]);
+        let (mut stack, mut next) = (Vec::new(), 0);
+        for root in 0..count {
+            if number[root] != NEW {
+                continue;
+            }
+            let mut calls = vec![(root, 0)];
+            while let Some((node, edge)) = calls.pop() {
+                if edge == 0 {
+                    (number[node], low[node], on_stack[node]) = (next, next, true);
+                    stack.push(node);
+                    next += 1;
+                }
+                if let Some(&(to, _)) = self.edges[node].get(edge) {
+                    calls.push((node, edge + 1));
+                    if number[to] == NEW {
+                        calls.push((to, 0));
+                    } else if on_stack[to] {
+                        low[node] = low[node].min(number[to]);
+                    }
+                    continue;
+                }
+                if low[node] == number[node] {
+                    let from = stack.iter().rposition(|n| *n == node).expect("it is on the stack");
+                    let component = stack.split_off(from);
+                    if component.len() > 1 {
+                        return Some(component);
+                    }
+                    on_stack[node] = false;
+                }
+                if let Some((parent, _)) = calls.last() {
+                    low[*parent] = low[*parent].min(low[node]);
+                }
+            }
+        }
+        None
+    }
+
+    /// The shortest way from `start` back to it.
+    fn cycle_from(&self, start: usize, inside: &HashSet<usize>) -> Option<Vec<(usize, EdgeKind)>> {
+        let mut came: Vec<Option<(usize, EdgeKind)>> = vec![None; self.edges.len()];
+        let mut queue = VecDeque::from([start]);
+        while let Some(node) = queue.pop_front() {
+            for &(to, kind) in self.edges[node].iter().filter(|(to, _)| inside.contains(to)) {
+                if came[to].is_some() {
+                    continue;
+                }
+                came[to] = Some((node, kind));
+                if to == start {
+                    return Some(walk_back(start, &came));
+                }
+                queue.push_back(to);
+            }
+        }
+        None
+    }
+}
+
+/// The nodes of the cycle, each with the edge that leaves it.
+fn walk_back(start: usize, came: &[Option<(usize, EdgeKind)>]) -> Vec<(usize, EdgeKind)> {
+    let mut cycle = Vec::new();
+    let mut node = start;
+    while let Some((from, kind)) = came[node] {
+        cycle.push((from, kind));
+        node = from;
+        if node == start {
+            break;
+        }
+    }
+    cycle.reverse();
+    cycle
+}
+
+/// How much a reader has to take in.
+fn weight(cycle: &[(usize, EdgeKind)]) -> usize {
+    cycle.len()
+}
+
+/// Makes one edge of each run through the chain of ends.
+fn fold_time(cycle: &[(usize, EdgeKind)], transactions: usize) -> Vec<Edge> {
+    let nodes: Vec<_> = cycle.iter().filter(|(node, _)| *node < transactions).collect();
+    (0..nodes.len()).map(|i| Edge { from: nodes[i].0, to: nodes[(i + 1) % nodes.len()].0, kind: nodes[i].1 }).collect()
+}

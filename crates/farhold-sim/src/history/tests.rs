@@ -1,0 +1,98 @@
+//! Small histories with known answers.
+
+use super::{By, EdgeKind, History, Key, RangeRead, Read, Record, Saw, Write};
+
+const X: Key = Key { table: 1, key: 1 };
+const Y: Key = Key { table: 1, key: 2 };
+
+fn read(key: Key, saw: Saw) -> Read {
+    Read { key, saw }
+}
+
+fn write(key: Key) -> Write {
+    Write { key, row: Some(0) }
+}
+
+/// Transactions that all overlapped, with serials in the order given.
+fn history(records: Vec<(Vec<Read>, Vec<Write>)>) -> History {
+    let record = |(i, (reads, writes)): (u64, _)| Record { id: i + 1, ended: 100, serial: i + 1, reads, writes, ..Record::default() };
+    let records = (0_u64..).zip(records).map(record).collect();
+    History { initial: vec![(X, 0), (Y, 0)], records }
+}
+
+#[test]
+fn a_chain_of_updates_is_serial() {
+    let update = |saw| (vec![read(X, saw)], vec![write(X)]);
+    history(vec![update(Saw::Initial), update(Saw::By(1)), update(Saw::By(2))]).check().expect("serial");
+}
+
+#[test]
+fn a_lost_update_is_a_cycle() {
+    let update = || (vec![read(X, Saw::Initial)], vec![write(X)]);
+    let anomaly = history(vec![update(), update()]).check().expect_err("a cycle");
+    assert_eq!(anomaly.cycle.len(), 2, "{anomaly}");
+}
+
+#[test]
+fn write_skew_is_a_cycle_of_two_anti_dependencies() {
+    let both = || vec![read(X, Saw::Initial), read(Y, Saw::Initial)];
+    let anomaly = history(vec![(both(), vec![write(X)]), (both(), vec![write(Y)])]).check().expect_err("a cycle");
+    assert!(anomaly.cycle.iter().all(|edge| matches!(edge.kind, EdgeKind::ReadWrite(_))), "{anomaly}");
+}
+
+#[test]
+fn an_aborted_read_is_named() {
+    let anomaly = history(vec![(vec![read(X, Saw::By(77))], vec![])]).check().expect_err("nobody wrote it");
+    assert!(anomaly.to_string().contains("T77"), "{anomaly}");
+}
+
+#[test]
+fn a_phantom_is_a_cycle() {
+    // Both count the rows of an empty range and, finding none, insert one.
+    let new = |key| Key { table: 2, key };
+    let range = RangeRead { table: 2, by: By::Key, lo: 0, hi: 9, saw: vec![] };
+    let mut history = history(vec![(vec![], vec![write(new(1))]), (vec![], vec![write(new(2))])]);
+    history.check().expect("blind inserts");
+    for record in &mut history.records {
+        record.ranges.push(range.clone());
+    }
+    let anomaly = history.check().expect_err("a cycle");
+    assert!(anomaly.cycle.iter().all(|edge| matches!(edge.kind, EdgeKind::Phantom(_))), "{anomaly}");
+}
+
+#[test]
+fn a_row_that_moves_between_ranges_is_seen_by_attribute() {
+    // 1 moves X from attribute 0 to 5; 2 sees it in neither [0, 0] nor [5, 5].
+    let range = |at| RangeRead { table: 1, by: By::Attribute, lo: at, hi: at, saw: if at == 0 { vec![2] } else { vec![] } };
+    let moves = (vec![read(X, Saw::Initial)], vec![Write { key: X, row: Some(5) }]);
+    let mut history = history(vec![moves, (vec![read(Y, Saw::Initial)], vec![])]);
+    history.records[1].ranges.push(range(0));
+    history.check().expect("after the move");
+    history.records[1].ranges.push(range(5));
+    history.check().expect_err("neither before nor after the move");
+}
+
+#[test]
+fn an_old_read_is_legal_only_until_the_writer_has_ended() {
+    let mut history = history(vec![(vec![read(X, Saw::Initial)], vec![write(X)]), (vec![read(X, Saw::Initial)], vec![])]);
+    history.check().expect("they overlapped");
+    history.records[0].ended = 10;
+    (history.records[1].began, history.records[1].ended) = (20, 30);
+    let anomaly = history.check().expect_err("the past");
+    assert!(anomaly.cycle.iter().any(|edge| edge.kind == EdgeKind::Time), "{anomaly}");
+    history.records[1].past = true;
+    history.check().expect("it asked for the past");
+}
+
+#[test]
+fn absence_is_read_between_two_lives() {
+    let delete = Write { key: X, row: None };
+    let life = vec![
+        (vec![read(X, Saw::Initial)], vec![delete]),
+        (vec![read(X, Saw::Absent)], vec![]),
+        (vec![read(X, Saw::Absent)], vec![write(X)]),
+        (vec![read(X, Saw::By(3))], vec![delete]),
+        (vec![read(X, Saw::Absent)], vec![]),
+    ];
+    history(life).check().expect("serial");
+}

@@ -1,0 +1,91 @@
+//! The versions of each key in their order.
+
+use super::{Anomaly, By, History, Key, RangeRead, Saw, TxnIndex};
+use std::collections::{BTreeMap, HashMap};
+
+/// One state of a row, or of its absence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Version {
+    /// Who made it; `None`: it was there before the history.
+    pub writer: Option<TxnIndex>,
+    /// Drawn under the writer's locks; 0 before the history.
+    pub serial: u64,
+    /// The attribute, `None` if there is no row.
+    pub row: Option<i64>,
+}
+
+/// All keys with all their versions.
+pub(super) struct Versions {
+    pub by_key: BTreeMap<Key, Vec<Version>>,
+    by_id: HashMap<u64, TxnIndex>,
+}
+
+impl Versions {
+    pub fn new(history: &History) -> Result<Self, Box<Anomaly>> {
+        let mut by_id = HashMap::new();
+        let mut by_key: BTreeMap<Key, Vec<Version>> = BTreeMap::new();
+        for &(key, row) in &history.initial {
+            by_key.insert(key, vec![Version { writer: None, serial: 0, row: Some(row) }]);
+        }
+        for (index, record) in history.records.iter().enumerate() {
+            by_id.insert(record.id, index);
+            for write in &record.writes {
+                let versions = by_key.entry(write.key).or_insert_with(|| vec![Version { writer: None, serial: 0, row: None }]);
+                versions.push(Version { writer: Some(index), serial: record.serial, row: write.row });
+            }
+        }
+        for versions in by_key.values_mut() {
+            versions.sort_by_key(|version| version.serial);
+        }
+        Ok(Self { by_key, by_id })
+    }
+
+    /// Which version of `key` a read saw: its position in the row of versions.
+    pub fn seen(&self, history: &History, reader: TxnIndex, key: Key, saw: Saw) -> Result<usize, Box<Anomaly>> {
+        let Some(versions) = self.by_key.get(&key) else {
+            // Nobody ever wrote it.
+            return if saw == Saw::Absent { Ok(0) } else { Err(Anomaly::unknown(history, reader, key, saw)) };
+        };
+        let position = match saw {
+            Saw::Absent => return Ok(Self::latest(versions, history.records[reader].serial, |row| row.is_none())),
+            Saw::Initial => versions.iter().position(|v| v.writer.is_none() && v.row.is_some()),
+            Saw::By(id) => self.by_id.get(&id).and_then(|txn| versions.iter().position(|v| v.writer == Some(*txn) && v.row.is_some())),
+        };
+        position.ok_or_else(|| Anomaly::unknown(history, reader, key, saw))
+    }
+
+    /// The keys that a range read has not returned, with the versions that it must have seen of them.
+    pub fn unseen<'a>(
+        &'a self,
+        history: &'a History,
+        reader: TxnIndex,
+        range: &'a RangeRead,
+    ) -> impl Iterator<Item = (Key, usize)> + 'a {
+        let serial = history.records[reader].serial;
+        let first = Key { table: range.table, key: 0 };
+        let last = Key { table: range.table, key: u64::MAX };
+        self.by_key.range(first..=last).filter(|(key, _)| !range.saw.contains(&key.key)).filter_map(move |(key, versions)| {
+            let inside = |row: Option<i64>| row.is_some_and(|attribute| range.contains(*key, attribute));
+            if !versions.iter().any(|version| inside(version.row)) {
+                return None;
+            }
+            Some((*key, Self::latest(versions, serial, |row| !inside(row))))
+        })
+    }
+
+    /// The latest version before `serial` that satisfies `fits`; if there is none, the first one after it that does.
+    fn latest(versions: &[Version], serial: u64, fits: impl Fn(Option<i64>) -> bool) -> usize {
+        let before = versions.iter().rposition(|version| version.serial < serial && fits(version.row));
+        before.or_else(|| versions.iter().position(|version| fits(version.row))).unwrap_or(0)
+    }
+}
+
+impl RangeRead {
+    fn contains(&self, key: Key, attribute: i64) -> bool {
+        let at = match self.by {
+            By::Key => i64::try_from(key.key).unwrap_or(i64::MAX),
+            By::Attribute => attribute,
+        };
+        self.lo <= at && at <= self.hi
+    }
+}
