@@ -1,0 +1,210 @@
+//! What a key is to the tree: three kinds, each with its own cell in a node.
+//!
+//! ```text
+//!  kind    keys                     cell in a node               compared as
+//!  Word    exactly n <= 8 bytes     u64                          u64
+//!  Pair    exactly n <= 16 bytes,   two u64                      u128
+//!          or up to 15 bytes
+//!  Text    any bytes                two u64 + pointer (24 B)     u128, then the bytes behind the pointer
+//! ```
+//!
+//! Fixed keys sit left-aligned in their word and are padded with zeros: all have the same length, so the order of the
+//! words is the order of the bytes. Keys of varying length up to 15 bytes carry their length in the last byte: among
+//! keys that agree in the padded bytes the shorter is a prefix of the longer and sorts first, as bytes do.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A kind of key: how it is compared, how it lies in a node, who owns what lies behind it.
+pub(crate) trait KeyKind: Sized + 'static {
+    /// A key to look for; its order is the order of the keys' bytes.
+    type Probe<'k>: Copy + Ord;
+    /// A key's place in a node, read by some threads while another stores to it; all-zero bytes are valid.
+    type Cell;
+    /// What a cell holds, read out of it. Means nothing until the node's version has been checked.
+    type Held: Copy;
+    /// Keeps what held keys point at alive while it lives.
+    type Guard;
+
+    fn enter() -> Self::Guard;
+
+    /// Whether the cell's key is less than the probe. Safe on a cell being stored to; the answer is then arbitrary.
+    fn less(cell: &Self::Cell, probe: Self::Probe<'_>, guard: &Self::Guard) -> bool;
+    /// Whether the cell's key is greater than the probe, with the same reservation.
+    fn greater(cell: &Self::Cell, probe: Self::Probe<'_>, guard: &Self::Guard) -> bool;
+    /// Whether the cell's key is equal to the probe, with the same reservation.
+    fn equal(cell: &Self::Cell, probe: Self::Probe<'_>, guard: &Self::Guard) -> bool;
+
+    fn load(cell: &Self::Cell) -> Self::Held;
+    fn store(cell: &Self::Cell, held: Self::Held);
+    /// Makes a vacated cell forget what it pointed at.
+    fn clear(cell: &Self::Cell);
+
+    /// The key in the form a node holds, owned by whichever node it is stored to.
+    fn own(probe: Self::Probe<'_>) -> Self::Held;
+    /// A new key `s` with `left < s <= right`, as short as may be.
+    fn separator(left: Self::Held, right: Self::Held, guard: &Self::Guard) -> Self::Held;
+    /// The key as a probe. Only for keys read from a node whose version was checked since, under this guard.
+    fn probe(held: Self::Held, guard: &Self::Guard) -> Self::Probe<'_>;
+
+    /// Frees what the key owns once no reader can hold it. It must have left every cell before.
+    fn retire(held: Self::Held, guard: &Self::Guard);
+    /// Frees what the key owns at once: the tree is being dropped.
+    fn free(held: Self::Held);
+    /// Bytes the key owns outside its cell.
+    fn bytes(held: Self::Held) -> usize;
+}
+
+/// Keys of up to eight bytes.
+pub(crate) enum Word {}
+
+impl KeyKind for Word {
+    type Probe<'k> = u64;
+    type Cell = AtomicU64;
+    type Held = u64;
+    type Guard = ();
+
+    #[inline]
+    fn enter() {}
+
+    #[inline]
+    fn less(cell: &AtomicU64, probe: u64, (): &()) -> bool {
+        cell.load(Relaxed) < probe
+    }
+
+    #[inline]
+    fn greater(cell: &AtomicU64, probe: u64, (): &()) -> bool {
+        cell.load(Relaxed) > probe
+    }
+
+    #[inline]
+    fn equal(cell: &AtomicU64, probe: u64, (): &()) -> bool {
+        cell.load(Relaxed) == probe
+    }
+
+    #[inline]
+    fn load(cell: &AtomicU64) -> u64 {
+        cell.load(Relaxed)
+    }
+
+    #[inline]
+    fn store(cell: &AtomicU64, held: u64) {
+        cell.store(held, Relaxed);
+    }
+
+    #[inline]
+    fn clear(_: &AtomicU64) {}
+
+    #[inline]
+    fn own(probe: u64) -> u64 {
+        probe
+    }
+
+    #[inline]
+    fn separator(_: u64, right: u64, (): &()) -> u64 {
+        right
+    }
+
+    #[inline]
+    fn probe(held: u64, (): &()) -> u64 {
+        held
+    }
+
+    #[inline]
+    fn retire(_: u64, (): &()) {}
+
+    #[inline]
+    fn free(_: u64) {}
+
+    #[inline]
+    fn bytes(_: u64) -> usize {
+        0
+    }
+}
+
+/// Keys of up to sixteen bytes.
+pub(crate) enum Pair {}
+
+/// Sixteen bytes read and stored as two words; they may be torn apart, which the node's version tells.
+pub(crate) struct PairCell {
+    high: AtomicU64,
+    low: AtomicU64,
+}
+
+impl PairCell {
+    #[inline]
+    pub fn load(&self) -> u128 {
+        u128::from(self.high.load(Relaxed)) << 64 | u128::from(self.low.load(Relaxed))
+    }
+
+    #[inline]
+    pub fn store(&self, key: u128) {
+        self.high.store((key >> 64) as u64, Relaxed);
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is what is meant")]
+        self.low.store(key as u64, Relaxed);
+    }
+}
+
+impl KeyKind for Pair {
+    type Probe<'k> = u128;
+    type Cell = PairCell;
+    type Held = u128;
+    type Guard = ();
+
+    #[inline]
+    fn enter() {}
+
+    #[inline]
+    fn less(cell: &PairCell, probe: u128, (): &()) -> bool {
+        cell.load() < probe
+    }
+
+    #[inline]
+    fn greater(cell: &PairCell, probe: u128, (): &()) -> bool {
+        cell.load() > probe
+    }
+
+    #[inline]
+    fn equal(cell: &PairCell, probe: u128, (): &()) -> bool {
+        cell.load() == probe
+    }
+
+    #[inline]
+    fn load(cell: &PairCell) -> u128 {
+        cell.load()
+    }
+
+    #[inline]
+    fn store(cell: &PairCell, held: u128) {
+        cell.store(held);
+    }
+
+    #[inline]
+    fn clear(_: &PairCell) {}
+
+    #[inline]
+    fn own(probe: u128) -> u128 {
+        probe
+    }
+
+    #[inline]
+    fn separator(_: u128, right: u128, (): &()) -> u128 {
+        right
+    }
+
+    #[inline]
+    fn probe(held: u128, (): &()) -> u128 {
+        held
+    }
+
+    #[inline]
+    fn retire(_: u128, (): &()) {}
+
+    #[inline]
+    fn free(_: u128) {}
+
+    #[inline]
+    fn bytes(_: u128) -> usize {
+        0
+    }
+}

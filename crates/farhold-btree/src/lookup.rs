@@ -1,0 +1,54 @@
+//! Looking one key up, and swinging its value.
+
+use crate::key::KeyKind;
+use crate::stamp::{Change, Changes, LeafStamp};
+use crate::tree::{ToKey, Tree};
+use crate::version::Backoff;
+
+/// What a lookup saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    /// The key's value, if the key is there.
+    pub value: Option<u64>,
+    /// The leaf where it is or would be: while this stamp is valid, `value` stands, `None` included.
+    pub leaf: LeafStamp,
+}
+
+impl<K: KeyKind> Tree<K> {
+    #[inline]
+    pub fn get(&self, key: K::Probe<'_>) -> Lookup {
+        let guard = K::enter();
+        let mut backoff = Backoff::default();
+        loop {
+            let reached = self.reach_leaf(&mut ToKey(key), &guard);
+            // SAFETY: reached at level 0.
+            let leaf = unsafe { self.leaf(reached.node) };
+            let value = leaf.find(key, &guard).ok().map(|position| leaf.value(position));
+            if leaf.lock.unchanged_since(reached.version) {
+                return Lookup { value, leaf: leaf.stamp(reached.version) };
+            }
+            backoff.wait();
+        }
+    }
+
+    pub fn replace(&self, key: K::Probe<'_>, expected: u64, new: u64) -> Option<Changes> {
+        let guard = K::enter();
+        let mut backoff = Backoff::default();
+        loop {
+            let reached = self.reach_leaf(&mut ToKey(key), &guard);
+            // SAFETY: reached at level 0.
+            let leaf = unsafe { self.leaf(reached.node) };
+            let position = leaf.find(key, &guard).ok().filter(|&position| leaf.value(position) == expected);
+            if let Some(position) = position {
+                if leaf.lock.try_lock(reached.version) {
+                    leaf.set_value(position, new);
+                    let after = leaf.stamp(leaf.lock.unlock_changed(reached.version));
+                    return Some(Changes::new(Change { before: leaf.stamp(reached.version), after }));
+                }
+            } else if leaf.lock.unchanged_since(reached.version) {
+                return None;
+            }
+            backoff.wait();
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What a transaction keeps of the leaves it has read, and how its own writes carry that on.
+//!
+//! A transaction that looked for keys remembers, for every leaf it searched, the leaf and its version. While all those
+//! versions stand, no key has come into or left the ranges it saw: no phantom (Silo, Tu et al., SOSP 2013, section 4.6).
+//! Its own inserts move versions too; [`Changes`] says from what to what, so that it can tell its own from others'.
+
+/// A leaf at a version: what a search saw, to be held against the present by `OrderedIndex::validate`.
+///
+/// A stamp is plain data: it may go to another process and come back. One made up from other numbers is merely invalid
+/// (or, by accident, valid); asking is always safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(C)]
+pub struct LeafStamp {
+    /// Which leaf: its number in its index.
+    pub leaf: u64,
+    /// Which state of it.
+    pub version: u64,
+}
+
+const _: () = assert!(size_of::<LeafStamp>() == 16);
+
+/// One step of a leaf's version, caused by the call that reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The stamp this call found.
+    pub before: LeafStamp,
+    /// The stamp that now covers the keys `before` covered, or a part of them.
+    pub after: LeafStamp,
+}
+
+/// What one write did to the versions of leaves, in order.
+///
+/// Neighbouring entries with the same `before` belong together: a leaf was split, and who held it must now hold every
+/// `after`. Two entries may share an `after`: leaves were merged.
+#[derive(Clone, Copy, Debug)]
+pub struct Changes {
+    steps: [Change; Self::STEPS_MAX],
+    count: usize,
+}
+
+impl Changes {
+    /// A removal (one step) and the merge that follows it (one step for each of two leaves) are the longest.
+    const STEPS_MAX: usize = 3;
+
+    pub(crate) fn new(first: Change) -> Self {
+        Self { steps: [first; Self::STEPS_MAX], count: 1 }
+    }
+
+    pub(crate) fn push(&mut self, next: Change) {
+        self.steps[self.count] = next;
+        self.count += 1;
+    }
+
+    /// The steps, in order.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Change] {
+        &self.steps[..self.count]
+    }
+
+    /// Carries a transaction's stamps over this write of its own: stamps it had rightly held stay valid, stamps that
+    /// somebody else had already outdated stay outdated.
+    pub fn apply(&self, stamps: &mut Vec<LeafStamp>) {
+        for split in self.as_slice().chunk_by(|one, next| one.before == next.before) {
+            let mut held = false;
+            for stamp in stamps.iter_mut().filter(|stamp| **stamp == split[0].before) {
+                *stamp = split[0].after;
+                held = true;
+            }
+            if held {
+                stamps.extend(split[1..].iter().map(|step| step.after));
+            }
+        }
+    }
+}

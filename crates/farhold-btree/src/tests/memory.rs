@@ -1,0 +1,91 @@
+//! Leaves are full after ascending runs, and go when they empty.
+
+use std::collections::VecDeque;
+
+use super::{SHAPES, all, key, put, shuffled, steps};
+use crate::index::for_tests::leaves_in_use;
+use crate::node::LEAF_CELLS;
+use crate::{KeyShape, OrderedIndex};
+
+/// Of all cells of all leaves, the share in use, in percent.
+fn fill_percent(index: &OrderedIndex) -> usize {
+    100 * index.len() / (leaves_in_use(index) * LEAF_CELLS)
+}
+
+#[test]
+fn sorted_loading_fills_the_leaves() {
+    for shape in SHAPES {
+        let index = OrderedIndex::new(shape);
+        (0..100 * LEAF_CELLS as u64).for_each(|number| put(&index, &key(shape, number), number));
+        assert!(fill_percent(&index) >= 99, "{shape:?}: {} %", fill_percent(&index));
+    }
+}
+
+#[test]
+fn interleaved_ascending_runs_fill_the_leaves() {
+    let index = OrderedIndex::new(KeyShape::Fixed(8));
+    for order in 0..steps(3000, 300) {
+        for district in 0..10_u64 {
+            put(&index, &(district << 32 | order).to_be_bytes(), order);
+        }
+    }
+    let (percent, least) = (fill_percent(&index), steps(90, 60));
+    assert!(percent as u64 >= least, "{percent} %");
+    let bytes_a_key = index.memory_bytes() / index.len();
+    assert!(cfg!(miri) || bytes_a_key <= 20, "{bytes_a_key} B a key");
+}
+
+/// Orders come in at the top of each district and are delivered from the bottom, for ever.
+#[test]
+fn a_queue_keeps_its_memory() {
+    for shape in SHAPES {
+        let index = OrderedIndex::new(shape);
+        let district_key = |district: u64, order: u64| key(shape, district << 24 | order);
+        let mut waiting: [VecDeque<u64>; 4] = Default::default();
+        let (length, orders) = (steps(200, 80), steps(20_000, 400));
+        let mut most = 0;
+        for order in 0..orders {
+            for (district, waiting) in (0..).zip(&mut waiting) {
+                put(&index, &district_key(district, order), order);
+                waiting.push_back(order);
+                if waiting.len() as u64 > length {
+                    let oldest = waiting.pop_front().unwrap();
+                    index.remove(&district_key(district, oldest), oldest).unwrap();
+                }
+            }
+            if order == orders / 2 {
+                most = index.memory_bytes();
+            }
+        }
+        assert!(index.memory_bytes() <= most, "{shape:?}: {} B after {most} B", index.memory_bytes());
+        let needed = 4 * (usize::try_from(length).unwrap() / LEAF_CELLS + 3);
+        assert!(leaves_in_use(&index) <= needed, "{shape:?}: {} leaves, {needed} expected", leaves_in_use(&index));
+    }
+}
+
+/// Deep enough that inner nodes empty, merge, share and the root comes down again.
+#[test]
+fn an_emptied_index_is_one_leaf() {
+    let count = steps(400_000, 300);
+    let ascending: Vec<u64> = (0..count).collect();
+    let descending: Vec<u64> = (0..count).rev().collect();
+    for order in [ascending, descending, shuffled(count, 1)] {
+        let index = OrderedIndex::new(KeyShape::Fixed(8));
+        shuffled(count, 2).into_iter().for_each(|number| put(&index, &number.to_be_bytes(), number));
+        order.into_iter().for_each(|number| {
+            index.remove(&number.to_be_bytes(), number).unwrap();
+        });
+        assert!(all(&index).is_empty());
+        assert_eq!(leaves_in_use(&index), 1);
+    }
+}
+
+#[test]
+fn long_keys_are_accounted_for_and_freed() {
+    let index = OrderedIndex::new(KeyShape::Bytes);
+    let (empty, long) = (index.memory_bytes(), vec![5; 1000]);
+    put(&index, &long, 1);
+    assert!(index.memory_bytes() >= empty + 1000);
+    index.remove(&long, 1).unwrap();
+    assert_eq!(index.memory_bytes(), empty);
+}
