@@ -1,0 +1,169 @@
+//! What can go wrong in a store, as far as a caller would act differently.
+
+use crate::object::ObjectRef;
+use crate::object::size_class::PAYLOAD_BYTES_MAX;
+use crate::row::RowError;
+use farhold_fabric::NodeId;
+use std::fmt;
+
+/// Number of a table, the same on every node; its owner gives it, and does not use it again for another table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableId(pub u32);
+
+impl fmt::Display for TableId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "table {}", self.0)
+    }
+}
+
+/// Why a store did not do what it was asked. Nothing was changed when one is returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The region has no run of pages left.
+    OutOfMemory {
+        /// For which table.
+        table: TableId,
+        /// Bytes in one piece that were wanted.
+        wanted_bytes: u64,
+        /// Bytes of all free pages (in pieces that are too short, if more than wanted).
+        free_bytes: u64,
+        /// Bytes of the region.
+        region_bytes: u64,
+    },
+    /// The row is longer than the longest slot.
+    TooLarge {
+        /// Bytes of key and value.
+        payload_bytes: usize,
+        /// What fits.
+        payload_bytes_max: usize,
+    },
+    /// The key is longer than a header can say.
+    KeyTooLong {
+        /// Bytes of the key.
+        key_bytes: usize,
+    },
+    /// The region is too short for a store, or longer than references reach.
+    RegionLength {
+        /// Its bytes.
+        region_bytes: u64,
+        /// The least a store takes.
+        bytes_min: u64,
+        /// The most.
+        bytes_max: u64,
+    },
+    /// The region holds something else, or nothing.
+    Foreign {
+        /// What stands where the magic number belongs.
+        found: u64,
+    },
+    /// The region was written by another version of this program.
+    LayoutVersion {
+        /// Its version.
+        found: u64,
+        /// Ours.
+        expected: u64,
+    },
+    /// The region is another node's.
+    WrongNode {
+        /// Whose it is.
+        found: u64,
+        /// Who asked.
+        expected: NodeId,
+    },
+    /// The region is shorter than when it was made.
+    Truncated {
+        /// Its bytes now.
+        region_bytes: u64,
+        /// Its bytes then.
+        expected_bytes: u64,
+    },
+    /// The region's own bookkeeping contradicts itself.
+    Corrupt {
+        /// Where, in bytes from its start.
+        offset: u64,
+        /// What is wrong there.
+        reason: &'static str,
+    },
+    /// A key maker could not make a key of the row.
+    Row(RowError),
+    /// Two live rows of one unique index have the same key.
+    Duplicate {
+        /// Which index of the table.
+        index: usize,
+        /// One of the rows.
+        first: ObjectRef,
+        /// The other.
+        second: ObjectRef,
+    },
+    /// Every snapshot slot is taken.
+    TooManySnapshots {
+        /// How many there are.
+        slots: usize,
+    },
+    /// A store keeps so many tables, or a table so many indexes, and no more.
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there can be.
+        limit: usize,
+    },
+    /// A table of that number is open, or its rows are still in the region.
+    TableExists(TableId),
+}
+
+impl StoreError {
+    pub(crate) fn too_large(payload_bytes: usize) -> Self {
+        Self::TooLarge { payload_bytes, payload_bytes_max: PAYLOAD_BYTES_MAX }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory { table, wanted_bytes, free_bytes, region_bytes } => write!(
+                f,
+                "no room for {wanted_bytes} more bytes of {table}: {free_bytes} of the region's {region_bytes} bytes are free; \
+                 delete rows, or start the node with a larger region"
+            ),
+            Self::TooLarge { payload_bytes, payload_bytes_max } => {
+                write!(f, "a row of {payload_bytes} bytes is longer than the {payload_bytes_max} that a row can have")
+            }
+            Self::KeyTooLong { key_bytes } => {
+                write!(f, "a key of {key_bytes} bytes is longer than the 65535 that a key can have")
+            }
+            Self::RegionLength { region_bytes, bytes_min, bytes_max } => {
+                write!(
+                    f,
+                    "a region of {region_bytes} bytes cannot hold a store; it takes {bytes_min} to {bytes_max} bytes"
+                )
+            }
+            Self::Foreign { found } => {
+                write!(f, "the region is not a Farhold store (it starts with {found:#018x}); nothing in it was touched")
+            }
+            Self::LayoutVersion { found, expected } => write!(
+                f,
+                "the region has layout version {found}, this program writes {expected}; start the version that wrote it, \
+                 or export and load anew"
+            ),
+            Self::WrongNode { found, expected } => {
+                write!(f, "the region belongs to node {found}, not to {expected}; nothing in it was touched")
+            }
+            Self::Truncated { region_bytes, expected_bytes } => {
+                write!(f, "the region has {region_bytes} bytes but was made with {expected_bytes}; rows are missing")
+            }
+            Self::Corrupt { offset, reason } => write!(f, "the region is damaged at offset {offset:#x}: {reason}"),
+            Self::Row(error) => write!(f, "no index key can be made of the row: {error}"),
+            Self::Duplicate { index, first, second } => {
+                write!(f, "two rows have the same key in unique index {index}: {first:?} and {second:?}")
+            }
+            Self::TooManySnapshots { slots } => {
+                write!(f, "all {slots} snapshots that can be open at a time are; close one, or wait")
+            }
+            Self::TooMany { what, limit } => write!(f, "no more than {limit} {what} are possible"),
+            Self::TableExists(table) => write!(f, "{table} exists already"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}

@@ -1,0 +1,39 @@
+//! Rows of a node: objects with versions in a region, slots for them, indexes to find them, old copies for snapshots.
+//!
+//! ```text
+//!  TableStore ── OrderedIndex (primary, secondaries) ──┐
+//!      │    └─── HashIndex (in the region) ────────────┤  ObjectRef
+//!      │                                               ▼
+//!      │   reserve, cancel, publish, remove       object: lock │ version │ meta │ prev │ key, value
+//!      │                                               ▲
+//!  AllocCache (a worker's) ── slots ── Store: pages, page table, superblock (epoch, snapshots) ── RegionMemory
+//! ```
+//!
+//! Where to find what: the protocol that keeps a row whole, `object/protocol.rs`; memory, `slab/`; what a table does for
+//! transactions, `table/`; point lookups from afar, `index/hash/`; reading at an epoch, `snapshot/`; rows as bytes, `row/`.
+//!
+//! Invariants:
+//! - A version of an address never comes back, and grows with every change, over all uses of that address.
+//! - The index keys of an object do not change during one incarnation. So an index entry whose incarnation is the slot's
+//!   is right, and an entry can be taken out by the keys that the object has now.
+//! - An object in state `ROW` is in all indexes of its table, except between a commit's delete and its unlinking.
+#![deny(missing_docs)]
+
+pub mod index;
+pub mod object;
+pub mod row;
+pub mod slab;
+pub mod table;
+
+mod error;
+mod snapshot;
+mod store;
+mod superblock;
+
+pub use error::{StoreError, TableId};
+pub use farhold_fabric::{Meta, Version};
+pub use object::{LockError, Object, ObjectRef, Owner, Read, ReadError};
+pub use slab::AllocCache;
+pub use store::{Store, TABLES_MAX};
+pub use superblock::{Found, LAYOUT_VERSION, REGION_BYTES_MIN, SNAPSHOT_SLOTS, SlotId, Superblock};
+pub use table::{IndexDef, KeyMaker, Lookup, Moved, Reserve, Stamp, TableDef, TableStore};

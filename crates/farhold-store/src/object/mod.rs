@@ -1,0 +1,261 @@
+//! Objects: the header words, the read and the write protocol, the names of objects and of their owners.
+//!
+//! ```text
+//!  +0 lock │ +8 version │ +16 meta │ +24 prev │ +32 payload = key bytes, value bytes
+//! ```
+//!
+//! [`Object`] is one object in mapped memory. All of it is inlined into the caller: a transaction does some sixty of
+//! these in ten microseconds. Bounds are checked once, when the [`Object`] is made.
+
+mod protocol;
+mod reference;
+
+pub mod size_class;
+
+pub use protocol::{LockError, Read, ReadError, Word, Words, lock, read, release_dead, restamp, unlock, write};
+pub use reference::{ObjectRef, Owner};
+
+use farhold_fabric::object::{HEADER_BYTES, PAYLOAD};
+use farhold_fabric::{Meta, RegionMemory, Version};
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+
+/// State of a slot ([`Meta::state`]) whose insert has not committed; [`Meta::ROW`] afterwards.
+///
+/// Both a reserved and a deleted row are `ABSENT`; this tells a second inserter which of the two it met.
+pub const RESERVED: u8 = 3;
+
+/// One object in mapped memory: a header inside the region's bounds.
+///
+/// A stale name is no danger: the reference's incarnation is checked where it matters, and lengths against the region.
+#[derive(Clone, Copy, Debug)]
+pub struct Object<'m> {
+    memory: &'m RegionMemory,
+    offset: u64,
+}
+
+impl<'m> Object<'m> {
+    /// The object at an offset.
+    ///
+    /// # Panics
+    /// If the header would lie outside the region or is misaligned (a bug, or a reference from another region).
+    #[must_use]
+    #[inline(always)]
+    pub fn at(memory: &'m RegionMemory, offset: u64) -> Self {
+        Self::try_at(memory, offset).expect("an object's header lies inside its region")
+    }
+
+    /// The object at an offset, `None` outside the region: for offsets that come from bytes (`prev`, far indexes).
+    #[must_use]
+    #[inline(always)]
+    pub fn try_at(memory: &'m RegionMemory, offset: u64) -> Option<Self> {
+        let inside = offset.is_multiple_of(8) && offset + HEADER_BYTES as u64 <= memory.len();
+        inside.then_some(Self { memory, offset })
+    }
+
+    /// The object a reference means.
+    ///
+    /// # Panics
+    /// As [`Self::at`].
+    #[must_use]
+    #[inline(always)]
+    pub fn of(memory: &'m RegionMemory, reference: ObjectRef) -> Self {
+        Self::at(memory, reference.offset())
+    }
+
+    /// Bytes from the start of the region.
+    #[must_use]
+    #[inline(always)]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The lock word: 0, or the owner.
+    #[must_use]
+    #[inline(always)]
+    pub fn lock_word(&self) -> u64 {
+        self.load(Word::Lock, SeqCst)
+    }
+
+    /// The version now. Sequentially consistent, so that it serves for validation after locking.
+    #[must_use]
+    #[inline(always)]
+    pub fn version(&self) -> Version {
+        Version(self.load(Word::Version, SeqCst))
+    }
+
+    /// Incarnation, state and lengths now.
+    #[must_use]
+    #[inline(always)]
+    pub fn meta(&self) -> Meta {
+        Meta(self.load(Word::Meta, Acquire))
+    }
+
+    /// The offset of an older copy, 0 if there is none.
+    #[must_use]
+    #[inline(always)]
+    pub fn prev(&self) -> u64 {
+        self.load(Word::Prev, Acquire) * farhold_fabric::object::ALIGN
+    }
+
+    /// Sets the older copy. The caller holds the lock, or is the only one who knows the object.
+    #[inline(always)]
+    pub fn set_prev(&self, offset: u64) {
+        self.store(Word::Prev, offset / farhold_fabric::object::ALIGN, Release);
+    }
+
+    /// One whole state of the row into `into[..payload_len]`. Does not wait: a locked row is read as it is (the lock word
+    /// comes with it), which validation will judge.
+    ///
+    /// # Errors
+    /// See [`ReadError`]: torn (try again), stale (look up again), buffer too short (with the length).
+    #[inline(always)]
+    pub fn read(&self, incarnation: u32, into: &mut [u8]) -> Result<Read, ReadError> {
+        read(self, incarnation, into)
+    }
+
+    /// Takes the lock and returns the version under it.
+    ///
+    /// # Errors
+    /// See [`LockError`]: held by somebody (its word), or the slot is another row now.
+    #[inline(always)]
+    pub fn lock(&self, incarnation: u32, owner: Owner) -> Result<Version, LockError> {
+        lock(self, incarnation, owner.word())
+    }
+
+    /// Gives the lock back. The caller holds it.
+    #[inline(always)]
+    pub fn unlock(&self) {
+        unlock(self);
+    }
+
+    /// Is the row still at `version`, and locked by nobody, or by `me`? For the validation of a read.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_still(&self, version: Version, me: Owner) -> bool {
+        let holder = self.lock_word();
+        self.version() == version && (holder == 0 || holder == me.word())
+    }
+
+    /// Replaces the value, keeps the key, and publishes it as `version`; a reserved row becomes a row. The caller holds
+    /// the lock, and `key_len + value.len()` fits the slot ([`size_class::fits`]).
+    #[inline(always)]
+    pub fn write(&self, value: &[u8], version: Version) {
+        let meta = Meta(self.load(Word::Meta, Relaxed));
+        let key_len = meta.key_len();
+        let meta = Meta::new(meta.incarnation(), Meta::ROW, key_len, key_len + value.len());
+        write(self, meta, version, |object| object.copy_in(key_len, value));
+    }
+
+    /// As [`Self::write`], for a part of the value (`at` counts from its start); the length stays.
+    #[inline(always)]
+    pub fn write_part(&self, at: usize, part: &[u8], version: Version) {
+        let meta = Meta(self.load(Word::Meta, Relaxed));
+        let meta = Meta::new(meta.incarnation(), Meta::ROW, meta.key_len(), meta.payload_len());
+        write(self, meta, version, |object| object.copy_in(meta.key_len() + at, part));
+    }
+
+    /// Publishes the payload as it is under a new version: the commit of a reserved insert, or of a delete (`version`
+    /// with [`Version::ABSENT`]). The caller holds the lock.
+    #[inline(always)]
+    pub fn restamp(&self, version: Version) {
+        let meta = Meta(self.load(Word::Meta, Relaxed));
+        if meta.state() == RESERVED && !version.is_absent() {
+            return self.write_part(0, &[], version);
+        }
+        restamp(self, version);
+    }
+
+    /// Frees the lock of an owner who is dead.
+    ///
+    /// # Errors
+    /// The lock word as found, if it is another.
+    #[inline(always)]
+    pub fn release_dead(&self, dead: Owner) -> Result<(), u64> {
+        release_dead(self, dead.word())
+    }
+
+    /// Does the key of this object equal `key`? Only the caller's later check of version and incarnation makes the answer
+    /// final; a reader that checks the incarnation after a `true` has met the right row, because keys never change.
+    #[must_use]
+    #[inline(always)]
+    pub fn has_key(&self, incarnation: u32, key: &[u8]) -> bool {
+        let meta = Meta(self.load(Word::Meta, Acquire));
+        if meta.incarnation() != incarnation || meta.key_len() != key.len() || key.len() > self.room() {
+            return false;
+        }
+        let mut at = 0;
+        let words = key.chunks_exact(8);
+        let rest = words.remainder();
+        for word in words {
+            let word = u64::from_ne_bytes(word.try_into().expect("8 bytes"));
+            if self.payload_word(at) != word {
+                return false;
+            }
+            at += 8;
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            let mask = !0_u64 >> (64 - 8 * rest.len());
+            if u64::from_le(self.payload_word(at)) & mask != u64::from_le_bytes(last) {
+                return false;
+            }
+        }
+        // The words above belong to this incarnation if it still stands after them.
+        fence(Acquire);
+        Meta(self.load(Word::Meta, Relaxed)).incarnation() == incarnation
+    }
+
+    /// A word of the payload; `at` is a multiple of 8 below `room`, whose end is a multiple of 8 too.
+    #[inline(always)]
+    fn payload_word(&self, at: usize) -> u64 {
+        debug_assert!(at.is_multiple_of(8) && at < self.room());
+        // SAFETY: the header lies inside the region, the region's length is a multiple of 8, and `at < room`.
+        unsafe { self.memory.word_unchecked(self.offset + PAYLOAD + at as u64) }.load(Relaxed)
+    }
+}
+
+impl Words for Object<'_> {
+    #[inline(always)]
+    fn load(&self, word: Word, order: Ordering) -> u64 {
+        // SAFETY: `at` has checked that the whole header lies inside the region, aligned.
+        unsafe { self.memory.word_unchecked(self.offset + word as u64) }.load(order)
+    }
+
+    #[inline(always)]
+    fn store(&self, word: Word, value: u64, order: Ordering) {
+        // SAFETY: as for `load`.
+        unsafe { self.memory.word_unchecked(self.offset + word as u64) }.store(value, order);
+    }
+
+    #[inline(always)]
+    fn compare_exchange(&self, word: Word, expected: u64, new: u64, order: Ordering) -> Result<u64, u64> {
+        // SAFETY: as for `load`.
+        unsafe { self.memory.word_unchecked(self.offset + word as u64) }.compare_exchange(expected, new, order, Relaxed)
+    }
+
+    #[inline(always)]
+    fn fence(&self, order: Ordering) {
+        fence(order);
+    }
+
+    #[inline(always)]
+    fn copy_out(&self, into: &mut [u8]) {
+        assert!(into.len() <= self.room());
+        // SAFETY: the line above.
+        unsafe { self.memory.copy_out_unchecked(self.offset + PAYLOAD, into) }
+    }
+
+    #[inline(always)]
+    fn copy_in(&self, at: usize, from: &[u8]) {
+        assert!(at + from.len() <= self.room());
+        // SAFETY: the line above.
+        unsafe { self.memory.copy_in_unchecked(self.offset + PAYLOAD + at as u64, from) }
+    }
+
+    #[inline(always)]
+    fn room(&self) -> usize {
+        (self.memory.len() - self.offset - PAYLOAD) as usize
+    }
+}

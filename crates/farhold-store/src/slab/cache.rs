@@ -1,0 +1,207 @@
+//! A worker's stock of slots. Taking and giving back touches nothing shared, except every [`BATCH`] times.
+
+use super::TableSlab;
+use crate::error::StoreError;
+use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
+use crate::object::{Object, ObjectRef, write};
+use crate::snapshot::Garbage;
+use crate::store::Store;
+use farhold_fabric::object::ALIGN;
+use farhold_fabric::{Meta, Version};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+
+/// How many slots go to or from the shared list at a time. 64 makes the lock one in a few dozen; more would keep memory
+/// from others for little.
+const BATCH: usize = 64;
+
+/// One worker's free slots, by table and class. Not shared; what it holds goes back when it is dropped.
+pub struct AllocCache {
+    store: Arc<Store>,
+    tables: Vec<Option<Box<TableCache>>>,
+    pub(crate) garbage: Garbage,
+    /// Room for an index key, and for a row, of whoever has the cache.
+    pub(crate) key: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
+}
+
+struct TableCache {
+    slab: Arc<TableSlab>,
+    classes: [ClassCache; COUNT],
+}
+
+/// Slots of one class: given back ones, and a range never used yet.
+struct ClassCache {
+    free: Vec<u32>,
+    next: u32,
+    end: u32,
+}
+
+/// A slot that nobody knows yet.
+pub(crate) struct Fresh<'m> {
+    pub object: Object<'m>,
+    pub incarnation: u32,
+    pub version: Version,
+}
+
+impl AllocCache {
+    /// An empty cache.
+    #[must_use]
+    pub fn new(store: &Arc<Store>) -> Self {
+        Self {
+            store: store.clone(),
+            tables: Vec::new(),
+            garbage: Garbage::default(),
+            key: Vec::new(),
+            payload: Vec::new(),
+        }
+    }
+
+    /// The store it takes from.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// A slot for a payload.
+    #[inline]
+    pub(crate) fn take<'m>(
+        &mut self,
+        store: &'m Store,
+        slab: &Arc<TableSlab>,
+        payload_len: usize,
+    ) -> Result<Fresh<'m>, StoreError> {
+        debug_assert!(std::ptr::eq(store, &*self.store), "a cache serves its own store");
+        let Some(class) = SizeClass::for_payload(payload_len) else {
+            return Err(StoreError::too_large(payload_len));
+        };
+        let cache = &mut self.table(slab).classes[class.0 as usize];
+        let unit = if let Some(unit) = cache.free.pop() {
+            unit
+        } else {
+            if cache.next == cache.end {
+                refill(store, slab, class, cache)?;
+            }
+            if let Some(unit) = cache.free.pop() {
+                unit
+            } else {
+                let unit = cache.next;
+                cache.next += (class.slot_bytes() as u64 / ALIGN) as u32;
+                unit
+            }
+        };
+        let object = Object::at(store.memory(), u64::from(unit) * ALIGN);
+        let meta = object.meta();
+        debug_assert_eq!(meta.state(), Meta::FREE, "{meta:?} at {:#x}", object.offset());
+        Ok(Fresh { object, incarnation: meta.incarnation(), version: object.version() })
+    }
+
+    /// Gives a slot back: bumps its incarnation, so that references to it are stale from now on.
+    pub(crate) fn give(&mut self, slab: &Arc<TableSlab>, offset: u64) {
+        retire(Object::at(self.store.memory(), offset));
+        let class = self.store.pages().table().class_at(offset);
+        let cache = &mut self.table(slab).classes[class.0 as usize];
+        cache.free.push((offset / ALIGN) as u32);
+        // Small classes keep up to two batches here; a slot of a large one is worth the lock.
+        let keep = (2 * BATCH).min(PAGE_BYTES as usize / class.slot_bytes()).max(2);
+        if cache.free.len() > keep {
+            let back = cache.free.len() - keep / 2;
+            // The oldest go: the youngest are still in the CPU's cache.
+            slab.free()[class.0 as usize].extend(cache.free.drain(..back));
+        }
+    }
+
+    #[inline]
+    fn table(&mut self, slab: &Arc<TableSlab>) -> &mut TableCache {
+        let known = self
+            .tables
+            .get(slab.place)
+            .is_some_and(|cache| cache.as_ref().is_some_and(|cache| cache.slab.serial == slab.serial));
+        if !known {
+            self.open(slab);
+        }
+        self.tables[slab.place].as_mut().expect("opened above")
+    }
+
+    #[cold]
+    fn open(&mut self, slab: &Arc<TableSlab>) {
+        if self.tables.len() <= slab.place {
+            self.tables.resize_with(slab.place + 1, || None);
+        }
+        let classes = [const { ClassCache { free: Vec::new(), next: 0, end: 0 } }; COUNT];
+        let fresh = Box::new(TableCache { slab: slab.clone(), classes });
+        if let Some(old) = self.tables[slab.place].replace(fresh) {
+            old.hand_back();
+        }
+    }
+
+    /// Gives all slots it holds to the shared lists. Garbage that a snapshot holds back stays.
+    pub fn flush(&mut self) {
+        for cache in self.tables.drain(..).flatten() {
+            cache.hand_back();
+        }
+    }
+}
+
+impl TableCache {
+    fn hand_back(self: Box<Self>) {
+        let mut free = self.slab.free();
+        if self.slab.dropped.load(Acquire) {
+            return;
+        }
+        for (class, cache) in self.classes.into_iter().enumerate() {
+            let step = SizeClass(class as u8).slot_bytes() / ALIGN as usize;
+            free[class].extend((cache.next..cache.end).step_by(step).rev());
+            free[class].extend(cache.free);
+        }
+    }
+}
+
+impl Drop for AllocCache {
+    fn drop(&mut self) {
+        let store = self.store.clone();
+        self.collect();
+        store.leave_garbage(std::mem::take(&mut self.garbage));
+        self.flush();
+    }
+}
+
+impl fmt::Debug for AllocCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AllocCache({} tables, {:?})", self.tables.iter().flatten().count(), self.garbage)
+    }
+}
+
+/// Gets a batch of free slots, or a new run of pages.
+#[cold]
+fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCache) -> Result<(), StoreError> {
+    let mut free = slab.free();
+    let shared = &mut free[class.0 as usize];
+    if shared.is_empty() {
+        drop(free);
+        let run = match store.pages().take_slots(slab.table, class) {
+            Err(StoreError::OutOfMemory { .. }) if store.release_empty_pages() > 0 => {
+                store.pages().take_slots(slab.table, class)
+            }
+            other => other,
+        }?;
+        slab.add_run(run);
+        cache.next = (run.offset() / ALIGN) as u32;
+        cache.end = cache.next + class.slots() * (class.slot_bytes() as u64 / ALIGN) as u32;
+    } else {
+        let rest = shared.len().saturating_sub(BATCH.min(PAGE_BYTES as usize / class.slot_bytes()));
+        cache.free.extend(shared.drain(rest..));
+    }
+    Ok(())
+}
+
+/// Makes a slot free: the next incarnation, a new version, no older copy. The lock is left alone: somebody with a stale
+/// reference may hold it for a moment.
+fn retire(object: Object<'_>) {
+    let meta = object.meta();
+    debug_assert_ne!(meta.state(), Meta::FREE, "freed twice: {meta:?} at {:#x}", object.offset());
+    let incarnation = (meta.incarnation() + 1) & ObjectRef::INCARNATION_BITS;
+    let version = Version(object.version().number() + Version::ONE).with(Version::ABSENT);
+    write(&object, Meta::new(incarnation, Meta::FREE, 0, 0), version, |object| object.set_prev(0));
+}

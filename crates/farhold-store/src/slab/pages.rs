@@ -1,0 +1,328 @@
+//! Pages: which of them are free, and the page table in the region that says what the others are.
+//!
+//! ```text
+//!  page table entry, 32 bytes:  kind word     table:32 | run:16 (pages of the run) | class:8 | kind:8
+//!                               versions      no object may start below this version here
+//!                               incarnations  nor below this incarnation
+//!                               (spare)
+//! ```
+//! Every page of a run carries the run's kind word, with `HEAD` set on its first. The page table is what survives: after a
+//! restart the free list is what it calls free. Versions and incarnations outlive a page's use, so "same version means same
+//! content" holds over all uses of an address.
+
+use crate::error::{StoreError, TableId};
+use crate::object::size_class::{COUNT, PAGE_BYTES, RUN_PAGES_MAX, SizeClass};
+use crate::object::{Object, ObjectRef, Word, Words};
+use crate::superblock::{Superblock, page_table_pages};
+use farhold_fabric::{Meta, RegionMemory, Version};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of an entry of the page table.
+pub(crate) const ENTRY_BYTES: u64 = 32;
+
+/// What a page is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PageKind {
+    /// Nothing.
+    Free = 0,
+    /// Slots of one class of a table.
+    Slots = 1,
+    /// Part of a hash index.
+    Hash = 2,
+}
+
+/// Bit of the kind byte: the first page of its run.
+const HEAD: u64 = 0x80;
+
+/// A run of pages, as the page table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Number of the first page.
+    pub page: u32,
+    /// How many.
+    pub pages: u32,
+    /// Whose.
+    pub table: TableId,
+    /// Class of the slots, for [`PageKind::Slots`].
+    pub class: SizeClass,
+    /// What for.
+    pub kind: PageKind,
+}
+
+impl Run {
+    /// Bytes from the start of the region.
+    #[must_use]
+    #[inline]
+    pub fn offset(&self) -> u64 {
+        u64::from(self.page) * PAGE_BYTES
+    }
+
+    /// Offsets of the slots.
+    pub fn slots(&self) -> impl Iterator<Item = u64> + use<> {
+        let (start, step) = (self.offset(), self.class.slot_bytes() as u64);
+        (0..u64::from(self.class.slots())).map(move |slot| start + slot * step)
+    }
+
+    fn word(&self, head: bool) -> u64 {
+        u64::from(self.table.0) << 32
+            | u64::from(self.pages) << 16
+            | u64::from(self.class.0) << 8
+            | self.kind as u64
+            | if head { HEAD } else { 0 }
+    }
+}
+
+/// Reads the page table of a mapped region, own or far.
+#[derive(Clone, Copy, Debug)]
+pub struct PageTable<'m> {
+    memory: &'m RegionMemory,
+    at: u64,
+    count: u32,
+    first: u32,
+}
+
+impl<'m> PageTable<'m> {
+    /// The page table of a region whose superblock is good.
+    ///
+    /// # Errors
+    /// Those of [`Superblock::of`].
+    pub fn of(memory: &'m RegionMemory) -> Result<Self, StoreError> {
+        let superblock = Superblock::of(memory)?;
+        let (at, pages) = (superblock.page_table(), superblock.pages());
+        let first = 1 + page_table_pages(pages);
+        Ok(Self { memory, at, count: pages as u32, first: first as u32 })
+    }
+
+    /// All pages, those of the superblock and the page table included.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The first page that can hold data.
+    #[must_use]
+    pub fn first(&self) -> u32 {
+        self.first
+    }
+
+    fn word(&self, page: u32, word: u64) -> &'m AtomicU64 {
+        assert!(page < self.count);
+        // SAFETY: `Superblock::of` has checked that the whole page table lies inside the region; entries are aligned.
+        unsafe { self.memory.word_unchecked(self.at + u64::from(page) * ENTRY_BYTES + word * 8) }
+    }
+
+    /// The run that starts at `page`, `None` if the page is free or inside a run.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if the entry cannot be.
+    pub fn run_at(&self, page: u32) -> Result<Option<Run>, StoreError> {
+        let word = self.word(page, 0).load(Acquire);
+        if word & 0xff == 0 || word & HEAD == 0 {
+            return Ok(None);
+        }
+        let corrupt = |reason| StoreError::Corrupt { offset: self.at + u64::from(page) * ENTRY_BYTES, reason };
+        let kind = match word & 0x7f {
+            1 => PageKind::Slots,
+            2 => PageKind::Hash,
+            _ => return Err(corrupt("the page table names a kind of page that does not exist")),
+        };
+        let (class, pages) = (SizeClass((word >> 8) as u8), (word >> 16) as u16);
+        let run = Run { page, pages: u32::from(pages), table: TableId((word >> 32) as u32), class, kind };
+        if class.0 as usize >= COUNT || (kind == PageKind::Slots && run.pages != class.run_pages()) {
+            return Err(corrupt("the page table names a size class that does not exist"));
+        }
+        if run.pages == 0 || run.pages > RUN_PAGES_MAX || page < self.first || run.pages > self.count - page {
+            return Err(corrupt("the page table names a run that leaves the region"));
+        }
+        Ok(Some(run))
+    }
+
+    /// All runs in use, in order.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub fn runs(&self) -> Result<Vec<Run>, StoreError> {
+        let (mut runs, mut page) = (Vec::new(), self.first);
+        while page < self.count {
+            let run = self.run_at(page)?;
+            page += run.map_or(1, |run| run.pages);
+            runs.extend(run);
+        }
+        Ok(runs)
+    }
+
+    /// The runs of a table's rows, for a scan of a region of any node.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`].
+    pub fn runs_of(&self, table: TableId) -> Result<Vec<Run>, StoreError> {
+        let mut runs = self.runs()?;
+        runs.retain(|run| run.table == table && run.kind == PageKind::Slots);
+        Ok(runs)
+    }
+
+    /// The class of the slot at an offset.
+    #[must_use]
+    #[inline(always)]
+    pub fn class_at(&self, offset: u64) -> SizeClass {
+        SizeClass((self.word((offset / PAGE_BYTES) as u32, 0).load(Relaxed) >> 8) as u8)
+    }
+}
+
+/// Gives pages out and takes them back. One lock for all threads: a page is 64 KiB, so it is taken rarely.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    memory: Arc<RegionMemory>,
+    free: Mutex<FreeRuns>,
+}
+
+impl Pages {
+    /// Of a region whose superblock is good; what the page table calls free is free.
+    pub fn new(memory: Arc<RegionMemory>) -> Result<Self, StoreError> {
+        let table = PageTable::of(&memory)?;
+        let (mut free, mut next) = (FreeRuns::default(), table.first());
+        for run in table.runs()? {
+            free.put(next, run.page - next);
+            next = run.page + run.pages;
+        }
+        free.put(next, table.count() - next);
+        Ok(Self { memory, free: Mutex::new(free) })
+    }
+
+    #[inline(always)]
+    pub fn table(&self) -> PageTable<'_> {
+        let pages = self.memory.len() / PAGE_BYTES;
+        PageTable {
+            memory: &self.memory,
+            at: PAGE_BYTES,
+            count: pages as u32,
+            first: 1 + page_table_pages(pages) as u32,
+        }
+    }
+
+    /// A run of slots of `class`, every slot of it free and ready, entered in the page table.
+    pub fn take_slots(&self, table: TableId, class: SizeClass) -> Result<Run, StoreError> {
+        let pages = class.run_pages();
+        let page = self.take(table, pages)?;
+        let run = Run { page, pages, table, class, kind: PageKind::Slots };
+        let (versions, incarnations) = self.floors(&run);
+        for offset in run.slots() {
+            let slot = Object::at(&self.memory, offset);
+            slot.store(Word::Version, versions | Version::ABSENT, Relaxed);
+            slot.store(Word::Meta, Meta::new(incarnations, Meta::FREE, 0, 0).0, Relaxed);
+            slot.store(Word::Prev, 0, Relaxed);
+            slot.store(Word::Lock, 0, Relaxed);
+        }
+        self.enter(&run);
+        Ok(run)
+    }
+
+    /// A run of zeroed pages of a hash index, entered in the page table.
+    pub fn take_hash(&self, table: TableId, pages: u32) -> Result<Run, StoreError> {
+        let page = self.take(table, pages)?;
+        let run = Run { page, pages, table, class: SizeClass(0), kind: PageKind::Hash };
+        for at in (0..u64::from(pages) * PAGE_BYTES).step_by(8) {
+            self.memory.word(run.offset() + at).expect("a page").store(0, Relaxed);
+        }
+        self.enter(&run);
+        Ok(run)
+    }
+
+    /// Takes a run back. Nobody uses it any more.
+    pub fn give_back(&self, run: &Run) {
+        if run.kind == PageKind::Slots {
+            self.raise_floors(run);
+        }
+        for page in run.page..run.page + run.pages {
+            self.table().word(page, 0).store(0, Release);
+        }
+        self.lock().put(run.page, run.pages);
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        self.lock().total() * PAGE_BYTES
+    }
+
+    fn take(&self, table: TableId, pages: u32) -> Result<u32, StoreError> {
+        let mut free = self.lock();
+        free.take(pages).ok_or_else(|| StoreError::OutOfMemory {
+            table,
+            wanted_bytes: u64::from(pages) * PAGE_BYTES,
+            free_bytes: free.total() * PAGE_BYTES,
+            region_bytes: self.memory.len(),
+        })
+    }
+
+    fn enter(&self, run: &Run) {
+        for page in (run.page..run.page + run.pages).rev() {
+            self.table().word(page, 0).store(run.word(page == run.page), Release);
+        }
+    }
+
+    fn floors(&self, run: &Run) -> (u64, u32) {
+        let table = self.table();
+        let pages = run.page..run.page + run.pages;
+        let versions = pages.clone().map(|page| table.word(page, 1).load(Relaxed)).max();
+        let incarnations = pages.map(|page| table.word(page, 2).load(Relaxed)).max();
+        (versions.unwrap_or(0), incarnations.unwrap_or(0) as u32 & ObjectRef::INCARNATION_BITS)
+    }
+
+    /// Incarnations wrap, so the "highest" is one past the last of the slot used most; after a wrap it may be any.
+    fn raise_floors(&self, run: &Run) {
+        let (mut versions, mut incarnations) = self.floors(run);
+        for offset in run.slots() {
+            let slot = Object::at(&self.memory, offset);
+            versions = versions.max(Version(slot.load(Word::Version, Relaxed)).number() + Version::ONE);
+            incarnations = incarnations.max(slot.meta().incarnation());
+        }
+        let incarnations = (incarnations + 1) & ObjectRef::INCARNATION_BITS;
+        for page in run.page..run.page + run.pages {
+            self.table().word(page, 1).store(versions, Relaxed);
+            self.table().word(page, 2).store(u64::from(incarnations), Relaxed);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, FreeRuns> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Free runs by their first page; neighbours are merged. First fit, so the end of the region stays whole.
+#[derive(Debug, Default)]
+struct FreeRuns(BTreeMap<u32, u32>);
+
+impl FreeRuns {
+    fn take(&mut self, pages: u32) -> Option<u32> {
+        let (&start, &len) = self.0.iter().find(|(_, len)| **len >= pages)?;
+        self.0.remove(&start);
+        if len > pages {
+            self.0.insert(start + pages, len - pages);
+        }
+        Some(start)
+    }
+
+    fn put(&mut self, mut start: u32, mut len: u32) {
+        if len == 0 {
+            return;
+        }
+        if let Some((&before, &before_len)) = self.0.range(..start).next_back() {
+            debug_assert!(before + before_len <= start, "pages are given back once");
+            if before + before_len == start {
+                self.0.remove(&before);
+                (start, len) = (before, before_len + len);
+            }
+        }
+        if let Some(after_len) = self.0.remove(&(start + len)) {
+            len += after_len;
+        }
+        self.0.insert(start, len);
+    }
+
+    fn total(&self) -> u64 {
+        self.0.values().map(|len| u64::from(*len)).sum()
+    }
+}

@@ -1,0 +1,226 @@
+//! A node's store: its region with superblock and pages, and the tables that are open in it.
+
+use crate::error::{StoreError, TableId};
+use crate::object::{Object, ObjectRef};
+use crate::slab::{AllocCache, PageKind, PageTable, Pages, Run, TableSlab};
+use crate::snapshot::Garbage;
+use crate::superblock::{Found, Superblock};
+use farhold_fabric::{NodeId, RegionMemory};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Release;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How many tables can be open at a time: what the region's directory has room for.
+pub const TABLES_MAX: usize = 1008;
+
+/// The rows of a node. Shared by all of its threads.
+#[derive(Debug)]
+pub struct Store {
+    memory: Arc<RegionMemory>,
+    node: NodeId,
+    incarnation: u16,
+    pages: Pages,
+    tables: Mutex<Tables>,
+    /// What dropped caches could not free yet.
+    left: Mutex<Garbage>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    places: Vec<Option<Arc<TableSlab>>>,
+    serial: u64,
+    /// Runs found at attach that no table has claimed yet.
+    found: BTreeMap<TableId, Vec<Run>>,
+}
+
+impl Store {
+    /// Makes a store in a region, over whatever is in it.
+    ///
+    /// # Errors
+    /// [`StoreError::RegionLength`].
+    pub fn format(memory: Arc<RegionMemory>, node: NodeId) -> Result<Arc<Self>, StoreError> {
+        let incarnation = Superblock::format(&memory, node)?.incarnation();
+        Self::open(memory, node, incarnation, Vec::new())
+    }
+
+    /// Takes over the store in a region, after a restart: nobody else uses it, all locks in it are dead. Its tables are
+    /// then [attached](crate::TableStore::attach) one by one; [`Self::unclaimed`] says which there are.
+    ///
+    /// # Errors
+    /// [`StoreError::Foreign`], [`StoreError::LayoutVersion`], [`StoreError::WrongNode`], [`StoreError::Truncated`],
+    /// [`StoreError::RegionLength`], [`StoreError::Corrupt`]; the region is untouched then.
+    pub fn attach(memory: Arc<RegionMemory>, node: NodeId) -> Result<(Arc<Self>, Found), StoreError> {
+        let runs = PageTable::of(&memory)?.runs()?;
+        let found = Superblock::of(&memory)?.take_over(node)?;
+        let store = Self::open(memory, node, found.incarnation, runs)?;
+        Ok((store, found))
+    }
+
+    fn open(
+        memory: Arc<RegionMemory>,
+        node: NodeId,
+        incarnation: u16,
+        runs: Vec<Run>,
+    ) -> Result<Arc<Self>, StoreError> {
+        let pages = Pages::new(memory.clone())?;
+        let mut tables = Tables::default();
+        for run in runs {
+            match run.kind {
+                PageKind::Slots => tables.found.entry(run.table).or_default().push(run),
+                // Hash indexes are built again from the rows.
+                PageKind::Hash | PageKind::Free => pages.give_back(&run),
+            }
+        }
+        crate::index::hash::clear_directory(&memory);
+        Ok(Arc::new(Self { memory, node, incarnation, pages, tables: Mutex::new(tables), left: Mutex::default() }))
+    }
+
+    /// The region.
+    #[must_use]
+    #[inline(always)]
+    pub fn memory(&self) -> &RegionMemory {
+        &self.memory
+    }
+
+    /// The region, shared.
+    #[must_use]
+    pub fn memory_shared(&self) -> &Arc<RegionMemory> {
+        &self.memory
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Which start of the node this is: the first part of its [owners](crate::Owner).
+    #[must_use]
+    pub fn incarnation(&self) -> u16 {
+        self.incarnation
+    }
+
+    /// The superblock: epoch, open snapshots.
+    #[must_use]
+    #[inline(always)]
+    pub fn superblock(&self) -> Superblock<'_> {
+        Superblock::assume(&self.memory)
+    }
+
+    /// The object a reference means.
+    ///
+    /// # Panics
+    /// If the reference is of another region and leaves this one.
+    #[must_use]
+    #[inline(always)]
+    pub fn object(&self, reference: ObjectRef) -> Object<'_> {
+        Object::of(&self.memory, reference)
+    }
+
+    /// The most key and value bytes that the slot of a row can hold. A longer row has to move.
+    #[must_use]
+    #[inline]
+    pub fn payload_bytes_max(&self, reference: ObjectRef) -> usize {
+        self.pages.table().class_at(reference.offset()).payload_bytes_max()
+    }
+
+    /// Bytes of pages that nobody uses.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.pages.free_bytes()
+    }
+
+    /// Tables whose rows were found in the region and that have not been attached.
+    #[must_use]
+    pub fn unclaimed(&self) -> Vec<TableId> {
+        self.tables().found.keys().copied().collect()
+    }
+
+    /// Forgets the rows of a table that was found in the region and never attached: one that the catalog does not know.
+    pub fn discard(&self, table: TableId) {
+        let runs = self.tables().found.remove(&table).unwrap_or_default();
+        runs.iter().for_each(|run| self.pages.give_back(run));
+    }
+
+    /// Sets the clean flag. All transactions have ended.
+    pub fn close(&self) {
+        self.superblock().say_goodbye();
+    }
+
+    /// Gives pages back whose slots are all free, and says how many bytes.
+    pub fn release_empty_pages(&self) -> u64 {
+        let slabs: Vec<_> = self.tables().places.iter().flatten().cloned().collect();
+        let before = self.free_bytes();
+        for slab in slabs {
+            slab.take_empty_runs().iter().for_each(|run| self.pages.give_back(run));
+        }
+        self.free_bytes().saturating_sub(before)
+    }
+
+    pub(crate) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// A slab for a new table, or for one whose runs were found.
+    pub(crate) fn open_slab(&self, table: TableId, attach: bool) -> Result<Arc<TableSlab>, StoreError> {
+        let mut tables = self.tables();
+        let open = tables.places.iter().flatten().any(|slab| slab.table == table);
+        if open || (!attach && tables.found.contains_key(&table)) {
+            return Err(StoreError::TableExists(table));
+        }
+        let place = match tables.places.iter().position(Option::is_none) {
+            Some(place) => place,
+            None if tables.places.len() < TABLES_MAX => {
+                tables.places.push(None);
+                tables.places.len() - 1
+            }
+            None => return Err(StoreError::TooMany { what: "tables", limit: TABLES_MAX }),
+        };
+        let runs = tables.found.remove(&table).unwrap_or_default();
+        tables.serial += 1;
+        let slab = Arc::new(TableSlab::new(table, place, tables.serial, runs));
+        tables.places[place] = Some(slab.clone());
+        Ok(slab)
+    }
+
+    /// The table closes: its slots are no more (`forget`), or stay for another attach.
+    pub(crate) fn close_slab(&self, slab: &TableSlab, forget: bool) {
+        let runs = {
+            // Under the lock that caches take before they hand slots back.
+            let mut free = slab.free();
+            slab.dropped.store(true, Release);
+            free.iter_mut().for_each(Vec::clear);
+            slab.take_runs()
+        };
+        let mut tables = self.tables();
+        tables.places[slab.place] = None;
+        if forget {
+            drop(tables);
+            runs.iter().for_each(|run| self.pages.give_back(run));
+        } else if !runs.is_empty() {
+            tables.found.insert(slab.table, runs);
+        }
+    }
+
+    pub(crate) fn leave_garbage(&self, mut garbage: Garbage) {
+        self.left().append(&mut garbage);
+    }
+
+    pub(crate) fn take_left_garbage(&self) -> Garbage {
+        std::mem::take(&mut *self.left())
+    }
+
+    fn left(&self) -> std::sync::MutexGuard<'_, Garbage> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tables(&self) -> std::sync::MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker's allocation cache.
+    #[must_use]
+    pub fn alloc_cache(self: &Arc<Self>) -> AllocCache {
+        AllocCache::new(self)
+    }
+}

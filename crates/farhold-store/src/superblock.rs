@@ -1,0 +1,266 @@
+//! The first page of a region: whose it is, how it is laid out, the epoch, the open snapshots, the table directory.
+//!
+//! ```text
+//!  +0    magic │ layout version │ node │ region bytes │ starts │ clean │ page table offset │ pages
+//!  +64   epoch │ open snapshots                                   (the epoch is used on node 0 only)
+//!  +128  64 snapshot slots: 0 free, 1 announced, S + 2 open at epoch S
+//!  +1024 1008 directory entries of 64 bytes (`index/hash/directory.rs`)
+//! ```
+//!
+//! Taking a snapshot: announce it on every node (slot, then count), then raise node 0's epoch by one; the value before is
+//! the snapshot's epoch S; then write S into the slots. A writer reads the epoch while it holds its locks and looks at the
+//! count afterwards: if it read more than S, it meets the count (all of this is sequentially consistent). Whoever wants to
+//! free something that snapshots below epoch E may need looks at the count and the slots: an announced slot may become any
+//! epoch from now on, so it holds back nothing that was free before it, and is taken as 0.
+
+use crate::error::StoreError;
+use crate::object::ObjectRef;
+use crate::object::size_class::PAGE_BYTES;
+use farhold_fabric::{NodeId, RegionMemory};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+/// `FARHOLD1`, read as bytes.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"FARHOLD1");
+/// Counts changes of the layout of regions.
+pub const LAYOUT_VERSION: u64 = 1;
+/// How many snapshots can be open at a time.
+pub const SNAPSHOT_SLOTS: usize = 64;
+/// Where the directory of tables starts.
+pub(crate) const DIRECTORY: u64 = 1024;
+
+const NODE: u64 = 16;
+const REGION_BYTES: u64 = 24;
+const STARTS: u64 = 32;
+const CLEAN: u64 = 40;
+const PAGE_TABLE: u64 = 48;
+const PAGES: u64 = 56;
+const SLOTS: u64 = 128;
+const ANNOUNCED: u64 = 1;
+
+/// The least a store takes: superblock, page table, two pages.
+pub const REGION_BYTES_MIN: u64 = 4 * PAGE_BYTES;
+
+/// A snapshot's place in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotId(pub u8);
+
+/// What an attach found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The node said goodbye the last time.
+    pub clean: bool,
+    /// Which start of the node this is.
+    pub incarnation: u16,
+}
+
+/// The superblock of a region that has one.
+#[derive(Clone, Copy, Debug)]
+pub struct Superblock<'m>(&'m RegionMemory);
+
+impl<'m> Superblock<'m> {
+    /// Offset of the epoch word. The number of open snapshots is the word after it.
+    pub const EPOCH: u64 = 64;
+    /// Offset of the number of open or announced snapshots.
+    pub const ACTIVE: u64 = 72;
+
+    /// The superblock of a mapped region, checked.
+    ///
+    /// # Errors
+    /// [`StoreError::Foreign`], [`StoreError::LayoutVersion`], [`StoreError::Truncated`], [`StoreError::RegionLength`],
+    /// [`StoreError::Corrupt`].
+    pub fn of(memory: &'m RegionMemory) -> Result<Self, StoreError> {
+        check_length(memory)?;
+        let this = Self(memory);
+        let magic = this.word(0).load(Acquire);
+        if magic != MAGIC {
+            return Err(StoreError::Foreign { found: magic });
+        }
+        let found = this.word(8).load(Relaxed);
+        if found != LAYOUT_VERSION {
+            return Err(StoreError::LayoutVersion { found, expected: LAYOUT_VERSION });
+        }
+        let expected_bytes = this.word(REGION_BYTES).load(Relaxed);
+        if memory.len() < expected_bytes {
+            return Err(StoreError::Truncated { region_bytes: memory.len(), expected_bytes });
+        }
+        let (table, pages) = (this.page_table(), this.pages());
+        let fits = expected_bytes >= REGION_BYTES_MIN
+            && pages == expected_bytes / PAGE_BYTES
+            && table == PAGE_BYTES
+            && table + page_table_pages(pages) * PAGE_BYTES < expected_bytes;
+        if fits {
+            Ok(this)
+        } else {
+            Err(StoreError::Corrupt { offset: PAGE_TABLE, reason: "the page table does not fit" })
+        }
+    }
+
+    /// That of a region whose superblock has been checked before.
+    #[inline(always)]
+    pub(crate) fn assume(memory: &'m RegionMemory) -> Self {
+        debug_assert!(memory.len() >= REGION_BYTES_MIN);
+        Self(memory)
+    }
+
+    /// Makes one, over whatever is there. The magic number comes last.
+    ///
+    /// # Errors
+    /// [`StoreError::RegionLength`].
+    pub(crate) fn format(memory: &'m RegionMemory, node: NodeId) -> Result<Self, StoreError> {
+        check_length(memory)?;
+        let this = Self(memory);
+        this.word(0).store(0, SeqCst);
+        let pages = memory.len() / PAGE_BYTES;
+        for at in (8..PAGE_BYTES + page_table_pages(pages) * PAGE_BYTES).step_by(8) {
+            this.word(at).store(0, Relaxed);
+        }
+        for (at, value) in [
+            (8, LAYOUT_VERSION),
+            (NODE, u64::from(node.0)),
+            (REGION_BYTES, memory.len()),
+            (STARTS, 1),
+            (PAGE_TABLE, PAGE_BYTES),
+            (PAGES, pages),
+            (Self::EPOCH, 1),
+        ] {
+            this.word(at).store(value, Relaxed);
+        }
+        this.word(0).store(MAGIC, Release);
+        Ok(this)
+    }
+
+    /// Takes the region over for a new start of `node`: counts the start, closes all snapshots, clears the clean flag.
+    ///
+    /// # Errors
+    /// [`StoreError::WrongNode`].
+    pub(crate) fn take_over(self, node: NodeId) -> Result<Found, StoreError> {
+        let found = self.word(NODE).load(Relaxed);
+        if found != u64::from(node.0) {
+            return Err(StoreError::WrongNode { found, expected: node });
+        }
+        let incarnation = (self.word(STARTS).fetch_add(1, SeqCst) + 1) as u16;
+        let clean = self.word(CLEAN).swap(0, SeqCst) == 1;
+        for slot in 0..SNAPSHOT_SLOTS {
+            self.slot(SlotId(slot as u8)).store(0, Relaxed);
+        }
+        self.word(Self::ACTIVE).store(0, SeqCst);
+        Ok(Found { clean, incarnation })
+    }
+
+    /// Sets the clean flag: everything that was committed is in the objects, and nobody holds a lock.
+    pub fn say_goodbye(self) {
+        self.word(CLEAN).store(1, SeqCst);
+    }
+
+    /// Which start of the node this is.
+    #[must_use]
+    pub fn incarnation(self) -> u16 {
+        self.word(STARTS).load(Relaxed) as u16
+    }
+
+    /// The node whose region it is.
+    #[must_use]
+    pub fn node(self) -> NodeId {
+        NodeId(self.word(NODE).load(Relaxed) as u8)
+    }
+
+    pub(crate) fn page_table(self) -> u64 {
+        self.word(PAGE_TABLE).load(Relaxed)
+    }
+
+    pub(crate) fn pages(self) -> u64 {
+        self.word(PAGES).load(Relaxed)
+    }
+
+    /// The epoch now. A writer calls this while it holds all its locks.
+    #[must_use]
+    #[inline(always)]
+    pub fn epoch(self) -> u32 {
+        self.fixed(Self::EPOCH).load(SeqCst) as u32
+    }
+
+    /// Raises the epoch by one and returns the one before: a snapshot's, if it has been announced on every node.
+    #[must_use]
+    pub fn advance_epoch(self) -> u32 {
+        self.fixed(Self::EPOCH).fetch_add(1, SeqCst) as u32
+    }
+
+    /// Makes the epoch at least `to`: after a restart whose rows carry later ones.
+    pub fn raise_epoch(self, to: u32) {
+        self.fixed(Self::EPOCH).fetch_max(u64::from(to), SeqCst);
+    }
+
+    /// Is a snapshot open, or about to be? A writer asks after it has read the epoch, and if so saves what it overwrites.
+    #[must_use]
+    #[inline(always)]
+    pub fn snapshots_open(self) -> bool {
+        self.fixed(Self::ACTIVE).load(SeqCst) != 0
+    }
+
+    /// Announces a snapshot on this node. Must come, on every node, before the epoch is raised for it.
+    ///
+    /// # Errors
+    /// [`StoreError::TooManySnapshots`].
+    pub fn announce(self) -> Result<SlotId, StoreError> {
+        for slot in (0..SNAPSHOT_SLOTS as u8).map(SlotId) {
+            if self.slot(slot).compare_exchange(0, ANNOUNCED, SeqCst, Relaxed).is_ok() {
+                self.word(Self::ACTIVE).fetch_add(1, SeqCst);
+                return Ok(slot);
+            }
+        }
+        Err(StoreError::TooManySnapshots { slots: SNAPSHOT_SLOTS })
+    }
+
+    /// Says which epoch an announced snapshot has become.
+    pub fn confirm(self, slot: SlotId, epoch: u32) {
+        self.slot(slot).store(u64::from(epoch) + 2, SeqCst);
+    }
+
+    /// Closes a snapshot.
+    pub fn release(self, slot: SlotId) {
+        self.slot(slot).store(0, SeqCst);
+        self.word(Self::ACTIVE).fetch_sub(1, SeqCst);
+    }
+
+    /// The oldest epoch that an open snapshot may read; `u32::MAX` if none is open. What ended at or before it can go.
+    #[must_use]
+    pub fn oldest_snapshot(self) -> u32 {
+        if !self.snapshots_open() {
+            return u32::MAX;
+        }
+        let slots = (0..SNAPSHOT_SLOTS as u8).map(|slot| match self.slot(SlotId(slot)).load(SeqCst) {
+            0 => u32::MAX,
+            ANNOUNCED => 0,
+            epoch => (epoch - 2) as u32,
+        });
+        slots.min().unwrap_or(u32::MAX)
+    }
+
+    fn slot(self, slot: SlotId) -> &'m AtomicU64 {
+        assert!((slot.0 as usize) < SNAPSHOT_SLOTS);
+        self.fixed(SLOTS + 8 * u64::from(slot.0))
+    }
+
+    fn word(self, offset: u64) -> &'m AtomicU64 {
+        self.0.word(offset).expect("a word of the superblock or the page table")
+    }
+
+    #[inline(always)]
+    fn fixed(self, offset: u64) -> &'m AtomicU64 {
+        debug_assert!(offset < PAGE_BYTES);
+        // SAFETY: an aligned word of the first page, and `check_length` has found at least four pages.
+        unsafe { self.0.word_unchecked(offset) }
+    }
+}
+
+/// Pages that the page table takes.
+pub(crate) fn page_table_pages(pages: u64) -> u64 {
+    (pages * crate::slab::ENTRY_BYTES).div_ceil(PAGE_BYTES)
+}
+
+fn check_length(memory: &RegionMemory) -> Result<(), StoreError> {
+    let (region_bytes, bytes_min, bytes_max) = (memory.len(), REGION_BYTES_MIN, ObjectRef::REGION_BYTES_MAX);
+    let fits = (bytes_min..=bytes_max).contains(&region_bytes);
+    if fits { Ok(()) } else { Err(StoreError::RegionLength { region_bytes, bytes_min, bytes_max }) }
+}

@@ -1,0 +1,351 @@
+//! A table at its home node: its rows' slots and its indexes, and what transactions do with them.
+//!
+//! The life of a row, and what a transaction calls:
+//!
+//! ```text
+//!            reserve                commit: lock, [publish], write/restamp          commit: lock, restamp(ABSENT)
+//!   nothing ─────────▶ RESERVED ──────────────────────────────────────────▶ ROW ─────────────────────────────────▶ deleted
+//!      ▲               (ABSENT, in the indexes, unlocked)                    (live)        (ABSENT, in the indexes)     │
+//!      └── cancel ─────────┘                                                                                            │
+//!      └──────────────────────────────────────────── remove: unlink from the indexes, free the slot ───────────────────┘
+//! ```
+//!
+//! Stamps: what a transaction did *not* find (or scanned) is covered by the stamps of the leaves or the bucket it looked
+//! at, to be [validated](TableStore::validate) at commit. Its own inserts move stamps; [`Moved`] says from what to what.
+
+mod reserve;
+
+pub use reserve::Reserve;
+
+use crate::error::{StoreError, TableId};
+use crate::object::{ObjectRef, RESERVED};
+use crate::row::RowError;
+use crate::slab::{AllocCache, Run, TableSlab};
+use crate::store::Store;
+use farhold_btree::{Changes, KeyShape, LeafStamp, OrderedIndex};
+use farhold_fabric::Meta;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// How many secondary indexes a table can have, dropped ones included.
+pub const SECONDARIES_MAX: usize = 32;
+
+/// Makes the key of a row in one secondary index. The key must depend on these bytes alone; that of an index that is not
+/// unique must contain the primary key, so that no two rows share it.
+pub trait KeyMaker: Send + Sync {
+    /// Writes the index key of the row (`key`, `value`) into `out`, which it clears first.
+    ///
+    /// # Errors
+    /// If the bytes are no row of this table, or the key would be too long.
+    fn make(&self, key: &[u8], value: &[u8], out: &mut Vec<u8>) -> Result<(), RowError>;
+}
+
+/// A secondary index to be.
+#[derive(Clone)]
+pub struct IndexDef {
+    /// What its keys look like.
+    pub shape: KeyShape,
+    /// Two rows with one key are an error of the user. (Of an index that is not unique: of the key maker.)
+    pub unique: bool,
+    /// Makes its keys.
+    pub keys: Arc<dyn KeyMaker>,
+}
+
+impl fmt::Debug for IndexDef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IndexDef({:?}{})", self.shape, if self.unique { ", unique" } else { "" })
+    }
+}
+
+/// A table to be.
+#[derive(Clone, Debug)]
+pub struct TableDef {
+    /// Its number.
+    pub id: TableId,
+    /// What its primary keys look like.
+    pub primary: KeyShape,
+    /// With a hash index for point reads and far reads?
+    pub hash: bool,
+    /// Its secondary indexes: index 1, 2, ... (0 is the primary).
+    pub secondaries: Vec<IndexDef>,
+}
+
+/// What covers a search: valid as long as what it saw stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stamp {
+    /// A leaf of an ordered index.
+    Leaf {
+        /// Which index: 0 the primary, then the secondaries.
+        index: u16,
+        /// The leaf and its version.
+        leaf: LeafStamp,
+    },
+    /// A bucket of the hash index.
+    Bucket(crate::index::hash::BucketStamp),
+}
+
+/// What one of the transaction's own writes did to stamps. Its stamps of before are to be taken for those of after.
+#[derive(Clone, Copy, Debug)]
+pub enum Moved {
+    /// Leaves of an ordered index; [`Changes::apply`] carries a list of that index's stamps on.
+    Leaves {
+        /// Which index: 0 the primary, then the secondaries.
+        index: u16,
+        /// The steps.
+        changes: Changes,
+    },
+    /// A bucket of the hash index.
+    Bucket {
+        /// As it was.
+        before: crate::index::hash::BucketStamp,
+        /// As it is.
+        after: crate::index::hash::BucketStamp,
+    },
+}
+
+/// What a point lookup found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The row's object: live, reserved, or deleted a moment ago; reading it tells.
+    Found(ObjectRef),
+    /// No such key, as long as the stamp is valid.
+    Missing(Stamp),
+}
+
+impl Lookup {
+    /// The object, if there is one.
+    #[must_use]
+    pub fn found(self) -> Option<ObjectRef> {
+        match self {
+            Self::Found(reference) => Some(reference),
+            Self::Missing(_) => None,
+        }
+    }
+}
+
+/// A table's rows and indexes on one node. Shared by all of its threads.
+pub struct TableStore {
+    store: Arc<Store>,
+    id: TableId,
+    slab: Arc<TableSlab>,
+    primary: OrderedIndex,
+    secondaries: Box<[OnceLock<Secondary>; SECONDARIES_MAX]>,
+    secondary_count: AtomicUsize,
+    /// Held while an index is added.
+    growing: Mutex<()>,
+    forget: AtomicBool,
+}
+
+pub(crate) struct Secondary {
+    pub index: OrderedIndex,
+    pub def: IndexDef,
+    dropped: AtomicBool,
+}
+
+impl TableStore {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// [`StoreError::TableExists`], [`StoreError::TooMany`], [`StoreError::OutOfMemory`].
+    pub fn create(store: &Arc<Store>, def: TableDef) -> Result<Self, StoreError> {
+        let slab = store.open_slab(def.id, false)?;
+        Self::open(store, def, slab)
+    }
+
+    fn open(store: &Arc<Store>, def: TableDef, slab: Arc<TableSlab>) -> Result<Self, StoreError> {
+        let count = def.secondaries.len();
+        if count > SECONDARIES_MAX {
+            store.close_slab(&slab, false);
+            return Err(StoreError::TooMany { what: "secondary indexes of a table", limit: SECONDARIES_MAX });
+        }
+        let this = Self {
+            store: store.clone(),
+            id: def.id,
+            slab,
+            primary: OrderedIndex::new(def.primary),
+            secondaries: Box::new([const { OnceLock::new() }; SECONDARIES_MAX]),
+            secondary_count: AtomicUsize::new(count),
+            growing: Mutex::new(()),
+            forget: AtomicBool::new(false),
+        };
+        for (place, def) in this.secondaries.iter().zip(def.secondaries) {
+            let _ = place.set(Secondary::new(def));
+        }
+        Ok(this)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> TableId {
+        self.id
+    }
+
+    /// The store it lies in.
+    #[must_use]
+    #[inline(always)]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub(crate) fn slab(&self) -> &Arc<TableSlab> {
+        &self.slab
+    }
+
+    /// An ordered index by number: 0 the primary, then the secondaries. `None` for one that was dropped or never made.
+    /// Its values are [`ObjectRef`]s as words.
+    #[must_use]
+    #[inline]
+    pub fn index(&self, index: usize) -> Option<&OrderedIndex> {
+        if index == 0 { Some(&self.primary) } else { self.secondary(index).map(|secondary| &secondary.index) }
+    }
+
+    /// The primary index.
+    #[must_use]
+    #[inline(always)]
+    pub fn primary(&self) -> &OrderedIndex {
+        &self.primary
+    }
+
+    fn secondary(&self, index: usize) -> Option<&Secondary> {
+        let secondary = self.secondaries.get(index.checked_sub(1)?)?.get()?;
+        (!secondary.dropped.load(Ordering::Relaxed)).then_some(secondary)
+    }
+
+    /// The secondary indexes in use, with their numbers.
+    pub(crate) fn secondaries(&self) -> impl Iterator<Item = (u16, &Secondary)> {
+        (1..=self.secondary_count.load(Ordering::Acquire))
+            .filter_map(|index| self.secondary(index).map(|secondary| (index as u16, secondary)))
+    }
+
+    /// The object of a primary key.
+    ///
+    /// # Panics
+    /// If the key does not have the table's shape.
+    #[must_use]
+    #[inline]
+    pub fn lookup(&self, key: &[u8]) -> Lookup {
+        self.lookup_in(0, &self.primary, key)
+    }
+
+    /// The object of a key in a secondary index (`None`: there is no such index).
+    ///
+    /// # Panics
+    /// If the key does not have the index's shape.
+    #[must_use]
+    #[inline]
+    pub fn lookup_secondary(&self, index: usize, key: &[u8]) -> Option<Lookup> {
+        let secondary = self.secondary(index)?;
+        Some(self.lookup_in(index as u16, &secondary.index, key))
+    }
+
+    #[inline(always)]
+    #[allow(clippy::unused_self, reason = "reads well beside its callers")]
+    fn lookup_in(&self, number: u16, index: &OrderedIndex, key: &[u8]) -> Lookup {
+        let found = index.get(key);
+        match found.value {
+            Some(word) => Lookup::Found(ObjectRef::from_bits(word)),
+            None => Lookup::Missing(Stamp::Leaf { index: number, leaf: found.leaf }),
+        }
+    }
+
+    /// Does what the stamp covered still stand? Asked at commit, after the transaction has locked what it writes.
+    #[must_use]
+    #[inline]
+    pub fn validate(&self, stamp: Stamp) -> bool {
+        match stamp {
+            Stamp::Leaf { index, leaf } => self.index(index.into()).is_some_and(|index| index.validate(leaf)),
+            Stamp::Bucket(bucket) => bucket.is_still(self.store.memory()),
+        }
+    }
+
+    /// The runs of pages that hold its rows, for a scan ([`Run::slots`]).
+    #[must_use]
+    pub fn pages(&self) -> Vec<Run> {
+        self.slab.runs()
+    }
+
+    /// Adds an index and fills it from the rows there are. Inserts that run meanwhile enter it as well; the caller makes
+    /// sure that every transaction that began before it is over when it calls (they might commit rows unseen here).
+    /// Returns its number.
+    ///
+    /// # Errors
+    /// [`StoreError::Duplicate`] if it is unique and the rows are not (it is not added then);
+    /// [`StoreError::TooMany`], [`StoreError::Row`].
+    pub fn add_index(&self, def: IndexDef) -> Result<usize, StoreError> {
+        let _one = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = self.secondary_count.load(Ordering::Acquire) + 1;
+        if index > SECONDARIES_MAX {
+            return Err(StoreError::TooMany { what: "secondary indexes of a table", limit: SECONDARIES_MAX });
+        }
+        let _ = self.secondaries[index - 1].set(Secondary::new(def));
+        self.secondary_count.store(index, Ordering::Release);
+        let filled = self.fill(index);
+        if filled.is_err() {
+            self.drop_index(index);
+        }
+        filled.map(|()| index)
+    }
+
+    /// Takes an index out of use. Its number is not used again; its memory goes with the table.
+    pub fn drop_index(&self, index: usize) {
+        if let Some(secondary) = index.checked_sub(1).and_then(|place| self.secondaries.get(place)?.get()) {
+            secondary.dropped.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// When the last handle goes, the rows go as well: DROP TABLE. Without it a dropped `TableStore` leaves its rows in
+    /// the region, to be attached again.
+    pub fn forget(&self) {
+        self.forget.store(true, Ordering::Relaxed);
+    }
+
+    /// Frees a row's slot now or when no snapshot needs it any more.
+    fn free_slot(&self, reference: ObjectRef, epoch: u32, alloc: &mut AllocCache) {
+        alloc.give_after(&self.slab, reference.offset(), epoch);
+    }
+
+    /// Is an object that an index names really there for others?
+    fn occupant(&self, reference: ObjectRef) -> Occupant {
+        let object = self.store.object(reference);
+        let (version, meta) = (object.version(), object.meta());
+        if meta.incarnation() != reference.incarnation() || !matches!(meta.state(), Meta::ROW | RESERVED) {
+            Occupant::Gone
+        } else if meta.state() == RESERVED {
+            Occupant::Reserved
+        } else if version.is_absent() {
+            Occupant::Gone
+        } else {
+            Occupant::Live
+        }
+    }
+}
+
+/// Who an index entry leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occupant {
+    /// A row.
+    Live,
+    /// An insert that has not committed.
+    Reserved,
+    /// A row that was deleted; its entry goes any moment.
+    Gone,
+}
+
+impl Secondary {
+    fn new(def: IndexDef) -> Self {
+        Self { index: OrderedIndex::new(def.shape), def, dropped: AtomicBool::new(false) }
+    }
+}
+
+impl Drop for TableStore {
+    fn drop(&mut self) {
+        self.store.close_slab(&self.slab, self.forget.load(Ordering::Relaxed));
+    }
+}
+
+impl fmt::Debug for TableStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TableStore({}, {} keys)", self.id, self.primary.len())
+    }
+}

@@ -1,0 +1,281 @@
+//! Rows on their way in and out: reserve, cancel, publish, remove.
+
+use super::{Moved, Occupant, TableStore};
+use crate::error::StoreError;
+use crate::object::{Object, ObjectRef, RESERVED, Words, write};
+use crate::slab::AllocCache;
+use farhold_btree::{Insert, OrderedIndex};
+use farhold_fabric::{Meta, Version};
+
+/// What became of an insert's reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// The object is there, absent and unlocked, in all indexes: others see that somebody is about to insert the row.
+    Reserved {
+        /// The new object.
+        reference: ObjectRef,
+        /// Some index still names a row that the transaction itself deletes; its commit must call
+        /// [`TableStore::publish`].
+        replaces: bool,
+    },
+    /// The key is taken; nothing is left behind.
+    Exists {
+        /// In which index: 0 the primary, then the secondaries.
+        index: u16,
+        /// By which object.
+        reference: ObjectRef,
+        /// A row ([`Occupant::Live`]), or another insert that may or may not commit ([`Occupant::Reserved`]).
+        occupant: Occupant,
+    },
+}
+
+impl TableStore {
+    /// Makes the object of a row to be inserted and puts it in all indexes.
+    ///
+    /// `mine` says of an object whether the transaction deletes it: such an entry does not stand in the way, and is
+    /// replaced when the commit calls [`Self::publish`]. An entry of a row whose delete has committed is taken over.
+    /// `moved` hears, in order, what this did to the stamps of leaves and buckets, also when the key turns out taken.
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfMemory`], [`StoreError::TooLarge`], [`StoreError::KeyTooLong`], [`StoreError::Row`].
+    ///
+    /// # Panics
+    /// If the key does not have the table's shape.
+    pub fn reserve(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        alloc: &mut AllocCache,
+        mine: &dyn Fn(ObjectRef) -> bool,
+        moved: &mut dyn FnMut(Moved),
+    ) -> Result<Reserve, StoreError> {
+        if key.len() > usize::from(u16::MAX) {
+            return Err(StoreError::KeyTooLong { key_bytes: key.len() });
+        }
+        let payload_len = key.len() + value.len();
+        let fresh = alloc.take(self.store(), self.slab(), payload_len)?;
+        let reference = ObjectRef::new(fresh.object.offset(), fresh.incarnation);
+        let meta = Meta::new(fresh.incarnation, RESERVED, key.len(), payload_len);
+        let version = Version(fresh.version.number() + Version::ONE).with(Version::ABSENT);
+        write(&fresh.object, meta, version, |object| {
+            object.copy_in(0, key);
+            object.copy_in(key.len(), value);
+        });
+        let mut replaces = false;
+        let mut entered = self.enter(&self.primary, 0, key, reference, mine, moved);
+        if matches!(entered, Entered::Yes | Entered::Mine) {
+            replaces |= entered == Entered::Mine;
+            entered = self.enter_secondaries(key, value, reference, alloc, mine, moved, &mut replaces)?;
+        }
+        match entered {
+            Entered::Yes | Entered::Mine => Ok(Reserve::Reserved { reference, replaces }),
+            Entered::No { index, reference: other, occupant } => {
+                if index > 0 {
+                    self.leave_all(key, value, reference, alloc, moved);
+                }
+                alloc.give(self.slab(), reference.offset());
+                Ok(Reserve::Exists { index, reference: other, occupant })
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the one loop of `reserve`")]
+    fn enter_secondaries(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        reference: ObjectRef,
+        alloc: &mut AllocCache,
+        mine: &dyn Fn(ObjectRef) -> bool,
+        moved: &mut dyn FnMut(Moved),
+        replaces: &mut bool,
+    ) -> Result<Entered, StoreError> {
+        let mut index_key = std::mem::take(&mut alloc.key);
+        let mut result = Ok(Entered::Yes);
+        for (number, secondary) in self.secondaries() {
+            if let Err(error) = secondary.def.keys.make(key, value, &mut index_key) {
+                result = Err(StoreError::Row(error));
+                break;
+            }
+            let entered = self.enter(&secondary.index, number, &index_key, reference, mine, moved);
+            *replaces |= entered == Entered::Mine;
+            if matches!(entered, Entered::No { .. }) {
+                result = Ok(entered);
+                break;
+            }
+        }
+        alloc.key = index_key;
+        if result.is_err() {
+            self.leave_all(key, value, reference, alloc, moved);
+            alloc.give(self.slab(), reference.offset());
+        }
+        result
+    }
+
+    fn enter(
+        &self,
+        index: &OrderedIndex,
+        number: u16,
+        key: &[u8],
+        reference: ObjectRef,
+        mine: &dyn Fn(ObjectRef) -> bool,
+        moved: &mut dyn FnMut(Moved),
+    ) -> Entered {
+        // Each turn means that somebody else's delete has been unlinked meanwhile.
+        loop {
+            let other = match index.insert(key, reference.to_bits()) {
+                Insert::Inserted { changes } => {
+                    moved(Moved::Leaves { index: number, changes });
+                    return Entered::Yes;
+                }
+                Insert::Exists { value, .. } => ObjectRef::from_bits(value),
+            };
+            if other == reference {
+                return Entered::Yes;
+            }
+            if mine(other) {
+                return Entered::Mine;
+            }
+            let occupant = self.occupant(other);
+            if occupant != Occupant::Gone {
+                return Entered::No { index: number, reference: other, occupant };
+            }
+            if let Some(changes) = index.replace(key, other.to_bits(), reference.to_bits()) {
+                moved(Moved::Leaves { index: number, changes });
+                return Entered::Yes;
+            }
+        }
+    }
+
+    /// Takes a reservation back: out of the indexes, and free.
+    pub fn cancel(&self, reference: ObjectRef, alloc: &mut AllocCache) {
+        self.unlink(reference, alloc);
+        alloc.give(self.slab(), reference.offset());
+    }
+
+    /// Makes all indexes name a reserved object whose reservation [replaces](Reserve::Reserved) rows that the same
+    /// transaction deletes.
+    ///
+    /// To be called when nothing can abort the commit any more, while the locks of the old rows are held and *before*
+    /// they are marked absent. Then whoever looks the key up meets the old row, locked or about to change, or the new.
+    pub fn publish(&self, reference: ObjectRef, alloc: &mut AllocCache) {
+        self.with_row(reference, alloc, |key, value, index_key| {
+            name(&self.primary, key, reference);
+            for (_, secondary) in self.secondaries() {
+                if secondary.def.keys.make(key, value, index_key).is_ok() {
+                    name(&secondary.index, index_key, reference);
+                }
+            }
+        });
+    }
+
+    /// After a delete has committed at `epoch`: takes the row out of the indexes (where they have not been given to
+    /// another row since) and frees its slot, at once or when no snapshot needs it.
+    pub fn remove(&self, reference: ObjectRef, epoch: u32, alloc: &mut AllocCache) {
+        self.unlink(reference, alloc);
+        self.free_slot(reference, epoch, alloc);
+    }
+
+    fn unlink(&self, reference: ObjectRef, alloc: &mut AllocCache) {
+        let mut payload = std::mem::take(&mut alloc.payload);
+        if let Some((key, value)) = payload_of(self.store.object(reference), reference, &mut payload) {
+            self.leave_all(key, value, reference, alloc, &mut |_| ());
+        }
+        alloc.payload = payload;
+    }
+
+    fn leave_all(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        reference: ObjectRef,
+        alloc: &mut AllocCache,
+        moved: &mut dyn FnMut(Moved),
+    ) {
+        let mut leave = |number, index: &OrderedIndex, key: &[u8]| {
+            if let Some(changes) = index.remove(key, reference.to_bits()) {
+                moved(Moved::Leaves { index: number, changes });
+            }
+        };
+        for (number, secondary) in self.secondaries() {
+            if secondary.def.keys.make(key, value, &mut alloc.key).is_ok() {
+                leave(number, &secondary.index, &alloc.key);
+            }
+        }
+        leave(0, &self.primary, key);
+    }
+
+    fn with_row(&self, reference: ObjectRef, alloc: &mut AllocCache, act: impl FnOnce(&[u8], &[u8], &mut Vec<u8>)) {
+        let (mut payload, mut index_key) = (std::mem::take(&mut alloc.payload), std::mem::take(&mut alloc.key));
+        if let Some((key, value)) = payload_of(self.store.object(reference), reference, &mut payload) {
+            act(key, value, &mut index_key);
+        }
+        (alloc.payload, alloc.key) = (payload, index_key);
+    }
+
+    /// Puts all rows into a new index.
+    pub(super) fn fill(&self, index: usize) -> Result<(), StoreError> {
+        let secondary = self.secondary(index).expect("just added");
+        let (mut payload, mut index_key) = (Vec::new(), Vec::new());
+        for offset in self.pages().iter().flat_map(crate::slab::Run::slots) {
+            let object = Object::at(self.store.memory(), offset);
+            let reference = ObjectRef::new(offset, object.meta().incarnation());
+            if self.occupant(reference) == Occupant::Gone {
+                continue;
+            }
+            let Some((key, value)) = payload_of(object, reference, &mut payload) else { continue };
+            secondary.def.keys.make(key, value, &mut index_key).map_err(StoreError::Row)?;
+            let entered = self.enter(&secondary.index, index as u16, &index_key, reference, &|_| false, &mut |_| ());
+            // Whoever removed the row since we read it may have come before our entry.
+            let gone = self.occupant(reference) == Occupant::Gone;
+            if gone {
+                secondary.index.remove(&index_key, reference.to_bits());
+            }
+            if let (Entered::No { reference: other, .. }, false) = (entered, gone) {
+                return Err(StoreError::Duplicate { index, first: other, second: reference });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What became of an entry in one index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Entered {
+    Yes,
+    /// The key leads to a row that the transaction itself deletes.
+    Mine,
+    No {
+        index: u16,
+        reference: ObjectRef,
+        occupant: Occupant,
+    },
+}
+
+/// Makes an index name `reference` under `key`, whatever it names now.
+fn name(index: &OrderedIndex, key: &[u8], reference: ObjectRef) {
+    loop {
+        match index.insert(key, reference.to_bits()) {
+            Insert::Inserted { .. } => return,
+            Insert::Exists { value, .. } if value == reference.to_bits() => return,
+            Insert::Exists { value, .. } => {
+                if index.replace(key, value, reference.to_bits()).is_some() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Key and value of an object of this incarnation, or `None` if its slot is used for something else now.
+fn payload_of<'b>(object: Object<'_>, reference: ObjectRef, into: &'b mut Vec<u8>) -> Option<(&'b [u8], &'b [u8])> {
+    use crate::object::ReadError;
+    loop {
+        match object.read(reference.incarnation(), into) {
+            Ok(read) => return Some(into[..read.payload_len()].split_at(read.key_len())),
+            Err(ReadError::Stale) => return None,
+            Err(ReadError::Torn) => std::hint::spin_loop(),
+            Err(ReadError::TooShort { payload_len }) => into.resize(payload_len, 0),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What transactions do with a table, one thread.
+
+use farhold_btree::KeyShape;
+use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
+use farhold_store::row::RowError;
+use farhold_store::{
+    AllocCache, IndexDef, KeyMaker, Lookup, Moved, ObjectRef, Owner, Reserve, Stamp, Store, StoreError, TableDef,
+    TableId, TableStore, Version,
+};
+use std::sync::Arc;
+
+const ME: Owner = Owner::new(1, NodeId(0), 0, 1);
+
+/// The first eight bytes of the value.
+struct Prefix;
+
+impl KeyMaker for Prefix {
+    fn make(&self, _: &[u8], value: &[u8], out: &mut Vec<u8>) -> Result<(), RowError> {
+        out.clear();
+        out.extend_from_slice(&value[..8]);
+        Ok(())
+    }
+}
+
+fn region(bytes: u64) -> Arc<RegionMemory> {
+    Arc::new(RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), bytes).expect("memory"))
+}
+
+fn unique() -> IndexDef {
+    IndexDef { shape: KeyShape::Fixed(8), unique: true, keys: Arc::new(Prefix) }
+}
+
+fn table(store: &Arc<Store>, secondaries: Vec<IndexDef>) -> TableStore {
+    let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries };
+    TableStore::create(store, def).expect("a table")
+}
+
+fn fresh(secondaries: Vec<IndexDef>) -> (TableStore, AllocCache) {
+    let store = Store::format(region(4 << 20), NodeId(0)).expect("a store");
+    let alloc = store.alloc_cache();
+    (table(&store, secondaries), alloc)
+}
+
+fn reserve(table: &TableStore, alloc: &mut AllocCache, key: u64, value: &[u8]) -> Reserve {
+    table.reserve(&key.to_be_bytes(), value, alloc, &|_| false, &mut |_| ()).expect("room")
+}
+
+/// Reserves and commits.
+fn insert(table: &TableStore, alloc: &mut AllocCache, key: u64, value: &[u8]) -> ObjectRef {
+    let Reserve::Reserved { reference, .. } = reserve(table, alloc, key, value) else { panic!("taken") };
+    let object = table.store().object(reference);
+    let version = object.lock(reference.incarnation(), ME).expect("a lock");
+    object.restamp(version.next(table.store().superblock().epoch()));
+    object.unlock();
+    reference
+}
+
+fn delete(table: &TableStore, alloc: &mut AllocCache, reference: ObjectRef) {
+    let object = table.store().object(reference);
+    let version = object.lock(reference.incarnation(), ME).expect("a lock");
+    let epoch = table.store().superblock().epoch();
+    object.restamp(version.next(epoch).with(Version::ABSENT));
+    object.unlock();
+    table.remove(reference, epoch, alloc);
+}
+
+fn value_of(table: &TableStore, reference: ObjectRef) -> Option<Vec<u8>> {
+    let mut into = vec![0; 70_000];
+    let read = table.store().object(reference).read(reference.incarnation(), &mut into).ok()?;
+    (!read.is_absent()).then(|| into[read.key_len()..read.payload_len()].to_vec())
+}
+
+#[test]
+fn a_row_lives_from_reserve_to_remove() {
+    let (table, mut alloc) = fresh(vec![]);
+    let missing = table.lookup(&5_u64.to_be_bytes());
+    let Lookup::Missing(stamp) = missing else { panic!("{missing:?}") };
+    assert!(table.validate(stamp));
+
+    let Reserve::Reserved { reference, replaces: false } = reserve(&table, &mut alloc, 5, b"five") else { panic!() };
+    assert!(!table.validate(stamp), "a reservation is seen");
+    assert_eq!(table.lookup(&5_u64.to_be_bytes()), Lookup::Found(reference));
+    assert_eq!(value_of(&table, reference), None, "not live yet");
+    table.cancel(reference, &mut alloc);
+    assert!(table.lookup(&5_u64.to_be_bytes()).found().is_none());
+
+    let again = insert(&table, &mut alloc, 5, b"five again");
+    assert_eq!(again.offset(), reference.offset(), "the slot is used again");
+    assert_ne!(again.incarnation(), reference.incarnation());
+    assert_eq!(value_of(&table, reference), None, "and the old reference is stale");
+    assert_eq!(value_of(&table, again).as_deref(), Some(&b"five again"[..]));
+
+    let object = table.store().object(again);
+    let version = object.lock(again.incarnation(), ME).expect("free");
+    object.write(b"changed", version.next(3));
+    object.unlock();
+    assert_eq!(object.version().epoch(), 3);
+    assert_eq!(value_of(&table, again).as_deref(), Some(&b"changed"[..]));
+    delete(&table, &mut alloc, again);
+    assert!(table.lookup(&5_u64.to_be_bytes()).found().is_none());
+}
+
+#[test]
+fn own_inserts_carry_own_stamps_on() {
+    let (table, mut alloc) = fresh(vec![]);
+    let Lookup::Missing(Stamp::Leaf { leaf, .. }) = table.lookup(&5_u64.to_be_bytes()) else { panic!() };
+    let mut stamps = vec![leaf];
+    let mut follow = |moved| {
+        if let Moved::Leaves { changes, .. } = moved {
+            changes.apply(&mut stamps);
+        }
+    };
+    let _ = table.reserve(&5_u64.to_be_bytes(), b"", &mut alloc, &|_| false, &mut follow).expect("room");
+    assert!(stamps.iter().all(|leaf| table.validate(Stamp::Leaf { index: 0, leaf: *leaf })));
+}
+
+#[test]
+fn a_taken_key_leaves_nothing_behind() {
+    let (table, mut alloc) = fresh(vec![unique()]);
+    let first = insert(&table, &mut alloc, 1, b"same key");
+    let by_key = reserve(&table, &mut alloc, 1, b"otherkey");
+    let by_unique = reserve(&table, &mut alloc, 2, b"same key");
+    for (found, number) in [(by_key, 0), (by_unique, 1)] {
+        assert!(matches!(found, Reserve::Exists { index, reference, .. } if index == number && reference == first));
+    }
+    assert!(table.lookup(&2_u64.to_be_bytes()).found().is_none());
+    assert!(table.lookup_secondary(1, b"otherkey").expect("an index").found().is_none());
+    assert_eq!(table.lookup_secondary(1, b"same key").expect("an index").found(), Some(first));
+}
+
+#[test]
+fn delete_and_insert_of_one_key_in_one_transaction() {
+    let (table, mut alloc) = fresh(vec![unique()]);
+    let old = insert(&table, &mut alloc, 1, b"unique 1 and short");
+    let long = [b"unique 1".as_slice(), &[b'x'; 900]].concat();
+    let mine = |reference| reference == old;
+    let reserved = table.reserve(&1_u64.to_be_bytes(), &long, &mut alloc, &mine, &mut |_| ()).expect("room");
+    let Reserve::Reserved { reference: new, replaces: true } = reserved else { panic!("{reserved:?}") };
+    assert_eq!(table.lookup(&1_u64.to_be_bytes()).found(), Some(old), "until the commit");
+
+    let (before, after) = (table.store().object(old), table.store().object(new));
+    let old_version = before.lock(old.incarnation(), ME).expect("free");
+    let new_version = after.lock(new.incarnation(), ME).expect("free");
+    table.publish(new, &mut alloc);
+    after.restamp(new_version.next(1));
+    before.restamp(old_version.next(1).with(Version::ABSENT));
+    after.unlock();
+    before.unlock();
+    table.remove(old, 1, &mut alloc);
+
+    assert_eq!(table.lookup(&1_u64.to_be_bytes()).found(), Some(new));
+    assert_eq!(table.lookup_secondary(1, b"unique 1").expect("an index").found(), Some(new));
+    assert_eq!(value_of(&table, new), Some(long));
+}
+
+#[test]
+fn a_full_region_is_an_error_with_numbers_and_deletes_make_room() {
+    let store = Store::format(region(8 * (64 << 10)), NodeId(0)).expect("a store");
+    let mut alloc = store.alloc_cache();
+    let table = table(&store, vec![]);
+    let value = [7_u8; 1000];
+    let mut rows = Vec::new();
+    let error = loop {
+        let key = rows.len() as u64;
+        match table.reserve(&key.to_be_bytes(), &value, &mut alloc, &|_| false, &mut |_| ()) {
+            Ok(Reserve::Reserved { reference, .. }) => rows.push(reference),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(
+        error,
+        StoreError::OutOfMemory { table: TableId(7), wanted_bytes: 65_536, free_bytes: 0, region_bytes: 8 * 65_536 }
+    );
+    assert!(rows.len() >= 6 * 56, "{} rows of 1 KiB in 384 KiB", rows.len());
+    for reference in rows.drain(..) {
+        table.cancel(reference, &mut alloc);
+    }
+    let large = [1_u8; 60_000];
+    alloc.flush();
+    insert(&table, &mut alloc, 1, &large); // Another class: pages must come back first.
+    let too_large = table.reserve(&2_u64.to_be_bytes(), &[0; 65_600], &mut alloc, &|_| false, &mut |_| ());
+    assert_eq!(too_large, Err(StoreError::TooLarge { payload_bytes: 65_608, payload_bytes_max: 65_504 }));
+}
