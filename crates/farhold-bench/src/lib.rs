@@ -1,0 +1,15 @@
+//! Workloads that measure Farhold and prove it right.
+//!
+//! ```text
+//!   workload/tpcc   nine tables, their population, the five transactions, the driver, the consistency conditions
+//!   workload/ch     three more tables and 22 analytical queries over the same rows (CH-benCHmark)
+//!   measure         counters and latency histograms of workers, readable while they run
+//! ```
+//!
+//! A library alone: the `farhold` binary and the tests of the crates above call it. Clock and executor come in through
+//! [`farhold_fabric::Handle`], randomness from seeds, so a run can be repeated.
+#![deny(missing_docs)]
+
+pub mod measure;
+pub mod random;
+pub mod workload;
