@@ -162,6 +162,19 @@ impl<const BYTES_MAX: usize> StackKey<BYTES_MAX> {
         self
     }
 
+    /// The smallest key above every key that starts with this one; empty when there is none.
+    #[inline]
+    #[must_use]
+    pub fn next_prefix(mut self) -> Self {
+        while self.len > 0 && self.bytes[self.len - 1] == 0xff {
+            self.len -= 1;
+        }
+        if self.len > 0 {
+            self.bytes[self.len - 1] += 1;
+        }
+        self
+    }
+
     /// The key's bytes.
     #[inline]
     #[must_use]

@@ -203,6 +203,25 @@ impl VarField {
         &mut value[base + start..base + end]
     }
 
+    /// Copies `value` to `out` (cleared first) with this column's bytes replaced by `parts`, one after the other. Null bits
+    /// stay as they are.
+    ///
+    /// # Panics
+    /// When the variable bytes pass 64 KiB.
+    pub fn replace(self, value: &[u8], parts: &[&[u8]], out: &mut Vec<u8>) {
+        let (base, old) = (self.base as usize, self.get(value).len());
+        let end = base + load_end(value, self.end as usize);
+        out.clear();
+        out.extend_from_slice(&value[..end - old]);
+        parts.iter().for_each(|part| out.extend_from_slice(part));
+        let new = out.len() - (end - old);
+        out.extend_from_slice(&value[end..]);
+        for at in (self.end as usize..base).step_by(END_BYTES) {
+            let moved = u16::try_from(load_end(value, at) + new - old).expect("a row is shorter than 64 KiB");
+            out[at..at + END_BYTES].copy_from_slice(&moved.to_le_bytes());
+        }
+    }
+
     /// The column is NULL.
     #[inline]
     #[must_use]

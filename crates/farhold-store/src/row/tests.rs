@@ -328,6 +328,11 @@ fn accessors_and_codec_agree() {
     name.get_mut(&mut value).copy_from_slice(b"xyz");
     assert_eq!(schema.decode_value_column(&value, 4).unwrap(), Datum::Int(3));
     assert_eq!(schema.decode_value_column(&value, 1).unwrap(), text("xyz"));
+    let mut replaced = Vec::new();
+    name.replace(&value, &[b"long", b"er"], &mut replaced);
+    assert_eq!((name.get(&replaced), zip.get(&replaced)), (&b"longer"[..], &b"1234"[..]));
+    name.replace(&replaced, &[b"xyz"], &mut built);
+    assert_eq!(built, value);
     for wrong in [
         layout.i32("at").err(),
         layout.i32("carrier").err(),
@@ -351,4 +356,8 @@ fn prefix_ends() {
     check(&[1, 0xff, 0xff], Some(&[2]));
     check(&[0xff, 0xff], None);
     check(&[], None);
+    let stack = StackKey::<8>::new().with(1_i16);
+    assert_eq!(stack.next_prefix().as_slice(), [0x80, 2]);
+    assert_eq!(stack.with(i16::MAX).next_prefix().as_slice(), [0x80, 2]);
+    assert_eq!(StackKey::<8>::new().with(i16::MAX).next_prefix().as_slice(), []);
 }
