@@ -59,6 +59,10 @@ states! {
     IN_FAILED_TRANSACTION = "25P02";
     /// No such prepared statement.
     INVALID_STATEMENT_NAME = "26000";
+    /// A client that was silent within a transaction for too long.
+    IDLE_IN_TRANSACTION_TIMEOUT = "25P03";
+    /// A start-up without what a session needs.
+    INVALID_AUTHORIZATION = "28000";
     /// The password is wrong.
     INVALID_PASSWORD = "28P01";
     /// No such cursor.
@@ -123,6 +127,8 @@ states! {
     QUERY_CANCELED = "57014";
     /// The server is going down.
     ADMIN_SHUTDOWN = "57P01";
+    /// A client that was silent for too long.
+    IDLE_SESSION_TIMEOUT = "57P05";
     /// The node cannot serve now.
     CANNOT_CONNECT_NOW = "57P03";
     /// A bug in Farhold.
