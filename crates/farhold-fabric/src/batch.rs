@@ -13,14 +13,61 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u32);
 
-/// Gathered instructions with their results. Instructions of one batch on different words may take effect in any order;
-/// those on the same word take effect in the order given. Wait for one batch before another that must come later.
+/// Gathered instructions with their results. Instructions of one batch may take effect in any order, also those on the same
+/// words: what must come later goes into a later batch, submitted when the first is done.
 #[derive(Default)]
 pub struct Batch {
     pub(crate) ops: Vec<Op>,
     /// Bytes to write and room for bytes read. Only the first `used` count; the rest is kept, initialised, for later.
-    pub(crate) data: Vec<u8>,
+    pub(crate) data: Buffer,
     used: usize,
+}
+
+/// Bytes that start on a cache line: a copy into them then has aligned stores.
+#[derive(Default)]
+pub(crate) struct Buffer(Vec<Line>);
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code, reason = "reached by the bytes of the vector")] [u8; 64]);
+
+impl Buffer {
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.len() * 64
+    }
+
+    /// Zeroed bytes, as many.
+    pub(crate) fn same_size(&self) -> Self {
+        Self(vec![Line([0; 64]); self.0.len()])
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) {
+        self.0.resize(len.div_ceil(64), Line([0; 64]));
+    }
+
+    #[inline]
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: a `Line` is 64 bytes without padding, so the vector is `len` initialised bytes.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.len()) }
+    }
+
+    #[inline]
+    fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_bytes`, and every byte value is a valid one; the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.len()) }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self, start: usize, len: usize) -> &[u8] {
+        &self.as_bytes()[start..start + len]
+    }
+
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self, start: usize, len: usize) -> &mut [u8] {
+        &mut self.as_bytes_mut()[start..start + len]
+    }
 }
 
 /// One instruction.
@@ -127,10 +174,10 @@ impl Batch {
         slot
     }
 
-    /// Room for `len` bytes in `data`, 16-byte aligned inside it; not cleared.
+    /// Room for `len` bytes in `data`, aligned as far as it pays; not cleared.
     #[inline]
     fn take_room(&mut self, len: usize) -> usize {
-        let start = self.used;
+        let start = if len < 64 { self.used } else { (self.used + 63) & !63 };
         assert!(
             len <= Self::BYTES_MAX && start + len <= Self::BYTES_MAX,
             "a batch carries at most {} bytes",
@@ -138,7 +185,7 @@ impl Batch {
         );
         self.used = (start + len + 15) & !15;
         if self.used > self.data.len() {
-            self.data.resize(self.used, 0);
+            self.data.grow(self.used);
         }
         start
     }
@@ -160,7 +207,7 @@ impl Batch {
     #[inline]
     pub fn write(&mut self, at: FarPtr, bytes: &[u8]) -> Slot {
         let start = self.take_room(bytes.len());
-        self.data[start..start + bytes.len()].copy_from_slice(bytes);
+        self.data.bytes_mut(start, bytes.len()).copy_from_slice(bytes);
         self.push(OpKind::Write, at, 0, 0, start, bytes.len())
     }
 
@@ -248,7 +295,7 @@ impl Batch {
     pub fn bytes(&self, slot: Slot) -> Result<&[u8], FabricError> {
         let op = self.op(slot);
         match &op.outcome {
-            Outcome::Bytes if op.kind == OpKind::Read => Ok(&self.data[op.start..op.start + op.len]),
+            Outcome::Bytes if op.kind == OpKind::Read => Ok(self.data.bytes(op.start, op.len)),
             Outcome::Bytes => Ok(&[]),
             other => Err(self.failure(slot, other, "bytes")),
         }
@@ -270,7 +317,7 @@ impl Batch {
                 version: header.version.0,
                 meta: header.meta.0,
                 prev: header.prev,
-                payload: &self.data[op.start..op.start + header.meta.payload_len()],
+                payload: self.data.bytes(op.start, header.meta.payload_len()),
             }),
             other => Err(self.failure(slot, other, "an object")),
         }
@@ -323,16 +370,12 @@ impl Batch {
 impl Op {
     /// Does the instruction on memory that this thread can reach. The target's side of every provider.
     #[inline]
-    pub(crate) fn execute(&mut self, data: &mut [u8], memory: &RegionMemory) {
+    pub(crate) fn execute(&mut self, data: &mut Buffer, memory: &RegionMemory) {
         let offset = self.at.offset();
         let done = match self.kind {
-            OpKind::Read => {
-                memory.copy_out(offset, &mut data[self.start..self.start + self.len]).map(|()| Outcome::Bytes)
-            }
-            OpKind::Write => memory.copy_in(offset, &data[self.start..self.start + self.len]).map(|()| Outcome::Bytes),
-            OpKind::ReadObject => {
-                memory.read_object(offset, &mut data[self.start..self.start + self.len]).map(Outcome::Object)
-            }
+            OpKind::Read => memory.copy_out(offset, data.bytes_mut(self.start, self.len)).map(|()| Outcome::Bytes),
+            OpKind::Write => memory.copy_in(offset, data.bytes(self.start, self.len)).map(|()| Outcome::Bytes),
+            OpKind::ReadObject => memory.read_object(offset, data.bytes_mut(self.start, self.len)).map(Outcome::Object),
             OpKind::Flush => memory.check(offset, self.len as u64).map(|()| Outcome::Bytes),
             _ => memory.word(offset).map(|word| Outcome::Word(self.execute_word(word))),
         };

@@ -6,7 +6,7 @@ use crate::error::FabricError;
 use crate::executor::Handle;
 use crate::memory::RegionMemory;
 use crate::provider::{Inbox, Posted, Provider, Ticket};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -85,12 +85,6 @@ impl Endpoint {
         self.provider.send(to, message)
     }
 
-    /// Longest message.
-    #[must_use]
-    pub fn message_len_max(&self) -> usize {
-        self.provider.message_len_max()
-    }
-
     /// The next message of this endpoint's inbox, if there is one.
     #[must_use]
     #[inline]
@@ -120,14 +114,50 @@ impl Endpoint {
         self.provider.try_recv(Inbox::Home, message)
     }
 
-    /// The next message of this endpoint's inbox; polls with yields until it is there.
+    /// The next message of this endpoint's inbox. Other tasks run meanwhile.
     pub async fn recv(&self) -> Message {
-        loop {
-            if let Some(message) = self.try_recv() {
-                return message;
+        let mut message = Message::default();
+        poll_fn(|cx| self.poll_inbox(cx, |endpoint| endpoint.try_recv_into(&mut message))).await;
+        message
+    }
+
+    /// As [`Self::recv`], but gives up.
+    ///
+    /// # Errors
+    /// [`FabricError::Timeout`].
+    pub async fn recv_timeout(&self, timeout_ns: u64) -> Result<Message, FabricError> {
+        let mut message = Message::default();
+        let mut sleep = self.handle.sleep_ns(timeout_ns);
+        poll_fn(|cx| {
+            if self.poll_inbox(cx, |endpoint| endpoint.try_recv_into(&mut message)).is_ready() {
+                return Poll::Ready(true);
             }
-            self.handle.yield_now().await;
+            Pin::new(&mut sleep).poll(cx).map(|()| false)
+        })
+        .await
+        .then_some(message)
+        .ok_or(FabricError::Timeout { waited_ns: timeout_ns })
+    }
+
+    /// Waits until a message is in this endpoint's inbox or may be in the home inbox, at most `timeout_ns`. True: look.
+    /// Other tasks run meanwhile; the async form of [`Self::wait`], for serving loops that must also run in virtual time.
+    pub async fn arrival(&self, timeout_ns: u64) -> bool {
+        let mut sleep = self.handle.sleep_ns(timeout_ns);
+        poll_fn(|cx| {
+            if self.poll_inbox(cx, |endpoint| endpoint.provider.has_arrived()).is_ready() {
+                return Poll::Ready(true);
+            }
+            Pin::new(&mut sleep).poll(cx).map(|()| false)
+        })
+        .await
+    }
+
+    fn poll_inbox(&self, cx: &mut Context<'_>, mut look: impl FnMut(&Self) -> bool) -> Poll<()> {
+        if look(self) {
+            return Poll::Ready(());
         }
+        self.provider.wake_on_arrival(cx);
+        Poll::Pending
     }
 
     /// Puts the thread to sleep until a message may have come to this endpoint's inbox or the home inbox, at most

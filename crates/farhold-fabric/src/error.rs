@@ -2,7 +2,7 @@
 
 use crate::address::{Address, FarPtr, NodeId, RegionId};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why an instruction, a message or a registration did not happen. Nothing was changed when one is returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub enum FabricError {
         /// Its process.
         holder_pid: u32,
         /// The file that it holds locked.
-        path: PathBuf,
+        path: Box<Path>,
     },
     /// Nobody has that inbox open.
     NoSuchPort {
@@ -113,28 +113,43 @@ pub enum FabricError {
         waited_ns: u64,
     },
     /// A file of the cluster's directory is not what it should be.
-    BadFormat {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: Box<str>,
-    },
+    BadFormat(Box<BadFile>),
     /// The operating system refused.
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// Its kind of refusal.
-        kind: std::io::ErrorKind,
-        /// Its words.
-        reason: Box<str>,
-    },
+    Io(Box<IoFailure>),
 }
+
+/// A file that is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadFile {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+/// What the operating system refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoFailure {
+    /// What was tried.
+    pub action: &'static str,
+    /// On which file.
+    pub path: PathBuf,
+    /// The kind of refusal.
+    pub kind: std::io::ErrorKind,
+    /// The system's words.
+    pub reason: String,
+}
+
+// An error travels in every instruction's outcome, so it stays small: the long ones are boxed.
+const _: () = assert!(size_of::<FabricError>() <= 32);
 
 impl FabricError {
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>, error: &std::io::Error) -> Self {
-        Self::Io { action, path: path.into(), kind: error.kind(), reason: error.to_string().into() }
+        Self::Io(Box::new(IoFailure { action, path: path.into(), kind: error.kind(), reason: error.to_string() }))
+    }
+
+    pub(crate) fn bad_format(path: impl Into<PathBuf>, reason: &'static str) -> Self {
+        Self::BadFormat(Box::new(BadFile { path: path.into(), reason }))
     }
 }
 
@@ -196,12 +211,13 @@ impl fmt::Display for FabricError {
             }
             Self::Torn { at } => write!(f, "the object at {at} was being written while it was read; read it again"),
             Self::Timeout { waited_ns } => write!(f, "nothing came in {waited_ns} ns"),
-            Self::BadFormat { path, reason } => write!(
+            Self::BadFormat(file) => write!(
                 f,
-                "{} is not usable: {reason}; remove the cluster's directory if nothing in it is needed",
-                path.display()
+                "{} is not usable: {}; remove the cluster's directory if nothing in it is needed",
+                file.path.display(),
+                file.reason
             ),
-            Self::Io { action, path, reason, .. } => write!(f, "could not {action} {}: {reason}", path.display()),
+            Self::Io(io) => write!(f, "could not {} {}: {}", io.action, io.path.display(), io.reason),
         }
     }
 }

@@ -440,6 +440,11 @@ impl Handle {
         Sleep { handle: self.clone(), at_ns, set: false }
     }
 
+    /// Wakes somebody at a time, whatever becomes of who asked.
+    pub(crate) fn wake_at_ns(&self, at_ns: u64, waker: &Waker) {
+        self.core.add_timer(at_ns, waker.clone());
+    }
+
     /// Runs a task beside the others. It goes on whether or not the returned handle is kept.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where

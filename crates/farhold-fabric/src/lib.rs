@@ -22,7 +22,6 @@ mod copy;
 mod endpoint;
 mod error;
 mod fabric;
-mod inbox;
 mod memory;
 
 pub use address::{Address, FarPtr, NodeId, RegionId, RegionKey};

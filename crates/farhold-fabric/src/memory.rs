@@ -223,32 +223,75 @@ impl RegionMemory {
     /// `offset` is a multiple of 8 and `offset + 32 <= len`.
     #[inline]
     pub unsafe fn read_object_unchecked(&self, offset: u64, to: &mut [u8]) -> Result<ObjectHeader, FabricError> {
-        // SAFETY: all four words are inside and aligned by the caller's promise.
-        let [lock, version, meta, prev] = unsafe {
-            [object::LOCK, object::VERSION, object::META, object::PREV].map(|at| self.word_unchecked(offset + at))
-        };
-        let before = version.load(Ordering::Acquire);
-        if Version(before).is_writing() {
+        // SAFETY: the caller promises the same.
+        let header = unsafe { self.header_unchecked(offset) };
+        if header.version.is_writing() {
             return Err(self.torn(offset));
         }
-        let header = ObjectHeader {
-            lock: lock.load(Ordering::Relaxed),
-            version: Version(before),
-            meta: Meta(meta.load(Ordering::Relaxed)),
-            prev: prev.load(Ordering::Relaxed),
-        };
         let payload_len = header.meta.payload_len();
         let fits = payload_len <= to.len() && payload_len as u64 <= self.len - offset - object::PAYLOAD;
         if fits {
             // SAFETY: `fits` says that the payload ends inside the region and inside `to`.
             unsafe { self.copy_out_unchecked(offset + object::PAYLOAD, to.get_unchecked_mut(..payload_len)) };
         }
-        // The loads above stay above this fence, so a writer that one of them met has its mark seen by the load below.
-        fence(Ordering::Acquire);
-        if version.load(Ordering::Relaxed) != before {
+        // SAFETY: the caller's promise, again.
+        if unsafe { self.version_now_unchecked(offset) } != header.version {
             return Err(self.torn(offset));
         }
         if fits { Ok(header) } else { Err(self.object_too_long(offset, payload_len, to.len())) }
+    }
+
+    /// The first step of reading an object: its header, unless a writer is at work.
+    pub(crate) fn read_header(&self, offset: u64) -> Result<ObjectHeader, FabricError> {
+        self.check(offset, object::PAYLOAD)?;
+        if offset % object::ALIGN != 0 {
+            return Err(self.misaligned(offset, object::ALIGN));
+        }
+        // SAFETY: checked in the lines above.
+        let header = unsafe { self.header_unchecked(offset) };
+        if header.version.is_writing() { Err(self.torn(offset)) } else { Ok(header) }
+    }
+
+    /// May a payload of that length be read into that much room?
+    pub(crate) fn payload_fits(&self, offset: u64, payload_len: usize, room: usize) -> Result<(), FabricError> {
+        let inside = payload_len as u64 <= self.len - offset - object::PAYLOAD;
+        if inside && payload_len <= room { Ok(()) } else { Err(self.object_too_long(offset, payload_len, room)) }
+    }
+
+    /// The last step of reading an object: is it still the version that its header had?
+    pub(crate) fn recheck_version(&self, offset: u64, version: Version) -> Result<(), FabricError> {
+        self.check(offset, object::PAYLOAD)?;
+        // SAFETY: checked in the line above; aligned because `read_header` came before with the same offset.
+        if unsafe { self.version_now_unchecked(offset) } == version { Ok(()) } else { Err(self.torn(offset)) }
+    }
+
+    /// # Safety
+    /// As [`Self::read_object_unchecked`].
+    #[inline]
+    unsafe fn header_unchecked(&self, offset: u64) -> ObjectHeader {
+        // SAFETY: all four words are inside and aligned by the caller's promise.
+        let [lock, version, meta, prev] = unsafe {
+            [object::LOCK, object::VERSION, object::META, object::PREV].map(|at| self.word_unchecked(offset + at))
+        };
+        // The version first: what is loaded after it is at least as new.
+        let version = Version(version.load(Ordering::Acquire));
+        ObjectHeader {
+            lock: lock.load(Ordering::Relaxed),
+            version,
+            meta: Meta(meta.load(Ordering::Relaxed)),
+            prev: prev.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The version as it is after everything read so far: if one of the loads met a writer, this meets its mark.
+    ///
+    /// # Safety
+    /// As [`Self::read_object_unchecked`].
+    #[inline]
+    unsafe fn version_now_unchecked(&self, offset: u64) -> Version {
+        fence(Ordering::Acquire);
+        // SAFETY: inside and aligned by the caller's promise.
+        Version(unsafe { self.word_unchecked(offset + object::VERSION) }.load(Ordering::Relaxed))
     }
 
     #[cold]

@@ -14,9 +14,11 @@ fn a_word_and_a_message() {
             let mut batch = Batch::new();
             let at = FarPtr::new(NodeId(3), RegionId(1), 64);
             let added = batch.fetch_add(at, 5);
+            let mut batch = endpoint.submit(batch).await;
+            assert_eq!(batch.word(added), Ok(0));
+            batch.clear();
             let read = batch.read(at, 8);
             let batch = endpoint.submit(batch).await;
-            assert_eq!(batch.word(added), Ok(0));
             assert_eq!(batch.bytes(read).unwrap(), 5u64.to_le_bytes());
             endpoint.send(endpoint.address(), b"hello").unwrap();
             assert_eq!(endpoint.recv().await.bytes, b"hello");

@@ -1,6 +1,12 @@
 //! The contract of a provider, and the list of them.
+//!
+//! A provider is a folder here, a line in [`ALL`], and a way to make a test bed; `conformance` then holds it to everything
+//! this crate promises.
 
+#[cfg(test)]
+mod conformance;
 pub mod shm;
+pub mod sim;
 
 use crate::address::{Address, NodeId, RegionId, RegionKey};
 use crate::batch::Batch;
@@ -11,8 +17,26 @@ use crate::memory::RegionMemory;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Names of all providers.
-pub const ALL: &[&str] = &["shm"];
+/// A provider, as configuration and documents name it.
+pub struct Kind {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub about: &'static str,
+    #[cfg(test)]
+    bed: fn(u64) -> conformance::Bed,
+}
+
+/// All providers, by name.
+pub const ALL: &[Kind] = &[shm::KIND, sim::KIND];
+
+/// Longest message. Longer ones belong into a region, with their address in the message.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Bytes that one sender may have on the way to one inbox: four longest messages; more would only spread a busy lane over
+/// more cache.
+pub const LANE_BYTES_MAX: u64 = 256 << 10;
+/// Senders of an inbox: 16 nodes with 16 threads each.
+pub const LANES: usize = 256;
 
 /// What is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +46,6 @@ pub(crate) enum Posted {
     /// All results are in the batch.
     Done,
     /// The batch's content is with the provider; `poll` gives it back.
-    #[allow(dead_code, reason = "not on shm")]
     UnderWay(Ticket),
 }
 
@@ -57,7 +80,11 @@ pub(crate) trait Provider {
     fn mapped(&self, node: NodeId, region: RegionId) -> Option<Arc<RegionMemory>>;
     fn refresh(&self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError>;
     fn send(&self, to: Address, message: &[u8]) -> Result<(), FabricError>;
-    fn message_len_max(&self) -> usize;
     fn try_recv(&self, inbox: Inbox, message: &mut Message) -> bool;
+    /// Is a message there, as far as can be seen without taking it?
+    fn has_arrived(&self) -> bool;
+    /// Blocks the thread until a message may be there.
     fn wait(&self, timeout_ns: u64) -> bool;
+    /// Has the task woken when a message may have come to either inbox. Waking too often is allowed.
+    fn wake_on_arrival(&self, cx: &mut Context<'_>);
 }

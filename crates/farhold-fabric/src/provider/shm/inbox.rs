@@ -22,14 +22,11 @@
 use crate::address::{Address, FarPtr, NodeId};
 use crate::error::FabricError;
 use crate::memory::RegionMemory;
+use crate::provider::{LANE_BYTES_MAX, LANES, MESSAGE_BYTES_MAX};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Longest message. Longer ones belong into a region, with their address in the message.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a lane's ring: four longest messages; more only spreads a busy lane over more cache.
-pub(crate) const RING_BYTES: u64 = 256 << 10;
-/// Senders of an inbox: 16 nodes with 16 threads each.
-pub(crate) const LANES: usize = 256;
+/// Bytes of a lane's ring.
+const RING_BYTES: u64 = LANE_BYTES_MAX;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farhinb1");
 const AT_MAGIC: u64 = 0;

@@ -16,13 +16,14 @@
 //!   a word that rarely changes. It cannot stop a store that is already past the check; a fenced process must be killed.
 //! - Instructions are done at once, by the posting thread, as loads, stores and CPU atomics.
 
+mod inbox;
+
 use super::{Inbox, Membership, Posted, Provider, Ticket};
 use crate::address::{Address, FarPtr, NodeId, RegionId, RegionKey};
 use crate::batch::{Batch, Outcome};
 use crate::endpoint::Message;
 use crate::error::FabricError;
 use crate::executor::Handle;
-use crate::inbox;
 use crate::memory::{RegionMemory, round_up};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -70,7 +71,7 @@ pub fn remove(cluster: &Path) -> Result<(), FabricError> {
         if let Some((node, "")) = node_of_file(name)
             && let Some(holder_pid) = holder(cluster, node)
         {
-            return Err(FabricError::NodeInUse { node, holder_pid, path: cluster.join(name) });
+            return Err(FabricError::NodeInUse { node, holder_pid, path: cluster.join(name).into() });
         }
     }
     for name in ours {
@@ -128,7 +129,7 @@ impl Entry {
         let path = entry_path(cluster, node);
         let len = file.metadata().map_err(|error| FabricError::io("look at", &path, &error))?.len();
         if len < ENTRY_BYTES {
-            return Err(FabricError::BadFormat { path, reason: "it is too short for a node's entry".into() });
+            return Err(FabricError::bad_format(path, "it is too short for a node's entry"));
         }
         RegionMemory::file(FarPtr::new(node, RegionId(255), 0), ENTRY_BYTES, file)
             .map(Self)
@@ -239,7 +240,7 @@ impl Member {
             }
             if attempt == Self::LOCK_TRIES {
                 let holder_pid = holder(cluster, node).unwrap_or(0);
-                return Err(FabricError::NodeInUse { node, holder_pid, path });
+                return Err(FabricError::NodeInUse { node, holder_pid, path: path.into() });
             }
             std::thread::park_timeout(Duration::from_micros(200));
         }
@@ -250,7 +251,7 @@ impl Member {
         match entry.word(AT_MAGIC).load(Ordering::Acquire) {
             0 | MAGIC => {}
             _ => {
-                return Err(FabricError::BadFormat { path, reason: "it is not a node's entry of this version".into() });
+                return Err(FabricError::bad_format(path, "it is not a node's entry of this version"));
             }
         }
         entry.word(AT_PID).store(u64::from(std::process::id()), Ordering::Relaxed);
@@ -397,7 +398,7 @@ fn map_region(cluster: &Path, node: NodeId, region: RegionId) -> Result<RegionMe
     })?;
     let len = file.metadata().map_err(|error| FabricError::io("look at", &path, &error))?.len();
     if len == 0 || len % PAGE != 0 {
-        return Err(FabricError::BadFormat { path, reason: "its length is not a whole number of pages".into() });
+        return Err(FabricError::bad_format(path, "its length is not a whole number of pages"));
     }
     RegionMemory::file(FarPtr::new(node, region, 0), len, &file)
         .map_err(|error| FabricError::io("map the region", path, &error))
@@ -591,10 +592,6 @@ impl Provider for Shm {
         put
     }
 
-    fn message_len_max(&self) -> usize {
-        inbox::MESSAGE_BYTES_MAX
-    }
-
     #[inline]
     fn try_recv(&self, inbox: Inbox, message: &mut Message) -> bool {
         let polls = self.empty_polls.get() + 1;
@@ -618,21 +615,33 @@ impl Provider for Shm {
         }
     }
 
+    fn has_arrived(&self) -> bool {
+        inbox::has_ready(&self.inbox)
+            || inbox::has_ready(&self.member.home_memory)
+            || self.receiver.borrow().is_pending()
+            || self.member.home.try_lock().is_ok_and(|receiver| receiver.is_pending())
+    }
+
     fn wait(&self, timeout_ns: u64) -> bool {
-        let home_pending = || self.member.home.try_lock().is_ok_and(|receiver| receiver.is_pending());
-        let look = || {
-            inbox::has_ready(&self.inbox)
-                || inbox::has_ready(&self.member.home_memory)
-                || self.receiver.borrow().is_pending()
-                || home_pending()
-        };
-        if look() {
-            return true;
+        self.has_arrived() || {
+            self.member.entry.park(timeout_ns, || self.has_arrived());
+            self.has_arrived()
         }
-        self.member.entry.park(timeout_ns, look);
-        look()
+    }
+
+    fn wake_on_arrival(&self, cx: &mut Context<'_>) {
+        // Senders are in other processes and only wake threads: look again next turn.
+        cx.waker().wake_by_ref();
     }
 }
+
+/// See [`super::ALL`].
+pub(super) const KIND: super::Kind = super::Kind {
+    name: "shm",
+    about: "files mapped by every process of a host; also CXL or DAX memory, by path",
+    #[cfg(test)]
+    bed: super::conformance::Bed::shm,
+};
 
 impl Drop for Shm {
     fn drop(&mut self) {
