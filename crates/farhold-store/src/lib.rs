@@ -23,17 +23,20 @@ pub mod index;
 pub mod object;
 pub mod row;
 pub mod slab;
+pub mod snapshot;
 pub mod table;
 
 mod error;
-mod snapshot;
 mod store;
 mod superblock;
 
 pub use error::{StoreError, TableId};
 pub use farhold_fabric::{Meta, Version};
 pub use object::{LockError, Object, ObjectRef, Owner, Read, ReadError};
-pub use slab::AllocCache;
+pub use slab::{AllocCache, PageTable, Run};
+pub use snapshot::Snapshot;
 pub use store::{Store, TABLES_MAX};
 pub use superblock::{Found, LAYOUT_VERSION, REGION_BYTES_MIN, SNAPSHOT_SLOTS, SlotId, Superblock};
-pub use table::{IndexDef, KeyMaker, Lookup, Moved, Reserve, Stamp, TableDef, TableStore};
+pub use table::{
+    Damaged, IndexDef, KeyMaker, Lookup, Moved, Occupant, Rebuilt, Reserve, Stamp, Statistics, TableDef, TableStore,
+};

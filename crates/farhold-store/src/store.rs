@@ -1,13 +1,15 @@
 //! A node's store: its region with superblock and pages, and the tables that are open in it.
 
 use crate::error::{StoreError, TableId};
+use crate::object::size_class::PAGE_BYTES;
 use crate::object::{Object, ObjectRef};
 use crate::slab::{AllocCache, PageKind, PageTable, Pages, Run, TableSlab};
 use crate::snapshot::Garbage;
 use crate::superblock::{Found, Superblock};
+use farhold_fabric::object::ALIGN;
 use farhold_fabric::{NodeId, RegionMemory};
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How many tables can be open at a time: what the region's directory has room for.
@@ -147,14 +149,32 @@ impl Store {
         self.superblock().say_goodbye();
     }
 
-    /// Gives pages back whose slots are all free, and says how many bytes.
+    /// Gives pages back whose slots are all free, and says how many bytes. None while a snapshot is open: it may have
+    /// listed them for its scan.
     pub fn release_empty_pages(&self) -> u64 {
         let slabs: Vec<_> = self.tables().places.iter().flatten().cloned().collect();
-        let before = self.free_bytes();
-        for slab in slabs {
-            slab.take_empty_runs().iter().for_each(|run| self.pages.give_back(run));
+        slabs.iter().map(|slab| self.release_empty_pages_of(slab)).sum::<u64>() * PAGE_BYTES
+    }
+
+    fn release_empty_pages_of(&self, slab: &TableSlab) -> u64 {
+        let mut free = slab.free();
+        if slab.dropped.load(Relaxed) || self.superblock().snapshots_open() {
+            return 0;
         }
-        self.free_bytes().saturating_sub(before)
+        let empty = slab.take_empty_runs(&mut free);
+        // Out of the page table first, then the look at the snapshots: one that is announced later finds them gone, one
+        // that was before makes us put them back.
+        empty.iter().for_each(|run| self.pages.leave(run));
+        if self.superblock().snapshots_open() {
+            for run in empty {
+                self.pages.enter(&run);
+                free[run.class.0 as usize].extend(run.slots().map(|offset| (offset / ALIGN) as u32));
+                slab.add_run(run);
+            }
+            return 0;
+        }
+        empty.iter().for_each(|run| self.pages.give_back(run));
+        empty.iter().map(|run| u64::from(run.pages)).sum()
     }
 
     pub(crate) fn pages(&self) -> &Pages {

@@ -10,8 +10,8 @@
 //! Taking a snapshot: announce it on every node (slot, then count), then raise node 0's epoch by one; the value before is
 //! the snapshot's epoch S; then write S into the slots. A writer reads the epoch while it holds its locks and looks at the
 //! count afterwards: if it read more than S, it meets the count (all of this is sequentially consistent). Whoever wants to
-//! free something that snapshots below epoch E may need looks at the count and the slots: an announced slot may become any
-//! epoch from now on, so it holds back nothing that was free before it, and is taken as 0.
+//! free something that snapshots below epoch E may need looks at the count and the slots. An announced slot, whose epoch is
+//! not known yet, holds everything back.
 
 use crate::error::StoreError;
 use crate::object::ObjectRef;
@@ -181,6 +181,9 @@ impl<'m> Superblock<'m> {
     }
 
     /// Raises the epoch by one and returns the one before: a snapshot's, if it has been announced on every node.
+    ///
+    /// Somebody must also call it now and then without a snapshot, say every second: a row has room for 2^29 versions an
+    /// epoch (at a million writes a second to one row: nine minutes), and there are 2^32 epochs.
     #[must_use]
     pub fn advance_epoch(self) -> u32 {
         self.fixed(Self::EPOCH).fetch_add(1, SeqCst) as u32

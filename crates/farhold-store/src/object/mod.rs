@@ -25,6 +25,42 @@ use std::sync::atomic::fence;
 /// Both a reserved and a deleted row are `ABSENT`; this tells a second inserter which of the two it met.
 pub const RESERVED: u8 = 3;
 
+/// The `prev` word: `epoch:32 | unit:32`, the epoch of an older copy of a row and where it lies; 0 if there is none.
+///
+/// The epoch is that of the copied version. (The copy's own version word counts the uses of its slot.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Link(pub u64);
+
+impl Link {
+    /// No older copy.
+    pub const NONE: Self = Self(0);
+
+    /// To a copy of the state that `epoch` made, at `offset`.
+    #[must_use]
+    pub const fn new(epoch: u32, offset: u64) -> Self {
+        Self((epoch as u64) << 32 | offset / farhold_fabric::object::ALIGN)
+    }
+
+    /// No older copy?
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 as u32 == 0
+    }
+
+    /// The epoch of the copied state.
+    #[must_use]
+    pub const fn epoch(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Where the copy lies.
+    #[must_use]
+    pub const fn offset(self) -> u64 {
+        (self.0 as u32) as u64 * farhold_fabric::object::ALIGN
+    }
+}
+
 /// One object in mapped memory: a header inside the region's bounds.
 ///
 /// A stale name is no danger: the reference's incarnation is checked where it matters, and lengths against the region.
@@ -70,6 +106,13 @@ impl<'m> Object<'m> {
         self.offset
     }
 
+    /// The region it lies in.
+    #[must_use]
+    #[inline(always)]
+    pub fn memory(&self) -> &'m RegionMemory {
+        self.memory
+    }
+
     /// The lock word: 0, or the owner.
     #[must_use]
     #[inline(always)]
@@ -91,17 +134,17 @@ impl<'m> Object<'m> {
         Meta(self.load(Word::Meta, Acquire))
     }
 
-    /// The offset of an older copy, 0 if there is none.
+    /// Where an older copy lies.
     #[must_use]
     #[inline(always)]
-    pub fn prev(&self) -> u64 {
-        self.load(Word::Prev, Acquire) * farhold_fabric::object::ALIGN
+    pub fn prev(&self) -> Link {
+        Link(self.load(Word::Prev, Acquire))
     }
 
     /// Sets the older copy. The caller holds the lock, or is the only one who knows the object.
     #[inline(always)]
-    pub fn set_prev(&self, offset: u64) {
-        self.store(Word::Prev, offset / farhold_fabric::object::ALIGN, Release);
+    pub fn set_prev(&self, link: Link) {
+        self.store(Word::Prev, link.0, Release);
     }
 
     /// One whole state of the row into `into[..payload_len]`. Does not wait: a locked row is read as it is (the lock word
@@ -159,11 +202,14 @@ impl<'m> Object<'m> {
     /// with [`Version::ABSENT`]). The caller holds the lock.
     #[inline(always)]
     pub fn restamp(&self, version: Version) {
+        restamp(self, version);
         let meta = Meta(self.load(Word::Meta, Relaxed));
         if meta.state() == RESERVED && !version.is_absent() {
-            return self.write_part(0, &[], version);
+            // After the version: a row that is there but still called reserved does no harm, the other way round it would
+            // pass for a deleted one. So there is no moment at which a crash could damage it.
+            let row = Meta::new(meta.incarnation(), Meta::ROW, meta.key_len(), meta.payload_len());
+            self.store(Word::Meta, row.0, Release);
         }
-        restamp(self, version);
     }
 
     /// Frees the lock of an owner who is dead.

@@ -3,7 +3,7 @@
 use super::TableSlab;
 use crate::error::StoreError;
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
-use crate::object::{Object, ObjectRef, write};
+use crate::object::{Link, Object, ObjectRef, write};
 use crate::snapshot::Garbage;
 use crate::store::Store;
 use farhold_fabric::object::ALIGN;
@@ -203,5 +203,5 @@ fn retire(object: Object<'_>) {
     debug_assert_ne!(meta.state(), Meta::FREE, "freed twice: {meta:?} at {:#x}", object.offset());
     let incarnation = (meta.incarnation() + 1) & ObjectRef::INCARNATION_BITS;
     let version = Version(object.version().number() + Version::ONE).with(Version::ABSENT);
-    write(&object, Meta::new(incarnation, Meta::FREE, 0, 0), version, |object| object.set_prev(0));
+    write(&object, Meta::new(incarnation, Meta::FREE, 0, 0), version, |object| object.set_prev(Link::NONE));
 }

@@ -17,7 +17,8 @@ pub(crate) use pages::{ENTRY_BYTES, Pages};
 pub use pages::{PageKind, PageTable, Run};
 
 use crate::error::TableId;
-use crate::object::size_class::{COUNT, SizeClass};
+use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
+use farhold_fabric::object::ALIGN;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -63,8 +64,7 @@ impl TableSlab {
     }
 
     /// Takes runs out whose slots all lie in the shared free list.
-    pub fn take_empty_runs(&self) -> Vec<Run> {
-        let mut free = self.free();
+    pub fn take_empty_runs(&self, free: &mut [Vec<u32>; COUNT]) -> Vec<Run> {
         let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
         let mut empty = Vec::new();
         for class in (0..COUNT as u8).map(SizeClass) {
@@ -74,13 +74,13 @@ impl TableSlab {
             }
             slots.sort_unstable();
             runs.retain(|run| {
-                let within = |unit: &u32| u64::from(*unit) * farhold_fabric::object::ALIGN;
-                let end = run.offset() + u64::from(run.pages) * crate::object::size_class::PAGE_BYTES;
+                let offset = |unit: &u32| u64::from(*unit) * ALIGN;
+                let end = run.offset() + u64::from(run.pages) * PAGE_BYTES;
                 if run.class != class {
                     return true;
                 }
-                let first = slots.partition_point(|unit| within(unit) < run.offset());
-                let last = slots.partition_point(|unit| within(unit) < end);
+                let first = slots.partition_point(|unit| offset(unit) < run.offset());
+                let last = slots.partition_point(|unit| offset(unit) < end);
                 let whole = last - first == class.slots() as usize;
                 if whole {
                     slots.drain(first..last);

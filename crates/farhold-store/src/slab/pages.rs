@@ -17,7 +17,7 @@ use crate::superblock::{Superblock, page_table_pages};
 use farhold_fabric::{Meta, RegionMemory, Version};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of an entry of the page table.
@@ -120,7 +120,7 @@ impl<'m> PageTable<'m> {
     /// # Errors
     /// [`StoreError::Corrupt`] if the entry cannot be.
     pub fn run_at(&self, page: u32) -> Result<Option<Run>, StoreError> {
-        let word = self.word(page, 0).load(Acquire);
+        let word = self.word(page, 0).load(SeqCst);
         if word & 0xff == 0 || word & HEAD == 0 {
             return Ok(None);
         }
@@ -237,9 +237,7 @@ impl Pages {
         if run.kind == PageKind::Slots {
             self.raise_floors(run);
         }
-        for page in run.page..run.page + run.pages {
-            self.table().word(page, 0).store(0, Release);
-        }
+        self.leave(run);
         self.lock().put(run.page, run.pages);
     }
 
@@ -257,9 +255,17 @@ impl Pages {
         })
     }
 
-    fn enter(&self, run: &Run) {
+    /// Enters a run in the page table.
+    pub fn enter(&self, run: &Run) {
         for page in (run.page..run.page + run.pages).rev() {
-            self.table().word(page, 0).store(run.word(page == run.page), Release);
+            self.table().word(page, 0).store(run.word(page == run.page), SeqCst);
+        }
+    }
+
+    /// Takes a run out of the page table.
+    pub fn leave(&self, run: &Run) {
+        for page in run.page..run.page + run.pages {
+            self.table().word(page, 0).store(0, SeqCst);
         }
     }
 

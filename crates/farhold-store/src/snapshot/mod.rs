@@ -1,5 +1,31 @@
-//! Snapshots: old copies of rows for those who read at an epoch, and what becomes of them.
+//! Reading at an epoch while others write.
+//!
+//! Taking a snapshot announces it and raises the epoch from S to S + 1; the snapshot is the state made by all commits of
+//! epochs up to S. A writer reads the epoch *while it holds all its locks*. So:
+//!
+//! - A row that the reader meets unlocked has no writer under way that could still commit at S or before: one that locks
+//!   it later reads S + 1 at least. A locked row is waited for (the caller decides how: [`Blocked`]).
+//! - A row whose version is newer than S was overwritten by a writer that found the snapshot open, and saved the state
+//!   before it first ([`TableStore::save_undo`]). The reader follows the links:
+//!
+//! ```text
+//!   row: version epoch 9, prev ──▶ undo: state of epoch 7, prev ──▶ undo: state of epoch 4, prev = 0
+//!                                        ▲ S = 8 reads this               ▲ S = 4..6;  S < 4: the row was not there
+//! ```
+//!
+//! - A deleted row stays, `ABSENT` at the epoch of the delete, with its undo, until no snapshot is older than that. A row
+//!   that moved is a deleted one and a new one, each judged for itself.
+//! - Undo copies, and slots of deleted rows, are freed when no open snapshot is below the epoch that ended them
+//!   (`garbage.rs`). A chain is cut only behind what any open snapshot may read.
 
 mod garbage;
+mod open;
+mod read;
+mod undo;
 
 pub(crate) use garbage::Garbage;
+pub use open::Snapshot;
+pub use read::{Blocked, RowAt, RunScan, read_at};
+
+#[allow(unused_imports, reason = "named in the text above")]
+use crate::table::TableStore;

@@ -13,9 +13,13 @@
 //! Stamps: what a transaction did *not* find (or scanned) is covered by the stamps of the leaves or the bucket it looked
 //! at, to be [validated](TableStore::validate) at commit. Its own inserts move stamps; [`Moved`] says from what to what.
 
+mod rebuild;
 mod reserve;
+mod statistics;
 
+pub use rebuild::{Damaged, Rebuilt};
 pub use reserve::Reserve;
+pub use statistics::Statistics;
 
 use crate::error::{StoreError, TableId};
 use crate::object::{ObjectRef, RESERVED};
@@ -300,23 +304,17 @@ impl TableStore {
         self.forget.store(true, Ordering::Relaxed);
     }
 
-    /// Frees a row's slot now or when no snapshot needs it any more.
-    fn free_slot(&self, reference: ObjectRef, epoch: u32, alloc: &mut AllocCache) {
-        alloc.give_after(&self.slab, reference.offset(), epoch);
-    }
-
     /// Is an object that an index names really there for others?
     fn occupant(&self, reference: ObjectRef) -> Occupant {
         let object = self.store.object(reference);
         let (version, meta) = (object.version(), object.meta());
-        if meta.incarnation() != reference.incarnation() || !matches!(meta.state(), Meta::ROW | RESERVED) {
-            Occupant::Gone
-        } else if meta.state() == RESERVED {
-            Occupant::Reserved
-        } else if version.is_absent() {
-            Occupant::Gone
-        } else {
-            Occupant::Live
+        if meta.incarnation() != reference.incarnation() {
+            return Occupant::Gone;
+        }
+        match (meta.state(), version.is_absent()) {
+            (Meta::ROW | RESERVED, false) => Occupant::Live,
+            (RESERVED, true) => Occupant::Reserved,
+            _ => Occupant::Gone,
         }
     }
 }

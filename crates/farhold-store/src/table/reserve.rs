@@ -36,6 +36,9 @@ impl TableStore {
     /// replaced when the commit calls [`Self::publish`]. An entry of a row whose delete has committed is taken over.
     /// `moved` hears, in order, what this did to the stamps of leaves and buckets, also when the key turns out taken.
     ///
+    /// Reserve before reading the epoch of the commit: the slot may have been freed by a commit of this very moment, and
+    /// the row's version, which must be above the slot's last, would be of a later epoch than its commit.
+    ///
     /// # Errors
     /// [`StoreError::OutOfMemory`], [`StoreError::TooLarge`], [`StoreError::KeyTooLong`], [`StoreError::Row`].
     ///
@@ -173,7 +176,13 @@ impl TableStore {
     /// another row since) and frees its slot, at once or when no snapshot needs it.
     pub fn remove(&self, reference: ObjectRef, epoch: u32, alloc: &mut AllocCache) {
         self.unlink(reference, alloc);
-        self.free_slot(reference, epoch, alloc);
+        if self.store.object(reference).prev().is_none() {
+            // No older state was saved: the row was made in the epoch of its delete, or nobody had a snapshot then and
+            // later ones are not older than the delete. So rows that come and go under one long snapshot cost nothing.
+            alloc.give(self.slab(), reference.offset());
+        } else {
+            alloc.give_after(self.slab(), reference.offset(), epoch);
+        }
     }
 
     fn unlink(&self, reference: ObjectRef, alloc: &mut AllocCache) {

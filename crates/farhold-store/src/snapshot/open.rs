@@ -1,0 +1,43 @@
+//! Taking a snapshot of one node, and giving it back.
+
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::superblock::SlotId;
+use std::sync::Arc;
+
+/// An open snapshot of one node whose epoch is its own (node 0, or a database of one node). Closed on drop.
+///
+/// Over several nodes the same steps are taken on each: [announce](crate::Superblock::announce) everywhere, then
+/// [raise the epoch](crate::Superblock::advance_epoch) of node 0, then [confirm](crate::Superblock::confirm) everywhere.
+#[derive(Debug)]
+pub struct Snapshot {
+    store: Arc<Store>,
+    slot: SlotId,
+    epoch: u32,
+}
+
+impl Snapshot {
+    /// Takes one.
+    ///
+    /// # Errors
+    /// [`StoreError::TooManySnapshots`].
+    pub fn open(store: &Arc<Store>) -> Result<Self, StoreError> {
+        let superblock = store.superblock();
+        let slot = superblock.announce()?;
+        let epoch = superblock.advance_epoch();
+        superblock.confirm(slot, epoch);
+        Ok(Self { store: store.clone(), slot, epoch })
+    }
+
+    /// What it sees: all commits of this epoch and before.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.store.superblock().release(self.slot);
+    }
+}

@@ -1,0 +1,149 @@
+//! The reader's side: one row, or the rows of a run of pages, as they were at an epoch. Works on the region of any node
+//! that is mapped here.
+
+use crate::error::StoreError;
+use crate::object::{Link, Object, ObjectRef, RESERVED, ReadError};
+use crate::slab::Run;
+use farhold_fabric::{Meta, RegionMemory};
+
+/// Somebody is about to change the row, maybe still in the snapshot's epoch: ask again in a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// The row.
+    pub offset: u64,
+    /// Its lock word, 0 if a writer was seen at work without it (it is done any moment).
+    pub lock: u64,
+}
+
+/// A row of a snapshot; its payload is in the caller's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowAt {
+    /// The row's object (which may hold a newer state by now).
+    pub reference: ObjectRef,
+    /// Bytes of the key, at the start.
+    pub key_len: usize,
+    /// Bytes of key and value.
+    pub payload_len: usize,
+}
+
+/// How often a row is read again because a writer came between, before the caller is asked to do something else.
+const TRIES: usize = 16;
+
+/// The state that the object had at `epoch`, into `into` (which grows as needed); `None` if it was no row then.
+///
+/// `epoch` is that of a snapshot that was open when the call began and stays open.
+///
+/// # Errors
+/// `Ok(Err(Blocked))` if the row is locked; [`StoreError::Corrupt`] if a link leads astray.
+#[inline]
+pub fn read_at(
+    object: Object<'_>,
+    epoch: u32,
+    into: &mut Vec<u8>,
+) -> Result<Result<Option<RowAt>, Blocked>, StoreError> {
+    for _ in 0..TRIES {
+        // The lock first: free now means that whoever takes it later commits after `epoch`.
+        let lock = object.lock_word();
+        if lock != 0 {
+            return Ok(Err(Blocked { offset: object.offset(), lock }));
+        }
+        let (version, meta) = (object.version(), object.meta());
+        if !matches!(meta.state(), Meta::ROW | RESERVED) {
+            // A slot that becomes a row from here on does so after `epoch`.
+            return Ok(Ok(None));
+        }
+        if version.is_writing() {
+            continue;
+        }
+        let reference = ObjectRef::new(object.offset(), meta.incarnation());
+        if version.epoch() > epoch {
+            let link = object.prev();
+            // Still that version, so the link is of that use of the slot.
+            if object.version() == version {
+                return Ok(Ok(read_undo(object, reference, link, epoch, into)?));
+            }
+            continue;
+        }
+        if version.is_absent() {
+            return Ok(Ok(None));
+        }
+        match object.read(meta.incarnation(), into) {
+            Ok(read) if read.version == version => {
+                let (key_len, payload_len) = (read.key_len(), read.payload_len());
+                return Ok(Ok(Some(RowAt { reference, key_len, payload_len })));
+            }
+            Ok(_) | Err(ReadError::Torn | ReadError::Stale) => {}
+            Err(ReadError::TooShort { payload_len }) => into.resize(payload_len, 0),
+        }
+    }
+    Ok(Err(Blocked { offset: object.offset(), lock: 0 }))
+}
+
+/// Follows the links to the state of `epoch`. Everything on the way is held for this snapshot, so nothing changes.
+#[cold]
+fn read_undo(
+    object: Object<'_>,
+    reference: ObjectRef,
+    mut link: Link,
+    epoch: u32,
+    into: &mut Vec<u8>,
+) -> Result<Option<RowAt>, StoreError> {
+    while !link.is_none() {
+        let corrupt = StoreError::Corrupt { offset: link.offset(), reason: "a row's older copy is not there" };
+        let Some(undo) = Object::try_at(object.memory(), link.offset()) else { return Err(corrupt) };
+        let meta = undo.meta();
+        if meta.state() != Meta::UNDO {
+            return Err(corrupt);
+        }
+        if link.epoch() > epoch {
+            link = undo.prev();
+            continue;
+        }
+        if into.len() < meta.payload_len() {
+            into.resize(meta.payload_len(), 0);
+        }
+        let read = undo.read(meta.incarnation(), into).map_err(|_| corrupt)?;
+        return Ok(Some(RowAt { reference, key_len: read.key_len(), payload_len: read.payload_len() }));
+    }
+    Ok(None)
+}
+
+/// A scan of the rows of one run of pages at an epoch; goes on where it was blocked.
+#[derive(Debug)]
+pub struct RunScan<'m> {
+    memory: &'m RegionMemory,
+    run: Run,
+    slot: u32,
+    epoch: u32,
+}
+
+impl<'m> RunScan<'m> {
+    /// Of a run that [`TableStore::pages`](crate::TableStore::pages) or [`PageTable::runs_of`](crate::slab::PageTable)
+    /// named after the snapshot was taken.
+    #[must_use]
+    pub fn new(memory: &'m RegionMemory, run: Run, epoch: u32) -> Self {
+        Self { memory, run, slot: 0, epoch }
+    }
+
+    /// Shows the rows (object, key, value) until the end of the run, or a locked row. Rows come in no order; each once.
+    ///
+    /// # Errors
+    /// `Ok(Err(Blocked))` at a locked row: let others work and call again. [`StoreError::Corrupt`].
+    pub fn go_on(
+        &mut self,
+        room: &mut Vec<u8>,
+        visit: &mut dyn FnMut(ObjectRef, &[u8], &[u8]),
+    ) -> Result<Result<(), Blocked>, StoreError> {
+        let (start, step) = (self.run.offset(), self.run.class.slot_bytes() as u64);
+        while self.slot < self.run.class.slots() {
+            let object = Object::at(self.memory, start + u64::from(self.slot) * step);
+            match read_at(object, self.epoch, room)? {
+                Err(blocked) => return Ok(Err(blocked)),
+                Ok(Some(row)) => visit(row.reference, &room[..row.key_len], &room[row.key_len..row.payload_len]),
+                Ok(None) => {}
+            }
+            self.slot += 1;
+        }
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,139 @@
+//! A table found in the region after a restart: what its slots say, and the indexes made anew from them.
+//!
+//! | found                              | becomes                                         |
+//! |------------------------------------|-------------------------------------------------|
+//! | live row                           | indexed; a dead owner's lock on it is released  |
+//! | reserved, deleted, older copy      | free                                            |
+//! | row with `WRITING`                 | reported, left as it is, in no index            |
+//! | free slot with `WRITING`           | free                                            |
+
+use super::{TableDef, TableStore};
+use crate::error::StoreError;
+use crate::object::size_class::COUNT;
+use crate::object::{Link, Object, ObjectRef, Owner, RESERVED, Word, Words, write};
+use crate::store::Store;
+use farhold_btree::{Insert, OrderedIndex};
+use farhold_fabric::object::ALIGN;
+use farhold_fabric::{Meta, Version};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// A row whose writer died in the middle: its bytes are partly old and partly new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    /// The object.
+    pub reference: ObjectRef,
+    /// Who was writing.
+    pub owner: Option<Owner>,
+    /// The key, which writers do not change.
+    pub key: Vec<u8>,
+}
+
+/// What an attach found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// Rows in the indexes.
+    pub rows: u64,
+    /// Slots of reservations, deleted rows and older copies, freed.
+    pub freed: u64,
+    /// Locks of dead owners, released. After a crash these rows may be of transactions that were half committed.
+    pub locks_released: u64,
+    /// Rows that are lost without another copy.
+    pub damaged: Vec<Damaged>,
+    /// The latest epoch of a version; the epoch must not be below it ([`raise_epoch`](crate::Superblock::raise_epoch)).
+    pub epoch_max: u32,
+}
+
+impl TableStore {
+    /// Opens a table whose rows are in the region, after [`Store::attach`].
+    ///
+    /// # Errors
+    /// [`StoreError::Duplicate`] if two rows claim one key of a unique index, [`StoreError::Row`] if a row's bytes are no
+    /// row of this table; the rows stay as they are then. Those of [`Self::create`].
+    pub fn attach(store: &Arc<Store>, def: TableDef) -> Result<(Self, Rebuilt), StoreError> {
+        let slab = store.open_slab(def.id, true)?;
+        let this = Self::open(store, def, slab)?;
+        let rebuilt = this.rebuild()?;
+        Ok((this, rebuilt))
+    }
+
+    fn rebuild(&self) -> Result<Rebuilt, StoreError> {
+        let mut found = Rebuilt::default();
+        let (mut payload, mut index_key) = (Vec::new(), Vec::new());
+        let mut free: [Vec<u32>; COUNT] = [const { Vec::new() }; COUNT];
+        for run in self.pages() {
+            let free = &mut free[run.class.0 as usize];
+            for offset in run.slots().collect::<Vec<_>>().into_iter().rev() {
+                let object = Object::at(self.store.memory(), offset);
+                let (version, meta) = (object.version(), object.meta());
+                found.epoch_max = found.epoch_max.max(version.epoch());
+                let reference = ObjectRef::new(offset, meta.incarnation());
+                let too_long =
+                    meta.payload_len() > run.class.payload_bytes_max() || meta.key_len() > meta.payload_len();
+                if meta.state() != Meta::FREE && too_long {
+                    return Err(StoreError::Corrupt { offset, reason: "a row is longer than its slot" });
+                }
+                let live = matches!(meta.state(), Meta::ROW | RESERVED) && !version.is_absent();
+                if live && version.is_writing() {
+                    let mut key = vec![0; meta.key_len()];
+                    object.copy_out(&mut key);
+                    let owner = Owner::from_word(object.lock_word());
+                    found.damaged.push(Damaged { reference, owner, key });
+                    continue;
+                }
+                if object.lock_word() != 0 {
+                    object.unlock();
+                    found.locks_released += 1;
+                }
+                if live {
+                    object.store(Word::Prev, 0, Relaxed);
+                    payload.resize(meta.payload_len(), 0);
+                    object.copy_out(&mut payload);
+                    let (key, value) = payload.split_at(meta.key_len());
+                    self.enter_found(key, value, reference, &mut index_key)?;
+                    found.rows += 1;
+                    continue;
+                }
+                if meta.state() != Meta::FREE || version.is_writing() {
+                    found.freed += u64::from(meta.state() != Meta::FREE);
+                    clear(object, meta, version);
+                }
+                free.push((offset / ALIGN) as u32);
+            }
+        }
+        for (shared, mut found) in self.slab.free().iter_mut().zip(free) {
+            shared.append(&mut found);
+        }
+        Ok(found)
+    }
+
+    fn enter_found(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        reference: ObjectRef,
+        index_key: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let enter = |number: u16, index: &OrderedIndex, key: &[u8]| match index.insert(key, reference.to_bits()) {
+            Insert::Inserted { .. } => Ok(()),
+            Insert::Exists { value, .. } => {
+                let first = ObjectRef::from_bits(value);
+                Err(StoreError::Duplicate { index: number.into(), first, second: reference })
+            }
+        };
+        enter(0, &self.primary, key)?;
+        for (number, secondary) in self.secondaries() {
+            secondary.def.keys.make(key, value, index_key).map_err(StoreError::Row)?;
+            enter(number, &secondary.index, index_key)?;
+        }
+        Ok(())
+    }
+}
+
+/// Frees a slot that nobody can know any more.
+fn clear(object: Object<'_>, meta: Meta, version: Version) {
+    let incarnation = (meta.incarnation() + 1) & ObjectRef::INCARNATION_BITS;
+    let next = Version(version.number() + Version::ONE).with(Version::ABSENT);
+    object.store(Word::Version, version.without(Version::WRITING).0, Release);
+    write(&object, Meta::new(incarnation, Meta::FREE, 0, 0), next, |object| object.set_prev(Link::NONE));
+}

@@ -1,0 +1,82 @@
+//! How much a table holds, and what it costs.
+
+use super::TableStore;
+use crate::object::size_class::PAGE_BYTES;
+use crate::object::{Object, RESERVED};
+use farhold_fabric::Meta;
+
+/// Counted by a walk over the pages, so it costs the hot paths nothing; exact while nobody writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Live rows.
+    pub rows: u64,
+    /// Bytes of their keys.
+    pub key_bytes: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+    /// Bytes of their slots: headers and the rest of the size class included.
+    pub slot_bytes: u64,
+    /// Old copies and deleted rows that snapshots hold, and reservations.
+    pub held_slots: u64,
+    /// Bytes of the pages, free slots included.
+    pub page_bytes: u64,
+    /// Bytes of the ordered indexes.
+    pub ordered_bytes: u64,
+    /// Bytes of the hash index.
+    pub hash_bytes: u64,
+}
+
+impl Statistics {
+    /// Bytes of memory for each byte of keys and values; 0 without rows.
+    #[must_use]
+    pub fn overhead(&self) -> f64 {
+        let payload = self.key_bytes + self.value_bytes;
+        if payload == 0 {
+            0.0
+        } else {
+            (self.page_bytes + self.ordered_bytes + self.hash_bytes) as f64 / payload as f64
+        }
+    }
+
+    /// The sum of two tables.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            rows: self.rows + other.rows,
+            key_bytes: self.key_bytes + other.key_bytes,
+            value_bytes: self.value_bytes + other.value_bytes,
+            slot_bytes: self.slot_bytes + other.slot_bytes,
+            held_slots: self.held_slots + other.held_slots,
+            page_bytes: self.page_bytes + other.page_bytes,
+            ordered_bytes: self.ordered_bytes + other.ordered_bytes,
+            hash_bytes: self.hash_bytes + other.hash_bytes,
+        }
+    }
+}
+
+impl TableStore {
+    /// Counts.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let mut found = Statistics { page_bytes: self.slab().run_count_pages() * PAGE_BYTES, ..Statistics::default() };
+        for run in self.pages() {
+            for offset in run.slots() {
+                let object = Object::at(self.store().memory(), offset);
+                let meta = object.meta();
+                match meta.state() {
+                    Meta::FREE => {}
+                    Meta::ROW | RESERVED if !object.version().is_absent() => {
+                        found.rows += 1;
+                        found.key_bytes += meta.key_len() as u64;
+                        found.value_bytes += (meta.payload_len() - meta.key_len()) as u64;
+                        found.slot_bytes += run.class.slot_bytes() as u64;
+                    }
+                    _ => found.held_slots += 1,
+                }
+            }
+        }
+        found.ordered_bytes = self.primary().memory_bytes() as u64
+            + self.secondaries().map(|(_, secondary)| secondary.index.memory_bytes() as u64).sum::<u64>();
+        found
+    }
+}

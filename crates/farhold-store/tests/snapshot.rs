@@ -1,0 +1,221 @@
+//! Writers move money between rows, and rows between slots; every snapshot must see the whole sum and every row once.
+
+mod common;
+
+use common::{fresh, insert, value_of};
+use farhold_store::snapshot::RunScan;
+use farhold_store::{AllocCache, ObjectRef, Owner, Reserve, Snapshot, TableStore, Version};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const ROWS: u64 = 100;
+const EACH: u64 = 1000;
+
+/// A balance, and so much filling that a row's slot may differ from time to time.
+fn row(balance: u64, length: usize) -> Vec<u8> {
+    let mut value = balance.to_le_bytes().to_vec();
+    value.resize(length.max(8), balance as u8);
+    value
+}
+
+fn balance(value: &[u8]) -> u64 {
+    assert!(value[8..].iter().all(|byte| *byte == value[0]), "one state, not a mixture");
+    u64::from_le_bytes(value[..8].try_into().expect("8 bytes"))
+}
+
+/// Set by a writer that fails, so that nobody waits for its locks.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+struct Alarm;
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        FAILED.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+    }
+}
+
+fn scan(table: &TableStore, snapshot: &Snapshot) -> BTreeMap<u64, u64> {
+    let (mut room, mut rows) = (Vec::new(), BTreeMap::new());
+    for run in table.pages() {
+        let mut scan = RunScan::new(table.store().memory(), run, snapshot.epoch());
+        let mut visit = |_: ObjectRef, key: &[u8], value: &[u8]| {
+            let key = u64::from_be_bytes(key.try_into().expect("8 bytes"));
+            assert_eq!(rows.insert(key, balance(value)), None, "row {key} twice");
+        };
+        while scan.go_on(&mut room, &mut visit).expect("a sound store").is_err() {
+            assert!(!FAILED.load(Ordering::Relaxed), "a writer failed");
+            std::thread::yield_now();
+        }
+    }
+    rows
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Takes from one row and gives to another; now and then the second row moves to another slot.
+fn transfer(table: &TableStore, alloc: &mut AllocCache, rng: &mut Rng, me: Owner) -> bool {
+    let store = table.store().clone();
+    let keys = [rng.below(ROWS), rng.below(ROWS)];
+    let found = keys.map(|key| table.lookup(&key.to_be_bytes()).found());
+    let [Some(from), Some(to)] = found else { return false };
+    if from == to {
+        return false;
+    }
+    // A move begins with a reservation, before the epoch is read (see `TableStore::reserve`).
+    let room = row(0, 8 + rng.below(200) as usize);
+    let mine = |reference| reference == to;
+    let target = match rng.below(4) {
+        0 => match table.reserve(&keys[1].to_be_bytes(), &room, alloc, &mine, &mut |_| ()).expect("room") {
+            Reserve::Reserved { reference, replaces: true } => Some(reference),
+            Reserve::Reserved { reference, .. } => {
+                table.cancel(reference, alloc); // The row has moved since.
+                return false;
+            }
+            Reserve::Exists { .. } => return false,
+        },
+        _ => None,
+    };
+    let mut order: Vec<_> = [from, to].into_iter().chain(target).collect();
+    order.sort_unstable();
+    let mut versions = BTreeMap::new();
+    for reference in &order {
+        match store.object(*reference).lock(reference.incarnation(), me) {
+            Ok(version) if !version.is_absent() || Some(*reference) == target => versions.insert(*reference, version),
+            other => {
+                if other.is_ok() {
+                    store.object(*reference).unlock();
+                }
+                versions.keys().for_each(|held| store.object(*held).unlock());
+                target.inspect(|target| table.cancel(*target, alloc));
+                return false;
+            }
+        };
+    }
+    let epoch = store.superblock().epoch();
+    for reference in &order {
+        table.save_undo(*reference, epoch, alloc).expect("room");
+    }
+    let values = [from, to].map(|reference| value_of(table, reference).expect("locked, so it is there"));
+    let amount = rng.below(balance(&values[0]) + 1).min(10);
+    let length = values[0].len();
+    store.object(from).write(&row(balance(&values[0]) - amount, length), versions[&from].next(epoch));
+    let new_to = balance(&values[1]) + amount;
+    if let Some(target) = target {
+        table.publish(target, alloc);
+        store.object(target).write(&row(new_to, room.len()), versions[&target].next(epoch));
+        store.object(to).restamp(versions[&to].next(epoch).with(Version::ABSENT));
+    } else {
+        store.object(to).write(&row(new_to, values[1].len()), versions[&to].next(epoch));
+    }
+    order.iter().for_each(|reference| store.object(*reference).unlock());
+    if target.is_some() {
+        table.remove(to, epoch, alloc);
+    }
+    true
+}
+
+#[test]
+fn snapshots_see_one_state_while_writers_move_money_and_rows() {
+    let (table, mut alloc) = fresh(vec![]);
+    for key in 0..ROWS {
+        insert(&table, &mut alloc, key, &row(EACH, 40));
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for worker in 1..=3 {
+            let (table, stop) = (&table, &stop);
+            scope.spawn(move || {
+                let _alarm = Alarm;
+                let mut alloc = table.store().alloc_cache();
+                let mut rng = Rng(u64::from(worker));
+                let me = Owner::new(1, table.store().node(), worker, 1);
+                let mut done = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    done += u64::from(transfer(table, &mut alloc, &mut rng, me));
+                    if done.is_multiple_of(64) {
+                        alloc.collect();
+                    }
+                }
+            });
+        }
+        let mut scans = Vec::new();
+        for reader in 0..2 {
+            let table = &table;
+            scans.push(scope.spawn(move || {
+                for turn in 0..150 {
+                    let snapshot = Snapshot::open(table.store()).expect("a slot");
+                    let first = scan(table, &snapshot);
+                    assert_eq!(first.len() as u64, ROWS, "reader {reader}, turn {turn}");
+                    assert_eq!(first.values().sum::<u64>(), ROWS * EACH, "reader {reader}, turn {turn}");
+                    if turn % 10 == 0 {
+                        // An old snapshot still sees what it saw, under newer ones.
+                        let _newer = Snapshot::open(table.store()).expect("a slot");
+                        assert_eq!(scan(table, &snapshot), first);
+                    }
+                }
+            }));
+        }
+        for reader in scans {
+            let result = reader.join();
+            stop.store(true, Ordering::Relaxed);
+            result.expect("a consistent snapshot");
+        }
+    });
+    alloc.collect();
+    let statistics = table.statistics();
+    assert_eq!((statistics.rows, statistics.held_slots), (ROWS, 0), "nothing is held when no snapshot is open");
+}
+
+#[test]
+fn without_the_undo_copy_the_check_above_fails() {
+    let (table, mut alloc) = fresh(vec![]);
+    let reference = insert(&table, &mut alloc, 1, &row(1, 8));
+    for saved in [true, false] {
+        let snapshot = Snapshot::open(table.store()).expect("a slot");
+        let before = scan(&table, &snapshot);
+        let object = table.store().object(reference);
+        let version = object.lock(reference.incarnation(), common::ME).expect("free");
+        let epoch = table.store().superblock().epoch();
+        if saved {
+            table.save_undo(reference, epoch, &mut alloc).expect("room");
+        }
+        object.write(&row(2, 8), version.next(epoch));
+        object.unlock();
+        assert_eq!(scan(&table, &snapshot) == before, saved);
+    }
+}
+
+#[test]
+fn deleted_rows_stay_for_those_who_may_see_them() {
+    let (table, mut alloc) = fresh(vec![]);
+    let reference = insert(&table, &mut alloc, 1, &row(5, 8));
+    let old = Snapshot::open(table.store()).expect("a slot");
+    let epoch = table.store().superblock().epoch();
+    let object = table.store().object(reference);
+    let version = object.lock(reference.incarnation(), common::ME).expect("free");
+    let mut room = Vec::new();
+    let mut held = RunScan::new(table.store().memory(), table.pages()[0], old.epoch());
+    let blocked = held.go_on(&mut room, &mut |_, _, _| ()).expect("sound").expect_err("the row is locked");
+    assert_eq!((blocked.offset, blocked.lock), (reference.offset(), common::ME.word()));
+    table.save_undo(reference, epoch, &mut alloc).expect("room");
+    object.restamp(version.next(epoch).with(Version::ABSENT));
+    object.unlock();
+    table.remove(reference, epoch, &mut alloc);
+    let new = Snapshot::open(table.store()).expect("a slot");
+    let inserted = insert(&table, &mut alloc, 1, &row(6, 8));
+    assert_ne!(inserted.offset(), reference.offset(), "the old slot is still needed");
+    assert_eq!(scan(&table, &old), BTreeMap::from([(1, 5)]));
+    assert_eq!(scan(&table, &new), BTreeMap::new());
+    assert_eq!(alloc.held_back(), 2);
+    drop(old);
+    alloc.collect();
+    assert_eq!(alloc.held_back(), 0, "the newer snapshot does not need them");
+    assert_eq!(scan(&table, &new), BTreeMap::new());
+}
