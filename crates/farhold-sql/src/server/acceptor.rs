@@ -1,0 +1,207 @@
+//! Starting and stopping: the listening sockets, and which front-end thread gets a connection.
+//!
+//! One thread accepts for all and hands each socket to the front end with the fewest connections. Sharing a port between the
+//! threads (`SO_REUSEPORT`) would spare the hand-over, but the kernel spreads by hash: eight clients on four threads then lie as
+//! unevenly as 4-2-2-0, and the fullest thread sets the latency.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::engine::Node;
+use tokio::sync::{mpsc, watch};
+
+use super::auth::random;
+use super::cancel::CancelRegistry;
+use super::config::{ServerConfig, ServerError};
+use super::front_end;
+use crate::engine::Engine;
+
+/// What the threads of a server share.
+pub struct Shared {
+    /// Opens sessions.
+    pub engine: Arc<Engine>,
+    /// As configured.
+    pub config: ServerConfig,
+    /// Who can be cancelled.
+    pub cancel: Arc<CancelRegistry>,
+    /// The connections of all threads.
+    pub connections: AtomicUsize,
+    /// Salts the answers to unknown users.
+    pub secret: [u8; 32],
+}
+
+/// A socket on its way to a front end.
+pub enum Accepted {
+    /// TCP.
+    Tcp(std::net::TcpStream),
+    /// A Unix socket.
+    Unix(std::os::unix::net::UnixStream),
+}
+
+/// A connection's place among those of its thread and of the server; dropping it gives the place back.
+pub struct Place {
+    thread: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
+}
+
+impl Place {
+    /// Whether the server has more connections than it may.
+    pub fn is_above_limit(&self) -> bool {
+        self.shared.connections.load(Ordering::Relaxed) > self.shared.config.limits.connections_max
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.thread.fetch_sub(1, Ordering::Relaxed);
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A server for PostgreSQL clients.
+#[derive(Debug)]
+pub struct Server;
+
+/// A running server. Dropping it shuts the server down and waits for it.
+pub struct ServerHandle {
+    local_addr: SocketAddr,
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+    unix_socket: Option<PathBuf>,
+}
+
+struct FrontEnd {
+    sockets: mpsc::UnboundedSender<(Accepted, Place)>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Server {
+    /// Listens and serves, on threads of its own, until the handle is told to stop.
+    ///
+    /// # Errors
+    /// The address is taken, or open to others without passwords; a thread cannot be made.
+    pub fn start(engine: Arc<Engine>, node: &Arc<Node>, config: ServerConfig) -> Result<ServerHandle, ServerError> {
+        config.check()?;
+        let listen_error = |error| ServerError::Listen(config.listen.to_string(), error);
+        let tcp = TcpListener::bind(config.listen).map_err(listen_error)?;
+        tcp.set_nonblocking(true).map_err(listen_error)?;
+        let local_addr = tcp.local_addr().map_err(listen_error)?;
+        let unix = config.unix_socket.as_ref().map(|path| listen_unix(path)).transpose()?;
+
+        let shared = Arc::new(Shared {
+            engine,
+            cancel: Arc::new(CancelRegistry::default()),
+            connections: AtomicUsize::new(0),
+            secret: random(),
+            config,
+        });
+        let (stop, stopped) = watch::channel(false);
+        let mut handle =
+            ServerHandle { local_addr, stop, threads: Vec::new(), unix_socket: shared.config.unix_socket.clone() };
+        let mut front_ends = Vec::new();
+        for index in 0..shared.config.front_end_threads.max(1) {
+            let (sockets, incoming) = mpsc::unbounded_channel();
+            handle.threads.push(front_end::start(index, &shared, node, incoming, stopped.clone())?);
+            front_ends.push(FrontEnd { sockets, connections: Arc::new(AtomicUsize::new(0)) });
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime = runtime.map_err(ServerError::Thread)?;
+        let acceptor = std::thread::Builder::new()
+            .name("farhold-accept".to_owned())
+            .spawn(move || runtime.block_on(accept(tcp, unix, &front_ends, &shared, stopped)))
+            .map_err(ServerError::Thread)?;
+        handle.threads.push(acceptor);
+        Ok(handle)
+    }
+}
+
+fn listen_unix(path: &PathBuf) -> Result<UnixListener, ServerError> {
+    let error = |error| ServerError::Listen(path.display().to_string(), error);
+    // A socket that nobody listens on any more is in the way of a restart; one that answers is somebody's.
+    if std::os::unix::net::UnixStream::connect(path).is_err() && path.exists() {
+        std::fs::remove_file(path).map_err(error)?;
+    }
+    let listener = UnixListener::bind(path).map_err(error)?;
+    listener.set_nonblocking(true).map_err(error)?;
+    Ok(listener)
+}
+
+async fn accept(
+    tcp: TcpListener,
+    unix: Option<UnixListener>,
+    front_ends: &[FrontEnd],
+    shared: &Arc<Shared>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    // Out of file descriptors, or a connection gone before it was accepted: wait and go on.
+    const PAUSE: Duration = Duration::from_millis(10);
+    let tcp = tokio::net::TcpListener::from_std(tcp).expect("the listener is non-blocking");
+    let unix = unix.map(|unix| tokio::net::UnixListener::from_std(unix).expect("the listener is non-blocking"));
+    loop {
+        let accepted = tokio::select! {
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+            accepted = tcp.accept() => accepted.and_then(|(socket, _)| {
+                socket.set_nodelay(true)?;
+                socket.into_std().map(Accepted::Tcp)
+            }),
+            accepted = accept_unix(unix.as_ref()) => accepted,
+        };
+        match accepted {
+            Ok(socket) => hand_over(socket, front_ends, shared),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+async fn accept_unix(unix: Option<&tokio::net::UnixListener>) -> std::io::Result<Accepted> {
+    match unix {
+        Some(unix) => unix.accept().await.and_then(|(socket, _)| socket.into_std().map(Accepted::Unix)),
+        None => std::future::pending().await,
+    }
+}
+
+fn hand_over(socket: Accepted, front_ends: &[FrontEnd], shared: &Arc<Shared>) {
+    let fewest = front_ends.iter().min_by_key(|front_end| front_end.connections.load(Ordering::Relaxed));
+    let front_end = fewest.expect("at least one front end");
+    front_end.connections.fetch_add(1, Ordering::Relaxed);
+    shared.connections.fetch_add(1, Ordering::Relaxed);
+    let place = Place { thread: Arc::clone(&front_end.connections), shared: Arc::clone(shared) };
+    // A front end that has stopped drops the socket, which is what the client shall see.
+    let _ = front_end.sockets.send((socket, place));
+}
+
+impl ServerHandle {
+    /// Where the server listens, with the port it has.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Stops: accepts nobody any more, lets running statements finish within the grace period, tells every client (57P01), and
+    /// returns when the last connection is closed.
+    pub fn shutdown(mut self) {
+        self.stop_and_wait();
+    }
+
+    fn stop_and_wait(&mut self) {
+        self.stop.send_replace(true);
+        for thread in self.threads.drain(..) {
+            // A panic of a front end has been printed where it happened.
+            let _ = thread.join();
+        }
+        if let Some(path) = self.unix_socket.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        self.stop_and_wait();
+    }
+}

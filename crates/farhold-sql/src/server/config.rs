@@ -1,0 +1,136 @@
+//! What a server is told at its start, and why it may not start.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Tls, TlsError, Users, UsersError};
+
+/// What a server is told at its start.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// A Unix socket to listen on as well, for clients of this machine.
+    pub unix_socket: Option<PathBuf>,
+    /// Certificate and key, if TLS is offered.
+    pub tls: Option<Tls>,
+    /// Who may connect.
+    pub authentication: Authentication,
+    /// Threads that serve connections. A point statement runs on them, so as many as cores do no harm.
+    pub front_end_threads: usize,
+    /// What one client may use up.
+    pub limits: Limits,
+}
+
+/// Who may connect.
+#[derive(Clone, Debug)]
+pub enum Authentication {
+    /// Everybody, as anybody. Only on loopback.
+    Trust,
+    /// These users, each with a password (SCRAM-SHA-256).
+    Passwords(Users),
+}
+
+/// What one client, and all together, may use up.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections at one time; one more is refused with 53300.
+    pub connections_max: usize,
+    /// Bytes of one message.
+    pub message_bytes_max: usize,
+    /// Prepared statements of one connection, and portals.
+    pub statements_max: usize,
+    /// How long a client may take until its session stands.
+    pub startup_timeout: Duration,
+    /// How long a client may be silent outside of a transaction; `None` = for ever.
+    pub idle_timeout: Option<Duration>,
+    /// How long a shutdown waits for running statements before it cancels them.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 5432)),
+            unix_socket: None,
+            tls: None,
+            authentication: Authentication::Trust,
+            front_end_threads: std::thread::available_parallelism().map_or(4, std::num::NonZero::get),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 1000,
+            message_bytes_max: 256 << 20,
+            statements_max: 10_000,
+            // PostgreSQL's `authentication_timeout`.
+            startup_timeout: Duration::from_secs(60),
+            idle_timeout: None,
+            shutdown_grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why a server does not start.
+#[derive(Debug)]
+pub enum ServerError {
+    /// Everybody could connect from other machines.
+    NoPassword(SocketAddr),
+    /// The address cannot be listened on.
+    Listen(String, std::io::Error),
+    /// A thread or its runtime cannot be made.
+    Thread(std::io::Error),
+    /// A thread gets no access to the node.
+    Worker(String),
+    /// The certificate or key cannot be used.
+    Tls(TlsError),
+    /// The users file cannot be used.
+    Users(UsersError),
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPassword(address) => write!(
+                f,
+                "refusing to listen on {address} without passwords: anybody who reaches that address could read and change \
+                 everything; give a password file, or listen on 127.0.0.1"
+            ),
+            Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            Self::Thread(error) => write!(f, "cannot start a front-end thread: {error}"),
+            Self::Worker(error) => write!(f, "cannot open the node for a front-end thread: {error}"),
+            Self::Tls(error) => error.fmt(f),
+            Self::Users(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+impl From<TlsError> for ServerError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error)
+    }
+}
+
+impl From<UsersError> for ServerError {
+    fn from(error: UsersError) -> Self {
+        Self::Users(error)
+    }
+}
+
+impl ServerConfig {
+    /// Whether it is safe to listen as configured.
+    pub(super) fn check(&self) -> Result<(), ServerError> {
+        match self.authentication {
+            Authentication::Trust if !self.listen.ip().is_loopback() => Err(ServerError::NoPassword(self.listen)),
+            _ => Ok(()),
+        }
+    }
+}

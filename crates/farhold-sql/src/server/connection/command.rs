@@ -1,0 +1,394 @@
+//! Statements that concern the connection alone: cursors and SQL's own prepared statements, whose names are the protocol's.
+//!
+//! ```sql
+//! DECLARE c [NO SCROLL] CURSOR [WITH HOLD] FOR SELECT …;   FETCH [FORWARD] [n | ALL | NEXT] [FROM] c;   MOVE …;   CLOSE c | ALL
+//! PREPARE p [(types)] AS …;   EXECUTE p [(values)];   DEALLOCATE [PREPARE] p | ALL;   DISCARD ALL
+//! ```
+//! Cursors go forward only, as PostgreSQL's do without SCROLL.
+
+use super::statement::skip_comment;
+use crate::error::{SqlError, SqlState};
+
+/// A statement of the connection's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Opens a cursor.
+    Declare {
+        /// Its name.
+        cursor: String,
+        /// It outlives the transaction.
+        holds: bool,
+        /// Its rows are sent in binary.
+        binary: bool,
+        /// Its query.
+        query: String,
+    },
+    /// Reads from a cursor.
+    Fetch {
+        /// Its name.
+        cursor: String,
+        /// How many rows; `None` = all that are left.
+        count: Option<u64>,
+        /// The rows are passed over (`MOVE`).
+        skips: bool,
+    },
+    /// Closes a cursor; `None` = all.
+    Close(Option<String>),
+    /// Makes a prepared statement.
+    Prepare {
+        /// Its name.
+        statement: String,
+        /// The types of its parameters, as written.
+        types: Vec<String>,
+        /// Its text.
+        query: String,
+    },
+    /// Runs a prepared statement.
+    Execute {
+        /// Its name.
+        statement: String,
+        /// The expressions of its parameters.
+        arguments: Vec<String>,
+    },
+    /// Forgets a prepared statement; `None` = all.
+    Deallocate(Option<String>),
+    /// Brings the session back to its start.
+    DiscardAll,
+    /// Nobody listens, so there is nothing to stop.
+    Unlisten,
+}
+
+impl Command {
+    /// Reads `sql` if it is one of these; `None` leaves it to the engine.
+    ///
+    /// # Errors
+    /// 42601, 0A000.
+    pub fn parse(sql: &str) -> Result<Option<Self>, SqlError> {
+        let mut words = Words { rest: sql };
+        // Nearly every statement leaves here.
+        let first = words.peek_keyword();
+        let parse: fn(&mut Words<'_>) -> Result<Self, SqlError> = match first.as_deref() {
+            Some("DECLARE") => declare,
+            Some("FETCH") => |words| fetch(words, false),
+            Some("MOVE") => |words| fetch(words, true),
+            Some("CLOSE") => |words| words.name_or_all().map(Self::Close),
+            Some("PREPARE") => {
+                // PREPARE TRANSACTION is the engine's to refuse.
+                let mut ahead = words;
+                ahead.skip_word();
+                if ahead.accept("TRANSACTION") {
+                    return Ok(None);
+                }
+                prepare
+            }
+            Some("EXECUTE") => execute,
+            Some("DEALLOCATE") => |words| {
+                words.accept("PREPARE");
+                words.name_or_all().map(Self::Deallocate)
+            },
+            Some("DISCARD") => |words| {
+                if words.accept("ALL") { Ok(Self::DiscardAll) } else { Err(SqlError::unsupported("DISCARD of a part")) }
+            },
+            Some("UNLISTEN") => |words| {
+                if !words.accept_symbol('*') {
+                    words.name()?;
+                }
+                Ok(Self::Unlisten)
+            },
+            _ => return Ok(None),
+        };
+        words.skip_word();
+        let command = parse(&mut words)?;
+        words.end()?;
+        Ok(Some(command))
+    }
+}
+
+fn declare(words: &mut Words<'_>) -> Result<Command, SqlError> {
+    let cursor = words.name()?;
+    let mut binary = false;
+    loop {
+        if words.accept("BINARY") {
+            binary = true;
+        } else if words.accept("NO") {
+            words.expect("SCROLL")?;
+        } else if words.accept("SCROLL") {
+            return Err(SqlError::unsupported("a scrollable cursor"));
+        } else if !words.accept("INSENSITIVE") && !words.accept("ASENSITIVE") {
+            break;
+        }
+    }
+    words.expect("CURSOR")?;
+    let holds = words.accept("WITH");
+    if holds || words.accept("WITHOUT") {
+        words.expect("HOLD")?;
+    }
+    words.expect("FOR")?;
+    Ok(Command::Declare { cursor, holds, binary, query: words.take_rest() })
+}
+
+fn fetch(words: &mut Words<'_>, skips: bool) -> Result<Command, SqlError> {
+    let forward_only = || {
+        SqlError::new(SqlState::OBJECT_NOT_IN_STATE, "cursor can only scan forward")
+            .with_hint("Cursors here are declared with NO SCROLL.")
+    };
+    for direction in ["BACKWARD", "PRIOR", "FIRST", "LAST", "ABSOLUTE", "RELATIVE"] {
+        // A cursor may have such a name: then nothing follows.
+        let mut ahead = *words;
+        if ahead.accept(direction) && !ahead.is_at_end() {
+            return Err(forward_only());
+        }
+    }
+    let mut count = Some(1);
+    let mut ahead = *words;
+    if ahead.accept("NEXT") && !ahead.is_at_end() {
+        *words = ahead;
+    } else {
+        let mut ahead = *words;
+        if ahead.accept("FORWARD") && !ahead.is_at_end() {
+            *words = ahead;
+        }
+        let mut ahead = *words;
+        if ahead.accept("ALL") && !ahead.is_at_end() {
+            *words = ahead;
+            count = None;
+        } else if words.accept_symbol('-') {
+            return Err(forward_only());
+        } else if let Some(number) = words.number()? {
+            count = Some(number);
+        }
+    }
+    let _ = words.accept("FROM") || words.accept("IN");
+    Ok(Command::Fetch { cursor: words.name()?, count, skips })
+}
+
+fn prepare(words: &mut Words<'_>) -> Result<Command, SqlError> {
+    let statement = words.name()?;
+    let types = words.list()?;
+    words.expect("AS")?;
+    Ok(Command::Prepare { statement, types, query: words.take_rest() })
+}
+
+fn execute(words: &mut Words<'_>) -> Result<Command, SqlError> {
+    Ok(Command::Execute { statement: words.name()?, arguments: words.list()? })
+}
+
+/// Reads a statement word by word.
+#[derive(Clone, Copy)]
+struct Words<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Words<'a> {
+    fn skip_blanks(&mut self) {
+        loop {
+            self.rest = self.rest.trim_start();
+            match skip_comment(self.rest) {
+                Some(after) => self.rest = after,
+                None => return,
+            }
+        }
+    }
+
+    /// The plain word that comes next.
+    fn peek(&mut self) -> &'a str {
+        self.skip_blanks();
+        let end = self.rest.find(|character: char| !is_word(character)).unwrap_or(self.rest.len());
+        &self.rest[..end]
+    }
+
+    fn peek_keyword(&mut self) -> Option<String> {
+        const LONGEST: usize = 10;
+        let word = self.peek();
+        (!word.is_empty() && word.len() <= LONGEST).then(|| word.to_ascii_uppercase())
+    }
+
+    fn skip_word(&mut self) {
+        let word = self.peek();
+        self.rest = &self.rest[word.len()..];
+    }
+
+    fn accept(&mut self, keyword: &str) -> bool {
+        let found = self.peek().eq_ignore_ascii_case(keyword);
+        if found {
+            self.skip_word();
+        }
+        found
+    }
+
+    fn expect(&mut self, keyword: &str) -> Result<(), SqlError> {
+        if self.accept(keyword) { Ok(()) } else { Err(self.unexpected()) }
+    }
+
+    fn accept_symbol(&mut self, symbol: char) -> bool {
+        self.skip_blanks();
+        match self.rest.strip_prefix(symbol) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// An identifier: folded to lower case, or as it stands between double quotes.
+    fn name(&mut self) -> Result<String, SqlError> {
+        if self.accept_symbol('"') {
+            let mut name = String::new();
+            loop {
+                let (part, rest) = self.rest.split_once('"').ok_or_else(|| SqlError::syntax("unterminated quoted identifier"))?;
+                name.push_str(part);
+                self.rest = rest;
+                match self.rest.strip_prefix('"') {
+                    Some(rest) => {
+                        name.push('"');
+                        self.rest = rest;
+                    }
+                    None => break,
+                }
+            }
+            return if name.is_empty() { Err(SqlError::syntax("zero-length delimited identifier")) } else { Ok(name) };
+        }
+        let word = self.peek();
+        if word.is_empty() || word.starts_with(|first: char| first.is_ascii_digit()) {
+            return Err(self.unexpected());
+        }
+        self.skip_word();
+        Ok(word.to_lowercase())
+    }
+
+    fn name_or_all(&mut self) -> Result<Option<String>, SqlError> {
+        if self.accept("ALL") { Ok(None) } else { self.name().map(Some) }
+    }
+
+    fn number(&mut self) -> Result<Option<u64>, SqlError> {
+        let word = self.peek();
+        if !word.starts_with(|first: char| first.is_ascii_digit()) {
+            return Ok(None);
+        }
+        let number = word.parse().map_err(|_| self.unexpected())?;
+        self.skip_word();
+        Ok(Some(number))
+    }
+
+    /// `( a, b, … )`, cut at the commas of the outermost level; nothing when there is no parenthesis.
+    fn list(&mut self) -> Result<Vec<String>, SqlError> {
+        if !self.accept_symbol('(') {
+            return Ok(Vec::new());
+        }
+        let mut parts = Vec::new();
+        let mut start = 0;
+        let mut depth = 0_usize;
+        let mut quote = None;
+        for (at, character) in self.rest.char_indices() {
+            match (quote, character) {
+                (Some(open), _) if character == open => quote = None,
+                (Some(_), _) => {}
+                (None, '\'' | '"') => quote = Some(character),
+                (None, '(' | '[') => depth += 1,
+                (None, ')') if depth == 0 => {
+                    parts.push(self.rest[start..at].trim().to_owned());
+                    self.rest = &self.rest[at + 1..];
+                    return Ok(parts);
+                }
+                (None, ')' | ']') => depth = depth.saturating_sub(1),
+                (None, ',') if depth == 0 => {
+                    parts.push(self.rest[start..at].trim().to_owned());
+                    start = at + 1;
+                }
+                _ => {}
+            }
+        }
+        Err(SqlError::syntax("syntax error at end of input"))
+    }
+
+    fn take_rest(&mut self) -> String {
+        self.skip_blanks();
+        std::mem::take(&mut self.rest).to_owned()
+    }
+
+    fn is_at_end(&mut self) -> bool {
+        self.skip_blanks();
+        self.rest.trim_start_matches(';').trim().is_empty()
+    }
+
+    fn end(&mut self) -> Result<(), SqlError> {
+        if self.is_at_end() { Ok(()) } else { Err(self.unexpected()) }
+    }
+
+    fn unexpected(&mut self) -> SqlError {
+        let word = self.peek();
+        let near = if word.is_empty() { &self.rest[..self.rest.chars().next().map_or(0, char::len_utf8)] } else { word };
+        if near.is_empty() {
+            SqlError::syntax("syntax error at end of input")
+        } else {
+            SqlError::syntax(format!("syntax error at or near \"{near}\""))
+        }
+    }
+}
+
+fn is_word(character: char) -> bool {
+    character.is_alphanumeric() || character == '_' || character == '$'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(sql: &str) -> Option<Command> {
+        Command::parse(sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    fn fetched(cursor: &str, count: Option<u64>) -> Option<Command> {
+        Some(Command::Fetch { cursor: cursor.to_owned(), count, skips: false })
+    }
+
+    #[test]
+    fn other_statements_are_the_engines() {
+        for sql in ["select 1", "", "  -- fetch\n select 1", "closet", "prepare transaction 'x'", "(select 1)", "äé"] {
+            assert_eq!(parsed(sql), None, "{sql}");
+        }
+    }
+
+    #[test]
+    fn cursors() {
+        assert_eq!(
+            parsed("/* psycopg */ DECLARE \"a \"\"b\" BINARY NO SCROLL CURSOR WITH HOLD FOR SELECT 1 -- x"),
+            Some(Command::Declare { cursor: "a \"b".to_owned(), holds: true, binary: true, query: "SELECT 1 -- x".to_owned() })
+        );
+        assert_eq!(parsed("fetch c"), fetched("c", Some(1)));
+        assert_eq!(parsed("FETCH FORWARD 100 FROM \"C\";"), fetched("C", Some(100)));
+        assert_eq!(parsed("FETCH ALL IN c"), fetched("c", None));
+        assert_eq!(parsed("FETCH FORWARD ALL FROM c"), fetched("c", None));
+        assert_eq!(parsed("FETCH NEXT c"), fetched("c", Some(1)));
+        assert_eq!(parsed("FETCH next"), fetched("next", Some(1)));
+        assert_eq!(parsed("FETCH 7 forward"), fetched("forward", Some(7)));
+        assert_eq!(parsed("MOVE 3 FROM c"), Some(Command::Fetch { cursor: "c".to_owned(), count: Some(3), skips: true }));
+        assert_eq!(parsed("CLOSE ALL"), Some(Command::Close(None)));
+        for sql in ["FETCH BACKWARD 1 FROM c", "FETCH -1 FROM c", "FETCH PRIOR c", "FETCH", "CLOSE", "CLOSE a b", "FETCH 1x c"] {
+            assert!(Command::parse(sql).is_err(), "{sql}");
+        }
+    }
+
+    #[test]
+    fn prepared_statements() {
+        assert_eq!(
+            parsed("PREPARE p (int, numeric(10, 2)) AS SELECT $1, $2"),
+            Some(Command::Prepare {
+                statement: "p".to_owned(),
+                types: vec!["int".to_owned(), "numeric(10, 2)".to_owned()],
+                query: "SELECT $1, $2".to_owned()
+            })
+        );
+        assert_eq!(
+            parsed("execute p('a, ''b'')', f(1, 2))"),
+            Some(Command::Execute {
+                statement: "p".to_owned(),
+                arguments: vec!["'a, ''b'')'".to_owned(), "f(1, 2)".to_owned()]
+            })
+        );
+        assert_eq!(parsed("DEALLOCATE PREPARE ALL"), Some(Command::Deallocate(None)));
+        assert_eq!(parsed("DEALLOCATE p"), Some(Command::Deallocate(Some("p".to_owned()))));
+        assert!(Command::parse("EXECUTE p(1").is_err());
+    }
+}

@@ -1,0 +1,75 @@
+//! COPY … FROM STDIN and COPY … TO STDOUT.
+
+use tokio::time::Instant;
+
+use super::{Connection, Failure, Watch};
+use crate::engine::{CommandTag, CopyIn, CopyOut};
+use crate::error::{SqlError, SqlState};
+use crate::server::value::binary::utf8;
+use crate::server::wire::frontend::{Message, message};
+
+impl Connection {
+    /// Takes the data of a COPY from the client. What is still to come of a COPY that has failed is passed over by the loop of the
+    /// connection.
+    pub async fn copy_in(&mut self, mut copy: CopyIn, deadline: Option<Instant>) -> Result<CommandTag, Failure> {
+        self.wire.output.copy_response(b'G', copy.columns);
+        self.wire.flush().await?;
+        loop {
+            let frame = self.copy_frame(deadline).await?;
+            match message(frame.tag, self.wire.input.body(&frame))? {
+                Message::CopyData(data) => copy.push(data).await?,
+                Message::CopyDone => {
+                    let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
+                    return Ok(self.wire.drive(&watch, copy.finish()).await??);
+                }
+                Message::CopyFail(reason) => {
+                    let reason = utf8(reason)?.to_owned();
+                    return Err(copy.abort(&reason).await.into());
+                }
+                // PostgreSQL passes over these, for clients that send them by habit.
+                Message::Flush | Message::Sync => {}
+                Message::Terminate => return Err(Failure::Gone),
+                _ => {
+                    let message = format!("unexpected message type 0x{:02X} during COPY from stdin", frame.tag);
+                    return Err(Failure::Fatal(SqlError::new(SqlState::PROTOCOL_VIOLATION, message)));
+                }
+            }
+            self.wire.input.release();
+        }
+    }
+
+    /// The next message; a client that takes its time may be cancelled or run out of it.
+    async fn copy_frame(&mut self, deadline: Option<Instant>) -> Result<crate::server::wire::input::Frame, Failure> {
+        if let Some(frame) = self.wire.frame()? {
+            return Ok(frame);
+        }
+        let cancel = self.cancel.clone();
+        let timeout = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            frame = self.wire.next_frame(&self.front_end.stopping) => frame,
+            () = cancel.cancelled() => Err(SqlError::cancelled("canceling statement due to user request").into()),
+            () = timeout => Err(SqlError::cancelled("canceling statement due to statement timeout").into()),
+        }
+    }
+
+    /// Sends the data of a COPY to the client.
+    pub async fn copy_out(&mut self, mut copy: CopyOut, deadline: Option<Instant>) -> Result<CommandTag, Failure> {
+        self.wire.output.copy_response(b'H', copy.columns);
+        loop {
+            let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
+            match self.wire.drive(&watch, copy.next()).await? {
+                Some(lines) => self.wire.output.copy_data(&lines?),
+                None => break,
+            }
+            self.wire.flush_if_full().await?;
+        }
+        self.wire.output.copy_done();
+        Ok(copy.tag())
+    }
+}

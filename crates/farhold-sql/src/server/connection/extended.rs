@@ -1,0 +1,239 @@
+//! The extended protocol: Parse, Bind, Describe, Execute, Close, until Sync.
+
+use std::rc::Rc;
+
+use super::command::Command;
+use super::portal::{Portal, Progress};
+use super::run::Outcome;
+use super::statement::{Action, Statement};
+use super::wire::deadline_after;
+use super::{Connection, Failure};
+use crate::engine::{Datum, TransactionState, parse_datum};
+use crate::error::{SqlError, SqlState};
+use crate::server::value::binary::{self, utf8};
+use crate::server::value::oid;
+use crate::server::wire::frontend::{Bind, Format, Formats, Message, Target, message};
+use crate::server::wire::input::Frame;
+
+impl Connection {
+    /// Answers a message of the extended protocol other than Sync.
+    pub async fn extended(&mut self, frame: &Frame) -> Result<(), Failure> {
+        match self.extended_step(frame).await {
+            Err(Failure::Statement(error)) => {
+                self.statement_failed(&error);
+                self.skips_until_sync = true;
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    async fn extended_step(&mut self, frame: &Frame) -> Result<(), Failure> {
+        match message(frame.tag, self.wire.input.body(frame))? {
+            Message::Parse(parse) => {
+                let name = utf8(parse.statement)?.to_owned();
+                let sql = utf8(parse.sql)?.to_owned();
+                let types: Vec<u32> = parse.types().collect();
+                self.statements.check_new(&name, self.front_end.shared.config.limits.statements_max)?;
+                let statement = self.prepare(&sql, &types).await?;
+                self.statements.put(&name, statement);
+                self.wire.output.parse_complete();
+            }
+            Message::Bind(_) => self.bind(frame)?,
+            Message::Describe(target) => {
+                let (statement, formats) = match target {
+                    Target::Statement(name) => (Rc::clone(self.statements.get(utf8(name)?)?), None),
+                    Target::Portal(name) => {
+                        let portal = self.portals.get(utf8(name)?)?;
+                        (Rc::clone(&portal.statement), Some(portal.formats.clone()))
+                    }
+                };
+                self.describe(&statement, formats.as_deref());
+            }
+            Message::Execute { portal, rows_max } => {
+                let name = utf8(portal)?.to_owned();
+                self.execute(&name, u64::try_from(rows_max).ok().filter(|&count| count > 0)).await?;
+            }
+            Message::Close(Target::Statement(name)) => {
+                let name = utf8(name)?;
+                self.statements.remove(name);
+                self.wire.output.close_complete();
+            }
+            Message::Close(Target::Portal(name)) => {
+                let name = utf8(name)?;
+                self.portals.remove(name);
+                self.wire.output.close_complete();
+            }
+            Message::Flush => self.flush_wanted = true,
+            _ => return Err(crate::server::wire::Malformed("unexpected message").into()),
+        }
+        Ok(())
+    }
+
+    /// Sync: the batch ends, and with it the passing over.
+    pub async fn sync(&mut self) -> Result<(), Failure> {
+        let failed = std::mem::take(&mut self.skips_until_sync);
+        match self.end_batch(failed).await {
+            Err(Failure::Statement(error)) => self.statement_failed(&error),
+            done => done?,
+        }
+        self.ready();
+        Ok(())
+    }
+
+    fn bind(&mut self, frame: &Frame) -> Result<(), Failure> {
+        // The bytes stay where they are while the other parts of the connection change.
+        let Message::Bind(bind) = message(frame.tag, self.wire.input.body(frame))? else {
+            return Err(crate::server::wire::Malformed("unexpected message").into());
+        };
+        let name = utf8(bind.portal)?;
+        if !name.is_empty() {
+            self.portals.check_new(name, self.front_end.shared.config.limits.statements_max)?;
+        }
+        let statement = Rc::clone(self.statements.get(utf8(bind.statement)?)?);
+        check_counts(&bind, &statement)?;
+        let mut portal = self.portals.recycle(name, &statement);
+        for ((value, format), parameter) in bind.parameters().zip(&statement.parameters) {
+            portal.parameters.push(match value {
+                None => Datum::Null,
+                Some(bytes) if format == Format::Binary => binary::parse_parameter(parameter.oid, parameter.data_type, bytes)?,
+                Some(bytes) => {
+                    let text = utf8(bytes)?;
+                    if parameter.oid == oid::TIMESTAMPTZ {
+                        crate::server::value::text::parse_timestamptz(text)?
+                    } else {
+                        parse_datum(text, parameter.data_type)?
+                    }
+                }
+            });
+        }
+        portal.formats.extend_from_slice(bind.result_formats.codes());
+        self.portals.put(name, portal);
+        self.wire.output.bind_complete();
+        Ok(())
+    }
+
+    /// `formats` are those of a portal; a statement's are not known yet.
+    fn describe(&mut self, statement: &Statement, formats: Option<&[u8]>) {
+        if formats.is_none() {
+            self.wire.output.parameter_description(statement.parameters.iter().map(|parameter| parameter.oid));
+        }
+        let mut formats = Formats::of_codes(formats.unwrap_or_default());
+        let cursor_codes;
+        let shape = self.shape_of(statement);
+        if let Action::Command(command) = &statement.action {
+            cursor_codes = self.fetch_formats(command, formats).codes().to_vec();
+            formats = Formats::of_codes(&cursor_codes);
+        }
+        match shape {
+            Some(shape) => shape.describe(formats, &mut self.wire.output),
+            None => self.wire.output.no_data(),
+        }
+    }
+
+    /// The formats of what a FETCH sends: a binary cursor has its own.
+    pub fn fetch_formats<'a>(&'a self, command: &Command, asked: Formats<'a>) -> Formats<'a> {
+        match command {
+            Command::Fetch { cursor, .. } => match self.portals.get(cursor) {
+                Ok(portal) if !portal.formats.is_empty() => portal.formats(),
+                _ => asked,
+            },
+            _ => asked,
+        }
+    }
+
+    async fn execute(&mut self, name: &str, rows_max: Option<u64>) -> Result<(), Failure> {
+        let mut portal = self.portals.take(name)?;
+        // The usual batch is one Execute and its Sync: it commits by itself, and a commit that fails is told in place of
+        // CommandComplete. In any other batch the statements are one transaction, which ends at Sync.
+        let is_last = self.wire.input.next_tag() == Some(b'S');
+        if !is_last && !self.is_batch {
+            self.begin_batch();
+        }
+        let again = self.execute_portal(&mut portal, rows_max, is_last).await?;
+        if again || !name.is_empty() || !self.is_settled() {
+            self.portals.put(name, portal);
+        } else {
+            self.portals.put_spare(portal);
+        }
+        Ok(())
+    }
+
+    fn is_settled(&self) -> bool {
+        !self.is_batch && self.session.transaction_state() == TransactionState::Idle
+    }
+
+    /// Runs a portal from where it is; whether it has more.
+    async fn execute_portal(&mut self, portal: &mut Portal, rows_max: Option<u64>, is_last: bool) -> Result<bool, Failure> {
+        let deadline = deadline_after(self.settings.statement_timeout);
+        self.unfold(portal, deadline).await?;
+        let statement = Rc::clone(&portal.statement);
+        let mut tag = None;
+        if let Progress::New = portal.progress {
+            match &statement.action {
+                Action::Empty => {
+                    self.wire.output.empty_query();
+                    return Ok(false);
+                }
+                Action::Command(command) => {
+                    let done = self.command(command, &portal.parameters, portal.formats(), deadline).await?;
+                    tag = Some(done);
+                }
+                Action::Engine(prepared) => match self.begin(prepared, &portal.parameters, deadline).await? {
+                    Outcome::Done(done) => tag = Some(done),
+                    Outcome::Rows(source) => {
+                        let Some(shape) = &statement.shape else {
+                            return Err(SqlError::internal("rows of a statement without columns").into());
+                        };
+                        portal.progress = Progress::Rows(source, Rc::clone(shape));
+                    }
+                },
+            }
+        }
+        let formats = Formats::of_codes(&portal.formats);
+        if let Progress::Rows(source, shape) = &mut portal.progress {
+            let sent = self.send_rows(source, shape, Some(formats), rows_max.unwrap_or(u64::MAX), deadline).await?;
+            if !sent.all && rows_max.is_some() {
+                self.wire.output.portal_suspended();
+                return Ok(true);
+            }
+            let mut done = source.tag();
+            // Each Execute of a portal counts its own rows.
+            if done.verb == "SELECT" {
+                done.rows = Some(sent.count);
+            }
+            tag = Some(done);
+        }
+        portal.progress = Progress::Done;
+        if is_last {
+            self.end_batch(false).await?;
+        }
+        self.tell_notices();
+        let tag = tag.ok_or_else(|| SqlError::new(SqlState::OBJECT_NOT_IN_STATE, "portal cannot be run"))?;
+        self.wire.output.command_complete(tag);
+        if self.is_settled() {
+            self.portals.end_of_transaction();
+        }
+        Ok(false)
+    }
+}
+
+fn check_counts(bind: &Bind<'_>, statement: &Statement) -> Result<(), SqlError> {
+    if bind.parameter_count != statement.parameters.len() {
+        let message = format!(
+            "bind message supplies {} parameters, but prepared statement requires {}",
+            bind.parameter_count,
+            statement.parameters.len()
+        );
+        return Err(SqlError::new(SqlState::PROTOCOL_VIOLATION, message));
+    }
+    let columns = statement.shape.as_ref().map_or(0, |shape| shape.len());
+    let formats = bind.result_formats.count();
+    // What a FETCH or EXECUTE gives is known only when it runs.
+    let is_known = !matches!(statement.action, Action::Command(_));
+    if formats > 1 && formats != columns && is_known {
+        let message = format!("bind message has {formats} result formats but query has {columns} columns");
+        return Err(SqlError::new(SqlState::PROTOCOL_VIOLATION, message));
+    }
+    Ok(())
+}

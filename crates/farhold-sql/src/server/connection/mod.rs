@@ -1,0 +1,258 @@
+//! One connection, from the first byte to the last.
+//!
+//! ```text
+//!  opening ──TLS?──► start-up ──► authentication ──► ready ◄──────────────┐
+//!     │ cancel request                                 │ messages          │ Sync, end of a simple query
+//!     ▼                                                ▼                   │
+//!   end                                   error: skip until Sync ──────────┘
+//! ```
+//! Failures are of three kinds ([`Failure`]): of a statement (the client is told and goes on), of the connection (the client is told
+//! and it ends), and the client's disappearance (there is nobody to tell). In each of them the session is dropped at the latest here,
+//! which rolls its transaction back.
+
+mod command;
+mod copy;
+mod extended;
+mod portal;
+mod run;
+mod simple;
+mod socket;
+mod startup;
+mod statement;
+mod wire;
+
+use std::time::Duration;
+
+use crate::engine::{CancelHandle, Session, TransactionState};
+use crate::error::{SqlError, SqlState};
+
+use super::acceptor::{Accepted, Place};
+use super::cancel::Registration;
+use super::front_end::FrontEnd;
+use super::wire::backend::{Severity, Status};
+use portal::Portals;
+use socket::Socket;
+use statement::Statements;
+use wire::{Watch, Wire};
+
+/// Why something did not go on.
+#[derive(Debug)]
+pub enum Failure {
+    /// The statement has failed.
+    Statement(SqlError),
+    /// The connection ends, and the client is told why.
+    Fatal(SqlError),
+    /// The client is gone.
+    Gone,
+}
+
+impl Failure {
+    fn shutdown() -> Self {
+        let message = "terminating connection due to administrator command";
+        Self::Fatal(SqlError::new(SqlState::ADMIN_SHUTDOWN, message))
+    }
+}
+
+impl From<SqlError> for Failure {
+    fn from(error: SqlError) -> Self {
+        Self::Statement(error)
+    }
+}
+
+/// A connection whose session stands.
+struct Connection {
+    wire: Wire,
+    front_end: FrontEnd,
+    session: Session,
+    cancel: CancelHandle,
+    statements: Statements,
+    portals: Portals,
+    /// An error in the extended protocol: everything until Sync is passed over.
+    skips_until_sync: bool,
+    /// The statements since the last Sync are one implicit transaction.
+    is_batch: bool,
+    /// The client waits for what has gathered.
+    flush_wanted: bool,
+    settings: Settings,
+    /// What CancelRequest finds the session by.
+    _registration: Registration,
+    place: Place,
+}
+
+/// The session's settings that are the connection's to obey.
+#[derive(Clone, Copy, Debug, Default)]
+struct Settings {
+    statement_timeout: Option<Duration>,
+    idle_in_transaction_timeout: Option<Duration>,
+    idle_session_timeout: Option<Duration>,
+}
+
+/// Serves a connection to its end.
+pub async fn serve(front_end: FrontEnd, accepted: Accepted, place: Place) {
+    let Ok(socket) = Socket::new(accepted) else { return };
+    let timeout = front_end.shared.config.limits.startup_timeout;
+    let opening = startup::open(&front_end, socket, place);
+    // A client that has not said who it is in time is not told either; PostgreSQL does the same.
+    let Ok(Some(mut connection)) = tokio::time::timeout(timeout, opening).await else { return };
+    let failure = connection.run().await;
+    connection.end(failure).await;
+}
+
+impl Connection {
+    async fn run(&mut self) -> Failure {
+        loop {
+            if let Err(failure) = self.turn().await {
+                return failure;
+            }
+        }
+    }
+
+    /// Answers every message that has arrived whole, then waits for more.
+    async fn turn(&mut self) -> Result<(), Failure> {
+        while let Some(frame) = self.wire.frame()? {
+            match frame.tag {
+                b'X' => return Err(Failure::Gone),
+                b'S' => self.sync().await?,
+                _ if self.skips_until_sync => {}
+                b'Q' => self.simple_query(&frame).await?,
+                // What is left of a COPY that has failed.
+                b'd' | b'c' | b'f' => {}
+                b'p' => return Err(super::wire::Malformed("unexpected password message").into()),
+                b'F' => self.function_call(),
+                _ => self.extended(&frame).await?,
+            }
+            self.wire.input.release();
+            self.wire.flush_if_full().await?;
+        }
+        if self.flush_wanted {
+            self.flush_wanted = false;
+            self.wire.flush().await?;
+        }
+        self.wait().await
+    }
+
+    /// Waits for the client, within the limits on its silence.
+    async fn wait(&mut self) -> Result<(), Failure> {
+        let (limit, state, message) = match self.session.transaction_state() {
+            TransactionState::Idle => {
+                let limit = self.settings.idle_session_timeout.or(self.front_end.shared.config.limits.idle_timeout);
+                (limit, SqlState::IDLE_SESSION_TIMEOUT, "terminating connection due to idle-session timeout")
+            }
+            _ => (
+                self.settings.idle_in_transaction_timeout,
+                SqlState::IDLE_IN_TRANSACTION_TIMEOUT,
+                "terminating connection due to idle-in-transaction timeout",
+            ),
+        };
+        let stopping = std::rc::Rc::clone(&self.front_end.stopping);
+        let waiting = async {
+            tokio::select! {
+                biased;
+                filled = self.wire.fill() => filled,
+                () = stopping.stopped() => Err(Failure::shutdown()),
+            }
+        };
+        match limit {
+            None => waiting.await,
+            Some(limit) => tokio::time::timeout(limit, waiting)
+                .await
+                .unwrap_or_else(|_| Err(Failure::Fatal(SqlError::new(state, message)))),
+        }
+    }
+
+    /// Says the last word, if somebody is there to hear it.
+    async fn end(mut self, failure: Failure) {
+        let error = match failure {
+            Failure::Gone => return,
+            Failure::Statement(error) | Failure::Fatal(error) => error,
+        };
+        self.wire.output.report(Severity::Fatal, &error);
+        startup::part(&mut self.wire).await;
+    }
+
+    fn function_call(&mut self) {
+        self.statement_failed(&SqlError::unsupported("the function call message"));
+        self.ready();
+    }
+
+    /// Tells of an error of a statement; an open transaction has failed with it.
+    fn statement_failed(&mut self, error: &SqlError) {
+        self.session.fail_transaction();
+        self.tell_notices();
+        self.wire.output.report(Severity::Error, error);
+    }
+
+    fn tell_notices(&mut self) {
+        for notice in self.session.notices() {
+            let warning = notice.state.code().starts_with("01") || notice.state.code().starts_with("25");
+            let severity = if warning { Severity::Warning } else { Severity::Notice };
+            self.wire.output.report(severity, &notice);
+        }
+    }
+
+    /// Tells of settings that have changed, and obeys them.
+    fn tell_settings(&mut self) {
+        for (name, value) in self.session.changed_parameters() {
+            self.wire.output.parameter_status(&name, &value);
+        }
+        self.settings = Settings::of(&self.session);
+    }
+
+    /// The end of a batch or a simple query.
+    fn ready(&mut self) {
+        let status = match self.session.transaction_state() {
+            TransactionState::Idle => Status::Idle,
+            TransactionState::Open => Status::Open,
+            TransactionState::Failed => Status::Failed,
+        };
+        if status == Status::Idle {
+            self.portals.end_of_transaction();
+        }
+        self.wire.output.ready_for_query(status);
+        self.flush_wanted = true;
+    }
+}
+
+impl Settings {
+    fn of(session: &Session) -> Self {
+        let milliseconds = |name| {
+            let value = session.parameter(name)?;
+            setting_duration(&value).filter(|span| !span.is_zero())
+        };
+        Self {
+            statement_timeout: milliseconds("statement_timeout"),
+            idle_in_transaction_timeout: milliseconds("idle_in_transaction_session_timeout"),
+            idle_session_timeout: milliseconds("idle_session_timeout"),
+        }
+    }
+}
+
+/// A duration as SHOW tells it: `0`, `1500ms`, `10s`, `5min`; a bare number counts milliseconds.
+fn setting_duration(value: &str) -> Option<Duration> {
+    let digits = value.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = value.split_at(digits);
+    let number: u64 = number.parse().ok()?;
+    let unit_ms = match unit.trim() {
+        "" | "ms" => 1,
+        "s" => 1000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    number.checked_mul(unit_ms).map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_come_with_and_without_a_unit() {
+        let cases = [("0", 0), ("250", 250), ("250ms", 250), ("2s", 2000), ("5min", 300_000), ("1h", 3_600_000)];
+        for (text, expected) in cases {
+            assert_eq!(setting_duration(text), Some(Duration::from_millis(expected)), "{text}");
+        }
+        assert_eq!(setting_duration("soon"), None);
+    }
+}

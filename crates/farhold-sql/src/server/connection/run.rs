@@ -1,0 +1,315 @@
+//! Running a statement and sending what it gives: what the simple and the extended protocol have in common.
+
+use std::rc::Rc;
+
+use tokio::time::Instant;
+
+use super::command::Command;
+use super::portal::{Portal, Progress, RowSource};
+use super::statement::{Action, Parameter, Statement, is_blank};
+use super::wire::deadline_after;
+use super::{Connection, Failure, Watch};
+use crate::engine::{ColumnType, CommandTag, Datum, Output, Prepared, Rows};
+use crate::error::{SqlError, SqlState};
+use crate::server::rows::{BatchEncoder, Shape};
+use crate::server::value::oid;
+use crate::server::wire::frontend::Formats;
+
+/// How a statement has ended, for CommandComplete.
+pub enum Outcome {
+    /// Its rows are ready to be sent.
+    Rows(RowSource),
+    /// It is done.
+    Done(CommandTag),
+}
+
+/// How far the sending of rows has come.
+pub struct Sent {
+    /// So many rows were sent this time.
+    pub count: u64,
+    /// There are no more.
+    pub all: bool,
+}
+
+impl Connection {
+    /// Prepares a statement. `types` are the types of its parameters that the client states, 0 = not stated.
+    pub async fn prepare(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Statement>, Failure> {
+        if is_blank(sql) {
+            return Ok(Rc::new(Statement { action: Action::Empty, parameters: Vec::new(), shape: None }));
+        }
+        let Some(command) = Command::parse(sql)? else {
+            let prepared = self.prepare_in_engine(sql, types).await?;
+            let shape = prepared.columns.as_ref().map(|columns| Rc::new(Shape::new(columns)));
+            let parameters = parameters(&prepared, types);
+            return Ok(Rc::new(Statement { action: Action::Engine(prepared), parameters, shape }));
+        };
+        // The parameters of DECLARE are those of its query.
+        let parameters = match &command {
+            Command::Declare { query, .. } => parameters(&*self.prepare_in_engine(query, types).await?, types),
+            _ => Vec::new(),
+        };
+        Ok(Rc::new(Statement { action: Action::Command(command), parameters, shape: None }))
+    }
+
+    /// Lets the engine prepare a statement.
+    pub async fn prepare_in_engine(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Prepared>, Failure> {
+        let types: Vec<Option<ColumnType>> = types.iter().map(|&oid| oid::parameter_type(oid)).collect();
+        let deadline = deadline_after(self.settings.statement_timeout);
+        let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
+        Ok(self.wire.drive(&watch, self.session.prepare(sql, &types)).await??)
+    }
+
+    /// The columns of what a statement gives: of a FETCH those of its cursor, of an EXECUTE those of its statement.
+    pub fn shape_of(&self, statement: &Statement) -> Option<Rc<Shape>> {
+        match &statement.action {
+            Action::Command(Command::Fetch { cursor, skips: false, .. }) => {
+                let portal = self.portals.get(cursor).ok()?;
+                match &portal.progress {
+                    Progress::Rows(_, shape) => Some(Rc::clone(shape)),
+                    _ => portal.statement.shape.clone(),
+                }
+            }
+            Action::Command(Command::Execute { statement, .. }) => self.statements.get(statement).ok()?.shape.clone(),
+            _ => statement.shape.clone(),
+        }
+    }
+
+    /// Begins a statement of the engine: runs it up to its first rows, or to its end.
+    pub async fn begin(
+        &mut self,
+        prepared: &Rc<Prepared>,
+        parameters: &[Datum],
+        deadline: Option<Instant>,
+    ) -> Result<Outcome, Failure> {
+        let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
+        let output = self.wire.drive(&watch, self.session.execute(prepared, parameters)).await??;
+        Ok(match output {
+            Output::Rows(Rows::Direct { rows, tag }) => Outcome::Rows(RowSource::Direct { rows: rows.into_iter(), tag }),
+            Output::Rows(Rows::Batches(rows)) => Outcome::Rows(RowSource::Batches { rows, current: None }),
+            Output::Command(tag) => {
+                self.tell_settings();
+                Outcome::Done(tag)
+            }
+            Output::CopyIn(copy) => Outcome::Done(self.copy_in(copy, deadline).await?),
+            Output::CopyOut(copy) => Outcome::Done(self.copy_out(copy, deadline).await?),
+        })
+    }
+
+    /// Sends rows, at most `count_max`; `formats` `None` passes over them.
+    pub async fn send_rows(
+        &mut self,
+        source: &mut RowSource,
+        shape: &Shape,
+        formats: Option<Formats<'_>>,
+        count_max: u64,
+        deadline: Option<Instant>,
+    ) -> Result<Sent, Failure> {
+        let mut count = 0;
+        match source {
+            RowSource::Direct { rows, .. } => {
+                while count < count_max {
+                    let Some(row) = rows.next() else { return Ok(Sent { count, all: true }) };
+                    if let Some(formats) = formats {
+                        shape.put_row(&row, formats, &mut self.wire.output);
+                        self.wire.flush_if_full().await?;
+                    }
+                    count += 1;
+                }
+            }
+            RowSource::Batches { rows, current } => {
+                while count < count_max {
+                    let Some(batch) = current.as_mut().filter(|batch| batch.left() > 0) else {
+                        let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
+                        match self.wire.drive(&watch, rows.next()).await? {
+                            Some(batch) => *current = Some(BatchEncoder::new(&batch?)?),
+                            None => return Ok(Sent { count, all: true }),
+                        }
+                        continue;
+                    };
+                    match formats {
+                        Some(formats) => {
+                            batch.put_row(shape, formats, &mut self.wire.output);
+                            self.wire.flush_if_full().await?;
+                        }
+                        None => batch.skip_row(),
+                    }
+                    count += 1;
+                }
+            }
+        }
+        Ok(Sent { count, all: false })
+    }
+
+    /// Runs a statement of the connection's own. A FETCH sends its rows in `formats`.
+    pub async fn command(
+        &mut self,
+        command: &Command,
+        parameters: &[Datum],
+        formats: Formats<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<CommandTag, Failure> {
+        // A failed transaction takes nothing but its end; the engine says so of its own statements.
+        if self.session.transaction_state() == crate::engine::TransactionState::Failed {
+            let message = "current transaction is aborted, commands ignored until end of transaction block";
+            return Err(SqlError::new(SqlState::IN_FAILED_TRANSACTION, message).into());
+        }
+        let tag = match command {
+            Command::Declare { cursor, holds, binary, query } => {
+                self.declare(cursor, query, *holds, *binary, parameters, deadline).await?;
+                CommandTag::plain("DECLARE CURSOR")
+            }
+            Command::Fetch { cursor, count, skips } => {
+                let mut portal = self.portals.take(cursor).map_err(|_| missing_cursor(cursor))?;
+                let formats = if portal.formats.is_empty() { formats } else { Formats::of_codes(&portal.formats) };
+                let sent = match &mut portal.progress {
+                    Progress::Rows(source, shape) => {
+                        let formats = (!skips).then_some(formats);
+                        self.send_rows(source, shape, formats, count.unwrap_or(u64::MAX), deadline).await?.count
+                    }
+                    _ => 0,
+                };
+                self.portals.put(cursor, portal);
+                CommandTag::rows(if *skips { "MOVE" } else { "FETCH" }, sent)
+            }
+            Command::Close(Some(cursor)) => {
+                if !self.portals.remove(cursor) {
+                    return Err(missing_cursor(cursor).into());
+                }
+                CommandTag::plain("CLOSE CURSOR")
+            }
+            Command::Close(None) => {
+                self.portals.clear();
+                CommandTag::plain("CLOSE CURSOR ALL")
+            }
+            Command::Prepare { statement, types, query } => {
+                self.statements.check_new(statement, self.front_end.shared.config.limits.statements_max)?;
+                let types = self.type_oids(types).await?;
+                let prepared = self.prepare(query, &types).await?;
+                self.statements.put(statement, prepared);
+                CommandTag::plain("PREPARE")
+            }
+            // Its rows go through the portal machinery: see `unfold`.
+            Command::Execute { .. } => unreachable!("EXECUTE is unfolded before it runs"),
+            Command::Deallocate(Some(name)) => {
+                if !self.statements.remove(name) {
+                    self.statements.get(name)?;
+                }
+                CommandTag::plain("DEALLOCATE")
+            }
+            Command::Deallocate(None) => {
+                self.statements.clear();
+                CommandTag::plain("DEALLOCATE ALL")
+            }
+            Command::DiscardAll => {
+                self.portals.clear();
+                self.statements.clear();
+                let reset = self.prepare_in_engine("RESET ALL", &[]).await?;
+                self.begin(&reset, &[], deadline).await?;
+                CommandTag::plain("DISCARD ALL")
+            }
+            Command::Unlisten => CommandTag::plain("UNLISTEN"),
+        };
+        Ok(tag)
+    }
+
+    /// Puts the statement that an EXECUTE names, with its arguments as parameters, in the place of the EXECUTE.
+    pub async fn unfold(&mut self, portal: &mut Portal, deadline: Option<Instant>) -> Result<(), Failure> {
+        let Action::Command(Command::Execute { statement, arguments }) = &portal.statement.action else { return Ok(()) };
+        let target = Rc::clone(self.statements.get(statement)?);
+        if arguments.len() != target.parameters.len() {
+            let message = format!("wrong number of parameters for prepared statement \"{statement}\"");
+            let detail = format!("Expected {} parameters but got {}.", target.parameters.len(), arguments.len());
+            return Err(SqlError::syntax(message).with_detail(detail).into());
+        }
+        portal.parameters = self.evaluate(arguments, &target.parameters, deadline).await?;
+        portal.statement = target;
+        Ok(())
+    }
+
+    /// The values of the arguments of an EXECUTE.
+    async fn evaluate(
+        &mut self,
+        arguments: &[String],
+        parameters: &[Parameter],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Datum>, Failure> {
+        if arguments.is_empty() {
+            return Ok(Vec::new());
+        }
+        let select = self.prepare_in_engine(&format!("SELECT {}", arguments.join(", ")), &[]).await?;
+        let mut values = match self.begin(&select, &[], deadline).await? {
+            Outcome::Rows(RowSource::Direct { mut rows, .. }) => rows.next().unwrap_or_default(),
+            Outcome::Rows(RowSource::Batches { mut rows, .. }) => {
+                let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
+                let mut values = Vec::new();
+                while let Some(batch) = self.wire.drive(&watch, rows.next()).await? {
+                    let batch = batch?;
+                    if batch.num_rows() > 0 && values.is_empty() {
+                        values = batch.columns().iter().map(|column| crate::engine::datum_at(column, 0)).collect::<Result<_, _>>()?;
+                    }
+                }
+                values
+            }
+            Outcome::Done(_) => Vec::new(),
+        };
+        if values.len() != parameters.len() {
+            return Err(SqlError::internal("an argument of EXECUTE gave no value").into());
+        }
+        for (value, parameter) in values.iter_mut().zip(parameters) {
+            *value = crate::engine::cast_datum(std::mem::replace(value, Datum::Null), parameter.data_type)?;
+        }
+        Ok(values)
+    }
+
+    /// The numbers of types as PREPARE writes them: the engine knows what `NULL` cast to each of them is.
+    async fn type_oids(&mut self, types: &[String]) -> Result<Vec<u32>, Failure> {
+        if types.is_empty() {
+            return Ok(Vec::new());
+        }
+        let casts: Vec<String> = types.iter().map(|name| format!("CAST(NULL AS {name})")).collect();
+        let select = self.prepare_in_engine(&format!("SELECT {}", casts.join(", ")), &[]).await?;
+        Ok(select.columns.iter().flatten().map(|column| oid::of(column.data_type)).collect())
+    }
+
+    async fn declare(
+        &mut self,
+        cursor: &str,
+        query: &str,
+        holds: bool,
+        binary: bool,
+        parameters: &[Datum],
+        deadline: Option<Instant>,
+    ) -> Result<(), Failure> {
+        if !holds && !self.is_batch && self.session.transaction_state() == crate::engine::TransactionState::Idle {
+            let message = "DECLARE CURSOR can only be used in transaction blocks";
+            return Err(SqlError::new(SqlState::NO_ACTIVE_TRANSACTION, message).into());
+        }
+        self.portals.check_new(cursor, self.front_end.shared.config.limits.statements_max)?;
+        let statement = self.prepare(query, &[]).await?;
+        let (Action::Engine(prepared), Some(shape)) = (&statement.action, &statement.shape) else {
+            return Err(SqlError::new(SqlState::INVALID_CURSOR_STATE, "DECLARE CURSOR must be of a query").into());
+        };
+        let Outcome::Rows(source) = self.begin(prepared, parameters, deadline).await? else {
+            return Err(SqlError::new(SqlState::INVALID_CURSOR_STATE, "DECLARE CURSOR must be of a query").into());
+        };
+        let mut portal = Portal::new(Rc::clone(&statement));
+        portal.progress = Progress::Rows(source, Rc::clone(shape));
+        portal.holds = holds;
+        if binary {
+            portal.formats.extend_from_slice(&1_i16.to_be_bytes());
+        }
+        self.portals.put(cursor, portal);
+        Ok(())
+    }
+}
+
+fn missing_cursor(cursor: &str) -> SqlError {
+    SqlError::new(SqlState::INVALID_CURSOR_NAME, format!("cursor \"{cursor}\" does not exist"))
+}
+
+/// What a client states of a type stays as it is told back; the rest is the engine's finding.
+fn parameters(prepared: &Prepared, stated: &[u32]) -> Vec<Parameter> {
+    let known = |index: usize| stated.get(index).copied().filter(|&oid| oid::parameter_type(oid).is_some());
+    let each = prepared.parameters.iter().enumerate();
+    each.map(|(index, &data_type)| Parameter { oid: known(index).unwrap_or_else(|| oid::of(data_type)), data_type }).collect()
+}

@@ -1,0 +1,135 @@
+//! The simple protocol: a string of statements, answered in text.
+
+use super::portal::{Portal, Progress};
+use super::statement::Action;
+use super::wire::deadline_after;
+use super::{Connection, Failure};
+use crate::engine::{Session, TransactionState};
+use crate::error::SqlError;
+use crate::server::value::binary::utf8;
+use crate::server::wire::Fields;
+use crate::server::wire::frontend::Formats;
+use crate::server::wire::input::Frame;
+use super::run::Outcome;
+
+impl Connection {
+    /// Answers a Query.
+    pub async fn simple_query(&mut self, frame: &Frame) -> Result<(), Failure> {
+        let mut fields = Fields::new(self.wire.input.body(frame));
+        let text = fields.c_string()?;
+        fields.end()?;
+        // It takes the unnamed statement and portal with it.
+        let sql = utf8(text).map(str::to_owned);
+        self.statements.remove("");
+        self.portals.remove("");
+        let outcome = match sql {
+            Ok(sql) => self.simple_statements(&sql).await,
+            Err(error) => Err(error.into()),
+        };
+        let failed = match outcome {
+            Ok(()) => false,
+            Err(Failure::Statement(error)) => {
+                self.statement_failed(&error);
+                true
+            }
+            Err(failure) => return Err(failure),
+        };
+        self.end_batch(failed).await?;
+        self.ready();
+        Ok(())
+    }
+
+    async fn simple_statements(&mut self, sql: &str) -> Result<(), Failure> {
+        let statements = Session::split(sql)?;
+        if statements.is_empty() {
+            self.wire.output.empty_query();
+            return Ok(());
+        }
+        let mut searched = 0;
+        for (index, statement) in statements.iter().enumerate() {
+            // Where the statement stands in the string, for the positions of errors.
+            let start = sql[searched..].find(statement.as_str()).map_or(searched, |at| searched + at);
+            searched = (start + statement.len()).min(sql.len());
+            let is_last = index + 1 == statements.len();
+            if !is_last {
+                self.begin_batch();
+            }
+            self.simple_statement(statement, is_last).await.map_err(|failure| match failure {
+                Failure::Statement(error) => Failure::Statement(shifted(error, &sql[..start])),
+                other => other,
+            })?;
+        }
+        Ok(())
+    }
+
+    async fn simple_statement(&mut self, sql: &str, is_last: bool) -> Result<(), Failure> {
+        let deadline = deadline_after(self.settings.statement_timeout);
+        let statement = self.prepare(sql, &[]).await?;
+        let mut portal = Portal::new(statement);
+        self.unfold(&mut portal, deadline).await?;
+        let statement = std::rc::Rc::clone(&portal.statement);
+        let tag = match &statement.action {
+            Action::Empty => {
+                self.wire.output.empty_query();
+                return Ok(());
+            }
+            Action::Command(command) => {
+                if let Some(shape) = self.shape_of(&statement) {
+                    let codes = self.fetch_formats(command, Formats::TEXT).codes().to_vec();
+                    shape.describe(Formats::of_codes(&codes), &mut self.wire.output);
+                }
+                self.command(command, &[], Formats::TEXT, deadline).await?
+            }
+            Action::Engine(prepared) => match self.begin(prepared, &portal.parameters, deadline).await? {
+                Outcome::Done(tag) => tag,
+                Outcome::Rows(mut source) => {
+                    let Some(shape) = &statement.shape else {
+                        return Err(SqlError::internal("rows of a statement without columns").into());
+                    };
+                    shape.describe(Formats::TEXT, &mut self.wire.output);
+                    self.send_rows(&mut source, shape, Some(Formats::TEXT), u64::MAX, deadline).await?;
+                    source.tag()
+                }
+            },
+        };
+        portal.progress = Progress::Done;
+        // A commit that fails is told before the statement is told to be complete.
+        if is_last {
+            self.end_batch(false).await?;
+        }
+        self.tell_notices();
+        self.wire.output.command_complete(tag);
+        if !self.is_batch && self.session.transaction_state() == TransactionState::Idle {
+            self.portals.end_of_transaction();
+        }
+        Ok(())
+    }
+
+    /// From here to the end of the batch statements outside of a transaction block are one transaction.
+    pub fn begin_batch(&mut self) {
+        self.is_batch = true;
+        self.session.begin_implicit();
+    }
+
+    /// Ends a batch: commits it, or gives it up.
+    pub async fn end_batch(&mut self, failed: bool) -> Result<(), Failure> {
+        if !self.is_batch {
+            return Ok(());
+        }
+        self.is_batch = false;
+        let watch = super::Watch { cancel: &self.cancel, deadline: None, stopping: &self.front_end.stopping };
+        match self.wire.drive(&watch, self.session.end_implicit()).await? {
+            // Why it failed has been told.
+            Err(_) if failed => Ok(()),
+            done => Ok(done?),
+        }
+    }
+}
+
+/// An error of a statement that stands behind `before`.
+fn shifted(mut error: SqlError, before: &str) -> SqlError {
+    if let Some(position) = &mut error.position {
+        *position += before.chars().count();
+    }
+    error
+}

@@ -1,0 +1,168 @@
+//! Prepared statements: the protocol's and SQL's own, which share their names.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::command::Command;
+use crate::engine::{ColumnType, Prepared};
+use crate::error::{SqlError, SqlState};
+use crate::server::rows::Shape;
+
+/// A prepared statement.
+#[derive(Debug)]
+pub struct Statement {
+    /// What it does.
+    pub action: Action,
+    /// Its parameters.
+    pub parameters: Vec<Parameter>,
+    /// The columns of its result, if it has rows and they are known before it runs.
+    pub shape: Option<Rc<Shape>>,
+}
+
+/// What a statement does.
+pub enum Action {
+    /// Nothing: blanks and comments.
+    Empty,
+    /// What the engine knows.
+    Engine(Rc<Prepared>),
+    /// What the connection does itself.
+    Command(Command),
+}
+
+/// A parameter of a statement.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    /// Its type as the client knows it.
+    pub oid: u32,
+    /// The type in which the engine takes it.
+    pub data_type: ColumnType,
+}
+
+/// The statements of a connection.
+#[derive(Debug, Default)]
+pub struct Statements {
+    unnamed: Option<Rc<Statement>>,
+    named: HashMap<Box<str>, Rc<Statement>>,
+}
+
+impl std::fmt::Debug for Action {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Empty => f.write_str("Empty"),
+            Self::Engine(prepared) => f.debug_tuple("Engine").field(&prepared.sql).finish(),
+            Self::Command(command) => f.debug_tuple("Command").field(command).finish(),
+        }
+    }
+}
+
+impl Statements {
+    /// Whether a statement of this name may be made now.
+    ///
+    /// # Errors
+    /// 42P05 when there is one, 54000 when there are too many.
+    pub fn check_new(&self, name: &str, count_max: usize) -> Result<(), SqlError> {
+        if name.is_empty() {
+            return Ok(());
+        }
+        if self.named.contains_key(name) {
+            let message = format!("prepared statement \"{name}\" already exists");
+            return Err(SqlError::new(SqlState::DUPLICATE_STATEMENT, message));
+        }
+        if self.named.len() >= count_max {
+            let message = format!("a connection may have {count_max} prepared statements");
+            return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).with_hint("Close those that are not used."));
+        }
+        Ok(())
+    }
+
+    /// Keeps a statement; the unnamed one is replaced.
+    pub fn put(&mut self, name: &str, statement: Rc<Statement>) {
+        if name.is_empty() {
+            self.unnamed = Some(statement);
+        } else {
+            self.named.insert(name.into(), statement);
+        }
+    }
+
+    /// The statement of a name.
+    ///
+    /// # Errors
+    /// 26000.
+    pub fn get(&self, name: &str) -> Result<&Rc<Statement>, SqlError> {
+        let found = if name.is_empty() { self.unnamed.as_ref() } else { self.named.get(name) };
+        found.ok_or_else(|| {
+            let message = if name.is_empty() {
+                "unnamed prepared statement does not exist".to_owned()
+            } else {
+                format!("prepared statement \"{name}\" does not exist")
+            };
+            SqlError::new(SqlState::INVALID_STATEMENT_NAME, message)
+        })
+    }
+
+    /// Forgets a statement; whether there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        if name.is_empty() { self.unnamed.take().is_some() } else { self.named.remove(name).is_some() }
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.named.clear();
+        self.unnamed = None;
+    }
+}
+
+/// Whether a text holds no statement: blanks, comments, semicolons.
+pub fn is_blank(sql: &str) -> bool {
+    let mut rest = sql;
+    loop {
+        rest = rest.trim_start_matches(|character: char| character.is_ascii_whitespace() || character == ';');
+        if rest.is_empty() {
+            return true;
+        }
+        match skip_comment(rest) {
+            Some(after) => rest = after,
+            None => return false,
+        }
+    }
+}
+
+/// What follows the comment that `text` begins with, if it begins with one. Block comments nest.
+pub fn skip_comment(text: &str) -> Option<&str> {
+    if let Some(comment) = text.strip_prefix("--") {
+        return Some(comment.split_once('\n').map_or("", |(_, rest)| rest));
+    }
+    let mut rest = text.strip_prefix("/*")?;
+    let mut depth = 1;
+    while depth > 0 {
+        let (open, close) = (rest.find("/*"), rest.find("*/"));
+        rest = match (open, close) {
+            (Some(open), Some(close)) if open < close => {
+                depth += 1;
+                &rest[open + 2..]
+            }
+            (_, Some(close)) => {
+                depth -= 1;
+                &rest[close + 2..]
+            }
+            // Not closed: the engine shall say so.
+            _ => return None,
+        };
+    }
+    Some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blanks_are_recognised() {
+        for sql in ["", " \n", ";;", "-- only a comment", "/* a /* nested */ one */ ; -- x\n"] {
+            assert!(is_blank(sql), "{sql}");
+        }
+        for sql in ["select 1", "-- x\nselect 1", "/* open", "/**/ - 1"] {
+            assert!(!is_blank(sql), "{sql}");
+        }
+    }
+}

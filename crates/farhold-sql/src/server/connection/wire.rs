@@ -1,0 +1,144 @@
+//! A connection's two directions, and waiting on them.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+
+use super::Failure;
+use super::socket::Socket;
+use crate::engine::CancelHandle;
+use crate::error::{SqlError, SqlState};
+use crate::server::front_end::Stopping;
+use crate::server::wire::Malformed;
+use crate::server::wire::backend::Output;
+use crate::server::wire::frontend;
+use crate::server::wire::input::{Frame, Input};
+
+/// Answers are sent when so much has gathered, even if nobody waits for them yet.
+const FLUSH_BYTES: usize = 64 << 10;
+/// While a statement runs the next messages are read ahead, up to here; it is how the end of a client is noticed.
+const READ_AHEAD_BYTES_MAX: usize = 1 << 20;
+
+/// A connection's socket and its two buffers.
+pub struct Wire {
+    /// The byte stream.
+    pub socket: Socket,
+    /// What has come and is not read.
+    pub input: Input,
+    /// What is to be sent.
+    pub output: Output,
+    /// The longest message.
+    pub message_bytes_max: usize,
+}
+
+impl Wire {
+    /// The next message that has arrived whole.
+    pub fn frame(&mut self) -> Result<Option<Frame>, Malformed> {
+        let bytes_max = self.message_bytes_max;
+        self.input.frame(|tag| frontend::body_bytes_max(tag, bytes_max))
+    }
+
+    /// Sends what has gathered.
+    pub async fn flush(&mut self) -> Result<(), Failure> {
+        if !self.output.bytes().is_empty() {
+            self.socket.write_all(self.output.bytes()).await.map_err(|_| Failure::Gone)?;
+            self.socket.flush().await.map_err(|_| Failure::Gone)?;
+            self.output.sent();
+        }
+        Ok(())
+    }
+
+    /// Sends what has gathered if it is much.
+    pub async fn flush_if_full(&mut self) -> Result<(), Failure> {
+        if self.output.bytes().len() >= FLUSH_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    /// Reads more; the client's end is a failure.
+    pub async fn fill(&mut self) -> Result<(), Failure> {
+        match self.input.fill(&mut self.socket).await {
+            Ok(0) | Err(_) => Err(Failure::Gone),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Waits for the next whole message: for data of a COPY, which is not read ahead of.
+    pub async fn next_frame(&mut self, stopping: &Stopping) -> Result<Frame, Failure> {
+        loop {
+            if let Some(frame) = self.frame()? {
+                return Ok(frame);
+            }
+            self.flush().await?;
+            tokio::select! {
+                biased;
+                filled = self.fill() => filled?,
+                () = stopping.stopped() => return Err(Failure::shutdown()),
+            }
+        }
+    }
+
+    /// Runs a part of a statement and meanwhile watches the client, the statement's time and the server's shutdown. What ends the
+    /// statement early is told to it through `cancel`; the future itself is always run to its end, so that a commit that has begun
+    /// is never torn.
+    pub async fn drive<T>(&mut self, watch: &Watch<'_>, work: impl Future<Output = T>) -> Result<T, Failure> {
+        let mut work = pin!(work);
+        // Most statements are done at the first poll; then there are no timers and no reads.
+        if let Poll::Ready(done) = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
+            return Ok(done);
+        }
+        let mut deadline = pin!(sleep_until(watch.deadline));
+        let mut stopped = pin!(watch.stopping.grace_is_over());
+        let (mut timed_out, mut cancelled, mut gone) = (false, false, false);
+        loop {
+            let listen = !gone && self.input.pending().len() < READ_AHEAD_BYTES_MAX;
+            tokio::select! {
+                biased;
+                done = work.as_mut() => return if gone { Err(Failure::Gone) } else { Ok(done) },
+                () = deadline.as_mut(), if !timed_out => {
+                    timed_out = true;
+                    watch.cancel.time_out();
+                }
+                () = stopped.as_mut(), if !cancelled => {
+                    cancelled = true;
+                    watch.cancel.cancel();
+                }
+                filled = self.input.fill(&mut self.socket), if listen => {
+                    if !matches!(filled, Ok(1..)) {
+                        gone = true;
+                        watch.cancel.cancel();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What ends a statement early.
+pub struct Watch<'a> {
+    /// How it is told.
+    pub cancel: &'a CancelHandle,
+    /// When its time is up.
+    pub deadline: Option<tokio::time::Instant>,
+    /// The server's shutdown.
+    pub stopping: &'a Stopping,
+}
+
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The end of a span from now; `None` if it has none.
+pub fn deadline_after(span: Option<Duration>) -> Option<tokio::time::Instant> {
+    span.and_then(|span| tokio::time::Instant::now().checked_add(span))
+}
+
+impl From<Malformed> for Failure {
+    fn from(malformed: Malformed) -> Self {
+        Self::Fatal(SqlError::new(SqlState::PROTOCOL_VIOLATION, malformed.0))
+    }
+}

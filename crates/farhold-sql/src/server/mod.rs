@@ -1,0 +1,35 @@
+//! The PostgreSQL wire protocol, version 3.
+//!
+//! ```text
+//!              acceptor (one thread)
+//!        counts connections, picks the thread with the fewest
+//!          |                |                 |
+//!     front end 0      front end 1       front end n      one thread each: a current-thread runtime,
+//!     Worker, LocalSet Worker, LocalSet  Worker, LocalSet a Worker, its connections' sessions
+//!          |
+//!     connection:  Input -> message -> Session (engine) -> Output -> one write when the input is used up
+//! ```
+//! A session never leaves its thread, and a point statement runs on it from the read to the write without a switch. Everything
+//! slower is a future that the thread comes back to; the query threads do that work.
+//!
+//! Answers are written when the client waits for them: after the last whole message that has arrived, if a Sync, a Flush or a
+//! simple query was among them. So a pipeline of a hundred statements costs one write.
+//!
+//! Cursors (`DECLARE`) and SQL's own `PREPARE` live here and not in the engine: they share their names with the protocol's
+//! portals and prepared statements.
+
+mod acceptor;
+mod auth;
+mod cancel;
+mod config;
+mod connection;
+mod front_end;
+mod rows;
+mod tls;
+mod value;
+mod wire;
+
+pub use acceptor::{Server, ServerHandle};
+pub use auth::{Users, UsersError, Verifier};
+pub use config::{Authentication, Limits, ServerConfig, ServerError};
+pub use tls::{Tls, TlsError};

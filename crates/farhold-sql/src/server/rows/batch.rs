@@ -1,0 +1,294 @@
+//! DataRow from Arrow batches.
+//!
+//! A batch's columns are first brought to the few Arrow types that have an encoder here (a no-op for the engine's own columns), then
+//! rows are written one after the other. Types that only PostgreSQL's catalog or expressions bring (intervals, times, lists, unsigned
+//! numbers) have a wire type from their Arrow type; whatever has none is sent as text.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{
+    DataType, Date32Type, Decimal128Type, Field, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type, IntervalMonthDayNanoType,
+    IntervalUnit, Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
+};
+
+use super::{Column, Shape, put_value};
+use crate::engine::{ColumnType, OutputColumn};
+use crate::error::SqlError;
+use crate::server::value::datetime::{put_interval, put_time, put_timestamp};
+use crate::server::value::numeric::{self, Decimal};
+use crate::server::value::{binary, datetime, oid, text};
+use crate::server::wire::backend::Output;
+use crate::server::wire::frontend::{Format, Formats};
+
+/// The wire type of a result's column.
+pub fn wire_type(column: &OutputColumn) -> u32 {
+    match (&column.arrow_type, column.data_type) {
+        // The engine says `Text` of whatever is none of its types.
+        (DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Null, _) => oid::of(column.data_type),
+        (arrow_type, ColumnType::Text) => arrow_wire_type(arrow_type),
+        (_, data_type) => oid::of(data_type),
+    }
+}
+
+fn arrow_wire_type(arrow_type: &DataType) -> u32 {
+    match normal_type(arrow_type) {
+        DataType::Boolean => oid::BOOL,
+        DataType::Int16 => oid::INT2,
+        DataType::Int32 => oid::INT4,
+        DataType::Int64 => oid::INT8,
+        DataType::Float32 => oid::FLOAT4,
+        DataType::Float64 => oid::FLOAT8,
+        DataType::Decimal128(..) => oid::NUMERIC,
+        DataType::Binary => oid::BYTEA,
+        DataType::Date32 => oid::DATE,
+        DataType::Time64(_) => oid::TIME,
+        DataType::Timestamp(_, None) => oid::TIMESTAMP,
+        DataType::Timestamp(_, Some(_)) => oid::TIMESTAMPTZ,
+        DataType::Interval(_) => oid::INTERVAL,
+        DataType::List(element) => oid::array_of(arrow_wire_type(element.data_type())).unwrap_or(oid::TEXT),
+        _ => oid::TEXT,
+    }
+}
+
+/// The type among those with an encoder that holds the same values.
+fn normal_type(arrow_type: &DataType) -> DataType {
+    match arrow_type {
+        DataType::Int8 | DataType::UInt8 => DataType::Int16,
+        DataType::UInt16 => DataType::Int32,
+        DataType::UInt32 => DataType::Int64,
+        DataType::UInt64 => DataType::Decimal128(20, 0),
+        DataType::Decimal32(precision, scale) | DataType::Decimal64(precision, scale) => DataType::Decimal128(*precision, *scale),
+        DataType::Decimal256(_, scale) => DataType::Decimal128(38, *scale),
+        DataType::Float16 => DataType::Float32,
+        DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
+        DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => DataType::Binary,
+        DataType::Date64 => DataType::Date32,
+        DataType::Time32(_) | DataType::Time64(_) => DataType::Time64(TimeUnit::Microsecond),
+        DataType::Timestamp(_, zone) => DataType::Timestamp(TimeUnit::Microsecond, zone.clone()),
+        DataType::Interval(_) | DataType::Duration(_) => DataType::Interval(IntervalUnit::MonthDayNano),
+        DataType::Dictionary(_, values) => normal_type(values),
+        DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _) => {
+            DataType::List(Arc::new(Field::new(field.name(), normal_type(field.data_type()), true)))
+        }
+        DataType::Boolean
+        | DataType::Int16
+        | DataType::Int32
+        | DataType::Int64
+        | DataType::Decimal128(..)
+        | DataType::Float32
+        | DataType::Float64
+        | DataType::Utf8
+        | DataType::Binary
+        | DataType::Date32
+        | DataType::Null => arrow_type.clone(),
+        _ => DataType::Utf8,
+    }
+}
+
+/// The rows of one batch.
+pub struct BatchEncoder {
+    columns: Vec<ArrayRef>,
+    rows: usize,
+    next: usize,
+}
+
+impl BatchEncoder {
+    /// Prepares a batch.
+    ///
+    /// # Errors
+    /// A value that its wire type cannot hold.
+    pub fn new(batch: &RecordBatch) -> Result<Self, SqlError> {
+        let columns = batch.columns().iter().map(normalize).collect::<Result<_, _>>()?;
+        Ok(Self { columns, rows: batch.num_rows(), next: 0 })
+    }
+
+    /// The rows that are not written yet.
+    pub fn left(&self) -> usize {
+        self.rows - self.next
+    }
+
+    /// Passes over the next row. There must be one.
+    pub fn skip_row(&mut self) {
+        self.next += 1;
+    }
+
+    /// Writes the next row. There must be one.
+    pub fn put_row(&mut self, shape: &Shape, formats: Formats<'_>, output: &mut Output) {
+        let row = self.next;
+        self.next += 1;
+        let message = output.open(b'D');
+        output.count(self.columns.len());
+        for (index, (array, column)) in self.columns.iter().zip(&shape.columns).enumerate() {
+            if array.is_null(row) || array.data_type() == &DataType::Null {
+                output.i32(-1);
+            } else {
+                put_value(output.buffer(), |out| match formats.of(index) {
+                    Format::Text => put_text(array, row, column, out),
+                    Format::Binary => put_binary(array, row, column, out),
+                });
+            }
+        }
+        output.close(&message);
+    }
+}
+
+fn normalize(array: &ArrayRef) -> Result<ArrayRef, SqlError> {
+    // Strings and bytes have encoders in each of their layouts.
+    let has_encoder = matches!(array.data_type(), DataType::Utf8View | DataType::LargeUtf8 | DataType::BinaryView | DataType::LargeBinary);
+    let to = normal_type(array.data_type());
+    if has_encoder || array.data_type() == &to {
+        return Ok(Arc::clone(array));
+    }
+    let array = match array.data_type() {
+        // Arrow casts no duration to an interval by way of another unit.
+        DataType::Duration(_) => &cast(array, &DataType::Duration(TimeUnit::Nanosecond)).map_err(unsendable)?,
+        _ => array,
+    };
+    cast(array, &to).map_err(unsendable)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn unsendable(error: arrow::error::ArrowError) -> SqlError {
+    SqlError::internal(format!("a result cannot be sent: {error}"))
+}
+
+fn put_text(array: &ArrayRef, row: usize, column: &Column, out: &mut Vec<u8>) {
+    match array.data_type() {
+        DataType::Utf8 => text::put_string(array.as_string::<i32>().value(row), column.data_type, out),
+        DataType::LargeUtf8 => text::put_string(array.as_string::<i64>().value(row), column.data_type, out),
+        DataType::Utf8View => text::put_string(array.as_string_view().value(row), column.data_type, out),
+        _ => put_plain_text(array, row, out),
+    }
+}
+
+fn put_plain_text(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
+    match array.data_type() {
+        DataType::Boolean => out.push(if array.as_boolean().value(row) { b't' } else { b'f' }),
+        DataType::Int16 => text::put_integer(array.as_primitive::<Int16Type>().value(row).into(), out),
+        DataType::Int32 => text::put_integer(array.as_primitive::<Int32Type>().value(row).into(), out),
+        DataType::Int64 => text::put_integer(array.as_primitive::<Int64Type>().value(row), out),
+        DataType::Float32 => text::put_float4(array.as_primitive::<Float32Type>().value(row), out),
+        DataType::Float64 => text::put_float8(array.as_primitive::<Float64Type>().value(row), out),
+        DataType::Decimal128(_, scale) => numeric::put_text(decimal(array, row, *scale), out),
+        DataType::Utf8 => out.extend_from_slice(array.as_string::<i32>().value(row).as_bytes()),
+        DataType::Binary => text::put_bytea(array.as_binary::<i32>().value(row), out),
+        DataType::LargeBinary => text::put_bytea(array.as_binary::<i64>().value(row), out),
+        DataType::BinaryView => text::put_bytea(array.as_binary_view().value(row), out),
+        DataType::Date32 => datetime::put_date(array.as_primitive::<Date32Type>().value(row), out),
+        DataType::Time64(_) => put_time(array.as_primitive::<Time64MicrosecondType>().value(row), out),
+        DataType::Timestamp(_, zone) => {
+            let zone = if zone.is_some() { "+00" } else { "" };
+            put_timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row), zone, out);
+        }
+        DataType::Interval(_) => {
+            let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
+            put_interval(value.months, value.days, value.nanoseconds / 1000, out);
+        }
+        DataType::List(_) => put_list_text(&array.as_list::<i32>().value(row), out),
+        other => unreachable!("{other} is no normal type"),
+    }
+}
+
+fn put_list_text(elements: &ArrayRef, out: &mut Vec<u8>) {
+    out.push(b'{');
+    for index in 0..elements.len() {
+        if index > 0 {
+            out.push(b',');
+        }
+        if elements.is_null(index) || elements.data_type() == &DataType::Null {
+            out.extend_from_slice(b"NULL");
+            continue;
+        }
+        let start = out.len();
+        put_plain_text(elements, index, out);
+        if !matches!(elements.data_type(), DataType::List(_)) {
+            quote_element(start, out);
+        }
+    }
+    out.push(b'}');
+}
+
+/// Quotes the element of an array literal that begins at `start`, if it needs it.
+fn quote_element(start: usize, out: &mut Vec<u8>) {
+    let element = &out[start..];
+    let special = |byte: &u8| matches!(byte, b'"' | b'\\' | b'{' | b'}' | b',') || byte.is_ascii_whitespace();
+    if !element.is_empty() && !element.iter().any(special) && !element.eq_ignore_ascii_case(b"null") {
+        return;
+    }
+    let element = element.to_vec();
+    out.truncate(start);
+    out.push(b'"');
+    for byte in element {
+        if matches!(byte, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+}
+
+fn put_binary(array: &ArrayRef, row: usize, column: &Column, out: &mut Vec<u8>) {
+    match array.data_type() {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => put_text(array, row, column, out),
+        // A list without a wire type of its own goes as text.
+        DataType::List(_) if column.oid == oid::TEXT => put_plain_text(array, row, out),
+        _ => put_plain_binary(array, row, out),
+    }
+}
+
+fn put_plain_binary(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
+    match array.data_type() {
+        DataType::Boolean => out.push(u8::from(array.as_boolean().value(row))),
+        DataType::Int16 => out.extend_from_slice(&array.as_primitive::<Int16Type>().value(row).to_be_bytes()),
+        DataType::Int32 => out.extend_from_slice(&array.as_primitive::<Int32Type>().value(row).to_be_bytes()),
+        DataType::Int64 => out.extend_from_slice(&array.as_primitive::<Int64Type>().value(row).to_be_bytes()),
+        DataType::Float32 => out.extend_from_slice(&array.as_primitive::<Float32Type>().value(row).to_be_bytes()),
+        DataType::Float64 => out.extend_from_slice(&array.as_primitive::<Float64Type>().value(row).to_be_bytes()),
+        DataType::Decimal128(_, scale) => numeric::put_binary(decimal(array, row, *scale), out),
+        DataType::Binary => out.extend_from_slice(array.as_binary::<i32>().value(row)),
+        DataType::LargeBinary => out.extend_from_slice(array.as_binary::<i64>().value(row)),
+        DataType::BinaryView => out.extend_from_slice(array.as_binary_view().value(row)),
+        DataType::Date32 => binary::put_date(array.as_primitive::<Date32Type>().value(row), out),
+        DataType::Time64(_) => out.extend_from_slice(&array.as_primitive::<Time64MicrosecondType>().value(row).to_be_bytes()),
+        DataType::Timestamp(..) => binary::put_timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row), out),
+        DataType::Interval(_) => {
+            let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
+            out.extend_from_slice(&(value.nanoseconds / 1000).to_be_bytes());
+            out.extend_from_slice(&value.days.to_be_bytes());
+            out.extend_from_slice(&value.months.to_be_bytes());
+        }
+        DataType::List(_) => put_list_binary(&array.as_list::<i32>().value(row), out),
+        _ => put_plain_text(array, row, out),
+    }
+}
+
+/// `dimensions | has nulls | element type | length | lower bound | elements`; an empty array has no dimension.
+fn put_list_binary(elements: &ArrayRef, out: &mut Vec<u8>) {
+    let nulls = elements.null_count() > 0 || elements.data_type() == &DataType::Null;
+    out.extend_from_slice(&i32::from(!elements.is_empty()).to_be_bytes());
+    out.extend_from_slice(&i32::from(nulls).to_be_bytes());
+    out.extend_from_slice(&arrow_wire_type(elements.data_type()).to_be_bytes());
+    if elements.is_empty() {
+        return;
+    }
+    out.extend_from_slice(&i32::try_from(elements.len()).expect("a list below 2 G").to_be_bytes());
+    out.extend_from_slice(&1_i32.to_be_bytes());
+    for index in 0..elements.len() {
+        if elements.is_null(index) || elements.data_type() == &DataType::Null {
+            out.extend_from_slice(&(-1_i32).to_be_bytes());
+        } else {
+            put_value(out, |out| put_plain_binary(elements, index, out));
+        }
+    }
+}
+
+fn decimal(array: &ArrayRef, row: usize, scale: i8) -> Decimal {
+    let unscaled = array.as_primitive::<Decimal128Type>().value(row);
+    match u8::try_from(scale) {
+        Ok(scale) => Decimal { unscaled, scale },
+        // A negative scale counts whole tens.
+        Err(_) => Decimal { unscaled: unscaled.saturating_mul(10_i128.saturating_pow(u32::from(scale.unsigned_abs()))), scale: 0 },
+    }
+}

@@ -1,0 +1,114 @@
+//! The binary format.
+
+use crate::engine::{ColumnType, Datum};
+use crate::error::{SqlError, SqlState};
+
+use super::datetime::{EPOCH_SHIFT_DAYS, EPOCH_SHIFT_US};
+use super::numeric::{self, Decimal, NumericError};
+use super::{oid, text};
+
+/// Writes a datum; null writes nothing.
+pub fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
+    match datum {
+        Datum::Null => {}
+        Datum::Boolean(value) => out.push(u8::from(*value)),
+        Datum::SmallInt(value) => out.extend_from_slice(&value.to_be_bytes()),
+        Datum::Int(value) => out.extend_from_slice(&value.to_be_bytes()),
+        Datum::BigInt(value) => out.extend_from_slice(&value.to_be_bytes()),
+        Datum::Real(value) => out.extend_from_slice(&value.to_be_bytes()),
+        Datum::Double(value) => out.extend_from_slice(&value.to_be_bytes()),
+        Datum::Decimal { unscaled, scale } => numeric::put_binary(Decimal { unscaled: *unscaled, scale: *scale }, out),
+        Datum::Text(value) => text::put_string(value, data_type, out),
+        Datum::Bytea(value) => out.extend_from_slice(value),
+        Datum::Date(days) => put_date(*days, out),
+        Datum::Timestamp(micros) => put_timestamp(*micros, out),
+    }
+}
+
+/// Writes a date, given in days since 1970; the infinities stay what they are.
+pub fn put_date(days: i32, out: &mut Vec<u8>) {
+    let wire = if matches!(days, i32::MIN | i32::MAX) { days } else { days.saturating_sub(EPOCH_SHIFT_DAYS) };
+    out.extend_from_slice(&wire.to_be_bytes());
+}
+
+/// Writes a timestamp, given in microseconds since 1970; the infinities stay what they are.
+pub fn put_timestamp(micros: i64, out: &mut Vec<u8>) {
+    let wire = if matches!(micros, i64::MIN | i64::MAX) { micros } else { micros.saturating_sub(EPOCH_SHIFT_US) };
+    out.extend_from_slice(&wire.to_be_bytes());
+}
+
+/// Reads a parameter that the client states to be of type `oid`: an `oid` has four bytes, though it is taken as a `bigint`.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_parameter(oid: u32, data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
+    match oid {
+        oid::OID | oid::REGCLASS => Ok(Datum::BigInt(u32::from_be_bytes(fixed(bytes)?).into())),
+        _ => parse(oid::parameter_type(oid).unwrap_or(data_type), bytes),
+    }
+}
+
+/// Reads a value.
+///
+/// # Errors
+/// 22P03 for a wrong length, 22021 for text that is not UTF-8, 22003 and 22008 for what no column can hold.
+pub fn parse(data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
+    Ok(match data_type {
+        ColumnType::Boolean => Datum::Boolean(fixed::<1>(bytes)? != [0]),
+        ColumnType::SmallInt => Datum::SmallInt(i16::from_be_bytes(fixed(bytes)?)),
+        ColumnType::Int => Datum::Int(i32::from_be_bytes(fixed(bytes)?)),
+        ColumnType::BigInt => Datum::BigInt(i64::from_be_bytes(fixed(bytes)?)),
+        ColumnType::Real => Datum::Real(f32::from_be_bytes(fixed(bytes)?)),
+        ColumnType::Double => Datum::Double(f64::from_be_bytes(fixed(bytes)?)),
+        ColumnType::Decimal { .. } => match numeric::parse_binary(bytes) {
+            Ok(Decimal { unscaled, scale }) => Datum::Decimal { unscaled, scale },
+            Err(NumericError::Malformed) => return Err(malformed()),
+            Err(NumericError::OutOfRange) => {
+                return Err(SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, "numeric value out of range: more than 38 digits"));
+            }
+        },
+        ColumnType::Char(_) | ColumnType::Varchar(_) | ColumnType::Text => Datum::Text(utf8(bytes)?.to_owned()),
+        ColumnType::Bytea => Datum::Bytea(bytes.to_vec()),
+        ColumnType::Date => {
+            let wire = i32::from_be_bytes(fixed(bytes)?);
+            let infinite = matches!(wire, i32::MIN | i32::MAX);
+            let days = if infinite { Some(wire) } else { wire.checked_add(EPOCH_SHIFT_DAYS) };
+            Datum::Date(days.ok_or_else(|| overflow("date out of range"))?)
+        }
+        ColumnType::Timestamp => {
+            let wire = i64::from_be_bytes(fixed(bytes)?);
+            let infinite = matches!(wire, i64::MIN | i64::MAX);
+            let micros = if infinite { Some(wire) } else { wire.checked_add(EPOCH_SHIFT_US) };
+            Datum::Timestamp(micros.ok_or_else(|| overflow("timestamp out of range"))?)
+        }
+    })
+}
+
+/// Bytes that must be UTF-8 without a zero byte.
+///
+/// # Errors
+/// 22021.
+pub fn utf8(bytes: &[u8]) -> Result<&str, SqlError> {
+    let not = |at: usize| {
+        let byte = bytes.get(at).copied().unwrap_or_default();
+        let message = format!("invalid byte sequence for encoding \"UTF8\": 0x{byte:02x}");
+        SqlError::new(SqlState::CHARACTER_NOT_IN_REPERTOIRE, message)
+    };
+    let text = std::str::from_utf8(bytes).map_err(|error| not(error.valid_up_to()))?;
+    match bytes.iter().position(|&byte| byte == 0) {
+        Some(at) => Err(not(at)),
+        None => Ok(text),
+    }
+}
+
+fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N], SqlError> {
+    bytes.try_into().map_err(|_| malformed())
+}
+
+fn malformed() -> SqlError {
+    SqlError::new(SqlState::INVALID_BINARY, "incorrect binary data format in bind parameter")
+}
+
+fn overflow(message: &str) -> SqlError {
+    SqlError::new(SqlState::DATETIME_OVERFLOW, message)
+}

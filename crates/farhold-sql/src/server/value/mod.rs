@@ -1,0 +1,20 @@
+//! Values on the wire: PostgreSQL's text and binary formats, both ways.
+//!
+//! | type | text | binary |
+//! |---|---|---|
+//! | boolean | `t` | one byte |
+//! | integers | decimal | big-endian |
+//! | floats | the shortest digits that read back the same | IEEE 754, big-endian |
+//! | numeric | decimal | digits to the base of 10 000 ([`numeric`]) |
+//! | strings | themselves | themselves |
+//! | bytea | `\x` and hex | themselves |
+//! | date, timestamp | ISO ([`datetime`]) | days, microseconds since 2000-01-01 |
+
+pub mod binary;
+pub mod datetime;
+pub mod numeric;
+pub mod oid;
+pub mod text;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Types by PostgreSQL's numbers.
+
+use crate::engine::ColumnType;
+
+/// `boolean`
+pub const BOOL: u32 = 16;
+/// `bytea`
+pub const BYTEA: u32 = 17;
+/// `"char"`, one byte
+pub const CHAR: u32 = 18;
+/// `name`
+pub const NAME: u32 = 19;
+/// `bigint`
+pub const INT8: u32 = 20;
+/// `smallint`
+pub const INT2: u32 = 21;
+/// `integer`
+pub const INT4: u32 = 23;
+/// `text`
+pub const TEXT: u32 = 25;
+/// `oid`
+pub const OID: u32 = 26;
+/// `real`
+pub const FLOAT4: u32 = 700;
+/// `double precision`
+pub const FLOAT8: u32 = 701;
+/// A literal without a type.
+pub const UNKNOWN: u32 = 705;
+/// `character(n)`
+pub const BPCHAR: u32 = 1042;
+/// `character varying(n)`
+pub const VARCHAR: u32 = 1043;
+/// `date`
+pub const DATE: u32 = 1082;
+/// `timestamp without time zone`
+pub const TIMESTAMP: u32 = 1114;
+/// `time without time zone`
+pub const TIME: u32 = 1083;
+/// `interval`
+pub const INTERVAL: u32 = 1186;
+/// `timestamp with time zone`
+pub const TIMESTAMPTZ: u32 = 1184;
+/// `numeric`
+pub const NUMERIC: u32 = 1700;
+/// `regclass`, an OID that shows as a table's name
+pub const REGCLASS: u32 = 2205;
+
+/// The number of a column's type.
+pub fn of(data_type: ColumnType) -> u32 {
+    match data_type {
+        ColumnType::Boolean => BOOL,
+        ColumnType::SmallInt => INT2,
+        ColumnType::Int => INT4,
+        ColumnType::BigInt => INT8,
+        ColumnType::Real => FLOAT4,
+        ColumnType::Double => FLOAT8,
+        ColumnType::Decimal { .. } => NUMERIC,
+        ColumnType::Char(_) => BPCHAR,
+        ColumnType::Varchar(_) => VARCHAR,
+        ColumnType::Text => TEXT,
+        ColumnType::Bytea => BYTEA,
+        ColumnType::Date => DATE,
+        ColumnType::Timestamp => TIMESTAMP,
+    }
+}
+
+/// Bytes of a value of the type, -1 when they vary (RowDescription's `typlen`).
+pub fn size_of(oid: u32) -> i16 {
+    match oid {
+        BOOL | CHAR => 1,
+        INT2 => 2,
+        INT4 | FLOAT4 | DATE | OID | REGCLASS => 4,
+        INT8 | FLOAT8 | TIME | TIMESTAMP | TIMESTAMPTZ => 8,
+        INTERVAL => 16,
+        NAME => 64,
+        _ => -1,
+    }
+}
+
+/// RowDescription's `atttypmod`: the length of a string and the precision of a decimal, each with PostgreSQL's header of 4.
+pub fn modifier_of(data_type: ColumnType) -> i32 {
+    match data_type {
+        ColumnType::Char(length) | ColumnType::Varchar(length) => i32::try_from(length).map_or(-1, |length| length + 4),
+        ColumnType::Decimal { precision, scale } => (i32::from(precision) << 16 | i32::from(scale)) + 4,
+        _ => -1,
+    }
+}
+
+/// The array type of an element type, where PostgreSQL numbers one that has a binary form here.
+pub fn array_of(element: u32) -> Option<u32> {
+    Some(match element {
+        BOOL => 1000,
+        BYTEA => 1001,
+        INT2 => 1005,
+        INT4 => 1007,
+        TEXT => 1009,
+        INT8 => 1016,
+        FLOAT4 => 1021,
+        FLOAT8 => 1022,
+        TIMESTAMP => 1115,
+        DATE => 1182,
+        TIME => 1183,
+        TIMESTAMPTZ => 1185,
+        INTERVAL => 1187,
+        NUMERIC => 1231,
+        _ => return None,
+    })
+}
+
+/// The type in which a parameter of a stated type is taken; `None` leaves the choice to the statement.
+pub fn parameter_type(oid: u32) -> Option<ColumnType> {
+    Some(match oid {
+        BOOL => ColumnType::Boolean,
+        INT2 => ColumnType::SmallInt,
+        INT4 => ColumnType::Int,
+        INT8 | OID | REGCLASS => ColumnType::BigInt,
+        FLOAT4 => ColumnType::Real,
+        FLOAT8 => ColumnType::Double,
+        // A parameter has no scale of its own: each value brings one.
+        NUMERIC => ColumnType::Decimal { precision: 38, scale: 10 },
+        TEXT | VARCHAR | BPCHAR | NAME | CHAR => ColumnType::Text,
+        BYTEA => ColumnType::Bytea,
+        DATE => ColumnType::Date,
+        TIMESTAMP | TIMESTAMPTZ => ColumnType::Timestamp,
+        _ => return None,
+    })
+}

@@ -1,0 +1,176 @@
+//! The formats against each other, against written examples, and (binary) against `postgres-types`' rules by way of pgwire.
+
+use super::numeric::{self, Decimal};
+use super::{binary, datetime, text};
+use crate::engine::{ColumnType, Datum};
+
+fn shown(put: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut out = Vec::new();
+    put(&mut out);
+    String::from_utf8(out).unwrap()
+}
+
+fn as_text(datum: &Datum, data_type: ColumnType) -> String {
+    shown(|out| text::put(datum, data_type, out))
+}
+
+#[test]
+fn floats_are_written_as_postgresql_writes_them() {
+    let cases: &[(f64, &str)] = &[
+        (0.0, "0"),
+        (-0.0, "-0"),
+        (1.0, "1"),
+        (0.1, "0.1"),
+        (-1234.5, "-1234.5"),
+        (0.0001, "0.0001"),
+        (0.00001, "1e-05"),
+        (1e14, "100000000000000"),
+        (1e15, "1e+15"),
+        (123_456_789_012_345.6, "123456789012345.6"),
+        (1.5e300, "1.5e+300"),
+        (5e-324, "5e-324"),
+        (f64::NAN, "NaN"),
+        (f64::INFINITY, "Infinity"),
+        (f64::NEG_INFINITY, "-Infinity"),
+    ];
+    for (value, expected) in cases {
+        assert_eq!(as_text(&Datum::Double(*value), ColumnType::Double), *expected);
+    }
+    assert_eq!(as_text(&Datum::Real(0.1), ColumnType::Real), "0.1");
+    assert_eq!(as_text(&Datum::Real(1e6), ColumnType::Real), "1e+06");
+    assert_eq!(as_text(&Datum::Real(999_999.0), ColumnType::Real), "999999");
+}
+
+#[test]
+fn decimals_are_written_plainly() {
+    let cases = [
+        (0, 0, "0"),
+        (0, 2, "0.00"),
+        (5, 2, "0.05"),
+        (-5, 2, "-0.05"),
+        (12345, 2, "123.45"),
+        (-100, 0, "-100"),
+        (i128::MAX, 0, "170141183460469231731687303715884105727"),
+        (i128::MIN, 0, "-170141183460469231731687303715884105728"),
+        (1, 38, "0.00000000000000000000000000000000000001"),
+    ];
+    for (unscaled, scale, expected) in cases {
+        assert_eq!(shown(|out| numeric::put_text(Decimal { unscaled, scale }, out)), expected);
+    }
+}
+
+#[test]
+fn decimals_survive_the_binary_form() {
+    let mut magnitude = 1_i128;
+    for digits in 0..38 {
+        for unscaled in [0, magnitude, magnitude - 1, magnitude + 1, -magnitude, magnitude * 9, 12_345 * (magnitude / 100_000)] {
+            for scale in 0..=38 {
+                let decimal = Decimal { unscaled, scale };
+                let mut bytes = Vec::new();
+                numeric::put_binary(decimal, &mut bytes);
+                assert_eq!(numeric::parse_binary(&bytes), Ok(decimal), "{decimal:?} {digits}");
+            }
+        }
+        magnitude = magnitude.saturating_mul(10);
+    }
+}
+
+#[test]
+fn binary_decimals_by_example() {
+    // What PostgreSQL 15's numeric_send gives.
+    let cases: [(i128, u8, &[i16]); 6] = [
+        (0, 0, &[0, 0, 0, 0]),
+        (0, 2, &[0, 0, 0, 2]),
+        (1, 0, &[1, 0, 0, 0, 1]),
+        (-12_345_678, 3, &[3, 1, 0x4000, 3, 1, 2345, 6780]),
+        (10_000, 0, &[1, 1, 0, 0, 1]),
+        (1, 4, &[1, -1, 0, 4, 1]),
+    ];
+    for (unscaled, scale, words) in cases {
+        let expected: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let mut bytes = Vec::new();
+        numeric::put_binary(Decimal { unscaled, scale }, &mut bytes);
+        assert_eq!(bytes, expected, "{unscaled} / 10^{scale}");
+    }
+}
+
+#[test]
+fn malformed_binary_decimals_are_refused() {
+    let words = |words: &[i16]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    for bytes in [
+        vec![],
+        vec![0; 7],
+        words(&[1, 0, 0, 0]),
+        words(&[1, 0, 0, 0, 10_000]),
+        words(&[1, 0, 0x1234, 0, 1]),
+        words(&[0, 0, 0xc000_u16.cast_signed(), 0]),
+        words(&[1, 20_000, 0, 0, 1]),
+        words(&[1, -20_000, 0, 0, 1]),
+    ] {
+        assert!(numeric::parse_binary(&bytes).is_err(), "{bytes:?}");
+    }
+}
+
+#[test]
+fn dates_and_timestamps() {
+    let date = |days| shown(|out| datetime::put_date(days, out));
+    assert_eq!(date(0), "1970-01-01");
+    assert_eq!(date(-719_528), "0001-01-01 BC");
+    assert_eq!(date(2_932_897), "10000-01-01");
+    assert_eq!(date(i32::MAX), "infinity");
+    let timestamp = |micros| shown(|out| datetime::put_timestamp(micros, "", out));
+    assert_eq!(timestamp(-1), "1969-12-31 23:59:59.999999");
+    assert_eq!(timestamp(1_500_000), "1970-01-01 00:00:01.5");
+    assert_eq!(timestamp(i64::MIN), "-infinity");
+}
+
+#[test]
+fn intervals() {
+    let interval = |months, days, micros| shown(|out| datetime::put_interval(months, days, micros, out));
+    assert_eq!(interval(0, 0, 0), "00:00:00");
+    assert_eq!(interval(14, 3, 14_706_700_000), "1 year 2 mons 3 days 04:05:06.7");
+    assert_eq!(interval(-1, 1, -1_000_000), "-1 mons +1 day -00:00:01");
+    assert_eq!(interval(0, 0, 360_000_000_000), "100:00:00");
+}
+
+#[test]
+fn every_datum_survives_the_binary_form() {
+    let cases = [
+        (ColumnType::Boolean, Datum::Boolean(true)),
+        (ColumnType::SmallInt, Datum::SmallInt(-2)),
+        (ColumnType::Int, Datum::Int(i32::MIN)),
+        (ColumnType::BigInt, Datum::BigInt(i64::MAX)),
+        (ColumnType::Real, Datum::Real(0.1)),
+        (ColumnType::Double, Datum::Double(-0.5)),
+        (ColumnType::Decimal { precision: 10, scale: 2 }, Datum::Decimal { unscaled: -12_345, scale: 2 }),
+        (ColumnType::Text, Datum::Text("zwölf".to_owned())),
+        (ColumnType::Bytea, Datum::Bytea(vec![0, 1, 255])),
+        (ColumnType::Date, Datum::Date(-1)),
+        (ColumnType::Date, Datum::Date(i32::MAX)),
+        (ColumnType::Timestamp, Datum::Timestamp(1)),
+        (ColumnType::Timestamp, Datum::Timestamp(i64::MIN)),
+    ];
+    for (data_type, datum) in cases {
+        let mut bytes = Vec::new();
+        binary::put(&datum, data_type, &mut bytes);
+        assert_eq!(binary::parse(data_type, &bytes).unwrap(), datum);
+        bytes.push(0);
+        if !matches!(data_type, ColumnType::Text | ColumnType::Bytea) {
+            assert!(binary::parse(data_type, &bytes).is_err(), "{data_type:?} is one byte too long");
+        }
+    }
+}
+
+#[test]
+fn a_char_is_padded() {
+    let mut out = Vec::new();
+    text::put(&Datum::Text("ä".to_owned()), ColumnType::Char(3), &mut out);
+    assert_eq!(out, "ä  ".as_bytes());
+}
+
+#[test]
+fn text_must_be_utf8_without_zero() {
+    for bytes in [&[0xff][..], b"a\0b"] {
+        assert_eq!(binary::utf8(bytes).unwrap_err().state.code(), "22021");
+    }
+}

@@ -1,0 +1,132 @@
+//! The text format, written; it is read by [`parse_datum`](crate::engine::types::parse_datum), which COPY and literals use too.
+
+use crate::engine::{ColumnType, Datum, parse_datum};
+use crate::error::{SqlError, SqlState};
+
+use super::datetime::{put_date, put_timestamp};
+use super::numeric::{self, Decimal};
+
+/// Writes a datum; null writes nothing (each format marks null its own way). `CHAR(n)` is padded with blanks.
+pub fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
+    match datum {
+        Datum::Null => {}
+        Datum::Boolean(value) => out.push(if *value { b't' } else { b'f' }),
+        Datum::SmallInt(value) => put_integer(i64::from(*value), out),
+        Datum::Int(value) => put_integer(i64::from(*value), out),
+        Datum::BigInt(value) => put_integer(*value, out),
+        Datum::Real(value) => put_float4(*value, out),
+        Datum::Double(value) => put_float8(*value, out),
+        Datum::Decimal { unscaled, scale } => numeric::put_text(Decimal { unscaled: *unscaled, scale: *scale }, out),
+        Datum::Text(value) => put_string(value, data_type, out),
+        Datum::Bytea(value) => put_bytea(value, out),
+        Datum::Date(days) => put_date(*days, out),
+        Datum::Timestamp(micros) => put_timestamp(*micros, "", out),
+    }
+}
+
+/// Writes a string, a `CHAR(n)` with its trailing blanks.
+pub fn put_string(value: &str, data_type: ColumnType, out: &mut Vec<u8>) {
+    out.extend_from_slice(value.as_bytes());
+    if let ColumnType::Char(width) = data_type {
+        let missing = (width as usize).saturating_sub(value.chars().count());
+        out.resize(out.len() + missing, b' ');
+    }
+}
+
+/// Writes bytes as `\x` and hex.
+pub fn put_bytea(value: &[u8], out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    out.extend_from_slice(b"\\x");
+    out.extend(value.iter().flat_map(|byte| [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]));
+}
+
+/// Writes an integer; formatting traits cost three times as much.
+pub fn put_integer(value: i64, out: &mut Vec<u8>) {
+    if value < 0 {
+        out.push(b'-');
+    }
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
+/// Writes a `real` with the fewest digits that read back the same.
+pub fn put_float4(value: f32, out: &mut Vec<u8>) {
+    put_float(f64::from(value), &format!("{value:e}"), 6, out);
+}
+
+/// Writes a `double precision` with the fewest digits that read back the same.
+pub fn put_float8(value: f64, out: &mut Vec<u8>) {
+    put_float(value, &format!("{value:e}"), 15, out);
+}
+
+/// `scientific` is Rust's shortest form, `1.25e-7`. PostgreSQL writes it plainly for exponents from -4 to below `digits`.
+fn put_float(value: f64, scientific: &str, digits: i32, out: &mut Vec<u8>) {
+    if value.is_nan() {
+        return out.extend_from_slice(b"NaN");
+    }
+    if value.is_infinite() {
+        return out.extend_from_slice(if value > 0.0 { b"Infinity" } else { b"-Infinity" });
+    }
+    let (mantissa, exponent) = scientific.split_once('e').expect("scientific notation");
+    let exponent: i32 = exponent.parse().expect("an exponent");
+    let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |mantissa| ("-", mantissa));
+    out.extend_from_slice(sign.as_bytes());
+    let significant = mantissa.bytes().filter(|&byte| byte != b'.');
+    if exponent < -4 || exponent >= digits {
+        out.extend_from_slice(mantissa.as_bytes());
+        out.push(b'e');
+        out.push(if exponent < 0 { b'-' } else { b'+' });
+        if exponent.abs() < 10 {
+            out.push(b'0');
+        }
+        put_integer(i64::from(exponent.abs()), out);
+    } else if exponent < 0 {
+        out.extend_from_slice(b"0.");
+        out.extend(std::iter::repeat_n(b'0', exponent.unsigned_abs() as usize - 1));
+        out.extend(significant);
+    } else {
+        let whole = exponent as usize + 1;
+        let count = significant.clone().count();
+        out.extend(significant.clone().take(whole));
+        out.extend(std::iter::repeat_n(b'0', whole.saturating_sub(count)));
+        if count > whole {
+            out.push(b'.');
+            out.extend(significant.skip(whole));
+        }
+    }
+}
+
+/// Reads a timestamp with time zone, as UTC.
+///
+/// # Errors
+/// 22007, 22008.
+pub fn parse_timestamptz(text: &str) -> Result<Datum, SqlError> {
+    let datum = parse_datum(text, ColumnType::Timestamp)?;
+    let (Datum::Timestamp(micros), Some(offset)) = (&datum, zone_offset_us(text)) else { return Ok(datum) };
+    let utc = micros.checked_sub(offset);
+    utc.map(Datum::Timestamp).ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))
+}
+
+/// The offset that a timestamp ends with, `+05:30`, if it ends with one.
+fn zone_offset_us(text: &str) -> Option<i64> {
+    let time = text.find(':').map(|colon| &text[colon..])?;
+    let (sign, zone) = match time.find(['+', '-']) {
+        Some(at) => (if time.as_bytes()[at] == b'-' { -1 } else { 1 }, &time[at + 1..]),
+        None => return None,
+    };
+    let mut seconds = 0;
+    for (part, unit) in zone.split(':').zip([3600, 60, 1]) {
+        seconds += part.trim().parse::<i64>().ok()? * unit;
+    }
+    Some(sign * seconds * 1_000_000)
+}
