@@ -3,7 +3,8 @@
 //! ```text
 //! cargo bench -p farhold-btree --bench ordered                    4 M keys, 4 threads, 3 rounds
 //! cargo bench -p farhold-btree --bench ordered -- --quick         what the tests run: seconds, figures without meaning
-//! cargo bench -p farhold-btree --bench ordered -- --ours          without the other two; with the single-thread latencies
+//! cargo bench -p farhold-btree --bench ordered -- --ours          without the other two
+//! cargo bench -p farhold-btree --bench ordered -- --latency       the single-thread latencies alone
 //! ```
 //!
 //! Rates are millions a second over all threads, the best round of each; latencies are nanoseconds of one thread doing
@@ -189,18 +190,23 @@ fn nanoseconds(count: u64, work: impl FnMut(u64)) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / count as f64
 }
 
+/// The best of five, for what can be done again: the machine has other users.
+fn least_nanoseconds(count: u64, mut work: impl FnMut(u64)) -> f64 {
+    (0..5).map(|_| nanoseconds(count, &mut work)).fold(f64::INFINITY, f64::min)
+}
+
 fn latencies(shape: KeyShape, size: &Size) {
     let (ours, count) = (Ours::new(shape), size.latency_keys);
     let insert = nanoseconds(count, |number| ours.insert(mix(number)));
-    let random = nanoseconds(count, |number| assert!(black_box(ours.get(mix(number * 7919 % count)))));
+    let random = least_nanoseconds(count, |number| assert!(black_box(ours.get(mix(number * 7919 % count)))));
     // Each key depends on the last answer, as in a transaction that follows one row to the next.
     let mut last = 0;
-    let chained = nanoseconds(count, |number| {
+    let chained = least_nanoseconds(count, |number| {
         last = u64::from(black_box(ours.get(mix((number * 7919 + (last & 2)) % count))));
     });
-    let hot = nanoseconds(count, |number| assert!(black_box(ours.get(mix(number % 512)))));
+    let hot = least_nanoseconds(count, |number| assert!(black_box(ours.get(mix(number % 512)))));
     let mut leaves = Vec::new();
-    let first = nanoseconds(count / 4, |number| {
+    let first = least_nanoseconds(count / 4, |number| {
         leaves.clear();
         let mut visit = |_: &[u8], value| {
             black_box(value);
@@ -262,13 +268,14 @@ fn main() {
     let contenders: Vec<_> = ours.iter().chain(others.iter().filter(|_| !has("--ours"))).collect();
 
     let mut best = vec![Rates::default(); contenders.len()];
-    for _ in 0..size.rounds {
+    let rounds = if has("--latency") { 0 } else { size.rounds };
+    for _ in 0..rounds {
         for (best, (_, build)) in best.iter_mut().zip(&contenders) {
             let rates = measure(*build, &size);
             best.inserts = best.inserts.max(rates.inserts);
             best.gets = best.gets.max(rates.gets);
             best.rows = best.rows.max(rates.rows);
-            best.bytes_a_key = rates.bytes_a_key;
+            best.bytes_a_key = best.bytes_a_key.max(rates.bytes_a_key);
         }
     }
     println!("{} keys, {} threads: M/s            inserts    gets    rows  B a key", size.keys, size.threads);

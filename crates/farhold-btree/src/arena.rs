@@ -126,6 +126,7 @@ impl<T> Supply<T> {
             handle_alloc_error(layout);
         }
         self.blocks.push((block, layout));
+        ask_for_huge_pages(block, layout.size());
         let slack = block.align_offset(align_of::<T>());
         // SAFETY: the block is longer than the nodes by one alignment, and `slack` is less than that.
         unsafe { block.add(slack).cast() }
@@ -142,6 +143,29 @@ impl<T> Drop for Arena<T> {
         }
     }
 }
+
+/// Asks the kernel to back a large block with huge pages: random lookups in a tree beyond the reach of the TLB otherwise
+/// miss it at every level. Only a wish; nothing depends on it.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn ask_for_huge_pages(block: *mut u8, bytes: usize) {
+    use std::ffi::{c_int, c_void};
+    // From <sys/mman.h>, as in every C library that Rust knows on Linux.
+    const MADV_HUGEPAGE: c_int = 14;
+    const HUGE_PAGE_BYTES: usize = 2 << 20;
+    unsafe extern "C" {
+        fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int;
+    }
+    let start = block.align_offset(HUGE_PAGE_BYTES);
+    let whole = bytes.saturating_sub(start) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if whole > 0 {
+        // SAFETY: the range lies in the block just allocated, so the pages are ours; the advice changes how they are
+        // backed, not what they hold.
+        unsafe { madvise(block.add(start).cast(), whole, MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn ask_for_huge_pages(_: *mut u8, _: usize) {}
 
 /// Which chunk holds the id-th node, and where in it.
 fn place_of(id: usize) -> (usize, usize) {

@@ -75,28 +75,28 @@ macro_rules! scan_with {
             Kind::Word { tree, length } => {
                 let lo = lower_fitted($lo, *length, &mut lo_room).map(fixed_word);
                 let hi = upper_fitted($hi, *length, &mut hi_room).map(fixed_word);
-                let mut show = |key: u64, value| $visit(&key.to_be_bytes()[..*length], value);
-                tree.$scan(Span { lo, hi }, &Word::enter(), &mut show, $leaves);
+                let show = |key: u64, value| $visit(&key.to_be_bytes()[..*length], value);
+                tree.$scan(Span { lo, hi }, &Word::enter(), show, $leaves);
             }
             Kind::Pair { tree, length } => {
                 let lo = lower_fitted($lo, *length, &mut lo_room).map(fixed_pair);
                 let hi = upper_fitted($hi, *length, &mut hi_room).map(fixed_pair);
-                let mut show = |key: u128, value| $visit(&key.to_be_bytes()[..*length], value);
-                tree.$scan(Span { lo, hi }, &Pair::enter(), &mut show, $leaves);
+                let show = |key: u128, value| $visit(&key.to_be_bytes()[..*length], value);
+                tree.$scan(Span { lo, hi }, &Pair::enter(), show, $leaves);
             }
             Kind::Short { tree } => {
                 let (lo, hi) = (lower_cut($lo).map(short_key), upper_cut($hi).map(short_key));
-                let mut show = |key: u128, value| {
+                let show = |key: u128, value| {
                     let bytes = key.to_be_bytes();
                     $visit(&bytes[..usize::from(bytes[SHORT_BYTES_MAX])], value)
                 };
-                tree.$scan(Span { lo, hi }, &Pair::enter(), &mut show, $leaves);
+                tree.$scan(Span { lo, hi }, &Pair::enter(), show, $leaves);
             }
             Kind::Text { tree } => {
                 let guard = Text::enter();
                 let (lo, hi) = ($lo.map(TextProbe::new), $hi.map(TextProbe::new));
-                let mut show = |key, value| Text::probe(key, &guard).with_bytes(|key| $visit(key, value));
-                tree.$scan(Span { lo, hi }, &guard, &mut show, $leaves);
+                let show = |key, value| Text::probe(key, &guard).with_bytes(|key| $visit(key, value));
+                tree.$scan(Span { lo, hi }, &guard, show, $leaves);
             }
         }
     }};

@@ -15,6 +15,8 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::search::partition_point;
+
 /// A kind of key: how it is compared, how it lies in a node, who owns what lies behind it.
 pub(crate) trait KeyKind: Sized + 'static {
     /// A key to look for; its order is the order of the keys' bytes.
@@ -28,16 +30,17 @@ pub(crate) trait KeyKind: Sized + 'static {
 
     fn enter() -> Self::Guard;
 
-    /// Whether the cell's key is less than the probe. Safe on a cell being stored to; the answer is then arbitrary.
-    fn less(cell: &Self::Cell, probe: Self::Probe<'_>, guard: &Self::Guard) -> bool;
-    /// Whether the cell's key is greater than the probe, with the same reservation.
-    fn greater(cell: &Self::Cell, probe: Self::Probe<'_>, guard: &Self::Guard) -> bool;
-    /// Whether the cell's key is equal to the probe, with the same reservation.
+    /// How many of the node's cells hold a key less than the probe, those past its count excepted. Safe on cells being
+    /// stored to; the answer is then arbitrary, but at most `N`.
+    fn count_less<const N: usize>(cells: &[Self::Cell; N], probe: Self::Probe<'_>, guard: &Self::Guard) -> usize;
+    /// How many hold a key less than or equal to the probe; cells past the node's count may be counted as well.
+    fn count_to<const N: usize>(cells: &[Self::Cell; N], probe: Self::Probe<'_>, guard: &Self::Guard) -> usize;
+    /// Whether the cell's key is equal to the probe, with the same reservation as [`KeyKind::count_less`].
     fn equal(cell: &Self::Cell, probe: Self::Probe<'_>, guard: &Self::Guard) -> bool;
 
     fn load(cell: &Self::Cell) -> Self::Held;
     fn store(cell: &Self::Cell, held: Self::Held);
-    /// Makes a vacated cell forget what it pointed at.
+    /// Makes a vacated cell compare as greater than every key, and forget what it pointed at.
     fn clear(cell: &Self::Cell);
 
     /// The key in the form a node holds, owned by whichever node it is stored to.
@@ -68,13 +71,13 @@ impl KeyKind for Word {
     fn enter() {}
 
     #[inline]
-    fn less(cell: &AtomicU64, probe: u64, (): &()) -> bool {
-        cell.load(Relaxed) < probe
+    fn count_less<const N: usize>(cells: &[AtomicU64; N], probe: u64, (): &()) -> usize {
+        partition_point(cells, |cell| cell.load(Relaxed) < probe)
     }
 
     #[inline]
-    fn greater(cell: &AtomicU64, probe: u64, (): &()) -> bool {
-        cell.load(Relaxed) > probe
+    fn count_to<const N: usize>(cells: &[AtomicU64; N], probe: u64, (): &()) -> usize {
+        partition_point(cells, |cell| cell.load(Relaxed) <= probe)
     }
 
     #[inline]
@@ -93,7 +96,9 @@ impl KeyKind for Word {
     }
 
     #[inline]
-    fn clear(_: &AtomicU64) {}
+    fn clear(cell: &AtomicU64) {
+        cell.store(u64::MAX, Relaxed);
+    }
 
     #[inline]
     fn own(probe: u64) -> u64 {
@@ -155,13 +160,13 @@ impl KeyKind for Pair {
     fn enter() {}
 
     #[inline]
-    fn less(cell: &PairCell, probe: u128, (): &()) -> bool {
-        cell.load() < probe
+    fn count_less<const N: usize>(cells: &[PairCell; N], probe: u128, (): &()) -> usize {
+        partition_point(cells, |cell| cell.load() < probe)
     }
 
     #[inline]
-    fn greater(cell: &PairCell, probe: u128, (): &()) -> bool {
-        cell.load() > probe
+    fn count_to<const N: usize>(cells: &[PairCell; N], probe: u128, (): &()) -> usize {
+        partition_point(cells, |cell| cell.load() <= probe)
     }
 
     #[inline]
@@ -180,7 +185,9 @@ impl KeyKind for Pair {
     }
 
     #[inline]
-    fn clear(_: &PairCell) {}
+    fn clear(cell: &PairCell) {
+        cell.store(u128::MAX);
+    }
 
     #[inline]
     fn own(probe: u128) -> u128 {

@@ -10,7 +10,7 @@
 //!
 //! Invariants:
 //! - All fields are atomics, stored to under the node's lock only, and `count` never exceeds the number of cells.
-//! - Cells from `count` on are cleared: they point at nothing (see `text`).
+//! - Cells from `count` on are cleared: they compare as greater than any key, and point at nothing.
 //! - A child pointer, once not null, always points at a node, if perhaps no longer at the right one.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -18,11 +18,10 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64};
 
 use crate::arena::ArenaNode;
 use crate::key::KeyKind;
-use crate::search::{count_less, count_to};
 use crate::stamp::LeafStamp;
 use crate::version::VersionLock;
 
-/// With word keys exactly 1 KiB. See `benches/ordered.rs` for what other sizes gave.
+/// With word keys exactly 1 KiB; six steps of a search. Other sizes have not been measured.
 pub(crate) const LEAF_CELLS: usize = 63;
 pub(crate) const INNER_CELLS: usize = 62;
 
@@ -71,18 +70,20 @@ impl<K: KeyKind> Leaf<K> {
         LeafStamp { leaf: u64::from(self.id.load(Relaxed)), version }
     }
 
-    pub fn set_id(&self, id: u32) {
+    /// Makes of zeroed memory a leaf.
+    pub fn begin(&self, id: u32) {
         self.id.store(id, Relaxed);
+        self.keys.iter().for_each(K::clear);
     }
 
     #[inline]
     pub fn count_less(&self, probe: K::Probe<'_>, guard: &K::Guard) -> usize {
-        count_less::<K>(&self.keys, self.count(), probe, guard)
+        K::count_less(&self.keys, probe, guard).min(self.count())
     }
 
     #[inline]
     pub fn count_to(&self, probe: K::Probe<'_>, guard: &K::Guard) -> usize {
-        count_to::<K>(&self.keys, self.count(), probe, guard)
+        K::count_to(&self.keys, probe, guard).min(self.count())
     }
 
     /// Where the probe is, or where it would be.
@@ -180,6 +181,9 @@ impl<K: KeyKind> Leaf<K> {
 }
 
 impl<K: KeyKind> Inner<K> {
+    /// The header and the keys.
+    pub const SEARCHED_BYTES: usize = std::mem::offset_of!(Self, children);
+
     /// The number of keys; of children there is one more.
     #[inline]
     pub fn count(&self) -> usize {
@@ -192,12 +196,12 @@ impl<K: KeyKind> Inner<K> {
 
     #[inline]
     pub fn count_less(&self, probe: K::Probe<'_>, guard: &K::Guard) -> usize {
-        count_less::<K>(&self.keys, self.count(), probe, guard)
+        K::count_less(&self.keys, probe, guard).min(self.count())
     }
 
     #[inline]
     pub fn count_to(&self, probe: K::Probe<'_>, guard: &K::Guard) -> usize {
-        count_to::<K>(&self.keys, self.count(), probe, guard)
+        K::count_to(&self.keys, probe, guard).min(self.count())
     }
 
     #[inline]
@@ -208,6 +212,11 @@ impl<K: KeyKind> Inner<K> {
     #[inline]
     pub fn child(&self, slot: usize) -> NodePtr {
         self.children[slot].load(Acquire)
+    }
+
+    /// Makes of zeroed memory an inner node.
+    pub fn begin(&self) {
+        self.keys.iter().for_each(K::clear);
     }
 
     pub fn set_first_child(&self, child: NodePtr) {

@@ -14,6 +14,7 @@ use std::ops::{Bound, ControlFlow};
 
 use crate::key::KeyKind;
 use crate::node::{Inner, LEAF_CELLS, Leaf};
+use crate::search::prefetch;
 use crate::stamp::LeafStamp;
 use crate::tree::{Route, Tree};
 use crate::version::Backoff;
@@ -24,18 +25,19 @@ pub(crate) struct Span<P> {
     pub hi: Bound<P>,
 }
 
-/// Where the rows of one leaf are shown to.
-type Visit<'v, K> = &'v mut dyn FnMut(<K as KeyKind>::Held, u64) -> ControlFlow<()>;
-
 /// To the leaf with the first key behind a bound; keeps the key that ends that leaf's range.
 struct Ascend<'g, K: KeyKind> {
     from: Bound<K::Probe<'g>>,
+    /// A leaf has been shown already, so the one after this will probably be wanted as well.
+    goes_on: bool,
     fence: Option<K::Held>,
 }
 
 /// To the leaf with the last key before a bound; keeps the key that begins that leaf's range.
 struct Descend<'g, K: KeyKind> {
     from: Bound<K::Probe<'g>>,
+    /// A leaf has been shown already, so the one after this will probably be wanted as well.
+    goes_on: bool,
     fence: Option<K::Held>,
 }
 
@@ -46,13 +48,16 @@ impl<K: KeyKind> Route<K> for Ascend<'_, K> {
     }
 
     #[inline]
-    fn child_slot(&mut self, inner: &Inner<K>, guard: &K::Guard) -> usize {
+    fn child_slot(&mut self, inner: &Inner<K>, level: usize, guard: &K::Guard) -> usize {
         let slot = match self.from {
             Bound::Unbounded => 0,
             Bound::Included(from) | Bound::Excluded(from) => inner.count_to(from, guard),
         };
         if slot < inner.count() {
             self.fence = Some(inner.key(slot));
+            if self.goes_on && level == 1 {
+                prefetch(inner.child(slot + 1), size_of::<Leaf<K>>());
+            }
         }
         slot
     }
@@ -65,7 +70,7 @@ impl<K: KeyKind> Route<K> for Descend<'_, K> {
     }
 
     #[inline]
-    fn child_slot(&mut self, inner: &Inner<K>, guard: &K::Guard) -> usize {
+    fn child_slot(&mut self, inner: &Inner<K>, level: usize, guard: &K::Guard) -> usize {
         let slot = match self.from {
             Bound::Unbounded => inner.count(),
             Bound::Included(from) => inner.count_to(from, guard),
@@ -73,6 +78,9 @@ impl<K: KeyKind> Route<K> for Descend<'_, K> {
         };
         if slot > 0 {
             self.fence = Some(inner.key(slot - 1));
+            if self.goes_on && level == 1 {
+                prefetch(inner.child(slot - 1), size_of::<Leaf<K>>());
+            }
         }
         slot
     }
@@ -119,12 +127,13 @@ impl<K: KeyKind> Tree<K> {
         &self,
         mut span: Span<K::Probe<'g>>,
         guard: &'g K::Guard,
-        visit: Visit<'_, K>,
+        mut visit: impl FnMut(K::Held, u64) -> ControlFlow<()>,
         leaves: &mut Vec<LeafStamp>,
     ) {
         let mut rows = Rows::<K>::new();
+        let mut goes_on = false;
         loop {
-            let mut route = Ascend::<K> { from: span.lo, fence: None };
+            let mut route = Ascend::<K> { from: span.lo, goes_on, fence: None };
             leaves.push(self.copy_leaf(&mut route, &span, guard, &mut rows));
             for &(key, value) in rows.get() {
                 if visit(key, value).is_break() {
@@ -141,6 +150,7 @@ impl<K: KeyKind> Tree<K> {
                 return;
             }
             span.lo = Bound::Included(fence);
+            goes_on = true;
         }
     }
 
@@ -148,12 +158,13 @@ impl<K: KeyKind> Tree<K> {
         &self,
         mut span: Span<K::Probe<'g>>,
         guard: &'g K::Guard,
-        visit: Visit<'_, K>,
+        mut visit: impl FnMut(K::Held, u64) -> ControlFlow<()>,
         leaves: &mut Vec<LeafStamp>,
     ) {
         let mut rows = Rows::<K>::new();
+        let mut goes_on = false;
         loop {
-            let mut route = Descend::<K> { from: span.hi, fence: None };
+            let mut route = Descend::<K> { from: span.hi, goes_on, fence: None };
             leaves.push(self.copy_leaf(&mut route, &span, guard, &mut rows));
             for &(key, value) in rows.get().iter().rev() {
                 if visit(key, value).is_break() {
@@ -169,6 +180,7 @@ impl<K: KeyKind> Tree<K> {
                 return;
             }
             span.hi = Bound::Excluded(fence);
+            goes_on = true;
         }
     }
 

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use crossbeam_epoch::Guard;
 
 use crate::key::{KeyKind, PairCell};
+use crate::search::partition_point;
 use crate::shape::{LONGER, SHORT_BYTES_MAX, short_key};
 
 pub(crate) enum Text {}
@@ -80,23 +81,27 @@ impl KeyKind for Text {
     }
 
     #[inline]
-    fn less(cell: &TextCell, probe: TextProbe<'_>, _: &Guard) -> bool {
-        let head = cell.head.load();
-        if head != probe.head || probe.longer.is_empty() {
-            return head < probe.head;
+    fn count_less<const N: usize>(cells: &[TextCell; N], probe: TextProbe<'_>, _: &Guard) -> usize {
+        let less = partition_point(cells, |cell| cell.head.load() < probe.head);
+        if probe.longer.is_empty() {
+            return less;
         }
         // SAFETY: read under the guard from a cell (see `bytes_of`).
-        unsafe { bytes_of(cell.block.load(Acquire)) < probe.longer }
+        less + count_equal_heads(cells, less, probe.head, |cell| unsafe {
+            bytes_of(cell.block.load(Acquire)) < probe.longer
+        })
     }
 
     #[inline]
-    fn greater(cell: &TextCell, probe: TextProbe<'_>, _: &Guard) -> bool {
-        let head = cell.head.load();
-        if head != probe.head || probe.longer.is_empty() {
-            return head > probe.head;
+    fn count_to<const N: usize>(cells: &[TextCell; N], probe: TextProbe<'_>, _: &Guard) -> usize {
+        if probe.longer.is_empty() {
+            return partition_point(cells, |cell| cell.head.load() <= probe.head);
         }
+        let less = partition_point(cells, |cell| cell.head.load() < probe.head);
         // SAFETY: read under the guard from a cell (see `bytes_of`).
-        unsafe { bytes_of(cell.block.load(Acquire)) > probe.longer }
+        less + count_equal_heads(cells, less, probe.head, |cell| unsafe {
+            bytes_of(cell.block.load(Acquire)) <= probe.longer
+        })
     }
 
     #[inline]
@@ -119,6 +124,8 @@ impl KeyKind for Text {
 
     #[inline]
     fn clear(cell: &TextCell) {
+        // No key's: the last byte of a head is a length of at most 16.
+        cell.head.store(u128::MAX);
         cell.block.store(ptr::null_mut(), Release);
     }
 
@@ -164,6 +171,14 @@ impl KeyKind for Text {
         // SAFETY: a caller accounts for a key it still owns, before retiring it.
         block_layout(unsafe { *held.block } as usize).size()
     }
+}
+
+/// How many cells from `from` on share the head and satisfy `before`. Mostly there is no such cell, or the one looked
+/// for.
+#[inline]
+fn count_equal_heads(cells: &[TextCell], from: usize, head: u128, before: impl Fn(&TextCell) -> bool) -> usize {
+    let equal = cells[from..].iter().take_while(|cell| cell.head.load() == head).count();
+    partition_point(&cells[from..from + equal], before)
 }
 
 /// The bytes of a block; none for null, which a cell holds for a short key or while it is being stored to.
