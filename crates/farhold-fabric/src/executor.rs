@@ -354,7 +354,7 @@ impl Executor {
         }
         let next_ns = core.next_timer_ns();
         if core.mode == Mode::Virtual {
-            let next_ns = next_ns.expect("a task waits for something that no task and no timer will ever do");
+            let next_ns = next_ns.expect("no task is ready and no timer is set: nothing will ever wake anybody again");
             core.now_ns.set(next_ns.max(core.now_ns.get()));
             core.fire_timers(core.now_ns.get());
             return;
@@ -593,5 +593,166 @@ fn wake_remote(id: u32, key: u64) {
         && let Some(thread) = &*remote.thread.lock().expect("the thread")
     {
         thread.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two tasks that take turns by hand: everything spawned runs, results arrive.
+    #[test]
+    fn tasks_run_and_join() {
+        for executor in [Executor::real(1), Executor::virtual_time(1)] {
+            let handle = executor.handle();
+            let sum = executor.run(async {
+                let tasks: Vec<_> = (0..100u64)
+                    .map(|number| {
+                        let inner = handle.clone();
+                        handle.spawn(async move {
+                            for _ in 0..number % 7 {
+                                inner.yield_now().await;
+                            }
+                            number
+                        })
+                    })
+                    .collect();
+                let mut sum = 0;
+                for task in tasks {
+                    sum += task.await;
+                }
+                sum
+            });
+            assert_eq!(sum, 4950);
+        }
+    }
+
+    #[test]
+    fn virtual_time_jumps_and_is_ordered() {
+        let executor = Executor::virtual_time(3);
+        let handle = executor.handle();
+        let order = Rc::new(RefCell::new(Vec::new()));
+        executor.run(async {
+            let hour_ns = 3_600_000_000_000;
+            for number in [3u64, 1, 2] {
+                let (order, inner) = (order.clone(), handle.clone());
+                drop(handle.spawn(async move {
+                    inner.sleep_ns(number * hour_ns).await;
+                    order.borrow_mut().push((number, inner.now_ns()));
+                }));
+            }
+            handle.sleep_ns(4 * hour_ns).await;
+            assert_eq!(*order.borrow(), [1, 2, 3].map(|number| (number, number * hour_ns)));
+        });
+    }
+
+    /// In virtual time the order of ready tasks is the seed's; another seed gives another order.
+    #[test]
+    fn a_seed_is_a_schedule() {
+        let order = |seed| {
+            let executor = Executor::virtual_time(seed);
+            let handle = executor.handle();
+            let order = Rc::new(RefCell::new(Vec::new()));
+            executor.run(async {
+                for number in 0..20 {
+                    let (order, inner) = (order.clone(), handle.clone());
+                    drop(handle.spawn(async move {
+                        inner.yield_now().await;
+                        order.borrow_mut().push(number);
+                    }));
+                }
+                handle.sleep_ns(1_000).await;
+            });
+            Rc::into_inner(order).map(RefCell::into_inner)
+        };
+        assert_eq!(order(7), order(7));
+        assert_ne!(order(7), order(8));
+    }
+
+    /// A waker works from another thread, after its task is gone, and after its executor is gone.
+    #[test]
+    fn wakers_go_anywhere() {
+        let executor = Executor::real(1);
+        let mut kept = None;
+        executor.run(async {
+            let mut thread = None;
+            poll_once_woken(|waker| {
+                kept = Some(waker.clone());
+                thread = Some(std::thread::spawn(move || waker.wake()));
+            })
+            .await;
+            thread.unwrap().join().unwrap();
+        });
+        let kept = kept.unwrap();
+        kept.wake_by_ref();
+        assert_eq!(executor.run(async { 5 }), 5, "a stale wake does no harm");
+        drop(executor);
+        kept.wake();
+    }
+
+    async fn poll_once_woken(mut give: impl FnMut(Waker)) {
+        let mut given = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut given, true) {
+                return Poll::Ready(());
+            }
+            give(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    #[test]
+    #[should_panic(expected = "nothing will ever wake")]
+    fn waiting_for_nothing_is_a_bug() {
+        Executor::virtual_time(1).run(std::future::pending::<()>());
+    }
+
+    /// Under a foreign executor (here: a loop that polls when woken) waits end, and `turn` runs what was spawned.
+    #[test]
+    fn standalone_needs_no_executor() {
+        let handle = Handle::standalone(1);
+        let inner = handle.clone();
+        let task = handle.spawn(async move {
+            inner.yield_now().await;
+            inner.sleep_ns(10).await;
+            3
+        });
+        let mut wait = pin!(async {
+            handle.sleep_ns(1000).await;
+            handle.yield_now().await;
+            task.await
+        });
+        let mut cx = Context::from_waker(Waker::noop());
+        let result = loop {
+            handle.turn();
+            if let Poll::Ready(result) = wait.as_mut().poll(&mut cx) {
+                break result;
+            }
+        };
+        assert_eq!(result, 3);
+    }
+
+    /// A dropped executor drops its tasks, also those that wait, and they may use it while they go.
+    #[test]
+    fn tasks_go_with_their_executor() {
+        struct Spawns(Handle, Rc<Cell<u32>>);
+        impl Drop for Spawns {
+            fn drop(&mut self) {
+                self.1.set(self.1.get() + 1);
+                drop(self.0.spawn(async {}));
+            }
+        }
+        let executor = Executor::real(1);
+        let (handle, count) = (executor.handle(), Rc::new(Cell::new(0)));
+        for _ in 0..3 {
+            let guard = Spawns(handle.clone(), count.clone());
+            drop(handle.spawn(async move {
+                guard.0.sleep_ns(u64::MAX).await;
+            }));
+        }
+        executor.run(handle.yield_now());
+        drop(executor);
+        assert_eq!(count.get(), 3);
     }
 }

@@ -15,6 +15,8 @@
 
 mod faults;
 mod model;
+#[cfg(test)]
+mod tests;
 
 pub use faults::{Fault, Faults};
 pub use model::{Hop, LatencyModel, Numa, Rdma};
@@ -298,6 +300,15 @@ impl State {
         ns + self.random_u64() % (most + 1)
     }
 
+    /// From one line to the next. Two transfers at one even speed could never overtake each other, so nothing would tear:
+    /// each line takes up to twice its time, and one in 32 waits for twenty (another transfer had the bus).
+    fn next_line_ns(&mut self, hop: Hop) -> u64 {
+        let line_ns = self.model.line_ns(hop).max(1);
+        let random = self.random_u64();
+        let stall_ns = if random.is_multiple_of(32) { 20 * line_ns } else { 0 };
+        line_ns + (random >> 32) % (line_ns + 1) + stall_ns
+    }
+
     fn link(&self, hop: Hop) -> Link {
         self.links.get(&hop).copied().unwrap_or_default()
     }
@@ -369,7 +380,7 @@ impl State {
             }
         };
         if more {
-            let at_ns = self.now_ns + self.model.line_ns(hop).max(1);
+            let at_ns = self.now_ns + self.next_line_ns(hop);
             self.schedule(at_ns, Event::Step { flight: flight_id, op: index, step: step + 1 });
         } else {
             let unreachable = matches!(op.outcome, Outcome::Failed(FabricError::NodeUnavailable { .. }));

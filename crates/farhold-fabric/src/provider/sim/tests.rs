@@ -1,0 +1,160 @@
+//! What only a simulation promises: a seed is a run, and faults happen as planned.
+
+use super::*;
+use crate::{Endpoint, Executor};
+
+const REGION: RegionId = RegionId(1);
+
+fn at(node: u8, offset: u64) -> FarPtr {
+    FarPtr::new(NodeId(node), REGION, offset)
+}
+
+fn hop(from: u8, to: u8) -> Hop {
+    Hop { from: NodeId(from), to: NodeId(to) }
+}
+
+async fn write(endpoint: &Endpoint, at: FarPtr, bytes: &[u8]) -> Result<(), FabricError> {
+    let mut batch = Batch::new();
+    let slot = batch.write(at, bytes);
+    endpoint.submit(batch).await.done(slot)
+}
+
+async fn read(endpoint: &Endpoint, at: FarPtr, len: usize) -> Result<Vec<u8>, FabricError> {
+    let mut batch = Batch::new();
+    let slot = batch.read(at, len);
+    endpoint.submit(batch).await.bytes(slot).map(<[u8]>::to_vec)
+}
+
+/// Three nodes that write, read, count and talk at random. Returns the hash, the lines and how many reads were torn.
+fn chatter(seed: u64, model: impl LatencyModel + 'static) -> (u64, Vec<String>, usize) {
+    let executor = Executor::virtual_time(seed);
+    let sim = Sim::new(&executor.handle(), model, Faults::default());
+    sim.record_lines();
+    let nodes: Vec<Fabric> = (0..3).map(|node| sim.join(NodeId(node)).unwrap()).collect();
+    for node in &nodes {
+        node.create_region(REGION, 4096).unwrap();
+    }
+    let handle = executor.handle();
+    let torn = executor.run(async {
+        let tasks: Vec<_> = nodes
+            .iter()
+            .map(|node| {
+                let endpoint = node.endpoint(&handle).unwrap();
+                handle.spawn(async move {
+                    let mut torn = 0;
+                    for _ in 0..40 {
+                        let random = endpoint.handle().random_u64();
+                        let node = (random % 3) as u8;
+                        write(&endpoint, at(node, 32), &[random as u8; 400]).await.unwrap();
+                        let bytes = read(&endpoint, at((random >> 8) as u8 % 3, 32), 400).await.unwrap();
+                        torn += usize::from(bytes.iter().any(|&byte| byte != bytes[0]));
+                        endpoint.send(Address::home(NodeId(node)), &random.to_le_bytes()).unwrap();
+                    }
+                    torn
+                })
+            })
+            .collect();
+        let mut torn = 0;
+        for task in tasks {
+            torn += task.await;
+        }
+        torn
+    });
+    (sim.trace_hash(), sim.lines(), torn)
+}
+
+/// The same seed is the same run, event by event; another seed is another run; and reads do tear.
+#[test]
+fn a_seed_is_a_run() {
+    let seeds = if cfg!(miri) { 1 } else { 20 };
+    let mut torn = 0;
+    for seed in 0..seeds {
+        let first = chatter(seed, Rdma);
+        assert_eq!(first.1, chatter(seed, Rdma).1, "seed {seed}");
+        assert_eq!(first.0, chatter(seed, Rdma).0, "seed {seed}");
+        assert_ne!(first.0, chatter(seed + 1000, Rdma).0);
+        assert_ne!(first.0, chatter(seed, Numa).0);
+        torn += first.2;
+    }
+    assert!(cfg!(miri) || torn > 0, "a simulation without torn reads tests nothing");
+}
+
+#[test]
+fn time_follows_the_model() {
+    let executor = Executor::virtual_time(1);
+    let sim = Sim::new(&executor.handle(), Rdma, Faults::default());
+    let (a, b) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+    b.create_region(REGION, 4096).unwrap();
+    let endpoint = a.endpoint(&executor.handle()).unwrap();
+    executor.run(async {
+        let before_ns = endpoint.handle().now_ns();
+        read(&endpoint, at(1, 0), 64).await.unwrap();
+        let took_ns = endpoint.handle().now_ns() - before_ns;
+        assert!((1_800..=2_400).contains(&took_ns), "{took_ns}");
+    });
+}
+
+/// The other nodes hear of it, the dead one cannot go on, its posted write still lands, and it may come back.
+#[test]
+fn a_killed_node() {
+    let executor = Executor::virtual_time(1);
+    let handle = executor.handle();
+    let plan = vec![(1_000_000, Fault::Kill(NodeId(1)))];
+    let sim = Sim::new(&handle, Rdma, Faults { plan });
+    let (a, b) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+    let memory = a.create_region(REGION, 4096).unwrap();
+    b.create_region(REGION, 4096).unwrap();
+    executor.run(async {
+        let (alive, dying) = (a.endpoint(&handle).unwrap(), b.endpoint(&handle).unwrap());
+        let dead = Err(FabricError::NodeUnavailable { node: NodeId(1) });
+        write(&alive, at(1, 0), b"kept").await.unwrap();
+        let last_write = handle.spawn(async move {
+            dying.handle().sleep_until_ns(999_900).await;
+            let result = write(&dying, at(0, 0), b"late").await;
+            (dying, result)
+        });
+        handle.sleep_until_ns(1_000_100).await;
+        let (dying, result) = last_write.await;
+        assert_eq!(result, dead);
+        assert_eq!(memory.word(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0, "on its way");
+        assert_eq!(dying.send(Address::home(NodeId(0)), b"?"), dead);
+        assert_eq!(write(&alive, at(1, 0), b"lost").await, dead);
+        assert_eq!(alive.send(Address::home(NodeId(1)), b"?"), dead);
+        let mut late = [0; 4];
+        memory.copy_out(0, &mut late).unwrap();
+        assert_eq!(&late, b"late", "nobody called the write back");
+
+        let b = sim.join(NodeId(1)).unwrap();
+        b.attach_region(REGION).unwrap();
+        alive.refresh(NodeId(1), REGION).unwrap();
+        assert_eq!(read(&alive, at(1, 0), 4).await.unwrap(), b"kept");
+        assert_eq!(write(&dying, at(0, 0), b"more").await, dead, "the new node is not the old one");
+    });
+}
+
+#[test]
+fn links_can_be_slow_and_cut() {
+    let executor = Executor::virtual_time(1);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Numa, Faults::default());
+    let (a, b) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+    b.create_region(REGION, 4096).unwrap();
+    executor.run(async {
+        let (a, b) = (a.endpoint(&handle).unwrap(), b.endpoint(&handle).unwrap());
+        sim.inject(Fault::Delay(hop(0, 1), 50_000));
+        let before_ns = handle.now_ns();
+        a.send(b.address(), b"slow").unwrap();
+        assert_eq!(b.recv().await.bytes, b"slow");
+        assert!(handle.now_ns() - before_ns >= 50_000);
+        sim.inject(Fault::Cut(hop(0, 1)));
+        assert_eq!(read(&a, at(1, 0), 8).await, Err(FabricError::NodeUnavailable { node: NodeId(1) }));
+        a.send(b.address(), b"lost").unwrap();
+        b.send(a.address(), b"the other way").unwrap();
+        assert_eq!(a.recv().await.bytes, b"the other way");
+        assert!(b.recv_timeout(1_000_000).await.is_err());
+        sim.inject(Fault::Heal(hop(0, 1)));
+        assert_eq!(read(&a, at(1, 0), 8).await.unwrap(), [0; 8]);
+        a.send(b.address(), b"again").unwrap();
+        assert_eq!(b.recv().await.bytes, b"again");
+    });
+}

@@ -1,0 +1,185 @@
+//! Shared memory between real processes: what a process leaves when it is killed at the worst moment.
+//!
+//! The test starts itself again as the other process (`FARHOLD_FABRIC_CHILD` says as what).
+
+use farhold_fabric::{Address, Batch, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId, provider::shm};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+
+const CHILD: &str = "FARHOLD_FABRIC_CHILD";
+const REGION: RegionId = RegionId(1);
+const TURN_NS: u64 = 1_000_000;
+
+struct Cluster(PathBuf);
+
+impl Cluster {
+    fn new(test: &str) -> Self {
+        let path = shm::default_cluster(&format!("{test}-{}", std::process::id()));
+        shm::remove(&path).unwrap();
+        Self(path)
+    }
+
+    fn child(&self, test: &str) -> Child {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(CHILD, &self.0)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn child_of() -> Option<PathBuf> {
+    std::env::var_os(CHILD).map(PathBuf::from)
+}
+
+/// As node 1: a region with a word and a message to node 0; then counts until it is killed.
+fn counting_child(cluster: &Path) {
+    let fabric = Fabric::join_shm(cluster, NodeId(1)).unwrap();
+    let memory = fabric.create_region(REGION, 1 << 20).unwrap();
+    memory.copy_in(4096, b"left behind").unwrap();
+    let executor = Executor::real(1);
+    let endpoint = fabric.endpoint(&executor.handle()).unwrap();
+    endpoint.send(Address::home(NodeId(0)), b"ready").unwrap();
+    loop {
+        memory.word(0).unwrap().fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A killed process leaves its region to readers, gives its node back, and the next process of that node goes on with it.
+#[test]
+fn a_killed_process_leaves_its_region() {
+    if let Some(cluster) = child_of() {
+        return counting_child(&cluster);
+    }
+    let cluster = Cluster::new("killed");
+    let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
+    let executor = Executor::real(1);
+    let endpoint = fabric.endpoint(&executor.handle()).unwrap();
+    let mut child = cluster.child("a_killed_process_leaves_its_region");
+    while !endpoint.wait(TURN_NS) {
+        assert_eq!(child.try_wait().unwrap(), None, "the child is at work");
+    }
+    assert_eq!(endpoint.try_recv_home().unwrap().bytes, b"ready");
+
+    let pid = child.id();
+    let taken = Fabric::join_shm(&cluster.0, NodeId(1)).err().unwrap();
+    assert!(
+        matches!(taken, FabricError::NodeInUse { node: NodeId(1), holder_pid, .. } if holder_pid == pid),
+        "{taken}"
+    );
+    assert!(matches!(shm::remove(&cluster.0), Err(FabricError::NodeInUse { .. })));
+    assert!(fabric.node_is_live(NodeId(1)));
+
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!fabric.node_is_live(NodeId(1)));
+    let at = |offset| FarPtr::new(NodeId(1), REGION, offset);
+    executor.run(async {
+        let mut batch = Batch::new();
+        let text = batch.read(at(4096), 11);
+        let count = batch.fetch_add(at(0), 0);
+        let batch = endpoint.submit(batch).await;
+        assert_eq!(batch.bytes(text).unwrap(), b"left behind", "readable without its process");
+        let count = batch.word(count).unwrap();
+
+        let heir = Fabric::join_shm(&cluster.0, NodeId(1)).unwrap();
+        let memory = heir.attach_region(REGION).unwrap();
+        assert_eq!(memory.word(0).unwrap().load(Ordering::Relaxed), count);
+    });
+}
+
+/// As node 1: floods node 0's home inbox until killed.
+fn flooding_child(cluster: &Path) {
+    let fabric = Fabric::join_shm(cluster, NodeId(1)).unwrap();
+    let executor = Executor::real(1);
+    let endpoint = fabric.endpoint(&executor.handle()).unwrap();
+    for number in 0u64.. {
+        let message: Vec<u8> = number.to_le_bytes().into_iter().cycle().take(8 * (1 + number as usize % 500)).collect();
+        while endpoint.send(Address::home(NodeId(0)), &message).is_err() {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// A sender that is killed in the middle of a put harms nobody: what it completed is whole and in order, others still send,
+/// and its lane is used again.
+#[test]
+fn a_killed_sender_does_not_wedge_an_inbox() {
+    if let Some(cluster) = child_of() {
+        return flooding_child(&cluster);
+    }
+    let cluster = Cluster::new("flood");
+    let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
+    let executor = Executor::real(1);
+    let (endpoint, other) =
+        (fabric.endpoint(&executor.handle()).unwrap(), fabric.endpoint(&executor.handle()).unwrap());
+    for round in 0..10 {
+        let mut child = cluster.child("a_killed_sender_does_not_wedge_an_inbox");
+        let mut next = 0u64;
+        let mut check = |bytes: &[u8]| {
+            let message: Vec<u8> = next.to_le_bytes().into_iter().cycle().take(8 * (1 + next as usize % 500)).collect();
+            assert_eq!(bytes, message, "message {next} of round {round}");
+            next += 1;
+        };
+        for _ in 0..3000 + round * 97 {
+            let message = loop {
+                match endpoint.try_recv_home() {
+                    Some(message) => break message,
+                    None => _ = endpoint.wait(TURN_NS),
+                }
+            };
+            check(&message.bytes);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        other.send(Address::home(NodeId(0)), b"the living").unwrap();
+        loop {
+            let message = endpoint.try_recv_home().expect("the living are heard");
+            if message.from == other.address() {
+                assert_eq!(message.bytes, b"the living");
+                // The dead one's messages that come behind ours stay whole and in order.
+                while let Some(message) = endpoint.try_recv_home() {
+                    check(&message.bytes);
+                }
+                break;
+            }
+            check(&message.bytes);
+        }
+    }
+}
+
+/// More killed senders than an inbox has lanes: lanes of the dead are taken over.
+#[test]
+fn lanes_of_the_dead_are_taken_over() {
+    if let Some(cluster) = child_of() {
+        let fabric = Fabric::join_shm(cluster, NodeId(1)).unwrap();
+        let executor = Executor::real(1);
+        let senders: Vec<_> =
+            (0..farhold_fabric::provider::LANES).map(|_| fabric.endpoint(&executor.handle()).unwrap()).collect();
+        for sender in &senders {
+            sender.send(Address::home(NodeId(0)), b"last words").unwrap();
+        }
+        std::process::abort();
+    }
+    let cluster = Cluster::new("lanes");
+    let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
+    let executor = Executor::real(1);
+    let endpoint = fabric.endpoint(&executor.handle()).unwrap();
+    for _ in 0..2 {
+        let mut child = cluster.child("lanes_of_the_dead_are_taken_over");
+        assert!(!child.wait().unwrap().success());
+        for _ in 0..farhold_fabric::provider::LANES {
+            assert_eq!(endpoint.try_recv_home().unwrap().bytes, b"last words");
+        }
+    }
+    endpoint.send(Address::home(NodeId(0)), b"mine").unwrap();
+    assert_eq!(endpoint.try_recv_home().unwrap().bytes, b"mine");
+}
