@@ -105,7 +105,7 @@ impl Contender for Scc {
 
     fn scan_all(&self) -> u64 {
         let guard = scc::Guard::new();
-        self.0.iter(&guard).map(|row| black_box(row)).count() as u64
+        self.0.iter(&guard).inspect(|row| drop(black_box(*row))).count() as u64
     }
 
     fn bytes(&self) -> Option<usize> {
@@ -230,7 +230,7 @@ fn latencies(shape: KeyShape, size: &Size) {
 fn append(count: u64) -> (f64, f64) {
     let index = OrderedIndex::new(KeyShape::Fixed(8));
     let each = nanoseconds(count, |number| {
-        let _ = black_box(index.insert(&((number % 10) << 32 | number / 10).to_be_bytes(), number));
+        let _ = black_box(index.insert(&(((number % 10) << 32) | (number / 10)).to_be_bytes(), number));
     });
     (each, index.memory_bytes() as f64 / count as f64)
 }

@@ -83,7 +83,7 @@ impl<T: ArenaNode> Arena<T> {
 
     /// The node with this id, if the arena has ever held one there; any number may be asked for.
     pub fn get(&self, id: u64) -> Option<&T> {
-        let (chunk, offset) = place_of(usize::try_from(id).ok().filter(|&id| id <= u32::MAX as usize)?);
+        let (chunk, offset) = place_of(u32::try_from(id).ok()? as usize);
         let base = self.chunks.get(chunk)?.load(Acquire);
         // SAFETY: a chunk in the table holds all its nodes, zeroed where not yet handed out, and `place_of` stays
         // inside the chunk.

@@ -126,6 +126,7 @@ impl<K: KeyKind> Tree<K> {
     }
 
     /// Locks the parent, if there is one, and the node; both or neither.
+    #[expect(clippy::unused_self, reason = "the node lives as long as the tree")]
     pub(crate) fn lock_with_parent(&self, reached: &Reached<'_, K>) -> bool {
         // SAFETY: a reached node is a node of this tree.
         let lock = unsafe { &*reached.node };
@@ -171,6 +172,7 @@ impl<K: KeyKind> Tree<K> {
     }
 
     #[inline]
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests plant a bug in the tree"))]
     fn unlock_leaf(&self, leaf: &Leaf<K>, version: u64) -> Change {
         #[cfg(test)]
         if self.forgets_versions.load(std::sync::atomic::Ordering::Relaxed) {

@@ -28,7 +28,7 @@ pub(crate) fn fixed_word(key: &[u8]) -> u64 {
             let (head, tail) = (first_half(key), first_half(&key[key.len() - 4..]));
             u64::from(head) << 32 | u64::from(tail) << (8 * (8 - key.len())) & 0xffff_ffff
         }
-        _ => padded(key) as u64,
+        _ => padded(key),
     }
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn fixed_word(key: &[u8]) -> u64 {
 #[inline]
 pub(crate) fn fixed_pair(key: &[u8]) -> u128 {
     if key.len() < 8 {
-        return padded(key) << 64;
+        return u128::from(padded(key)) << 64;
     }
     // The last eight bytes begin inside the first eight unless there are sixteen: shift the overlap out.
     let tail = u128::from(first_word(&key[key.len() - 8..])) << (8 * (16 - key.len()));
@@ -50,10 +50,10 @@ pub(crate) fn short_key(key: &[u8]) -> u128 {
     padded | key.len() as u128
 }
 
-fn padded(key: &[u8]) -> u128 {
+fn padded(key: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     bytes[..key.len()].copy_from_slice(key);
-    u128::from(u64::from_be_bytes(bytes))
+    u64::from_be_bytes(bytes)
 }
 
 #[inline]

@@ -3,7 +3,7 @@
 //! ```text
 //!  cell   | first 15 bytes, zero-padded | length, 16 = longer | pointer, null unless longer |
 //!                                                                  |
-//!  block                                                           +-> | length: u64 | bytes ... |
+//!  block                                                           +-> | length: usize | bytes ... |
 //! ```
 //!
 //! Most comparisons end in the cell: a composite key's first 15 bytes (two 4-byte ids and the start of a name) usually
@@ -29,7 +29,7 @@ pub(crate) enum Text {}
 
 pub(crate) struct TextCell {
     head: PairCell,
-    block: AtomicPtr<u64>,
+    block: AtomicPtr<usize>,
 }
 
 /// The derived order is the order of the bytes: heads differ, or both keys are longer than a head and `tail` decides.
@@ -43,7 +43,7 @@ pub(crate) struct TextProbe<'k> {
 #[derive(Clone, Copy)]
 pub(crate) struct TextHeld {
     head: u128,
-    block: *mut u64,
+    block: *mut usize,
 }
 
 impl<'k> TextProbe<'k> {
@@ -169,7 +169,7 @@ impl KeyKind for Text {
             return 0;
         }
         // SAFETY: a caller accounts for a key it still owns, before retiring it.
-        block_layout(unsafe { *held.block } as usize).size()
+        block_layout(unsafe { *held.block }).size()
     }
 }
 
@@ -187,29 +187,30 @@ fn count_equal_heads(cells: &[TextCell], from: usize, head: u128, before: impl F
 /// `block` is null, or was loaded with acquire from a cell under a guard that lives as long as `'g`. By the file's
 /// invariants the block was then not retired before the guard was entered.
 #[inline]
-unsafe fn bytes_of<'g>(block: *mut u64) -> &'g [u8] {
+unsafe fn bytes_of<'g>(block: *mut usize) -> &'g [u8] {
     if block.is_null() {
         return &[];
     }
     // SAFETY: a block is its length and so many initialised bytes, immutable, alive by the caller's promise.
-    unsafe { std::slice::from_raw_parts(block.add(1).cast::<u8>(), *block as usize) }
+    unsafe { std::slice::from_raw_parts(block.add(1).cast::<u8>(), *block) }
 }
 
 fn block_layout(key_bytes: usize) -> Layout {
-    let bytes = key_bytes.checked_add(size_of::<u64>()).expect("a key's length fits the address space");
-    Layout::from_size_align(bytes, align_of::<u64>()).expect("a key's length fits the address space")
+    let bytes = key_bytes.checked_add(size_of::<usize>()).expect("a key's length fits the address space");
+    Layout::from_size_align(bytes, align_of::<usize>()).expect("a key's length fits the address space")
 }
 
-fn new_block(key: &[u8]) -> *mut u64 {
+fn new_block(key: &[u8]) -> *mut usize {
     let layout = block_layout(key.len());
+    #[expect(clippy::cast_ptr_alignment, reason = "the layout asks for it")]
     // SAFETY: the layout holds at least the length.
-    let block = unsafe { alloc(layout) }.cast::<u64>();
+    let block = unsafe { alloc(layout) }.cast::<usize>();
     if block.is_null() {
         handle_alloc_error(layout);
     }
-    // SAFETY: the block is fresh, aligned for u64, and long enough for the length and the key's bytes.
+    // SAFETY: the block is fresh, aligned for usize, and long enough for the length and the key's bytes.
     unsafe {
-        block.write(key.len() as u64);
+        block.write(key.len());
         ptr::copy_nonoverlapping(key.as_ptr(), block.add(1).cast(), key.len());
     }
     block
@@ -217,7 +218,7 @@ fn new_block(key: &[u8]) -> *mut u64 {
 
 /// # Safety
 /// `block` came from [`new_block`] and nobody uses it any more.
-unsafe fn free_block(block: *mut u64) {
+unsafe fn free_block(block: *mut usize) {
     // SAFETY: `new_block` wrote the length and allocated with the layout it gives.
-    unsafe { dealloc(block.cast(), block_layout(*block as usize)) };
+    unsafe { dealloc(block.cast(), block_layout(*block)) };
 }

@@ -12,7 +12,7 @@
 //! Invariants:
 //! - The root word changes only under the lock of the root it replaces, whose version then moves. A node that was the
 //!   root at a version is the root while it stands at that version.
-//! - Locks are taken parent first, then left to right, and never waited for while holding one: no deadlock.
+//! - A lock is never waited for while another is held: who finds one taken lets go of all and starts again. No deadlock.
 //! - A leaf's range of keys shrinks only in a change of that leaf, so a version stands for a range as well. It may grow
 //!   without one (`merge` drops an empty neighbour), which takes nothing from what was seen.
 
@@ -116,6 +116,7 @@ impl<K: KeyKind> Tree<K> {
     }
 
     /// One way down; `None` if something changed under it.
+    #[expect(clippy::inline_always, reason = "left to itself it is a call with its result in memory")]
     #[inline(always)]
     fn try_reach(&self, level: usize, route: &mut impl Route<K>, guard: &K::Guard) -> Option<Reached<'_, K>> {
         route.start();
@@ -164,6 +165,7 @@ impl<K: KeyKind> Tree<K> {
 
     /// # Safety
     /// `node` is a leaf of this tree.
+    #[expect(clippy::unused_self, reason = "the node lives as long as the tree")]
     #[inline]
     pub unsafe fn leaf(&self, node: NodePtr) -> &Leaf<K> {
         // SAFETY: the caller's promise; leaves live as long as the tree.
@@ -172,6 +174,7 @@ impl<K: KeyKind> Tree<K> {
 
     /// # Safety
     /// `node` is an inner node of this tree.
+    #[expect(clippy::unused_self, reason = "the node lives as long as the tree")]
     #[inline]
     pub unsafe fn inner(&self, node: NodePtr) -> &Inner<K> {
         // SAFETY: the caller's promise; inner nodes live as long as the tree.

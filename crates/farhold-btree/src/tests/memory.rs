@@ -42,7 +42,7 @@ fn a_queue_keeps_its_memory() {
         let index = OrderedIndex::new(shape);
         let district_key = |district: u64, order: u64| key(shape, district << 24 | order);
         let mut waiting: [VecDeque<u64>; 4] = Default::default();
-        let (length, orders) = (steps(200, 80), steps(20_000, 400));
+        let (length, orders) = (steps(200, 40), steps(20_000, 100));
         let mut most = 0;
         for order in 0..orders {
             for (district, waiting) in (0..).zip(&mut waiting) {
@@ -66,15 +66,17 @@ fn a_queue_keeps_its_memory() {
 /// Deep enough that inner nodes empty, merge, share and the root comes down again.
 #[test]
 fn an_emptied_index_is_one_leaf() {
-    let count = steps(400_000, 300);
+    let count = steps(400_000, 200);
     let ascending: Vec<u64> = (0..count).collect();
     let descending: Vec<u64> = (0..count).rev().collect();
     for order in [ascending, descending, shuffled(count, 1)] {
         let index = OrderedIndex::new(KeyShape::Fixed(8));
-        shuffled(count, 2).into_iter().for_each(|number| put(&index, &number.to_be_bytes(), number));
-        order.into_iter().for_each(|number| {
+        for number in shuffled(count, 2) {
+            put(&index, &number.to_be_bytes(), number);
+        }
+        for number in order {
             index.remove(&number.to_be_bytes(), number).unwrap();
-        });
+        }
         assert!(all(&index).is_empty());
         assert_eq!(leaves_in_use(&index), 1);
     }

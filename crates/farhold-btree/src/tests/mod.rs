@@ -82,7 +82,7 @@ fn shuffled(count: u64, seed: u64) -> Vec<u64> {
     numbers
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// The finalizer of `SplitMix64` (Steele, Lea, Flood, OOPSLA 2014).
 fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

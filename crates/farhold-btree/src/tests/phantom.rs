@@ -71,7 +71,7 @@ fn an_insert_into_an_empty_range_is_noticed() {
     for shape in SHAPES {
         let empty = OrderedIndex::new(shape);
         assert!(noticed(&empty, shape, 0, 9, || put(&empty, &key(shape, 5), 1)), "{shape:?}");
-        let index = evens(shape, 500, 4);
+        let index = evens(shape, steps(500, 450), 4);
         for number in (1..900).step_by(usize::try_from(steps(50, 400)).unwrap()) {
             let write = || put(&index, &key(shape, number), 1);
             assert!(noticed(&index, shape, number, number, write), "{shape:?} {number}");
@@ -95,8 +95,8 @@ fn a_key_looked_up_in_vain_is_noticed_when_it_comes() {
 #[test]
 fn removals_replacements_and_merges_are_noticed() {
     for shape in SHAPES {
-        let index = evens(shape, 500, 6);
-        for number in 0..499 {
+        let index = evens(shape, steps(500, 80), 6);
+        for number in 0..steps(499, 60) {
             let (this, next) = (key(shape, 2 * number), key(shape, 2 * number + 2));
             let (_, stamps) = rows(&index, Included(&this), Included(&this));
             index.replace(&this, number, number).unwrap();
