@@ -44,7 +44,7 @@ fn stamps_carried_through_splits_and_merges_notice_everything_in_the_range() {
             // Own inserts and removals all over the place.
             (0..own % 90).for_each(|number| insert_new(&index, &key(shape, 1000 + number), 0).apply(&mut stamps));
             (0..own % 40).for_each(|number| insert_new(&index, &key(shape, 10 * number + 1), 0).apply(&mut stamps));
-            for number in (0..60).filter(|number| own.is_multiple_of(3) || !number.is_multiple_of(4)) {
+            for number in (0..60_u64).filter(|number| own.is_multiple_of(3) || !number.is_multiple_of(4)) {
                 index.remove(&key(shape, 10 * number), number).unwrap().apply(&mut stamps);
             }
             assert!(valid(&index, &stamps), "{shape:?} round {round}");
