@@ -1,7 +1,9 @@
 //! What can go wrong in a transaction, as far as a caller would act differently.
 
-use crate::lower::{FabricError, NodeId, RowError};
 use crate::table::{Index, TableId};
+use farhold_fabric::{FabricError, NodeId};
+use farhold_store::StoreError;
+use farhold_store::row::RowError;
 use std::fmt;
 
 /// Why an operation did not happen. After [`DuplicateKey`](Self::DuplicateKey), [`TooLarge`](Self::TooLarge),
@@ -50,6 +52,13 @@ pub enum TxnError {
         /// The node.
         node: NodeId,
     },
+    /// Something that there can be only so many of.
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there can be.
+        limit: usize,
+    },
     /// A write in a read-only transaction.
     ReadOnly,
     /// The table was dropped while the transaction ran.
@@ -61,8 +70,10 @@ pub enum TxnError {
         /// Which rule is broken.
         what: &'static str,
     },
+    /// A region that this node cannot use: somebody else's, damaged, or of another version.
+    Store(Box<StoreError>),
     /// The fabric refused for a reason that is none of the above.
-    Fabric(FabricError),
+    Fabric(Box<FabricError>),
 }
 
 impl TxnError {
@@ -70,6 +81,45 @@ impl TxnError {
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         matches!(self, Self::Conflict)
+    }
+
+    /// Whether the transaction can go on after it.
+    pub(crate) const fn leaves_transaction_whole(&self) -> bool {
+        matches!(
+            self,
+            Self::DuplicateKey { .. } | Self::TooLarge { .. } | Self::ReadOnly | Self::NotFound { .. } | Self::Row(_)
+        )
+    }
+
+    /// What the fabric's refusal to reach `node` means here.
+    #[cold]
+    pub(crate) fn far(error: FabricError, node: NodeId) -> Self {
+        match error {
+            FabricError::NodeUnavailable { .. }
+            | FabricError::StaleKey { .. }
+            | FabricError::NoSuchRegion { .. }
+            | FabricError::NoSuchPort { .. }
+            | FabricError::Timeout { .. } => Self::NodeUnavailable { node, committed: false },
+            other => Self::Fabric(Box::new(other)),
+        }
+    }
+
+    /// What the store's refusal means here.
+    #[cold]
+    pub(crate) fn store(error: StoreError, node: NodeId) -> Self {
+        match error {
+            StoreError::OutOfMemory { .. } => Self::OutOfMemory { node },
+            StoreError::TooLarge { payload_bytes, payload_bytes_max } => {
+                Self::TooLarge { what: "a row", bytes: payload_bytes, bytes_max: payload_bytes_max }
+            }
+            StoreError::KeyTooLong { key_bytes } => {
+                Self::TooLarge { what: "a key", bytes: key_bytes, bytes_max: usize::from(u16::MAX) }
+            }
+            StoreError::TooManySnapshots { slots } => Self::TooMany { what: "open snapshots", limit: slots },
+            StoreError::TooMany { what, limit } => Self::TooMany { what, limit },
+            StoreError::Row(error) => Self::Row(error),
+            other => Self::Store(Box::new(other)),
+        }
     }
 }
 
@@ -81,16 +131,21 @@ impl fmt::Display for TxnError {
             Self::NotFound { what } => write!(f, "there is no {what}"),
             Self::AlreadyExists { name } => write!(f, "\"{name}\" exists already"),
             Self::TooLarge { what, bytes, bytes_max } => write!(f, "{what} of {bytes} bytes, the limit is {bytes_max}"),
-            Self::NodeUnavailable { node, committed: false } => write!(f, "node {} is unavailable; nothing was written", node.0),
+            Self::NodeUnavailable { node, committed: false } => write!(f, "{node} is unavailable; nothing was written"),
             Self::NodeUnavailable { node, committed: true } => {
-                write!(f, "node {} became unavailable after the commit point; its part of the transaction may be missing", node.0)
+                write!(
+                    f,
+                    "{node} became unavailable after the commit point; its part of the transaction may be missing"
+                )
             }
-            Self::OutOfMemory { node } => write!(f, "the region of node {} is full", node.0),
+            Self::OutOfMemory { node } => write!(f, "the region of {node} is full"),
+            Self::TooMany { what, limit } => write!(f, "no more than {limit} {what} are possible"),
             Self::ReadOnly => f.write_str("the transaction is read-only"),
             Self::SchemaChanged => f.write_str("the table was dropped while the transaction ran"),
-            Self::Row(error) => write!(f, "{error:?}"),
+            Self::Row(error) => error.fmt(f),
             Self::Corrupt { what } => write!(f, "corrupt: {what}"),
-            Self::Fabric(error) => write!(f, "{error:?}"),
+            Self::Store(error) => error.fmt(f),
+            Self::Fabric(error) => error.fmt(f),
         }
     }
 }

@@ -7,19 +7,28 @@
 //!      ▼                    ▼                                            ▼
 //!   home service ◄─────── messages: ordered look-ups, inserts, stamps, definitions
 //! ```
+//!
+//! A [`Node`] is one process's part of the database; each of its threads has a [`Worker`]; a [`Txn`] belongs to a worker.
+//! The protocol, and why it is serializable: `protocol/mod.rs`.
 #![deny(missing_docs)]
 
+mod catalog;
+mod ddl;
+mod definition;
 mod error;
-pub mod lower;
 mod node;
-mod snapshot;
+mod protocol;
+mod slots;
+mod system;
 mod table;
 mod txn;
 mod worker;
 
+pub use definition::{Placement, TableDef};
 pub use error::TxnError;
-pub use node::{Node, NodeConfig, Statistics};
-pub use snapshot::{PageTask, Snapshot};
-pub use table::{Index, Placement, Table, TableDef, TableId, TableIndex};
+pub use farhold_fabric::NodeId;
+pub use node::{Node, NodeConfig};
+pub use slots::Statistics;
+pub use table::{Index, Table, TableId, TableIndex};
 pub use txn::{CommitInfo, Partition, RowHandle, Savepoint, ScanSpec, Txn};
 pub use worker::{Retry, Worker};

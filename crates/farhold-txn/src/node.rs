@@ -1,8 +1,14 @@
 //! A node: one process's (or one simulated machine's) store, tables and workers.
 
-use crate::lower::{Fabric, Handle, NodeId};
-use crate::{Table, TableId, TxnError, Worker};
+use crate::catalog::Catalog;
+use crate::protocol::ident::DATA;
+use crate::slots::{Slots, Statistics};
+use crate::{NodeId, Table, TableId, TxnError, Worker};
+use farhold_fabric::{Fabric, FabricError, Handle};
+use farhold_store::Store;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A node's settings.
 #[derive(Clone, Debug)]
@@ -22,7 +28,18 @@ impl Default for NodeConfig {
 }
 
 /// This node's part of the database: its region, its tables, what its workers share.
-pub struct Node;
+pub struct Node {
+    pub(crate) fabric: Fabric,
+    pub(crate) config: NodeConfig,
+    pub(crate) store: Arc<Store>,
+    pub(crate) catalog: Catalog,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) hardware_transactions: bool,
+    /// Tells this node's table handles from those of other nodes in the same process.
+    pub(crate) tag: u64,
+}
+
+static TAGS: AtomicU64 = AtomicU64::new(1);
 
 impl Node {
     /// Creates this node's region, or attaches the one that a predecessor left: then reads its system table, rebuilds its
@@ -31,71 +48,84 @@ impl Node {
     /// # Errors
     /// The region is not ours, is damaged, or cannot be had.
     pub fn open(fabric: Fabric, config: NodeConfig) -> Result<Arc<Self>, TxnError> {
-        let _ = (fabric, config);
-        unimplemented!()
+        let id = fabric.node();
+        let refused = |error| TxnError::store(error, id);
+        let store = match fabric.attach_region(DATA) {
+            Ok(memory) => Store::attach(memory, id).map_err(refused)?.0,
+            Err(FabricError::NoSuchRegion { .. }) => {
+                let memory = fabric.create_region(DATA, config.region_bytes).map_err(|e| TxnError::far(e, id))?;
+                Store::format(memory, id).map_err(refused)?
+            }
+            Err(error) => return Err(TxnError::far(error, id)),
+        };
+        let tag = TAGS.fetch_add(1, Relaxed);
+        let hardware_transactions = crate::protocol::section::rtm::available();
+        let slots = Arc::new(Slots::new());
+        let node = Self { fabric, config, store, catalog: Catalog::default(), slots, hardware_transactions, tag };
+        crate::system::open(&node)?;
+        Ok(Arc::new(node))
     }
 
     /// Its number.
     #[must_use]
     pub fn id(&self) -> NodeId {
-        unimplemented!()
+        self.store.node()
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
     }
 
     /// A worker for this thread, whose waiting goes by `handle`.
     ///
     /// # Errors
     /// All 255 worker numbers are taken, or the fabric has no endpoint left.
-    pub fn worker(self: &Arc<Self>, handle: Handle) -> Result<Worker, TxnError> {
-        let _ = handle;
-        unimplemented!()
+    pub fn worker(self: &Arc<Self>, handle: &Handle) -> Result<Worker, TxnError> {
+        Worker::new(self, handle)
     }
 
     /// The table of this name.
     #[must_use]
     pub fn table(&self, name: &str) -> Option<Table> {
-        let _ = name;
-        unimplemented!()
+        self.catalog.by_name(name)
     }
 
     /// The table with this number.
     #[must_use]
     pub fn table_by_id(&self, id: TableId) -> Option<Table> {
-        let _ = id;
-        unimplemented!()
+        self.catalog.by_id(id)
     }
 
-    /// All tables, by number.
+    /// All tables of the user, by number.
     #[must_use]
     pub fn tables(&self) -> Vec<Table> {
-        unimplemented!()
+        let mut tables = self.catalog.all();
+        tables.retain(|table| table.id() != crate::system::ID);
+        tables
     }
 
     /// Grows with every change of a table or index on this node: what a cache of definitions compares.
     #[must_use]
     pub fn catalog_version(&self) -> u64 {
-        unimplemented!()
+        self.catalog.version()
     }
 
     /// What its workers have done so far, summed.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        unimplemented!()
+        self.slots.statistics()
     }
-}
 
-/// Counts since the node was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Transactions committed, read-only ones included.
-    pub commits: u64,
-    /// Commits refused because a row or a range read had changed.
-    pub aborts_validation: u64,
-    /// Commits refused because a row to write was locked by another.
-    pub aborts_lock: u64,
-    /// Transactions stopped for another reason: the caller, an error.
-    pub aborts_other: u64,
-    /// Times that [`Worker::run`] started a transaction again.
-    pub retries: u64,
-    /// Requests answered for other nodes.
-    pub requests_served: u64,
+    /// Bytes of its region that no table uses.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.store.free_bytes()
+    }
+
+    /// Says that everything is in order, for the next start to find. No transaction runs any more.
+    pub fn close(&self) {
+        self.store.close();
+    }
 }

@@ -1,17 +1,16 @@
-//! Tables: what is said of one when it is created, and the handle through which transactions name it.
+//! Tables: the handle through which transactions name one, and what of it lies on this node.
 
-use crate::lower::{Layout, NodeId, Schema, SecondaryIndex};
+use crate::definition::{Placement, TableDef};
+use crate::{NodeId, TxnError};
+use farhold_btree::KeyShape;
+use farhold_store::row::{self, Layout, RowError, Schema, SecondaryIndex, SecondaryKeys};
+use farhold_store::{IndexDef, KeyMaker, Store, TableStore};
 use std::fmt;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, PoisonError, RwLock};
 
-/// A table's number: never used again after a drop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TableId(pub u32);
-
-impl fmt::Display for TableId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "table {}", self.0)
-    }
-}
+pub use farhold_store::TableId;
 
 /// Which of a table's indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -19,8 +18,8 @@ pub enum Index {
     /// The primary key's.
     #[default]
     Primary,
-    /// The secondary index with this slot: its position in [`Table::indexes`]. A slot keeps its meaning while the table
-    /// lives, also when other indexes are dropped.
+    /// The secondary index with this slot: see [`TableIndex::index`]. A slot keeps its meaning while the table lives, also
+    /// when other indexes are dropped.
     Secondary(u16),
 }
 
@@ -33,39 +32,24 @@ impl fmt::Display for Index {
     }
 }
 
-/// Which node a row lives on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
-    /// On every node: read near, written everywhere.
-    Replicated,
-    /// By the first key column, an integer: its value minus one, modulo the number of nodes. So a warehouse 1 is on node 0.
-    ByInteger,
-    /// By a hash of the whole primary key.
-    ByHash,
-}
+impl Index {
+    /// The store's number: 0 is the primary.
+    #[inline]
+    pub(crate) fn number(self) -> usize {
+        match self {
+            Self::Primary => 0,
+            Self::Secondary(slot) => usize::from(slot) + 1,
+        }
+    }
 
-/// What a table is to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableDef {
-    /// Its name, unique in the database. Compared byte by byte.
-    pub name: String,
-    /// Its columns and primary key.
-    pub schema: Schema,
-    /// Where its rows live.
-    pub placement: Placement,
-    /// Whether it has a hash index for point reads beside the ordered one. Far point reads need it to be one-sided.
-    pub hash: bool,
-    /// Its secondary indexes. Each node indexes its own rows; a unique index is unique within each node, so of a table
-    /// that is not replicated it must begin with the placement column or [`create_table`](crate::Worker::create_table)
-    /// refuses it (unless there is one node alone).
-    pub indexes: Vec<SecondaryIndex>,
-    /// For the layer above: kept with the definition and given back, never read here.
-    pub attributes: Vec<u8>,
+    /// Back from the store's number.
+    pub(crate) fn from_number(number: u16) -> Self {
+        match number {
+            0 => Self::Primary,
+            number => Self::Secondary(number - 1),
+        }
+    }
 }
-
-/// A table as transactions name it. Cheap to clone; stays valid after a drop, when every use says so.
-#[derive(Clone)]
-pub struct Table;
 
 /// One secondary index of a table.
 #[derive(Clone, Debug)]
@@ -78,65 +62,398 @@ pub struct TableIndex {
     pub ready: bool,
 }
 
+/// A table as transactions name it. Cheap to clone; stays valid after a drop, when every use says so.
+#[derive(Clone, Debug)]
+pub struct Table(pub(crate) Arc<TableShared>);
+
+/// A table on this node.
+pub(crate) struct TableShared {
+    pub store: TableStore,
+    pub name: String,
+    pub schema: Schema,
+    pub placement: Placement,
+    pub hash: bool,
+    pub attributes: Vec<u8>,
+    pub route: Route,
+    /// Every index it ever had: its slots. Writers need the store's list only.
+    indexes: RwLock<Vec<IndexSlot>>,
+    has_secondary: AtomicBool,
+    /// Grows with every index that writers must know of.
+    pub indexes_version: AtomicU64,
+    dropped: AtomicBool,
+    /// Whose table it is: handles of one node's tables mean nothing to another's workers.
+    pub owner: u64,
+}
+
+struct IndexSlot {
+    definition: SecondaryIndex,
+    keys: Arc<SecondaryKeys>,
+    state: IndexState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IndexState {
+    Filling,
+    Ready,
+    Dropped,
+}
+
+/// Where the rows of a table are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    placement: Placement,
+    nodes: u8,
+    me: NodeId,
+    /// Bytes of the first key column, for a placement by integer.
+    width: u8,
+}
+
+impl Route {
+    pub fn new(placement: Placement, nodes: u8, me: NodeId, schema: &Schema) -> Self {
+        let first = schema.columns()[schema.key()[0]].data_type;
+        Self { placement, nodes, me, width: first.key_bytes().unwrap_or(0) as u8 }
+    }
+
+    /// The node of a primary key.
+    #[inline]
+    pub fn home(&self, key: &[u8]) -> NodeId {
+        if self.nodes == 1 {
+            return self.me;
+        }
+        match self.placement {
+            Placement::Replicated => self.me,
+            Placement::ByInteger => self.by_integer(key),
+            Placement::ByHash => NodeId((hash(key) % u64::from(self.nodes)) as u8),
+        }
+    }
+
+    /// The node of all keys that begin with this integer column.
+    #[inline]
+    pub fn by_integer(&self, key: &[u8]) -> NodeId {
+        // Big-endian with the sign bit turned over. A key that is too short is refused elsewhere.
+        let value = match (self.width, key) {
+            (2, [a, b, ..]) => i64::from((u16::from_be_bytes([*a, *b]) ^ 0x8000).cast_signed()),
+            (4, [a, b, c, d, ..]) => i64::from((u32::from_be_bytes([*a, *b, *c, *d]) ^ 0x8000_0000).cast_signed()),
+            (8, [a, b, c, d, e, f, g, h, ..]) => {
+                (u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h]) ^ 1 << 63).cast_signed()
+            }
+            _ => 1,
+        };
+        NodeId(value.wrapping_sub(1).rem_euclid(i64::from(self.nodes)) as u8)
+    }
+
+    /// Bytes that decide a placement by integer; `None` for other placements.
+    pub fn integer_bytes(&self) -> Option<usize> {
+        (self.placement == Placement::ByInteger).then_some(usize::from(self.width))
+    }
+
+    /// Is every row on this node, or a copy of it?
+    #[inline]
+    pub fn is_local_only(&self) -> bool {
+        self.nodes == 1 || self.placement == Placement::Replicated
+    }
+
+    /// Must writes go to every node?
+    #[inline]
+    pub fn writes_everywhere(&self) -> bool {
+        self.nodes > 1 && self.placement == Placement::Replicated
+    }
+}
+
+/// FNV-1a with a final mix. Part of the format: rows stay where it has put them.
+fn hash(key: &[u8]) -> u64 {
+    let hash = key
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16
+}
+
+/// The rows' own [`SecondaryKeys`], as the store wants them.
+struct Keys {
+    schema: Schema,
+    keys: Arc<SecondaryKeys>,
+}
+
+impl KeyMaker for Keys {
+    fn make(&self, key: &[u8], value: &[u8], out: &mut Vec<u8>) -> Result<(), RowError> {
+        self.keys.make(&self.schema, key, value, out)
+    }
+}
+
+/// The longest keys that lie in the ordered index itself.
+const FIXED_KEY_BYTES_MAX: usize = 16;
+
+fn primary_shape(schema: &Schema) -> KeyShape {
+    match schema.key_shape() {
+        row::KeyShape::Fixed(bytes @ 1..=FIXED_KEY_BYTES_MAX) => KeyShape::Fixed(bytes),
+        _ => KeyShape::Bytes,
+    }
+}
+
+/// All keys of one length? NULL is a marker alone, so no column may be nullable.
+fn secondary_shape(schema: &Schema, index: &SecondaryIndex) -> KeyShape {
+    let column = |i: &usize| {
+        let column = &schema.columns()[*i];
+        if column.nullable { None } else { column.data_type.key_bytes() }
+    };
+    let own: Option<usize> = index.columns.iter().map(column).sum();
+    let appended = match schema.key_shape() {
+        _ if index.unique => Some(0),
+        row::KeyShape::Fixed(bytes) => Some(bytes),
+        row::KeyShape::Variable { .. } => None,
+    };
+    match own.zip(appended).map(|(own, appended)| own + appended) {
+        Some(bytes @ 1..=FIXED_KEY_BYTES_MAX) => KeyShape::Fixed(bytes),
+        _ => KeyShape::Bytes,
+    }
+}
+
+fn index_def(schema: &Schema, index: &SecondaryIndex) -> Result<(IndexDef, Arc<SecondaryKeys>), RowError> {
+    let keys = Arc::new(SecondaryKeys::new(schema, index)?);
+    let maker = Arc::new(Keys { schema: schema.clone(), keys: keys.clone() });
+    Ok((IndexDef { shape: secondary_shape(schema, index), unique: index.unique, keys: maker }, keys))
+}
+
+/// How a table comes to be on a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Open {
+    /// Empty.
+    Create,
+    /// With the rows that are in the region.
+    Attach,
+}
+
+impl TableShared {
+    pub fn open(
+        store: &Arc<Store>,
+        id: TableId,
+        definition: TableDef,
+        live: &[bool],
+        open: Open,
+        (nodes, owner): (u8, u64),
+    ) -> Result<Self, TxnError> {
+        let TableDef { name, schema, placement, hash, indexes, attributes } = definition;
+        let mut secondaries = Vec::with_capacity(indexes.len());
+        let mut slots = Vec::with_capacity(indexes.len());
+        for (index, live) in indexes.into_iter().zip(live) {
+            let (def, keys) = index_def(&schema, &index)?;
+            secondaries.push(def);
+            slots.push(IndexSlot {
+                definition: index,
+                keys,
+                state: if *live { IndexState::Ready } else { IndexState::Dropped },
+            });
+        }
+        let def = farhold_store::TableDef { id, primary: primary_shape(&schema), hash, secondaries };
+        let table = match open {
+            Open::Create => TableStore::create(store, def),
+            Open::Attach => TableStore::attach(store, def).map(|(table, _)| table),
+        };
+        let table = table.map_err(|error| TxnError::store(error, store.node()))?;
+        for (slot, live) in live.iter().enumerate() {
+            if !live {
+                table.drop_index(slot + 1);
+            }
+        }
+        let route = Route::new(placement, nodes, store.node(), &schema);
+        let has_secondary = AtomicBool::new(live.contains(&true));
+        Ok(Self {
+            store: table,
+            name,
+            schema,
+            placement,
+            hash,
+            attributes,
+            route,
+            indexes: RwLock::new(slots),
+            has_secondary,
+            indexes_version: AtomicU64::new(0),
+            dropped: AtomicBool::new(false),
+            owner,
+        })
+    }
+
+    #[inline]
+    pub fn has_secondary(&self) -> bool {
+        self.has_secondary.load(Relaxed)
+    }
+
+    #[inline]
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.load(Relaxed)
+    }
+
+    pub fn mark_dropped(&self) {
+        self.dropped.store(true, SeqCst);
+        self.store.forget();
+    }
+
+    /// The key shape of an index.
+    ///
+    /// # Errors
+    /// [`TxnError::Row`] for a key that the index cannot hold; [`TxnError::NotFound`] for an index that is not there.
+    #[inline]
+    pub fn check_key(&self, key: &[u8]) -> Result<(), TxnError> {
+        match self.schema.key_shape() {
+            row::KeyShape::Fixed(bytes) if key.len() == bytes => Ok(()),
+            row::KeyShape::Variable { .. } if key.len() <= Schema::PART_BYTES_MAX => Ok(()),
+            _ => Err(bad_key(key.len())),
+        }
+    }
+
+    /// Does every key of the index begin with the column that places its row?
+    pub fn begins_with_placement(&self, index: Index) -> bool {
+        let Index::Secondary(slot) = index else { return true };
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        slots.get(usize::from(slot)).is_some_and(|slot| slot.definition.columns.first() == self.schema.key().first())
+    }
+
+    /// The maker of a ready index's keys.
+    ///
+    /// # Errors
+    /// [`TxnError::NotFound`].
+    pub fn keys_of(&self, index: Index) -> Result<Arc<SecondaryKeys>, TxnError> {
+        let Index::Secondary(slot) = index else { return Err(no_index(&self.name, index)) };
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let slot = slots.get(usize::from(slot)).filter(|slot| slot.state == IndexState::Ready);
+        slot.map(|slot| slot.keys.clone()).ok_or_else(|| no_index(&self.name, index))
+    }
+
+    /// Makers of all keys that a writer must keep, with their indexes.
+    pub fn all_keys(&self) -> Vec<(Index, Arc<SecondaryKeys>)> {
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let live = (0_u16..).zip(slots.iter()).filter(|(_, slot)| slot.state != IndexState::Dropped);
+        live.map(|(slot, it)| (Index::Secondary(slot), it.keys.clone())).collect()
+    }
+
+    /// Does the row get other keys in some index by this change of value?
+    ///
+    /// # Errors
+    /// [`TxnError::Row`] if a value is no value of this table.
+    pub fn changes_keys(&self, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool, TxnError> {
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        for slot in slots.iter().filter(|slot| slot.state != IndexState::Dropped) {
+            if !slot.keys.same(&self.schema, key, old, new)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub fn definition(&self) -> (TableDef, Vec<bool>) {
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let definition = TableDef {
+            name: self.name.clone(),
+            schema: self.schema.clone(),
+            placement: self.placement,
+            hash: self.hash,
+            indexes: slots.iter().map(|slot| slot.definition.clone()).collect(),
+            attributes: self.attributes.clone(),
+        };
+        (definition, slots.iter().map(|slot| slot.state != IndexState::Dropped).collect())
+    }
+}
+
+#[cold]
+fn bad_key(bytes: usize) -> TxnError {
+    let reason = format!("a key of {bytes} bytes is none of this table's");
+    TxnError::Row(RowError::InvalidSchema { reason })
+}
+
+#[cold]
+fn no_index(table: &str, index: Index) -> TxnError {
+    TxnError::NotFound { what: format!("{index} of table \"{table}\"").into() }
+}
+
+impl fmt::Debug for TableShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} \"{}\"", self.store.id(), self.name)
+    }
+}
+
 impl Table {
     /// Its number.
     #[must_use]
     pub fn id(&self) -> TableId {
-        unimplemented!()
+        self.0.store.id()
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        unimplemented!()
+        &self.0.name
     }
 
     /// Its columns and primary key.
     #[must_use]
     pub fn schema(&self) -> &Schema {
-        unimplemented!()
+        &self.0.schema
     }
 
     /// Where each column lies in keys and values.
     #[must_use]
     pub fn layout(&self) -> &Layout {
-        unimplemented!()
+        self.0.schema.layout()
     }
 
     /// Where its rows live.
     #[must_use]
     pub fn placement(&self) -> Placement {
-        unimplemented!()
+        self.0.placement
     }
 
-    /// Its secondary indexes at this moment.
+    /// Its secondary indexes at this moment, those being filled included.
     #[must_use]
     pub fn indexes(&self) -> Vec<TableIndex> {
-        unimplemented!()
+        let slots = self.0.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let live = (0_u16..).zip(slots.iter()).filter(|(_, slot)| slot.state != IndexState::Dropped);
+        let index = |(slot, it): (u16, &IndexSlot)| TableIndex {
+            index: Index::Secondary(slot),
+            definition: it.definition.clone(),
+            ready: it.state == IndexState::Ready,
+        };
+        live.map(index).collect()
+    }
+
+    /// The maker of an index's keys, for bounds of scans and keys of [`get_by`](crate::Txn::get_by).
+    ///
+    /// # Errors
+    /// [`TxnError::NotFound`] for the primary key, whose maker is the [schema](Self::schema), and for an index that is not
+    /// there or not ready.
+    pub fn keys_of(&self, index: Index) -> Result<Arc<SecondaryKeys>, TxnError> {
+        self.0.keys_of(index)
     }
 
     /// The layer above's bytes from its definition.
     #[must_use]
     pub fn attributes(&self) -> &[u8] {
-        unimplemented!()
+        &self.0.attributes
     }
 
-    /// The definition as it stands, indexes created since included.
+    /// The definition as it stands, indexes created since included, dropped ones not.
     #[must_use]
     pub fn definition(&self) -> TableDef {
-        unimplemented!()
+        let (mut definition, live) = self.0.definition();
+        let mut live = live.iter();
+        definition.indexes.retain(|_| live.next() == Some(&true));
+        definition
     }
 
     /// The node where the row with this primary key lives; this node for a replicated table.
     #[must_use]
     pub fn home_of(&self, key: &[u8]) -> NodeId {
-        let _ = key;
-        unimplemented!()
+        self.0.route.home(key)
     }
 
-    /// Live rows of this node, about (exact when nobody writes).
+    /// Rows of this node, about: rows being inserted or deleted count while they are.
     #[must_use]
     pub fn row_count(&self) -> u64 {
-        unimplemented!()
+        self.0.store.primary().len() as u64
+    }
+
+    /// Whether it has been dropped.
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        self.0.is_dropped()
     }
 }

@@ -1,16 +1,41 @@
 //! What one thread needs to run transactions.
 
-use crate::lower::SecondaryIndex;
-use crate::{Snapshot, Table, TableDef, Txn, TxnError};
+use crate::protocol::epoch::Epoch;
+use crate::slots::{Counter, OwnSlot};
+use crate::txn::state::State;
+use crate::{Node, NodeId, Txn, TxnError};
+use farhold_fabric::{Endpoint, Handle};
+use farhold_store::{AllocCache, Owner};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// One thread's way into the database. Not `Send`; clones are the same worker, so each of a thread's tasks may have one.
 ///
 /// Many transactions may be open on one worker at the same time; whichever waits lets the others run.
 #[derive(Clone)]
 pub struct Worker {
-    _not_send: Rc<()>,
+    pub(crate) core: Rc<Core>,
 }
+
+/// What the transactions of a thread share.
+pub(crate) struct Core {
+    pub node: Arc<Node>,
+    pub me: NodeId,
+    pub endpoint: Endpoint,
+    pub handle: Handle,
+    pub slot: OwnSlot,
+    pub alloc: RefCell<AllocCache>,
+    pub epoch: Epoch,
+    /// States of past transactions, for the next ones.
+    states: RefCell<Vec<Box<State>>>,
+    transactions: Cell<u32>,
+}
+
+/// States kept for later: as many as transactions are usually open at a time on a thread.
+const STATES_KEPT_MAX: usize = 64;
+/// Transactions between two looks for slots that snapshots held back.
+const COLLECT_EVERY: u32 = 256;
 
 /// How often [`Worker::run`] starts again, and how long it waits in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,23 +54,69 @@ impl Default for Retry {
     }
 }
 
+impl Retry {
+    /// Once, and no second time.
+    #[must_use]
+    pub const fn never() -> Self {
+        Self { attempts_max: 1, backoff_ns: 0, backoff_ns_max: 0 }
+    }
+
+    /// The longest wait after so many attempts.
+    fn wait_ns_max(self, attempts: u32) -> u64 {
+        let doubled = self.backoff_ns.saturating_mul(1 << (attempts - 1).min(32));
+        doubled.min(self.backoff_ns_max)
+    }
+}
+
 impl Worker {
+    pub(crate) fn new(node: &Arc<Node>, handle: &Handle) -> Result<Self, TxnError> {
+        let me = node.id();
+        let slot = node.slots.take()?;
+        let endpoint = node.fabric.endpoint(handle).map_err(|error| TxnError::far(error, me))?;
+        let core = Core {
+            node: node.clone(),
+            me,
+            epoch: Epoch::new(&endpoint),
+            endpoint,
+            handle: handle.clone(),
+            slot,
+            alloc: RefCell::new(node.store.alloc_cache()),
+            states: RefCell::default(),
+            transactions: Cell::new(0),
+        };
+        Ok(Self { core: Rc::new(core) })
+    }
+
+    /// Its node.
+    #[must_use]
+    pub fn node(&self) -> &Arc<Node> {
+        &self.core.node
+    }
+
+    /// The executor that its waiting goes by.
+    #[must_use]
+    pub fn handle(&self) -> &Handle {
+        &self.core.handle
+    }
+
     /// Starts a transaction.
     #[must_use]
+    #[inline]
     pub fn begin(&self) -> Txn {
-        unimplemented!()
+        Txn::begin(&self.core, false)
     }
 
     /// Starts a transaction that will not write: its commit takes no locks.
     #[must_use]
+    #[inline]
     pub fn begin_read_only(&self) -> Txn {
-        unimplemented!()
+        Txn::begin(&self.core, true)
     }
 
     /// Serves this node's home inbox, one step; true if there was something to do.
-    #[allow(clippy::must_use_candidate)]
+    #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn poll(&self) -> bool {
-        unimplemented!()
+        false
     }
 
     /// Runs `body` in a transaction and commits it; again after a conflict, as `retry` says.
@@ -55,62 +126,61 @@ impl Worker {
     pub async fn run<T>(
         &self,
         retry: Retry,
-        body: impl AsyncFnMut(&mut Txn) -> Result<T, TxnError>,
+        mut body: impl AsyncFnMut(&mut Txn) -> Result<T, TxnError>,
     ) -> Result<T, TxnError> {
-        let _ = (retry, body);
-        unimplemented!()
+        let mut attempts = 0;
+        loop {
+            let mut txn = self.begin();
+            let error = match body(&mut txn).await {
+                Ok(value) => match txn.commit().await {
+                    Ok(_) => return Ok(value),
+                    Err(error) => error,
+                },
+                Err(error) => {
+                    txn.abort();
+                    error
+                }
+            };
+            attempts += 1;
+            if !error.is_retryable() || attempts >= retry.attempts_max {
+                return Err(error);
+            }
+            self.core.slot.count(Counter::Retries);
+            self.back_off(retry, attempts).await;
+        }
     }
 
-    /// Creates a table on every node and records it.
-    ///
-    /// # Errors
-    /// [`TxnError::AlreadyExists`]; [`TxnError::Row`] for a definition that makes no sense; an unavailable node.
-    pub async fn create_table(&self, definition: TableDef) -> Result<Table, TxnError> {
-        let _ = definition;
-        unimplemented!()
+    /// The wait before the attempt after `attempts` failed ones: random, longer each time.
+    pub async fn back_off(&self, retry: Retry, attempts: u32) {
+        let most_ns = retry.wait_ns_max(attempts);
+        let wait_ns = self.core.handle.random_u64() % (most_ns + 1);
+        if wait_ns == 0 { self.core.handle.yield_now().await } else { self.core.handle.sleep_ns(wait_ns).await }
+    }
+}
+
+impl Core {
+    /// The owner word of a new transaction.
+    #[inline]
+    pub fn next_owner(&self) -> Owner {
+        let transaction = self.transactions.get().wrapping_add(1);
+        self.transactions.set(transaction);
+        if transaction.is_multiple_of(COLLECT_EVERY) {
+            self.alloc.borrow_mut().collect();
+        }
+        Owner::new(self.node.store.incarnation(), self.me, self.slot.number(), transaction)
     }
 
-    /// Drops a table on every node; transactions that use it fail with [`TxnError::SchemaChanged`].
-    ///
-    /// # Errors
-    /// [`TxnError::NotFound`]; an unavailable node.
-    pub async fn drop_table(&self, table: &Table) -> Result<(), TxnError> {
-        let _ = table;
-        unimplemented!()
+    #[inline]
+    pub fn take_state(&self) -> Box<State> {
+        self.states.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Creates an index and fills it, on every node, while others go on reading and writing the table.
-    ///
-    /// # Errors
-    /// [`TxnError::DuplicateKey`] when rows there contradict a unique index; [`TxnError::AlreadyExists`]; an unavailable node.
-    pub async fn create_index(&self, table: &Table, definition: SecondaryIndex) -> Result<(), TxnError> {
-        let _ = (table, definition);
-        unimplemented!()
-    }
-
-    /// Drops the secondary index of this name.
-    ///
-    /// # Errors
-    /// [`TxnError::NotFound`]; an unavailable node.
-    pub async fn drop_index(&self, table: &Table, name: &str) -> Result<(), TxnError> {
-        let _ = (table, name);
-        unimplemented!()
-    }
-
-    /// The state of all tables at this moment, for scans that neither block writers nor fail because of them.
-    ///
-    /// # Errors
-    /// An unavailable node; too many snapshots open.
-    pub async fn snapshot(&self) -> Result<Snapshot, TxnError> {
-        unimplemented!()
-    }
-
-    /// Live rows of a table on all nodes, about.
-    ///
-    /// # Errors
-    /// An unavailable node.
-    pub async fn row_count(&self, table: &Table) -> Result<u64, TxnError> {
-        let _ = table;
-        unimplemented!()
+    #[inline]
+    pub fn give_state(&self, mut state: Box<State>) {
+        state.clear();
+        let mut states = self.states.borrow_mut();
+        if states.len() < STATES_KEPT_MAX {
+            states.push(state);
+        }
     }
 }

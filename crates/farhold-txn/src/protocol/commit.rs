@@ -1,0 +1,134 @@
+//! The commit of a transaction whose rows are all on this node. Synchronous: it waits for nothing.
+
+use crate::TxnError;
+use crate::protocol::section::latch::Latch;
+use crate::protocol::section::rtm::Rtm;
+use crate::protocol::section::{Near, Refused, Section, validate};
+use crate::slots::Counter;
+use crate::txn::state::{RowState, State};
+use crate::txn::{CommitInfo, Txn};
+use crate::worker::Core;
+
+impl Txn {
+    /// Commits it, or leaves everything as it was (reservations are then taken back by the drop).
+    #[inline]
+    pub(crate) fn commit_near(&mut self) -> Result<CommitInfo, TxnError> {
+        if self.state.writes == 0 {
+            return self.commit_reads();
+        }
+        self.prepare()?;
+        self.order_writes();
+        let core = self.core.clone();
+        let near = Near {
+            store: &core.node.store,
+            node: core.me,
+            state: &self.state,
+            order: &self.state.order,
+            owner: self.owner,
+        };
+        let indexes_version = self.indexes_version;
+        let epoch = || core.epoch.near().unwrap_or(0);
+        let before_write = |epoch| before_write(&core, &near, indexes_version, epoch);
+        let hardware = core.node.hardware_transactions
+            && self.state.replacing.is_empty()
+            && !core.node.store.superblock().snapshots_open();
+        let committed =
+            if hardware { Rtm::commit(&near, epoch, before_write) } else { Latch::commit(&near, epoch, before_write) };
+        let epoch = committed.map_err(|refused| self.refused(refused))?;
+        self.tidy_up(epoch);
+        Ok(CommitInfo { epoch, rows_written: self.state.writes })
+    }
+
+    /// Nothing to write: all reads together must be of one moment. One row, or one leaf that says that there is none, is by
+    /// itself.
+    #[inline]
+    fn commit_reads(&mut self) -> Result<CommitInfo, TxnError> {
+        if self.state.rows.len() > 1 || !self.state.groups().is_empty() {
+            let core = &*self.core;
+            let near =
+                Near { store: &core.node.store, node: core.me, state: &self.state, order: &[], owner: self.owner };
+            validate(&near).map_err(|refused| self.refused(refused))?;
+        }
+        self.tidy_up(0);
+        Ok(CommitInfo::default())
+    }
+
+    /// The rows to write, by node and address.
+    #[inline]
+    pub(crate) fn order_writes(&mut self) {
+        let state: &mut State = &mut self.state;
+        let mut order = std::mem::take(&mut state.order);
+        order.clear();
+        order.extend(
+            (0..).zip(&state.rows).filter(|(_, row)| row.state.is_write()).map(|(position, _)| position as u32),
+        );
+        order.sort_unstable_by_key(|position| state.rows[*position as usize].ident);
+        state.order = order;
+    }
+
+    /// Counts a refusal and says it.
+    #[cold]
+    pub(crate) fn refused(&self, refused: Refused) -> TxnError {
+        self.core.slot.count(match refused {
+            Refused::Locked => Counter::AbortsLock,
+            Refused::Changed => Counter::AbortsValidation,
+            Refused::Memory => return TxnError::OutOfMemory { node: self.core.me },
+        });
+        TxnError::Conflict
+    }
+
+    /// After the commit: deleted rows of this node leave the indexes, and what was inserted and deleted goes.
+    #[inline]
+    pub(crate) fn tidy_up(&mut self, epoch: u32) {
+        let core = &*self.core;
+        for row in &self.state.rows {
+            if row.ident.node() != core.me {
+                continue;
+            }
+            match row.state {
+                RowState::Deleted => {
+                    row.table().store.remove(row.ident.reference(), epoch, &mut core.alloc.borrow_mut())
+                }
+                RowState::Gone => row.table().store.cancel(row.ident.reference(), &mut core.alloc.borrow_mut()),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The last that can refuse, while the rows to write are locked and validated: older copies for snapshots, then index
+/// entries of rows that replace others.
+#[inline]
+pub(crate) fn before_write(core: &Core, near: &Near<'_>, indexes_version: u64, epoch: u32) -> Result<(), Refused> {
+    if core.node.catalog.indexes_version() != indexes_version {
+        // Somebody fills a new index: what this transaction writes may be missing there.
+        return Err(Refused::Changed);
+    }
+    if core.node.store.superblock().snapshots_open() {
+        save_undo(core, near, epoch)?;
+    }
+    if !near.state.replacing.is_empty() {
+        publish(core, near);
+    }
+    Ok(())
+}
+
+#[cold]
+fn save_undo(core: &Core, near: &Near<'_>, epoch: u32) -> Result<(), Refused> {
+    let mut alloc = core.alloc.borrow_mut();
+    for &position in near.order {
+        let row = &near.state.rows[position as usize];
+        row.table().store.save_undo(row.ident.reference(), epoch, &mut alloc).map_err(|_| Refused::Memory)?;
+    }
+    Ok(())
+}
+
+#[cold]
+fn publish(core: &Core, near: &Near<'_>) {
+    for &position in &near.state.replacing {
+        let row = &near.state.rows[position as usize];
+        if row.state == RowState::Inserted && row.ident.node() == near.node {
+            row.table().store.publish(row.ident.reference(), &mut core.alloc.borrow_mut());
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The global epoch: a word of node 0's superblock.
+
+use crate::TxnError;
+use crate::protocol::ident::DATA;
+use farhold_fabric::{Batch, Endpoint, FarPtr, NodeId, RegionMemory};
+use farhold_store::Superblock;
+use std::sync::Arc;
+
+/// Whose superblock counts.
+pub(crate) const KEEPER: NodeId = NodeId(0);
+
+/// How this thread reads the epoch.
+pub(crate) enum Epoch {
+    /// By a load.
+    Mapped(Arc<RegionMemory>),
+    /// By an instruction.
+    Far,
+}
+
+impl Epoch {
+    /// Finds out. The keeper's region may not be there yet: then the instruction will say so each time.
+    pub fn new(endpoint: &Endpoint) -> Self {
+        match endpoint.mapped(KEEPER, DATA) {
+            Some(memory) if Superblock::of(&memory).is_ok() => Self::Mapped(memory),
+            _ => Self::Far,
+        }
+    }
+
+    /// The epoch, if a load can tell.
+    #[inline]
+    pub fn near(&self) -> Option<u32> {
+        match self {
+            #[allow(clippy::cast_possible_truncation, reason = "an epoch has 32 bits")]
+            Self::Mapped(memory) => {
+                memory.word(Superblock::EPOCH).ok().map(|word| word.load(std::sync::atomic::Ordering::SeqCst) as u32)
+            }
+            Self::Far => None,
+        }
+    }
+
+    /// The word's place.
+    pub fn place() -> FarPtr {
+        FarPtr::new(KEEPER, DATA, Superblock::EPOCH)
+    }
+
+    /// The epoch, wherever it is.
+    ///
+    /// # Errors
+    /// The keeper is unavailable.
+    pub async fn read(&self, endpoint: &Endpoint) -> Result<u32, TxnError> {
+        if let Some(epoch) = self.near() {
+            return Ok(epoch);
+        }
+        let mut batch = Batch::new();
+        // An atomic that changes nothing: a bulk read need not be one word at once on every fabric.
+        let slot = batch.fetch_add(Self::place(), 0);
+        let batch = endpoint.submit(batch).await;
+        #[allow(clippy::cast_possible_truncation, reason = "an epoch has 32 bits")]
+        batch.word(slot).map(|epoch| epoch as u32).map_err(|error| TxnError::far(error, KEEPER))
+    }
+}

@@ -1,0 +1,213 @@
+//! Rows of this node: looked up in its indexes and copied in place.
+
+use crate::protocol::ident::Ident;
+use crate::table::TableShared;
+use crate::txn::state::{RowState, State};
+use crate::txn::{RowHandle, SharedTable, Txn};
+use crate::{Index, TxnError};
+use farhold_fabric::NodeId;
+use farhold_store::table::Occupant;
+use farhold_store::{Moved, Object, ObjectRef, ReadError, Reserve};
+use std::ptr::NonNull;
+
+/// How often a row that is being written, or whose entry leads elsewhere, is looked at before the thread does something
+/// else. A writer near by is at a row for some 100 ns.
+const LOOKS_MAX: u32 = 200;
+/// How often a locked row is looked at before it is read as it is. Its holder is in its commit: if it succeeds, this
+/// transaction would have read in vain. 32 pauses are about 1 µs on Zen 3.
+const LOCKED_LOOKS_MAX: u32 = 32;
+/// How long a patient reader goes on, in turns of letting others run.
+const PATIENCE_MAX: u32 = 100_000;
+
+/// What became of the copy of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NearRead {
+    /// A row, now in the read set.
+    Row(RowHandle),
+    /// No row, which is now in the read set as well.
+    Absent,
+    /// The entry that led here is out of date.
+    Stale,
+    /// A writer is at work.
+    Busy,
+}
+
+impl State {
+    /// Copies an object into the read set.
+    #[inline]
+    pub(crate) fn read_near(&mut self, table: NonNull<TableShared>, ident: Ident, object: Object<'_>) -> NearRead {
+        let mut looks = 0;
+        let mut len = 0;
+        let read = loop {
+            let read = match object.read(ident.reference().incarnation(), self.room(len)) {
+                Ok(read) if read.lock == 0 || looks >= LOCKED_LOOKS_MAX => break read,
+                Ok(_) => None,
+                Err(ReadError::Stale) => return NearRead::Stale,
+                Err(ReadError::TooShort { payload_len }) => Some(payload_len),
+                Err(ReadError::Torn) if looks >= LOOKS_MAX => return NearRead::Busy,
+                Err(ReadError::Torn) => None,
+            };
+            if let Some(payload_len) = read {
+                len = payload_len;
+            } else {
+                looks += 1;
+                std::hint::spin_loop();
+            }
+        };
+        let state = if read.is_absent() { RowState::Absent } else { RowState::Read };
+        let handle = self.push(table, ident, read.version, state, read.key_len(), read.payload_len());
+        if read.is_absent() { NearRead::Absent } else { NearRead::Row(handle) }
+    }
+
+    /// Carries the stamps over a reservation of the transaction's own.
+    pub(crate) fn apply_moved(&mut self, table: NonNull<TableShared>, node: NodeId, moved: &[Moved]) {
+        for group in self.groups_mut().iter_mut().filter(|group| group.table == table && group.node == node) {
+            for moved in moved {
+                if let Moved::Leaves { index, changes } = moved
+                    && usize::from(*index) == group.index.number()
+                {
+                    changes.apply(&mut group.leaves);
+                }
+            }
+        }
+    }
+
+    /// The transaction's own insert of a key whose index entry still names a row that it deletes.
+    #[cold]
+    pub(crate) fn own_replacement(
+        &self,
+        table: NonNull<TableShared>,
+        index: Index,
+        index_key: &[u8],
+    ) -> Result<Option<RowHandle>, TxnError> {
+        let mut made = Vec::new();
+        for &position in &self.replacing {
+            let row = &self.rows[position as usize];
+            if row.table != table || row.state != RowState::Inserted {
+                continue;
+            }
+            let same = if index == Index::Primary {
+                self.key(row) == index_key
+            } else {
+                let keys = row.table().keys_of(index)?;
+                keys.make(&row.table().schema, self.key(row), self.old_value(row), &mut made)?;
+                made == index_key
+            };
+            if same {
+                return Ok(Some(RowHandle(position)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Txn {
+    /// The row with this key, if it can be had without waiting: `None` means that a writer is at work.
+    #[inline]
+    pub(crate) fn get_near(
+        &mut self,
+        table: SharedTable,
+        index: Index,
+        key: &[u8],
+    ) -> Option<Result<Option<RowHandle>, TxnError>> {
+        for _ in 0..LOOKS_MAX {
+            let found = table.store.primary().get(key);
+            let Some(word) = found.value else {
+                self.state.group(table.0, index, self.core.me).leaves.push(found.leaf);
+                return Some(Ok(None));
+            };
+            let ident = self.near_ident(ObjectRef::from_bits(word));
+            if let Some(known) = self.state.find(ident) {
+                return Some(self.known(table, index, key, known));
+            }
+            let read = self.state.read_near(table.0, ident, table.store.store().object(ident.reference()));
+            match read {
+                NearRead::Row(handle) => return Some(Ok(Some(handle))),
+                NearRead::Absent => {
+                    self.state.group(table.0, index, self.core.me).leaves.push(found.leaf);
+                    return Some(Ok(None));
+                }
+                NearRead::Stale => std::hint::spin_loop(),
+                NearRead::Busy => return None,
+            }
+        }
+        None
+    }
+
+    /// What the transaction itself makes of a row that it has met before.
+    #[inline]
+    pub(crate) fn known(
+        &self,
+        table: SharedTable,
+        index: Index,
+        key: &[u8],
+        known: RowHandle,
+    ) -> Result<Option<RowHandle>, TxnError> {
+        match self.state.row(known).state {
+            RowState::Read | RowState::Written | RowState::Inserted => Ok(Some(known)),
+            RowState::Absent => Ok(None),
+            RowState::Deleted | RowState::Gone => self.state.own_replacement(table.0, index, key),
+        }
+    }
+
+    /// As [`Self::get_near`], letting others run while a writer is at work.
+    pub(crate) async fn get_near_patiently(
+        &mut self,
+        table: SharedTable,
+        index: Index,
+        key: &[u8],
+    ) -> Result<Option<RowHandle>, TxnError> {
+        for _ in 0..PATIENCE_MAX {
+            self.core.handle.yield_now().await;
+            if let Some(got) = self.get_near(table, index, key) {
+                return got;
+            }
+        }
+        Err(TxnError::Conflict)
+    }
+
+    /// Reserves a row of this node.
+    #[inline]
+    pub(crate) fn insert_near(&mut self, table: SharedTable, key: &[u8], value: &[u8]) -> Result<RowHandle, TxnError> {
+        let me = self.core.me;
+        let mut moved = std::mem::take(&mut self.state.moved);
+        moved.clear();
+        let reserved = {
+            let state = &self.state;
+            let mine = |reference| {
+                let known = state.find(Ident::new(me, reference));
+                known.is_some_and(|known| matches!(state.row(known).state, RowState::Deleted | RowState::Gone))
+            };
+            let mut alloc = self.core.alloc.borrow_mut();
+            table.store.reserve(key, value, &mut alloc, &mine, &mut |step| moved.push(step))
+        };
+        self.state.apply_moved(table.0, me, &moved);
+        self.state.moved = moved;
+        match reserved.map_err(|error| TxnError::store(error, me))? {
+            Reserve::Reserved { reference, replaces } => {
+                let version = table.store.store().object(reference).version();
+                Ok(self.state.push_insert(table.0, Ident::new(me, reference), version, key, value, replaces))
+            }
+            Reserve::Exists { index, reference, occupant } => {
+                Err(self.key_is_taken(table, Index::from_number(index), reference, occupant))
+            }
+        }
+    }
+
+    /// Why an insert cannot be: the row in the way, which then counts as read, or another's insert.
+    #[cold]
+    fn key_is_taken(&mut self, table: SharedTable, index: Index, reference: ObjectRef, occupant: Occupant) -> TxnError {
+        let duplicate = TxnError::DuplicateKey { table: table.store.id(), index };
+        let ident = self.near_ident(reference);
+        if let Some(known) = self.state.find(ident) {
+            return if self.state.row(known).state.is_live() { duplicate } else { TxnError::Conflict };
+        }
+        if occupant != Occupant::Live {
+            return TxnError::Conflict;
+        }
+        match self.state.read_near(table.0, ident, table.store.store().object(reference)) {
+            NearRead::Row(_) => duplicate,
+            _ => TxnError::Conflict,
+        }
+    }
+}

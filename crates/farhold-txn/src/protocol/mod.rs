@@ -1,0 +1,23 @@
+//! How a transaction reads, and how it commits.
+//!
+//! ```text
+//!   execute    rows into the read set, near and far; reservations of inserts          execute/
+//!   prepare    rows that outgrow their slot or change an index key become delete + insert   prepare.rs
+//!   lock       far rows by compare_swap, near rows by latches in address order        lock.rs, section/latch.rs
+//!   epoch      read while everything is locked                                        epoch.rs
+//!   validate   every row and every stamp is as it was read                            validate.rs
+//!   write      near rows, then far rows, then unlock; deleted rows leave the indexes  section/, write_back.rs
+//! ```
+//!
+//! The order is Silo's (Tu et al., SOSP 2013, section 4.4): lock all writes, read the epoch, validate all reads, write. It
+//! makes the commit serializable whatever the order of the locks, because each of two transactions that overlap has
+//! either locked what the other validates, or has been validated before the other locked. Locks are only ever tried, a
+//! bounded number of times, so there is no deadlock. Far rows are locked first, as in DrTM+R, so that the near part is
+//! short and, where the CPU has it, can be one hardware transaction.
+
+mod commit;
+pub(crate) mod epoch;
+pub(crate) mod execute;
+pub(crate) mod ident;
+mod prepare;
+pub(crate) mod section;

@@ -1,0 +1,361 @@
+//! Ranges of an index.
+
+use crate::protocol::execute::NearRead;
+use crate::protocol::ident::Ident;
+use crate::txn::state::{RowState, State};
+use crate::txn::{RowHandle, SharedTable, Txn};
+use crate::{Index, NodeId, Table, TxnError};
+use farhold_store::ObjectRef;
+use std::ops::{Bound, ControlFlow};
+
+/// Which nodes a scan asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Partition {
+    /// Those that the bounds leave possible: one, if the table is placed by an integer, the index begins with that column
+    /// and both bounds agree in it; else all, their rows merged in key order. This node alone for a replicated table.
+    #[default]
+    Auto,
+    /// This one.
+    Node(NodeId),
+}
+
+/// What to scan. Bounds are encoded keys of the index, or the beginnings of such.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanSpec<'a> {
+    /// Which index.
+    pub index: Index,
+    /// Where keys begin.
+    pub lo: Bound<&'a [u8]>,
+    /// Where keys end.
+    pub hi: Bound<&'a [u8]>,
+    /// From the end to the beginning?
+    pub descending: bool,
+    /// Most rows to return. The scan is protected against phantoms as far as it went, no further.
+    pub limit: usize,
+    /// Which nodes.
+    pub partition: Partition,
+}
+
+impl<'a> ScanSpec<'a> {
+    /// All rows of the table, by primary key.
+    #[must_use]
+    pub const fn all() -> Self {
+        Self {
+            index: Index::Primary,
+            lo: Bound::Unbounded,
+            hi: Bound::Unbounded,
+            descending: false,
+            limit: usize::MAX,
+            partition: Partition::Auto,
+        }
+    }
+
+    /// Keys from `lo` to before `hi`, by primary key.
+    #[must_use]
+    pub const fn range(lo: &'a [u8], hi: &'a [u8]) -> Self {
+        Self { lo: Bound::Included(lo), hi: Bound::Excluded(hi), ..Self::all() }
+    }
+
+    /// By another index.
+    #[must_use]
+    pub const fn index(self, index: Index) -> Self {
+        Self { index, ..self }
+    }
+
+    /// The last keys first.
+    #[must_use]
+    pub const fn descending(self) -> Self {
+        Self { descending: true, ..self }
+    }
+
+    /// At most `limit` rows.
+    #[must_use]
+    pub const fn limit(self, limit: usize) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Only the rows of one node.
+    #[must_use]
+    pub const fn on(self, node: NodeId) -> Self {
+        Self { partition: Partition::Node(node), ..self }
+    }
+
+    /// Does the range contain this key?
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        let after = match self.lo {
+            Bound::Included(lo) => key >= lo,
+            Bound::Excluded(lo) => key > lo,
+            Bound::Unbounded => true,
+        };
+        let before = match self.hi {
+            Bound::Included(hi) => key <= hi,
+            Bound::Excluded(hi) => key < hi,
+            Bound::Unbounded => true,
+        };
+        after && before
+    }
+}
+
+/// How far a scan of this node's rows came.
+enum Scanned {
+    All,
+    /// A writer is at work on the row of this key, which has not been read.
+    BusyAt(Vec<u8>),
+}
+
+/// Turns of letting others run at one row that is being written.
+const PATIENCE_MAX: u32 = 100_000;
+
+impl Txn {
+    /// The rows of a range of an index, in its order; with this transaction's own changes.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get); [`TxnError::NotFound`] for an index that is not there.
+    pub async fn scan(&mut self, table: &Table, spec: ScanSpec<'_>) -> Result<Vec<RowHandle>, TxnError> {
+        let mut rows = Vec::new();
+        self.scan_into(table, spec, &mut rows).await?;
+        Ok(rows)
+    }
+
+    /// As [`scan`](Self::scan), appending to `rows`.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub async fn scan_into(
+        &mut self,
+        table: &Table,
+        spec: ScanSpec<'_>,
+        rows: &mut Vec<RowHandle>,
+    ) -> Result<(), TxnError> {
+        let shared = self.enter(table)?;
+        if spec.index != Index::Primary {
+            shared.keys_of(spec.index)?;
+        }
+        let node = self.node_of(shared, &spec);
+        let scanned = if node == Some(self.me()) {
+            match self.scan_near(shared, &spec, rows) {
+                Ok(Scanned::All) => Ok(()),
+                Ok(Scanned::BusyAt(key)) => Box::pin(self.scan_near_patiently(shared, &spec, key, rows)).await,
+                Err(error) => Err(error),
+            }
+        } else {
+            Box::pin(self.scan_far(shared, &spec, node, rows)).await
+        };
+        let scanned = scanned.and_then(|()| self.add_changed_rows(shared, &spec, rows));
+        self.note(scanned)
+    }
+
+    /// The one node to ask, `None` for all.
+    #[inline]
+    fn node_of(&self, table: SharedTable, spec: &ScanSpec<'_>) -> Option<NodeId> {
+        if let Partition::Node(node) = spec.partition {
+            return Some(node);
+        }
+        if table.route.is_local_only() {
+            return Some(self.me());
+        }
+        let bytes = table.route.integer_bytes().filter(|_| table.begins_with_placement(spec.index))?;
+        let ((Bound::Included(lo) | Bound::Excluded(lo)), (Bound::Included(hi) | Bound::Excluded(hi))) =
+            (spec.lo, spec.hi)
+        else {
+            return None;
+        };
+        let (first, last) = (lo.get(..bytes)?, hi.get(..bytes)?);
+        // An end just behind the last key of one integer, as the end of a prefix is written, still means that integer.
+        let next = |first: &[u8]| {
+            first
+                .iter()
+                .rev()
+                .zip(last.iter().rev())
+                .scan(true, |carry, (a, b)| {
+                    let (sum, over) = a.overflowing_add(u8::from(*carry));
+                    *carry = over;
+                    Some(sum == *b)
+                })
+                .all(|same| same)
+        };
+        let ends_before = matches!(spec.hi, Bound::Excluded(hi) if hi.len() == bytes) && next(first);
+        (first == last || ends_before).then(|| table.route.by_integer(first))
+    }
+
+    /// The rows of this node.
+    #[inline]
+    fn scan_near(
+        &mut self,
+        table: SharedTable,
+        spec: &ScanSpec<'_>,
+        rows: &mut Vec<RowHandle>,
+    ) -> Result<Scanned, TxnError> {
+        let me = self.me();
+        let mut left = spec.limit;
+        if left == 0 {
+            return Ok(Scanned::All);
+        }
+        let mut leaves = std::mem::take(&mut self.state.group(table.0, spec.index, me).leaves);
+        let state: &mut State = &mut self.state;
+        let mut scanned = Ok(Scanned::All);
+        let mut visit = |key: &[u8], word: u64| {
+            match state.visit(table, spec.index, key, Ident::new(me, ObjectRef::from_bits(word))) {
+                Ok(Visited::Row(row)) => {
+                    rows.push(row);
+                    left -= 1;
+                }
+                Ok(Visited::Nothing) => {}
+                Ok(Visited::Busy) => {
+                    scanned = Ok(Scanned::BusyAt(key.to_vec()));
+                    return ControlFlow::Break(());
+                }
+                Err(error) => {
+                    scanned = Err(error);
+                    return ControlFlow::Break(());
+                }
+            }
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        if let Some(index) = table.store.index(spec.index.number()) {
+            if spec.descending {
+                index.scan_rev(spec.lo, spec.hi, &mut visit, &mut leaves);
+            } else {
+                index.scan(spec.lo, spec.hi, &mut visit, &mut leaves);
+            }
+        }
+        self.state.group(table.0, spec.index, me).leaves = leaves;
+        scanned
+    }
+
+    /// Goes on from a row that is being written, letting others run.
+    async fn scan_near_patiently(
+        &mut self,
+        table: SharedTable,
+        spec: &ScanSpec<'_>,
+        mut at: Vec<u8>,
+        rows: &mut Vec<RowHandle>,
+    ) -> Result<(), TxnError> {
+        let before = rows.len();
+        for _ in 0..PATIENCE_MAX {
+            self.core.handle.yield_now().await;
+            let from = Bound::Included(&at[..]);
+            let (lo, hi) = if spec.descending { (spec.lo, from) } else { (from, spec.hi) };
+            let rest = ScanSpec { lo, hi, limit: spec.limit - (rows.len() - before).min(spec.limit), ..*spec };
+            match self.scan_near(table, &rest, rows)? {
+                Scanned::All => return Ok(()),
+                Scanned::BusyAt(key) => at = key,
+            }
+        }
+        Err(TxnError::Conflict)
+    }
+
+    /// Rows that this transaction has changed are in a secondary index under their old keys until the commit: takes them
+    /// from where they no longer belong and adds them where they do.
+    #[inline]
+    fn add_changed_rows(
+        &mut self,
+        table: SharedTable,
+        spec: &ScanSpec<'_>,
+        rows: &mut Vec<RowHandle>,
+    ) -> Result<(), TxnError> {
+        if spec.index == Index::Primary || !self.state.written_with_indexes {
+            return Ok(());
+        }
+        self.add_changed_rows_cold(table, spec, rows)
+    }
+
+    #[cold]
+    fn add_changed_rows_cold(
+        &mut self,
+        table: SharedTable,
+        spec: &ScanSpec<'_>,
+        rows: &mut Vec<RowHandle>,
+    ) -> Result<(), TxnError> {
+        let keys = table.keys_of(spec.index)?;
+        let mut keyed = Vec::with_capacity(rows.len());
+        let mut made = Vec::new();
+        let candidates = (0..self.state.rows.len() as u32).map(RowHandle).filter(|handle| {
+            let row = self.state.row(*handle);
+            row.table == table.0 && row.has_new_value() && row.state.is_live()
+        });
+        for handle in rows.drain(..) {
+            let row = self.state.row(handle);
+            keys.make(&table.schema, self.state.key(row), self.state.value(row), &mut made)?;
+            keyed.push((made.clone(), handle));
+        }
+        for handle in candidates {
+            let row = self.state.row(handle);
+            let home = table.route.home(self.state.key(row));
+            let asked = !matches!(spec.partition, Partition::Node(node) if node != home);
+            keys.make(&table.schema, self.state.key(row), self.state.value(row), &mut made)?;
+            if asked && spec.contains(&made) && !keyed.iter().any(|(_, known)| *known == handle) {
+                keyed.push((made.clone(), handle));
+            }
+        }
+        keyed.sort();
+        if spec.descending {
+            keyed.reverse();
+        }
+        keyed.truncate(spec.limit);
+        rows.extend(keyed.into_iter().map(|(_, handle)| handle));
+        Ok(())
+    }
+
+    /// Rows of another node, or of all.
+    async fn scan_far(
+        &mut self,
+        table: SharedTable,
+        spec: &ScanSpec<'_>,
+        node: Option<NodeId>,
+        rows: &mut Vec<RowHandle>,
+    ) -> Result<(), TxnError> {
+        let _ = (table, spec, rows);
+        Err(TxnError::NodeUnavailable { node: node.unwrap_or_default(), committed: false })
+    }
+}
+
+/// What a scan makes of an index entry.
+pub(crate) enum Visited {
+    Row(RowHandle),
+    Nothing,
+    Busy,
+}
+
+impl State {
+    /// Brings the row of an index entry into the read set.
+    #[inline]
+    fn visit(&mut self, table: SharedTable, index: Index, key: &[u8], ident: Ident) -> Result<Visited, TxnError> {
+        if let Some(known) = self.find(ident) {
+            return self.visit_known(table, index, key, known);
+        }
+        Ok(match self.read_near(table.0, ident, table.store.store().object(ident.reference())) {
+            NearRead::Row(handle) => Visited::Row(handle),
+            // Stale: the row went after the leaf was copied; the leaf's stamp will say so.
+            NearRead::Absent | NearRead::Stale => Visited::Nothing,
+            NearRead::Busy => Visited::Busy,
+        })
+    }
+
+    fn visit_known(&self, table: SharedTable, index: Index, key: &[u8], known: RowHandle) -> Result<Visited, TxnError> {
+        let row = self.row(known);
+        Ok(match row.state {
+            RowState::Absent => Visited::Nothing,
+            RowState::Deleted | RowState::Gone => match self.own_replacement(table.0, index, key)? {
+                Some(handle) => Visited::Row(handle),
+                None => Visited::Nothing,
+            },
+            // In a secondary index this may be the place that the transaction's change takes it away from.
+            RowState::Read | RowState::Written | RowState::Inserted => {
+                if index != Index::Primary && row.has_new_value() && !self.is_at(row, index, key)? {
+                    Visited::Nothing
+                } else {
+                    Visited::Row(known)
+                }
+            }
+        })
+    }
+
+    #[cold]
+    fn is_at(&self, row: &crate::txn::state::Row, index: Index, key: &[u8]) -> Result<bool, TxnError> {
+        let mut made = Vec::new();
+        row.table().keys_of(index)?.make(&row.table().schema, self.key(row), self.value(row), &mut made)?;
+        Ok(made == key)
+    }
+}

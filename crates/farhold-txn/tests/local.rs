@@ -1,0 +1,428 @@
+//! Transactions of one node: what each operation does, alone and against another transaction.
+
+use farhold_fabric::{Executor, Fabric};
+use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
+use farhold_txn::{
+    Index, Node, NodeConfig, NodeId, Placement, Retry, ScanSpec, Table, TableDef, Txn, TxnError, Worker,
+};
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A directory of its own for each test, gone afterwards.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("farhold-txn-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// People: id (key), name (indexed, unique), age (indexed), note.
+fn people() -> TableDef {
+    let columns = vec![
+        Column::new("id", ColumnType::Int),
+        Column::new("name", ColumnType::Varchar(30)),
+        Column::new("age", ColumnType::Int),
+        Column::new("note", ColumnType::Text),
+    ];
+    let index = |name: &str, column, unique| SecondaryIndex { name: name.into(), columns: vec![column], unique };
+    TableDef {
+        placement: Placement::ByInteger,
+        indexes: vec![index("people_name", 1, true), index("people_age", 2, false)],
+        ..TableDef::new("people", Schema::new(columns, vec![0]).expect("a schema"))
+    }
+}
+
+const NAME: Index = Index::Secondary(0);
+const AGE: Index = Index::Secondary(1);
+
+fn open(dir: &Dir) -> std::sync::Arc<Node> {
+    let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
+    Node::open(fabric, NodeConfig { region_bytes: 64 << 20, ..NodeConfig::default() }).expect("a node")
+}
+
+/// Runs a test on a worker with an empty table of people.
+fn with_people(test: impl AsyncFnOnce(Worker, Table)) {
+    let dir = Dir::new();
+    let node = open(&dir);
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    executor.run(async move {
+        let table = worker.create_table(people()).await.expect("a table");
+        test(worker, table).await;
+    });
+}
+
+fn key(id: i32) -> Vec<u8> {
+    (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes().to_vec()
+}
+
+fn value(table: &Table, name: &str, age: i32, note: &str) -> Vec<u8> {
+    let row = [Datum::Int(0), Datum::Text(name.into()), Datum::Int(age), Datum::Text(note.into())];
+    let mut value = Vec::new();
+    table.schema().encode_value(&row, &mut value).expect("a value");
+    value
+}
+
+fn index_key(table: &Table, index: Index, datum: Datum) -> Vec<u8> {
+    let mut key = Vec::new();
+    table.keys_of(index).expect("an index").encode_parts(table.schema(), &[datum], &mut key).expect("a key");
+    key
+}
+
+async fn put(txn: &mut Txn, table: &Table, id: i32, name: &str, age: i32) -> Result<(), TxnError> {
+    txn.insert(table, &key(id), &value(table, name, age, "")).await.map(|_| ())
+}
+
+/// Name and age of a row.
+async fn look(txn: &mut Txn, table: &Table, id: i32) -> Option<(String, i32)> {
+    let row = txn.get(table, &key(id)).await.expect("a read")?;
+    let mut datums = Vec::new();
+    table.schema().decode_row(txn.key(row), txn.value(row), &mut datums).expect("a row");
+    match (&datums[1], &datums[2]) {
+        (Datum::Text(name), Datum::Int(age)) => Some((name.clone(), *age)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Ids in the order of a scan.
+async fn ids(txn: &mut Txn, table: &Table, spec: ScanSpec<'_>) -> Vec<i32> {
+    let rows = txn.scan(table, spec).await.expect("a scan");
+    rows.iter().map(|row| i32::from_be_bytes(txn.key(*row).try_into().expect("four bytes")) ^ i32::MIN).collect()
+}
+
+/// Ids of people of this age.
+async fn aged(txn: &mut Txn, table: &Table, age: i32) -> Vec<i32> {
+    let lo = index_key(table, AGE, Datum::Int(age));
+    let hi = index_key(table, AGE, Datum::Int(age + 1));
+    ids(txn, table, ScanSpec::range(&lo, &hi).index(AGE)).await
+}
+
+async fn fill(worker: &Worker, table: &Table, rows: &[(i32, &str, i32)]) {
+    let filled = worker.run(Retry::never(), async |txn| {
+        for (id, name, age) in rows {
+            put(txn, table, *id, name, *age).await?;
+        }
+        Ok(())
+    });
+    filled.await.expect("filled");
+}
+
+#[test]
+fn a_transaction_sees_its_own_writes_and_others_see_them_after_the_commit() {
+    with_people(async |worker, table| {
+        let mut txn = worker.begin();
+        put(&mut txn, &table, 1, "ann", 30).await.expect("inserted");
+        assert_eq!(look(&mut txn, &table, 1).await, Some(("ann".into(), 30)));
+        assert_eq!(look(&mut worker.begin(), &table, 1).await, None);
+        txn.commit().await.expect("committed");
+        let mut txn = worker.begin();
+        assert_eq!(look(&mut txn, &table, 1).await, Some(("ann".into(), 30)));
+        let row = txn.get(&table, &key(1)).await.expect("a read").expect("a row");
+        txn.update(row, &value(&table, "ann", 31, "")).expect("updated");
+        assert_eq!(look(&mut txn, &table, 1).await, Some(("ann".into(), 31)));
+        assert_eq!(look(&mut worker.begin(), &table, 1).await, Some(("ann".into(), 30)));
+        txn.commit().await.expect("committed");
+        let mut txn = worker.begin();
+        let row = txn.get(&table, &key(1)).await.expect("a read").expect("a row");
+        txn.delete(row).expect("deleted");
+        assert_eq!(look(&mut txn, &table, 1).await, None);
+        txn.commit().await.expect("committed");
+        assert_eq!(look(&mut worker.begin(), &table, 1).await, None);
+        assert_eq!(table.row_count(), 0);
+    });
+}
+
+#[test]
+fn an_aborted_transaction_leaves_nothing() {
+    with_people(async |worker, table| {
+        let mut txn = worker.begin();
+        put(&mut txn, &table, 1, "ann", 30).await.expect("inserted");
+        txn.abort();
+        assert_eq!(table.row_count(), 0);
+        fill(&worker, &table, &[(1, "bob", 20)]).await;
+        assert_eq!(look(&mut worker.begin(), &table, 1).await, Some(("bob".into(), 20)));
+    });
+}
+
+#[test]
+fn of_two_increments_one_is_refused() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30)]).await;
+        let (mut one, mut two) = (worker.begin(), worker.begin());
+        for txn in [&mut one, &mut two] {
+            let row = txn.get(&table, &key(1)).await.expect("a read").expect("a row");
+            let age = table.layout().i32("age").expect("a column");
+            let value = txn.value_mut(row);
+            age.set(value, age.get(value) + 1);
+        }
+        one.commit().await.expect("first");
+        assert_eq!(two.commit().await, Err(TxnError::Conflict));
+        assert_eq!(look(&mut worker.begin(), &table, 1).await, Some(("ann".into(), 31)));
+    });
+}
+
+#[test]
+fn write_skew_is_refused() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 1), (2, "bob", 1)]).await;
+        let (mut one, mut two) = (worker.begin(), worker.begin());
+        for (txn, writes) in [(&mut one, 1), (&mut two, 2)] {
+            for id in [1, 2] {
+                let row = txn.get(&table, &key(id)).await.expect("a read").expect("a row");
+                if id == writes {
+                    let _ = txn.value_mut(row);
+                }
+            }
+        }
+        one.commit().await.expect("first");
+        assert_eq!(two.commit().await, Err(TxnError::Conflict));
+    });
+}
+
+#[test]
+fn a_phantom_is_refused() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30)]).await;
+        let (mut one, mut two) = (worker.begin(), worker.begin());
+        for (txn, id, name) in [(&mut one, 10, "x"), (&mut two, 20, "y")] {
+            assert_eq!(ids(txn, &table, ScanSpec::all()).await, [1]);
+            put(txn, &table, id, name, 5).await.expect("inserted");
+        }
+        // Whoever inserted second has moved the other's leaf, so of the two at most one goes through.
+        let committed = [one.commit().await.is_ok(), two.commit().await.is_ok()];
+        assert!(committed.iter().filter(|ok| **ok).count() <= 1, "{committed:?}");
+        let mut none = worker.begin_read_only();
+        assert_eq!(look(&mut none, &table, 99).await, None);
+        assert_eq!(look(&mut none, &table, 1).await, Some(("ann".into(), 30)));
+        fill(&worker, &table, &[(99, "zoe", 9)]).await;
+        assert_eq!(none.commit().await, Err(TxnError::Conflict), "99 is there now");
+    });
+}
+
+#[test]
+fn its_own_inserts_do_not_disturb_its_scans() {
+    with_people(async |worker, table| {
+        let mut txn = worker.begin();
+        for id in 0..200 {
+            assert_eq!(
+                ids(&mut txn, &table, ScanSpec::all().descending().limit(1)).await.first(),
+                (id > 0).then_some(&(id - 1))
+            );
+            put(&mut txn, &table, id, &format!("n{id}"), id).await.expect("inserted");
+        }
+        txn.commit().await.expect("nobody else was there");
+        assert_eq!(table.row_count(), 200);
+    });
+}
+
+#[test]
+fn duplicate_keys_are_named_and_the_transaction_goes_on() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30)]).await;
+        let mut txn = worker.begin();
+        let duplicate = |index| Err(TxnError::DuplicateKey { table: table.id(), index });
+        assert_eq!(put(&mut txn, &table, 1, "bob", 1).await, duplicate(Index::Primary));
+        assert_eq!(put(&mut txn, &table, 2, "ann", 1).await, duplicate(NAME));
+        put(&mut txn, &table, 2, "bob", 1).await.expect("inserted");
+        assert_eq!(put(&mut txn, &table, 2, "cid", 1).await, duplicate(Index::Primary));
+        assert_eq!(put(&mut txn, &table, 3, "bob", 1).await, duplicate(NAME));
+        txn.commit().await.expect("committed");
+        assert_eq!(ids(&mut worker.begin(), &table, ScanSpec::all()).await, [1, 2]);
+    });
+}
+
+#[test]
+fn a_key_that_somebody_inserts_is_a_conflict_until_he_ends() {
+    with_people(async |worker, table| {
+        let mut first = worker.begin();
+        put(&mut first, &table, 1, "ann", 30).await.expect("inserted");
+        let mut second = worker.begin();
+        assert_eq!(put(&mut second, &table, 1, "bob", 1).await, Err(TxnError::Conflict));
+        assert_eq!(second.commit().await, Err(TxnError::Conflict), "nothing can be built on it");
+        first.abort();
+        fill(&worker, &table, &[(1, "bob", 1)]).await;
+    });
+}
+
+#[test]
+fn delete_then_insert_of_one_key_is_an_update() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30), (2, "bob", 40)]).await;
+        let mut txn = worker.begin();
+        let row = txn.get(&table, &key(1)).await.expect("a read").expect("a row");
+        txn.delete(row).expect("deleted");
+        assert_eq!(look(&mut txn, &table, 1).await, None);
+        put(&mut txn, &table, 1, "eve", 31).await.expect("inserted");
+        assert_eq!(look(&mut txn, &table, 1).await, Some(("eve".into(), 31)));
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all()).await, [1, 2]);
+        let row = txn.get(&table, &key(1)).await.expect("a read").expect("a row");
+        txn.delete(row).expect("deleted again");
+        put(&mut txn, &table, 1, "ann", 32).await.expect("inserted again");
+        put(&mut txn, &table, 3, "eve", 33).await.expect("eve is free again");
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all().index(NAME)).await, [1, 2, 3]);
+        txn.commit().await.expect("committed");
+        let mut txn = worker.begin();
+        assert_eq!(look(&mut txn, &table, 1).await, Some(("ann".into(), 32)));
+        assert_eq!(look(&mut txn, &table, 3).await, Some(("eve".into(), 33)));
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all().index(NAME)).await, [1, 2, 3]);
+        assert_eq!(aged(&mut txn, &table, 30).await, [0; 0]);
+        assert_eq!(table.row_count(), 3);
+    });
+}
+
+#[test]
+fn a_unique_key_passes_from_a_deleted_row_to_another() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30)]).await;
+        let mut txn = worker.begin();
+        let row = txn.get(&table, &key(1)).await.expect("a read").expect("a row");
+        txn.delete(row).expect("deleted");
+        put(&mut txn, &table, 2, "ann", 1).await.expect("the name is free");
+        let ann = index_key(&table, NAME, Datum::Text("ann".into()));
+        let found = txn.get_by(&table, NAME, &ann).await.expect("a read").expect("a row");
+        assert_eq!(txn.key(found), key(2));
+        txn.commit().await.expect("committed");
+        let mut txn = worker.begin();
+        let found = txn.get_by(&table, NAME, &ann).await.expect("a read").expect("a row");
+        assert_eq!(txn.key(found), key(2));
+    });
+}
+
+#[test]
+fn a_row_outgrows_its_slot_and_changes_its_keys() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30), (2, "bob", 40), (3, "cid", 40)]).await;
+        let long = "long ".repeat(100);
+        let mut txn = worker.begin();
+        let row = txn.get(&table, &key(2)).await.expect("a read").expect("a row");
+        txn.update(row, &value(&table, "ann2", 30, &long)).expect("updated");
+        assert_eq!(aged(&mut txn, &table, 30).await, [1, 2], "under its new key, before the commit");
+        assert_eq!(aged(&mut txn, &table, 40).await, [3]);
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all().index(AGE).descending().limit(2)).await, [3, 2]);
+        txn.commit().await.expect("committed");
+        let mut txn = worker.begin();
+        assert_eq!(look(&mut txn, &table, 2).await, Some(("ann2".into(), 30)));
+        assert_eq!(aged(&mut txn, &table, 30).await, [1, 2]);
+        assert_eq!(aged(&mut txn, &table, 40).await, [3]);
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all()).await, [1, 2, 3]);
+        let bob = index_key(&table, NAME, Datum::Text("bob".into()));
+        assert!(txn.get_by(&table, NAME, &bob).await.expect("a read").is_none());
+        txn.commit().await.expect("reads");
+    });
+}
+
+#[test]
+fn a_reader_of_a_row_that_moves_is_refused() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30)]).await;
+        let mut reader = worker.begin();
+        assert_eq!(look(&mut reader, &table, 1).await, Some(("ann".into(), 30)));
+        let mut writer = worker.begin();
+        let row = writer.get(&table, &key(1)).await.expect("a read").expect("a row");
+        writer.update(row, &value(&table, "ann", 30, &"x".repeat(1000))).expect("updated");
+        writer.commit().await.expect("moved");
+        put(&mut reader, &table, 2, "bob", 1).await.expect("inserted");
+        assert_eq!(reader.commit().await, Err(TxnError::Conflict));
+    });
+}
+
+#[test]
+fn savepoints_take_back_writes_but_not_reads() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30), (2, "bob", 40)]).await;
+        let age = table.layout().i32("age").expect("a column");
+        let mut txn = worker.begin();
+        let ann = txn.get(&table, &key(1)).await.expect("a read").expect("a row");
+        age.set(txn.value_mut(ann), 31);
+        let before = txn.savepoint();
+        age.set(txn.value_mut(ann), 32);
+        let bob = txn.get(&table, &key(2)).await.expect("a read").expect("a row");
+        txn.delete(bob).expect("deleted");
+        put(&mut txn, &table, 3, "cid", 50).await.expect("inserted");
+        let inner = txn.savepoint();
+        put(&mut txn, &table, 2, "bob", 41).await.expect("inserted");
+        txn.rollback_to(inner);
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all()).await, [1, 3]);
+        txn.rollback_to(before);
+        assert_eq!(age.get(txn.value(ann)), 31);
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all()).await, [1, 2]);
+        put(&mut txn, &table, 3, "cid", 51).await.expect("inserted again");
+        txn.rollback_to(before);
+        put(&mut txn, &table, 4, "dan", 60).await.expect("inserted");
+        txn.commit().await.expect("committed");
+        let mut txn = worker.begin();
+        assert_eq!(look(&mut txn, &table, 1).await, Some(("ann".into(), 31)));
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all()).await, [1, 2, 4]);
+        assert_eq!(table.row_count(), 3);
+    });
+}
+
+#[test]
+fn scans_have_bounds_order_and_limit() {
+    with_people(async |worker, table| {
+        let rows: Vec<_> = (0..100).map(|id| (id, format!("p{id:03}"), id / 10)).collect();
+        let rows: Vec<_> = rows.iter().map(|(id, name, age)| (*id, name.as_str(), *age)).collect();
+        fill(&worker, &table, &rows).await;
+        let mut txn = worker.begin_read_only();
+        let (lo, hi) = (key(20), key(25));
+        assert_eq!(ids(&mut txn, &table, ScanSpec::range(&lo, &hi)).await, [20, 21, 22, 23, 24]);
+        assert_eq!(ids(&mut txn, &table, ScanSpec::range(&lo, &hi).descending().limit(2)).await, [24, 23]);
+        let after = ScanSpec { lo: Bound::Excluded(&lo), hi: Bound::Included(&hi), ..ScanSpec::all() };
+        assert_eq!(ids(&mut txn, &table, after.limit(3)).await, [21, 22, 23]);
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all().limit(0)).await, [0; 0]);
+        assert_eq!(aged(&mut txn, &table, 3).await, (30..40).collect::<Vec<_>>());
+        txn.commit().await.expect("unchanged");
+    });
+}
+
+#[test]
+fn read_only_transactions_refuse_writes_and_bad_keys_are_errors() {
+    with_people(async |worker, table| {
+        let mut txn = worker.begin_read_only();
+        assert_eq!(put(&mut txn, &table, 1, "ann", 1).await, Err(TxnError::ReadOnly));
+        assert!(matches!(txn.get(&table, b"abc").await, Err(TxnError::Row(_))));
+        let huge = vec![0; 70_000];
+        let mut txn = worker.begin();
+        assert!(matches!(txn.insert(&table, &key(1), &huge).await, Err(TxnError::TooLarge { .. })));
+        assert!(matches!(txn.insert(&table, &key(1), &[1, 2, 3]).await, Err(TxnError::Row(_))));
+        assert!(matches!(
+            txn.scan(&table, ScanSpec::all().index(Index::Secondary(9))).await,
+            Err(TxnError::NotFound { .. })
+        ));
+        txn.commit().await.expect("nothing happened");
+        assert_eq!(table.row_count(), 0);
+    });
+}
+
+#[test]
+fn tables_are_there_again_after_a_restart() {
+    let dir = Dir::new();
+    for start in 0..3 {
+        let node = open(&dir);
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        executor.run(async {
+            if start == 0 {
+                worker.create_table(people()).await.expect("a table");
+            }
+            let table = worker.node().table("people").expect("the table");
+            assert!(matches!(worker.create_table(people()).await, Err(TxnError::AlreadyExists { .. })));
+            let mut definition = people();
+            definition.name = format!("other{start}");
+            worker.create_table(definition).await.expect("another table");
+            fill(&worker, &table, &[(start, &format!("n{start}"), 30)]).await;
+            assert_eq!(aged(&mut worker.begin(), &table, 30).await, (0..=start).collect::<Vec<_>>());
+        });
+        assert_eq!(node.tables().len(), 2 + start as usize);
+    }
+}
