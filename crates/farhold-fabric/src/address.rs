@@ -67,6 +67,13 @@ impl FarPtr {
         Self::new(self.node(), self.region(), self.offset() + bytes)
     }
 
+    /// Do both point into the same region?
+    #[must_use]
+    #[inline]
+    pub const fn is_with(self, other: Self) -> bool {
+        (self.0 ^ other.0) >> 48 == 0
+    }
+
     /// The pointer as one word, for storing it.
     #[must_use]
     #[inline]

@@ -65,6 +65,18 @@ mod kernel {
         // Registers and flags that change are named, and the upper halves are cleared as the ABI asks.
         unsafe {
             asm!(
+                "cmp {len}, 256",
+                "jb 7f",
+                // Long: one move, then on from where `to` is a multiple of 32, so that no store crosses a line.
+                "vmovdqu ymm0, [{from}]",
+                "vmovdqu [{to}], ymm0",
+                "mov {skip}, {to}",
+                "neg {skip}",
+                "and {skip}, 31",
+                "add {from}, {skip}",
+                "add {to}, {skip}",
+                "sub {len}, {skip}",
+                "7:",
                 "sub {len}, 128",
                 "jb 3f",
                 ".p2align 4",
@@ -100,7 +112,7 @@ mod kernel {
                 "vmovdqu [{to} + {len} - 32], ymm3",
                 "5:",
                 "vzeroupper",
-                len = inout(reg) len => _, from = inout(reg) from => _, to = inout(reg) to => _,
+                len = inout(reg) len => _, from = inout(reg) from => _, to = inout(reg) to => _, skip = out(reg) _,
                 out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
                 options(nostack),
             );

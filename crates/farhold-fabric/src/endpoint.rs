@@ -55,7 +55,7 @@ impl Endpoint {
     /// this completes at once, without suspending. Instructions are under way from the first poll; dropping the future does
     /// not call them back.
     pub fn submit(&self, batch: Batch) -> Submit<'_> {
-        Submit { endpoint: self, batch: Some(batch), ticket: None }
+        Submit { endpoint: self, batch, ticket: None }
     }
 
     /// The region's memory, if this thread can load and store it in place: own regions always, on `shm` all regions. It
@@ -173,7 +173,7 @@ impl Endpoint {
 #[must_use = "nothing happens until it is awaited"]
 pub struct Submit<'a> {
     endpoint: &'a Endpoint,
-    batch: Option<Batch>,
+    batch: Batch,
     ticket: Option<Ticket>,
 }
 
@@ -184,18 +184,17 @@ impl Future for Submit<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Batch> {
         let this = &mut *self;
         let provider = &*this.endpoint.provider;
-        let batch = this.batch.as_mut().expect("polled after it was ready");
         let ticket = match this.ticket {
             Some(ticket) => ticket,
-            None => match provider.post(batch) {
-                Posted::Done => return Poll::Ready(this.batch.take().expect("just there")),
+            None => match provider.post(&mut this.batch) {
+                Posted::Done => return Poll::Ready(std::mem::take(&mut this.batch)),
                 Posted::UnderWay(ticket) => *this.ticket.insert(ticket),
             },
         };
-        match provider.poll(ticket, batch, cx) {
+        match provider.poll(ticket, &mut this.batch, cx) {
             Poll::Ready(()) => {
                 this.ticket = None;
-                Poll::Ready(this.batch.take().expect("just there"))
+                Poll::Ready(std::mem::take(&mut this.batch))
             }
             Poll::Pending => Poll::Pending,
         }

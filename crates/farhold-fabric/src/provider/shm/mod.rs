@@ -20,7 +20,7 @@ mod inbox;
 
 use super::{Inbox, Membership, Posted, Provider, Ticket};
 use crate::address::{Address, FarPtr, NodeId, RegionId, RegionKey};
-use crate::batch::{Batch, Outcome};
+use crate::batch::Batch;
 use crate::endpoint::Message;
 use crate::error::FabricError;
 use crate::executor::Handle;
@@ -536,13 +536,24 @@ impl Provider for Shm {
 
     #[inline]
     fn post(&self, batch: &mut Batch) -> Posted {
+        let Some(content) = &mut batch.content else { return Posted::Done };
         let mut peers = self.peers.borrow_mut();
-        let Batch { ops, data, .. } = batch;
-        for op in ops {
-            match self.region(&mut peers, op.at) {
-                Ok(memory) => op.execute(data, memory),
-                Err(error) => op.outcome = Outcome::Failed(error),
+        let (mut ops, data, errors) = content.parts();
+        while let Some(first) = ops.first() {
+            // One look at the directory for all neighbours in the same region: the batch is one instant.
+            let (at, count) = (first.at, ops.iter().take_while(|op| op.at.is_with(first.at)).count());
+            let (run, rest) = ops.split_at_mut(count);
+            let region = self.region(&mut peers, at);
+            for op in run {
+                let done = match &region {
+                    Ok(memory) => op.execute(data, memory),
+                    Err(error) => Err(error.clone()),
+                };
+                if let Err(error) = done {
+                    op.fail(errors, error);
+                }
             }
+            ops = rest;
         }
         Posted::Done
     }

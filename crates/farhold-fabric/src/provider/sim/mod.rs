@@ -23,7 +23,7 @@ pub use model::{Hop, LatencyModel, Numa, Rdma};
 
 use super::{Inbox, LANE_BYTES_MAX, LANES, MESSAGE_BYTES_MAX, Membership, Posted, Provider, Ticket};
 use crate::address::{Address, FarPtr, NodeId, RegionId, RegionKey};
-use crate::batch::{Batch, Buffer, Op, OpKind, Outcome};
+use crate::batch::{Batch, Content, Op, OpKind, State as OpState, header_of, put_header};
 use crate::endpoint::Message;
 use crate::error::FabricError;
 use crate::executor::Handle;
@@ -115,10 +115,9 @@ struct Link {
 /// A batch under way.
 struct Flight {
     node: NodeId,
-    ops: Vec<Op>,
+    content: Box<Content>,
     /// The key that each instruction presents.
     keys: Vec<u64>,
-    data: Buffer,
     left: usize,
     abandoned: bool,
     waker: Option<Waker>,
@@ -369,27 +368,35 @@ impl State {
     /// Does line `step` of an instruction.
     fn step(&mut self, flight_id: u64, index: usize, step: usize) {
         let Some(mut flight) = self.flights.remove(&flight_id) else { return };
-        let op = &mut flight.ops[index];
-        let hop = Hop { from: flight.node, to: op.at.node() };
-        self.trace.event(self.now_ns, "step", &[op.kind as u64, hop.from.0.into(), op.at.to_bits(), step as u64]);
-        let more = match self.target(hop, op.at, flight.keys[index]) {
-            Ok(memory) => touch(op, &mut flight.data, &memory, step),
-            Err(error) => {
-                op.outcome = Outcome::Failed(error);
-                false
-            }
+        let (at, kind, len) = {
+            let op = &flight.content.ops[index];
+            (op.at, op.kind, op.len as usize)
         };
-        if more {
-            let at_ns = self.now_ns + self.next_line_ns(hop);
-            self.schedule(at_ns, Event::Step { flight: flight_id, op: index, step: step + 1 });
-        } else {
-            let unreachable = matches!(op.outcome, Outcome::Failed(FabricError::NodeUnavailable { .. }));
-            let (kind, len) = (op.kind, op.len);
-            let ns = if unreachable { self.model.give_up_ns() } else { self.model.response_ns(hop, kind, len) };
-            let at_ns = self.now_ns + self.jittered(ns) + self.link(hop).delay_ns;
-            self.schedule(at_ns, Event::Done { flight: flight_id });
+        let hop = Hop { from: flight.node, to: at.node() };
+        self.trace.event(self.now_ns, "step", &[kind as u64, hop.from.0.into(), at.to_bits(), step as u64]);
+        let memory = self.target(hop, at, flight.keys[index]);
+        match memory.and_then(|memory| touch(&mut flight.content, index, &memory, step)) {
+            Ok(true) => {
+                let at_ns = self.now_ns + self.next_line_ns(hop);
+                self.schedule(at_ns, Event::Step { flight: flight_id, op: index, step: step + 1 });
+            }
+            Ok(false) => {
+                let ns = self.model.response_ns(hop, kind, len);
+                self.respond(flight_id, hop, ns);
+            }
+            Err(error) => {
+                let unreachable = matches!(error, FabricError::NodeUnavailable { .. });
+                flight.content.fail(index, error);
+                let ns = if unreachable { self.model.give_up_ns() } else { self.model.response_ns(hop, kind, 0) };
+                self.respond(flight_id, hop, ns);
+            }
         }
         self.flights.insert(flight_id, flight);
+    }
+
+    fn respond(&mut self, flight: u64, hop: Hop, ns: u64) {
+        let at_ns = self.now_ns + self.jittered(ns) + self.link(hop).delay_ns;
+        self.schedule(at_ns, Event::Done { flight });
     }
 
     /// The target's side of the checks: is it alive, can it be reached, does the key still open the region?
@@ -419,24 +426,36 @@ impl State {
 }
 
 /// Touches line `step` of an instruction's bytes. True: there is another line.
-fn touch(op: &mut Op, data: &mut Buffer, memory: &RegionMemory, step: usize) -> bool {
-    match op.kind {
+fn touch(content: &mut Content, index: usize, memory: &RegionMemory, step: usize) -> Result<bool, FabricError> {
+    let (ops, data, _) = content.parts();
+    let op = &mut ops[index];
+    let len = u64::from(op.len);
+    let more = match op.kind {
         OpKind::Read | OpKind::Write => {
-            let (from, to) = line(op.at.offset(), op.len as u64, step as u64);
-            let (at, start, len) = (op.at.offset() + from, op.start + from as usize, (to - from) as usize);
-            let moved = match op.kind {
-                OpKind::Read => memory.copy_out(at, data.bytes_mut(start, len)),
-                _ => memory.copy_in(at, data.bytes(start, len)),
-            };
-            op.outcome = moved.map_or_else(Outcome::Failed, |()| Outcome::Bytes);
-            to < op.len as u64 && matches!(op.outcome, Outcome::Bytes)
+            let (from, to) = line(op.at.offset(), len, step as u64);
+            let (at, start, part_len) =
+                (op.at.offset() + from, op.start as usize + from as usize, (to - from) as usize);
+            match op.kind {
+                OpKind::Read => memory.copy_out(at, data.bytes_mut(start, part_len))?,
+                _ => memory.copy_in(at, data.bytes(start, part_len))?,
+            }
+            to < len
         }
-        OpKind::ReadObject => touch_object(op, data, memory, step),
+        OpKind::ReadObject => {
+            let (header, payload) = data
+                .bytes_mut(op.start as usize, object::HEADER_BYTES + op.len as usize)
+                .split_at_mut(object::HEADER_BYTES);
+            touch_object(op.at.offset(), header, payload, memory, step)?
+        }
         _ => {
-            op.execute(data, memory);
+            op.execute(data, memory)?;
             false
         }
+    };
+    if !more {
+        op.state = OpState::Done;
     }
+    Ok(more)
 }
 
 /// The bytes `from..to` of `len` at `offset` that lie in the `step`th line.
@@ -447,31 +466,26 @@ fn line(offset: u64, len: u64, step: u64) -> (u64, u64) {
 }
 
 /// `read_object`, line by line: the header first, then the payload, then the version again.
-fn touch_object(op: &mut Op, data: &mut Buffer, memory: &RegionMemory, step: usize) -> bool {
-    let at = op.at.offset();
+fn touch_object(
+    at: u64,
+    header: &mut [u8],
+    payload: &mut [u8],
+    memory: &RegionMemory,
+    step: usize,
+) -> Result<bool, FabricError> {
     if step == 0 {
-        op.outcome = match memory.read_header(at) {
-            Ok(header) => memory
-                .payload_fits(at, header.meta.payload_len(), op.len)
-                .map_or_else(Outcome::Failed, |()| Outcome::Object(header)),
-            Err(error) => Outcome::Failed(error),
-        };
+        let found = memory.read_header(at)?;
+        memory.payload_fits(at, found.meta.payload_len(), payload.len())?;
+        put_header(&found, header);
     }
-    let Outcome::Object(header) = op.outcome else { return false };
-    let len = header.meta.payload_len() as u64;
-    let (from, to) = line(at + object::PAYLOAD, len, step as u64);
+    let header = header_of(header);
+    let (from, to) = line(at + object::PAYLOAD, header.meta.payload_len() as u64, step as u64);
     if from < to {
-        let room = data.bytes_mut(op.start + from as usize, (to - from) as usize);
-        if let Err(error) = memory.copy_out(at + object::PAYLOAD + from, room) {
-            op.outcome = Outcome::Failed(error);
-            return false;
-        }
-        return true;
+        memory.copy_out(at + object::PAYLOAD + from, &mut payload[from as usize..to as usize])?;
+        return Ok(true);
     }
-    if let Err(error) = memory.recheck_version(at, header.version) {
-        op.outcome = Outcome::Failed(error);
-    }
-    false
+    memory.recheck_version(at, header.version)?;
+    Ok(false)
 }
 
 /// A simulated node's membership.
@@ -588,7 +602,7 @@ impl SimEndpoint {
             None => *known.entry((node, region)).or_insert(directory(state, node, region)?),
         };
         let (bytes, align) = match op.kind {
-            OpKind::Read | OpKind::Write | OpKind::Flush => (op.len as u64, 1),
+            OpKind::Read | OpKind::Write | OpKind::Flush => (u64::from(op.len), 1),
             OpKind::ReadObject => (object::PAYLOAD, object::ALIGN),
             _ => (8, 8),
         };
@@ -617,62 +631,68 @@ impl Provider for SimEndpoint {
     }
 
     fn post(&self, batch: &mut Batch) -> Posted {
+        let Some(mut content) = batch.content.take() else { return Posted::Done };
         let mut guard = self.member.world.lock();
         let state = &mut *guard;
         state.now_ns = self.handle.now_ns();
         let (node, incarnation) = (self.member.node, self.member.incarnation);
         if !state.is_member(node, incarnation) {
-            fail_all(&mut batch.ops, &FabricError::NodeUnavailable { node });
+            batch.content = Some(content.all_failed(&FabricError::NodeUnavailable { node }));
             return Posted::Done;
         }
-        let mut keys = Vec::with_capacity(batch.ops.len());
-        for op in &mut batch.ops {
-            let checked = self.check(state, op);
-            keys.push(*checked.as_ref().unwrap_or(&0));
-            op.outcome = checked.map_or_else(Outcome::Failed, |_| Outcome::Pending);
+        let mut keys = vec![0; content.ops.len()];
+        let mut started = Vec::new();
+        for index in 0..content.ops.len() {
+            match self.check(state, &content.ops[index]) {
+                Ok(key) => {
+                    keys[index] = key;
+                    started.push(index);
+                }
+                Err(error) => content.fail(index, error),
+            }
         }
-        let started: Vec<usize> =
-            (0..keys.len()).filter(|&index| matches!(batch.ops[index].outcome, Outcome::Pending)).collect();
         if started.is_empty() {
+            batch.content = Some(content);
             return Posted::Done;
         }
         state.sequence += 1;
         let flight = state.sequence;
         for (nth, &index) in started.iter().enumerate() {
-            let op = &batch.ops[index];
+            let op = &content.ops[index];
             let hop = Hop { from: node, to: op.at.node() };
-            let ns = state.model.request_ns(hop, op.kind, op.len);
-            let at_ns =
-                state.now_ns + nth as u64 * state.model.post_gap_ns() + state.jittered(ns) + state.link(hop).delay_ns;
+            let ns = state.model.request_ns(hop, op.kind, op.len as usize);
+            let gap_ns = nth as u64 * state.model.post_gap_ns();
+            let at_ns = state.now_ns + gap_ns + state.jittered(ns) + state.link(hop).delay_ns;
             state.schedule(at_ns, Event::Step { flight, op: index, step: 0 });
         }
-        let ops = std::mem::take(&mut batch.ops);
-        let data = std::mem::take(&mut batch.data);
         let left = started.len();
-        state.flights.insert(flight, Flight { node, ops, keys, data, left, abandoned: false, waker: None });
+        state.flights.insert(flight, Flight { node, content, keys, left, abandoned: false, waker: None });
         Posted::UnderWay(Ticket(flight))
     }
 
     fn poll(&self, ticket: Ticket, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()> {
         let mut guard = self.member.world.lock();
         let state = &mut *guard;
-        let alive = state.is_member(self.member.node, self.member.incarnation);
+        let node = self.member.node;
+        let alive = state.is_member(node, self.member.incarnation);
         let flight = state.flights.get_mut(&ticket.0).expect("a flight lasts until it is polled or abandoned");
-        if flight.left == 0 {
-            let flight = state.flights.remove(&ticket.0).expect("just there");
-            (batch.ops, batch.data) = (flight.ops, flight.data);
-        } else if !alive {
-            // The instructions go on without their initiator.
-            flight.abandoned = true;
-            batch.ops.clone_from(&flight.ops);
-            batch.data = flight.data.same_size();
-        } else {
-            flight.waker = Some(cx.waker().clone());
-            return Poll::Pending;
-        }
-        if !alive {
-            fail_all(&mut batch.ops, &FabricError::NodeUnavailable { node: self.member.node });
-        }
+        let done = flight.left == 0;
+        batch.content = match (alive, done) {
+            (true, true) => state.flights.remove(&ticket.0).map(|flight| flight.content),
+            (true, false) => {
+                flight.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            // The initiator is dead and learns nothing; what it posted goes on without it.
+            (false, _) => {
+                let failed = flight.content.all_failed(&FabricError::NodeUnavailable { node });
+                flight.abandoned = true;
+                if done {
+                    state.flights.remove(&ticket.0);
+                }
+                Some(failed)
+            }
+        };
         Poll::Ready(())
     }
 
@@ -770,12 +790,6 @@ impl Provider for SimEndpoint {
                 inbox.waiters.push(cx.waker().clone());
             }
         }
-    }
-}
-
-fn fail_all(ops: &mut [Op], error: &FabricError) {
-    for op in ops {
-        op.outcome = Outcome::Failed(error.clone());
     }
 }
 
