@@ -426,3 +426,47 @@ fn tables_are_there_again_after_a_restart() {
         assert_eq!(node.tables().len(), 2 + start as usize);
     }
 }
+
+#[test]
+fn a_snapshot_stays_as_it_was() {
+    with_people(async |worker, table| {
+        let rows: Vec<_> = (0..50).map(|id| (id, format!("p{id}"), 1)).collect();
+        let rows: Vec<_> = rows.iter().map(|(id, name, age)| (*id, name.as_str(), *age)).collect();
+        fill(&worker, &table, &rows).await;
+        let age = table.layout().i32("age").expect("a column");
+        let sum = |snapshot: &farhold_txn::Snapshot| {
+            let (mut count, mut sum) = (0, 0);
+            for task in snapshot.pages(&table).expect("pages") {
+                let mut visit = |_: &[u8], value: &[u8]| (count, sum) = (count + 1, sum + age.get(value));
+                snapshot.scan_page(&task, &mut visit).expect("a scan");
+            }
+            (count, sum)
+        };
+        let first = worker.snapshot().await.expect("a snapshot");
+        assert_eq!(sum(&first), (50, 50));
+        let mut txn = worker.begin();
+        for id in 0..25 {
+            let row = txn.get(&table, &key(id)).await.expect("a read").expect("a row");
+            match id % 3 {
+                0 => txn.delete(row).expect("deleted"),
+                1 => {
+                    let long = value(&table, &format!("p{id}"), 3, &"n".repeat(300));
+                    txn.update(row, &long).expect("updated");
+                }
+                _ => age.set(txn.value_mut(row), 3),
+            }
+        }
+        for id in 100..110 {
+            put(&mut txn, &table, id, &format!("q{id}"), 3).await.expect("inserted");
+        }
+        txn.commit().await.expect("committed");
+        let second = worker.snapshot().await.expect("a snapshot");
+        assert_eq!(sum(&first), (50, 50));
+        assert_eq!(sum(&second), (51, 25 + 16 * 3 + 30));
+        drop(first);
+        fill(&worker, &table, &[(200, "r", 7)]).await;
+        assert_eq!(sum(&second), (51, 25 + 16 * 3 + 30));
+        drop(second);
+        assert_eq!(sum(&worker.snapshot().await.expect("a snapshot")), (52, 25 + 16 * 3 + 30 + 7));
+    });
+}
