@@ -105,7 +105,7 @@ impl Contender for Scc {
 
     fn scan_all(&self) -> u64 {
         let guard = scc::Guard::new();
-        self.0.iter(&guard).inspect(|row| drop(black_box(*row))).count() as u64
+        self.0.iter(&guard).inspect(|row| _ = black_box(*row)).count() as u64
     }
 
     fn bytes(&self) -> Option<usize> {
@@ -160,14 +160,13 @@ struct Rates {
     inserts: f64,
     gets: f64,
     rows: f64,
-    bytes_a_key: f64,
+    bytes_a_key: Option<f64>,
 }
 
 fn measure(build: Build, size: &Size) -> Rates {
-    let (index, resident) = (build(), resident_bytes());
+    let index = build();
     let millions = size.keys as f64 / 1e6;
     let inserts = timed(size.threads, size.keys, |range| range.for_each(|number| index.insert(mix(number))));
-    let grown = resident_bytes().saturating_sub(resident);
     // In another order than they came in.
     let gets = timed(size.threads, size.keys, |range| {
         range.for_each(|number| assert!(index.get(mix(number * 7919 % (size.keys / size.threads * size.threads)))));
@@ -179,7 +178,7 @@ fn measure(build: Build, size: &Size) -> Rates {
         inserts: millions / inserts,
         gets: millions / gets,
         rows: millions * size.threads as f64 / scans,
-        bytes_a_key: index.bytes().unwrap_or(grown) as f64 / size.keys as f64,
+        bytes_a_key: index.bytes().map(|bytes| bytes as f64 / size.keys as f64),
     }
 }
 
@@ -242,12 +241,6 @@ fn mix(number: u64) -> u64 {
     number ^ number >> 31
 }
 
-/// The process's resident memory; zero where `/proc` is not.
-fn resident_bytes() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok();
-    pages.and_then(|pages| pages.split(' ').nth(1)?.parse::<usize>().ok()).unwrap_or(0) * 4096
-}
-
 fn main() {
     let has = |flag: &str| std::env::args().any(|argument| argument == flag);
     // `cargo test --benches` passes no flag of ours, but not `--bench` either.
@@ -275,13 +268,14 @@ fn main() {
             best.inserts = best.inserts.max(rates.inserts);
             best.gets = best.gets.max(rates.gets);
             best.rows = best.rows.max(rates.rows);
-            best.bytes_a_key = best.bytes_a_key.max(rates.bytes_a_key);
+            best.bytes_a_key = rates.bytes_a_key;
         }
     }
     println!("{} keys, {} threads: M/s            inserts    gets    rows  B a key", size.keys, size.threads);
     for ((name, _), rates) in contenders.iter().zip(&best) {
         let Rates { inserts, gets, rows, bytes_a_key } = rates;
-        println!("{name:40} {inserts:8.2} {gets:7.2} {rows:7.0} {bytes_a_key:8.1}");
+        let bytes_a_key = bytes_a_key.map_or("-".into(), |bytes| format!("{bytes:.1}"));
+        println!("{name:40} {inserts:8.2} {gets:7.2} {rows:7.0} {bytes_a_key:>8}");
     }
     println!("\n{} keys, one thread: ns", size.latency_keys);
     for shape in [KeyShape::Fixed(8), KeyShape::Fixed(16), KeyShape::Bytes] {

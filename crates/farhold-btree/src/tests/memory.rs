@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{SHAPES, all, key, put, shuffled, steps};
+use super::{all, key, put, shapes, shuffled, steps};
 use crate::index::for_tests::leaves_in_use;
 use crate::node::LEAF_CELLS;
 use crate::{KeyShape, OrderedIndex};
@@ -14,7 +14,7 @@ fn fill_percent(index: &OrderedIndex) -> usize {
 
 #[test]
 fn sorted_loading_fills_the_leaves() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let index = OrderedIndex::new(shape);
         (0..100 * LEAF_CELLS as u64).for_each(|number| put(&index, &key(shape, number), number));
         assert!(fill_percent(&index) >= 99, "{shape:?}: {} %", fill_percent(&index));
@@ -38,7 +38,7 @@ fn interleaved_ascending_runs_fill_the_leaves() {
 /// Orders come in at the top of each district and are delivered from the bottom, for ever.
 #[test]
 fn a_queue_keeps_its_memory() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let index = OrderedIndex::new(shape);
         let district_key = |district: u64, order: u64| key(shape, district << 24 | order);
         let mut waiting: [VecDeque<u64>; 4] = Default::default();

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::{SHAPES, all, key, rows, rows_rev, shuffled, steps};
+use super::{SHAPES, all, key, rows, rows_rev, shapes, shuffled, steps};
 use crate::{Insert, KeyShape, OrderedIndex};
 
 #[derive(Clone, Debug)]
@@ -46,14 +46,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..NUMBERS, any::<u64>()).prop_map(|(number, value)| Step::Replace(number, value)),
         1 => (0..NUMBERS).prop_map(Step::Get),
         2 => (bound(), bound()).prop_map(|(lo, hi)| Step::Scan(lo, hi)),
-        2 => (0..NUMBERS, 1..600_u64).prop_map(|(from, count)| Step::InsertRun(from, count)),
-        2 => (0..NUMBERS, 1..600_u64).prop_map(|(from, count)| Step::RemoveRun(from, count)),
+        2 => (0..NUMBERS, 1..steps(600, 60)).prop_map(|(from, count)| Step::InsertRun(from, count)),
+        2 => (0..NUMBERS, 1..steps(600, 60)).prop_map(|(from, count)| Step::RemoveRun(from, count)),
     ]
 }
 
 #[test]
 fn does_what_a_sorted_map_does() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let config =
             Config { cases: u32::try_from(steps(60, 1)).unwrap(), failure_persistence: None, ..Config::default() };
         let script = prop::collection::vec(step(), 1..=usize::try_from(steps(120, 8)).unwrap());
@@ -163,7 +163,7 @@ fn remove(index: &OrderedIndex, model: &mut Model, key: &[u8]) -> Result<(), Tes
 
 #[test]
 fn random_orders_of_many_keys_come_out_sorted_and_leave_nothing() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let (index, count) = (OrderedIndex::new(shape), steps(30_000, 300));
         for number in shuffled(count, 1) {
             super::put(&index, &key(shape, number), number);

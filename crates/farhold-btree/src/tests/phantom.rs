@@ -2,7 +2,7 @@
 
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
-use super::{SHAPES, key, put, rows, rows_rev, shuffled, steps};
+use super::{key, put, rows, rows_rev, shapes, shuffled, steps};
 use crate::index::for_tests::forget_versions;
 use crate::{KeyShape, LeafStamp, OrderedIndex};
 
@@ -44,7 +44,7 @@ fn phantoms(shape: KeyShape, forget: bool) -> u64 {
 
 #[test]
 fn an_insert_into_a_scanned_range_is_noticed() {
-    for shape in SHAPES {
+    for shape in shapes() {
         assert_eq!(phantoms(shape, false), 0, "{shape:?}");
     }
 }
@@ -56,7 +56,7 @@ fn the_check_above_would_catch_an_insert_that_forgets_the_version() {
 
 #[test]
 fn an_insert_after_the_range_has_moved_to_a_new_leaf_is_noticed() {
-    for shape in SHAPES {
+    for shape in shapes() {
         // Inserts outside the range split its leaf; only then comes the phantom.
         let index = evens(shape, 50, 3);
         let (lo, hi) = (key(shape, 80), key(shape, 99));
@@ -68,7 +68,7 @@ fn an_insert_after_the_range_has_moved_to_a_new_leaf_is_noticed() {
 
 #[test]
 fn an_insert_into_an_empty_range_is_noticed() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let empty = OrderedIndex::new(shape);
         assert!(noticed(&empty, shape, 0, 9, || put(&empty, &key(shape, 5), 1)), "{shape:?}");
         let index = evens(shape, steps(500, 450), 4);
@@ -81,7 +81,7 @@ fn an_insert_into_an_empty_range_is_noticed() {
 
 #[test]
 fn a_key_looked_up_in_vain_is_noticed_when_it_comes() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let index = evens(shape, 200, 5);
         for number in (1..400).step_by(usize::try_from(steps(2, 160)).unwrap()) {
             let lookup = index.get(&key(shape, number));
@@ -94,7 +94,7 @@ fn a_key_looked_up_in_vain_is_noticed_when_it_comes() {
 
 #[test]
 fn removals_replacements_and_merges_are_noticed() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let index = evens(shape, steps(500, 80), 6);
         for number in 0..steps(499, 60) {
             let (this, next) = (key(shape, 2 * number), key(shape, 2 * number + 2));

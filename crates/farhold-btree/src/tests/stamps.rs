@@ -3,7 +3,7 @@
 
 use std::ops::Bound::{Included, Unbounded};
 
-use super::{SHAPES, all, insert_new, key, mix, put, rows, shuffled, steps};
+use super::{all, insert_new, key, mix, put, rows, shapes, shuffled, steps};
 use crate::{Insert, KeyShape, LeafStamp, OrderedIndex};
 
 fn valid(index: &OrderedIndex, leaves: &[LeafStamp]) -> bool {
@@ -12,7 +12,7 @@ fn valid(index: &OrderedIndex, leaves: &[LeafStamp]) -> bool {
 
 #[test]
 fn own_writes_keep_own_stamps_valid_through_splits_and_merges() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let (index, count) = (OrderedIndex::new(shape), steps(3000, 150));
         let (_, mut stamps) = rows(&index, Unbounded, Unbounded);
         for number in shuffled(count, 1) {
@@ -34,7 +34,7 @@ fn own_writes_keep_own_stamps_valid_through_splits_and_merges() {
 
 #[test]
 fn stamps_carried_through_splits_and_merges_notice_everything_in_the_range() {
-    for shape in SHAPES {
+    for shape in shapes() {
         for round in 0..steps(200, 4) {
             let index = OrderedIndex::new(shape);
             (0..60).for_each(|number| put(&index, &key(shape, 10 * number), number));

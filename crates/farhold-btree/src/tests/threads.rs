@@ -5,15 +5,15 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::thread;
 
-use super::{SHAPES, all, insert_new, key, mix, put, rows, rows_rev, shuffled, steps};
+use super::{all, insert_new, key, mix, put, rows, rows_rev, shapes, shuffled, steps};
 use crate::{Insert, KeyShape, OrderedIndex};
 
 const THREADS: u64 = 4;
 
 #[test]
 fn every_key_of_every_thread_is_there() {
-    for shape in SHAPES {
-        let (index, each) = (OrderedIndex::new(shape), steps(10_000, 90));
+    for shape in shapes() {
+        let (index, each) = (OrderedIndex::new(shape), steps(10_000, 40));
         thread::scope(|scope| {
             for mine in 0..THREADS {
                 let index = &index;
@@ -33,7 +33,7 @@ fn every_key_of_every_thread_is_there() {
 
 #[test]
 fn of_racing_inserts_one_wins() {
-    let (index, count) = (OrderedIndex::new(KeyShape::Short), steps(20_000, 100));
+    let (index, count) = (OrderedIndex::new(KeyShape::Short), steps(20_000, 80));
     let wins: u64 = thread::scope(|scope| {
         let race = |mine: u64| {
             let index = &index;
@@ -54,8 +54,8 @@ fn of_racing_inserts_one_wins() {
 /// used again under the readers.
 #[test]
 fn readers_find_what_stays_while_writers_churn() {
-    for shape in SHAPES {
-        let (index, count) = (OrderedIndex::new(shape), steps(3000, 130));
+    for shape in shapes() {
+        let (index, count) = (OrderedIndex::new(shape), steps(3000, 60));
         (0..count).for_each(|number| put(&index, &key(shape, 3 * number), number));
         let writers_left = AtomicU64::new(2);
         thread::scope(|scope| {
@@ -95,7 +95,7 @@ fn readers_find_what_stays_while_writers_churn() {
 
 /// What is scanned is sorted, without duplicates, and has all that stays.
 fn check_scan(index: &OrderedIndex, shape: KeyShape, count: u64, from: u64) {
-    let (lo, hi) = (key(shape, 3 * from), key(shape, 3 * (from + steps(500, 40)).min(count)));
+    let (lo, hi) = (key(shape, 3 * from), key(shape, 3 * (from + steps(500, 20)).min(count)));
     let (found, _) = rows(index, Included(&lo), Excluded(&hi));
     let (mut back, _) = rows_rev(index, Included(&lo), Excluded(&hi));
     back.reverse();
@@ -117,7 +117,7 @@ fn check_scan(index: &OrderedIndex, shape: KeyShape, count: u64, from: u64) {
 /// of one round are a phantom.
 #[test]
 fn of_transactions_that_found_a_range_empty_at_most_one_commits() {
-    for shape in SHAPES {
+    for shape in shapes() {
         let (index, rounds) = (OrderedIndex::new(shape), steps(3000, 30));
         let winners: Vec<AtomicU64> = (0..rounds).map(|_| AtomicU64::new(0)).collect();
         thread::scope(|scope| {
