@@ -23,6 +23,8 @@ pub struct Store {
     incarnation: u16,
     pages: Pages,
     tables: Mutex<Tables>,
+    /// Held while the directory of hash indexes changes.
+    directory: Mutex<()>,
     /// What dropped caches could not free yet.
     left: Mutex<Garbage>,
 }
@@ -74,7 +76,8 @@ impl Store {
             }
         }
         crate::index::hash::clear_directory(&memory);
-        Ok(Arc::new(Self { memory, node, incarnation, pages, tables: Mutex::new(tables), left: Mutex::default() }))
+        let (tables, directory, left) = (Mutex::new(tables), Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { memory, node, incarnation, pages, tables, directory, left }))
     }
 
     /// The region.
@@ -220,6 +223,10 @@ impl Store {
         } else if !runs.is_empty() {
             tables.found.insert(slab.table, runs);
         }
+    }
+
+    pub(crate) fn directory_lock(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn leave_garbage(&self, mut garbage: Garbage) {

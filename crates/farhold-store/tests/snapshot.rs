@@ -63,7 +63,7 @@ impl Rng {
 fn transfer(table: &TableStore, alloc: &mut AllocCache, rng: &mut Rng, me: Owner) -> bool {
     let store = table.store().clone();
     let keys = [rng.below(ROWS), rng.below(ROWS)];
-    let found = keys.map(|key| table.lookup(&key.to_be_bytes()).found());
+    let found = keys.map(|key| table.lookup(&key.to_be_bytes()).found);
     let [Some(from), Some(to)] = found else { return false };
     if from == to {
         return false;

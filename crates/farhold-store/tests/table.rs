@@ -9,16 +9,15 @@ use farhold_store::{Lookup, Moved, Reserve, Stamp, Store, StoreError, TableId, V
 #[test]
 fn a_row_lives_from_reserve_to_remove() {
     let (table, mut alloc) = fresh(vec![]);
-    let missing = table.lookup(&5_u64.to_be_bytes());
-    let Lookup::Missing(stamp) = missing else { panic!("{missing:?}") };
+    let Lookup { found: None, stamp } = table.lookup(&5_u64.to_be_bytes()) else { panic!() };
     assert!(table.validate(stamp));
 
     let Reserve::Reserved { reference, replaces: false } = reserve(&table, &mut alloc, 5, b"five") else { panic!() };
     assert!(!table.validate(stamp), "a reservation is seen");
-    assert_eq!(table.lookup(&5_u64.to_be_bytes()), Lookup::Found(reference));
+    assert_eq!(table.lookup(&5_u64.to_be_bytes()).found, Some(reference));
     assert_eq!(value_of(&table, reference), None, "not live yet");
     table.cancel(reference, &mut alloc);
-    assert!(table.lookup(&5_u64.to_be_bytes()).found().is_none());
+    assert!(table.lookup(&5_u64.to_be_bytes()).found.is_none());
 
     let again = insert(&table, &mut alloc, 5, b"five again");
     assert_eq!(again.offset(), reference.offset(), "the slot is used again");
@@ -33,13 +32,13 @@ fn a_row_lives_from_reserve_to_remove() {
     assert_eq!(object.version().epoch(), 3);
     assert_eq!(value_of(&table, again).as_deref(), Some(&b"changed"[..]));
     delete(&table, &mut alloc, again);
-    assert!(table.lookup(&5_u64.to_be_bytes()).found().is_none());
+    assert!(table.lookup(&5_u64.to_be_bytes()).found.is_none());
 }
 
 #[test]
 fn own_inserts_carry_own_stamps_on() {
     let (table, mut alloc) = fresh(vec![]);
-    let Lookup::Missing(Stamp::Leaf { leaf, .. }) = table.lookup(&5_u64.to_be_bytes()) else { panic!() };
+    let Stamp::Leaf { leaf, .. } = table.lookup(&5_u64.to_be_bytes()).stamp else { panic!() };
     let mut stamps = vec![leaf];
     let mut follow = |moved| {
         if let Moved::Leaves { changes, .. } = moved {
@@ -59,9 +58,9 @@ fn a_taken_key_leaves_nothing_behind() {
     for (found, number) in [(by_key, 0), (by_unique, 1)] {
         assert!(matches!(found, Reserve::Exists { index, reference, .. } if index == number && reference == first));
     }
-    assert!(table.lookup(&2_u64.to_be_bytes()).found().is_none());
-    assert!(table.lookup_secondary(1, b"otherkey").expect("an index").found().is_none());
-    assert_eq!(table.lookup_secondary(1, b"same key").expect("an index").found(), Some(first));
+    assert!(table.lookup(&2_u64.to_be_bytes()).found.is_none());
+    assert!(table.lookup_secondary(1, b"otherkey").expect("an index").found.is_none());
+    assert_eq!(table.lookup_secondary(1, b"same key").expect("an index").found, Some(first));
 }
 
 #[test]
@@ -72,7 +71,7 @@ fn delete_and_insert_of_one_key_in_one_transaction() {
     let mine = |reference| reference == old;
     let reserved = table.reserve(&1_u64.to_be_bytes(), &long, &mut alloc, &mine, &mut |_| ()).expect("room");
     let Reserve::Reserved { reference: new, replaces: true } = reserved else { panic!("{reserved:?}") };
-    assert_eq!(table.lookup(&1_u64.to_be_bytes()).found(), Some(old), "until the commit");
+    assert_eq!(table.lookup(&1_u64.to_be_bytes()).found, Some(old), "until the commit");
 
     let (before, after) = (table.store().object(old), table.store().object(new));
     let old_version = before.lock(old.incarnation(), ME).expect("free");
@@ -84,8 +83,8 @@ fn delete_and_insert_of_one_key_in_one_transaction() {
     before.unlock();
     table.remove(old, 1, &mut alloc);
 
-    assert_eq!(table.lookup(&1_u64.to_be_bytes()).found(), Some(new));
-    assert_eq!(table.lookup_secondary(1, b"unique 1").expect("an index").found(), Some(new));
+    assert_eq!(table.lookup(&1_u64.to_be_bytes()).found, Some(new));
+    assert_eq!(table.lookup_secondary(1, b"unique 1").expect("an index").found, Some(new));
     assert_eq!(value_of(&table, new), Some(long));
 }
 

@@ -22,9 +22,10 @@ pub use reserve::Reserve;
 pub use statistics::Statistics;
 
 use crate::error::{StoreError, TableId};
+use crate::index::hash::{BucketStamp, HashIndex, hash_key};
 use crate::object::{ObjectRef, RESERVED};
 use crate::row::RowError;
-use crate::slab::{AllocCache, Run, TableSlab};
+use crate::slab::{Run, TableSlab};
 use crate::store::Store;
 use farhold_btree::{Changes, KeyShape, LeafStamp, OrderedIndex};
 use farhold_fabric::Meta;
@@ -86,7 +87,7 @@ pub enum Stamp {
         leaf: LeafStamp,
     },
     /// A bucket of the hash index.
-    Bucket(crate::index::hash::BucketStamp),
+    Bucket(BucketStamp),
 }
 
 /// What one of the transaction's own writes did to stamps. Its stamps of before are to be taken for those of after.
@@ -102,30 +103,20 @@ pub enum Moved {
     /// A bucket of the hash index.
     Bucket {
         /// As it was.
-        before: crate::index::hash::BucketStamp,
+        before: BucketStamp,
         /// As it is.
-        after: crate::index::hash::BucketStamp,
+        after: BucketStamp,
     },
 }
 
 /// What a point lookup found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lookup {
-    /// The row's object: live, reserved, or deleted a moment ago; reading it tells.
-    Found(ObjectRef),
-    /// No such key, as long as the stamp is valid.
-    Missing(Stamp),
-}
-
-impl Lookup {
-    /// The object, if there is one.
-    #[must_use]
-    pub fn found(self) -> Option<ObjectRef> {
-        match self {
-            Self::Found(reference) => Some(reference),
-            Self::Missing(_) => None,
-        }
-    }
+pub struct Lookup {
+    /// The row's object, if the key is in the index: live, reserved, or deleted a moment ago; reading it tells.
+    pub found: Option<ObjectRef>,
+    /// Covers the answer. To be kept when there is no object, and also when it is absent: while the stamp is valid, no other
+    /// object has taken the key over. (For a live row its version is enough.)
+    pub stamp: Stamp,
 }
 
 /// A table's rows and indexes on one node. Shared by all of its threads.
@@ -134,6 +125,7 @@ pub struct TableStore {
     id: TableId,
     slab: Arc<TableSlab>,
     primary: OrderedIndex,
+    hash: Option<HashIndex>,
     secondaries: Box<[OnceLock<Secondary>; SECONDARIES_MAX]>,
     secondary_count: AtomicUsize,
     /// Held while an index is added.
@@ -159,15 +151,18 @@ impl TableStore {
 
     fn open(store: &Arc<Store>, def: TableDef, slab: Arc<TableSlab>) -> Result<Self, StoreError> {
         let count = def.secondaries.len();
-        if count > SECONDARIES_MAX {
-            store.close_slab(&slab, false);
-            return Err(StoreError::TooMany { what: "secondary indexes of a table", limit: SECONDARIES_MAX });
-        }
+        let hash = if count > SECONDARIES_MAX {
+            Err(StoreError::TooMany { what: "secondary indexes of a table", limit: SECONDARIES_MAX })
+        } else {
+            def.hash.then(|| HashIndex::create(store, def.id)).transpose()
+        };
+        let hash = hash.inspect_err(|_| store.close_slab(&slab, false))?;
         let this = Self {
             store: store.clone(),
             id: def.id,
             slab,
             primary: OrderedIndex::new(def.primary),
+            hash,
             secondaries: Box::new([const { OnceLock::new() }; SECONDARIES_MAX]),
             secondary_count: AtomicUsize::new(count),
             growing: Mutex::new(()),
@@ -222,14 +217,24 @@ impl TableStore {
             .filter_map(|index| self.secondary(index).map(|secondary| (index as u16, secondary)))
     }
 
-    /// The object of a primary key.
+    /// The object of a primary key, by the hash index if there is one.
     ///
     /// # Panics
     /// If the key does not have the table's shape.
     #[must_use]
     #[inline]
     pub fn lookup(&self, key: &[u8]) -> Lookup {
+        if let Some(hash) = &self.hash {
+            let (found, stamp) = hash.lookup(hash_key(key), key);
+            return Lookup { found, stamp: Stamp::Bucket(stamp) };
+        }
         self.lookup_in(0, &self.primary, key)
+    }
+
+    /// Does it have a hash index?
+    #[must_use]
+    pub fn has_hash(&self) -> bool {
+        self.hash.is_some()
     }
 
     /// The object of a key in a secondary index (`None`: there is no such index).
@@ -247,10 +252,7 @@ impl TableStore {
     #[allow(clippy::unused_self, reason = "reads well beside its callers")]
     fn lookup_in(&self, number: u16, index: &OrderedIndex, key: &[u8]) -> Lookup {
         let found = index.get(key);
-        match found.value {
-            Some(word) => Lookup::Found(ObjectRef::from_bits(word)),
-            None => Lookup::Missing(Stamp::Leaf { index: number, leaf: found.leaf }),
-        }
+        Lookup { found: found.value.map(ObjectRef::from_bits), stamp: Stamp::Leaf { index: number, leaf: found.leaf } }
     }
 
     /// Does what the stamp covered still stand? Asked at commit, after the transaction has locked what it writes.

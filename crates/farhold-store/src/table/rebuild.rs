@@ -9,6 +9,7 @@
 
 use super::{TableDef, TableStore};
 use crate::error::StoreError;
+use crate::index::hash::hash_key;
 use crate::object::size_class::COUNT;
 use crate::object::{Link, Object, ObjectRef, Owner, RESERVED, Word, Words, write};
 use crate::store::Store;
@@ -122,6 +123,9 @@ impl TableStore {
             }
         };
         enter(0, &self.primary, key)?;
+        if let Some(hash) = &self.hash {
+            hash.insert(hash_key(key), reference)?;
+        }
         for (number, secondary) in self.secondaries() {
             secondary.def.keys.make(key, value, index_key).map_err(StoreError::Row)?;
             enter(number, &secondary.index, index_key)?;

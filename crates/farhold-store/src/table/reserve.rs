@@ -2,6 +2,7 @@
 
 use super::{Moved, Occupant, TableStore};
 use crate::error::StoreError;
+use crate::index::hash::hash_key;
 use crate::object::{Object, ObjectRef, RESERVED, Words, write};
 use crate::slab::AllocCache;
 use farhold_btree::{Insert, OrderedIndex};
@@ -66,12 +67,17 @@ impl TableStore {
         });
         let mut replaces = false;
         let mut entered = self.enter(&self.primary, 0, key, reference, mine, moved);
-        if matches!(entered, Entered::Yes | Entered::Mine) {
+        if !matches!(entered, Entered::No { .. }) {
             replaces |= entered == Entered::Mine;
+            if let Err(error) = self.enter_hash(entered, key, reference, moved) {
+                self.leave_all(key, value, reference, alloc, moved);
+                alloc.give(self.slab(), reference.offset());
+                return Err(error);
+            }
             entered = self.enter_secondaries(key, value, reference, alloc, mine, moved, &mut replaces)?;
         }
         match entered {
-            Entered::Yes | Entered::Mine => Ok(Reserve::Reserved { reference, replaces }),
+            Entered::Yes | Entered::Mine | Entered::Over(_) => Ok(Reserve::Reserved { reference, replaces }),
             Entered::No { index, reference: other, occupant } => {
                 if index > 0 {
                     self.leave_all(key, value, reference, alloc, moved);
@@ -115,6 +121,29 @@ impl TableStore {
         result
     }
 
+    /// The primary index has spoken; the hash index follows.
+    fn enter_hash(
+        &self,
+        entered: Entered,
+        key: &[u8],
+        reference: ObjectRef,
+        moved: &mut dyn FnMut(Moved),
+    ) -> Result<(), StoreError> {
+        let Some(index) = &self.hash else { return Ok(()) };
+        let hash = hash_key(key);
+        let step = match entered {
+            Entered::Mine | Entered::No { .. } => return Ok(()),
+            Entered::Yes => index.insert(hash, reference)?,
+            // In one step, so that nobody finds the deleted row after this one is there.
+            Entered::Over(other) => match index.replace(hash, other, reference) {
+                Some(step) => step,
+                None => index.insert(hash, reference)?,
+            },
+        };
+        moved(Moved::Bucket { before: step.before, after: step.after });
+        Ok(())
+    }
+
     fn enter(
         &self,
         index: &OrderedIndex,
@@ -145,7 +174,7 @@ impl TableStore {
             }
             if let Some(changes) = index.replace(key, other.to_bits(), reference.to_bits()) {
                 moved(Moved::Leaves { index: number, changes });
-                return Entered::Yes;
+                return Entered::Over(other);
             }
         }
     }
@@ -163,7 +192,11 @@ impl TableStore {
     /// they are marked absent. Then whoever looks the key up meets the old row, locked or about to change, or the new.
     pub fn publish(&self, reference: ObjectRef, alloc: &mut AllocCache) {
         self.with_row(reference, alloc, |key, value, index_key| {
-            name(&self.primary, key, reference);
+            let other = name(&self.primary, key, reference);
+            if let (Some(index), Some(other)) = (&self.hash, other) {
+                // The old row is in it, as in the primary index: the transaction holds its lock.
+                let _ = index.replace(hash_key(key), other, reference);
+            }
             for (_, secondary) in self.secondaries() {
                 if secondary.def.keys.make(key, value, index_key).is_ok() {
                     name(&secondary.index, index_key, reference);
@@ -201,17 +234,19 @@ impl TableStore {
         alloc: &mut AllocCache,
         moved: &mut dyn FnMut(Moved),
     ) {
-        let mut leave = |number, index: &OrderedIndex, key: &[u8]| {
-            if let Some(changes) = index.remove(key, reference.to_bits()) {
-                moved(Moved::Leaves { index: number, changes });
-            }
-        };
         for (number, secondary) in self.secondaries() {
             if secondary.def.keys.make(key, value, &mut alloc.key).is_ok() {
-                leave(number, &secondary.index, &alloc.key);
+                if let Some(changes) = secondary.index.remove(&alloc.key, reference.to_bits()) {
+                    moved(Moved::Leaves { index: number, changes });
+                }
             }
         }
-        leave(0, &self.primary, key);
+        if let Some(step) = self.hash.as_ref().and_then(|index| index.remove(hash_key(key), reference)) {
+            moved(Moved::Bucket { before: step.before, after: step.after });
+        }
+        if let Some(changes) = self.primary.remove(key, reference.to_bits()) {
+            moved(Moved::Leaves { index: 0, changes });
+        }
     }
 
     fn with_row(&self, reference: ObjectRef, alloc: &mut AllocCache, act: impl FnOnce(&[u8], &[u8], &mut Vec<u8>)) {
@@ -252,6 +287,8 @@ impl TableStore {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entered {
     Yes,
+    /// In place of a row whose delete has committed.
+    Over(ObjectRef),
     /// The key leads to a row that the transaction itself deletes.
     Mine,
     No {
@@ -261,15 +298,15 @@ enum Entered {
     },
 }
 
-/// Makes an index name `reference` under `key`, whatever it names now.
-fn name(index: &OrderedIndex, key: &[u8], reference: ObjectRef) {
+/// Makes an index name `reference` under `key`, and tells what it named before.
+fn name(index: &OrderedIndex, key: &[u8], reference: ObjectRef) -> Option<ObjectRef> {
     loop {
         match index.insert(key, reference.to_bits()) {
-            Insert::Inserted { .. } => return,
-            Insert::Exists { value, .. } if value == reference.to_bits() => return,
+            Insert::Inserted { .. } => return None,
+            Insert::Exists { value, .. } if value == reference.to_bits() => return None,
             Insert::Exists { value, .. } => {
                 if index.replace(key, value, reference.to_bits()).is_some() {
-                    return;
+                    return Some(ObjectRef::from_bits(value));
                 }
             }
         }

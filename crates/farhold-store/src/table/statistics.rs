@@ -77,6 +77,7 @@ impl TableStore {
         }
         found.ordered_bytes = self.primary().memory_bytes() as u64
             + self.secondaries().map(|(_, secondary)| secondary.index.memory_bytes() as u64).sum::<u64>();
+        found.hash_bytes = self.hash.as_ref().map_or(0, |hash| hash.bytes());
         found
     }
 }

@@ -69,3 +69,10 @@ pub fn value_of(table: &TableStore, reference: ObjectRef) -> Option<Vec<u8>> {
     let read = table.store().object(reference).read(reference.incarnation(), &mut into).ok()?;
     (!read.is_absent()).then(|| into[read.key_len()..read.payload_len()].to_vec())
 }
+
+pub fn fresh_with_hash() -> (TableStore, AllocCache) {
+    let store = Store::format(region(64 << 20), NodeId(0)).expect("a store");
+    let alloc = store.alloc_cache();
+    let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: true, secondaries: vec![] };
+    (TableStore::create(&store, def).expect("a table"), alloc)
+}

@@ -1,22 +1,282 @@
-//! In the making.
-use farhold_fabric::RegionMemory;
+//! A hash index in the region: point lookups of this node in two cache lines, and of others in one or two reads.
+//!
+//! The layout is told in `layout.rs`. Readers of this node store nothing; they check the bucket's word around what they
+//! read. A hit is right by itself: the object's incarnation and key are checked, and neither changes. A miss holds while
+//! the bucket's word stands, which is its [`BucketStamp`]. Writers lock one bucket, in its word; growing splits one bucket
+//! at a time, under that bucket's lock and a lock of the growing itself.
 
-/// A bucket at a version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BucketStamp {
-    /// Its offset in the region.
-    pub offset: u64,
-    /// Its version word.
-    pub word: u64,
+mod far;
+mod grow;
+mod layout;
+mod location;
+
+pub use far::{Directory, FarIndex, FarLookup, FarStep, Matches};
+pub(crate) use layout::clear_directory;
+pub use layout::{BUCKET_BYTES, BucketStamp, DIRECTORY_ENTRY_BYTES, ENTRIES, hash_key};
+pub use location::{LocationCache, LocationCounts};
+
+use crate::error::{StoreError, TableId};
+use crate::object::{Object, ObjectRef};
+use crate::slab::Run;
+use crate::store::Store;
+use farhold_fabric::RegionMemory;
+use grow::Pool;
+use layout::{BUCKETS_MIN, BucketWord, COUNT, GONE, ROOT, bucket_of, chunk_of, claim, entry_of, table_word, tag};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicI64, AtomicU64, fence};
+use std::sync::{Arc, Mutex};
+
+/// The entries of an index, counted apart so that inserters seldom meet on a line.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Count(AtomicI64);
+
+/// One change of a bucket, for those who hold stamps of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub before: BucketStamp,
+    pub after: BucketStamp,
 }
 
-impl BucketStamp {
-    /// Is the bucket as it was?
-    #[must_use]
+/// The hash index of a table of this node.
+#[derive(Debug)]
+pub(crate) struct HashIndex {
+    store: Arc<Store>,
+    table: TableId,
+    /// Offset of the directory entry.
+    entry: u64,
+    root: u64,
+    counts: [Count; 16],
+    /// Held by whoever grows the index; room for a key.
+    growing: Mutex<Vec<u8>>,
+    pool: Mutex<Pool>,
+}
+
+impl HashIndex {
+    /// An empty index, entered in the directory.
+    pub fn create(store: &Arc<Store>, table: TableId) -> Result<Self, StoreError> {
+        let memory = store.memory();
+        let root = store.pages().take_hash(table, 1)?;
+        let chunk = match store.pages().take_hash(table, 1) {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                store.pages().give_back(&root);
+                return Err(error);
+            }
+        };
+        for bucket in 0..BUCKETS_MIN {
+            let word = BucketWord::new(BUCKETS_MIN.ilog2(), 0).0;
+            at(memory, chunk.offset() + bucket * BUCKET_BYTES).store(word, Relaxed);
+        }
+        at(memory, root.offset()).store(chunk.offset(), Relaxed);
+        let _alone = store.directory_lock();
+        let Some(entry) = claim(memory, table) else {
+            store.pages().give_back(&root);
+            store.pages().give_back(&chunk);
+            return Err(StoreError::TooMany { what: "hash indexes", limit: layout::DIRECTORY_ENTRIES as usize });
+        };
+        at(memory, entry + ROOT).store(root.offset(), Relaxed);
+        at(memory, entry + COUNT).store(BUCKETS_MIN, Relaxed);
+        at(memory, entry).store(table_word(table), Release);
+        let pool = Mutex::new(Pool { runs: vec![root, chunk], ..Pool::default() });
+        let counts = Default::default();
+        Ok(Self { store: store.clone(), table, entry, root: root.offset(), counts, growing: Mutex::default(), pool })
+    }
+
     #[inline(always)]
-    pub fn is_still(&self, memory: &RegionMemory) -> bool {
-        memory.word(self.offset).is_ok_and(|word| word.load(std::sync::atomic::Ordering::SeqCst) == self.word)
+    fn memory(&self) -> &RegionMemory {
+        self.store.memory()
+    }
+
+    #[inline(always)]
+    fn count(&self) -> u64 {
+        at(self.memory(), self.entry + COUNT).load(Acquire)
+    }
+
+    #[inline(always)]
+    fn offset_of(&self, bucket: u64) -> u64 {
+        let (chunk, within) = chunk_of(bucket);
+        // The pointer was stored before the count that made this bucket one.
+        at(self.memory(), self.root + chunk * 8).load(Relaxed) + within
+    }
+
+    /// The object with this key, and the stamp that covers the answer.
+    #[inline]
+    pub fn lookup(&self, hash: u64, key: &[u8]) -> (Option<ObjectRef>, BucketStamp) {
+        let memory = self.memory();
+        loop {
+            let bucket = bucket_of(hash, self.count());
+            let offset = self.offset_of(bucket);
+            let word = at(memory, offset).load(Acquire);
+            let word = BucketWord(word);
+            if !word.is_locked() && word.covers(hash, bucket) {
+                let stamp = BucketStamp { offset, word: word.0 };
+                let found = find(memory, offset, word, hash, key);
+                if found.is_some() {
+                    return (found, stamp);
+                }
+                fence(Acquire);
+                if at(memory, offset).load(Relaxed) == word.0 {
+                    return (None, stamp);
+                }
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Adds an entry. The caller has made sure, by the primary index, that the key is not there.
+    pub fn insert(&self, hash: u64, reference: ObjectRef) -> Result<Step, StoreError> {
+        let (offset, word) = self.lock(hash);
+        let entry = entry_of(hash, reference);
+        if let Some(place) = self.place(offset, word, |found| found == 0) {
+            at(self.memory(), place).store(entry, Relaxed);
+            let step = self.unlock(offset, word, word);
+            self.counts[hash as usize & 15].0.fetch_add(1, Relaxed);
+            // The last entry of the first bucket: time to grow, if the index is full on the whole.
+            if place == offset + ENTRIES as u64 * 8 || word.overflow() != 0 {
+                self.grow();
+            }
+            return Ok(step);
+        }
+        match self.add_overflow(word) {
+            Ok(overflow) => {
+                at(self.memory(), overflow + 8).store(entry, Relaxed);
+                let step = self.unlock(offset, word, word.with(word.level(), overflow));
+                self.counts[hash as usize & 15].0.fetch_add(1, Relaxed);
+                self.grow();
+                Ok(step)
+            }
+            Err(error) => {
+                self.unlock(offset, word, word);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes an entry out.
+    pub fn remove(&self, hash: u64, reference: ObjectRef) -> Option<Step> {
+        let step = self.replace_entry(hash, reference, 0)?;
+        self.counts[hash as usize & 15].0.fetch_sub(1, Relaxed);
+        Some(step)
+    }
+
+    /// Gives an entry to another object with the same key.
+    pub fn replace(&self, hash: u64, old: ObjectRef, new: ObjectRef) -> Option<Step> {
+        self.replace_entry(hash, old, entry_of(hash, new))
+    }
+
+    fn replace_entry(&self, hash: u64, old: ObjectRef, new: u64) -> Option<Step> {
+        let (offset, word) = self.lock(hash);
+        let entry = entry_of(hash, old);
+        let Some(place) = self.place(offset, word, |found| found == entry) else {
+            // Nothing changed: the word as it was, so that no stamp is outdated.
+            at(self.memory(), offset).store(word.0, Release);
+            return None;
+        };
+        at(self.memory(), place).store(new, Relaxed);
+        Some(self.unlock(offset, word, word))
+    }
+
+    /// How many entries there are; exact while nobody writes.
+    pub fn len(&self) -> u64 {
+        self.counts.iter().map(|count| count.0.load(Relaxed)).sum::<i64>().max(0) as u64
+    }
+
+    /// Bytes of its pages.
+    pub fn bytes(&self) -> u64 {
+        self.pool().runs.iter().map(|run| u64::from(run.pages) * crate::object::size_class::PAGE_BYTES).sum()
+    }
+
+    /// Locks the bucket of a hash; its offset and its word before.
+    fn lock(&self, hash: u64) -> (u64, BucketWord) {
+        let mut turns = 0_u32;
+        loop {
+            let bucket = bucket_of(hash, self.count());
+            let offset = self.offset_of(bucket);
+            if let Some(word) = self.try_lock(offset, |word| word.covers(hash, bucket)) {
+                return (offset, word);
+            }
+            wait(&mut turns);
+        }
+    }
+
+    fn try_lock(&self, offset: u64, suits: impl FnOnce(BucketWord) -> bool) -> Option<BucketWord> {
+        let place = at(self.memory(), offset);
+        let word = BucketWord(place.load(Relaxed));
+        if word.is_locked() || !suits(word) {
+            return None;
+        }
+        place.compare_exchange(word.0, word.locked().0, SeqCst, Relaxed).ok()?;
+        // A reader that meets a store after this fence meets the lock bit as well.
+        fence(Release);
+        Some(word)
+    }
+
+    fn unlock(&self, offset: u64, before: BucketWord, after: BucketWord) -> Step {
+        let after = after.next();
+        at(self.memory(), offset).store(after.0, SeqCst);
+        Step { before: BucketStamp { offset, word: before.0 }, after: BucketStamp { offset, word: after.0 } }
+    }
+
+    /// The first entry of a locked chain that suits.
+    fn place(&self, offset: u64, word: BucketWord, suits: impl Fn(u64) -> bool) -> Option<u64> {
+        let (mut offset, mut overflow) = (offset, word.overflow());
+        loop {
+            for entry in 1..=ENTRIES as u64 {
+                if suits(at(self.memory(), offset + entry * 8).load(Relaxed)) {
+                    return Some(offset + entry * 8);
+                }
+            }
+            if overflow == 0 {
+                return None;
+            }
+            offset = overflow;
+            overflow = BucketWord(at(self.memory(), offset).load(Relaxed)).overflow();
+        }
     }
 }
 
-pub(crate) fn clear_directory(_memory: &RegionMemory) {}
+impl Drop for HashIndex {
+    fn drop(&mut self) {
+        let _alone = self.store.directory_lock();
+        at(self.memory(), self.entry).store(GONE, SeqCst);
+        self.pool().runs.iter().for_each(|run: &Run| self.store.pages().give_back(run));
+    }
+}
+
+/// An entry of an unlocked chain whose object has the key. What it meets may be changing; a hit counts by the object.
+#[inline(always)]
+fn find(memory: &RegionMemory, offset: u64, word: BucketWord, hash: u64, key: &[u8]) -> Option<ObjectRef> {
+    let (mut offset, mut overflow) = (offset, word.overflow());
+    // A chain that is being changed could lead in circles; a true one is never this long by far.
+    for _ in 0..1 << 20 {
+        for entry in 1..=ENTRIES as u64 {
+            let entry = at(memory, offset + entry * 8).load(Acquire);
+            if entry >> 56 == tag(hash) && entry != 0 {
+                let reference = ObjectRef::from_bits(entry);
+                if Object::of(memory, reference).has_key(reference.incarnation(), key) {
+                    return Some(reference);
+                }
+            }
+        }
+        if overflow == 0 {
+            return None;
+        }
+        offset = overflow;
+        overflow = BucketWord(at(memory, offset).load(Acquire)).overflow();
+    }
+    None
+}
+
+/// A word of the index.
+#[inline(always)]
+fn at(memory: &RegionMemory, offset: u64) -> &AtomicU64 {
+    assert!(offset.is_multiple_of(8) && offset < memory.len());
+    // SAFETY: the line above; regions are whole words long.
+    unsafe { memory.word_unchecked(offset) }
+}
+
+fn wait(turns: &mut u32) {
+    *turns += 1;
+    if turns.is_multiple_of(128) { std::thread::yield_now() } else { std::hint::spin_loop() }
+}

@@ -1,0 +1,193 @@
+//! The hash index: the same answers as the ordered one, while it grows, and from afar.
+
+mod common;
+
+use common::{fresh_with_hash, insert, reserve};
+use farhold_btree::KeyShape;
+use farhold_fabric::{NodeId, RegionId, RegionMemory};
+use farhold_store::index::hash::{Directory, FarIndex, FarLookup, FarStep, hash_key};
+use farhold_store::{Moved, Object, ObjectRef, Reserve, Stamp, Store, StoreError, TableDef, TableId, TableStore};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A reader without the table: bytes of the region alone.
+struct Far<'m> {
+    memory: &'m RegionMemory,
+    index: FarIndex,
+    reads: u64,
+}
+
+impl<'m> Far<'m> {
+    fn open(memory: &'m RegionMemory) -> Self {
+        let mut directory = Directory::new(NodeId(0), RegionId(0), TableId(7));
+        while let Some((at, bytes)) = directory.next() {
+            let mut room = vec![0; bytes];
+            memory.copy_out(at.offset(), &mut room).expect("inside");
+            if let Some(index) = directory.learn(&room) {
+                return Self { memory, index, reads: 0 };
+            }
+        }
+        panic!("the table has a hash index");
+    }
+
+    fn get(&mut self, key: &[u8]) -> (Option<ObjectRef>, Option<Stamp>) {
+        let (mut lookup, mut step) = FarLookup::start(&self.index, hash_key(key));
+        loop {
+            step = match step {
+                FarStep::Read { at, bytes } => {
+                    let mut room = vec![0; bytes];
+                    self.memory.copy_out(at.offset(), &mut room).expect("inside");
+                    self.reads += 1;
+                    lookup.learn(&mut self.index, &room)
+                }
+                FarStep::Matches(matches) => {
+                    let is_it = |found: &ObjectRef| Object::of(self.memory, *found).has_key(found.incarnation(), key);
+                    if let Some(found) = matches.iter().find(is_it) {
+                        return (Some(found), None);
+                    }
+                    lookup.no_match(&self.index)
+                }
+                FarStep::Missing(stamp) => return (None, Some(Stamp::Bucket(stamp))),
+                FarStep::Gone => panic!("the index is there"),
+            }
+        }
+    }
+}
+
+#[test]
+fn near_and_far_find_what_is_there_while_it_grows() {
+    let (table, mut alloc) = fresh_with_hash();
+    let mut far = Far::open(table.store().memory());
+    let mut rows = BTreeMap::new();
+    for key in 0..20_000_u64 {
+        rows.insert(key, insert(&table, &mut alloc, key, b"value"));
+        if key % 1000 == 0 {
+            let other = key / 2;
+            assert_eq!(far.get(&other.to_be_bytes()).0, rows.get(&other).copied());
+            assert_eq!(far.get(&(key + 1).to_be_bytes()).0, None);
+        }
+    }
+    for (key, reference) in &rows {
+        assert_eq!(table.lookup(&key.to_be_bytes()).found, Some(*reference), "{key}");
+    }
+    far.get(&0_u64.to_be_bytes());
+    far.reads = 0;
+    for (key, reference) in &rows {
+        assert_eq!(far.get(&key.to_be_bytes()).0, Some(*reference), "{key}");
+    }
+    let each = far.reads as f64 / rows.len() as f64;
+    assert!(each < 1.25, "{each} reads of the index for a lookup");
+    for key in 20_000..21_000_u64 {
+        assert_eq!(table.lookup(&key.to_be_bytes()).found, None);
+        let (found, stamp) = far.get(&key.to_be_bytes());
+        assert!(found.is_none() && table.validate(stamp.expect("a miss has one")));
+    }
+    let bytes = table.statistics().hash_bytes / 20_000;
+    assert!(bytes <= 30, "{bytes} bytes of index for a row");
+}
+
+#[test]
+fn a_miss_holds_until_somebody_inserts_and_own_inserts_carry_it_on() {
+    let (table, mut alloc) = fresh_with_hash();
+    let missing = table.lookup(&1_u64.to_be_bytes()).stamp;
+    assert!(table.validate(missing));
+    let mut steps = Vec::new();
+    let mut note = |moved| {
+        if let Moved::Bucket { before, after } = moved {
+            steps.push((before, after));
+        }
+    };
+    let key = 1_u64.to_be_bytes();
+    let reserved = table.reserve(&key, b"", &mut alloc, &|_| false, &mut note).expect("room");
+    let Reserve::Reserved { reference, .. } = reserved else { panic!() };
+    assert!(!table.validate(missing));
+    let [(before, after)] = steps[..] else { panic!("one step") };
+    assert_eq!(Stamp::Bucket(before), missing);
+    assert!(table.validate(Stamp::Bucket(after)));
+    table.cancel(reference, &mut alloc);
+    assert!(!table.validate(Stamp::Bucket(after)));
+    assert_eq!(table.lookup(&key).found, None);
+}
+
+#[test]
+fn readers_never_miss_a_row_while_writers_grow_the_index() {
+    let (table, _) = fresh_with_hash();
+    let (known, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut far = Far::open(table.store().memory());
+                let mut turn = 0_u64;
+                while !done.load(Ordering::Relaxed) {
+                    let limit = known.load(Ordering::Acquire);
+                    if limit > 0 {
+                        turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                        let key = ((turn >> 20) % limit).to_be_bytes();
+                        let near = table.lookup(&key).found;
+                        assert!(near.is_some());
+                        assert_eq!(far.get(&key).0, near);
+                    }
+                }
+            });
+        }
+        let writers: Vec<_> = (1..=2_u64)
+            .map(|writer| {
+                let (table, known) = (&table, &known);
+                scope.spawn(move || {
+                    let mut alloc = table.store().alloc_cache();
+                    for i in 0..15_000_u64 {
+                        if writer == 1 {
+                            insert(table, &mut alloc, i, b"stays");
+                            known.store(i + 1, Ordering::Release);
+                        } else if let Reserve::Reserved { reference, .. } =
+                            reserve(table, &mut alloc, 1 << 40 | i % 500, b"comes and goes")
+                        {
+                            table.cancel(reference, &mut alloc);
+                        }
+                    }
+                })
+            })
+            .collect();
+        let results: Vec<_> = writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        done.store(true, Ordering::Relaxed);
+        results.into_iter().for_each(|result| result.expect("a writer"));
+    });
+    assert_eq!(table.statistics().rows, 15_000);
+}
+
+#[test]
+fn no_room_for_the_index_is_an_error_and_leaves_nothing() {
+    let store = Store::format(common::region(4 * (64 << 10)), NodeId(0)).expect("a store");
+    let def = |hash| TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash, secondaries: vec![] };
+    let first = TableStore::create(&store, def(true)).expect("two pages");
+    assert_eq!(store.free_bytes(), 0);
+    let other = TableDef { id: TableId(8), ..def(true) };
+    assert!(matches!(TableStore::create(&store, other), Err(StoreError::OutOfMemory { free_bytes: 0, .. })));
+    first.forget();
+    drop(first);
+    assert_eq!(store.free_bytes(), 2 * (64 << 10));
+    TableStore::create(&store, def(true)).expect("the pages are back, and the number is free");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Any order of inserts and removes: both indexes agree with a map.
+    #[test]
+    fn agrees_with_a_map(steps in prop::collection::vec((0_u64..400, any::<bool>()), 1..3000)) {
+        let (table, mut alloc) = fresh_with_hash();
+        let mut oracle = BTreeMap::new();
+        for (key, put) in steps {
+            if put {
+                oracle.entry(key).or_insert_with(|| insert(&table, &mut alloc, key, &key.to_le_bytes()));
+            } else if let Some(reference) = oracle.remove(&key) {
+                common::delete(&table, &mut alloc, reference);
+            }
+        }
+        for key in 0..400_u64 {
+            prop_assert_eq!(table.lookup(&key.to_be_bytes()).found, oracle.get(&key).copied());
+            prop_assert_eq!(table.primary().get(&key.to_be_bytes()).value.map(ObjectRef::from_bits), oracle.get(&key).copied());
+        }
+    }
+}
