@@ -240,7 +240,7 @@ impl Inputs {
         let (c_w_id, c_d_id) =
             if remote { (self.other_warehouse(random, w_id), Self::district(random)) } else { (w_id, d_id) };
         let customer = self.customer(random);
-        Payment { w_id, d_id, c_w_id, c_d_id, customer, amount: random.between(1_00, 5000_00) }
+        Payment { w_id, d_id, c_w_id, c_d_id, customer, amount: random.between(100, 500_000) }
     }
 
     /// An order-status at warehouse `w_id`.

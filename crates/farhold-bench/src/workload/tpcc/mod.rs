@@ -3,16 +3,25 @@
 //! ```text
 //!   schema      nine tables, their DDL, typed access to their columns
 //!   population  the rows of clause 4.3.3, unit by unit, from a seed
+//!   load        putting them into a database
 //!   input       what a terminal asks for (clause 2), from a seed
+//!   procedure   the five transactions
+//!   driver      terminals, and what they count
+//!   check       the consistency conditions (clause 3.3.2), natively and as SQL
 //! ```
 //!
 //! What differs from the specification, and is said wherever a figure is shown: terminals neither think nor key in, so a
 //! warehouse carries thousands of times the specified load, and the figures are not tpmC; a delivery runs at once instead
 //! of being queued.
 
+pub mod check;
+pub mod driver;
 pub mod input;
+pub mod load;
 pub mod population;
+pub mod procedure;
 pub mod schema;
+pub mod tables;
 
 /// Districts of a warehouse.
 pub const DISTRICTS: i32 = 10;

@@ -172,7 +172,7 @@ impl<const MAX: usize> Text<MAX> {
     }
 }
 
-/// 26 to 50 characters, of which one in ten strings holds "ORIGINAL" (clauses 4.3.3.1, i_data and s_data).
+/// 26 to 50 characters, of which one in ten strings holds "ORIGINAL" (clauses 4.3.3.1, `i_data` and `s_data`).
 fn data_text(random: &mut Random) -> Text<50> {
     let mut text = Text::alphanumeric(random, 26);
     if random.percent(10) {
@@ -301,9 +301,9 @@ impl Population {
             let columns = self.columns.customer;
             let (last, last_len) = last_name(number);
             let mut value = self.layouts[TableKind::Customer as usize].build(&mut self.value);
-            value.set(columns.since, self.now_us).set(columns.credit_lim, 50_000_00);
+            value.set(columns.since, self.now_us).set(columns.credit_lim, 5_000_000);
             value.set(columns.discount, random.between(0, 5000));
-            value.set(columns.balance, -10_00).set(columns.ytd_payment, 10_00);
+            value.set(columns.balance, -1000).set(columns.ytd_payment, 1000);
             value.set(columns.payment_cnt, 1).set(columns.delivery_cnt, 0);
             value.push(Text::<16>::alphanumeric(&mut random, 8).get()).push(b"OE").push(&last[..last_len]);
             for part in Address::new(&mut random).parts() {
@@ -319,7 +319,7 @@ impl Population {
         for c_id in 1..=self.scale.customers {
             let mut value = self.layouts[TableKind::History as usize].build(&mut self.value);
             value.set(columns.c_id, c_id).set(columns.c_d_id, d_id).set(columns.c_w_id, w_id).set(columns.d_id, d_id);
-            value.set(columns.date, self.now_us).set(columns.amount, 10_00);
+            value.set(columns.date, self.now_us).set(columns.amount, 1000);
             value.push(Text::<24>::alphanumeric(&mut random, 12).get());
             let h_id = i64::from(d_id - 1) * i64::from(self.scale.customers) + i64::from(c_id);
             let key = StackKey::<12>::new().with(w_id).with(h_id);
@@ -350,7 +350,7 @@ impl Population {
                 let mut value = self.layouts[TableKind::OrderLine as usize].build(&mut self.value);
                 value.set(columns.i_id, random.between(1, self.scale.items)).set(columns.supply_w_id, w_id);
                 value.set_nullable(columns.delivery_d, delivered.then_some(self.now_us)).set(columns.quantity, 5);
-                value.set(columns.amount, if delivered { 0 } else { random.between(1, 9999_99) });
+                value.set(columns.amount, if delivered { 0 } else { random.between(1, 999_999) });
                 value.push(Text::<24>::alphanumeric(&mut random, 24).get());
                 let key = StackKey::<12>::new().with(w_id).with(d_id).with(o_id).with(number);
                 self.rows.push(TableKind::OrderLine, key.as_slice(), value.finish());

@@ -110,8 +110,8 @@ fn a_full_warehouse_has_the_specified_cardinalities_and_distributions() {
         assert_eq!(int(row, "ol_amount") == 0, delivered);
     }
     assert!(tables[&TableKind::NewOrder].iter().all(|r| int(r, "no_o_id") > 2100));
-    assert_eq!(int(&tables[&TableKind::Warehouse][0], "w_ytd"), 300_000_00);
-    assert!(tables[&TableKind::District].iter().all(|r| int(r, "d_ytd") == 30_000_00 && int(r, "d_next_o_id") == 3001));
+    assert_eq!(int(&tables[&TableKind::Warehouse][0], "w_ytd"), 30_000_000);
+    assert!(tables[&TableKind::District].iter().all(|r| int(r, "d_ytd") == 3_000_000 && int(r, "d_next_o_id") == 3001));
 }
 
 #[test]

@@ -1,0 +1,135 @@
+//! TPC-C on one node of this process: `cargo run --release -p farhold-bench --example tpcc -- WAREHOUSES SECONDS WORKERS IN_FLIGHT`
+//!
+//! The `farhold` binary measures clusters; this is the shortest way from a change to a number, and what a profiler is
+//! pointed at.
+
+use farhold_bench::measure::Counter;
+use farhold_bench::workload::tpcc::Scale;
+use farhold_bench::workload::tpcc::driver::{self, Counters, Plan, Totals};
+use farhold_bench::workload::tpcc::input::{Kind, Shares};
+use farhold_bench::workload::tpcc::load::Loader;
+use farhold_bench::workload::tpcc::population::Population;
+use farhold_bench::workload::tpcc::tables::Tables;
+use farhold_fabric::{Executor, Fabric, NodeId};
+use farhold_txn::{Node, NodeConfig, TxnError};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const SEED: u64 = 42;
+
+/// A directory that goes with the program.
+struct Removed(std::path::PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a program's own clock")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let argument = |n: usize, default: u64| std::env::args().nth(n).map_or(Ok(default), |a| a.parse());
+    let warehouses = argument(1, 1)? as i32;
+    let seconds = argument(2, 10)?;
+    let workers = argument(3, 1)? as u32;
+    let in_flight = argument(4, 1)? as u16;
+    let scale = Scale::full(warehouses);
+    let directory = std::path::PathBuf::from(format!("/dev/shm/farhold-example-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let directory = Removed(directory);
+    let fabric = Fabric::join_shm(&directory.0, NodeId(0))?;
+    let megabytes = 200 + warehouses as u64 * 250 + seconds * u64::from(workers) * 100;
+    let region_bytes = megabytes << 20;
+    let node = Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() })?;
+
+    let started = Instant::now();
+    let now_us = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as i64;
+    let executor = Executor::real(SEED);
+    let worker = node.worker(&executor.handle())?;
+    let rows = Counter::default();
+    executor.run(async {
+        Tables::create(&worker).await?;
+        let tables = Tables::open(&node)?;
+        let population = Population::new(scale, SEED, now_us);
+        let mut loader = Loader { worker: &worker, tables: &tables, population, rows: &rows };
+        loader.items(scale).await?;
+        for w_id in 1..=warehouses {
+            loader.warehouse(scale, w_id).await?;
+        }
+        Ok::<(), TxnError>(())
+    })?;
+    drop(worker);
+    let loaded = started.elapsed().as_secs_f64();
+    println!("loaded {} rows in {loaded:.1} s, {:.0} rows/s", rows.get(), rows.get() as f64 / loaded);
+
+    let counters: Vec<Arc<Counters>> = (0..workers).map(|_| Arc::default()).collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let barrier = Arc::new(Barrier::new(workers as usize + 1));
+    let threads: Vec<_> = counters
+        .iter()
+        .zip(0..)
+        .map(|(counters, number)| {
+            let (node, counters, stop, barrier) = (node.clone(), counters.clone(), stop.clone(), barrier.clone());
+            std::thread::spawn(move || -> Result<(), TxnError> {
+                let executor = Executor::real(SEED + u64::from(number));
+                let handle = executor.handle();
+                let worker = node.worker(&handle)?;
+                let tables = Tables::open(&node)?;
+                let own = (1..=warehouses)
+                    .filter(|w| {
+                        (w - 1) as u32 % workers.min(warehouses as u32) == number % (warehouses as u32).min(workers)
+                    })
+                    .collect();
+                let plan = Plan {
+                    scale,
+                    shares: Shares::default(),
+                    load_seed: SEED,
+                    seed: SEED,
+                    worker: number,
+                    warehouses: own,
+                    in_flight,
+                    clock_start_us: now_us,
+                };
+                barrier.wait();
+                executor.run(driver::run(&worker, &handle, &tables, &plan, &counters, &stop))
+            })
+        })
+        .collect();
+    barrier.wait();
+    let started = Instant::now();
+    let mut last = Totals::default();
+    for _ in 0..seconds {
+        std::thread::park_timeout(Duration::from_secs(1));
+        let now = Totals::of(counters.iter().map(AsRef::as_ref));
+        println!("{} transactions/s", now.commits() - last.commits());
+        last = now;
+    }
+    let elapsed = started.elapsed().as_secs_f64();
+    let totals = Totals::of(counters.iter().map(AsRef::as_ref));
+    stop.store(true, Relaxed);
+    for thread in threads {
+        thread.join().map_err(|_| "a worker panicked")??;
+    }
+    let rate = |n: u64| n as f64 / elapsed;
+    println!(
+        "{:.0} transactions/s, {:.0} new-orders/s, {:.3} % aborts",
+        rate(totals.commits()),
+        rate(totals.new_orders()),
+        totals.abort_rate() * 100.0
+    );
+    for (kind, k) in Kind::ALL.iter().zip(&totals.kinds) {
+        let us = |q| k.latency.quantile_ns(q) as f64 / 1000.0;
+        println!(
+            "{:12} {:>9} commits {:>7} conflicts {:>6} rollbacks   p50 {:>7.1} µs  p99 {:>7.1}  p99.9 {:>7.1}",
+            kind.name(),
+            k.commits,
+            k.conflicts,
+            k.rollbacks,
+            us(0.5),
+            us(0.99),
+            us(0.999)
+        );
+    }
+    Ok(())
+}

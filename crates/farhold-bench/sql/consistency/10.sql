@@ -1,0 +1,14 @@
+-- 3.3.2.10: c_balance = sum(ol_amount) of the customer's delivered lines - sum(h_amount) of the customer's payments.
+SELECT c_w_id, c_d_id, c_id, c_balance, delivered, paid
+FROM customer
+LEFT JOIN (
+  SELECT o_w_id, o_d_id, o_c_id, sum(ol_amount) AS delivered
+  FROM orders
+  JOIN order_line ON ol_w_id = o_w_id AND ol_d_id = o_d_id AND ol_o_id = o_id
+  WHERE ol_delivery_d IS NOT NULL
+  GROUP BY o_w_id, o_d_id, o_c_id
+) AS l ON o_w_id = c_w_id AND o_d_id = c_d_id AND o_c_id = c_id
+LEFT JOIN (
+  SELECT h_c_w_id, h_c_d_id, h_c_id, sum(h_amount) AS paid FROM history GROUP BY h_c_w_id, h_c_d_id, h_c_id
+) AS h ON h_c_w_id = c_w_id AND h_c_d_id = c_d_id AND h_c_id = c_id
+WHERE c_balance <> coalesce(delivered, 0) - coalesce(paid, 0)

@@ -1,0 +1,83 @@
+//! The five transactions as stored procedures.
+//!
+//! They name columns by typed offsets, build keys on the stack and values in a buffer that is kept, so that a row costs
+//! no allocation and no text. Each runs within a transaction that its caller begins and ends.
+
+mod delivery;
+mod new_order;
+mod order_status;
+mod payment;
+mod stock_level;
+
+pub use delivery::{Delivered, delivery};
+pub use new_order::{Ordered, new_order};
+pub use order_status::{OrderState, order_status};
+pub use payment::{Paid, payment};
+pub use stock_level::stock_level;
+
+use super::input::Customer;
+use super::population::TableKind;
+use super::schema::CUSTOMER_BY_NAME;
+use super::tables::Tables;
+use farhold_store::row::StackKey;
+use farhold_txn::{Index, RowHandle, ScanSpec, Txn, TxnError};
+
+/// Buffers that a terminal keeps from one transaction to the next.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    value: Vec<u8>,
+    rows: Vec<RowHandle>,
+    items: Vec<i32>,
+}
+
+/// What is said of a row that the population or an earlier transaction made and that is not there.
+pub const MISSING: &str = "a row of TPC-C that must be there is missing";
+
+#[inline]
+fn present(row: Option<RowHandle>) -> Result<RowHandle, TxnError> {
+    row.ok_or(TxnError::Corrupt { what: MISSING })
+}
+
+fn district_key(w_id: i32, d_id: i16) -> StackKey<6> {
+    StackKey::new().with(w_id).with(d_id)
+}
+
+/// The key of `customer` with a customer number, of `orders` and `new_order` with an order number.
+fn district_part_key(w_id: i32, d_id: i16, id: i32) -> StackKey<10> {
+    StackKey::new().with(w_id).with(d_id).with(id)
+}
+
+/// The customer by number, or of those with the last name the one in the middle, by first name (clause 2.5.2.2).
+async fn find_customer(
+    txn: &mut Txn,
+    tables: &Tables,
+    w_id: i32,
+    d_id: i16,
+    customer: Customer,
+    rows: &mut Vec<RowHandle>,
+) -> Result<RowHandle, TxnError> {
+    let table = tables.get(TableKind::Customer);
+    match customer {
+        Customer::Id(c_id) => present(txn.get(table, district_part_key(w_id, d_id, c_id).as_slice()).await?),
+        Customer::LastName(name, len) => {
+            let low = StackKey::<24>::new().with(w_id).with(d_id).with_text(&name[..usize::from(len)]);
+            let high = low.next_prefix();
+            let spec = ScanSpec::range(low.as_slice(), high.as_slice()).index(Index::Secondary(CUSTOMER_BY_NAME));
+            rows.clear();
+            txn.scan_into(table, spec, rows).await?;
+            // Position n/2 rounded up, counted from one.
+            present(rows.get(rows.len().saturating_sub(1) / 2).copied())
+        }
+    }
+}
+
+/// The customer's number, the last part of the key.
+fn customer_id(txn: &Txn, row: RowHandle) -> Result<i32, TxnError> {
+    number_at(txn.key(row), 6)
+}
+
+/// An integer column of a key.
+fn number_at(key: &[u8], offset: usize) -> Result<i32, TxnError> {
+    let bytes = key.get(offset..offset + 4).ok_or(TxnError::Corrupt { what: "a key of TPC-C is too short" })?;
+    Ok(<i32 as farhold_store::row::KeyScalar>::take(bytes))
+}
