@@ -16,7 +16,7 @@ fn fill_percent(index: &OrderedIndex) -> usize {
 fn sorted_loading_fills_the_leaves() {
     for shape in shapes() {
         let index = OrderedIndex::new(shape);
-        (0..100 * LEAF_CELLS as u64).for_each(|number| put(&index, &key(shape, number), number));
+        (0..steps(100, 4) * LEAF_CELLS as u64).for_each(|number| put(&index, &key(shape, number), number));
         assert!(fill_percent(&index) >= 99, "{shape:?}: {} %", fill_percent(&index));
     }
 }
