@@ -220,6 +220,7 @@ struct GenericEndpoint<R> {
 }
 
 impl<R: Regions> GenericEndpoint<R> {
+    #[allow(clippy::unused_async, reason = "as the real one, which may have to wait")]
     async fn submit<I: Instruction>(
         &self,
         batch: &[I],

@@ -16,7 +16,7 @@ pub struct RegionId(pub u8);
 pub struct RegionKey(pub u64);
 
 /// A byte of somebody's memory: `node:8 | region:8 | offset:48`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct FarPtr(u64);
 

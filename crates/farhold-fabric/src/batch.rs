@@ -41,11 +41,13 @@ impl Content {
     }
 
     /// The same instructions, none of them done.
-    pub(crate) fn all_failed(&self, error: &FabricError) -> Box<Self> {
+    pub(crate) fn all_failed(&self, error: &FabricError) -> Self {
         let mut ops = self.ops.clone();
         let mut errors = Vec::new();
-        ops.iter_mut().for_each(|op| op.fail(&mut errors, error.clone()));
-        Box::new(Self { ops, data: self.data.same_size(), used: self.used, errors })
+        for op in &mut ops {
+            op.fail(&mut errors, error.clone());
+        }
+        Self { ops, data: self.data.same_size(), used: self.used, errors }
     }
 
     /// All parts that doing instructions needs.

@@ -191,6 +191,7 @@ pub(crate) mod portable {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     /// Splits `len` bytes at `shared` into (bytes into the first word, word pointer).
+    #[allow(clippy::cast_ptr_alignment, reason = "rounded down to a word in the same expression")]
     fn word_of(shared: *const u8) -> (*mut AtomicU64, usize) {
         let inside = shared.addr() & 7;
         (shared.wrapping_sub(inside).cast_mut().cast::<AtomicU64>(), inside)

@@ -190,7 +190,9 @@ impl Core {
     fn take_remote(&self) {
         if self.remote.any.load(Ordering::Relaxed) && self.remote.any.swap(false, Ordering::Acquire) {
             let woken = std::mem::take(&mut *self.remote.woken.lock().expect("the remote queue"));
-            woken.into_iter().for_each(|key| self.wake_local(key));
+            for key in woken {
+                self.wake_local(key);
+            }
         }
     }
 
@@ -552,13 +554,11 @@ impl<T> Future for JoinHandle<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        match self.state.output.take() {
-            Some(output) => Poll::Ready(output),
-            None => {
-                self.state.waiter.set(Some(cx.waker().clone()));
-                Poll::Pending
-            }
+        if let Some(output) = self.state.output.take() {
+            return Poll::Ready(output);
         }
+        self.state.waiter.set(Some(cx.waker().clone()));
+        Poll::Pending
     }
 }
 

@@ -111,7 +111,7 @@ async fn one<T>(
 }
 
 async fn word(endpoint: &Endpoint, add: impl FnOnce(&mut Batch) -> crate::Slot) -> Result<u64, FabricError> {
-    one(endpoint, add, |batch, slot| batch.word(slot)).await
+    one(endpoint, add, Batch::word).await
 }
 
 async fn bytes(endpoint: &Endpoint, add: impl FnOnce(&mut Batch) -> crate::Slot) -> Result<Vec<u8>, FabricError> {
@@ -156,7 +156,9 @@ fn every_instruction() {
 fn a_batch_has_a_result_for_each_and_is_used_again() {
     check(|bed| {
         let (a, b) = (bed.join(1).unwrap(), bed.join(2).unwrap());
-        (a.create_region(REGION, 4096).unwrap(), b.create_region(REGION, 4096).unwrap());
+        for node in [&a, &b] {
+            node.create_region(REGION, 4096).unwrap();
+        }
         let endpoint = a.endpoint(&bed.handle()).unwrap();
         bed.executor.run(async {
             let mut batch = Batch::new();
@@ -255,7 +257,7 @@ fn a_node_is_one_process() {
         let a = bed.join(1).unwrap();
         match bed.join(1).err().expect("taken") {
             FabricError::NodeInUse { node, holder_pid, .. } => {
-                assert_eq!((node, holder_pid), (NodeId(1), std::process::id()))
+                assert_eq!((node, holder_pid), (NodeId(1), std::process::id()));
             }
             other => panic!("{other}"),
         }
@@ -297,7 +299,7 @@ fn counters_lose_nothing() {
     check(|bed| {
         let home = bed.join(0).unwrap();
         let memory = home.create_region(REGION, 4096).unwrap();
-        let (tasks, rounds) = (4, if cfg!(miri) { 5 } else { 200 });
+        let (tasks, rounds) = (4, if cfg!(miri) { 4 } else { 200 });
         let body = |number: u64| -> Start {
             Box::new(move |endpoint| {
                 Box::pin(async move {
@@ -328,7 +330,7 @@ fn counters_lose_nothing() {
 async fn write_object(endpoint: &Endpoint, round: u64, payload_len: usize) {
     let version = round * Version::ONE;
     let base = at(0, 64);
-    word(endpoint, |b| b.swap(base.add(object::VERSION), version - Version::ONE | Version::WRITING)).await.unwrap();
+    word(endpoint, |b| b.swap(base.add(object::VERSION), (version - Version::ONE) | Version::WRITING)).await.unwrap();
     word(endpoint, |b| b.swap(base.add(object::META), Meta::new(1, Meta::ROW, 0, payload_len).0)).await.unwrap();
     let payload: Vec<u8> = version.to_le_bytes().into_iter().cycle().take(payload_len).collect();
     bytes(endpoint, |b| b.write(base.add(object::PAYLOAD), &payload)).await.unwrap();

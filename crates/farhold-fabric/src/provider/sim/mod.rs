@@ -609,7 +609,7 @@ impl SimEndpoint {
         if bytes > len || op.at.offset() > len - bytes {
             return Err(FabricError::OutOfBounds { at: op.at, bytes, region_bytes: len });
         }
-        if op.at.offset() % align != 0 {
+        if !op.at.offset().is_multiple_of(align) {
             return Err(FabricError::Misaligned { at: op.at, align });
         }
         Ok(key)
@@ -637,15 +637,15 @@ impl Provider for SimEndpoint {
         state.now_ns = self.handle.now_ns();
         let (node, incarnation) = (self.member.node, self.member.incarnation);
         if !state.is_member(node, incarnation) {
-            batch.content = Some(content.all_failed(&FabricError::NodeUnavailable { node }));
+            batch.content = Some(Box::new(content.all_failed(&FabricError::NodeUnavailable { node })));
             return Posted::Done;
         }
         let mut keys = vec![0; content.ops.len()];
         let mut started = Vec::new();
-        for index in 0..content.ops.len() {
+        for (index, presented) in keys.iter_mut().enumerate() {
             match self.check(state, &content.ops[index]) {
                 Ok(key) => {
-                    keys[index] = key;
+                    *presented = key;
                     started.push(index);
                 }
                 Err(error) => content.fail(index, error),
@@ -690,7 +690,7 @@ impl Provider for SimEndpoint {
                 if done {
                     state.flights.remove(&ticket.0);
                 }
-                Some(failed)
+                Some(Box::new(failed))
             }
         };
         Poll::Ready(())

@@ -41,9 +41,9 @@ pub trait LatencyModel: Send + Sync {
 /// One-sided access over a 100 Gb/s RDMA network with one switch.
 ///
 /// Round figures in the order of magnitude of Kalia, Kaminsky and Andersen, "Design Guidelines for High Performance RDMA
-/// Systems" (USENIX ATC 2016) and "FaSST" (OSDI 2016): a small read takes about 2 µs there and back, a message a little more
+/// Systems" (USENIX ATC 2016) and of their `FaSST` (OSDI 2016): a small read takes about 2 µs there and back, a message a little more
 /// than half of it one way, the wire carries 12.5 bytes a nanosecond (64 bytes in 5), atomics pay a read and a write over
-/// the target's PCIe. Not calibrated against any machine here.
+/// the target's bus. Not calibrated against any machine here.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rdma;
 

@@ -42,7 +42,7 @@ fn chatter(seed: u64, model: impl LatencyModel + 'static) -> (u64, Vec<String>, 
                 let endpoint = node.endpoint(&handle).unwrap();
                 handle.spawn(async move {
                     let mut torn = 0;
-                    for _ in 0..40 {
+                    for _ in 0..if cfg!(miri) { 2 } else { 40 } {
                         let random = endpoint.handle().random_u64();
                         let node = (random % 3) as u8;
                         write(&endpoint, at(node, 32), &[random as u8; 400]).await.unwrap();
