@@ -127,27 +127,29 @@ impl Endpoint {
     /// [`FabricError::Timeout`].
     pub async fn recv_timeout(&self, timeout_ns: u64) -> Result<Message, FabricError> {
         let mut message = Message::default();
-        let mut sleep = self.handle.sleep_ns(timeout_ns);
-        poll_fn(|cx| {
-            if self.poll_inbox(cx, |endpoint| endpoint.try_recv_into(&mut message)).is_ready() {
-                return Poll::Ready(true);
-            }
-            Pin::new(&mut sleep).poll(cx).map(|()| false)
-        })
-        .await
-        .then_some(message)
-        .ok_or(FabricError::Timeout { waited_ns: timeout_ns })
+        let in_time = self.in_time(timeout_ns, |endpoint| endpoint.try_recv_into(&mut message)).await;
+        in_time.then_some(message).ok_or(FabricError::Timeout { waited_ns: timeout_ns })
     }
 
     /// Waits until a message is in this endpoint's inbox or may be in the home inbox, at most `timeout_ns`. True: look.
     /// Other tasks run meanwhile; the async form of [`Self::wait`], for serving loops that must also run in virtual time.
     pub async fn arrival(&self, timeout_ns: u64) -> bool {
-        let mut sleep = self.handle.sleep_ns(timeout_ns);
+        self.in_time(timeout_ns, |endpoint| endpoint.provider.has_arrived()).await
+    }
+
+    /// Looks whenever something arrives; false when the time is over.
+    async fn in_time(&self, timeout_ns: u64, mut look: impl FnMut(&Self) -> bool) -> bool {
+        let until_ns = self.handle.now_ns().saturating_add(timeout_ns);
+        let mut sleep = self.handle.sleep_until_ns(until_ns);
         poll_fn(|cx| {
-            if self.poll_inbox(cx, |endpoint| endpoint.provider.has_arrived()).is_ready() {
+            if self.poll_inbox(cx, &mut look).is_ready() {
                 return Poll::Ready(true);
             }
-            Pin::new(&mut sleep).poll(cx).map(|()| false)
+            if self.handle.is_virtual() {
+                return Pin::new(&mut sleep).poll(cx).map(|()| false);
+            }
+            // Polled again at once anyway: no timer, which would stay behind in the heap.
+            if self.handle.now_ns() >= until_ns { Poll::Ready(false) } else { Poll::Pending }
         })
         .await
     }

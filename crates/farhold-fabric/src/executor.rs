@@ -61,6 +61,7 @@ struct Core {
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<u32>>,
     ready: RefCell<VecDeque<u32>>,
+    root_queued: Cell<bool>,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     timer_count: Cell<u64>,
     remote: Arc<Remote>,
@@ -142,6 +143,7 @@ impl Core {
             slots: RefCell::default(),
             free: RefCell::default(),
             ready: RefCell::default(),
+            root_queued: Cell::new(false),
             timers: RefCell::default(),
             timer_count: Cell::new(0),
             remote,
@@ -175,7 +177,7 @@ impl Core {
     fn wake_local(&self, key: u64) {
         let slot = (key & SLOT_MASK) as u32;
         if slot == ROOT {
-            self.ready.borrow_mut().push_back(ROOT);
+            self.queue_root();
             return;
         }
         let mut slots = self.slots.borrow_mut();
@@ -184,6 +186,13 @@ impl Core {
         if same && entry.live && !entry.queued {
             entry.queued = true;
             self.ready.borrow_mut().push_back(slot);
+        }
+    }
+
+    #[inline]
+    fn queue_root(&self) {
+        if !self.root_queued.replace(true) {
+            self.ready.borrow_mut().push_back(ROOT);
         }
     }
 
@@ -322,7 +331,7 @@ impl Executor {
         let mut root = pin!(root);
         let waker = waker_of(core.key(ROOT, 0));
         let mut polls_left = 0;
-        core.ready.borrow_mut().push_back(ROOT);
+        core.queue_root();
         loop {
             if polls_left == 0 {
                 polls_left = POLLS_PER_CLOCK;
@@ -333,6 +342,7 @@ impl Executor {
             }
             match core.next_ready() {
                 Some(ROOT) => {
+                    core.root_queued.set(false);
                     if let Poll::Ready(output) = root.as_mut().poll(&mut Context::from_waker(&waker)) {
                         return output;
                     }
@@ -439,7 +449,7 @@ impl Handle {
 
     /// Waits until [`Self::now_ns`] is `at_ns` or more.
     pub fn sleep_until_ns(&self, at_ns: u64) -> Sleep {
-        Sleep { handle: self.clone(), at_ns, set: false }
+        Sleep { handle: self.clone(), at_ns, set_for: None }
     }
 
     /// Wakes somebody at a time, whatever becomes of who asked.
@@ -510,7 +520,8 @@ impl Future for YieldNow {
 pub struct Sleep {
     handle: Handle,
     at_ns: u64,
-    set: bool,
+    /// Whom the timer wakes, once it is set.
+    set_for: Option<Waker>,
 }
 
 impl Future for Sleep {
@@ -523,10 +534,9 @@ impl Future for Sleep {
         }
         if core.mode == Mode::Standalone {
             cx.waker().wake_by_ref();
-        } else if !self.set {
-            // A spurious poll with another waker (a select) is not followed: our own executor gives one waker a task.
+        } else if !self.set_for.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             core.add_timer(self.at_ns, cx.waker().clone());
-            self.set = true;
+            self.set_for = Some(cx.waker().clone());
         }
         Poll::Pending
     }
@@ -625,6 +635,24 @@ mod tests {
             });
             assert_eq!(sum, 4950);
         }
+    }
+
+    /// However often a future is woken, it stands in the queue once.
+    #[test]
+    fn wakes_do_not_pile_up() {
+        let executor = Executor::real(1);
+        executor.run(async {
+            for _ in 0..100 {
+                let mut polled = false;
+                std::future::poll_fn(|cx| {
+                    cx.waker().wake_by_ref();
+                    cx.waker().wake_by_ref();
+                    if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+            }
+            assert!(executor.core.ready.borrow().len() <= 1);
+        });
     }
 
     #[test]
