@@ -144,7 +144,9 @@ impl Store {
     /// Forgets the rows of a table that was found in the region and never attached: one that the catalog does not know.
     pub fn discard(&self, table: TableId) {
         let runs = self.tables().found.remove(&table).unwrap_or_default();
-        runs.iter().for_each(|run| self.pages.give_back(run));
+        for run in &runs {
+            self.pages.give_back(run);
+        }
     }
 
     /// Sets the clean flag. All transactions have ended.
@@ -167,7 +169,9 @@ impl Store {
         let empty = slab.take_empty_runs(&mut free);
         // Out of the page table first, then the look at the snapshots: one that is announced later finds them gone, one
         // that was before makes us put them back.
-        empty.iter().for_each(|run| self.pages.leave(run));
+        for run in &empty {
+            self.pages.leave(run);
+        }
         if self.superblock().snapshots_open() {
             for run in empty {
                 self.pages.enter(&run);
@@ -176,7 +180,9 @@ impl Store {
             }
             return 0;
         }
-        empty.iter().for_each(|run| self.pages.give_back(run));
+        for run in &empty {
+            self.pages.give_back(run);
+        }
         empty.iter().map(|run| u64::from(run.pages)).sum()
     }
 
@@ -219,7 +225,9 @@ impl Store {
         tables.places[slab.place] = None;
         if forget {
             drop(tables);
-            runs.iter().for_each(|run| self.pages.give_back(run));
+            for run in &runs {
+                self.pages.give_back(run);
+            }
         } else if !runs.is_empty() {
             tables.found.insert(slab.table, runs);
         }

@@ -114,7 +114,9 @@ fn transfer(table: &TableStore, alloc: &mut AllocCache, rng: &mut Rng, me: Owner
     } else {
         store.object(to).write(&row(new_to, values[1].len()), versions[&to].next(epoch));
     }
-    order.iter().for_each(|reference| store.object(*reference).unlock());
+    for reference in &order {
+        store.object(*reference).unlock();
+    }
     if target.is_some() {
         table.remove(to, epoch, alloc);
     }

@@ -39,7 +39,7 @@ impl Link {
     /// To a copy of the state that `epoch` made, at `offset`.
     #[must_use]
     pub const fn new(epoch: u32, offset: u64) -> Self {
-        Self((epoch as u64) << 32 | offset / farhold_fabric::object::ALIGN)
+        Self(((epoch as u64) << 32) | (offset / farhold_fabric::object::ALIGN))
     }
 
     /// No older copy?

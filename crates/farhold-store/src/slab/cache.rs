@@ -72,7 +72,7 @@ impl AllocCache {
         slab: &Arc<TableSlab>,
         payload_len: usize,
     ) -> Result<Fresh<'m>, StoreError> {
-        debug_assert!(std::ptr::eq(store, &*self.store), "a cache serves its own store");
+        debug_assert!(std::ptr::eq(store, Arc::as_ptr(&self.store)), "a cache serves its own store");
         let Some(class) = SizeClass::for_payload(payload_len) else {
             return Err(StoreError::too_large(payload_len));
         };

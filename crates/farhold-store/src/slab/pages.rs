@@ -121,7 +121,7 @@ impl<'m> PageTable<'m> {
     /// [`StoreError::Corrupt`] if the entry cannot be.
     pub fn run_at(&self, page: u32) -> Result<Option<Run>, StoreError> {
         let word = self.word(page, 0).load(SeqCst);
-        if word & 0xff == 0 || word & HEAD == 0 {
+        if word as u8 == 0 || word & HEAD == 0 {
             return Ok(None);
         }
         let corrupt = |reason| StoreError::Corrupt { offset: self.at + u64::from(page) * ENTRY_BYTES, reason };

@@ -25,7 +25,7 @@ mod undo;
 
 pub(crate) use garbage::Garbage;
 pub use open::Snapshot;
-pub use read::{Blocked, RowAt, RunScan, read_at};
+pub use read::{Blocked, RowAt, RunScan, Visit, read_at};
 
 #[allow(unused_imports, reason = "named in the text above")]
 use crate::table::TableStore;

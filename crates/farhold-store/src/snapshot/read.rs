@@ -108,6 +108,9 @@ fn read_undo(
     Ok(None)
 }
 
+/// Sees rows: object, key, value.
+pub type Visit<'v> = dyn FnMut(ObjectRef, &[u8], &[u8]) + 'v;
+
 /// A scan of the rows of one run of pages at an epoch; goes on where it was blocked.
 #[derive(Debug)]
 pub struct RunScan<'m> {
@@ -129,11 +132,7 @@ impl<'m> RunScan<'m> {
     ///
     /// # Errors
     /// `Ok(Err(Blocked))` at a locked row: let others work and call again. [`StoreError::Corrupt`].
-    pub fn go_on(
-        &mut self,
-        room: &mut Vec<u8>,
-        visit: &mut dyn FnMut(ObjectRef, &[u8], &[u8]),
-    ) -> Result<Result<(), Blocked>, StoreError> {
+    pub fn go_on(&mut self, room: &mut Vec<u8>, visit: &mut Visit<'_>) -> Result<Result<(), Blocked>, StoreError> {
         let (start, step) = (self.run.offset(), self.run.class.slot_bytes() as u64);
         while self.slot < self.run.class.slots() {
             let object = Object::at(self.memory, start + u64::from(self.slot) * step);

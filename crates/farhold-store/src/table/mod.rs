@@ -126,7 +126,7 @@ pub struct TableStore {
     slab: Arc<TableSlab>,
     primary: OrderedIndex,
     hash: Option<HashIndex>,
-    secondaries: Box<[OnceLock<Secondary>; SECONDARIES_MAX]>,
+    secondaries: Box<[OnceLock<Secondary>]>,
     secondary_count: AtomicUsize,
     /// Held while an index is added.
     growing: Mutex<()>,
@@ -163,7 +163,7 @@ impl TableStore {
             slab,
             primary: OrderedIndex::new(def.primary),
             hash,
-            secondaries: Box::new([const { OnceLock::new() }; SECONDARIES_MAX]),
+            secondaries: std::iter::repeat_with(OnceLock::new).take(SECONDARIES_MAX).collect(),
             secondary_count: AtomicUsize::new(count),
             growing: Mutex::new(()),
             forget: AtomicBool::new(false),

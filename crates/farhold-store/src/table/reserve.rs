@@ -235,10 +235,10 @@ impl TableStore {
         moved: &mut dyn FnMut(Moved),
     ) {
         for (number, secondary) in self.secondaries() {
-            if secondary.def.keys.make(key, value, &mut alloc.key).is_ok() {
-                if let Some(changes) = secondary.index.remove(&alloc.key, reference.to_bits()) {
-                    moved(Moved::Leaves { index: number, changes });
-                }
+            if secondary.def.keys.make(key, value, &mut alloc.key).is_ok()
+                && let Some(changes) = secondary.index.remove(&alloc.key, reference.to_bits())
+            {
+                moved(Moved::Leaves { index: number, changes });
             }
         }
         if let Some(step) = self.hash.as_ref().and_then(|index| index.remove(hash_key(key), reference)) {

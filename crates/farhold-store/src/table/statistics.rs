@@ -1,6 +1,7 @@
 //! How much a table holds, and what it costs.
 
 use super::TableStore;
+use crate::index::hash::HashIndex;
 use crate::object::size_class::PAGE_BYTES;
 use crate::object::{Object, RESERVED};
 use farhold_fabric::Meta;
@@ -77,7 +78,7 @@ impl TableStore {
         }
         found.ordered_bytes = self.primary().memory_bytes() as u64
             + self.secondaries().map(|(_, secondary)| secondary.index.memory_bytes() as u64).sum::<u64>();
-        found.hash_bytes = self.hash.as_ref().map_or(0, |hash| hash.bytes());
+        found.hash_bytes = self.hash.as_ref().map_or(0, HashIndex::bytes);
         found
     }
 }

@@ -145,11 +145,11 @@ impl FarLookup {
     #[must_use]
     pub fn start(index: &FarIndex, hash: u64) -> (Self, FarStep) {
         let mut this = Self { hash, state: State::Directory, stamp: BucketStamp { offset: 0, word: 0 }, overflow: 0 };
-        let step = this.to_bucket(index);
+        let step = this.go_to_bucket(index);
         (this, step)
     }
 
-    fn to_bucket(&mut self, index: &FarIndex) -> FarStep {
+    fn go_to_bucket(&mut self, index: &FarIndex) -> FarStep {
         let bucket = bucket_of(self.hash, index.count);
         let (chunk, within) = chunk_of(bucket);
         match index.chunks.get(chunk as usize).copied().unwrap_or(0) {
@@ -165,7 +165,7 @@ impl FarLookup {
         }
     }
 
-    fn to_directory(&mut self, index: &FarIndex) -> FarStep {
+    fn go_to_directory(&mut self, index: &FarIndex) -> FarStep {
         self.state = State::Directory;
         FarStep::Read { at: index.entry, bytes: DIRECTORY_ENTRY_BYTES as usize }
     }
@@ -178,7 +178,7 @@ impl FarLookup {
         match self.state {
             State::Directory => {
                 if index.refresh(bytes) {
-                    self.to_bucket(index)
+                    self.go_to_bucket(index)
                 } else {
                     FarStep::Gone
                 }
@@ -186,23 +186,23 @@ impl FarLookup {
             State::Chunk(chunk) => {
                 let start = word_at(bytes, 0);
                 if start == 0 || start > FarPtr::OFFSET_MAX {
-                    return self.to_directory(index);
+                    return self.go_to_directory(index);
                 }
                 if index.chunks.len() <= chunk as usize {
                     index.chunks.resize(chunk as usize + 1, 0);
                 }
                 index.chunks[chunk as usize] = start;
-                self.to_bucket(index)
+                self.go_to_bucket(index)
             }
             State::Bucket { bucket } => {
                 let word = BucketWord(word_at(bytes, 0));
                 if word.level() == 0 {
                     // No bucket looks like this: the pages belong to something else by now.
                     index.chunks.clear();
-                    return self.to_directory(index);
+                    return self.go_to_directory(index);
                 }
                 if !word.covers(self.hash, bucket) {
-                    return self.to_directory(index);
+                    return self.go_to_directory(index);
                 }
                 self.stamp.word = word.0;
                 self.overflow = word.overflow();
@@ -233,7 +233,7 @@ impl FarLookup {
             return FarStep::Read { at: index.at(self.overflow), bytes: BUCKET_BYTES as usize };
         }
         if BucketWord(self.stamp.word).is_locked() {
-            return self.to_bucket(index); // A writer was at it: read it again.
+            return self.go_to_bucket(index); // A writer was at it: read it again.
         }
         FarStep::Missing(self.stamp)
     }

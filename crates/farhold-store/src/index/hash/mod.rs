@@ -240,7 +240,9 @@ impl Drop for HashIndex {
     fn drop(&mut self) {
         let _alone = self.store.directory_lock();
         at(self.memory(), self.entry).store(GONE, SeqCst);
-        self.pool().runs.iter().for_each(|run: &Run| self.store.pages().give_back(run));
+        for run in &self.pool().runs {
+            self.store.pages().give_back(run);
+        }
     }
 }
 

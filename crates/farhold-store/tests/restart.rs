@@ -1,0 +1,177 @@
+//! Regions found again: what is taken over, and what is refused.
+
+mod common;
+
+use common::{ME, delete, insert, region, reserve, unique, value_of};
+use farhold_btree::KeyShape;
+use farhold_fabric::{NodeId, RegionMemory};
+use farhold_store::object::{Word, Words};
+use farhold_store::{
+    IndexDef, LAYOUT_VERSION, Owner, PageTable, Snapshot, Store, StoreError, Superblock, TableDef, TableId, TableStore,
+};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+fn def(secondaries: Vec<IndexDef>) -> TableDef {
+    TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: true, secondaries }
+}
+
+fn words(memory: &RegionMemory) -> Vec<u64> {
+    (0..memory.len()).step_by(8).map(|at| memory.word(at).expect("inside").load(Relaxed)).collect()
+}
+
+#[test]
+fn committed_rows_come_back_and_nothing_else() {
+    let memory = region(8 << 20);
+    let mut kept = Vec::new();
+    let epoch;
+    {
+        let store = Store::format(memory.clone(), NodeId(3)).expect("a store");
+        let table = TableStore::create(&store, def(vec![unique()])).expect("a table");
+        let mut alloc = store.alloc_cache();
+        for key in 0..2000_u64 {
+            kept.push(insert(&table, &mut alloc, key, &key.to_le_bytes()));
+        }
+        // A deleted one, a reserved one, one with an older copy, one whose owner dies holding the lock.
+        delete(&table, &mut alloc, kept.swap_remove(7));
+        let _ = reserve(&table, &mut alloc, 9999, b"reserved");
+        let snapshot = Snapshot::open(&store).expect("a slot");
+        epoch = store.superblock().epoch();
+        let object = store.object(kept[3]);
+        let version = object.lock(kept[3].incarnation(), ME).expect("free");
+        table.save_undo(kept[3], epoch, &mut alloc).expect("room");
+        object.write_part(8, &[], version.next(epoch));
+        object.unlock();
+        let dying = store.object(kept[4]);
+        dying.lock(kept[4].incarnation(), Owner::new(1, NodeId(9), 1, 1)).expect("free");
+        std::mem::forget((snapshot, alloc)); // The process dies.
+    }
+    let (store, found) = Store::attach(memory.clone(), NodeId(3)).expect("the store");
+    assert!(!found.clean);
+    assert_eq!(found.incarnation, 2);
+    assert!(!store.superblock().snapshots_open());
+    assert_eq!(store.unclaimed(), [TableId(7)]);
+    let new = TableStore::create(&store, def(vec![unique()])).map(|_| ());
+    assert_eq!(new, Err(StoreError::TableExists(TableId(7))));
+
+    let (table, rebuilt) = TableStore::attach(&store, def(vec![unique()])).expect("the table");
+    assert_eq!((rebuilt.rows, rebuilt.freed, rebuilt.locks_released), (1999, 2, 1));
+    assert_eq!((rebuilt.damaged.len(), rebuilt.epoch_max), (0, epoch));
+    assert_eq!(store.superblock().epoch(), epoch);
+    for reference in &kept {
+        let value = value_of(&table, *reference).expect("a row");
+        let key = u64::from_le_bytes(value[..8].try_into().expect("8 bytes")).to_be_bytes();
+        assert_eq!(table.lookup(&key).found, Some(*reference));
+        assert_eq!(table.primary().get(&key).value, Some(reference.to_bits()));
+        assert_eq!(table.lookup_secondary(1, &value[..8]).expect("an index").found, Some(*reference));
+        assert_eq!(store.object(*reference).lock_word(), 0);
+    }
+    assert_eq!(table.lookup(&9999_u64.to_be_bytes()).found, None);
+    assert_eq!(table.statistics().rows, 1999);
+    let mut alloc = store.alloc_cache();
+    let before = table.statistics().page_bytes;
+    for key in 10_000..10_040_u64 {
+        insert(&table, &mut alloc, key, &key.to_le_bytes());
+    }
+    assert_eq!(table.statistics().page_bytes, before, "the free slots are used first");
+}
+
+#[test]
+fn a_row_being_written_at_the_crash_is_reported() {
+    let memory = region(1 << 20);
+    let reference = {
+        let store = Store::format(memory.clone(), NodeId(0)).expect("a store");
+        let table = TableStore::create(&store, def(vec![])).expect("a table");
+        let mut alloc = store.alloc_cache();
+        insert(&table, &mut alloc, 1, b"whole");
+        let reference = insert(&table, &mut alloc, 2, b"half");
+        let object = store.object(reference);
+        let version = object.lock(reference.incarnation(), ME).expect("free");
+        object.store(Word::Version, version.with(farhold_store::Version::WRITING).0, Relaxed);
+        reference
+    };
+    let (store, _) = Store::attach(memory, NodeId(0)).expect("the store");
+    let (table, rebuilt) = TableStore::attach(&store, def(vec![])).expect("the table");
+    assert_eq!(rebuilt.rows, 1);
+    let [damaged] = &rebuilt.damaged[..] else { panic!("{rebuilt:?}") };
+    assert_eq!((damaged.reference, damaged.owner, &damaged.key[..]), (reference, Some(ME), &2_u64.to_be_bytes()[..]));
+    assert_eq!(table.lookup(&2_u64.to_be_bytes()).found, None);
+}
+
+#[test]
+fn what_is_not_ours_is_refused_and_left_alone() {
+    let memory = region(1 << 20);
+    drop(Store::format(memory.clone(), NodeId(1)).expect("a store"));
+    let attach = |memory: &Arc<RegionMemory>, node| {
+        let before = words(memory);
+        let refused = Store::attach(memory.clone(), NodeId(node)).map(|_| ()).expect_err("refused");
+        assert_eq!(words(memory), before, "untouched");
+        refused
+    };
+    assert_eq!(attach(&memory, 2), StoreError::WrongNode { found: 1, expected: NodeId(2) });
+    let spoil = |at: u64, value: u64| memory.word(at).expect("inside").swap(value, Relaxed);
+
+    let old = spoil(0, 0x1234);
+    assert_eq!(attach(&memory, 1), StoreError::Foreign { found: 0x1234 });
+    spoil(0, old);
+    let old = spoil(8, 99);
+    assert_eq!(attach(&memory, 1), StoreError::LayoutVersion { found: 99, expected: LAYOUT_VERSION });
+    spoil(8, old);
+    let old = spoil(24, 2 << 20);
+    assert_eq!(attach(&memory, 1), StoreError::Truncated { region_bytes: 1 << 20, expected_bytes: 2 << 20 });
+    spoil(24, old);
+    for (at, value) in [(48, 7), (56, u64::MAX), (56, 3), (24, 100)] {
+        let old = spoil(at, value);
+        assert!(matches!(attach(&memory, 1), StoreError::Corrupt { .. }), "{at}");
+        spoil(at, old);
+    }
+    // Page table entries: a kind, a class, a run that cannot be.
+    let first = u64::from(PageTable::of(&memory).expect("good").first());
+    let entry = (64 << 10) + first * 32;
+    for word in [0x85, 0x81 | 200 << 8 | 1 << 16, 0x81 | 5 << 16, 0x82 | 0xffff << 16, 0x82] {
+        let old = spoil(entry, word);
+        assert!(matches!(attach(&memory, 1), StoreError::Corrupt { .. }), "{word:#x}");
+        spoil(entry, old);
+    }
+    let empty = region(1 << 20);
+    assert_eq!(attach(&empty, 1), StoreError::Foreign { found: 0 });
+    let short = region(64 << 10);
+    assert!(matches!(attach(&short, 1), StoreError::RegionLength { region_bytes: 65_536, .. }));
+    assert!(matches!(Store::format(short, NodeId(1)).map(|_| ()), Err(StoreError::RegionLength { .. })));
+    Store::attach(memory, NodeId(1)).expect("it was ours all the time");
+}
+
+#[test]
+fn a_clean_end_is_seen_once() {
+    let memory = region(1 << 20);
+    Store::format(memory.clone(), NodeId(0)).expect("a store").close();
+    assert!(Store::attach(memory.clone(), NodeId(0)).expect("the store").1.clean);
+    assert!(!Store::attach(memory, NodeId(0)).expect("the store").1.clean);
+}
+
+#[test]
+fn versions_and_incarnations_outlive_a_tables_pages() {
+    let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");
+    let mut seen = Vec::new();
+    for round in 0..3_u32 {
+        let other = TableDef { id: TableId(100 + round), hash: false, ..def(vec![]) };
+        let table = TableStore::create(&store, other).expect("a table");
+        let mut alloc = store.alloc_cache();
+        let reference = insert(&table, &mut alloc, 1, &vec![1; 20 + 200 * round as usize]);
+        seen.push((reference, store.object(reference).version()));
+        table.forget();
+    }
+    assert_eq!(seen[0].0.offset(), seen[1].0.offset(), "the page came back");
+    assert!(seen.windows(2).all(|pair| pair[0].1 < pair[1].1), "{seen:?}");
+    assert!(seen.windows(2).all(|pair| pair[0].0.incarnation() < pair[1].0.incarnation()), "{seen:?}");
+}
+
+#[test]
+fn snapshot_slots_run_out_with_an_error() {
+    let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");
+    let open: Vec<_> = (0..64).map(|_| Snapshot::open(&store).expect("a slot")).collect();
+    assert_eq!(Snapshot::open(&store).map(|_| ()).expect_err("full"), StoreError::TooManySnapshots { slots: 64 });
+    assert_eq!(Superblock::of(store.memory()).expect("good").oldest_snapshot(), open[0].epoch());
+    drop(open);
+    assert_eq!(store.superblock().oldest_snapshot(), u32::MAX);
+}
