@@ -14,6 +14,8 @@
 //! - The directory of regions in the entry has a key for each region, new with each registration. An endpoint remembers the
 //!   key it first found, and every instruction compares it with the directory before it touches memory. That is one load of
 //!   a word that rarely changes. It cannot stop a store that is already past the check; a fenced process must be killed.
+//! - Files are sparse, so a file system that is full is met at the first touch of a page: the kernel kills the process with
+//!   SIGBUS. Give the directory's file system room for the sum of all regions.
 //! - Instructions are done at once, by the posting thread, as loads, stores and CPU atomics.
 
 mod inbox;
