@@ -11,6 +11,8 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+const STRESS: u64 = if cfg!(miri) { 30 } else { 15_000 };
+
 /// A reader without the table: bytes of the region alone.
 struct Far<'m> {
     memory: &'m RegionMemory,
@@ -56,6 +58,7 @@ impl<'m> Far<'m> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "too long for Miri")]
 fn near_and_far_find_what_is_there_while_it_grows() {
     let (table, mut alloc) = fresh_with_hash();
     let mut far = Far::open(table.store().memory());
@@ -136,7 +139,7 @@ fn readers_never_miss_a_row_while_writers_grow_the_index() {
                 let (table, known) = (&table, &known);
                 scope.spawn(move || {
                     let mut alloc = table.store().alloc_cache();
-                    for i in 0..15_000_u64 {
+                    for i in 0..STRESS {
                         if writer == 1 {
                             insert(table, &mut alloc, i, b"stays");
                             known.store(i + 1, Ordering::Release);
@@ -151,9 +154,11 @@ fn readers_never_miss_a_row_while_writers_grow_the_index() {
             .collect();
         let results: Vec<_> = writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         done.store(true, Ordering::Relaxed);
-        results.into_iter().for_each(|result| result.expect("a writer"));
+        for result in results {
+            result.expect("a writer");
+        }
     });
-    assert_eq!(table.statistics().rows, 15_000);
+    assert_eq!(table.statistics().rows, STRESS);
 }
 
 #[test]
@@ -175,6 +180,7 @@ proptest! {
 
     /// Any order of inserts and removes: both indexes agree with a map.
     #[test]
+    #[cfg_attr(miri, ignore = "too long for Miri")]
     fn agrees_with_a_map(steps in prop::collection::vec((0_u64..400, any::<bool>()), 1..3000)) {
         let (table, mut alloc) = fresh_with_hash();
         let mut oracle = BTreeMap::new();

@@ -175,3 +175,20 @@ fn snapshot_slots_run_out_with_an_error() {
     drop(open);
     assert_eq!(store.superblock().oldest_snapshot(), u32::MAX);
 }
+
+#[test]
+fn locks_of_a_dead_node_are_released_and_its_half_written_rows_kept_locked() {
+    let (table, mut alloc) = common::fresh(vec![]);
+    let rows: Vec<_> = (0..4).map(|key| insert(&table, &mut alloc, key, b"row")).collect();
+    let owner = |node| Owner::new(1, NodeId(node), 0, 1);
+    for (row, node) in rows.iter().zip([5, 6, 5]) {
+        table.store().object(*row).lock(row.incarnation(), owner(node)).expect("free");
+    }
+    let half = table.store().object(rows[2]);
+    half.store(Word::Version, half.version().0 | farhold_store::Version::WRITING, Relaxed);
+    let found = table.release_locks(|owner| owner.node() == NodeId(5));
+    assert_eq!((found.locks_released, found.damaged.len()), (1, 1));
+    assert_eq!(found.damaged[0].reference, rows[2]);
+    let locks: Vec<_> = rows.iter().map(|row| table.store().object(*row).lock_word()).collect();
+    assert_eq!(locks, [0, owner(6).word(), owner(5).word(), 0]);
+}

@@ -8,7 +8,7 @@ use farhold_store::{AllocCache, ObjectRef, Owner, Reserve, Snapshot, TableStore,
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const ROWS: u64 = 100;
+const ROWS: u64 = if cfg!(miri) { 8 } else { 100 };
 const EACH: u64 = 1000;
 
 /// A balance, and so much filling that a row's slot may differ from time to time.
@@ -69,7 +69,7 @@ fn transfer(table: &TableStore, alloc: &mut AllocCache, rng: &mut Rng, me: Owner
         return false;
     }
     // A move begins with a reservation, before the epoch is read (see `TableStore::reserve`).
-    let room = row(0, 8 + rng.below(200) as usize);
+    let room = row(0, 8 + rng.below(if cfg!(miri) { 40 } else { 200 }) as usize);
     let mine = |reference| reference == to;
     let target = match rng.below(4) {
         0 => match table.reserve(&keys[1].to_be_bytes(), &room, alloc, &mine, &mut |_| ()).expect("room") {
@@ -92,7 +92,9 @@ fn transfer(table: &TableStore, alloc: &mut AllocCache, rng: &mut Rng, me: Owner
                 if other.is_ok() {
                     store.object(*reference).unlock();
                 }
-                versions.keys().for_each(|held| store.object(*held).unlock());
+                for held in versions.keys() {
+                    store.object(*held).unlock();
+                }
                 target.inspect(|target| table.cancel(*target, alloc));
                 return false;
             }
@@ -151,7 +153,7 @@ fn snapshots_see_one_state_while_writers_move_money_and_rows() {
         for reader in 0..2 {
             let table = &table;
             scans.push(scope.spawn(move || {
-                for turn in 0..150 {
+                for turn in 0..if cfg!(miri) { 3 } else { 150 } {
                     let snapshot = Snapshot::open(table.store()).expect("a slot");
                     let first = scan(table, &snapshot);
                     assert_eq!(first.len() as u64, ROWS, "reader {reader}, turn {turn}");

@@ -4,7 +4,7 @@ mod common;
 
 use common::{ME, delete, fresh, insert, region, reserve, table, unique, value_of};
 use farhold_fabric::NodeId;
-use farhold_store::{Lookup, Moved, Reserve, Stamp, Store, StoreError, TableId, Version};
+use farhold_store::{Lookup, Moved, Owner, Reserve, Stamp, Store, StoreError, TableId, Version};
 
 #[test]
 fn a_row_lives_from_reserve_to_remove() {
@@ -111,9 +111,54 @@ fn a_full_region_is_an_error_with_numbers_and_deletes_make_room() {
     for reference in rows.drain(..) {
         table.cancel(reference, &mut alloc);
     }
-    let large = [1_u8; 60_000];
+    let large = vec![1_u8; 60_000];
     alloc.flush();
     insert(&table, &mut alloc, 1, &large); // Another class: pages must come back first.
-    let too_large = table.reserve(&2_u64.to_be_bytes(), &[0; 65_600], &mut alloc, &|_| false, &mut |_| ());
+    let too_large = table.reserve(&2_u64.to_be_bytes(), &vec![0; 65_600], &mut alloc, &|_| false, &mut |_| ());
     assert_eq!(too_large, Err(StoreError::TooLarge { payload_bytes: 65_608, payload_bytes_max: 65_504 }));
+}
+
+#[test]
+fn readers_meet_whole_rows_and_writers_lose_nothing() {
+    const TURNS: u64 = if cfg!(miri) { 60 } else { 20_000 };
+    let (table, mut alloc) = fresh(vec![]);
+    let row = |number: u64| vec![number as u8; 16 + number as usize % 300];
+    let reference = insert(&table, &mut alloc, 1, &[0; 316]);
+    let object = table.store().object(reference);
+    let start = object.version();
+    let writer = |worker: u8| {
+        let me = Owner::new(1, NodeId(0), worker, 1);
+        let mut done = 0;
+        while done < TURNS {
+            if let Ok(version) = object.lock(reference.incarnation(), me) {
+                done += 1;
+                object.write(&row(done * 7 + u64::from(worker)), version.next(1));
+                object.unlock();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    };
+    let reader = || {
+        let mut into = [0; 400];
+        let (mut last, mut read_whole) = (start, 0);
+        while read_whole < TURNS / 4 {
+            let Ok(read) = object.read(reference.incarnation(), &mut into) else {
+                std::thread::yield_now();
+                continue;
+            };
+            let value = &into[8..read.payload_len()];
+            assert!(value.iter().all(|byte| *byte == value[0]), "torn at {:?}", read.version);
+            assert!(read.version == start || value.len() >= 16);
+            assert!(read.version >= last, "versions grow");
+            (last, read_whole) = (read.version, read_whole + 1);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| writer(1));
+        scope.spawn(|| writer(2));
+        scope.spawn(reader);
+        scope.spawn(reader);
+    });
+    assert_eq!(object.version().0, start.0 + 2 * TURNS * Version::ONE, "one step a write");
 }

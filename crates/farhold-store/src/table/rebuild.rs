@@ -12,6 +12,7 @@ use crate::error::StoreError;
 use crate::index::hash::hash_key;
 use crate::object::size_class::COUNT;
 use crate::object::{Link, Object, ObjectRef, Owner, RESERVED, Word, Words, write};
+use crate::slab::Run;
 use crate::store::Store;
 use farhold_btree::{Insert, OrderedIndex};
 use farhold_fabric::object::ALIGN;
@@ -56,6 +57,28 @@ impl TableStore {
         let this = Self::open(store, def, slab)?;
         let rebuilt = this.rebuild()?;
         Ok((this, rebuilt))
+    }
+
+    /// Releases the locks of owners who are dead, while this node lives on: those of a far node that was fenced. Rows that
+    /// such an owner was writing are reported and stay locked, so that nobody reads them for whole.
+    ///
+    /// The caller has made sure that the dead change nothing any more. Other owners may go on meanwhile.
+    pub fn release_locks(&self, is_dead: impl Fn(Owner) -> bool) -> Rebuilt {
+        let mut found = Rebuilt::default();
+        for offset in self.pages().iter().flat_map(Run::slots) {
+            let object = Object::at(self.store.memory(), offset);
+            let Some(owner) = Owner::from_word(object.lock_word()).filter(|owner| is_dead(*owner)) else { continue };
+            let meta = object.meta();
+            if object.version().is_writing() {
+                let mut key = vec![0; meta.key_len()];
+                object.copy_out(&mut key);
+                let reference = ObjectRef::new(offset, meta.incarnation());
+                found.damaged.push(Damaged { reference, owner: Some(owner), key });
+            } else if object.release_dead(owner).is_ok() {
+                found.locks_released += 1;
+            }
+        }
+        found
     }
 
     fn rebuild(&self) -> Result<Rebuilt, StoreError> {

@@ -9,6 +9,9 @@ use farhold_store::{
 };
 use std::sync::Arc;
 
+/// Bytes of a region that is large enough for anything; Miri clears every one of them.
+const SPACE: u64 = if cfg!(miri) { 2 << 20 } else { 64 << 20 };
+
 pub const ME: Owner = Owner::new(1, NodeId(0), 0, 1);
 
 /// The first eight bytes of the value.
@@ -36,7 +39,7 @@ pub fn table(store: &Arc<Store>, secondaries: Vec<IndexDef>) -> TableStore {
 }
 
 pub fn fresh(secondaries: Vec<IndexDef>) -> (TableStore, AllocCache) {
-    let store = Store::format(region(64 << 20), NodeId(0)).expect("a store");
+    let store = Store::format(region(SPACE), NodeId(0)).expect("a store");
     let alloc = store.alloc_cache();
     (table(&store, secondaries), alloc)
 }
@@ -71,7 +74,7 @@ pub fn value_of(table: &TableStore, reference: ObjectRef) -> Option<Vec<u8>> {
 }
 
 pub fn fresh_with_hash() -> (TableStore, AllocCache) {
-    let store = Store::format(region(64 << 20), NodeId(0)).expect("a store");
+    let store = Store::format(region(SPACE), NodeId(0)).expect("a store");
     let alloc = store.alloc_cache();
     let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: true, secondaries: vec![] };
     (TableStore::create(&store, def).expect("a table"), alloc)

@@ -17,7 +17,6 @@ pub use location::{LocationCache, LocationCounts};
 
 use crate::error::{StoreError, TableId};
 use crate::object::{Object, ObjectRef};
-use crate::slab::Run;
 use crate::store::Store;
 use farhold_fabric::RegionMemory;
 use grow::Pool;
