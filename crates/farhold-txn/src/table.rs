@@ -7,7 +7,7 @@ use farhold_store::row::{self, Layout, RowError, Schema, SecondaryIndex, Seconda
 use farhold_store::{IndexDef, KeyMaker, Store, TableStore};
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, PoisonError, RwLock};
 
 pub use farhold_store::TableId;
@@ -78,8 +78,8 @@ pub(crate) struct TableShared {
     /// Every index it ever had: its slots. Writers need the store's list only.
     indexes: RwLock<Vec<IndexSlot>>,
     has_secondary: AtomicBool,
-    /// Grows with every index that writers must know of.
-    pub indexes_version: AtomicU64,
+    /// The longest payload met so far on other nodes: how much room a far read asks for.
+    payload_hint: AtomicU32,
     dropped: AtomicBool,
     /// Whose table it is: handles of one node's tables mean nothing to another's workers.
     pub owner: u64,
@@ -91,12 +91,20 @@ struct IndexSlot {
     state: IndexState,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum IndexState {
+    /// Writers keep it; it is not complete.
     Filling,
+    /// Complete here, maybe not elsewhere.
+    Filled,
+    /// It cannot be complete.
+    Refused(TxnError),
     Ready,
     Dropped,
 }
+
+/// Room of a far read of a table of which nothing is known.
+const PAYLOAD_HINT_FIRST: u32 = 256;
 
 /// Where the rows of a table are.
 #[derive(Clone, Copy, Debug)]
@@ -267,7 +275,7 @@ impl TableShared {
             route,
             indexes: RwLock::new(slots),
             has_secondary,
-            indexes_version: AtomicU64::new(0),
+            payload_hint: AtomicU32::new(PAYLOAD_HINT_FIRST),
             dropped: AtomicBool::new(false),
             owner,
         })
@@ -299,6 +307,51 @@ impl TableShared {
             row::KeyShape::Variable { .. } if key.len() <= Schema::PART_BYTES_MAX => Ok(()),
             _ => Err(bad_key(key.len())),
         }
+    }
+
+    /// As [`Self::check_key`], for any index.
+    pub fn check_index_key(&self, index: Index, key: &[u8]) -> Result<(), TxnError> {
+        let Index::Secondary(slot) = index else { return self.check_key(key) };
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let slot = slots.get(usize::from(slot)).ok_or_else(|| no_index(&self.name, index))?;
+        match secondary_shape(&self.schema, &slot.definition) {
+            KeyShape::Fixed(bytes) if key.len() != bytes => Err(bad_key(key.len())),
+            _ => Ok(()),
+        }
+    }
+
+    /// How much room a far read of a row asks for at first.
+    pub fn payload_hint(&self) -> usize {
+        self.payload_hint.load(Relaxed) as usize
+    }
+
+    /// A row was longer.
+    pub fn hint_payload(&self, payload_len: usize) {
+        self.payload_hint.fetch_max(payload_len as u32, Relaxed);
+    }
+
+    /// Has the index been filled?
+    pub fn is_filled(&self, slot: u16) -> Result<bool, TxnError> {
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let found = slots.get(usize::from(slot)).ok_or_else(|| no_index(&self.name, Index::Secondary(slot)))?;
+        match &found.state {
+            IndexState::Filling => Ok(false),
+            IndexState::Filled | IndexState::Ready => Ok(true),
+            IndexState::Refused(error) => Err(error.clone()),
+            IndexState::Dropped => Err(no_index(&self.name, Index::Secondary(slot))),
+        }
+    }
+
+    /// Makes an index readable, or takes it out of use.
+    pub fn finish_index(&self, slot: u16, ready: bool) {
+        let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = slots.get_mut(usize::from(slot)) {
+            found.state = if ready { IndexState::Ready } else { IndexState::Dropped };
+            if !ready {
+                self.store.drop_index(usize::from(slot) + 1);
+            }
+        }
+        self.has_secondary.store(slots.iter().any(|slot| slot.state != IndexState::Dropped), Relaxed);
     }
 
     /// Does every key of the index begin with the column that places its row?

@@ -1,12 +1,15 @@
 //! What one thread needs to run transactions.
 
+use crate::home::call::Pending;
 use crate::protocol::epoch::Epoch;
 use crate::slots::{Counter, OwnSlot};
 use crate::txn::state::State;
-use crate::{Node, NodeId, Txn, TxnError};
-use farhold_fabric::{Endpoint, Handle};
+use crate::{Node, NodeId, TableId, Txn, TxnError};
+use farhold_fabric::{Batch, Endpoint, Handle, Message};
+use farhold_store::index::hash::{FarIndex, LocationCache};
 use farhold_store::{AllocCache, Owner};
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -30,10 +33,22 @@ pub(crate) struct Core {
     /// States of past transactions, for the next ones.
     states: RefCell<Vec<Box<State>>>,
     transactions: Cell<u32>,
+    /// Questions to other nodes that wait for an answer.
+    pub pending: RefCell<Pending>,
+    /// A message's memory.
+    pub inbox: Cell<Message>,
+    /// Where far rows were seen last.
+    pub locations: RefCell<LocationCache>,
+    /// What is known of other nodes' hash indexes.
+    pub far_indexes: RefCell<HashMap<(NodeId, TableId), FarIndex>>,
+    /// Batches for later.
+    pub batches: RefCell<Vec<Batch>>,
 }
 
 /// States kept for later: as many as transactions are usually open at a time on a thread.
 const STATES_KEPT_MAX: usize = 64;
+/// Rows in a worker's location cache, 16 bytes each.
+const LOCATIONS: usize = 64 << 10;
 /// Transactions between two looks for slots that snapshots held back.
 const COLLECT_EVERY: u32 = 256;
 
@@ -83,6 +98,11 @@ impl Worker {
             alloc: RefCell::new(node.store.alloc_cache()),
             states: RefCell::default(),
             transactions: Cell::new(0),
+            pending: RefCell::default(),
+            inbox: Cell::default(),
+            locations: RefCell::new(LocationCache::new(if node.config.nodes > 1 { LOCATIONS } else { 2 })),
+            far_indexes: RefCell::default(),
+            batches: RefCell::default(),
         };
         Ok(Self { core: Rc::new(core) })
     }
@@ -116,7 +136,7 @@ impl Worker {
     /// Serves this node's home inbox, one step; true if there was something to do.
     #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn poll(&self) -> bool {
-        false
+        self.core.serve_one()
     }
 
     /// Runs `body` in a transaction and commits it; again after a conflict, as `retry` says.

@@ -1,121 +1,12 @@
 //! Transactions of one node: what each operation does, alone and against another transaction.
 
-use farhold_fabric::{Executor, Fabric};
-use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
-use farhold_txn::{
-    Index, Node, NodeConfig, NodeId, Placement, Retry, ScanSpec, Table, TableDef, Txn, TxnError, Worker,
-};
+mod common;
+
+use common::{AGE, Dir, NAME, aged, fill, ids, index_key, key, look, open, people, put, value, with_people};
+use farhold_fabric::Executor;
+use farhold_store::row::Datum;
+use farhold_txn::{Index, ScanSpec, TxnError};
 use std::ops::Bound;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A directory of its own for each test, gone afterwards.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("farhold-txn-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// People: id (key), name (indexed, unique), age (indexed), note.
-fn people() -> TableDef {
-    let columns = vec![
-        Column::new("id", ColumnType::Int),
-        Column::new("name", ColumnType::Varchar(30)),
-        Column::new("age", ColumnType::Int),
-        Column::new("note", ColumnType::Text),
-    ];
-    let index = |name: &str, column, unique| SecondaryIndex { name: name.into(), columns: vec![column], unique };
-    TableDef {
-        placement: Placement::ByInteger,
-        indexes: vec![index("people_name", 1, true), index("people_age", 2, false)],
-        ..TableDef::new("people", Schema::new(columns, vec![0]).expect("a schema"))
-    }
-}
-
-const NAME: Index = Index::Secondary(0);
-const AGE: Index = Index::Secondary(1);
-
-fn open(dir: &Dir) -> std::sync::Arc<Node> {
-    let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
-    Node::open(fabric, NodeConfig { region_bytes: 64 << 20, ..NodeConfig::default() }).expect("a node")
-}
-
-/// Runs a test on a worker with an empty table of people.
-fn with_people(test: impl AsyncFnOnce(Worker, Table)) {
-    let dir = Dir::new();
-    let node = open(&dir);
-    let executor = Executor::real(1);
-    let worker = node.worker(&executor.handle()).expect("a worker");
-    executor.run(async move {
-        let table = worker.create_table(people()).await.expect("a table");
-        test(worker, table).await;
-    });
-}
-
-fn key(id: i32) -> Vec<u8> {
-    (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes().to_vec()
-}
-
-fn value(table: &Table, name: &str, age: i32, note: &str) -> Vec<u8> {
-    let row = [Datum::Int(0), Datum::Text(name.into()), Datum::Int(age), Datum::Text(note.into())];
-    let mut value = Vec::new();
-    table.schema().encode_value(&row, &mut value).expect("a value");
-    value
-}
-
-fn index_key(table: &Table, index: Index, datum: Datum) -> Vec<u8> {
-    let mut key = Vec::new();
-    table.keys_of(index).expect("an index").encode_parts(table.schema(), &[datum], &mut key).expect("a key");
-    key
-}
-
-async fn put(txn: &mut Txn, table: &Table, id: i32, name: &str, age: i32) -> Result<(), TxnError> {
-    txn.insert(table, &key(id), &value(table, name, age, "")).await.map(|_| ())
-}
-
-/// Name and age of a row.
-async fn look(txn: &mut Txn, table: &Table, id: i32) -> Option<(String, i32)> {
-    let row = txn.get(table, &key(id)).await.expect("a read")?;
-    let mut datums = Vec::new();
-    table.schema().decode_row(txn.key(row), txn.value(row), &mut datums).expect("a row");
-    match (&datums[1], &datums[2]) {
-        (Datum::Text(name), Datum::Int(age)) => Some((name.clone(), *age)),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Ids in the order of a scan.
-async fn ids(txn: &mut Txn, table: &Table, spec: ScanSpec<'_>) -> Vec<i32> {
-    let rows = txn.scan(table, spec).await.expect("a scan");
-    rows.iter().map(|row| i32::from_be_bytes(txn.key(*row).try_into().expect("four bytes")) ^ i32::MIN).collect()
-}
-
-/// Ids of people of this age.
-async fn aged(txn: &mut Txn, table: &Table, age: i32) -> Vec<i32> {
-    let lo = index_key(table, AGE, Datum::Int(age));
-    let hi = index_key(table, AGE, Datum::Int(age + 1));
-    ids(txn, table, ScanSpec::range(&lo, &hi).index(AGE)).await
-}
-
-async fn fill(worker: &Worker, table: &Table, rows: &[(i32, &str, i32)]) {
-    let filled = worker.run(Retry::never(), async |txn| {
-        for (id, name, age) in rows {
-            put(txn, table, *id, name, *age).await?;
-        }
-        Ok(())
-    });
-    filled.await.expect("filled");
-}
 
 #[test]
 fn a_transaction_sees_its_own_writes_and_others_see_them_after_the_commit() {

@@ -43,7 +43,7 @@ impl Txn {
     /// itself.
     #[inline]
     fn commit_reads(&mut self) -> Result<CommitInfo, TxnError> {
-        if self.state.rows.len() > 1 || !self.state.groups().is_empty() {
+        if self.state.rows.len() > 1 || !self.state.groups().is_empty() || !self.state.buckets.is_empty() {
             let core = &*self.core;
             let near =
                 Near { store: &core.node.store, node: core.me, state: &self.state, order: &[], owner: self.owner };

@@ -15,7 +15,8 @@
 //! bounded number of times, so there is no deadlock. Far rows are locked first, as in DrTM+R, so that the near part is
 //! short and, where the CPU has it, can be one hardware transaction.
 
-mod commit;
+pub(crate) mod commit;
+pub(crate) mod commit_far;
 pub(crate) mod epoch;
 pub(crate) mod execute;
 pub(crate) mod ident;

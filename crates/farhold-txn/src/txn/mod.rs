@@ -3,6 +3,8 @@
 mod scan;
 pub(crate) mod state;
 
+use crate::home::message::Request;
+use crate::protocol::commit_far::{Held, unlock_far};
 use crate::protocol::ident::Ident;
 use crate::slots::{Counter, Running};
 use crate::table::TableShared;
@@ -11,6 +13,7 @@ use crate::{Index, NodeId, Table, TxnError};
 use farhold_store::Owner;
 use farhold_store::object::size_class::PAYLOAD_BYTES_MAX;
 use state::{RowState, State};
+use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -50,6 +53,8 @@ pub struct Txn {
     pub(crate) indexes_version: u64,
     read_only: bool,
     stage: Stage,
+    /// What its commit has locked so far.
+    pub(crate) held: Held,
 }
 
 /// How far a transaction has come.
@@ -74,6 +79,7 @@ impl Txn {
             core: core.clone(),
             read_only,
             stage: Stage::Running,
+            held: Held::default(),
         }
     }
 
@@ -182,7 +188,7 @@ impl Txn {
         shared.check_key(key)?;
         self.may_write(key.len() + value.len())?;
         let home = shared.route.home(key);
-        let inserted = if home == self.core.me && !shared.route.writes_everywhere() {
+        let inserted = if home == self.core.me {
             self.insert_near(shared, key, value)
         } else {
             Box::pin(self.insert_far(shared, home, key, value)).await
@@ -240,6 +246,7 @@ impl Txn {
         if self.stage == Stage::Failed {
             return Err(TxnError::Conflict);
         }
+        self.stage = Stage::Failed;
         let committed = if self.state.far || self.core.epoch.near().is_none() && self.state.writes > 0 {
             Box::pin(self.commit_far()).await
         } else {
@@ -248,6 +255,8 @@ impl Txn {
         if committed.is_ok() {
             self.stage = Stage::Over;
             self.core.slot.count(Counter::Commits);
+        } else if !matches!(committed, Err(TxnError::Conflict)) {
+            self.core.slot.count(Counter::AbortsOther);
         }
         committed
     }
@@ -319,8 +328,10 @@ fn deleted() -> TxnError {
 impl Drop for Txn {
     #[inline]
     fn drop(&mut self) {
+        if self.held.near || !self.held.far.is_empty() {
+            self.let_go();
+        }
         if self.stage != Stage::Over {
-            self.core.slot.count(Counter::AbortsOther);
             self.take_back();
         }
         // SAFETY: nobody uses the state after `drop`.
@@ -339,6 +350,28 @@ impl Txn {
                 row.table().store.cancel(row.ident.reference(), &mut core.alloc.borrow_mut());
             }
         }
+        for node in &self.state.reserved_at {
+            core.tell_now(*node, &Request::Forget { owner: self.owner.word() });
+        }
+    }
+
+    /// The commit was dropped while it waited, with locks held.
+    #[cold]
+    fn let_go(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        self.release_near(&held);
+        let (core, owner) = (self.core.clone(), self.owner.word());
+        let mut release = Box::pin(async move { unlock_far(&core, &held.far, owner).await });
+        // Where memory is mapped, one poll does it.
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        if release.as_mut().poll(&mut context).is_pending() {
+            drop(self.core.handle.spawn(release));
+        }
+    }
+
+    /// From here on nothing can be taken back.
+    pub(crate) fn past_commit_point(&mut self) {
+        self.stage = Stage::Over;
     }
 
     /// The ident of an object of this node.

@@ -1,10 +1,12 @@
 //! Ranges of an index.
 
-use crate::protocol::execute::NearRead;
+use crate::home::message::{Page, Request};
+use crate::protocol::execute::{FarRead, NearRead};
 use crate::protocol::ident::Ident;
 use crate::txn::state::{RowState, State};
 use crate::txn::{RowHandle, SharedTable, Txn};
 use crate::{Index, NodeId, Table, TxnError};
+use farhold_fabric::FabricError;
 use farhold_store::ObjectRef;
 use std::ops::{Bound, ControlFlow};
 
@@ -156,8 +158,7 @@ impl Txn {
             return Some(self.me());
         }
         let bytes = table.route.integer_bytes().filter(|_| table.begins_with_placement(spec.index))?;
-        let ((Bound::Included(lo) | Bound::Excluded(lo)), (Bound::Included(hi) | Bound::Excluded(hi))) =
-            (spec.lo, spec.hi)
+        let (Bound::Included(lo) | Bound::Excluded(lo), Bound::Included(hi) | Bound::Excluded(hi)) = (spec.lo, spec.hi)
         else {
             return None;
         };
@@ -306,8 +307,126 @@ impl Txn {
         node: Option<NodeId>,
         rows: &mut Vec<RowHandle>,
     ) -> Result<(), TxnError> {
-        let _ = (table, spec, rows);
-        Err(TxnError::NodeUnavailable { node: node.unwrap_or_default(), committed: false })
+        if let Some(node) = node {
+            return self.scan_node(table, spec, node, rows).await;
+        }
+        let mut found = Vec::new();
+        for node in (0..self.core.node.config.nodes).map(NodeId) {
+            if node != self.me() {
+                self.scan_node(table, spec, node, &mut found).await?;
+            } else if let Scanned::BusyAt(key) = self.scan_near(table, spec, &mut found)? {
+                self.scan_near_patiently(table, spec, key, &mut found).await?;
+            }
+        }
+        let mut keyed = Vec::with_capacity(found.len());
+        for handle in found {
+            keyed.push((self.index_key(spec.index, handle)?, handle));
+        }
+        keyed.sort();
+        if spec.descending {
+            keyed.reverse();
+        }
+        keyed.truncate(spec.limit);
+        rows.extend(keyed.into_iter().map(|(_, handle)| handle));
+        Ok(())
+    }
+
+    /// The row's key in an index, as the index has it: by the value that was read.
+    fn index_key(&self, index: Index, handle: RowHandle) -> Result<Vec<u8>, TxnError> {
+        let row = self.state.row(handle);
+        let mut made = Vec::new();
+        if index == Index::Primary {
+            made.extend(self.state.key(row));
+        } else {
+            let (key, value) = (self.state.key(row), self.state.old_value(row));
+            row.table().keys_of(index)?.make(&row.table().schema, key, value, &mut made)?;
+        }
+        Ok(made)
+    }
+
+    /// The rows of one other node, page by page: its home names the objects, and they are read from afar.
+    async fn scan_node(
+        &mut self,
+        table: SharedTable,
+        spec: &ScanSpec<'_>,
+        node: NodeId,
+        rows: &mut Vec<RowHandle>,
+    ) -> Result<(), TxnError> {
+        self.state.far = true;
+        let core = self.core.clone();
+        let (mut left, mut last) = (spec.limit, None::<Vec<u8>>);
+        while left > 0 {
+            let from = last.as_deref().map(Bound::Excluded);
+            let (lo, hi) =
+                if spec.descending { (spec.lo, from.unwrap_or(spec.hi)) } else { (from.unwrap_or(spec.lo), spec.hi) };
+            let request = Request::Scan {
+                table: table.store.id(),
+                index: spec.index.number() as u16,
+                lo,
+                hi,
+                descending: spec.descending,
+                limit: u32::try_from(left).unwrap_or(u32::MAX),
+            };
+            let page = core.ask(node, &request, Page::decode).await?;
+            self.state.group(table.0, spec.index, node).leaves.extend(&page.leaves);
+            self.read_ahead(table, node, &page.rows).await?;
+            for (reference, payload_len) in page.rows {
+                let visited =
+                    match self.read_object_far(table, Ident::new(node, reference), payload_len as usize).await? {
+                        FarRead::Row(handle) => {
+                            let key = self.index_key(spec.index, handle)?;
+                            self.state.visit_known(table, spec.index, &key, handle)?
+                        }
+                        // Stale: the row went after its home had named it; the leaf's stamp will say so.
+                        FarRead::Absent | FarRead::Stale => Visited::Nothing,
+                    };
+                if let Visited::Row(handle) = visited {
+                    rows.push(handle);
+                    left -= 1;
+                    if left == 0 {
+                        break;
+                    }
+                }
+            }
+            match page.last {
+                Some(key) => last = Some(key),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all objects of a page that are not known yet, in one batch; those that are being written are left for later.
+    async fn read_ahead(
+        &mut self,
+        table: SharedTable,
+        node: NodeId,
+        page: &[(ObjectRef, u32)],
+    ) -> Result<(), TxnError> {
+        let core = self.core.clone();
+        let mut batch = core.take_batch();
+        let mut wanted = Vec::with_capacity(page.len());
+        for (reference, payload_len) in page {
+            let ident = Ident::new(node, *reference);
+            if self.state.find(ident).is_none() {
+                wanted.push((ident, batch.read_object(ident.far(), *payload_len as usize)));
+            }
+        }
+        if wanted.is_empty() {
+            core.give_batch(batch);
+            return Ok(());
+        }
+        let batch = core.endpoint.submit(batch).await;
+        let mut outcome = Ok(());
+        for (ident, slot) in wanted {
+            match batch.object(slot) {
+                Ok(view) if view.lock == 0 => drop(self.state.take_far(table.0, ident, &view)),
+                Ok(_) | Err(FabricError::Torn { .. } | FabricError::ObjectTooLong { .. }) => {}
+                Err(error) => outcome = Err(core.far_error(error, node)),
+            }
+        }
+        core.give_batch(batch);
+        outcome
     }
 }
 
@@ -333,10 +452,16 @@ impl State {
         })
     }
 
-    fn visit_known(&self, table: SharedTable, index: Index, key: &[u8], known: RowHandle) -> Result<Visited, TxnError> {
+    pub(crate) fn visit_known(
+        &self,
+        table: SharedTable,
+        index: Index,
+        key: &[u8],
+        known: RowHandle,
+    ) -> Result<Visited, TxnError> {
         let row = self.row(known);
         Ok(match row.state {
-            RowState::Absent => Visited::Nothing,
+            RowState::Absent | RowState::Skipped => Visited::Nothing,
             RowState::Deleted | RowState::Gone => match self.own_replacement(table.0, index, key)? {
                 Some(handle) => Visited::Row(handle),
                 None => Visited::Nothing,

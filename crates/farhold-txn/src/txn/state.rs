@@ -16,6 +16,8 @@ use crate::txn::{RowHandle, Savepoint};
 use farhold_btree::LeafStamp;
 use farhold_fabric::{NodeId, Version};
 use farhold_store::Moved;
+use farhold_store::index::hash::BucketStamp;
+use std::collections::BTreeSet;
 use std::ptr::NonNull;
 
 /// What a transaction means to do with a row.
@@ -33,6 +35,8 @@ pub(crate) enum RowState {
     Inserted,
     /// Made by this transaction and deleted by it.
     Gone,
+    /// Met on the way to another: nothing that the transaction knows depends on it.
+    Skipped,
 }
 
 impl RowState {
@@ -163,6 +167,10 @@ pub(crate) struct State {
     groups_used: usize,
     log: Vec<Logged>,
     logging: bool,
+    /// Buckets of hash indexes that covered a search, with their nodes.
+    pub buckets: Vec<(NodeId, BucketStamp)>,
+    /// Nodes that were asked to reserve something.
+    pub reserved_at: BTreeSet<NodeId>,
     /// How many rows are to be written: zero means that the commit takes the way without locks.
     pub writes: u32,
     /// Some row was not of this node.
@@ -194,6 +202,8 @@ impl State {
         self.far = false;
         self.written_with_indexes = false;
         self.replacing.clear();
+        self.buckets.clear();
+        self.reserved_at.clear();
     }
 
     /// Bytes held.
@@ -311,10 +321,25 @@ impl State {
         self.set_state(handle, state);
     }
 
+    /// The row counts as never read.
+    pub fn skip(&mut self, handle: RowHandle) {
+        debug_assert!(matches!(self.row(handle).state, RowState::Read | RowState::Absent));
+        self.rows[handle.0 as usize].state = RowState::Skipped;
+    }
+
+    /// A row that was skipped is wanted after all.
+    pub fn unskip(&mut self, handle: RowHandle) {
+        let row = &mut self.rows[handle.0 as usize];
+        if row.state == RowState::Skipped {
+            row.state = if row.version.is_absent() { RowState::Absent } else { RowState::Read };
+        }
+    }
+
     /// Changes the state and the count of writes with it.
     #[inline]
     fn set_state(&mut self, handle: RowHandle, state: RowState) {
         let row = &mut self.rows[handle.0 as usize];
+        self.far |= state.is_write() && row.table().route.writes_everywhere();
         self.writes = self.writes + u32::from(state.is_write()) - u32::from(row.state.is_write());
         row.state = state;
     }

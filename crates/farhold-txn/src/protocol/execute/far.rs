@@ -1,8 +1,36 @@
-//! Rows of other nodes.
+//! Rows of other nodes: found by the location cache, by one-sided reads of the hash index, or by asking; then read with
+//! `read_object`.
 
-use crate::protocol::ident::Ident;
-use crate::txn::{CommitInfo, RowHandle, SharedTable, Txn};
-use crate::{Index, NodeId, TxnError};
+use crate::home::message::{Found, MovedFar, Request, Reserved, Taken};
+use crate::protocol::ident::{DATA, Ident};
+use crate::table::TableShared;
+use crate::txn::state::{RowState, State};
+use crate::txn::{RowHandle, SharedTable, Txn};
+use crate::worker::Core;
+use crate::{Index, NodeId, TableId, TxnError};
+use farhold_btree::{Change, LeafStamp};
+use farhold_fabric::{Batch, FabricError, FarPtr, Meta, Version};
+use farhold_store::index::hash::{Directory, FarIndex, FarLookup, FarStep, hash_key};
+use farhold_store::{Moved, ObjectRef};
+use std::ptr::NonNull;
+
+/// What a far object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FarRead {
+    /// A row, now in the read set.
+    Row(RowHandle),
+    /// No row, now in the read set as well.
+    Absent,
+    /// Another row, or nothing: what led here is out of date.
+    Stale,
+}
+
+/// How often a row that is being written is read again. A far writer takes three round trips over it.
+const READS_MAX: u32 = 10_000;
+/// How often a locked row is read again before it is taken as it is.
+const LOCKED_READS_MAX: u32 = 3;
+/// How often a lookup begins anew because the index has moved on.
+const LOOKUPS_MAX: u32 = 100;
 
 impl Txn {
     /// The row with this key, at its home.
@@ -13,8 +41,179 @@ impl Txn {
         index: Index,
         key: &[u8],
     ) -> Result<Option<RowHandle>, TxnError> {
-        let _ = (table, index, key, Ident::far);
-        Err(TxnError::NodeUnavailable { node: home, committed: false })
+        self.state.far = true;
+        if index == Index::Primary && table.hash {
+            self.get_by_hash(table, home, key).await
+        } else {
+            self.get_by_message(table, home, index, key).await
+        }
+    }
+
+    async fn get_by_hash(
+        &mut self,
+        table: SharedTable,
+        home: NodeId,
+        key: &[u8],
+    ) -> Result<Option<RowHandle>, TxnError> {
+        let (id, hash) = (table.store.id(), hash_key(key));
+        let known = self.core.locations.borrow_mut().get(home, id, hash);
+        if let Some(reference) = known {
+            match self.read_if_key(table, Ident::new(home, reference), key).await? {
+                Some(FarRead::Row(row)) => return self.known(table, Index::Primary, key, row),
+                Some(FarRead::Absent) => {}
+                _ => self.core.locations.borrow_mut().forget(home, id, hash),
+            }
+        }
+        for _ in 0..LOOKUPS_MAX {
+            let Some(mut far_index) = self.core.far_index(home, id).await? else {
+                return Err(TxnError::SchemaChanged);
+            };
+            let (mut lookup, mut step) = FarLookup::start(&far_index, hash);
+            let outcome = loop {
+                match step {
+                    FarStep::Read { at, bytes } => {
+                        let read = self.core.read_far(at, bytes).await?;
+                        step = lookup.learn(&mut far_index, &read);
+                    }
+                    FarStep::Matches(matches) => {
+                        let mut found = None;
+                        for reference in matches.iter() {
+                            found = self.read_if_key(table, Ident::new(home, reference), key).await?;
+                            if let Some(FarRead::Row(_)) = found {
+                                self.core.locations.borrow_mut().put(home, id, hash, reference);
+                            }
+                            if found.is_some() {
+                                break;
+                            }
+                        }
+                        match found {
+                            None => step = lookup.no_match(&far_index),
+                            Some(read) => break Some(read),
+                        }
+                    }
+                    FarStep::Missing(stamp) => {
+                        self.core.keep_far_index(home, id, far_index);
+                        self.state.buckets.push((home, stamp));
+                        return Ok(None);
+                    }
+                    FarStep::Gone => break None,
+                }
+            };
+            match outcome {
+                Some(FarRead::Row(row)) => {
+                    self.core.keep_far_index(home, id, far_index);
+                    return self.known(table, Index::Primary, key, row);
+                }
+                // No row there: whether another object has the key, or none, its home tells, with a stamp.
+                Some(FarRead::Absent) => {
+                    self.core.keep_far_index(home, id, far_index);
+                    return self.get_by_message(table, home, Index::Primary, key).await;
+                }
+                Some(FarRead::Stale) | None => {}
+            }
+        }
+        Err(TxnError::Conflict)
+    }
+
+    async fn get_by_message(
+        &mut self,
+        table: SharedTable,
+        home: NodeId,
+        index: Index,
+        key: &[u8],
+    ) -> Result<Option<RowHandle>, TxnError> {
+        for _ in 0..LOOKUPS_MAX {
+            let request = Request::Lookup { table: table.store.id(), index: index.number() as u16, key };
+            let found = self.core.clone().ask(home, &request, Found::decode).await?;
+            let Some(reference) = found.reference else {
+                self.state.group(table.0, index, home).leaves.push(found.leaf);
+                return Ok(None);
+            };
+            match self.read_object_far(table, Ident::new(home, reference), table.payload_hint()).await? {
+                FarRead::Row(row) => return self.known(table, index, key, row),
+                FarRead::Absent => {
+                    self.state.group(table.0, index, home).leaves.push(found.leaf);
+                    return Ok(None);
+                }
+                FarRead::Stale => {}
+            }
+        }
+        Err(TxnError::Conflict)
+    }
+
+    /// Reads an object if it is of this key: `None` if it is not, which a hash index cannot know.
+    async fn read_if_key(&mut self, table: SharedTable, ident: Ident, key: &[u8]) -> Result<Option<FarRead>, TxnError> {
+        let known_before = self.state.find(ident).is_some();
+        let read = self.read_object_far(table, ident, table.payload_hint()).await?;
+        let row = match read {
+            FarRead::Row(row) => row,
+            FarRead::Absent => match self.state.find(ident) {
+                Some(row) => row,
+                None => return Ok(None),
+            },
+            FarRead::Stale => return Ok(None),
+        };
+        if self.state.key(self.state.row(row)) == key || planted!(StaleLocation) {
+            return Ok(Some(read));
+        }
+        if !known_before {
+            self.state.skip(row);
+        }
+        Ok(None)
+    }
+
+    /// Brings a far object into the read set.
+    pub(crate) async fn read_object_far(
+        &mut self,
+        table: SharedTable,
+        ident: Ident,
+        payload_len: usize,
+    ) -> Result<FarRead, TxnError> {
+        self.state.far = true;
+        if let Some(known) = self.state.find(ident) {
+            self.state.unskip(known);
+            let absent = self.state.row(known).state == RowState::Absent;
+            return Ok(if absent { FarRead::Absent } else { FarRead::Row(known) });
+        }
+        let core = self.core.clone();
+        let mut room = payload_len;
+        for reads in 0..READS_MAX {
+            let mut batch = core.take_batch();
+            let slot = batch.read_object(ident.far(), room);
+            let batch = core.endpoint.submit(batch).await;
+            let outcome = match batch.object(slot) {
+                Ok(view) if view.lock != 0 && view.lock != self.owner.word() && reads < LOCKED_READS_MAX => None,
+                Ok(view) => Some(self.state.take_far(table.0, ident, &view)),
+                Err(FabricError::Torn { .. }) if planted!(TornRead) => {
+                    core.give_batch(batch);
+                    return self.read_torn(table, ident, room).await;
+                }
+                Err(FabricError::Torn { .. }) => None,
+                Err(FabricError::ObjectTooLong { payload_len, .. }) => {
+                    room = payload_len;
+                    table.hint_payload(payload_len);
+                    core.give_batch(batch);
+                    continue;
+                }
+                Err(error) => return Err(core.far_error(error, ident.node())),
+            };
+            core.give_batch(batch);
+            if let Some(read) = outcome {
+                return Ok(read);
+            }
+            core.handle.yield_now().await;
+        }
+        Err(TxnError::Conflict)
+    }
+
+    /// A defect: takes header and payload as they come.
+    async fn read_torn(&mut self, table: SharedTable, ident: Ident, room: usize) -> Result<FarRead, TxnError> {
+        let bytes = self.core.clone().read_far(ident.far(), farhold_fabric::object::HEADER_BYTES + room).await?;
+        let word = |at: usize| bytes[at..at + 8].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+        let (version, meta) = (word(8) & !Version::WRITING, word(16));
+        let payload = &bytes[farhold_fabric::object::HEADER_BYTES..][..Meta(meta).payload_len().min(room)];
+        let view = farhold_fabric::ObjectView { lock: word(0), version, meta, prev: 0, payload };
+        Ok(self.state.take_far(table.0, ident, &view))
     }
 
     /// Reserves a row at its home.
@@ -25,12 +224,188 @@ impl Txn {
         key: &[u8],
         value: &[u8],
     ) -> Result<RowHandle, TxnError> {
-        let _ = (table, key, value);
-        Err(TxnError::NodeUnavailable { node: home, committed: false })
+        self.state.far = true;
+        let deleted = |row: &&crate::txn::state::Row| {
+            row.table == table.0 && row.ident.node() == home && matches!(row.state, RowState::Deleted | RowState::Gone)
+        };
+        let mine = self.state.rows.iter().filter(deleted).map(|row| row.ident.reference()).collect();
+        let request = Request::Reserve { table: table.store.id(), owner: self.owner.word(), key, value, mine };
+        self.state.reserved_at.insert(home);
+        let reserved = self.core.clone().ask(home, &request, Reserved::decode).await?;
+        self.state.apply_moved_far(table.0, home, &reserved.moved);
+        match reserved.outcome {
+            Ok(made) => {
+                let ident = Ident::new(home, made.reference);
+                Ok(self.state.push_insert(table.0, ident, Version(made.version), key, value, made.replaces))
+            }
+            Err(taken) => Err(self.key_is_taken_far(table, home, taken).await),
+        }
     }
 
-    /// Commits a transaction that has rows on other nodes.
-    pub(crate) async fn commit_far(&mut self) -> Result<CommitInfo, TxnError> {
-        Err(TxnError::NodeUnavailable { node: self.core.me, committed: false })
+    /// Why an insert cannot be: the row in the way, which then counts as read, or another's insert.
+    async fn key_is_taken_far(&mut self, table: SharedTable, home: NodeId, taken: Taken) -> TxnError {
+        let duplicate = TxnError::DuplicateKey { table: table.store.id(), index: taken.index };
+        let ident = Ident::new(home, taken.reference);
+        if let Some(known) = self.state.find(ident) {
+            return if self.state.row(known).state.is_live() { duplicate } else { TxnError::Conflict };
+        }
+        if !taken.live {
+            return TxnError::Conflict;
+        }
+        match self.read_object_far(table, ident, table.payload_hint()).await {
+            Ok(FarRead::Row(_)) => duplicate,
+            Ok(_) => TxnError::Conflict,
+            Err(error) => error,
+        }
     }
+}
+
+impl State {
+    /// Takes one state of a far object into the read set.
+    pub(crate) fn take_far(
+        &mut self,
+        table: NonNull<TableShared>,
+        ident: Ident,
+        view: &farhold_fabric::ObjectView<'_>,
+    ) -> FarRead {
+        let (meta, version) = (Meta(view.meta), Version(view.version));
+        let is_row = matches!(meta.state(), Meta::ROW | farhold_store::object::RESERVED);
+        if meta.incarnation() != ident.reference().incarnation() || !is_row || meta.key_len() > view.payload.len() {
+            return FarRead::Stale;
+        }
+        self.room(view.payload.len())[..view.payload.len()].copy_from_slice(view.payload);
+        let state = if version.is_absent() { RowState::Absent } else { RowState::Read };
+        let row = self.push(table, ident, version, state, meta.key_len(), view.payload.len());
+        if version.is_absent() { FarRead::Absent } else { FarRead::Row(row) }
+    }
+
+    fn apply_moved_far(&mut self, table: NonNull<TableShared>, node: NodeId, moved: &[MovedFar]) {
+        for moved in moved {
+            match moved {
+                MovedFar::Leaves { index, changes } => {
+                    let groups = self.groups_mut().iter_mut();
+                    for group in groups
+                        .filter(|it| it.table == table && it.node == node && it.index.number() == usize::from(*index))
+                    {
+                        apply_changes(changes, &mut group.leaves);
+                    }
+                }
+                MovedFar::Bucket { before, after } => {
+                    for (_, bucket) in self.buckets.iter_mut().filter(|(at, bucket)| *at == node && bucket == before) {
+                        *bucket = *after;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Carries the stamps over a reservation of the transaction's own.
+    pub(crate) fn apply_moved(&mut self, table: NonNull<TableShared>, node: NodeId, moved: &[Moved]) {
+        for moved in moved {
+            match moved {
+                Moved::Leaves { index, changes } => {
+                    let groups = self.groups_mut().iter_mut();
+                    for group in groups
+                        .filter(|it| it.table == table && it.node == node && it.index.number() == usize::from(*index))
+                    {
+                        changes.apply(&mut group.leaves);
+                    }
+                }
+                Moved::Bucket { before, after } => {
+                    for (_, bucket) in self.buckets.iter_mut().filter(|(at, bucket)| *at == node && bucket == before) {
+                        *bucket = *after;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// [`farhold_btree::Changes::apply`], for changes that came from afar.
+fn apply_changes(changes: &[Change], stamps: &mut Vec<LeafStamp>) {
+    for split in changes.chunk_by(|one, next| one.before == next.before) {
+        let mut held = false;
+        for stamp in stamps.iter_mut().filter(|stamp| **stamp == split[0].before) {
+            *stamp = split[0].after;
+            held = true;
+        }
+        if held {
+            stamps.extend(split[1..].iter().map(|step| step.after));
+        }
+    }
+}
+
+impl Core {
+    /// Reads bytes of another node.
+    pub async fn read_far(&self, at: FarPtr, len: usize) -> Result<Vec<u8>, TxnError> {
+        let mut batch = self.take_batch();
+        let slot = batch.read(at, len);
+        let batch = self.endpoint.submit(batch).await;
+        let bytes = batch.bytes(slot).map(<[u8]>::to_vec).map_err(|error| self.far_error(error, at.node()));
+        self.give_batch(batch);
+        bytes
+    }
+
+    /// What is known of a table's hash index on another node; learned on the first use.
+    async fn far_index(&self, node: NodeId, table: TableId) -> Result<Option<FarIndex>, TxnError> {
+        if let Some(known) = self.far_indexes.borrow().get(&(node, table)) {
+            return Ok(Some(known.clone()));
+        }
+        let mut directory = Directory::new(node, DATA, table);
+        while let Some((at, bytes)) = directory.next() {
+            let read = self.read_far(at, bytes).await?;
+            if let Some(index) = directory.learn(&read) {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    }
+
+    fn keep_far_index(&self, node: NodeId, table: TableId, index: FarIndex) {
+        self.far_indexes.borrow_mut().insert((node, table), index);
+    }
+
+    /// What a refusal of the fabric means. A region registered anew is one that a node has taken over: what was known of it
+    /// is void, and so is whatever the transaction has read there.
+    #[cold]
+    pub fn far_error(&self, error: FabricError, node: NodeId) -> TxnError {
+        if let FabricError::StaleKey { .. } = error
+            && self.endpoint.refresh(node, DATA).is_ok()
+        {
+            self.locations.borrow_mut().forget_all();
+            self.far_indexes.borrow_mut().retain(|(of, _), _| *of != node);
+            return TxnError::Conflict;
+        }
+        TxnError::far(error, node)
+    }
+
+    /// An empty batch whose memory has been used before.
+    pub fn take_batch(&self) -> Batch {
+        self.batches.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// For the next.
+    pub fn give_batch(&self, mut batch: Batch) {
+        batch.clear();
+        self.batches.borrow_mut().push(batch);
+    }
+
+    /// The object that a far reference names, for a lock.
+    pub fn lock_place(ident: Ident) -> FarPtr {
+        ident.far().add(farhold_fabric::object::LOCK)
+    }
+}
+
+/// References by node, to be told in one message each.
+pub(crate) fn by_node(
+    rows: impl Iterator<Item = (NodeId, TableId, ObjectRef)>,
+) -> Vec<(NodeId, TableId, Vec<ObjectRef>)> {
+    let mut lists: Vec<(NodeId, TableId, Vec<ObjectRef>)> = Vec::new();
+    for (node, table, reference) in rows {
+        match lists.iter_mut().find(|(n, t, _)| (*n, *t) == (node, table)) {
+            Some((_, _, list)) => list.push(reference),
+            None => lists.push((node, table, vec![reference])),
+        }
+    }
+    lists
 }

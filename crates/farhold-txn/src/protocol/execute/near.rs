@@ -5,9 +5,8 @@ use crate::table::TableShared;
 use crate::txn::state::{RowState, State};
 use crate::txn::{RowHandle, SharedTable, Txn};
 use crate::{Index, TxnError};
-use farhold_fabric::NodeId;
 use farhold_store::table::Occupant;
-use farhold_store::{Moved, Object, ObjectRef, ReadError, Reserve};
+use farhold_store::{Object, ObjectRef, ReadError, Reserve, Stamp};
 use std::ptr::NonNull;
 
 /// How often a row that is being written, or whose entry leads elsewhere, is looked at before the thread does something
@@ -59,19 +58,6 @@ impl State {
         if read.is_absent() { NearRead::Absent } else { NearRead::Row(handle) }
     }
 
-    /// Carries the stamps over a reservation of the transaction's own.
-    pub(crate) fn apply_moved(&mut self, table: NonNull<TableShared>, node: NodeId, moved: &[Moved]) {
-        for group in self.groups_mut().iter_mut().filter(|group| group.table == table && group.node == node) {
-            for moved in moved {
-                if let Moved::Leaves { index, changes } = moved
-                    && usize::from(*index) == group.index.number()
-                {
-                    changes.apply(&mut group.leaves);
-                }
-            }
-        }
-    }
-
     /// The transaction's own insert of a key whose index entry still names a row that it deletes.
     #[cold]
     pub(crate) fn own_replacement(
@@ -111,12 +97,12 @@ impl Txn {
         key: &[u8],
     ) -> Option<Result<Option<RowHandle>, TxnError>> {
         for _ in 0..LOOKS_MAX {
-            let found = table.store.primary().get(key);
-            let Some(word) = found.value else {
-                self.state.group(table.0, index, self.core.me).leaves.push(found.leaf);
+            let found = table.store.lookup(key);
+            let Some(reference) = found.found else {
+                self.keep_stamp(table, found.stamp);
                 return Some(Ok(None));
             };
-            let ident = self.near_ident(ObjectRef::from_bits(word));
+            let ident = self.near_ident(reference);
             if let Some(known) = self.state.find(ident) {
                 return Some(self.known(table, index, key, known));
             }
@@ -124,7 +110,7 @@ impl Txn {
             match read {
                 NearRead::Row(handle) => return Some(Ok(Some(handle))),
                 NearRead::Absent => {
-                    self.state.group(table.0, index, self.core.me).leaves.push(found.leaf);
+                    self.keep_stamp(table, found.stamp);
                     return Some(Ok(None));
                 }
                 NearRead::Stale => std::hint::spin_loop(),
@@ -132,6 +118,15 @@ impl Txn {
             }
         }
         None
+    }
+
+    #[inline]
+    fn keep_stamp(&mut self, table: SharedTable, stamp: Stamp) {
+        let me = self.core.me;
+        match stamp {
+            Stamp::Leaf { index, leaf } => self.state.group(table.0, Index::from_number(index), me).leaves.push(leaf),
+            Stamp::Bucket(bucket) => self.state.buckets.push((me, bucket)),
+        }
     }
 
     /// What the transaction itself makes of a row that it has met before.
@@ -145,7 +140,7 @@ impl Txn {
     ) -> Result<Option<RowHandle>, TxnError> {
         match self.state.row(known).state {
             RowState::Read | RowState::Written | RowState::Inserted => Ok(Some(known)),
-            RowState::Absent => Ok(None),
+            RowState::Absent | RowState::Skipped => Ok(None),
             RowState::Deleted | RowState::Gone => self.state.own_replacement(table.0, index, key),
         }
     }

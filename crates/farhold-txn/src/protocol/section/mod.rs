@@ -77,7 +77,9 @@ pub(crate) fn validate(near: &Near<'_>) -> Result<(), Refused> {
             return Err(Refused::Changed);
         }
     }
-    Ok(())
+    let memory = near.store.memory();
+    let unchanged = near.state.buckets.iter().all(|(node, bucket)| *node != near.node || bucket.is_still(memory));
+    if unchanged { Ok(()) } else { Err(Refused::Changed) }
 }
 
 /// The version that a row gets.

@@ -1,0 +1,279 @@
+//! Answering requests.
+
+use super::message::{Found, Made, Page, Request, Reserved, encode_reply};
+use super::reservations::Reservation;
+use super::wire::Writer;
+use crate::definition::TableDef;
+use crate::slots::Counter;
+use crate::table::{Index, Open, Table, TableShared};
+use crate::worker::Core;
+use crate::{TableId, TxnError};
+use farhold_fabric::{FabricError, Message, Meta};
+use farhold_store::object::RESERVED;
+use farhold_store::{Moved, Object, ObjectRef, Owner, Reserve};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// Most rows and leaves in one page of a scan: what surely fits a message beside the longest key.
+const PAGE_ROWS_MAX: usize = 1500;
+
+impl Core {
+    /// Answers the next request to this node, if there is one.
+    pub fn serve_one(&self) -> bool {
+        let mut message = self.inbox.take();
+        let found = self.endpoint.try_recv_home_into(&mut message);
+        if found {
+            self.serve(&message);
+        }
+        self.inbox.set(message);
+        found
+    }
+
+    fn serve(&self, message: &Message) {
+        self.slot.count(Counter::RequestsServed);
+        let Ok((number, request)) = Request::decode(&message.bytes) else {
+            // Who sends garbage gets no answer: its number cannot be believed either.
+            return;
+        };
+        let outcome = self.answer(request);
+        if number != 0 {
+            let reply = encode_reply(number, outcome);
+            // An asker whose inbox is full, or who is gone, will run into its time limit.
+            let mut tries = 0;
+            while let Err(FabricError::QueueFull { .. }) = self.endpoint.send(message.from, &reply) {
+                tries += 1;
+                if tries > 1_000 {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn answer(&self, request: Request<'_>) -> Result<Writer, TxnError> {
+        let mut w = Writer::default();
+        match request {
+            Request::Lookup { table, index, key } => self.look_up(&*self.table(table)?, index, key)?.encode(&mut w),
+            Request::Scan { table, index, lo, hi, descending, limit } => {
+                scan(&*self.table(table)?, index, lo, hi, descending, limit)?.encode(&mut w);
+            }
+            Request::Reserve { table, owner, key, value, mine } => {
+                self.reserve(&*self.table(table)?, owner, key, value, &mine, &mut w)?;
+            }
+            Request::Cancel { table, references } => {
+                let table = self.table_even_dropped(table)?;
+                references.into_iter().for_each(|reference| self.cancel(&table, reference));
+            }
+            Request::Forget { owner } => {
+                for it in self.node.reservations.take_of(owner) {
+                    self.cancel(&*self.table_even_dropped(it.table)?, it.reference);
+                }
+            }
+            Request::Remove { table, epoch, references } => {
+                let table = self.table_even_dropped(table)?;
+                for reference in references {
+                    if self
+                        .row(reference)
+                        .is_some_and(|row| row.version().is_absent() && row.meta().state() == Meta::ROW)
+                    {
+                        table.store.remove(reference, epoch, &mut self.alloc.borrow_mut());
+                    }
+                }
+            }
+            Request::Validate { table, index, leaves } => {
+                let table = self.table(table)?;
+                let valid =
+                    table.store.index(index.into()).is_some_and(|it| leaves.iter().all(|leaf| it.validate(*leaf)));
+                w.u8(u8::from(valid));
+            }
+            Request::BeforeWrite { epoch, overwritten, published } => {
+                self.before_write(epoch, &overwritten, &published)?
+            }
+            Request::CreateTable { id, definition } => self.create_table_here(id, definition)?,
+            Request::DropTable { id } => drop(self.node.catalog.retire(id)),
+            Request::FreeTable { id } => self.node.catalog.forget_retired(id),
+            Request::AddIndex { table, definition } => {
+                let slot = self.add_index_here(&*self.table(table)?, definition)?;
+                w.u16(slot);
+            }
+            Request::FillIndex { table, slot } => self.fill_index_here(&*self.table(table)?, slot)?,
+            Request::IsFilled { table, slot } => {
+                w.u8(u8::from(self.table(table)?.is_filled(slot)?));
+            }
+            Request::FinishIndex { table, slot, ready } => {
+                self.table(table)?.finish_index(slot, ready);
+                self.node.catalog.changed();
+            }
+            Request::TurnPhase => {
+                w.u64(self.node.slots.turn_phase());
+            }
+            Request::IsOver { phase } => {
+                w.u8(u8::from(self.node.slots.is_over(phase)));
+            }
+            Request::Count { table } => {
+                w.u64(self.table(table)?.store.primary().len() as u64);
+            }
+            Request::Hello { node, incarnation } => self.forget_dead(node, incarnation)?,
+            Request::Announce => {
+                let superblock = self.node.store.superblock();
+                let slot = superblock.announce().map_err(|error| TxnError::store(error, self.me))?;
+                w.u8(slot.0).u16(superblock.incarnation());
+            }
+            Request::Confirm { slot, epoch } => self.node.store.superblock().confirm(slot, epoch),
+            Request::Release { slot, incarnation } => {
+                let superblock = self.node.store.superblock();
+                if superblock.incarnation() == incarnation {
+                    superblock.release(slot);
+                }
+            }
+        }
+        Ok(w)
+    }
+
+    fn table(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
+        self.node.catalog.by_id(id).map(|table| table.0).ok_or(TxnError::SchemaChanged)
+    }
+
+    fn table_even_dropped(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
+        self.node.catalog.even_dropped(id).ok_or(TxnError::SchemaChanged)
+    }
+
+    /// The object of a reference that came from afar, if it is still that.
+    fn row(&self, reference: ObjectRef) -> Option<Object<'_>> {
+        let object = Object::try_at(self.node.store.memory(), reference.offset())?;
+        (object.meta().incarnation() == reference.incarnation()).then_some(object)
+    }
+
+    fn look_up(&self, table: &TableShared, index: u16, key: &[u8]) -> Result<Found, TxnError> {
+        table.check_index_key(Index::from_number(index), key)?;
+        let ordered = table.store.index(index.into()).ok_or(TxnError::SchemaChanged)?;
+        let found = ordered.get(key);
+        Ok(Found { reference: found.value.map(ObjectRef::from_bits), leaf: found.leaf })
+    }
+
+    fn reserve(
+        &self,
+        table: &TableShared,
+        owner: u64,
+        key: &[u8],
+        value: &[u8],
+        mine: &[ObjectRef],
+        w: &mut Writer,
+    ) -> Result<(), TxnError> {
+        table.check_key(key)?;
+        let mut moved: Vec<Moved> = Vec::new();
+        let mine = |reference| mine.contains(&reference);
+        let mut alloc = self.alloc.borrow_mut();
+        let reserved = table.store.reserve(key, value, &mut alloc, &mine, &mut |step| moved.push(step));
+        drop(alloc);
+        let outcome = match reserved.map_err(|error| TxnError::store(error, self.me))? {
+            Reserve::Reserved { reference, replaces } => {
+                let reservation = Reservation { owner, table: table.store.id(), reference };
+                self.node.reservations.add(reservation, |it| self.is_reserved(it.reference));
+                let version = self.node.store.object(reference).version().0;
+                Ok(Made { reference, version, replaces })
+            }
+            Reserve::Exists { index, reference, occupant } => Err((index, reference, occupant)),
+        };
+        Reserved::encode(outcome, &moved, w);
+        Ok(())
+    }
+
+    fn is_reserved(&self, reference: ObjectRef) -> bool {
+        self.row(reference).is_some_and(|row| row.meta().state() == RESERVED)
+    }
+
+    fn cancel(&self, table: &TableShared, reference: ObjectRef) {
+        if self.is_reserved(reference) {
+            table.store.cancel(reference, &mut self.alloc.borrow_mut());
+        }
+    }
+
+    fn before_write(
+        &self,
+        epoch: u32,
+        overwritten: &[(TableId, ObjectRef)],
+        published: &[(TableId, ObjectRef)],
+    ) -> Result<(), TxnError> {
+        for (table, reference) in overwritten {
+            if self.row(*reference).is_some() {
+                let table = self.table_even_dropped(*table)?;
+                let saved = table.store.save_undo(*reference, epoch, &mut self.alloc.borrow_mut());
+                saved.map_err(|error| TxnError::store(error, self.me))?;
+            }
+        }
+        for (table, reference) in published {
+            if self.is_reserved(*reference) {
+                self.table_even_dropped(*table)?.store.publish(*reference, &mut self.alloc.borrow_mut());
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a table here, with the definition that the system table has. Twice is once.
+    pub fn create_table_here(&self, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
+        if self.node.catalog.by_id(id).is_some() {
+            return Ok(());
+        }
+        let (definition, live) = TableDef::decode(definition)?;
+        let cluster = (self.node.config.nodes, self.node.tag);
+        let table = TableShared::open(&self.node.store, id, definition, &live, Open::Create, cluster)?;
+        self.node.catalog.add(Table(Arc::new(table)))
+    }
+
+    /// Frees what earlier starts of a node have locked and reserved here.
+    fn forget_dead(&self, node: crate::NodeId, incarnation: u16) -> Result<(), TxnError> {
+        for it in self.node.reservations.take_before(node, incarnation) {
+            self.cancel(&*self.table_even_dropped(it.table)?, it.reference);
+        }
+        let memory = self.node.store.memory();
+        for table in self.node.catalog.all() {
+            for offset in table.0.store.pages().iter().flat_map(farhold_store::slab::Run::slots) {
+                let object = Object::at(memory, offset);
+                let owner = Owner::from_word(object.lock_word());
+                if let Some(dead) = owner.filter(|owner| owner.node() == node && owner.incarnation() != incarnation) {
+                    // Somebody else's lock by now is as good.
+                    let _ = object.release_dead(dead);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A page of a range.
+fn scan(
+    table: &TableShared,
+    index: u16,
+    lo: Bound<&[u8]>,
+    hi: Bound<&[u8]>,
+    descending: bool,
+    limit: u32,
+) -> Result<Page, TxnError> {
+    let ordered = table.store.index(index.into()).ok_or(TxnError::SchemaChanged)?;
+    let store = table.store.store();
+    let mut page = Page::default();
+    let mut live = 0;
+    let mut rows = std::mem::take(&mut page.rows);
+    let mut last = None;
+    let mut visit = |key: &[u8], word: u64| {
+        let reference = ObjectRef::from_bits(word);
+        let object = store.object(reference);
+        live += u32::from(!object.version().is_absent());
+        rows.push((reference, object.meta().payload_len() as u32));
+        if live >= limit || rows.len() >= PAGE_ROWS_MAX {
+            last = Some(key.to_vec());
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    };
+    if limit > 0 {
+        if descending {
+            ordered.scan_rev(lo, hi, &mut visit, &mut page.leaves);
+        } else {
+            ordered.scan(lo, hi, &mut visit, &mut page.leaves);
+        }
+    }
+    (page.rows, page.last) = (rows, last);
+    Ok(page)
+}

@@ -1,0 +1,76 @@
+//! Defects on purpose, one at a time: what the tests of the tests switch on to see whether they notice.
+//!
+//! Only with the feature `planted`; without it every question is `false` at compile time.
+
+/// A defect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Defect {
+    /// Rows that were read are not validated.
+    NoValidation = 1,
+    /// Far rows are written without a lock.
+    NoFarLock,
+    /// A row found through the location cache is not checked for its key and incarnation.
+    StaleLocation,
+    /// A far row that was torn is taken as it came.
+    TornRead,
+    /// Stamps of ranges are not validated.
+    NoPhantomCheck,
+    /// Near rows are written without a lock.
+    NoNearLock,
+    /// The epoch is read before the locks are taken.
+    EarlyEpoch,
+    /// The lock of a validated row is not looked at.
+    LockIgnored,
+    /// Far rows are unlocked before they are written.
+    EarlyUnlock,
+    /// Writers do not save older copies for snapshots.
+    NoUndo,
+}
+
+impl Defect {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::NoValidation,
+        Self::NoFarLock,
+        Self::StaleLocation,
+        Self::TornRead,
+        Self::NoPhantomCheck,
+        Self::NoNearLock,
+        Self::EarlyEpoch,
+        Self::LockIgnored,
+        Self::EarlyUnlock,
+        Self::NoUndo,
+    ];
+}
+
+#[cfg(feature = "planted")]
+std::thread_local! {
+    static PLANTED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// Switches a defect on for this thread (a simulation is one thread), or all off.
+#[cfg(feature = "planted")]
+pub fn plant(defect: Option<Defect>) {
+    PLANTED.set(defect.map_or(0, |defect| defect as u32));
+}
+
+/// Is it switched on?
+#[cfg(feature = "planted")]
+pub(crate) fn is(defect: Defect) -> bool {
+    PLANTED.get() == defect as u32
+}
+
+/// `planted!(Name)`: is this defect switched on?
+macro_rules! planted {
+    ($defect:ident) => {{
+        #[cfg(feature = "planted")]
+        {
+            $crate::planted::is($crate::planted::Defect::$defect)
+        }
+        #[cfg(not(feature = "planted"))]
+        {
+            false
+        }
+    }};
+}

@@ -1,0 +1,420 @@
+//! The commit of a transaction that has rows on other nodes.
+//!
+//! ```text
+//!   prepare ─► lock far ─► latch near ─► epoch ─► validate near, far ─► before_write ─► write near, unlock ─► write far, unlock
+//!      │          │            │           │             │                   │               ▲
+//!      └──────────┴────────────┴───────────┴─────────────┴───────────────────┘               the commit point
+//!                     any refusal: unlock what is locked, nothing has happened
+//! ```
+//!
+//! Far rows are written in three steps, each awaited, because instructions of one batch may overtake each other:
+//! 1. `version | WRITING`: readers see that the row is torn;
+//! 2. the payload, and the meta word of an insert;
+//! 3. the new version, and 0 into the lock word. Whoever gets the lock before the version has landed reads `WRITING` in it,
+//!    which is not the version that he read before, and gives up.
+
+use crate::TxnError;
+use crate::home::message::Request;
+use crate::protocol::commit::before_write;
+use crate::protocol::execute::by_node;
+use crate::protocol::ident::{DATA, Ident};
+use crate::protocol::section::{Near, Refused, latch, new_version, validate, write};
+use crate::slots::Counter;
+use crate::txn::state::{Row, RowState};
+use crate::txn::{CommitInfo, RowHandle, SharedTable, Txn};
+use crate::worker::Core;
+use crate::{Index, NodeId, TableId};
+use farhold_fabric::object::{META, PAYLOAD, VERSION};
+use farhold_fabric::{Batch, FarPtr, Meta, Slot, Version};
+use farhold_store::object::size_class;
+use farhold_store::{ObjectRef, Superblock};
+
+/// What is locked, to be unlocked if the commit ends early, also by being dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub near: bool,
+    pub far: Vec<Ident>,
+}
+
+impl Txn {
+    /// Commits it, or leaves everything as it was.
+    pub(crate) async fn commit_far(&mut self) -> Result<CommitInfo, TxnError> {
+        self.prepare()?;
+        self.prepare_far().await?;
+        self.order_writes();
+        let core = self.core.clone();
+        let outcome = self.reach_commit_point(&core).await;
+        let epoch = match outcome {
+            Ok(epoch) => epoch,
+            Err(error) => {
+                // What is dropped while it waits is still in `held`.
+                let held = Held { near: std::mem::take(&mut self.held.near), far: self.held.far.clone() };
+                self.release(held).await;
+                self.held.far.clear();
+                return Err(error);
+            }
+        };
+        // The commit point: from here on everything is done, whatever happens to others.
+        self.held = Held::default();
+        {
+            let near = self.near(&core);
+            write(&near, epoch);
+            latch::unlock(&near);
+        }
+        self.past_commit_point();
+        let lost = self.write_far(&core, epoch).await;
+        self.tidy_up(epoch);
+        self.tidy_up_far(epoch).await;
+        core.slot.count(Counter::FarCommits);
+        match lost {
+            Some(node) => Err(TxnError::NodeUnavailable { node, committed: true }),
+            None => Ok(CommitInfo { epoch, rows_written: self.state.writes }),
+        }
+    }
+
+    /// Locks, validates and prepares the rest; everything up to the first write.
+    async fn reach_commit_point(&mut self, core: &Core) -> Result<u32, TxnError> {
+        self.lock_far(core).await?;
+        let locked = latch::lock(&self.near(core));
+        locked.map_err(|refused| self.refused(refused))?;
+        self.held.near = true;
+        // A read-only transaction is at no epoch, and validates without any lock.
+        let epoch = if self.state.writes > 0 { core.epoch.read(&core.endpoint).await? } else { 0 };
+        let valid = validate(&self.near(core));
+        valid.map_err(|refused| self.refused(refused))?;
+        let snapshots_at = self.validate_far(core).await?;
+        if self.state.writes > 0 {
+            self.before_write_far(core, epoch, &snapshots_at).await?;
+            let prepared = before_write(core, &self.near(core), self.indexes_version, epoch);
+            prepared.map_err(|refused| self.refused(refused))?;
+        }
+        Ok(epoch)
+    }
+
+    fn near<'t>(&'t self, core: &'t Core) -> Near<'t> {
+        // Idents sort by node: the near rows are one stretch of the order.
+        let order = &self.state.order;
+        let node_of = |position: &u32| self.state.rows[*position as usize].ident.node();
+        let from = order.partition_point(|position| node_of(position) < core.me);
+        let to = order.partition_point(|position| node_of(position) <= core.me);
+        Near { store: &core.node.store, node: core.me, state: &self.state, order: &order[from..to], owner: self.owner }
+    }
+
+    fn far_writes(&self) -> impl Iterator<Item = &Row> {
+        let me = self.core.me;
+        self.state
+            .order
+            .iter()
+            .map(|position| &self.state.rows[*position as usize])
+            .filter(move |row| row.ident.node() != me)
+    }
+
+    /// Locks every far row to write, or fails; what it got is in `held`.
+    async fn lock_far(&mut self, core: &Core) -> Result<(), TxnError> {
+        let idents: Vec<Ident> = self.far_writes().map(|row| row.ident).collect();
+        if idents.is_empty() || planted!(NoFarLock) {
+            return Ok(());
+        }
+        let mut batch = core.take_batch();
+        let slots: Vec<_> =
+            idents.iter().map(|ident| batch.compare_swap(Core::lock_place(*ident), 0, self.owner.word())).collect();
+        // Counted as held before it is known: an instruction under way cannot be called back.
+        self.held.far.clone_from(&idents);
+        let batch = core.endpoint.submit(batch).await;
+        self.held.far.clear();
+        let mut refused = None;
+        for (ident, slot) in idents.iter().zip(slots) {
+            match batch.word(slot) {
+                Ok(0) => self.held.far.push(*ident),
+                Ok(_) => refused = Some(None),
+                Err(error) => refused = Some(Some(core.far_error(error, ident.node()))),
+            }
+        }
+        core.give_batch(batch);
+        match refused {
+            None => Ok(()),
+            Some(None) => Err(self.refused(Refused::Locked)),
+            Some(Some(error)) => Err(error),
+        }
+    }
+
+    /// Is every far row and stamp as it was? Returns the nodes of far writes where snapshots are open.
+    async fn validate_far(&mut self, core: &Core) -> Result<Vec<NodeId>, TxnError> {
+        let mut batch = core.take_batch();
+        let me = core.me;
+        let read = |row: &&Row| row.ident.node() != me && row.state != RowState::Gone;
+        let rows: Vec<Row> = self.state.rows.iter().filter(read).copied().collect();
+        // Lock and version are neighbours: 16 aligned bytes, never torn apart by any fabric.
+        let headers: Vec<_> = rows.iter().map(|row| batch.read(row.ident.far(), 16)).collect();
+        let buckets: Vec<_> = self.state.buckets.iter().filter(|(node, _)| *node != me).copied().collect();
+        let words: Vec<_> =
+            buckets.iter().map(|(node, it)| batch.read(FarPtr::new(*node, DATA, it.offset), 8)).collect();
+        let mut nodes: Vec<NodeId> = self.far_writes().map(|row| row.ident.node()).collect();
+        nodes.dedup();
+        let open: Vec<_> =
+            nodes.iter().map(|node| batch.read(FarPtr::new(*node, DATA, Superblock::ACTIVE), 8)).collect();
+        let batch = if batch.is_empty() { batch } else { core.endpoint.submit(batch).await };
+        let mut outcome = Ok(());
+        for (row, slot) in rows.iter().zip(headers) {
+            outcome = outcome.and(match batch.bytes(slot) {
+                Ok(header) => check_header(row, header, self.owner.word()).map_err(Err),
+                Err(error) => Err(Ok(core.far_error(error, row.ident.node()))),
+            });
+        }
+        for ((node, bucket), slot) in buckets.iter().zip(words) {
+            outcome = outcome.and(match batch.bytes(slot) {
+                Ok(word) if word == bucket.word.to_le_bytes() => Ok(()),
+                Ok(_) => Err(Err(Refused::Changed)),
+                Err(error) => Err(Ok(core.far_error(error, *node))),
+            });
+        }
+        let mut snapshots_at = Vec::new();
+        for (node, slot) in nodes.into_iter().zip(open) {
+            match batch.bytes(slot) {
+                Ok(count) if count.iter().any(|byte| *byte != 0) => snapshots_at.push(node),
+                Ok(_) => {}
+                Err(error) => outcome = outcome.and(Err(Ok(core.far_error(error, node)))),
+            }
+        }
+        core.give_batch(batch);
+        outcome.map_err(|error| error.unwrap_or_else(|refused| self.refused(refused)))?;
+        self.validate_far_stamps(core).await?;
+        Ok(snapshots_at)
+    }
+
+    async fn validate_far_stamps(&mut self, core: &Core) -> Result<(), TxnError> {
+        if planted!(NoPhantomCheck) {
+            return Ok(());
+        }
+        for position in 0..self.state.groups().len() {
+            let group = &self.state.groups()[position];
+            if group.node == core.me {
+                continue;
+            }
+            let mut leaves = group.leaves.clone();
+            leaves.sort_unstable();
+            leaves.dedup();
+            let (node, table, index) = (group.node, group.table().store.id(), group.index.number() as u16);
+            for leaves in leaves.chunks(STAMPS_MAX) {
+                let request = Request::Validate { table, index, leaves: leaves.to_vec() };
+                let valid = core.ask(node, &request, |r| r.flag()).await?;
+                if !valid {
+                    return Err(self.refused(Refused::Changed));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the homes of far writes save what snapshots need, and swing the index entries of moved rows.
+    async fn before_write_far(&mut self, core: &Core, epoch: u32, snapshots_at: &[NodeId]) -> Result<(), TxnError> {
+        let me = core.me;
+        let replacing = self.state.replacing.iter().map(|position| &self.state.rows[*position as usize]);
+        let published: Vec<Ident> = replacing
+            .filter(|row| row.state == RowState::Inserted && row.ident.node() != me)
+            .map(|row| row.ident)
+            .collect();
+        let mut nodes: Vec<NodeId> = snapshots_at.to_vec();
+        nodes.extend(published.iter().map(|ident| ident.node()));
+        nodes.sort_unstable();
+        nodes.dedup();
+        for node in nodes {
+            let here = |row: &&Row| row.ident.node() == node;
+            let name = |row: &Row| (row.table().store.id(), row.ident.reference());
+            let old = |row: &&Row| row.state != RowState::Inserted && row.version.epoch() < epoch;
+            let overwritten: Vec<(TableId, ObjectRef)> = self.far_writes().filter(here).filter(old).map(name).collect();
+            let new = |row: &&Row| published.contains(&row.ident);
+            let published: Vec<(TableId, ObjectRef)> = self.far_writes().filter(here).filter(new).map(name).collect();
+            // Both are harmless if the commit fails after all; a swung entry leads to a row that is not there, and back.
+            for chunk in overwritten.chunks(STAMPS_MAX) {
+                let request = Request::BeforeWrite { epoch, overwritten: chunk.to_vec(), published: Vec::new() };
+                core.call(node, &request).await?;
+            }
+            for chunk in published.chunks(STAMPS_MAX) {
+                let request = Request::BeforeWrite { epoch, overwritten: Vec::new(), published: chunk.to_vec() };
+                core.call(node, &request).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes and unlocks the far rows; names a node whose rows could not be written.
+    async fn write_far(&self, core: &Core, epoch: u32) -> Option<NodeId> {
+        let rows: Vec<&Row> = self.far_writes().collect();
+        if rows.is_empty() {
+            return None;
+        }
+        let (mut lost, mut slots) = (None, Vec::new());
+        let mut batch = core.take_batch();
+        for row in &rows {
+            let slot = batch.swap(row.ident.far().add(VERSION), row.version.with(Version::WRITING).0);
+            slots.push((row.ident.node(), slot));
+        }
+        batch = submit_all(core, batch, &mut slots, &mut lost).await;
+        for row in &rows {
+            let (key, value) = (self.state.key(row), self.state.value(row));
+            if row.state != RowState::Deleted && (row.has_new_value() || row.state == RowState::Inserted) {
+                let at = row.ident.far();
+                let meta = Meta::new(at_incarnation(row), Meta::ROW, key.len(), key.len() + value.len());
+                slots.push((row.ident.node(), batch.write(at.add(META), &meta.0.to_le_bytes())));
+                slots.push((row.ident.node(), batch.write(at.add(PAYLOAD + key.len() as u64), value)));
+            }
+        }
+        if !batch.is_empty() {
+            batch = submit_all(core, batch, &mut slots, &mut lost).await;
+        }
+        for row in &rows {
+            let version = new_version(row.state, row.version, epoch);
+            slots.push((row.ident.node(), batch.swap(row.ident.far().add(VERSION), version.0)));
+            slots.push((row.ident.node(), batch.clear_word(Core::lock_place(row.ident))));
+        }
+        batch = submit_all(core, batch, &mut slots, &mut lost).await;
+        core.give_batch(batch);
+        lost
+    }
+
+    /// Tells the homes of far deletes that the rows can leave the indexes, and of what was inserted and deleted.
+    async fn tidy_up_far(&mut self, epoch: u32) {
+        let me = self.core.me;
+        let of = |state: RowState| {
+            let rows = self.state.rows.iter().filter(move |row| row.state == state && row.ident.node() != me);
+            by_node(rows.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference())))
+        };
+        let (deleted, gone) = (of(RowState::Deleted), of(RowState::Gone));
+        // A node that cannot be reached finds both out for itself when it starts again.
+        for (node, table, references) in deleted {
+            for references in references.chunks(STAMPS_MAX) {
+                let request = Request::Remove { table, epoch, references: references.to_vec() };
+                let _ = self.core.tell(node, &request).await;
+            }
+        }
+        for (node, table, references) in gone {
+            for references in references.chunks(STAMPS_MAX) {
+                let _ = self.core.tell(node, &Request::Cancel { table, references: references.to_vec() }).await;
+            }
+        }
+    }
+
+    /// Unlocks.
+    async fn release(&self, held: Held) {
+        self.release_near(&held);
+        unlock_far(&self.core, &held.far, self.owner.word()).await;
+    }
+
+    pub(crate) fn release_near(&self, held: &Held) {
+        if held.near {
+            latch::unlock(&self.near(&self.core));
+        }
+    }
+
+    /// Moves the far rows that have to, and brings the copies of changed replicated rows into the write set.
+    async fn prepare_far(&mut self) -> Result<(), TxnError> {
+        let count = self.state.rows.len();
+        for position in 0..count {
+            let handle = RowHandle(position as u32);
+            let row = *self.state.row(handle);
+            if row.ident.node() != self.core.me && row.has_new_value() && self.must_move_far(handle)? {
+                self.move_far(handle).await?;
+            }
+        }
+        for position in 0..self.state.rows.len() {
+            let row = *self.state.row(RowHandle(position as u32));
+            if row.state.is_write() && row.table().route.writes_everywhere() && row.ident.node() == self.core.me {
+                let me = self.core.me;
+                for node in (0..self.core.node.config.nodes).map(NodeId).filter(|node| *node != me) {
+                    self.copy_to(node, RowHandle(position as u32)).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As `must_move`, by the size class that the row needs now: that of its slot is known at home alone.
+    fn must_move_far(&self, handle: RowHandle) -> Result<bool, TxnError> {
+        let row = self.state.row(handle);
+        if !matches!(row.state, RowState::Written | RowState::Inserted) {
+            return Ok(false);
+        }
+        let (key, old, new) = (self.state.key(row), self.state.old_value(row), self.state.value(row));
+        if new.len() > old.len() && !size_class::fits(key.len() + old.len(), key.len() + new.len()) {
+            return Ok(true);
+        }
+        if row.table().has_secondary() { row.table().changes_keys(key, old, new) } else { Ok(false) }
+    }
+
+    async fn move_far(&mut self, handle: RowHandle) -> Result<(), TxnError> {
+        let row = *self.state.row(handle);
+        let (key, value) = (self.state.key(&row).to_vec(), self.state.value(&row).to_vec());
+        self.state.delete(handle);
+        match self.insert_far(SharedTable(row.table), row.ident.node(), &key, &value).await {
+            Ok(_) => Ok(()),
+            Err(TxnError::DuplicateKey { index: Index::Primary, .. }) => Err(TxnError::Conflict),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Does to a node's copy of a replicated row what is to be done to ours.
+    async fn copy_to(&mut self, node: NodeId, handle: RowHandle) -> Result<(), TxnError> {
+        let row = *self.state.row(handle);
+        let table = SharedTable(row.table);
+        let (key, value) = (self.state.key(&row).to_vec(), self.state.value(&row).to_vec());
+        if row.state == RowState::Inserted {
+            return match self.insert_far(table, node, &key, &value).await {
+                Ok(_) => Ok(()),
+                // Its copy differs from ours: somebody is in the middle of changing all.
+                Err(TxnError::DuplicateKey { index: Index::Primary, .. }) => Err(TxnError::Conflict),
+                Err(error) => Err(error),
+            };
+        }
+        let copy = self.get_far(table, node, Index::Primary, &key).await?.ok_or(TxnError::Conflict)?;
+        if row.state == RowState::Deleted {
+            self.state.delete(copy);
+            return Ok(());
+        }
+        self.state.set_value(copy, &value);
+        if self.must_move_far(copy)? { self.move_far(copy).await } else { Ok(()) }
+    }
+}
+
+/// Stamps or references in one message.
+const STAMPS_MAX: usize = 2_000;
+
+fn at_incarnation(row: &Row) -> u32 {
+    row.ident.reference().incarnation()
+}
+
+/// Is the row at its version, and locked by nobody, or by the transaction if it writes it?
+fn check_header(row: &Row, header: &[u8], owner: u64) -> Result<(), Refused> {
+    let word = |at: usize| header[at..at + 8].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+    let (lock, version) = (word(0), word(8));
+    if version != row.version.0 && !planted!(NoValidation) {
+        return Err(Refused::Changed);
+    }
+    let free = if row.state.is_write() && !planted!(NoFarLock) { lock == owner } else { lock == 0 || lock == owner };
+    if free || planted!(NoValidation) || planted!(NoFarLock) { Ok(()) } else { Err(Refused::Locked) }
+}
+
+/// Submits a batch; remembers a node that did not take its part.
+async fn submit_all(core: &Core, batch: Batch, slots: &mut Vec<(NodeId, Slot)>, lost: &mut Option<NodeId>) -> Batch {
+    let mut batch = core.endpoint.submit(batch).await;
+    for (node, slot) in slots.drain(..) {
+        if batch.done(slot).is_err() {
+            lost.get_or_insert(node);
+        }
+    }
+    batch.clear();
+    batch
+}
+
+/// Frees far locks, if they are this owner's.
+pub(crate) async fn unlock_far(core: &Core, idents: &[Ident], owner: u64) {
+    if idents.is_empty() {
+        return;
+    }
+    let mut batch = core.take_batch();
+    for ident in idents {
+        batch.compare_swap(Core::lock_place(*ident), owner, 0);
+    }
+    let batch = core.endpoint.submit(batch).await;
+    core.give_batch(batch);
+}

@@ -1,0 +1,234 @@
+//! Transactions over three nodes in one process: the same operations, on rows that live elsewhere.
+
+mod common;
+
+use common::{Cluster, aged, fill, ids, key, look, people, put, value};
+use farhold_txn::{Index, NodeId, Placement, Retry, ScanSpec, TableDef, TxnError};
+
+/// People whose names need not be unique: no node could tell.
+fn spread() -> TableDef {
+    let mut definition = people();
+    definition.indexes[0].unique = false;
+    definition
+}
+
+/// With ids 1 to 9, three on each of three nodes.
+fn nine() -> Vec<(i32, String, i32)> {
+    (1..=9).map(|id| (id, format!("p{id}"), id % 4)).collect()
+}
+
+#[test]
+fn far_rows_are_read_written_inserted_and_deleted() {
+    Cluster::new(3).run(async |cluster| {
+        let table = cluster.workers[0].create_table(spread()).await.expect("a table");
+        fill(&cluster.workers[0], &table, &nine()).await;
+        for id in 1..=9 {
+            assert_eq!(table.home_of(&key(id)), NodeId(((id - 1) % 3) as u8));
+        }
+        for worker in &cluster.workers {
+            let table = worker.node().table("people").expect("on every node");
+            assert_eq!(table.row_count(), 3);
+            assert_eq!(worker.row_count(&table).await, Ok(9));
+            let mut txn = worker.begin_read_only();
+            for (id, name, age) in nine() {
+                assert_eq!(look(&mut txn, &table, id).await, Some((name, age)));
+            }
+            assert_eq!(look(&mut txn, &table, 10).await, None);
+            assert_eq!(ids(&mut txn, &table, ScanSpec::all()).await, (1..=9).collect::<Vec<_>>());
+            assert_eq!(ids(&mut txn, &table, ScanSpec::all().descending().limit(4)).await, [9, 8, 7, 6]);
+            assert_eq!(aged(&mut txn, &table, 1).await, [1, 5, 9]);
+            txn.commit().await.expect("nobody writes");
+        }
+        let worker = &cluster.workers[1];
+        let table = worker.node().table("people").expect("the table");
+        let mut txn = worker.begin();
+        let rows = txn.scan(&table, ScanSpec::all()).await.expect("a scan");
+        for (i, row) in rows.iter().enumerate() {
+            match i % 3 {
+                0 => txn.delete(*row).expect("deleted"),
+                1 => {
+                    let long = value(&table, &format!("q{i}"), 70, &"x".repeat(500));
+                    txn.update(*row, &long).expect("updated");
+                }
+                _ => {
+                    let note = value(&table, &format!("p{}", i + 1), 71, "");
+                    txn.value_mut(*row).copy_from_slice(&note);
+                }
+            }
+        }
+        put(&mut txn, &table, 12, "new", 72).await.expect("inserted");
+        assert_eq!(aged(&mut txn, &table, 70).await, [2, 5, 8]);
+        txn.commit().await.expect("committed");
+        // Deleted rows leave the indexes when their home hears of it, which moves the leaves that scans stamp.
+        cluster.serve();
+        for worker in &cluster.workers {
+            let table = worker.node().table("people").expect("on every node");
+            let mut txn = worker.begin_read_only();
+            assert_eq!(ids(&mut txn, &table, ScanSpec::all()).await, [2, 3, 5, 6, 8, 9, 12]);
+            assert_eq!(aged(&mut txn, &table, 70).await, [2, 5, 8]);
+            assert_eq!(aged(&mut txn, &table, 71).await, [3, 6, 9]);
+            assert_eq!(look(&mut txn, &table, 12).await, Some(("new".into(), 72)));
+            assert_eq!(look(&mut txn, &table, 1).await, None);
+            txn.commit().await.expect("nobody writes");
+        }
+        cluster.assert_quiet();
+    });
+}
+
+#[test]
+fn far_conflicts_are_found() {
+    Cluster::new(3).run(async |cluster| {
+        let table = cluster.workers[0].create_table(spread()).await.expect("a table");
+        fill(&cluster.workers[0], &table, &nine()).await;
+        let (one, two) = (&cluster.workers[0], &cluster.workers[1]);
+        let tables = [one.node().table("people").expect("it"), two.node().table("people").expect("it")];
+        // Two increments of a row of the third node.
+        let (mut a, mut b) = (one.begin(), two.begin());
+        for (txn, table) in [(&mut a, &tables[0]), (&mut b, &tables[1])] {
+            let row = txn.get(table, &key(3)).await.expect("a read").expect("a row");
+            let _ = txn.value_mut(row);
+        }
+        a.commit().await.expect("first");
+        assert_eq!(b.commit().await, Err(TxnError::Conflict));
+        // Write skew over two nodes.
+        let (mut a, mut b) = (one.begin(), two.begin());
+        for (txn, table, writes) in [(&mut a, &tables[0], 1), (&mut b, &tables[1], 2)] {
+            for id in [1, 2] {
+                let row = txn.get(table, &key(id)).await.expect("a read").expect("a row");
+                if id == writes {
+                    let _ = txn.value_mut(row);
+                }
+            }
+        }
+        a.commit().await.expect("first");
+        assert_eq!(b.commit().await, Err(TxnError::Conflict));
+        // A key that is not there, by hash and by range, until somebody inserts it.
+        let (mut by_hash, mut by_range) = (one.begin_read_only(), one.begin_read_only());
+        assert_eq!(look(&mut by_hash, &tables[0], 15).await, None);
+        assert_eq!(ids(&mut by_range, &tables[0], ScanSpec::all()).await.len(), 9);
+        let mut b = two.begin();
+        put(&mut b, &tables[1], 15, "new", 1).await.expect("inserted");
+        b.commit().await.expect("committed");
+        assert_eq!(look(&mut by_hash, &tables[0], 1).await.map(|it| it.1), Some(1));
+        assert_eq!(by_hash.commit().await, Err(TxnError::Conflict));
+        assert_eq!(by_range.commit().await, Err(TxnError::Conflict));
+        // Keys that are taken.
+        let mut a = one.begin();
+        let duplicate = |index| Err(TxnError::DuplicateKey { table: tables[0].id(), index });
+        assert_eq!(put(&mut a, &tables[0], 15, "other", 1).await, duplicate(Index::Primary));
+        put(&mut a, &tables[0], 18, "newer", 1).await.expect("inserted");
+        let mut b = two.begin();
+        assert_eq!(put(&mut b, &tables[1], 18, "x", 1).await, Err(TxnError::Conflict));
+        drop((a, b));
+        let mut b = two.begin();
+        cluster.serve();
+        put(&mut b, &tables[1], 18, "x", 1).await.expect("free again");
+        b.abort();
+        cluster.serve();
+        cluster.assert_quiet();
+    });
+}
+
+#[test]
+fn its_own_far_inserts_do_not_disturb_its_searches() {
+    Cluster::new(2).run(async |cluster| {
+        let worker = &cluster.workers[0];
+        let table = worker.create_table(spread()).await.expect("a table");
+        let mut txn = worker.begin();
+        for id in (2..100).step_by(2) {
+            assert_eq!(look(&mut txn, &table, id).await, None, "{id}");
+            assert_eq!(ids(&mut txn, &table, ScanSpec::all()).await.len(), id as usize / 2 - 1);
+            put(&mut txn, &table, id, &format!("p{id}"), id).await.expect("inserted");
+            assert_eq!(look(&mut txn, &table, id).await.map(|it| it.1), Some(id));
+        }
+        txn.commit().await.expect("nobody else was there");
+        cluster.assert_quiet();
+    });
+}
+
+#[test]
+fn replicated_rows_are_written_everywhere() {
+    Cluster::new(3).run(async |cluster| {
+        let definition = TableDef { placement: Placement::Replicated, ..people() };
+        let table = cluster.workers[2].create_table(definition).await.expect("a table");
+        fill(&cluster.workers[2], &table, &nine()).await;
+        let on = |node: usize| cluster.workers[node].node().table("people").expect("on every node");
+        for round in 0..3 {
+            for node in 0..3 {
+                let mut txn = cluster.workers[node].begin();
+                let table = on(node);
+                let row = txn.get(&table, &key(1)).await.expect("a read").expect("a row");
+                let (_, age) = look(&mut txn, &table, 1).await.expect("a row");
+                let note = "n".repeat(100 * (round * 3 + node));
+                txn.update(row, &value(&table, "p1", age + 1, &note)).expect("updated");
+                txn.commit().await.expect("committed");
+            }
+        }
+        let mut txn = cluster.workers[0].begin();
+        let row = txn.get(&on(0), &key(2)).await.expect("a read").expect("a row");
+        txn.delete(row).expect("deleted");
+        txn.commit().await.expect("committed");
+        cluster.serve();
+        for node in 0..3 {
+            let mut txn = cluster.workers[node].begin_read_only();
+            assert_eq!(on(node).row_count(), 8);
+            assert_eq!(look(&mut txn, &on(node), 1).await, Some(("p1".into(), 10)));
+            assert_eq!(look(&mut txn, &on(node), 2).await, None);
+            assert_eq!(aged(&mut txn, &on(node), 10).await, [1]);
+        }
+        cluster.assert_quiet();
+    });
+}
+
+#[test]
+fn a_snapshot_covers_all_nodes() {
+    Cluster::new(3).run(async |cluster| {
+        let table = cluster.workers[0].create_table(spread()).await.expect("a table");
+        fill(&cluster.workers[0], &table, &nine()).await;
+        let age = table.layout().i32("age").expect("a column");
+        let count = |snapshot: &farhold_txn::Snapshot| {
+            let mut sum = (0, 0);
+            for task in snapshot.pages(&table).expect("pages") {
+                snapshot.scan_page(&task, &mut |_, value| sum = (sum.0 + 1, sum.1 + age.get(value))).expect("a scan");
+            }
+            sum
+        };
+        let sum: i32 = nine().iter().map(|row| row.2).sum();
+        let before = cluster.workers[0].snapshot().await.expect("a snapshot");
+        let other = &cluster.workers[1];
+        let there = other.node().table("people").expect("the table");
+        for id in 1..=9 {
+            let mut txn = other.begin();
+            let row = txn.get(&there, &key(id)).await.expect("a read").expect("a row");
+            if id % 3 == 0 {
+                txn.delete(row).expect("deleted")
+            } else {
+                age.set(txn.value_mut(row), 100)
+            }
+            txn.commit().await.expect("committed");
+        }
+        assert_eq!(count(&before), (9, sum));
+        assert_eq!(count(&cluster.workers[0].snapshot().await.expect("a snapshot")), (6, 600));
+        drop(before);
+        cluster.assert_quiet();
+    });
+}
+
+#[test]
+fn a_dropped_table_is_gone_everywhere() {
+    Cluster::new(2).run(async |cluster| {
+        let worker = &cluster.workers[0];
+        let table = worker.create_table(spread()).await.expect("a table");
+        fill(worker, &table, &nine()).await;
+        let mut open = worker.begin();
+        assert!(look(&mut open, &table, 1).await.is_some());
+        worker.drop_table(&table).await.expect("dropped");
+        assert_eq!(open.get(&table, &key(1)).await, Err(TxnError::SchemaChanged));
+        assert!(cluster.workers[1].node().table("people").is_none());
+        assert!(matches!(worker.drop_table(&table).await, Err(TxnError::NotFound { .. })));
+        drop(open);
+        let again = worker.create_table(spread()).await.expect("the name is free");
+        assert_ne!(again.id(), table.id());
+        assert_eq!(worker.run(Retry::default(), async |txn| txn.scan(&again, ScanSpec::all()).await).await, Ok(vec![]));
+    });
+}
