@@ -1,4 +1,5 @@
--- 3.3.2.2: d_next_o_id - 1 = max(o_id) = max(no_o_id) of each district (the latter where there are new orders).
+-- 3.3.2.2: d_next_o_id - 1 = max(o_id) = max(no_o_id) of each district.
+-- The latter where there are new orders.
 SELECT d_w_id, d_id, d_next_o_id, o_id, no_o_id
 FROM district
 LEFT JOIN (SELECT o_w_id, o_d_id, max(o_id) AS o_id FROM orders GROUP BY o_w_id, o_d_id) AS o

@@ -1,5 +1,6 @@
--- 3.3.2.11: orders less new orders = delivered orders of each district: seven tenths of the initial ones (2,100 of 3,000,
--- one order a customer) and those that the customers' delivery counts tell of.
+-- 3.3.2.11: orders less new orders = delivered orders of each district.
+-- Delivered are seven tenths of the initial ones (2,100 of 3,000, one order a customer), and those that the customers'
+-- delivery counts tell of.
 SELECT c_w_id, c_d_id, customers, deliveries, order_count, new_orders
 FROM (
   SELECT c_w_id, c_d_id, count(*) AS customers, sum(c_delivery_cnt) AS deliveries FROM customer GROUP BY c_w_id, c_d_id
