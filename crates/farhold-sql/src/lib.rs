@@ -10,6 +10,6 @@ mod error;
 
 pub use engine::{
     CancelHandle, ColumnType, CommandTag, CopyIn, CopyOut, Datum, Engine, EngineConfig, Output, OutputColumn, Prepared,
-    QueryRows, Rows, Session, TransactionState,
+    QueryRows, Rows, Session, TransactionState, format_datum, parse_datum,
 };
 pub use error::{SqlError, SqlState};

@@ -1,20 +1,41 @@
 //! Catalog, planning and execution.
+//!
+//! ```text
+//!   text ─► parse ─► bind ─┬─► direct: a Program ───────────► Txn, on the session's thread
+//!                          ├─► query: DataFusion ───────────► Snapshot pages, on the query threads
+//!                          ├─► UPDATE … by a query: keys ───► Txn, by primary key
+//!                          └─► utility: session, definitions
+//! ```
 
 mod cancel;
+mod catalog;
 mod copy;
+mod ddl;
+mod direct;
+mod error;
 mod output;
-mod provisional;
+mod parse;
+mod query;
+mod scalar;
+mod scan;
 mod session;
+mod settings;
+mod types;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 pub use cancel::CancelHandle;
-pub use copy::CopyIn;
-pub use output::{CommandTag, CopyOut, Output, OutputColumn, Prepared, QueryRows, Rows};
-pub use provisional::{ColumnType, Datum, Node, Worker};
+pub use copy::{CopyIn, CopyOut};
+pub use farhold_store::row::{ColumnType, Datum};
+pub use farhold_txn::{Node, Worker};
+pub use output::{CommandTag, Output, OutputColumn, Prepared, QueryRows, Rows};
 pub use session::{Session, TransactionState};
+pub use types::{format_datum, parse_datum};
 
+use self::catalog::Catalog;
+use self::direct::RowNumbers;
+use self::query::QueryEngine;
 use crate::SqlError;
 
 /// What an engine is told at its start.
@@ -40,19 +61,34 @@ impl Default for EngineConfig {
 
 /// What all sessions of a process share: the node, the catalog's cache, the query threads.
 pub struct Engine {
-    #[allow(dead_code)]
     config: EngineConfig,
+    catalog: Arc<Catalog>,
+    queries: QueryEngine,
+    row_numbers: RowNumbers,
 }
 
 impl Engine {
-    /// Opens the database of `node`: makes the system tables at the first start, reads the catalog.
+    /// Opens the database of `node`: reads the catalog, starts the query threads.
     ///
     /// # Errors
-    /// When the catalog cannot be read.
+    /// When the threads cannot be started.
     #[allow(clippy::unused_async)]
     pub async fn open(node: Arc<Node>, config: EngineConfig, worker: &Worker) -> Result<Arc<Self>, SqlError> {
-        let _ = (node, worker);
-        Ok(Arc::new(Self { config }))
+        let _ = worker;
+        let nodes = u64::from(node.config().nodes.max(1));
+        #[expect(clippy::disallowed_methods, reason = "row numbers must pass those of earlier runs")]
+        let now = std::time::SystemTime::now();
+        let microseconds = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_micros());
+        let row_numbers = RowNumbers::new(node.id().0, i64::try_from(microseconds).unwrap_or(0));
+        let catalog = Arc::new(Catalog::new(node));
+        let queries = QueryEngine::new(&catalog, &config, nodes)?;
+        Ok(Arc::new(Self { config, catalog, queries, row_numbers }))
+    }
+
+    /// What it was told at its start.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
     }
 
     /// A session for one connection, on the thread of `worker`.

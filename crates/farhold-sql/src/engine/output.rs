@@ -1,11 +1,16 @@
 //! What a statement is once prepared, and what it gives when executed.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::rc::Rc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
 
-use super::{ColumnType, CopyIn, Datum};
+use super::query::BatchStream;
+use super::session::{Bound, Plan};
+use super::types::datum_at;
+use super::{ColumnType, CopyIn, CopyOut, Datum};
 use crate::SqlError;
 
 /// A column of a result.
@@ -13,7 +18,8 @@ use crate::SqlError;
 pub struct OutputColumn {
     /// Its name.
     pub name: String,
-    /// Its type on the wire; `Text` where none of ours fits (then `arrow_type` says more).
+    /// Its type on the wire; `Text` where none of ours fits (then `arrow_type` says more). Values of a `Char` come without
+    /// their trailing blanks.
     pub data_type: ColumnType,
     /// Its type in [`Rows::Batches`]. A string may come as `Utf8` or `Utf8View`.
     pub arrow_type: DataType,
@@ -27,13 +33,34 @@ pub struct Prepared {
     pub parameters: Vec<ColumnType>,
     /// The columns of its result; `None` for a statement that returns no rows.
     pub columns: Option<Vec<OutputColumn>>,
+    bound: RefCell<Rc<Bound>>,
 }
 
 impl Prepared {
+    pub(crate) fn new(sql: &str, bound: Bound) -> Self {
+        Self {
+            sql: sql.to_owned(),
+            parameters: bound.parameters.clone(),
+            columns: bound.columns.clone(),
+            bound: RefCell::new(Rc::new(bound)),
+        }
+    }
+
+    pub(crate) fn bound(&self) -> Rc<Bound> {
+        Rc::clone(&self.bound.borrow())
+    }
+
+    /// Replaces a binding that a change of the catalog made stale.
+    pub(crate) fn rebind(&self, bound: Bound) -> Rc<Bound> {
+        let bound = Rc::new(bound);
+        *self.bound.borrow_mut() = Rc::clone(&bound);
+        bound
+    }
+
     /// Whether the statement runs without a planner, on the session's thread.
     #[must_use]
     pub fn is_direct(&self) -> bool {
-        false
+        matches!(self.bound.borrow().plan, Plan::Direct(_) | Plan::Utility(_))
     }
 }
 
@@ -63,45 +90,46 @@ pub enum Rows {
 }
 
 /// The rows of a running query. Dropping it stops the query.
-pub struct QueryRows {}
+pub struct QueryRows {
+    stream: BatchStream,
+    count: u64,
+}
 
 impl QueryRows {
-    /// The next batch; `None` after the last one, and then [`tag`](Self::tag) holds.
+    pub(crate) fn new(stream: BatchStream) -> Self {
+        Self { stream, count: 0 }
+    }
+
+    /// The next batch, never empty; `None` after the last one, and then [`tag`](Self::tag) holds.
     ///
     /// # Errors
-    /// What stopped the query; the session's transaction, if one was open, has failed then.
-    #[allow(clippy::unused_async)]
+    /// What stopped the query. Within a transaction block the session is to be told
+    /// ([`fail_transaction`](super::Session::fail_transaction)).
     pub async fn next(&mut self) -> Option<Result<RecordBatch, SqlError>> {
-        None
+        let batch = self.stream.next().await;
+        if let Some(Ok(batch)) = &batch {
+            self.count += batch.num_rows() as u64;
+        }
+        batch
+    }
+
+    /// As [`next`](Self::next), as datums.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_rows(&mut self) -> Option<Result<Vec<Vec<Datum>>, SqlError>> {
+        let batch = match self.next().await? {
+            Ok(batch) => batch,
+            Err(error) => return Some(Err(error)),
+        };
+        let row = |n: usize| batch.columns().iter().map(|column| datum_at(column, n)).collect();
+        Some((0..batch.num_rows()).map(row).collect())
     }
 
     /// What CommandComplete says, once all rows are out.
     #[must_use]
     pub fn tag(&self) -> CommandTag {
-        CommandTag::rows("SELECT", 0)
-    }
-}
-
-/// The bytes of a COPY … TO STDOUT.
-pub struct CopyOut {
-    /// How many columns a line has.
-    pub columns: usize,
-}
-
-impl CopyOut {
-    /// The next chunk, whole lines; `None` after the last one, and then [`tag`](Self::tag) holds.
-    ///
-    /// # Errors
-    /// What stopped the query.
-    #[allow(clippy::unused_async)]
-    pub async fn next(&mut self) -> Option<Result<Vec<u8>, SqlError>> {
-        None
-    }
-
-    /// What CommandComplete says, once all lines are out.
-    #[must_use]
-    pub fn tag(&self) -> CommandTag {
-        CommandTag::rows("COPY", 0)
+        CommandTag::rows("SELECT", self.count)
     }
 }
 

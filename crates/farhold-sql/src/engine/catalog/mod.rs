@@ -1,0 +1,121 @@
+//! What tables there are.
+//!
+//! The truth is `farhold-txn`'s system table, which every node keeps and which survives a restart; what SQL knows beyond
+//! it (defaults, constraint names, the hidden row number) rides in a table's attributes. Here is a cache of it, made anew
+//! when the node's catalog version has moved, whoever moved it.
+
+mod attributes;
+mod table;
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use datafusion::sql::sqlparser::ast::{ObjectName, ObjectNamePart};
+use farhold_txn::Node;
+
+pub(crate) use attributes::Attributes;
+pub(crate) use table::{IndexInfo, ROW_NUMBER, TableInfo, Wanted};
+
+use super::scalar::fold;
+use crate::{SqlError, SqlState};
+
+/// All tables at one version of the catalog.
+#[derive(Default)]
+pub(crate) struct Tables {
+    pub(crate) version: u64,
+    by_name: HashMap<String, Arc<TableInfo>>,
+}
+
+impl Tables {
+    /// The table called `name`.
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<TableInfo>> {
+        self.by_name.get(name)
+    }
+
+    /// All tables, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<TableInfo>> {
+        self.by_name.values()
+    }
+
+    /// The table and the index called `name`.
+    pub(crate) fn index(&self, name: &str) -> Option<(&Arc<TableInfo>, &IndexInfo)> {
+        self.iter().find_map(|table| table.indexes.iter().find(|i| i.name == name).map(|index| (table, index)))
+    }
+}
+
+/// The cache.
+pub(crate) struct Catalog {
+    node: Arc<Node>,
+    cached: RwLock<Arc<Tables>>,
+}
+
+impl Catalog {
+    /// Over the tables of `node`.
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        let tables = Arc::new(load(&node));
+        Self { node, cached: RwLock::new(tables) }
+    }
+
+    /// The version of the catalog at this moment.
+    pub(crate) fn version(&self) -> u64 {
+        self.node.catalog_version()
+    }
+
+    /// All tables at this moment.
+    pub(crate) fn tables(&self) -> Arc<Tables> {
+        let version = self.version();
+        {
+            let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+            if cached.version == version {
+                return Arc::clone(&cached);
+            }
+        }
+        let loaded = Arc::new(load(&self.node));
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        *cached = Arc::clone(&loaded);
+        loaded
+    }
+
+    /// The table that a statement names.
+    pub(crate) fn table(&self, name: &ObjectName) -> Result<Arc<TableInfo>, SqlError> {
+        let name = table_name(name)?;
+        self.tables().get(&name).cloned().ok_or_else(|| no_such_table(&name))
+    }
+}
+
+/// The version is read first: a change in between makes the next look load again.
+fn load(node: &Node) -> Tables {
+    let version = node.catalog_version();
+    let by_name = node
+        .tables()
+        .into_iter()
+        .filter_map(|table| TableInfo::new(table).ok())
+        .map(|info| (info.name.clone(), Arc::new(info)))
+        .collect();
+    Tables { version, by_name }
+}
+
+/// The name of a table or index, its schema and database checked.
+pub(crate) fn table_name(name: &ObjectName) -> Result<String, SqlError> {
+    let mut parts = Vec::with_capacity(3);
+    for part in &name.0 {
+        match part {
+            ObjectNamePart::Identifier(ident) => parts.push(fold(ident)),
+            ObjectNamePart::Function(_) => return Err(SqlError::syntax(format!("improper name: {name}"))),
+        }
+    }
+    match parts.as_slice() {
+        [table] => Ok(table.clone()),
+        [schema, table] | [_, schema, table] if schema == "public" => Ok(table.clone()),
+        [schema, _] | [_, schema, _] => {
+            Err(SqlError::new(SqlState::INVALID_SCHEMA_NAME, format!("schema \"{schema}\" does not exist"))
+                .with_hint("There is one schema, public."))
+        }
+        _ => Err(SqlError::syntax(format!("improper qualified name (too many dotted names): {name}"))),
+    }
+}
+
+/// 42P01.
+pub(crate) fn no_such_table(name: &str) -> SqlError {
+    SqlError::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
+}

@@ -1,0 +1,231 @@
+//! One table, with everything that planning and execution ask of it worked out once.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Schema as ArrowSchema, SchemaRef};
+use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+use farhold_store::row::{Column, RowError, Schema, SecondaryKeys};
+use farhold_txn::{Index, Table, TxnError};
+
+use super::Attributes;
+use crate::engine::scalar::{Binder, ColumnRef, Scalar};
+use crate::engine::types::{format_datum, to_field};
+use crate::engine::{Datum, error};
+use crate::{SqlError, SqlState};
+
+/// The hidden column of a table without a primary key.
+pub(crate) const ROW_NUMBER: &str = "farhold_row_number";
+
+/// A secondary index.
+#[derive(Clone, Debug)]
+pub(crate) struct IndexInfo {
+    pub(crate) index: Index,
+    pub(crate) name: String,
+    pub(crate) columns: Vec<usize>,
+    pub(crate) unique: bool,
+    /// False while it is being filled.
+    pub(crate) ready: bool,
+    pub(crate) keys: SecondaryKeys,
+}
+
+/// A table.
+pub(crate) struct TableInfo {
+    pub(crate) name: String,
+    pub(crate) table: Table,
+    /// The visible columns are the first ones.
+    pub(crate) visible: usize,
+    pub(crate) hidden_row_number: bool,
+    pub(crate) primary_key_name: String,
+    /// The DEFAULT of each visible column, as SQL and bound.
+    pub(crate) defaults: Vec<Option<(String, Scalar)>>,
+    pub(crate) indexes: Vec<IndexInfo>,
+    /// The visible columns.
+    pub(crate) arrow: SchemaRef,
+    /// All columns.
+    pub(crate) arrow_full: SchemaRef,
+}
+
+impl std::fmt::Debug for TableInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableInfo").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl TableInfo {
+    /// From the table as the node has it.
+    pub(super) fn new(table: Table) -> Result<Self, SqlError> {
+        let name = table.name().to_owned();
+        let attributes = Attributes::decode(table.attributes()).unwrap_or_default();
+        let schema = table.schema();
+        let all = schema.columns();
+        let visible = if attributes.hidden_row_number { all.len() - 1 } else { all.len() };
+        let mut indexes = Vec::new();
+        for index in table.indexes() {
+            let keys = SecondaryKeys::new(schema, &index.definition).map_err(|e| error::from_row(&e))?;
+            indexes.push(IndexInfo {
+                index: index.index,
+                name: index.definition.name,
+                columns: index.definition.columns,
+                unique: index.definition.unique,
+                ready: index.ready,
+                keys,
+            });
+        }
+        let mut defaults = vec![None; visible];
+        for (column, text) in &attributes.defaults {
+            if let Some(slot) = defaults.get_mut(*column) {
+                *slot = Some((text.clone(), bind_default(text, &all[*column])?));
+            }
+        }
+        let fields = |columns: &[Column]| {
+            let fields: Vec<_> = columns.iter().map(|c| to_field(&c.name, c.data_type, c.nullable)).collect();
+            Arc::new(ArrowSchema::new(fields))
+        };
+        let (arrow, arrow_full) = (fields(&all[..visible]), fields(all));
+        let primary_key_name = match attributes.primary_key_name {
+            empty if empty.is_empty() => format!("{name}_pkey"),
+            given => given,
+        };
+        Ok(Self {
+            name,
+            visible,
+            hidden_row_number: attributes.hidden_row_number,
+            primary_key_name,
+            defaults,
+            indexes,
+            arrow,
+            arrow_full,
+            table,
+        })
+    }
+
+    /// Its schema.
+    pub(crate) fn schema(&self) -> &Schema {
+        self.table.schema()
+    }
+
+    /// All columns, the hidden one included.
+    pub(crate) fn columns(&self) -> &[Column] {
+        self.table.schema().columns()
+    }
+
+    /// The visible columns.
+    pub(crate) fn visible_columns(&self) -> &[Column] {
+        &self.columns()[..self.visible]
+    }
+
+    /// The visible columns as expressions name them.
+    pub(crate) fn column_refs(&self, qualifier: &str) -> Vec<ColumnRef> {
+        self.visible_columns()
+            .iter()
+            .map(|c| ColumnRef { qualifier: qualifier.to_owned(), name: c.name.clone(), data_type: c.data_type })
+            .collect()
+    }
+
+    /// The position of a visible column.
+    pub(crate) fn column(&self, name: &str) -> Result<usize, SqlError> {
+        self.visible_columns().iter().position(|c| c.name == name).ok_or_else(|| {
+            SqlError::new(
+                SqlState::UNDEFINED_COLUMN,
+                format!("column \"{name}\" of relation \"{}\" does not exist", self.name),
+            )
+        })
+    }
+
+    /// The secondary index with this slot.
+    pub(crate) fn index_info(&self, index: Index) -> Option<&IndexInfo> {
+        self.indexes.iter().find(|i| i.index == index)
+    }
+
+    /// The columns of an index.
+    pub(crate) fn index_columns(&self, index: Index) -> &[usize] {
+        match index {
+            Index::Primary => self.schema().key(),
+            Index::Secondary(_) => self.index_info(index).map_or(&[], |i| &i.columns),
+        }
+    }
+
+    /// Encodes the first columns of a key of `index`.
+    pub(crate) fn encode_parts(&self, index: Index, parts: &[Datum], out: &mut Vec<u8>) -> Result<(), RowError> {
+        match self.index_info(index) {
+            None => self.schema().encode_key_parts(parts, out),
+            Some(info) => info.keys.encode_parts(self.schema(), parts, out),
+        }
+    }
+
+    /// Decodes the columns `wanted` of a row into `row`, which has one datum a column of the table.
+    pub(crate) fn read(&self, key: &[u8], value: &[u8], wanted: &Wanted, row: &mut [Datum]) -> Result<(), SqlError> {
+        let schema = self.schema();
+        if wanted.any_key {
+            let parts = schema.decode_key(key).map_err(|e| error::from_row(&e))?;
+            for (datum, &column) in parts.into_iter().zip(schema.key()) {
+                row[column] = datum;
+            }
+        }
+        for &column in &wanted.values {
+            row[column] = schema.decode_value_column(value, column).map_err(|e| error::from_row(&e))?;
+        }
+        Ok(())
+    }
+
+    /// Which parts of a row hold `columns`.
+    pub(crate) fn wanted(&self, columns: impl IntoIterator<Item = usize>) -> Wanted {
+        let key = self.schema().key();
+        let mut wanted = Wanted { any_key: false, values: Vec::new() };
+        for column in columns {
+            if key.contains(&column) {
+                wanted.any_key = true;
+            } else if !wanted.values.contains(&column) {
+                wanted.values.push(column);
+            }
+        }
+        wanted
+    }
+
+    /// Every column.
+    pub(crate) fn wanted_all(&self) -> Wanted {
+        self.wanted(0..self.columns().len())
+    }
+
+    /// The error of a transaction that met `error` while it wrote `row`.
+    pub(crate) fn explain(&self, txn_error: &TxnError, row: Option<&[Datum]>) -> SqlError {
+        let TxnError::DuplicateKey { index, .. } = txn_error else { return error::from_txn(txn_error) };
+        let constraint = match index {
+            Index::Primary => self.primary_key_name.clone(),
+            Index::Secondary(_) => self.index_info(*index).map_or_else(|| index.to_string(), |i| i.name.clone()),
+        };
+        let mut sql = SqlError::new(
+            SqlState::UNIQUE_VIOLATION,
+            format!("duplicate key value violates unique constraint \"{constraint}\""),
+        );
+        if let Some(row) = row {
+            let columns = self.index_columns(*index);
+            let names: Vec<_> = columns.iter().map(|&c| self.columns()[c].name.as_str()).collect();
+            let values: Vec<_> =
+                columns.iter().map(|&c| format_datum(&row[c]).unwrap_or_else(|| "null".to_owned())).collect();
+            sql = sql.with_detail(format!("Key ({})=({}) already exists.", names.join(", "), values.join(", ")));
+        }
+        sql.constraint = Some(constraint);
+        sql.table = Some(self.name.clone());
+        sql
+    }
+}
+
+/// The parts of a row that hold some columns.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    any_key: bool,
+    values: Vec<usize>,
+}
+
+/// A stored DEFAULT, bound.
+fn bind_default(text: &str, column: &Column) -> Result<Scalar, SqlError> {
+    let wrong =
+        || SqlError::internal(format!("the stored default of column \"{}\" is no expression: {text}", column.name));
+    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(|_| wrong())?;
+    let expression = parser.parse_expr().map_err(|_| wrong())?;
+    let mut parameters = Vec::new();
+    let mut binder = Binder { columns: &[], parameters: &mut parameters };
+    binder.bind_to(&expression, column.data_type).map_err(|_| wrong())
+}

@@ -1,0 +1,75 @@
+//! How a line of COPY data looks.
+
+use datafusion::sql::sqlparser::ast::CopyOption;
+
+use crate::{SqlError, SqlState};
+
+/// The options of a COPY.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CopyFormat {
+    pub(crate) csv: bool,
+    pub(crate) header: bool,
+    pub(crate) delimiter: u8,
+    pub(crate) null: String,
+    pub(crate) quote: u8,
+    pub(crate) escape: u8,
+}
+
+impl CopyFormat {
+    pub(crate) fn new(options: &[CopyOption]) -> Result<Self, SqlError> {
+        let mut csv = false;
+        for option in options {
+            if let CopyOption::Format(name) = option {
+                csv = match name.value.to_lowercase().as_str() {
+                    "csv" => true,
+                    "text" => false,
+                    "binary" => return Err(SqlError::unsupported("COPY in binary format")),
+                    other => {
+                        let message = format!("COPY format \"{other}\" not recognized");
+                        return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message));
+                    }
+                };
+            }
+        }
+        let mut format = Self {
+            csv,
+            header: false,
+            delimiter: if csv { b',' } else { b'\t' },
+            null: if csv { String::new() } else { "\\N".to_owned() },
+            quote: b'"',
+            escape: b'"',
+        };
+        let mut escape = None;
+        for option in options {
+            match option {
+                CopyOption::Format(_) | CopyOption::Freeze(false) => {}
+                CopyOption::Header(header) => format.header = *header,
+                CopyOption::Delimiter(c) => format.delimiter = one_byte(*c, "delimiter")?,
+                CopyOption::Null(text) => format.null.clone_from(text),
+                CopyOption::Quote(c) if csv => format.quote = one_byte(*c, "quote")?,
+                CopyOption::Escape(c) if csv => escape = Some(one_byte(*c, "escape")?),
+                CopyOption::Quote(_) | CopyOption::Escape(_) => {
+                    return Err(SqlError::unsupported("QUOTE or ESCAPE outside of CSV"));
+                }
+                CopyOption::Encoding(name) => {
+                    let name = name.to_lowercase();
+                    if name != "utf8" && name != "utf-8" {
+                        return Err(SqlError::unsupported(format!("COPY in the encoding {name}")));
+                    }
+                }
+                other => return Err(SqlError::unsupported(format!("the COPY option {other}"))),
+            }
+        }
+        format.escape = escape.unwrap_or(format.quote);
+        if format.csv && format.delimiter == format.quote {
+            return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "COPY delimiter and quote must be different"));
+        }
+        Ok(format)
+    }
+}
+
+fn one_byte(c: char, what: &str) -> Result<u8, SqlError> {
+    u8::try_from(c).ok().filter(|b| b.is_ascii() && !matches!(b, b'\n' | b'\r' | 0)).ok_or_else(|| {
+        SqlError::new(SqlState::INVALID_PARAMETER_VALUE, format!("COPY {what} must be a single one-byte character"))
+    })
+}

@@ -1,0 +1,200 @@
+//! COPY … FROM STDIN.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use farhold_txn::{Txn, Worker};
+
+use super::CopyFormat;
+use super::reader::{Fields, LineReader};
+use crate::engine::catalog::TableInfo;
+use crate::engine::direct::{Insert, OnConflict, Writer, default_row};
+use crate::engine::session::{CopyReturn, Loan};
+use crate::engine::types::parse_datum;
+use crate::engine::{CancelHandle, CommandTag, Datum, Engine, error};
+use crate::{SqlError, SqlState};
+
+/// The transaction of a COPY.
+pub(crate) enum CopyTxn {
+    /// The session's; goes back when the COPY is over.
+    Borrowed(Txn, Rc<Loan>),
+    /// Its own: all rows or none, or chunks that commit one by one.
+    Own {
+        txn: Txn,
+        /// 0 = one transaction.
+        chunk_rows: u64,
+    },
+    /// It is over.
+    Gone,
+}
+
+/// A COPY … FROM STDIN that waits for data.
+///
+/// In a transaction block it is part of the transaction. Outside, it is one transaction: all rows or none. With the
+/// setting `farhold.copy_chunk_rows` it commits after so many rows each, which takes less memory; an error then leaves the
+/// rows of the chunks before.
+pub struct CopyIn {
+    /// How many columns a line has.
+    pub columns: usize,
+    engine: Arc<Engine>,
+    worker: Rc<Worker>,
+    targets: Vec<usize>,
+    insert: Insert,
+    reader: LineReader,
+    txn: CopyTxn,
+    cancel: CancelHandle,
+    statement: u32,
+    rows: u64,
+    committed: u64,
+}
+
+impl CopyIn {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        worker: &Rc<Worker>,
+        (table, targets): (Arc<TableInfo>, Vec<usize>),
+        format: CopyFormat,
+        txn: CopyTxn,
+        cancel: CancelHandle,
+    ) -> Self {
+        let rows = vec![default_row(&table)];
+        Self {
+            columns: targets.len(),
+            engine: Arc::clone(engine),
+            worker: Rc::clone(worker),
+            targets,
+            insert: Insert { table, rows, on_conflict: OnConflict::Fail, returning: None },
+            reader: LineReader::new(format),
+            txn,
+            statement: cancel.statement(),
+            cancel,
+            rows: 0,
+            committed: 0,
+        }
+    }
+
+    /// Rows taken so far.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Takes the next bytes, cut anywhere.
+    ///
+    /// # Errors
+    /// A malformed line, a violated constraint; the COPY has failed then and the transaction with it.
+    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), SqlError> {
+        self.reader.push(bytes);
+        let outcome = self.take_lines(false).await;
+        self.settle(outcome)
+    }
+
+    /// All data is there.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push), and what a commit can fail with.
+    pub async fn finish(mut self) -> Result<CommandTag, SqlError> {
+        let outcome = self.take_lines(true).await;
+        self.settle(outcome)?;
+        match std::mem::replace(&mut self.txn, CopyTxn::Gone) {
+            CopyTxn::Borrowed(txn, loan) => loan.give_back(CopyReturn::Whole(txn)),
+            CopyTxn::Own { txn, .. } => {
+                txn.commit().await.map_err(|e| self.insert.table.explain(&e, None))?;
+            }
+            CopyTxn::Gone => return Err(SqlError::internal("a COPY that has failed goes on")),
+        }
+        Ok(CommandTag::rows("COPY", self.rows))
+    }
+
+    /// The client gives up: nothing of the COPY stays (but the chunks that have committed).
+    #[allow(clippy::unused_async)]
+    pub async fn abort(mut self, message: &str) -> SqlError {
+        let error = SqlError::cancelled(format!("COPY from stdin failed: {message}"));
+        let _ = self.settle(Err(error.clone()));
+        error
+    }
+
+    /// After an error the transaction goes back as failed.
+    fn settle(&mut self, outcome: Result<(), SqlError>) -> Result<(), SqlError> {
+        let Err(mut e) = outcome else { return Ok(()) };
+        match std::mem::replace(&mut self.txn, CopyTxn::Gone) {
+            CopyTxn::Borrowed(txn, loan) => {
+                let txn = error::txn_survives(&e).then_some(txn);
+                loan.give_back(CopyReturn::Failed(txn));
+            }
+            CopyTxn::Own { .. } if self.committed > 0 => {
+                e.hint =
+                    Some(format!("The first {} rows have been committed (farhold.copy_chunk_rows).", self.committed));
+            }
+            CopyTxn::Own { .. } | CopyTxn::Gone => {}
+        }
+        Err(e)
+    }
+
+    async fn take_lines(&mut self, last: bool) -> Result<(), SqlError> {
+        while let Some(fields) = self.reader.next(last)? {
+            if self.rows % 256 == 0 {
+                self.cancel.check()?;
+            }
+            let mut row = self.row(fields)?;
+            self.write(&mut row).await.map_err(|e| self.located(e))?;
+            self.rows += 1;
+            if let CopyTxn::Own { txn, chunk_rows } = &mut self.txn
+                && *chunk_rows > 0
+                && self.rows - self.committed >= *chunk_rows
+            {
+                let full = std::mem::replace(txn, self.worker.begin());
+                full.commit().await.map_err(|e| self.insert.table.explain(&e, None))?;
+                self.committed = self.rows;
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&self, fields: Fields) -> Result<Vec<Datum>, SqlError> {
+        if fields.len() != self.targets.len() {
+            let message = if fields.len() > self.targets.len() {
+                "extra data after last expected column".to_owned()
+            } else {
+                let missing = self.targets[fields.len()];
+                format!("missing data for column \"{}\"", self.insert.table.columns()[missing].name)
+            };
+            return Err(self.located(SqlError::new(SqlState::BAD_COPY_FORMAT, message)));
+        }
+        let table = &self.insert.table;
+        let mut row = Vec::with_capacity(table.columns().len());
+        for default in &self.insert.rows[0] {
+            row.push(default.evaluate(&[], &[])?);
+        }
+        for (field, &target) in fields.into_iter().zip(&self.targets) {
+            row[target] = match field {
+                None => Datum::Null,
+                Some(text) => parse_datum(&text, table.columns()[target].data_type).map_err(|e| self.located(e))?,
+            };
+        }
+        Ok(row)
+    }
+
+    async fn write(&mut self, row: &mut Vec<Datum>) -> Result<(), SqlError> {
+        let txn = match &mut self.txn {
+            CopyTxn::Borrowed(txn, _) | CopyTxn::Own { txn, .. } => txn,
+            CopyTxn::Gone => return Err(SqlError::internal("a COPY that has failed goes on")),
+        };
+        Writer::new(&self.insert, &self.engine.row_numbers).write(txn, row, &[]).await
+    }
+
+    fn located(&self, mut error: SqlError) -> SqlError {
+        let place = format!("COPY {}, line {}", self.insert.table.name, self.reader.line());
+        error.detail = Some(match error.detail {
+            Some(detail) => format!("{detail} {place}"),
+            None => place,
+        });
+        error
+    }
+}
+
+impl Drop for CopyIn {
+    fn drop(&mut self) {
+        self.cancel.end_statement(self.statement);
+    }
+}

@@ -1,0 +1,117 @@
+//! COPY … TO STDOUT.
+
+use super::CopyFormat;
+use crate::SqlError;
+use crate::engine::types::{datum_at, format_datum};
+use crate::engine::{ColumnType, CommandTag, Datum, OutputColumn, Rows};
+
+/// The bytes of a COPY … TO STDOUT.
+pub struct CopyOut {
+    /// How many columns a line has.
+    pub columns: usize,
+    rows: Rows,
+    shape: Vec<OutputColumn>,
+    format: CopyFormat,
+    header: Option<Vec<String>>,
+    count: u64,
+}
+
+impl CopyOut {
+    pub(crate) fn new(rows: Rows, names: Vec<String>, shape: Vec<OutputColumn>, format: CopyFormat) -> Self {
+        let header = format.header.then(|| names.clone());
+        Self { columns: names.len(), rows, shape, format, header, count: 0 }
+    }
+
+    /// The next chunk, whole lines; `None` after the last one, and then [`tag`](Self::tag) holds.
+    ///
+    /// # Errors
+    /// What stopped the query.
+    pub async fn next(&mut self) -> Option<Result<Vec<u8>, SqlError>> {
+        let mut out = Vec::new();
+        if let Some(names) = self.header.take() {
+            for (n, name) in names.iter().enumerate() {
+                self.field(n, Some(name), &mut out);
+            }
+            out.push(b'\n');
+            return Some(Ok(out));
+        }
+        let rows = match &mut self.rows {
+            Rows::Direct { rows, .. } if rows.is_empty() => return None,
+            Rows::Direct { rows, .. } => std::mem::take(rows),
+            Rows::Batches(batches) => match batches.next().await? {
+                Err(e) => return Some(Err(e)),
+                Ok(batch) => {
+                    let mut rows = Vec::with_capacity(batch.num_rows());
+                    for n in 0..batch.num_rows() {
+                        let row: Result<Vec<Datum>, SqlError> =
+                            batch.columns().iter().map(|column| datum_at(column, n)).collect();
+                        match row {
+                            Ok(row) => rows.push(row),
+                            Err(e) => return Some(Err(e)),
+                        }
+                    }
+                    rows
+                }
+            },
+        };
+        for row in &rows {
+            for (n, datum) in row.iter().enumerate() {
+                let text = format_datum(datum).map(|text| match self.shape[n].data_type {
+                    ColumnType::Char(length) => farhold_store::row::pad_char(&text, length).into_owned(),
+                    _ => text,
+                });
+                self.field(n, text.as_deref(), &mut out);
+            }
+            out.push(b'\n');
+        }
+        self.count += rows.len() as u64;
+        Some(Ok(out))
+    }
+
+    /// What CommandComplete says, once all lines are out.
+    #[must_use]
+    pub fn tag(&self) -> CommandTag {
+        CommandTag::rows("COPY", self.count)
+    }
+
+    fn field(&self, n: usize, text: Option<&str>, out: &mut Vec<u8>) {
+        let CopyFormat { csv, delimiter, quote, escape, ref null, .. } = self.format;
+        if n > 0 {
+            out.push(delimiter);
+        }
+        let Some(text) = text else {
+            out.extend_from_slice(null.as_bytes());
+            return;
+        };
+        let bytes = text.as_bytes();
+        if csv {
+            let special = |b: &u8| *b == delimiter || *b == quote || matches!(b, b'\n' | b'\r');
+            if bytes.iter().any(special) || text == null || text == "\\." {
+                out.push(quote);
+                for &byte in bytes {
+                    if byte == quote || byte == escape {
+                        out.push(escape);
+                    }
+                    out.push(byte);
+                }
+                out.push(quote);
+            } else {
+                out.extend_from_slice(bytes);
+            }
+            return;
+        }
+        for &byte in bytes {
+            match byte {
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\r' => out.extend_from_slice(b"\\r"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                b'\\' => out.extend_from_slice(b"\\\\"),
+                b if b == delimiter => {
+                    out.push(b'\\');
+                    out.push(b);
+                }
+                b => out.push(b),
+            }
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! CREATE and DROP of tables and indexes.
+//!
+//! Definitions are not part of transactions: they take effect on every node at once. Inside a transaction block that is
+//! said in a warning.
+
+use datafusion::sql::sqlparser::ast::{
+    self, ColumnOption, CreateIndex, CreateTable, CreateTableOptions, Expr, Ident, IndexColumn, ObjectName, ObjectType,
+    SqlOption, TableConstraint, Value,
+};
+use farhold_store::row::{Column, Schema, SecondaryIndex};
+use farhold_txn::{Placement, TableDef, TxnError, Worker};
+
+use super::catalog::{Attributes, Catalog, ROW_NUMBER, no_such_table, table_name};
+use super::scalar::{BindError, Binder, fold};
+use super::types::from_sql;
+use super::{ColumnType, error};
+use crate::{SqlError, SqlState};
+
+/// What became of a definition: the tag's verb, and a notice if nothing was done.
+pub(crate) struct Done {
+    pub(crate) verb: &'static str,
+    pub(crate) notices: Vec<SqlError>,
+}
+
+impl Done {
+    fn plain(verb: &'static str) -> Self {
+        Self { verb, notices: Vec::new() }
+    }
+
+    fn skipped(verb: &'static str, state: SqlState, message: String) -> Self {
+        Self { verb, notices: vec![SqlError::new(state, message)] }
+    }
+}
+
+/// Runs a CREATE TABLE.
+pub(crate) async fn create_table(
+    catalog: &Catalog,
+    worker: &Worker,
+    statement: &CreateTable,
+) -> Result<Done, SqlError> {
+    let definition = define_table(statement)?;
+    let name = definition.name.clone();
+    let exists = || format!("relation \"{name}\" already exists");
+    if statement.if_not_exists && catalog.tables().get(&name).is_some() {
+        return Ok(Done::skipped("CREATE TABLE", SqlState::DUPLICATE_TABLE, format!("{}, skipping", exists())));
+    }
+    for index in &definition.indexes {
+        check_index_name(catalog, &index.name)?;
+    }
+    match worker.create_table(definition).await {
+        Ok(_) => Ok(Done::plain("CREATE TABLE")),
+        Err(TxnError::AlreadyExists { .. }) if statement.if_not_exists => {
+            Ok(Done::skipped("CREATE TABLE", SqlState::DUPLICATE_TABLE, format!("{}, skipping", exists())))
+        }
+        Err(TxnError::AlreadyExists { .. }) => Err(SqlError::new(SqlState::DUPLICATE_TABLE, exists())),
+        Err(e) => Err(definition_error(&e)),
+    }
+}
+
+/// Runs a DROP TABLE or DROP INDEX.
+pub(crate) async fn drop(
+    catalog: &Catalog,
+    worker: &Worker,
+    object: ObjectType,
+    names: &[ObjectName],
+    if_exists: bool,
+) -> Result<Done, SqlError> {
+    let verb = match object {
+        ObjectType::Table => "DROP TABLE",
+        ObjectType::Index => "DROP INDEX",
+        other => return Err(SqlError::unsupported(format!("DROP {other}"))),
+    };
+    let mut done = Done::plain(verb);
+    for name in names {
+        let name = table_name(name)?;
+        let tables = catalog.tables();
+        let dropped = if object == ObjectType::Table {
+            match tables.get(&name) {
+                Some(table) => Some(worker.drop_table(&table.table).await),
+                None => None,
+            }
+        } else {
+            match tables.index(&name) {
+                Some((table, index)) => Some(worker.drop_index(&table.table, &index.name).await),
+                None if tables.iter().any(|t| !t.hidden_row_number && t.primary_key_name == name) => {
+                    return Err(SqlError::unsupported(format!("dropping the primary key \"{name}\"")));
+                }
+                None => None,
+            }
+        };
+        match dropped {
+            Some(Ok(())) => {}
+            None | Some(Err(TxnError::NotFound { .. })) if if_exists => {
+                let kind = if object == ObjectType::Table { "table" } else { "index" };
+                done.notices.push(SqlError::new(
+                    SqlState::UNDEFINED_TABLE,
+                    format!("{kind} \"{name}\" does not exist, skipping"),
+                ));
+            }
+            None | Some(Err(TxnError::NotFound { .. })) => {
+                let kind = if object == ObjectType::Table { "table" } else { "index" };
+                let state =
+                    if object == ObjectType::Table { SqlState::UNDEFINED_TABLE } else { SqlState::UNDEFINED_OBJECT };
+                return Err(SqlError::new(state, format!("{kind} \"{name}\" does not exist")));
+            }
+            Some(Err(e)) => return Err(error::from_txn(&e)),
+        }
+    }
+    Ok(done)
+}
+
+/// Runs a CREATE INDEX.
+pub(crate) async fn create_index(
+    catalog: &Catalog,
+    worker: &Worker,
+    statement: &CreateIndex,
+) -> Result<Done, SqlError> {
+    if statement.predicate.is_some() {
+        return Err(SqlError::unsupported("a partial index"));
+    }
+    if !statement.include.is_empty() || statement.nulls_distinct == Some(false) || !statement.with.is_empty() {
+        return Err(SqlError::unsupported("this form of CREATE INDEX"));
+    }
+    if let Some(method) = &statement.using
+        && !method.to_string().eq_ignore_ascii_case("btree")
+    {
+        return Err(SqlError::unsupported(format!("an index USING {method}")).with_hint("Use btree."));
+    }
+    let table = table_name(&statement.table_name)?;
+    let table = catalog.tables().get(&table).cloned().ok_or_else(|| no_such_table(&table))?;
+    let columns = index_columns(&statement.columns)?;
+    let positions = columns.iter().map(|c| table.column(c)).collect::<Result<Vec<_>, _>>()?;
+    let name = match &statement.name {
+        Some(name) => table_name(name)?,
+        None => format!("{}_{}_idx", table.name, columns.join("_")),
+    };
+    if let Err(duplicate) = check_index_name(catalog, &name) {
+        if statement.if_not_exists {
+            let message = format!("{}, skipping", duplicate.message);
+            return Ok(Done::skipped("CREATE INDEX", SqlState::DUPLICATE_TABLE, message));
+        }
+        return Err(duplicate);
+    }
+    add_index(worker, &table, SecondaryIndex { name, columns: positions, unique: statement.unique }).await?;
+    Ok(Done::plain("CREATE INDEX"))
+}
+
+async fn add_index(worker: &Worker, table: &super::catalog::TableInfo, index: SecondaryIndex) -> Result<(), SqlError> {
+    let name = index.name.clone();
+    worker.create_index(&table.table, index).await.map(|_| ()).map_err(|e| match e {
+        TxnError::DuplicateKey { .. } => {
+            let mut error =
+                SqlError::new(SqlState::UNIQUE_VIOLATION, format!("could not create unique index \"{name}\""))
+                    .with_detail("Rows of the table have the same key.");
+            error.constraint = Some(name.clone());
+            error.table = Some(table.name.clone());
+            error
+        }
+        TxnError::AlreadyExists { .. } => {
+            SqlError::new(SqlState::DUPLICATE_TABLE, format!("relation \"{name}\" already exists"))
+        }
+        other => definition_error(&other),
+    })
+}
+
+/// ALTER TABLE … ADD of a unique constraint or of a primary key to a table that has none; all else is refused.
+pub(crate) async fn alter_table(
+    catalog: &Catalog,
+    worker: &Worker,
+    statement: &ast::AlterTable,
+) -> Result<Done, SqlError> {
+    let name = table_name(&statement.name)?;
+    let Some(table) = catalog.tables().get(&name).cloned() else {
+        if statement.if_exists {
+            let message = format!("relation \"{name}\" does not exist, skipping");
+            return Ok(Done::skipped("ALTER TABLE", SqlState::UNDEFINED_TABLE, message));
+        }
+        return Err(no_such_table(&name));
+    };
+    let [operation] = statement.operations.as_slice() else {
+        return Err(SqlError::unsupported("ALTER TABLE with several actions"));
+    };
+    let ast::AlterTableOperation::AddConstraint { constraint, .. } = operation else {
+        let text = operation.to_string();
+        return Err(SqlError::unsupported(format!("ALTER TABLE {text}"))
+            .with_hint("Create a table with the new definition, and copy: INSERT INTO new SELECT … FROM old."));
+    };
+    let (given, columns, primary) = match constraint {
+        TableConstraint::Unique(u) => (u.name.as_ref(), index_columns(&u.columns)?, false),
+        TableConstraint::PrimaryKey(p) => (p.name.as_ref(), index_columns(&p.columns)?, true),
+        other => return Err(SqlError::unsupported(format!("ALTER TABLE ADD {other}"))),
+    };
+    if primary && !table.hidden_row_number {
+        let message = format!("multiple primary keys for table \"{name}\" are not allowed");
+        return Err(SqlError::new(SqlState::INVALID_TABLE_DEFINITION, message));
+    }
+    let positions = columns.iter().map(|c| table.column(c)).collect::<Result<Vec<_>, _>>()?;
+    if primary && positions.iter().any(|&c| table.columns()[c].nullable) {
+        return Err(SqlError::unsupported("ALTER TABLE ADD PRIMARY KEY over columns that are not declared NOT NULL")
+            .with_hint("Declare the primary key in CREATE TABLE."));
+    }
+    let index = given.map_or_else(
+        || if primary { format!("{name}_pkey") } else { format!("{name}_{}_key", columns.join("_")) },
+        fold,
+    );
+    check_index_name(catalog, &index)?;
+    add_index(worker, &table, SecondaryIndex { name: index, columns: positions, unique: true }).await?;
+    Ok(Done::plain("ALTER TABLE"))
+}
+
+fn check_index_name(catalog: &Catalog, name: &str) -> Result<(), SqlError> {
+    let tables = catalog.tables();
+    let taken = tables.get(name).is_some()
+        || tables.index(name).is_some()
+        || tables.iter().any(|t| !t.hidden_row_number && t.primary_key_name == name);
+    if taken {
+        return Err(SqlError::new(SqlState::DUPLICATE_TABLE, format!("relation \"{name}\" already exists")));
+    }
+    Ok(())
+}
+
+fn definition_error(e: &TxnError) -> SqlError {
+    let error = error::from_txn(e);
+    if error.state == SqlState::INVALID_TABLE_DEFINITION && error.message.contains("unique") {
+        return SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, error.message)
+            .with_hint("Use placement = 'replicated', or begin the unique key with the placement column.");
+    }
+    error
+}
+
+/// The definition that a CREATE TABLE states.
+pub(crate) fn define_table(statement: &CreateTable) -> Result<TableDef, SqlError> {
+    check_form(statement)?;
+    let name = table_name(&statement.name)?;
+    let mut table = Definition { name: name.clone(), ..Definition::default() };
+    for column in &statement.columns {
+        table.add_column(column)?;
+    }
+    for constraint in &statement.constraints {
+        match constraint {
+            TableConstraint::PrimaryKey(p) => {
+                let columns = index_columns(&p.columns)?;
+                table.set_primary_key(p.name.as_ref(), &columns)?;
+            }
+            TableConstraint::Unique(u) => {
+                let columns = index_columns(&u.columns)?;
+                table.add_unique(u.name.as_ref(), &columns)?;
+            }
+            TableConstraint::ForeignKey(_) => return Err(SqlError::unsupported("FOREIGN KEY")),
+            TableConstraint::Check(_) => return Err(SqlError::unsupported("CHECK")),
+            other => return Err(SqlError::unsupported(other)),
+        }
+    }
+    let (placement, hash) = options(&statement.table_options)?;
+    let hidden_row_number = table.key.is_empty();
+    if hidden_row_number {
+        if placement == Placement::ByInteger {
+            return Err(SqlError::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                "placement = 'by_integer' needs a primary key that begins with an integer",
+            ));
+        }
+        table.key.push(table.columns.len());
+        table.columns.push(Column::new(ROW_NUMBER, ColumnType::BigInt));
+    }
+    let attributes = Attributes {
+        hidden_row_number,
+        primary_key_name: table.key_name.unwrap_or_default(),
+        defaults: table.defaults,
+    };
+    let schema = Schema::new(table.columns, table.key).map_err(|e| error::from_row(&e))?;
+    if placement == Placement::ByInteger {
+        let first = schema.columns()[schema.key()[0]].data_type;
+        if !matches!(first, ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt) {
+            return Err(SqlError::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                "placement = 'by_integer' needs a primary key that begins with an integer",
+            ));
+        }
+    }
+    Ok(TableDef { name, schema, placement, hash, indexes: table.indexes, attributes: attributes.encode() })
+}
+
+#[derive(Default)]
+struct Definition {
+    name: String,
+    columns: Vec<Column>,
+    key: Vec<usize>,
+    key_name: Option<String>,
+    indexes: Vec<SecondaryIndex>,
+    defaults: Vec<(usize, String)>,
+}
+
+impl Definition {
+    fn add_column(&mut self, column: &ast::ColumnDef) -> Result<(), SqlError> {
+        let name = fold(&column.name);
+        if name == ROW_NUMBER {
+            return Err(SqlError::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                format!("the column name {name} is reserved"),
+            ));
+        }
+        if self.columns.iter().any(|c| c.name == name) {
+            let message = format!("column \"{name}\" specified more than once");
+            return Err(SqlError::new(SqlState::DUPLICATE_COLUMN, message));
+        }
+        let data_type = from_sql(&column.data_type)?;
+        let position = self.columns.len();
+        self.columns.push(Column { name: name.clone(), data_type, nullable: true });
+        for option in &column.options {
+            match &option.option {
+                ColumnOption::Null => {}
+                ColumnOption::NotNull => self.columns[position].nullable = false,
+                ColumnOption::Default(expression) => {
+                    check_default(expression, &name, data_type)?;
+                    self.defaults.push((position, expression.to_string()));
+                }
+                ColumnOption::PrimaryKey(_) => {
+                    self.set_primary_key(option.name.as_ref(), std::slice::from_ref(&name))?;
+                }
+                ColumnOption::Unique(_) => self.add_unique(option.name.as_ref(), std::slice::from_ref(&name))?,
+                ColumnOption::ForeignKey(_) => return Err(SqlError::unsupported("FOREIGN KEY")),
+                ColumnOption::Check(_) => return Err(SqlError::unsupported("CHECK")),
+                ColumnOption::Generated { .. } => {
+                    return Err(SqlError::unsupported("a generated column"));
+                }
+                other => return Err(SqlError::unsupported(format!("the column option {other}"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn positions(&self, columns: &[String]) -> Result<Vec<usize>, SqlError> {
+        columns
+            .iter()
+            .map(|name| {
+                self.columns.iter().position(|c| c.name == *name).ok_or_else(|| {
+                    SqlError::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" named in key does not exist"))
+                })
+            })
+            .collect()
+    }
+
+    fn set_primary_key(&mut self, name: Option<&Ident>, columns: &[String]) -> Result<(), SqlError> {
+        if !self.key.is_empty() {
+            let message = format!("multiple primary keys for table \"{}\" are not allowed", self.name);
+            return Err(SqlError::new(SqlState::INVALID_TABLE_DEFINITION, message));
+        }
+        self.key = self.positions(columns)?;
+        for &column in &self.key {
+            self.columns[column].nullable = false;
+        }
+        self.key_name = name.map(fold);
+        Ok(())
+    }
+
+    fn add_unique(&mut self, name: Option<&Ident>, columns: &[String]) -> Result<(), SqlError> {
+        let positions = self.positions(columns)?;
+        let name = name.map_or_else(|| format!("{}_{}_key", self.name, columns.join("_")), fold);
+        if self.indexes.iter().any(|i| i.name == name) {
+            return Err(SqlError::new(SqlState::DUPLICATE_TABLE, format!("relation \"{name}\" already exists")));
+        }
+        self.indexes.push(SecondaryIndex { name, columns: positions, unique: true });
+        Ok(())
+    }
+}
+
+fn check_default(expression: &Expr, column: &str, data_type: ColumnType) -> Result<(), SqlError> {
+    let mut parameters = Vec::new();
+    let mut binder = Binder { columns: &[], parameters: &mut parameters };
+    match binder.bind_to(expression, data_type) {
+        Ok(_) if parameters.is_empty() => Ok(()),
+        Err(BindError::Wrong(error)) => Err(error),
+        _ => {
+            Err(SqlError::unsupported(format!("this DEFAULT of column \"{column}\""))
+                .with_hint("Use a literal or now()."))
+        }
+    }
+}
+
+/// The names of the columns of an index: ascending, nulls last, plain columns.
+fn index_columns(columns: &[IndexColumn]) -> Result<Vec<String>, SqlError> {
+    columns
+        .iter()
+        .map(|column| {
+            let Expr::Identifier(name) = &column.column.expr else {
+                return Err(SqlError::unsupported("an index on an expression"));
+            };
+            let options = &column.column.options;
+            if options.asc == Some(false) || options.nulls_first == Some(true) {
+                return Err(SqlError::unsupported("a descending index")
+                    .with_hint("An index is read in both directions: leave DESC out."));
+            }
+            if column.operator_class.is_some() {
+                return Err(SqlError::unsupported("an operator class"));
+            }
+            Ok(fold(name))
+        })
+        .collect()
+}
+
+fn check_form(statement: &CreateTable) -> Result<(), SqlError> {
+    let refused = [
+        (statement.temporary, "a temporary table"),
+        (statement.or_replace, "CREATE OR REPLACE TABLE"),
+        (statement.external, "an external table"),
+        (statement.query.is_some(), "CREATE TABLE AS"),
+        (statement.like.is_some(), "CREATE TABLE (LIKE …)"),
+        (statement.inherits.is_some(), "INHERITS"),
+        (statement.partition_by.is_some() || statement.partition_of.is_some(), "PARTITION"),
+        (statement.on_commit.is_some(), "ON COMMIT"),
+        (statement.clone.is_some(), "CLONE"),
+    ];
+    match refused.iter().find(|(there, _)| *there) {
+        Some((_, what)) => Err(SqlError::unsupported(what)),
+        None => Ok(()),
+    }
+}
+
+/// `WITH (placement = …, hash = …)`.
+fn options(options: &CreateTableOptions) -> Result<(Placement, bool), SqlError> {
+    let list = match options {
+        CreateTableOptions::None => &[][..],
+        CreateTableOptions::With(list) => list.as_slice(),
+        _ => return Err(SqlError::unsupported("this table option")),
+    };
+    let (mut placement, mut hash) = (Placement::ByHash, true);
+    for option in list {
+        let SqlOption::KeyValue { key, value } = option else {
+            return Err(SqlError::unsupported(format!("the table option {option}")));
+        };
+        let value = option_text(value)?;
+        let bad = |allowed: &str| {
+            SqlError::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                format!("invalid value for parameter \"{key}\": \"{value}\""),
+            )
+            .with_hint(allowed)
+        };
+        match fold(key).as_str() {
+            "placement" => {
+                placement = match value.as_str() {
+                    "replicated" => Placement::Replicated,
+                    "by_integer" => Placement::ByInteger,
+                    "by_hash" => Placement::ByHash,
+                    _ => return Err(bad("One of 'replicated', 'by_integer', 'by_hash'.")),
+                }
+            }
+            "hash" => {
+                hash = match value.as_str() {
+                    "true" | "on" | "1" => true,
+                    "false" | "off" | "0" => false,
+                    _ => return Err(bad("true or false.")),
+                }
+            }
+            // How full PostgreSQL fills its pages means nothing here.
+            "fillfactor" => {}
+            other => {
+                let message = format!("unrecognized parameter \"{other}\"");
+                return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message)
+                    .with_hint("There are placement and hash."));
+            }
+        }
+    }
+    Ok((placement, hash))
+}
+
+fn option_text(value: &Expr) -> Result<String, SqlError> {
+    match value {
+        Expr::Value(v) => match &v.value {
+            Value::SingleQuotedString(text) => Ok(text.to_lowercase()),
+            Value::Boolean(v) => Ok(v.to_string()),
+            Value::Number(text, _) => Ok(text.clone()),
+            other => Err(SqlError::syntax(format!("invalid option value: {other}"))),
+        },
+        Expr::Identifier(ident) => Ok(ident.value.to_lowercase()),
+        other => Err(SqlError::syntax(format!("invalid option value: {other}"))),
+    }
+}

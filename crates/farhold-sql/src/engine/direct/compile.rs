@@ -1,0 +1,624 @@
+//! From a parsed statement to a [`Program`], if it can be one.
+
+use std::sync::Arc;
+
+use datafusion::sql::sqlparser::ast::{
+    self, Assignment, AssignmentTarget, ConflictTarget, Expr, FromTable, GroupByExpr, LimitClause, ObjectName,
+    ObjectNamePart, OnConflictAction, OnInsert, OrderByKind, Query, SelectItem, SelectItemQualifiedWildcardKind,
+    SetExpr, TableFactor, TableObject, TableWithJoins,
+};
+use farhold_txn::Index;
+
+use super::access::{choose, conjuncts};
+use super::insert::OnConflict;
+use super::{Delete, Insert, Program, Returning, Select, Update, output_column, wire_type};
+use crate::engine::catalog::{TableInfo, Tables, no_such_table, table_name};
+use crate::engine::scalar::{BindError, Binder, ColumnRef, Scalar, fold};
+use crate::engine::{ColumnType, Datum, OutputColumn};
+use crate::{SqlError, SqlState};
+
+/// Compiles statements against one version of the catalog.
+pub(crate) struct Compiler<'a> {
+    pub(crate) tables: &'a Tables,
+    /// What is known of the parameters' types; grows.
+    pub(crate) parameters: &'a mut Vec<Option<ColumnType>>,
+}
+
+type Result<T> = std::result::Result<T, BindError>;
+
+impl Compiler<'_> {
+    /// Compiles a SELECT.
+    pub(crate) fn select(&mut self, query: &Query) -> Result<Program> {
+        let for_update = match query.locks.as_slice() {
+            [] => false,
+            [lock] if lock.nonblock.is_none() && lock.of.is_none() => true,
+            _ => return Err(BindError::Complex),
+        };
+        let SetExpr::Select(select) = query.body.as_ref() else { return Err(BindError::Complex) };
+        if !is_plain(query, select) {
+            return Err(BindError::Complex);
+        }
+        if select.from.is_empty() {
+            if select.selection.is_some() || query.order_by.is_some() || query.limit_clause.is_some() {
+                return Err(BindError::Complex);
+            }
+            let mut output = Vec::with_capacity(select.projection.len());
+            self.items(&select.projection, &[], &mut output)?;
+            return Ok(Program::Constant(output));
+        }
+        let [from] = select.from.as_slice() else { return Err(BindError::Complex) };
+        let (name, qualifier) = single_source(from).ok_or(BindError::Complex)?;
+        let table = self.known_table(name)?;
+        let columns = table.column_refs(&qualifier);
+        let order = order_by(query, &columns)?;
+        let mut output = Vec::with_capacity(select.projection.len());
+        self.items(&select.projection, &columns, &mut output)?;
+        let mut conditions = Vec::new();
+        if let Some(selection) = &select.selection {
+            conjuncts(self.binder(&columns).bind_condition(selection)?, &mut conditions);
+        }
+        let (limit, offset) = self.limit(query)?;
+        let (access, rest, ordered) = choose(&table, &conditions, &order);
+        let filter = join_conditions(rest);
+        let stops_early = limit.is_some() && filter.is_none();
+        if !ordered || !(access.is_narrow(&table) || stops_early || for_update) {
+            return Err(BindError::Complex);
+        }
+        let mut used = Vec::new();
+        for scalar in output.iter().map(|(s, _)| s).chain(&filter) {
+            scalar.visit(&mut |s| {
+                if let Scalar::Column(c) = s {
+                    used.push(*c);
+                }
+            });
+        }
+        let wanted = table.wanted(used);
+        Ok(Program::Select(Select { table, access, filter, wanted, output, limit, offset, for_update }))
+    }
+
+    /// Compiles an INSERT … VALUES.
+    pub(crate) fn insert(&mut self, insert: &ast::Insert) -> Result<Program> {
+        check_insert(insert)?;
+        let (table, targets) = self.insert_target(insert)?;
+        let mut rows = Vec::new();
+        match insert.source.as_deref() {
+            None => rows.push(default_row(&table)),
+            Some(query) => {
+                let SetExpr::Values(values) = query.body.as_ref() else { return Err(BindError::Complex) };
+                if query.with.is_some() || query.order_by.is_some() || query.limit_clause.is_some() {
+                    return Err(BindError::Complex);
+                }
+                for expressions in &values.rows {
+                    rows.push(self.values_row(&table, &targets, &expressions.content)?);
+                }
+            }
+        }
+        let on_conflict = self.conflict(insert, &table)?;
+        let returning = self.returning(insert.returning.as_deref(), &table, &insert_qualifier(insert, &table))?;
+        Ok(Program::Insert(Insert { table, rows, on_conflict, returning }))
+    }
+
+    /// The table of an INSERT and the columns that it gives, in its order.
+    pub(crate) fn insert_target(&self, insert: &ast::Insert) -> Result<(Arc<TableInfo>, Vec<usize>)> {
+        let TableObject::TableName(name) = &insert.table else { return Err(BindError::Complex) };
+        let table = self.written_table(name)?;
+        let mut targets = Vec::with_capacity(insert.columns.len());
+        for column in &insert.columns {
+            let name = single_name(column)?;
+            let index = table.column(&name)?;
+            if targets.contains(&index) {
+                let message = format!("column \"{name}\" specified more than once");
+                return Err(SqlError::new(SqlState::DUPLICATE_COLUMN, message).into());
+            }
+            targets.push(index);
+        }
+        if insert.columns.is_empty() {
+            targets.extend(0..table.visible);
+        }
+        Ok((table, targets))
+    }
+
+    fn values_row(&mut self, table: &TableInfo, targets: &[usize], expressions: &[Expr]) -> Result<Vec<Scalar>> {
+        if expressions.len() > targets.len() {
+            return Err(SqlError::syntax("INSERT has more expressions than target columns").into());
+        }
+        let mut row = default_row(table);
+        for (expression, &target) in expressions.iter().zip(targets) {
+            if is_default(expression) {
+                continue;
+            }
+            let to = table.columns()[target].data_type;
+            row[target] = self.binder(&[]).bind_to(expression, to)?;
+        }
+        Ok(row)
+    }
+
+    /// The ON CONFLICT clause.
+    pub(crate) fn conflict(&mut self, insert: &ast::Insert, table: &Arc<TableInfo>) -> Result<OnConflict> {
+        let clause = match &insert.on {
+            None => return Ok(OnConflict::Fail),
+            Some(OnInsert::OnConflict(clause)) => clause,
+            Some(_) => return Err(SqlError::unsupported("ON DUPLICATE KEY").into()),
+        };
+        let index = match &clause.conflict_target {
+            None => None,
+            Some(target) => Some(conflict_rule(table, target)?),
+        };
+        match (&clause.action, index) {
+            (OnConflictAction::DoNothing, index) => Ok(OnConflict::Skip(index)),
+            (OnConflictAction::DoUpdate(_), None) => {
+                Err(SqlError::syntax("ON CONFLICT DO UPDATE requires inference specification or constraint name")
+                    .into())
+            }
+            (OnConflictAction::DoUpdate(update), Some(index)) => {
+                let qualifier = insert_qualifier(insert, table);
+                let mut columns = table.column_refs(&qualifier);
+                columns.extend(table.column_refs("excluded"));
+                let not_simple = |e: BindError| match e {
+                    BindError::Complex => {
+                        BindError::Wrong(SqlError::unsupported("this expression in ON CONFLICT DO UPDATE"))
+                    }
+                    wrong @ BindError::Wrong(_) => wrong,
+                };
+                let assignments = self.assignments(&update.assignments, table, &columns).map_err(not_simple)?;
+                let filter = match &update.selection {
+                    None => None,
+                    Some(e) => Some(self.binder(&columns).bind_condition(e).map_err(not_simple)?),
+                };
+                Ok(OnConflict::Update { index, assignments, filter })
+            }
+        }
+    }
+
+    /// Compiles an UPDATE of one table.
+    pub(crate) fn update(&mut self, update: &ast::Update) -> Result<Program> {
+        check_update(update)?;
+        let (name, qualifier) = check_single_table(&update.table)?;
+        let table = self.written_table(name)?;
+        let columns = table.column_refs(&qualifier);
+        if update.from.is_some() {
+            return Err(BindError::Complex);
+        }
+        let assignments = self.assignments(&update.assignments, &table, &columns)?;
+        let (access, filter) = self.where_clause(update.selection.as_ref(), &table, &columns)?;
+        let returning = self.returning(update.returning.as_deref(), &table, &qualifier)?;
+        Ok(Program::Update(Update { table, access, filter, assignments, returning }))
+    }
+
+    /// Compiles a DELETE from one table.
+    pub(crate) fn delete(&mut self, delete: &ast::Delete) -> Result<Program> {
+        let from = check_delete(delete)?;
+        let (name, qualifier) = check_single_table(from)?;
+        let table = self.written_table(name)?;
+        if delete.using.is_some() {
+            return Err(BindError::Complex);
+        }
+        let columns = table.column_refs(&qualifier);
+        let (access, filter) = self.where_clause(delete.selection.as_ref(), &table, &columns)?;
+        let returning = self.returning(delete.returning.as_deref(), &table, &qualifier)?;
+        Ok(Program::Delete(Delete { table, access, filter, returning }))
+    }
+
+    fn where_clause(
+        &mut self,
+        selection: Option<&Expr>,
+        table: &TableInfo,
+        columns: &[ColumnRef],
+    ) -> Result<(super::Access, Option<Scalar>)> {
+        let mut conditions = Vec::new();
+        if let Some(selection) = selection {
+            conjuncts(self.binder(columns).bind_condition(selection)?, &mut conditions);
+        }
+        let (access, rest, _) = choose(table, &conditions, &[]);
+        Ok((access, join_conditions(rest)))
+    }
+
+    /// The assignments of SET, each column once.
+    pub(crate) fn assignments(
+        &mut self,
+        assignments: &[Assignment],
+        table: &TableInfo,
+        columns: &[ColumnRef],
+    ) -> Result<Vec<(usize, Scalar)>> {
+        let mut bound = Vec::with_capacity(assignments.len());
+        for (column, expression) in assignment_pairs(assignments, table)? {
+            let to = table.columns()[column].data_type;
+            let scalar = match expression {
+                None => default_of(table, column),
+                Some(expression) => self.binder(columns).bind_to(expression, to)?,
+            };
+            bound.push((column, scalar));
+        }
+        Ok(bound)
+    }
+
+    /// The RETURNING clause.
+    pub(crate) fn returning(
+        &mut self,
+        items: Option<&[SelectItem]>,
+        table: &TableInfo,
+        qualifier: &str,
+    ) -> Result<Option<Returning>> {
+        bind_returning(self, items, table, qualifier)
+    }
+
+    fn items(
+        &mut self,
+        items: &[SelectItem],
+        columns: &[ColumnRef],
+        output: &mut Vec<(Scalar, OutputColumn)>,
+    ) -> Result<()> {
+        for item in items {
+            let (expression, alias) = match item {
+                SelectItem::UnnamedExpr(e) => (e, None),
+                SelectItem::ExprWithAlias { expr, alias } => (expr, Some(fold(alias))),
+                SelectItem::Wildcard(options)
+                    if *options == ast::WildcardAdditionalOptions::default() || is_bare(options) =>
+                {
+                    if columns.is_empty() {
+                        return Err(BindError::Complex);
+                    }
+                    output.extend(columns.iter().enumerate().map(|(i, c)| all_item(i, c)));
+                    continue;
+                }
+                SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), options)
+                    if is_bare(options) =>
+                {
+                    let wanted = single_name(name)?;
+                    let before = output.len();
+                    output.extend(
+                        columns.iter().enumerate().filter(|(_, c)| c.qualifier == wanted).map(|(i, c)| all_item(i, c)),
+                    );
+                    if output.len() == before {
+                        return Err(BindError::Complex);
+                    }
+                    continue;
+                }
+                _ => return Err(BindError::Complex),
+            };
+            let bound = self.binder(columns).bind(expression)?;
+            let scalar = match bound.data_type {
+                None => self.binder(columns).assign(bound.clone(), ColumnType::Text)?,
+                Some(_) => bound.scalar,
+            };
+            let name = alias.unwrap_or_else(|| output_name(expression));
+            output.push((scalar, output_column(name, wire_type(bound.data_type))));
+        }
+        Ok(())
+    }
+
+    fn limit(&mut self, query: &Query) -> Result<(Option<Scalar>, Option<Scalar>)> {
+        let (limit, offset) = match (&query.limit_clause, &query.fetch) {
+            (None, None) => return Ok((None, None)),
+            (Some(LimitClause::LimitOffset { limit, offset, limit_by }), None) if limit_by.is_empty() => {
+                (limit.as_ref(), offset.as_ref().map(|o| &o.value))
+            }
+            _ => return Err(BindError::Complex),
+        };
+        let mut bind = |e: Option<&Expr>| e.map(|e| self.binder(&[]).bind_to(e, ColumnType::BigInt)).transpose();
+        let limit = bind(limit)?;
+        // LIMIT NULL is no limit.
+        let limit = limit.filter(|l| !matches!(l, Scalar::Literal(Datum::Null)));
+        Ok((limit, bind(offset)?))
+    }
+
+    pub(crate) fn binder<'b>(&'b mut self, columns: &'b [ColumnRef]) -> Binder<'b> {
+        Binder { columns, parameters: self.parameters }
+    }
+
+    /// A table of ours; a name that is not is the planner's (a view of pg_catalog, a CTE).
+    fn known_table(&self, name: &ObjectName) -> Result<Arc<TableInfo>> {
+        let name = table_name(name).map_err(|_| BindError::Complex)?;
+        self.tables.get(&name).cloned().ok_or(BindError::Complex)
+    }
+
+    fn written_table(&self, name: &ObjectName) -> Result<Arc<TableInfo>> {
+        let name = table_name(name)?;
+        self.tables.get(&name).cloned().ok_or_else(|| no_such_table(&name).into())
+    }
+}
+
+/// Binds RETURNING; what takes a planner is refused.
+pub(crate) fn bind_returning(
+    compiler: &mut Compiler<'_>,
+    items: Option<&[SelectItem]>,
+    table: &TableInfo,
+    qualifier: &str,
+) -> Result<Option<Returning>> {
+    let Some(items) = items else { return Ok(None) };
+    let columns = table.column_refs(qualifier);
+    let mut output = Vec::with_capacity(items.len());
+    match compiler.items(items, &columns, &mut output) {
+        Ok(()) => Ok(Some(Returning { items: output })),
+        Err(BindError::Complex) => Err(SqlError::unsupported("this expression in RETURNING").into()),
+        Err(wrong) => Err(wrong),
+    }
+}
+
+/// The columns and expressions of SET; `None` for DEFAULT.
+pub(crate) fn assignment_pairs<'a>(
+    assignments: &'a [Assignment],
+    table: &TableInfo,
+) -> std::result::Result<Vec<(usize, Option<&'a Expr>)>, SqlError> {
+    let mut pairs: Vec<(usize, Option<&Expr>)> = Vec::with_capacity(assignments.len());
+    let mut add = |name: &ObjectName, value: &'a Expr| -> std::result::Result<(), SqlError> {
+        let name = single_name(name)?;
+        let column = table.column(&name)?;
+        if pairs.iter().any(|(c, _)| *c == column) {
+            return Err(SqlError::syntax(format!("multiple assignments to same column \"{name}\"")));
+        }
+        pairs.push((column, (!is_default(value)).then_some(value)));
+        Ok(())
+    };
+    for assignment in assignments {
+        match (&assignment.target, &assignment.value) {
+            (AssignmentTarget::ColumnName(name), value) => add(name, value)?,
+            (AssignmentTarget::Tuple(names), Expr::Tuple(values)) if names.len() == values.len() => {
+                for (name, value) in names.iter().zip(values) {
+                    add(name, value)?;
+                }
+            }
+            (AssignmentTarget::Tuple(_), Expr::Tuple(_)) => {
+                return Err(SqlError::syntax("number of columns does not match number of values"));
+            }
+            (AssignmentTarget::Tuple(_), _) => {
+                return Err(SqlError::unsupported("a subquery as the source of several columns"));
+            }
+        }
+    }
+    Ok(pairs)
+}
+
+/// The unique index that a conflict target names.
+fn conflict_rule(table: &TableInfo, target: &ConflictTarget) -> std::result::Result<Index, SqlError> {
+    match target {
+        ConflictTarget::Columns(names) => {
+            let mut wanted =
+                names.iter().map(|n| table.column(&fold(n))).collect::<std::result::Result<Vec<_>, _>>()?;
+            wanted.sort_unstable();
+            wanted.dedup();
+            let same = |columns: &[usize]| {
+                let mut columns = columns.to_vec();
+                columns.sort_unstable();
+                columns == wanted
+            };
+            if !table.hidden_row_number && same(table.schema().key()) {
+                return Ok(Index::Primary);
+            }
+            table.indexes.iter().find(|i| i.unique && i.ready && same(&i.columns)).map(|i| i.index).ok_or_else(|| {
+                SqlError::new(
+                    SqlState::INVALID_COLUMN_REFERENCE,
+                    "there is no unique or exclusion constraint matching the ON CONFLICT specification",
+                )
+            })
+        }
+        ConflictTarget::OnConstraint(name) => {
+            let name = single_name(name)?;
+            if !table.hidden_row_number && name == table.primary_key_name {
+                return Ok(Index::Primary);
+            }
+            table.indexes.iter().find(|i| i.unique && i.ready && i.name == name).map(|i| i.index).ok_or_else(|| {
+                SqlError::new(
+                    SqlState::UNDEFINED_OBJECT,
+                    format!("constraint \"{name}\" for table \"{}\" does not exist", table.name),
+                )
+            })
+        }
+    }
+}
+
+fn insert_qualifier(insert: &ast::Insert, table: &TableInfo) -> String {
+    insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias))
+}
+
+fn all_item(index: usize, column: &ColumnRef) -> (Scalar, OutputColumn) {
+    (Scalar::Column(index), output_column(column.name.clone(), column.data_type))
+}
+
+fn is_bare(options: &ast::WildcardAdditionalOptions) -> bool {
+    options.opt_ilike.is_none()
+        && options.opt_exclude.is_none()
+        && options.opt_except.is_none()
+        && options.opt_replace.is_none()
+        && options.opt_rename.is_none()
+}
+
+/// The name that PostgreSQL gives an unnamed item.
+fn output_name(expression: &Expr) -> String {
+    match expression {
+        Expr::Identifier(ident) => fold(ident),
+        Expr::CompoundIdentifier(parts) => parts.last().map_or_else(|| "?column?".to_owned(), fold),
+        Expr::Function(function) => match function.name.0.last() {
+            Some(ObjectNamePart::Identifier(ident)) => fold(ident),
+            _ => "?column?".to_owned(),
+        },
+        Expr::Case { else_result: Some(e), .. } if matches!(e.as_ref(), Expr::Identifier(_)) => output_name(e),
+        Expr::Case { .. } => "case".to_owned(),
+        Expr::Nested(inner) => output_name(inner),
+        Expr::Cast { expr, data_type, .. } => match output_name(expr) {
+            name if name != "?column?" => name,
+            _ => super::super::types::from_sql(data_type).map_or_else(|_| "?column?".to_owned(), type_name),
+        },
+        Expr::TypedString(typed) => {
+            super::super::types::from_sql(&typed.data_type).map_or_else(|_| "?column?".to_owned(), type_name)
+        }
+        Expr::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => "bool".to_owned(),
+        Expr::Exists { .. } => "exists".to_owned(),
+        Expr::Substring { .. } => "substring".to_owned(),
+        Expr::Extract { .. } => "extract".to_owned(),
+        Expr::Subquery(query) => match query.body.as_ref() {
+            SetExpr::Select(select) => match select.projection.as_slice() {
+                [SelectItem::UnnamedExpr(e)] => output_name(e),
+                [SelectItem::ExprWithAlias { alias, .. }] => fold(alias),
+                _ => "?column?".to_owned(),
+            },
+            _ => "?column?".to_owned(),
+        },
+        _ => "?column?".to_owned(),
+    }
+}
+
+/// PostgreSQL's internal name of a type.
+fn type_name(data_type: ColumnType) -> String {
+    match data_type {
+        ColumnType::Boolean => "bool",
+        ColumnType::SmallInt => "int2",
+        ColumnType::Int => "int4",
+        ColumnType::BigInt => "int8",
+        ColumnType::Real => "float4",
+        ColumnType::Double => "float8",
+        ColumnType::Decimal { .. } => "numeric",
+        ColumnType::Char(_) => "bpchar",
+        ColumnType::Varchar(_) => "varchar",
+        ColumnType::Text => "text",
+        ColumnType::Bytea => "bytea",
+        ColumnType::Date => "date",
+        ColumnType::Timestamp => "timestamp",
+    }
+    .to_owned()
+}
+
+fn join_conditions(conditions: Vec<Scalar>) -> Option<Scalar> {
+    conditions.into_iter().reduce(|a, b| Scalar::And(Box::new(a), Box::new(b)))
+}
+
+pub(crate) fn default_of(table: &TableInfo, column: usize) -> Scalar {
+    table.defaults[column].as_ref().map_or(Scalar::Literal(Datum::Null), |(_, scalar)| scalar.clone())
+}
+
+pub(crate) fn default_row(table: &TableInfo) -> Vec<Scalar> {
+    (0..table.visible).map(|column| default_of(table, column)).collect()
+}
+
+fn is_default(expression: &Expr) -> bool {
+    matches!(expression, Expr::Identifier(ident) if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))
+}
+
+fn single_name(name: &ObjectName) -> std::result::Result<String, SqlError> {
+    match name.0.as_slice() {
+        [ObjectNamePart::Identifier(ident)] | [_, ObjectNamePart::Identifier(ident)] => Ok(fold(ident)),
+        _ => Err(SqlError::syntax(format!("improper name: {name}"))),
+    }
+}
+
+/// The table and its name in expressions, if a FROM item is one plain table.
+fn single_source(from: &TableWithJoins) -> Option<(&ObjectName, String)> {
+    if !from.joins.is_empty() {
+        return None;
+    }
+    match &from.relation {
+        TableFactor::Table { name, alias, args: None, version: None, sample: None, with_ordinality: false, .. } => {
+            let qualifier = match alias {
+                Some(alias) if alias.columns.is_empty() => fold(&alias.name),
+                Some(_) => return None,
+                None => match name.0.last()? {
+                    ObjectNamePart::Identifier(ident) => fold(ident),
+                    ObjectNamePart::Function(_) => return None,
+                },
+            };
+            Some((name, qualifier))
+        }
+        _ => None,
+    }
+}
+
+/// As [`single_source`], for the target of a write, where nothing else makes sense.
+pub(crate) fn check_single_table(from: &TableWithJoins) -> std::result::Result<(&ObjectName, String), SqlError> {
+    single_source(from).ok_or_else(|| SqlError::syntax("the target of UPDATE and DELETE is one table"))
+}
+
+fn check_insert(insert: &ast::Insert) -> std::result::Result<(), SqlError> {
+    let plain = insert.or.is_none()
+        && !insert.ignore
+        && !insert.overwrite
+        && insert.assignments.is_empty()
+        && insert.partitioned.is_none()
+        && insert.after_columns.is_empty()
+        && !insert.replace_into
+        && insert.output.is_none();
+    if plain { Ok(()) } else { Err(SqlError::unsupported("this form of INSERT")) }
+}
+
+/// Refuses what other databases' UPDATE has.
+pub(crate) fn check_update(update: &ast::Update) -> std::result::Result<(), SqlError> {
+    if update.or.is_some() || update.output.is_some() || !update.order_by.is_empty() || update.limit.is_some() {
+        return Err(SqlError::unsupported("this form of UPDATE"));
+    }
+    Ok(())
+}
+
+/// Refuses what other databases' DELETE has; the target.
+pub(crate) fn check_delete(delete: &ast::Delete) -> std::result::Result<&TableWithJoins, SqlError> {
+    let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;
+    match from.as_slice() {
+        [from]
+            if delete.tables.is_empty()
+                && delete.output.is_none()
+                && delete.order_by.is_empty()
+                && delete.limit.is_none() =>
+        {
+            Ok(from)
+        }
+        _ => Err(SqlError::unsupported("this form of DELETE")),
+    }
+}
+
+fn is_plain(query: &Query, select: &ast::Select) -> bool {
+    let ungrouped = match &select.group_by {
+        GroupByExpr::Expressions(expressions, modifiers) => expressions.is_empty() && modifiers.is_empty(),
+        GroupByExpr::All(_) => false,
+    };
+    ungrouped
+        && query.with.is_none()
+        && query.fetch.is_none()
+        && query.for_clause.is_none()
+        && query.settings.is_none()
+        && query.format_clause.is_none()
+        && query.pipe_operators.is_empty()
+        && select.distinct.is_none()
+        && select.select_modifiers.is_none()
+        && select.top.is_none()
+        && select.exclude.is_none()
+        && select.into.is_none()
+        && select.lateral_views.is_empty()
+        && select.prewhere.is_none()
+        && select.connect_by.is_empty()
+        && select.cluster_by.is_empty()
+        && select.distribute_by.is_empty()
+        && select.sort_by.is_empty()
+        && select.having.is_none()
+        && select.named_window.is_empty()
+        && select.qualify.is_none()
+        && select.value_table_mode.is_none()
+}
+
+/// ORDER BY plain columns, nulls where PostgreSQL and our indexes have them.
+fn order_by(query: &Query, columns: &[ColumnRef]) -> Result<Vec<(usize, bool)>> {
+    let Some(order_by) = &query.order_by else { return Ok(Vec::new()) };
+    let OrderByKind::Expressions(expressions) = &order_by.kind else { return Err(BindError::Complex) };
+    let mut order = Vec::with_capacity(expressions.len());
+    for item in expressions {
+        let name = match &item.expr {
+            Expr::Identifier(ident) => fold(ident),
+            Expr::CompoundIdentifier(parts) => parts.last().map(fold).ok_or(BindError::Complex)?,
+            _ => return Err(BindError::Complex),
+        };
+        let column = columns.iter().position(|c| c.name == name).ok_or(BindError::Complex)?;
+        let descending = item.options.asc == Some(false);
+        if item.options.nulls_first.is_some_and(|first| first != descending) || item.with_fill.is_some() {
+            return Err(BindError::Complex);
+        }
+        order.push((column, descending));
+    }
+    // An alias of another column would be meant instead.
+    if let SetExpr::Select(select) = query.body.as_ref() {
+        for item in &select.projection {
+            if let SelectItem::ExprWithAlias { alias, .. } = item
+                && order.iter().any(|(c, _)| columns[*c].name == fold(alias))
+            {
+                return Err(BindError::Complex);
+            }
+        }
+    }
+    Ok(order)
+}

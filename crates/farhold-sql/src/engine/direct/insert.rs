@@ -1,0 +1,220 @@
+//! INSERT of rows that expressions give, with ON CONFLICT and RETURNING.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use farhold_txn::{Index, RowHandle, Txn, TxnError};
+
+use super::run::{Effect, returned};
+use super::write::{apply_update, check_not_null};
+use super::{Returning, unsafe_duplicate};
+use crate::engine::cancel::CancelHandle;
+use crate::engine::catalog::TableInfo;
+use crate::engine::scalar::Scalar;
+use crate::engine::{Datum, error};
+use crate::{SqlError, SqlState};
+
+/// Numbers for the rows of tables without a primary key.
+///
+/// A number is `node << 56 | counter`; the counter starts at the microseconds since 1970 when the engine opens, so it
+/// passes no earlier one unless a node has inserted more than a million rows a second since. If it does, the insert
+/// meets a duplicate and takes the next number.
+#[derive(Debug)]
+pub(crate) struct RowNumbers {
+    next: AtomicI64,
+}
+
+impl RowNumbers {
+    /// Of this node, from this moment.
+    pub(crate) fn new(node: u8, microseconds: i64) -> Self {
+        Self { next: AtomicI64::new((i64::from(node & 0x7f) << 56) | (microseconds & ((1 << 56) - 1))) }
+    }
+
+    /// The next number.
+    pub(crate) fn next(&self) -> i64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What happens to a row whose key is there.
+#[derive(Clone, Debug)]
+pub(crate) enum OnConflict {
+    /// 23505.
+    Fail,
+    /// Nothing, for a conflict in this index or, without one, in any.
+    Skip(Option<Index>),
+    /// The row that is there is updated. Expressions see its columns and, behind them, those of the row that was to be
+    /// inserted (`excluded`).
+    Update { index: Index, assignments: Vec<(usize, Scalar)>, filter: Option<Scalar> },
+}
+
+/// An INSERT.
+#[derive(Debug)]
+pub(crate) struct Insert {
+    pub(crate) table: Arc<TableInfo>,
+    /// One expression a visible column.
+    pub(crate) rows: Vec<Vec<Scalar>>,
+    pub(crate) on_conflict: OnConflict,
+    pub(crate) returning: Option<Returning>,
+}
+
+/// How often a hidden row number is tried again when it is taken.
+const ROW_NUMBER_ATTEMPTS: u32 = 16;
+
+impl Insert {
+    pub(super) async fn run(
+        &self,
+        txn: &mut Txn,
+        parameters: &[Datum],
+        numbers: &RowNumbers,
+        cancel: &CancelHandle,
+    ) -> Result<Effect, SqlError> {
+        let mut writer = Writer::new(self, numbers);
+        let mut row = Vec::with_capacity(self.table.columns().len());
+        for (n, expressions) in self.rows.iter().enumerate() {
+            if n % 1024 == 1023 {
+                cancel.check()?;
+            }
+            row.clear();
+            for expression in expressions {
+                row.push(expression.evaluate(&[], parameters)?);
+            }
+            writer.write(txn, &mut row, parameters).await?;
+        }
+        Ok(writer.finish())
+    }
+}
+
+/// Inserts rows one after the other. Rows come with one datum a visible column.
+pub(crate) struct Writer<'a> {
+    insert: &'a Insert,
+    numbers: &'a RowNumbers,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    touched: HashSet<RowHandle>,
+    effect: Effect,
+}
+
+impl<'a> Writer<'a> {
+    /// For the rows of `insert` (whose own `rows` do not matter).
+    pub(crate) fn new(insert: &'a Insert, numbers: &'a RowNumbers) -> Self {
+        let effect = Effect { rows: insert.returning.as_ref().map(|_| Vec::new()), count: 0 };
+        Self { insert, numbers, key: Vec::new(), value: Vec::new(), touched: HashSet::new(), effect }
+    }
+
+    /// What was done.
+    pub(crate) fn finish(self) -> Effect {
+        self.effect
+    }
+
+    /// Inserts `row`, or does what ON CONFLICT says.
+    pub(crate) async fn write(
+        &mut self,
+        txn: &mut Txn,
+        row: &mut Vec<Datum>,
+        parameters: &[Datum],
+    ) -> Result<(), SqlError> {
+        let table = &self.insert.table;
+        check_not_null(table, row)?;
+        if table.hidden_row_number {
+            row.push(Datum::BigInt(self.numbers.next()));
+        }
+        if let OnConflict::Update { index, assignments, filter } = &self.insert.on_conflict {
+            let old = self.existing(txn, *index, row).await?;
+            if let Some(old) = old {
+                let (assignments, filter) = (assignments, filter.as_ref());
+                return self.update_existing(txn, old, row, (assignments, filter), parameters).await;
+            }
+        }
+        if let OnConflict::Skip(Some(index)) = &self.insert.on_conflict
+            && self.existing(txn, *index, row).await?.is_some()
+        {
+            return Ok(());
+        }
+        let schema = table.schema();
+        schema.encode_value(row, &mut self.value).map_err(|e| error::from_row(&e))?;
+        for attempt in 1.. {
+            schema.encode_key(row, &mut self.key).map_err(|e| error::from_row(&e))?;
+            match txn.insert(&table.table, &self.key, &self.value).await {
+                Ok(handle) => {
+                    self.touched.insert(handle);
+                    break;
+                }
+                Err(TxnError::DuplicateKey { index: Index::Primary, .. })
+                    if table.hidden_row_number && attempt < ROW_NUMBER_ATTEMPTS =>
+                {
+                    row[table.visible] = Datum::BigInt(self.numbers.next());
+                }
+                Err(TxnError::DuplicateKey { .. }) if matches!(self.insert.on_conflict, OnConflict::Skip(None)) => {
+                    return Ok(());
+                }
+                Err(e) => return Err(table.explain(&e, Some(row))),
+            }
+        }
+        self.done(row, parameters)
+    }
+
+    fn done(&mut self, row: &[Datum], parameters: &[Datum]) -> Result<(), SqlError> {
+        self.effect.count += 1;
+        if let (Some(rows), Some(returning)) = (&mut self.effect.rows, &self.insert.returning) {
+            rows.push(returned(returning, row, parameters)?);
+        }
+        Ok(())
+    }
+
+    /// The row that is there under the key that `row` has in `index`.
+    async fn existing(&mut self, txn: &mut Txn, index: Index, row: &[Datum]) -> Result<Option<RowHandle>, SqlError> {
+        let table = &self.insert.table;
+        let parts: Vec<Datum> = table.index_columns(index).iter().map(|&c| row[c].clone()).collect();
+        if parts.iter().any(Datum::is_null) {
+            return Ok(None);
+        }
+        table.encode_parts(index, &parts, &mut self.key).map_err(|e| error::from_row(&e))?;
+        let found = match index {
+            Index::Primary => txn.get(&table.table, &self.key).await,
+            index @ Index::Secondary(_) => txn.get_by(&table.table, index, &self.key).await,
+        };
+        found.map_err(|e| error::from_txn(&e))
+    }
+
+    async fn update_existing(
+        &mut self,
+        txn: &mut Txn,
+        old: RowHandle,
+        excluded: &[Datum],
+        (assignments, filter): (&[(usize, Scalar)], Option<&Scalar>),
+        parameters: &[Datum],
+    ) -> Result<(), SqlError> {
+        let table = &self.insert.table;
+        if !self.touched.insert(old) {
+            return Err(SqlError::new(
+                SqlState::CARDINALITY_VIOLATION,
+                "ON CONFLICT DO UPDATE command cannot affect row a second time",
+            )
+            .with_hint(
+                "Ensure that no rows proposed for insertion within the same command have duplicate constrained values.",
+            ));
+        }
+        let mut row = vec![Datum::Null; table.columns().len()];
+        table.read(txn.key(old), txn.value(old), &table.wanted_all(), &mut row)?;
+        let mut both = row[..table.visible].to_vec();
+        both.extend_from_slice(&excluded[..table.visible]);
+        if let Some(filter) = filter
+            && !filter.holds(&both, parameters)?
+        {
+            return Ok(());
+        }
+        for (column, value) in assignments {
+            row[*column] = value.evaluate(&both, parameters)?;
+        }
+        if let Some(moved) = apply_update(txn, table, old, &row)? {
+            let handle = txn
+                .insert(&table.table, &moved.key, &moved.value)
+                .await
+                .map_err(|e| unsafe_duplicate(table, &e, &row))?;
+            self.touched.insert(handle);
+        }
+        self.done(&row, parameters)
+    }
+}

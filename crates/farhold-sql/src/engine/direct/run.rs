@@ -1,0 +1,141 @@
+//! Running a program in a transaction.
+
+use farhold_txn::Txn;
+
+use super::insert::RowNumbers;
+use super::{Program, Select, to_output};
+use crate::engine::cancel::CancelHandle;
+use crate::engine::{ColumnType, scalar::Scalar};
+use crate::engine::{Datum, error, types};
+use crate::{SqlError, SqlState};
+
+/// What a program did.
+#[derive(Debug, Default)]
+pub(crate) struct Effect {
+    /// Rows of the result, if the statement has one.
+    pub(crate) rows: Option<Vec<Vec<Datum>>>,
+    /// Rows read or written.
+    pub(crate) count: u64,
+}
+
+impl Program {
+    /// Runs it.
+    pub(crate) async fn run(
+        &self,
+        txn: &mut Txn,
+        parameters: &[Datum],
+        numbers: &RowNumbers,
+        cancel: &CancelHandle,
+    ) -> Result<Effect, SqlError> {
+        match self {
+            Self::Constant(output) => {
+                let row = output
+                    .iter()
+                    .map(|(scalar, column)| to_output(scalar.evaluate(&[], parameters)?, column))
+                    .collect::<Result<Vec<_>, _>>()?;
+                Ok(Effect { rows: Some(vec![row]), count: 1 })
+            }
+            Self::Select(select) => select.run(txn, parameters, cancel).await,
+            Self::Insert(insert) => insert.run(txn, parameters, numbers, cancel).await,
+            Self::Update(update) => update.run(txn, parameters, cancel).await,
+            Self::Delete(delete) => delete.run(txn, parameters, cancel).await,
+        }
+    }
+}
+
+/// The value of LIMIT or OFFSET.
+pub(crate) fn count_of(scalar: Option<&Scalar>, parameters: &[Datum], clause: &str) -> Result<Option<usize>, SqlError> {
+    let Some(scalar) = scalar else { return Ok(None) };
+    match types::cast(scalar.evaluate(&[], parameters)?, ColumnType::BigInt)? {
+        Datum::BigInt(count) => usize::try_from(count)
+            .map(Some)
+            .map_err(|_| SqlError::new(SqlState::INVALID_PARAMETER_VALUE, format!("{clause} must not be negative"))),
+        _ => Ok(None),
+    }
+}
+
+impl Select {
+    async fn run(&self, txn: &mut Txn, parameters: &[Datum], cancel: &CancelHandle) -> Result<Effect, SqlError> {
+        let table = &self.table;
+        let limit = count_of(self.limit.as_ref(), parameters, "LIMIT")?.unwrap_or(usize::MAX);
+        let offset = count_of(self.offset.as_ref(), parameters, "OFFSET")?.unwrap_or(0);
+        let wanted = limit.saturating_add(offset);
+        // A filter may drop rows, so it decides for itself where the scan could have stopped.
+        let scanned = if self.filter.is_some() { usize::MAX } else { wanted };
+        let mut row = vec![Datum::Null; table.columns().len()];
+        let mut rows = Vec::new();
+        if wanted == 0 {
+            return Ok(Effect { rows: Some(rows), count: 0 });
+        }
+        let handles = if self.access.point {
+            // Without the detour over a list of rows: this is the hot way.
+            let mut key = Vec::with_capacity(64);
+            match self.access.row(txn, table, parameters, &mut key).await? {
+                Some(handle) if offset == 0 => {
+                    table.read(txn.key(handle), txn.value(handle), &self.wanted, &mut row)?;
+                    if self.matches(&row, parameters)? {
+                        rows.push(self.project(&row, parameters)?);
+                        if self.for_update {
+                            let _ = txn.value_mut(handle);
+                        }
+                    }
+                    Vec::new()
+                }
+                _ => Vec::new(),
+            }
+        } else {
+            self.access.rows(txn, table, parameters, scanned).await?
+        };
+        let mut skip = offset;
+        for (n, handle) in handles.into_iter().enumerate() {
+            if n % 1024 == 1023 {
+                cancel.check()?;
+            }
+            table.read(txn.key(handle), txn.value(handle), &self.wanted, &mut row)?;
+            if !self.matches(&row, parameters)? {
+                continue;
+            }
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            rows.push(self.project(&row, parameters)?);
+            if self.for_update {
+                let _ = txn.value_mut(handle);
+            }
+            if rows.len() == limit {
+                break;
+            }
+        }
+        let count = rows.len() as u64;
+        Ok(Effect { rows: Some(rows), count })
+    }
+
+    fn matches(&self, row: &[Datum], parameters: &[Datum]) -> Result<bool, SqlError> {
+        self.filter.as_ref().map_or(Ok(true), |filter| filter.holds(row, parameters))
+    }
+
+    fn project(&self, row: &[Datum], parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
+        self.output
+            .iter()
+            .map(|(scalar, column)| match scalar {
+                Scalar::Column(index) => Ok(row[*index].clone()),
+                scalar => to_output(scalar.evaluate(row, parameters)?, column),
+            })
+            .collect()
+    }
+}
+
+/// The items of a RETURNING clause on one row.
+pub(crate) fn returned(
+    returning: &super::Returning,
+    row: &[Datum],
+    parameters: &[Datum],
+) -> Result<Vec<Datum>, SqlError> {
+    returning.items.iter().map(|(scalar, column)| to_output(scalar.evaluate(row, parameters)?, column)).collect()
+}
+
+/// A transaction's error that no row explains.
+pub(crate) fn txn_error(e: farhold_txn::TxnError) -> SqlError {
+    error::from_txn(&e)
+}

@@ -1,0 +1,172 @@
+//! UPDATE and DELETE of the rows that an index and a filter find.
+
+use std::sync::Arc;
+
+use farhold_txn::{RowHandle, Txn, TxnError};
+
+use super::Returning;
+use super::access::Access;
+use super::run::{Effect, returned, txn_error};
+use crate::engine::cancel::CancelHandle;
+use crate::engine::catalog::TableInfo;
+use crate::engine::scalar::Scalar;
+use crate::engine::{Datum, error};
+use crate::{SqlError, SqlState};
+
+/// An UPDATE.
+#[derive(Debug)]
+pub(crate) struct Update {
+    pub(crate) table: Arc<TableInfo>,
+    pub(crate) access: Access,
+    pub(crate) filter: Option<Scalar>,
+    pub(crate) assignments: Vec<(usize, Scalar)>,
+    pub(crate) returning: Option<Returning>,
+}
+
+/// A DELETE.
+#[derive(Debug)]
+pub(crate) struct Delete {
+    pub(crate) table: Arc<TableInfo>,
+    pub(crate) access: Access,
+    pub(crate) filter: Option<Scalar>,
+    pub(crate) returning: Option<Returning>,
+}
+
+/// A row whose primary key an UPDATE changed: deleted already, to be inserted again.
+pub(crate) struct Moved {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+}
+
+/// 23502 for the first NOT NULL column that is null.
+pub(crate) fn check_not_null(table: &TableInfo, row: &[Datum]) -> Result<(), SqlError> {
+    for (column, datum) in table.visible_columns().iter().zip(row) {
+        if datum.is_null() && !column.nullable {
+            let mut error = SqlError::new(
+                SqlState::NOT_NULL_VIOLATION,
+                format!(
+                    "null value in column \"{}\" of relation \"{}\" violates not-null constraint",
+                    column.name, table.name
+                ),
+            );
+            error.table = Some(table.name.clone());
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Gives the row at `handle` the columns `row`. When its primary key changes the row is deleted, and what is to be
+/// inserted in its place comes back: all deletes of a statement go before its inserts, so keys may move along.
+pub(crate) fn apply_update(
+    txn: &mut Txn,
+    table: &TableInfo,
+    handle: RowHandle,
+    row: &[Datum],
+) -> Result<Option<Moved>, SqlError> {
+    check_not_null(table, row)?;
+    let schema = table.schema();
+    let (mut key, mut value) = (Vec::with_capacity(32), Vec::with_capacity(128));
+    schema.encode_key(row, &mut key).map_err(|e| error::from_row(&e))?;
+    schema.encode_value(row, &mut value).map_err(|e| error::from_row(&e))?;
+    if txn.key(handle) != key {
+        txn.delete(handle).map_err(txn_error)?;
+        return Ok(Some(Moved { key, value }));
+    }
+    txn.update(handle, &value).map_err(|e| table.explain(&e, Some(row)))?;
+    Ok(None)
+}
+
+/// The error of an insert that puts a moved row in its place.
+pub(crate) fn unsafe_duplicate(table: &TableInfo, e: &TxnError, row: &[Datum]) -> SqlError {
+    table.explain(e, Some(row))
+}
+
+impl Update {
+    pub(super) async fn run(
+        &self,
+        txn: &mut Txn,
+        parameters: &[Datum],
+        cancel: &CancelHandle,
+    ) -> Result<Effect, SqlError> {
+        let table = &self.table;
+        let wanted = table.wanted_all();
+        let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
+        let mut moved = Vec::new();
+        let mut row = vec![Datum::Null; table.columns().len()];
+        let handles = self.access.rows(txn, table, parameters, usize::MAX).await?;
+        for (n, handle) in handles.into_iter().enumerate() {
+            if n % 1024 == 1023 {
+                cancel.check()?;
+            }
+            table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
+            if let Some(filter) = &self.filter
+                && !filter.holds(&row, parameters)?
+            {
+                continue;
+            }
+            let mut values = Vec::with_capacity(self.assignments.len());
+            for (column, value) in &self.assignments {
+                values.push((*column, value.evaluate(&row, parameters)?));
+            }
+            for (column, value) in values {
+                row[column] = value;
+            }
+            if let Some(again) = apply_update(txn, table, handle, &row)? {
+                moved.push((again, row.clone()));
+            }
+            effect.count += 1;
+            if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
+                rows.push(returned(returning, &row, parameters)?);
+            }
+        }
+        insert_moved(txn, table, moved).await?;
+        Ok(effect)
+    }
+}
+
+/// Inserts the rows whose primary key changed.
+pub(crate) async fn insert_moved(
+    txn: &mut Txn,
+    table: &TableInfo,
+    moved: Vec<(Moved, Vec<Datum>)>,
+) -> Result<(), SqlError> {
+    for (again, row) in moved {
+        txn.insert(&table.table, &again.key, &again.value).await.map_err(|e| unsafe_duplicate(table, &e, &row))?;
+    }
+    Ok(())
+}
+
+impl Delete {
+    pub(super) async fn run(
+        &self,
+        txn: &mut Txn,
+        parameters: &[Datum],
+        cancel: &CancelHandle,
+    ) -> Result<Effect, SqlError> {
+        let table = &self.table;
+        let wanted = table.wanted_all();
+        let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
+        let mut row = vec![Datum::Null; table.columns().len()];
+        let handles = self.access.rows(txn, table, parameters, usize::MAX).await?;
+        for (n, handle) in handles.into_iter().enumerate() {
+            if n % 1024 == 1023 {
+                cancel.check()?;
+            }
+            if self.filter.is_some() || self.returning.is_some() {
+                table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
+            }
+            if let Some(filter) = &self.filter
+                && !filter.holds(&row, parameters)?
+            {
+                continue;
+            }
+            txn.delete(handle).map_err(txn_error)?;
+            effect.count += 1;
+            if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
+                rows.push(returned(returning, &row, parameters)?);
+            }
+        }
+        Ok(effect)
+    }
+}

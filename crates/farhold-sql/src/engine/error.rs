@@ -1,0 +1,253 @@
+//! The lower crates' errors in PostgreSQL's terms.
+
+use datafusion::common::SchemaError;
+use datafusion::error::DataFusionError;
+use datafusion::sql::sqlparser::parser::ParserError;
+use farhold_store::row::RowError;
+use farhold_txn::TxnError;
+
+use super::ColumnType;
+use crate::{SqlError, SqlState};
+
+/// A row that does not fit its table.
+pub(crate) fn from_row(error: &RowError) -> SqlError {
+    let state = match error {
+        RowError::TooLong { .. } => SqlState::STRING_TOO_LONG,
+        RowError::NumericOverflow { .. } => SqlState::NUMERIC_OUT_OF_RANGE,
+        RowError::WrongType { .. } => SqlState::DATATYPE_MISMATCH,
+        RowError::NullNotAllowed { .. } => SqlState::NOT_NULL_VIOLATION,
+        RowError::InvalidText { .. } => SqlState::CHARACTER_NOT_IN_REPERTOIRE,
+        RowError::RowTooLarge { .. } => SqlState::PROGRAM_LIMIT_EXCEEDED,
+        RowError::NoSuchColumn { .. } => SqlState::UNDEFINED_COLUMN,
+        RowError::InvalidSchema { .. } => SqlState::INVALID_TABLE_DEFINITION,
+        RowError::ColumnCount { .. } | RowError::WrongAccessor { .. } | RowError::Corrupt { .. } => {
+            SqlState::INTERNAL_ERROR
+        }
+    };
+    match error {
+        RowError::NumericOverflow { data_type: ColumnType::Decimal { precision, scale }, column } => SqlError::new(
+            state,
+            "numeric field overflow",
+        )
+        .with_detail(format!(
+            "Column \"{column}\" with precision {precision}, scale {scale} must round to an absolute value less than \
+                 10^{}.",
+            precision - scale
+        )),
+        _ => SqlError::new(state, error.to_string()),
+    }
+}
+
+/// A transaction that failed.
+pub(crate) fn from_txn(error: &TxnError) -> SqlError {
+    match error {
+        TxnError::Conflict => {
+            SqlError::new(SqlState::SERIALIZATION_FAILURE, "could not serialize access due to a concurrent transaction")
+                .with_hint("The transaction might succeed if retried.")
+        }
+        TxnError::SchemaChanged => {
+            SqlError::new(SqlState::SERIALIZATION_FAILURE, "a table changed while the transaction ran")
+                .with_hint("The transaction might succeed if retried.")
+        }
+        TxnError::DuplicateKey { table, index } => SqlError::new(
+            SqlState::UNIQUE_VIOLATION,
+            format!("duplicate key value violates a unique constraint: {index} of {table}"),
+        ),
+        TxnError::NotFound { what } => SqlError::new(SqlState::UNDEFINED_OBJECT, format!("{what} does not exist")),
+        TxnError::AlreadyExists { name } => {
+            SqlError::new(SqlState::DUPLICATE_TABLE, format!("relation \"{name}\" already exists"))
+        }
+        TxnError::TooLarge { what, bytes, bytes_max } => SqlError::new(
+            SqlState::PROGRAM_LIMIT_EXCEEDED,
+            format!("{what} needs {bytes} bytes, the limit is {bytes_max}"),
+        ),
+        TxnError::NodeUnavailable { node, committed: true } => SqlError::new(
+            SqlState::COMPLETION_UNKNOWN,
+            format!("node {} became unavailable while the transaction committed", node.0),
+        ),
+        TxnError::NodeUnavailable { node, committed: false } => {
+            SqlError::new(SqlState::CONNECTION_FAILURE, format!("node {} is unavailable", node.0))
+        }
+        TxnError::OutOfMemory { node } => {
+            SqlError::new(SqlState::OUT_OF_MEMORY, format!("the memory of node {} is full", node.0))
+        }
+        TxnError::ReadOnly => SqlError::new(SqlState::READ_ONLY_TRANSACTION, "cannot write in a read-only transaction"),
+        TxnError::Row(error) => from_row(error),
+        other => SqlError::internal(other.to_string()),
+    }
+}
+
+/// Whether a transaction that met this error may go on (and be rolled back to a savepoint).
+pub(crate) fn txn_survives(error: &SqlError) -> bool {
+    !matches!(
+        error.state,
+        SqlState::SERIALIZATION_FAILURE
+            | SqlState::COMPLETION_UNKNOWN
+            | SqlState::CONNECTION_FAILURE
+            | SqlState::INTERNAL_ERROR
+    )
+}
+
+/// Text that does not parse.
+pub(crate) fn from_parser(error: &ParserError) -> SqlError {
+    match error {
+        ParserError::TokenizerError(message) | ParserError::ParserError(message) => {
+            SqlError::syntax(format!("syntax error: {message}"))
+        }
+        ParserError::RecursionLimitExceeded => {
+            SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "the statement is nested too deeply")
+        }
+    }
+}
+
+/// A query that cannot be planned or failed while it ran.
+pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
+    match error {
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => from_datafusion(inner),
+        DataFusionError::Shared(inner) => from_datafusion(inner),
+        DataFusionError::Collection(errors) => {
+            errors.first().map_or_else(|| SqlError::internal("a query failed"), from_datafusion)
+        }
+        DataFusionError::SQL(inner, _) => from_parser(inner),
+        DataFusionError::External(inner) => match inner.downcast_ref::<SqlError>() {
+            Some(error) => error.clone(),
+            None => match inner.downcast_ref::<DataFusionError>() {
+                Some(error) => from_datafusion(error),
+                None => SqlError::internal(inner.to_string()),
+            },
+        },
+        DataFusionError::SchemaError(inner, _) => from_schema(inner),
+        DataFusionError::ArrowError(inner, _) => from_arrow(inner),
+        DataFusionError::ResourcesExhausted(message) => {
+            SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory: the query needs more than query_memory_bytes leaves")
+                .with_detail(first_line(message))
+        }
+        DataFusionError::NotImplemented(message) => {
+            SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, format!("not supported: {}", first_line(message)))
+        }
+        DataFusionError::Plan(message) => from_plan(message),
+        DataFusionError::Execution(message) => from_execution(message),
+        DataFusionError::ExecutionJoin(inner) => SqlError::internal(inner.to_string()),
+        other => from_execution(&other.to_string()),
+    }
+}
+
+fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+fn from_schema(error: &SchemaError) -> SqlError {
+    match error {
+        SchemaError::FieldNotFound { field, .. } => SqlError::new(
+            SqlState::UNDEFINED_COLUMN,
+            match &field.relation {
+                Some(relation) => format!("column {}.{} does not exist", relation.table(), field.name),
+                None => format!("column \"{}\" does not exist", field.name),
+            },
+        ),
+        SchemaError::AmbiguousReference { field } => {
+            SqlError::new(SqlState::AMBIGUOUS_COLUMN, format!("column reference \"{}\" is ambiguous", field.name))
+        }
+        other => SqlError::new(SqlState::DUPLICATE_COLUMN, first_line(&other.to_string())),
+    }
+}
+
+fn from_arrow(error: &arrow::error::ArrowError) -> SqlError {
+    use arrow::error::ArrowError;
+    match error {
+        ArrowError::DivideByZero => SqlError::new(SqlState::DIVISION_BY_ZERO, "division by zero"),
+        ArrowError::ArithmeticOverflow(message) => {
+            SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, format!("value out of range: {}", first_line(message)))
+        }
+        ArrowError::CastError(message) | ArrowError::ParseError(message) => from_cast(message),
+        ArrowError::ExternalError(inner) => match inner.downcast_ref::<DataFusionError>() {
+            Some(error) => from_datafusion(error),
+            None => SqlError::internal(inner.to_string()),
+        },
+        ArrowError::NotYetImplemented(message) => {
+            SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, format!("not supported: {}", first_line(message)))
+        }
+        other => from_execution(&other.to_string()),
+    }
+}
+
+fn from_cast(message: &str) -> SqlError {
+    let lower = message.to_ascii_lowercase();
+    let state = if lower.contains("overflow") || lower.contains("can't cast value") || lower.contains("too large") {
+        SqlState::NUMERIC_OUT_OF_RANGE
+    } else if lower.contains("date") || lower.contains("timestamp") {
+        SqlState::INVALID_DATETIME
+    } else {
+        SqlState::INVALID_TEXT
+    };
+    SqlError::new(state, first_line(message))
+}
+
+/// DataFusion's planner has one kind of error for many faults; its words tell them apart.
+fn from_plan(message: &str) -> SqlError {
+    let text = first_line(message);
+    let lower = text.to_ascii_lowercase();
+    let quoted = |text: &str| text.split('\'').nth(1).unwrap_or_default().to_owned();
+    if lower.contains("table '") && lower.contains("not found") {
+        let full = quoted(&text);
+        let name = full.rsplit('.').next().unwrap_or_default();
+        return super::catalog::no_such_table(name);
+    }
+    if lower.contains("invalid function") || lower.contains("function '") && lower.contains("not found") {
+        return SqlError::new(SqlState::UNDEFINED_FUNCTION, format!("function {} does not exist", quoted(&text)));
+    }
+    let state = if lower.contains("must appear in the group by")
+        || lower.contains("must be in group by")
+        || lower.contains("references non-aggregate")
+        || lower.contains("aggregate functions are not allowed")
+    {
+        SqlState::GROUPING_ERROR
+    } else if lower.contains("coerce") || lower.contains("no function matches") || lower.contains("cannot infer common")
+    {
+        SqlState::UNDEFINED_FUNCTION
+    } else if lower.contains("ambiguous") {
+        SqlState::AMBIGUOUS_COLUMN
+    } else if lower.contains("no field named") || lower.contains("column") && lower.contains("not found") {
+        SqlState::UNDEFINED_COLUMN
+    } else if lower.contains("scalar subquery should only return one column")
+        || lower.contains("should only return one")
+    {
+        SqlState::SYNTAX_ERROR
+    } else if lower.contains("divide by zero") {
+        SqlState::DIVISION_BY_ZERO
+    } else if lower.contains("not supported") || lower.contains("unsupported") || lower.contains("not implemented") {
+        SqlState::FEATURE_NOT_SUPPORTED
+    } else if lower.contains("type") {
+        SqlState::DATATYPE_MISMATCH
+    } else {
+        SqlState::SYNTAX_ERROR
+    };
+    SqlError::new(state, text)
+}
+
+fn from_execution(message: &str) -> SqlError {
+    let text = first_line(message);
+    let lower = text.to_ascii_lowercase();
+    if lower.contains("divide by zero") || lower.contains("division by zero") {
+        return SqlError::new(SqlState::DIVISION_BY_ZERO, "division by zero");
+    }
+    if lower.contains("resources exhausted") || lower.contains("failed to allocate") {
+        return SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory").with_detail(text);
+    }
+    if lower.contains("more than one row") {
+        return SqlError::new(
+            SqlState::CARDINALITY_VIOLATION,
+            "more than one row returned by a subquery used as an expression",
+        );
+    }
+    if lower.contains("overflow") || lower.contains("out of range") {
+        return SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, text);
+    }
+    if lower.contains("cast") || lower.contains("parse") || lower.contains("parsing") {
+        return from_cast(&text);
+    }
+    if lower.contains("not supported") || lower.contains("not implemented") {
+        return SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, text);
+    }
+    SqlError::internal(text)
+}

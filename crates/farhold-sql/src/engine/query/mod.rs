@@ -1,0 +1,374 @@
+//! Queries that take a planner: DataFusion, on threads of its own.
+//!
+//! A front-end thread only parses. Planning and running happen on the query runtime, whose threads all sessions share;
+//! rows come back batch by batch through a channel of few places, so a slow client slows its query and holds little.
+
+mod catalog;
+mod parameters;
+mod rewrite;
+mod stream;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::catalog::CatalogProvider;
+use datafusion::common::config::Dialect;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::source_as_provider;
+use datafusion::execution::SessionState;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
+use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::sql::parser::Statement as DataFusionStatement;
+use datafusion::sql::sqlparser::ast;
+use datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
+use farhold_txn::{ScanSpec, Txn};
+use tokio::runtime::Runtime;
+
+use super::cancel::CancelHandle;
+use super::catalog::Catalog;
+use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, scan_key};
+use super::types::{from_field, to_scalar};
+use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
+use crate::SqlError;
+
+pub(crate) use catalog::ROWS_SCHEMA;
+pub(crate) use parameters::to_sql as sql_type;
+pub(crate) use stream::BatchStream;
+
+/// Rows of a batch.
+const BATCH_ROWS: usize = 8192;
+/// Batches that may wait between a query and its reader.
+const CHANNEL_BATCHES: usize = 4;
+
+/// How long a closing engine waits for its queries to stop.
+const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// The planner, its threads and its memory.
+pub(crate) struct QueryEngine {
+    /// `None` only while it is dropped.
+    runtime: Option<Runtime>,
+    state: SessionState,
+    database: Arc<catalog::Database>,
+    compatibility: rewrite::Rewriter,
+}
+
+/// A planned query: its parameters still open.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedQuery {
+    pub(crate) plan: Arc<LogicalPlan>,
+    pub(crate) parameters: Vec<ColumnType>,
+    pub(crate) columns: Vec<OutputColumn>,
+}
+
+impl QueryEngine {
+    /// Starts the threads.
+    pub(crate) fn new(catalog: &Arc<Catalog>, config: &EngineConfig, nodes: u64) -> Result<Self, SqlError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(config.query_threads.max(1))
+            .thread_name("farhold-query")
+            .enable_time()
+            .build()
+            .map_err(|e| SqlError::internal(format!("the query threads cannot be started: {e}")))?;
+        let database = Arc::new(catalog::Database::new(Arc::clone(catalog), nodes));
+        let state = session_state(&database, config).map_err(|e| error::from_datafusion(&e))?;
+        Ok(Self { runtime: Some(runtime), state, database, compatibility: rewrite::Rewriter::new() })
+    }
+
+    /// The query threads.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("the runtime lives as long as the engine")
+    }
+
+    fn state_with(&self, rows: RowSource, cancel: CancelHandle) -> SessionState {
+        let mut state = self.state.clone();
+        state.config_mut().set_extension(Arc::new(QueryInput { rows, cancel }));
+        state
+    }
+
+    /// Plans a query. `stated` are the types that the client gives to parameters; others are found.
+    pub(crate) async fn plan(
+        &self,
+        query: ast::Statement,
+        sql: &str,
+        stated: &[Option<ColumnType>],
+    ) -> Result<PlannedQuery, SqlError> {
+        let statement = self.compatibility.rewrite(query, sql)?;
+        let state = self.state_with(RowSource::Nothing, CancelHandle::default());
+        let stated = stated.to_vec();
+        let task = self.runtime().spawn(async move { plan(&state, statement, &stated).await });
+        task.await.map_err(|e| SqlError::internal(format!("planning failed: {e}")))?
+    }
+
+    /// Puts the parameters in and optimises.
+    pub(crate) async fn bind(&self, query: &PlannedQuery, parameters: &[Datum]) -> Result<LogicalPlan, SqlError> {
+        let mut scalars = Vec::with_capacity(parameters.len());
+        for (datum, data_type) in parameters.iter().zip(&query.parameters) {
+            scalars.push(to_scalar(datum, *data_type)?);
+        }
+        let state = self.state_with(RowSource::Nothing, CancelHandle::default());
+        let plan = LogicalPlan::clone(&query.plan);
+        let task = self.runtime().spawn(async move {
+            let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
+            state.optimize(&plan).map_err(|e| error::from_datafusion(&e))
+        });
+        task.await.map_err(|e| SqlError::internal(format!("planning failed: {e}")))?
+    }
+
+    /// Runs a bound plan; its batches come by the stream.
+    pub(crate) fn run(&self, plan: LogicalPlan, rows: RowSource, cancel: &CancelHandle) -> BatchStream {
+        let state = self.state_with(rows, cancel.clone());
+        let (sender, receiver) = tokio::sync::mpsc::channel(CHANNEL_BATCHES);
+        let flag = cancel.clone();
+        let task = self.runtime().spawn(async move {
+            let run = stream::run(&state, plan, &sender);
+            let outcome = tokio::select! {
+                biased;
+                () = flag.cancelled() => flag.check(),
+                outcome = run => outcome,
+            };
+            if let Err(error) = outcome {
+                // A scan that met the flag first has its own words for it.
+                let error = flag.check().err().unwrap_or(error);
+                let _ = sender.send(Err(error)).await;
+            }
+        });
+        BatchStream::new(receiver, task, cancel.clone())
+    }
+
+    /// Runs a bound plan to its end and gives all rows; for plans whose result the session needs whole.
+    pub(crate) async fn collect(
+        &self,
+        plan: LogicalPlan,
+        rows: RowSource,
+        cancel: &CancelHandle,
+    ) -> Result<Vec<RecordBatch>, SqlError> {
+        let mut stream = self.run(plan, rows, cancel);
+        let mut batches = Vec::new();
+        while let Some(batch) = stream.next().await {
+            batches.push(batch?);
+        }
+        Ok(batches)
+    }
+
+    /// The physical plan as text; with `analyze`, after it has run.
+    pub(crate) async fn explain(
+        &self,
+        plan: LogicalPlan,
+        rows: RowSource,
+        cancel: &CancelHandle,
+        analyze: bool,
+    ) -> Result<Vec<String>, SqlError> {
+        let state = self.state_with(rows, cancel.clone());
+        let flag = cancel.clone();
+        let task = self.runtime().spawn(async move {
+            let explain = async {
+                let physical = state.query_planner().create_physical_plan(&plan, &state).await?;
+                let mut text = displayable(physical.as_ref()).indent(false).to_string();
+                if analyze {
+                    let mut stream = execute_stream(Arc::clone(&physical), state.task_ctx())?;
+                    while let Some(batch) = futures::StreamExt::next(&mut stream).await {
+                        batch?;
+                    }
+                    let shown: Arc<dyn ExecutionPlan> = physical;
+                    text = datafusion::physical_plan::display::DisplayableExecutionPlan::with_metrics(shown.as_ref())
+                        .indent(false)
+                        .to_string();
+                }
+                Ok(text)
+            };
+            tokio::select! {
+                biased;
+                () = flag.cancelled() => Err(flag.check().err().unwrap_or_else(|| SqlError::cancelled("cancelled"))),
+                outcome = explain => outcome.map_err(|e: datafusion::error::DataFusionError| error::from_datafusion(&e)),
+            }
+        });
+        let text = task.await.map_err(|e| SqlError::internal(format!("the query failed: {e}")))??;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+}
+
+impl Drop for QueryEngine {
+    fn drop(&mut self) {
+        // The schemas beside ours know the list of catalogs, which knows ours, which knows them.
+        self.database.forget_others();
+        // From within a runtime a runtime may not be waited for, so a thread does; queries stop at their next page.
+        if let Some(runtime) = self.runtime.take() {
+            let _ = std::thread::spawn(move || runtime.shutdown_timeout(SHUTDOWN)).join();
+        }
+    }
+}
+
+fn session_state(
+    database: &Arc<catalog::Database>,
+    config: &EngineConfig,
+) -> Result<SessionState, datafusion::error::DataFusionError> {
+    let mut session = SessionConfig::new()
+        .with_default_catalog_and_schema(&config.database, "public")
+        .with_create_default_catalog_and_schema(false)
+        .with_information_schema(true)
+        .with_target_partitions(config.query_threads.max(1))
+        .with_batch_size(BATCH_ROWS);
+    let options = session.options_mut();
+    options.sql_parser.dialect = Dialect::PostgreSQL;
+    options.sql_parser.parse_float_as_decimal = true;
+    let pool = TrackConsumersPool::new(
+        GreedyMemoryPool::new(config.query_memory_bytes),
+        std::num::NonZeroUsize::MIN.saturating_add(4),
+    );
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(pool))
+        .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled))
+        .build_arc()?;
+    let context = SessionContext::new_with_config_rt(session, runtime);
+    context.register_catalog(&config.database, Arc::clone(database) as Arc<dyn CatalogProvider>);
+    datafusion_pg_catalog::setup_pg_catalog(&context, &config.database, EmptyContextProvider).map_err(|e| *e)?;
+    rewrite::register_functions(&context);
+    Ok(context.state())
+}
+
+async fn plan(
+    state: &SessionState,
+    statement: ast::Statement,
+    stated: &[Option<ColumnType>],
+) -> Result<PlannedQuery, SqlError> {
+    let count = parameters::count(&statement).max(stated.len());
+    if count == 0 {
+        let plan = to_plan(state, statement).await?;
+        return Ok(finish(plan, Vec::new()));
+    }
+    let mut types: Vec<Option<ColumnType>> = stated.to_vec();
+    types.resize(count, None);
+    if types.iter().any(Option::is_none) {
+        // The planner finds most types itself; what it leaves open is text.
+        let first = to_plan(state, statement.clone()).await;
+        if let Ok(plan) = &first {
+            parameters::infer(plan, &mut types);
+        }
+        parameters::infer_by_syntax(&statement, &mut types);
+    }
+    let types: Vec<ColumnType> = types.into_iter().map(|t| t.unwrap_or(ColumnType::Text)).collect();
+    let prepare = ast::Statement::Prepare {
+        name: ast::Ident::new("statement"),
+        data_types: types.iter().map(|t| parameters::to_sql(*t)).collect(),
+        statement: Box::new(statement),
+    };
+    let plan = match to_plan(state, prepare).await? {
+        LogicalPlan::Statement(datafusion::logical_expr::Statement::Prepare(prepare)) => {
+            Arc::unwrap_or_clone(prepare.input)
+        }
+        other => other,
+    };
+    Ok(finish(plan, types))
+}
+
+async fn to_plan(state: &SessionState, statement: ast::Statement) -> Result<LogicalPlan, SqlError> {
+    let statement = DataFusionStatement::Statement(Box::new(statement));
+    let plan = state.statement_to_plan(statement).await.map_err(|e| error::from_datafusion(&e))?;
+    match plan {
+        LogicalPlan::Ddl(_) | LogicalPlan::Dml(_) | LogicalPlan::Copy(_) => {
+            Err(SqlError::unsupported("this statement"))
+        }
+        plan => Ok(plan),
+    }
+}
+
+fn finish(plan: LogicalPlan, parameters: Vec<ColumnType>) -> PlannedQuery {
+    let columns = plan
+        .schema()
+        .fields()
+        .iter()
+        .map(|field| OutputColumn {
+            name: field.name().clone(),
+            data_type: from_field(field).unwrap_or(ColumnType::Text),
+            arrow_type: field.data_type().clone(),
+        })
+        .collect();
+    PlannedQuery { plan: Arc::new(plan), parameters, columns }
+}
+
+/// One scan of a bound plan.
+pub(crate) struct PlanScan {
+    table: Arc<super::catalog::TableInfo>,
+    with_row_number: bool,
+    filters: Vec<Expr>,
+    key: String,
+}
+
+/// The scans of tables of ours in a bound plan, subqueries included, each once.
+pub(crate) fn scans(plan: &LogicalPlan) -> Result<Vec<PlanScan>, SqlError> {
+    let mut found: Vec<PlanScan> = Vec::new();
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node
+            && let Ok(provider) = source_as_provider(&scan.source)
+            && let Some(table) = provider.downcast_ref::<FarTable>()
+        {
+            // The planner strips the qualifiers before it asks the table, and so do we.
+            let filters: Vec<Expr> = unnormalize_cols(scan.filters.iter().cloned());
+            let key = scan_key(table, &filters);
+            if !found.iter().any(|s| s.key == key) {
+                found.push(PlanScan {
+                    table: Arc::clone(&table.info),
+                    with_row_number: table.with_row_number,
+                    filters,
+                    key,
+                });
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(|e| error::from_datafusion(&e))?;
+    Ok(found)
+}
+
+/// Whether each scan reaches few rows by an index, so that a transaction's reads serve better than a snapshot's pages.
+pub(crate) fn all_narrow(scans: &[PlanScan]) -> bool {
+    !scans.is_empty()
+        && scans.iter().all(|scan| {
+            RowFilter::new(&scan.table, &scan.filters).is_some_and(|filter| {
+                let (access, _, _) = super::direct::choose(&scan.table, filter.sargs(), &[]);
+                access.is_narrow(&scan.table)
+            })
+        })
+}
+
+/// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit.
+pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHandle) -> Result<RowSource, SqlError> {
+    let mut gathered = HashMap::with_capacity(scans.len());
+    for scan in scans {
+        let table = &scan.table;
+        let filter = RowFilter::new(table, &scan.filters)
+            .ok_or_else(|| SqlError::internal("a filter that no scan can decide"))?;
+        let (access, _, _) = super::direct::choose(table, filter.sargs(), &[]);
+        let schema = if scan.with_row_number { &table.arrow_full } else { &table.arrow };
+        let columns: Vec<usize> = (0..schema.fields().len()).collect();
+        let mut decoder = BatchDecoder::new(table, &columns, Arc::clone(schema), BATCH_ROWS);
+        let mut batches = Vec::new();
+        let mut scratch = Vec::new();
+        let handles = match access.equal.is_empty() && access.lower.is_none() && access.upper.is_none() {
+            true => txn.scan(&table.table, ScanSpec::all()).await.map_err(|e| error::from_txn(&e))?,
+            false => access.rows(txn, table, &[], usize::MAX).await?,
+        };
+        for handle in handles {
+            let (key, value) = (txn.key(handle), txn.value(handle));
+            if !filter.matches(key, value, &mut scratch) {
+                continue;
+            }
+            decoder.append(key, value);
+            if decoder.rows() == BATCH_ROWS {
+                cancel.check()?;
+                batches.push(decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?);
+            }
+        }
+        if decoder.rows() > 0 {
+            batches.push(decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?);
+        }
+        gathered.insert(scan.key.clone(), batches);
+    }
+    Ok(RowSource::Gathered(gathered))
+}

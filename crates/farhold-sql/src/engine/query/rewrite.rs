@@ -1,0 +1,71 @@
+//! PostgreSQL's ways of saying things that DataFusion knows by other words.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
+use datafusion::prelude::SessionContext;
+use datafusion::sql::sqlparser::ast::Statement;
+use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
+use datafusion_pg_catalog::sql::rules::{
+    AliasDuplicatedProjectionRewrite, CurrentUserVariableToSessionUserFunctionCall, FixArrayLiteral,
+    RewriteArrayAnyAllOperation, SqlStatementRewriteRule, StripCollate,
+};
+
+use crate::SqlError;
+use crate::engine::error;
+use crate::engine::settings::SERVER_VERSION;
+
+/// Rewrites statements before they are planned.
+pub(super) struct Rewriter {
+    catalog_queries: PostgresCompatibilityParser,
+    rules: Vec<Arc<dyn SqlStatementRewriteRule>>,
+}
+
+impl Rewriter {
+    pub(super) fn new() -> Self {
+        Self {
+            catalog_queries: PostgresCompatibilityParser::new(),
+            rules: vec![
+                Arc::new(AliasDuplicatedProjectionRewrite),
+                Arc::new(RewriteArrayAnyAllOperation),
+                Arc::new(FixArrayLiteral),
+                Arc::new(CurrentUserVariableToSessionUserFunctionCall),
+                Arc::new(StripCollate),
+            ],
+        }
+    }
+
+    /// The statement in DataFusion's words. Queries of the catalogs get every rule, some of which replace whole queries of
+    /// known clients; all others get those that keep the meaning.
+    pub(super) fn rewrite(&self, statement: Statement, sql: &str) -> Result<Statement, SqlError> {
+        if is_catalog_query(sql) {
+            let mut statements = self.catalog_queries.parse(sql).map_err(|e| error::from_parser(&e))?;
+            if statements.len() == 1 {
+                return Ok(statements.remove(0));
+            }
+        }
+        Ok(self.rules.iter().fold(statement, |statement, rule| rule.rewrite(statement)))
+    }
+}
+
+fn is_catalog_query(sql: &str) -> bool {
+    let lower = sql.to_ascii_lowercase();
+    lower.contains("pg_") || lower.contains("information_schema") || lower.contains("regclass")
+}
+
+/// Functions that clients ask for on connecting.
+pub(super) fn register_functions(context: &SessionContext) {
+    let text = |name: &str, value: String| -> ScalarUDF {
+        create_udf(
+            name,
+            Vec::new(),
+            DataType::Utf8,
+            Volatility::Stable,
+            Arc::new(move |_: &[ColumnarValue]| Ok(ColumnarValue::Scalar(ScalarValue::Utf8(Some(value.clone()))))),
+        )
+    };
+    context.register_udf(text("version", format!("PostgreSQL {SERVER_VERSION}, an in-memory database for far memory")));
+    context.register_udf(text("inet_server_addr", "127.0.0.1".to_owned()));
+}

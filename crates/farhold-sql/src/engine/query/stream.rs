@@ -1,0 +1,68 @@
+//! The batches of a running query on their way to the session.
+
+use arrow::array::RecordBatch;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::execute_stream;
+use futures::StreamExt;
+use tokio::sync::mpsc::{Receiver, Sender};
+use tokio::task::JoinHandle;
+
+use crate::SqlError;
+use crate::engine::cancel::CancelHandle;
+use crate::engine::error;
+
+/// Plans and runs; sends every batch. Ends early, without an error, when nobody listens any more.
+pub(super) async fn run(
+    state: &SessionState,
+    plan: LogicalPlan,
+    sender: &Sender<Result<RecordBatch, SqlError>>,
+) -> Result<(), SqlError> {
+    let physical =
+        state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_datafusion(&e))?;
+    let mut stream = execute_stream(physical, state.task_ctx()).map_err(|e| error::from_datafusion(&e))?;
+    while let Some(batch) = stream.next().await {
+        let batch = batch.map_err(|e| error::from_datafusion(&e))?;
+        if batch.num_rows() > 0 && sender.send(Ok(batch)).await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Batches of a running query. Dropping it stops the query.
+pub(crate) struct BatchStream {
+    receiver: Receiver<Result<RecordBatch, SqlError>>,
+    task: JoinHandle<()>,
+    cancel: CancelHandle,
+    statement: u32,
+}
+
+impl BatchStream {
+    pub(super) fn new(
+        receiver: Receiver<Result<RecordBatch, SqlError>>,
+        task: JoinHandle<()>,
+        cancel: CancelHandle,
+    ) -> Self {
+        let statement = cancel.statement();
+        Self { receiver, task, cancel, statement }
+    }
+
+    /// The next batch, never empty; `None` after the last one.
+    pub(crate) async fn next(&mut self) -> Option<Result<RecordBatch, SqlError>> {
+        match self.receiver.recv().await {
+            Some(batch) => Some(batch),
+            None => match (&mut self.task).await {
+                Err(e) if e.is_panic() => Some(Err(SqlError::internal("the query failed: a thread panicked"))),
+                _ => None,
+            },
+        }
+    }
+}
+
+impl Drop for BatchStream {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.cancel.end_statement(self.statement);
+    }
+}

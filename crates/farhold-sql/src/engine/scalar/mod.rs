@@ -1,0 +1,148 @@
+//! Expressions that run on one row without a planner.
+//!
+//! [`Binder`] turns a parsed expression into a [`Scalar`] if it is simple enough (columns, parameters, arithmetic,
+//! comparisons, CASE, a few functions) and finds the types of parameters on the way; what is not simple goes to
+//! DataFusion. Types and errors are PostgreSQL's: integers are checked for overflow, `1/0` is 22012, NULL is unknown.
+
+mod arithmetic;
+mod bind;
+mod evaluate;
+mod like;
+
+pub(crate) use arithmetic::Arithmetic;
+pub(crate) use bind::{BindError, Binder, ColumnRef, fold, parameter_index, same_kind};
+
+use super::{ColumnType, Datum};
+
+/// A comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+}
+
+impl Comparison {
+    /// The same comparison with its sides swapped.
+    pub(crate) const fn flipped(self) -> Self {
+        match self {
+            Self::Less => Self::Greater,
+            Self::LessEqual => Self::GreaterEqual,
+            Self::Greater => Self::Less,
+            Self::GreaterEqual => Self::LessEqual,
+            other => other,
+        }
+    }
+
+    /// Whether it holds for this order of the sides.
+    pub(crate) const fn holds(self, order: std::cmp::Ordering) -> bool {
+        match self {
+            Self::Equal => order.is_eq(),
+            Self::NotEqual => order.is_ne(),
+            Self::Less => order.is_lt(),
+            Self::LessEqual => order.is_le(),
+            Self::Greater => order.is_gt(),
+            Self::GreaterEqual => order.is_ge(),
+        }
+    }
+}
+
+/// A function of [`Scalar::Call`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Function {
+    Abs,
+    Concat,
+    Greatest,
+    Least,
+    Length,
+    Lower,
+    Now,
+    Upper,
+}
+
+/// A bound expression.
+#[derive(Clone, Debug)]
+pub(crate) enum Scalar {
+    Literal(Datum),
+    /// `$1` is 0.
+    Parameter(usize),
+    Column(usize),
+    Negate(Box<Scalar>),
+    /// Both sides are cast to the type, which is the result's, before.
+    Arithmetic(Arithmetic, ColumnType, Box<Scalar>, Box<Scalar>),
+    DatePlusDays(Box<Scalar>, Box<Scalar>),
+    DateMinusDate(Box<Scalar>, Box<Scalar>),
+    Compare(Comparison, Box<Scalar>, Box<Scalar>),
+    DistinctFrom(Box<Scalar>, Box<Scalar>),
+    And(Box<Scalar>, Box<Scalar>),
+    Or(Box<Scalar>, Box<Scalar>),
+    Not(Box<Scalar>),
+    IsNull(Box<Scalar>),
+    /// `IS TRUE`, `IS FALSE`: never null.
+    IsBoolean(Box<Scalar>, bool),
+    InList(Box<Scalar>, Vec<Scalar>),
+    Like {
+        text: Box<Scalar>,
+        pattern: Box<Scalar>,
+        any_case: bool,
+        escape: Option<char>,
+    },
+    /// `limit`: cut a string to the length of the type, as an explicit cast does.
+    Cast {
+        inner: Box<Scalar>,
+        to: ColumnType,
+        cut: bool,
+    },
+    /// (condition, result)*, else.
+    Case(Vec<(Scalar, Scalar)>, Box<Scalar>),
+    Coalesce(Vec<Scalar>),
+    NullIf(Box<Scalar>, Box<Scalar>),
+    Call(Function, Vec<Scalar>),
+}
+
+impl Scalar {
+    /// Whether it reads no column.
+    pub(crate) fn is_constant(&self) -> bool {
+        let mut constant = true;
+        self.visit(&mut |scalar| constant &= !matches!(scalar, Self::Column(_)));
+        constant
+    }
+
+    /// Calls `f` with this expression and all below it.
+    pub(crate) fn visit(&self, f: &mut dyn FnMut(&Self)) {
+        f(self);
+        match self {
+            Self::Literal(_) | Self::Parameter(_) | Self::Column(_) => {}
+            Self::Negate(a) | Self::Not(a) | Self::IsNull(a) | Self::IsBoolean(a, _) | Self::Cast { inner: a, .. } => {
+                a.visit(f);
+            }
+            Self::Arithmetic(_, _, a, b)
+            | Self::DatePlusDays(a, b)
+            | Self::DateMinusDate(a, b)
+            | Self::Compare(_, a, b)
+            | Self::DistinctFrom(a, b)
+            | Self::And(a, b)
+            | Self::Or(a, b)
+            | Self::NullIf(a, b)
+            | Self::Like { text: a, pattern: b, .. } => {
+                a.visit(f);
+                b.visit(f);
+            }
+            Self::InList(a, list) => {
+                a.visit(f);
+                list.iter().for_each(|item| item.visit(f));
+            }
+            Self::Case(whens, otherwise) => {
+                for (condition, result) in whens {
+                    condition.visit(f);
+                    result.visit(f);
+                }
+                otherwise.visit(f);
+            }
+            Self::Coalesce(list) | Self::Call(_, list) => list.iter().for_each(|item| item.visit(f)),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Tables as DataFusion sees them: rows decoded to Arrow, filters decided on the row's bytes.
+//!
+//! ```text
+//!   Snapshot ─► page tasks ─► partitions ─► per row: filter on bytes ─► wanted columns to Arrow ─► batches
+//!   Txn ──────► rows of a key range ──────► the same filter and decoder ──► batches, kept for the plan (Gathered)
+//! ```
+
+mod column;
+mod decode;
+mod exec;
+mod filter;
+mod provider;
+
+pub(crate) use decode::BatchDecoder;
+pub(crate) use filter::RowFilter;
+pub(crate) use provider::{FarTable, QueryInput, RowSource, scan_key};

@@ -1,0 +1,148 @@
+//! A table as DataFusion's planner sees it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::Statistics;
+use datafusion::common::stats::Precision;
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::{TableProvider, TableType};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_plan::ExecutionPlan;
+use farhold_txn::{Placement, Snapshot};
+
+use super::exec::SnapshotScan;
+use super::filter::RowFilter;
+use crate::engine::cancel::CancelHandle;
+use crate::engine::catalog::TableInfo;
+
+/// Where a query's rows come from; a plan finds it in its session's configuration.
+pub(crate) enum RowSource {
+    /// Only planning: no rows.
+    Nothing,
+    /// One consistent state of the database.
+    Snapshot(Arc<Snapshot>),
+    /// What a transaction has read for this plan, by [`scan_key`].
+    Gathered(HashMap<String, Vec<RecordBatch>>),
+}
+
+/// What a plan needs to know of the statement it belongs to.
+pub(crate) struct QueryInput {
+    pub(crate) rows: RowSource,
+    pub(crate) cancel: CancelHandle,
+}
+
+/// Names one scan of a plan: the table and the filters that it decides.
+pub(crate) fn scan_key(table: &FarTable, filters: &[Expr]) -> String {
+    let mut key = format!("{}|{}", table.info.table.id(), table.with_row_number);
+    for filter in filters {
+        key.push('|');
+        key.push_str(&filter.to_string());
+    }
+    key
+}
+
+/// A table.
+#[derive(Debug)]
+pub(crate) struct FarTable {
+    pub(crate) info: Arc<TableInfo>,
+    /// Show the hidden row number: the target of an UPDATE or DELETE.
+    pub(crate) with_row_number: bool,
+    /// On all nodes, about.
+    nodes: u64,
+}
+
+impl FarTable {
+    /// `nodes`: how many the cluster has.
+    pub(crate) fn new(info: Arc<TableInfo>, with_row_number: bool, nodes: u64) -> Self {
+        Self { info, with_row_number, nodes }
+    }
+
+    /// Live rows, about: this node's, as many again for each other node.
+    fn row_count(&self) -> u64 {
+        let own = self.info.table.row_count();
+        if self.info.table.placement() == Placement::Replicated { own } else { own * self.nodes }
+    }
+
+    fn statistics_of(&self, schema: &SchemaRef, filter: &RowFilter, bound: bool) -> Statistics {
+        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let rows = if bound { 1 } else { ((self.row_count() as f64 * filter.selectivity()) as usize).max(1) };
+        let width: usize = schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(24)).sum();
+        let mut statistics = Statistics::new_unknown(schema);
+        statistics.num_rows = Precision::Inexact(rows);
+        statistics.total_byte_size = Precision::Inexact(rows * width.max(1));
+        statistics
+    }
+}
+
+#[async_trait]
+impl TableProvider for FarTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(if self.with_row_number { &self.info.arrow_full } else { &self.info.arrow })
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    fn statistics(&self) -> Option<Statistics> {
+        Some(self.statistics_of(&self.schema(), &RowFilter::new(&self.info, &[])?, false))
+    }
+
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        let decide = |filter: &&Expr| match RowFilter::new(&self.info, std::slice::from_ref(*filter)) {
+            Some(_) => TableProviderFilterPushDown::Exact,
+            None => TableProviderFilterPushDown::Unsupported,
+        };
+        Ok(filters.iter().map(decide).collect())
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let input = state
+            .config()
+            .get_extension::<QueryInput>()
+            .ok_or_else(|| DataFusionError::Internal("a scan without rows to read".to_owned()))?;
+        let full = self.schema();
+        let columns: Vec<usize> = projection.cloned().unwrap_or_else(|| (0..full.fields().len()).collect());
+        let schema = Arc::new(full.project(&columns)?);
+        let filter = RowFilter::new(&self.info, filters)
+            .ok_or_else(|| DataFusionError::Internal("a filter that no scan can decide".to_owned()))?;
+        let (access, _, _) = crate::engine::direct::choose(&self.info, filter.sargs(), &[]);
+        let statistics = self.statistics_of(&schema, &filter, access.point);
+        match &input.rows {
+            RowSource::Nothing => Ok(Arc::new(SnapshotScan::nothing(Arc::clone(&self.info), schema, statistics))),
+            RowSource::Gathered(gathered) => {
+                let batches = gathered.get(&scan_key(self, filters)).ok_or_else(|| {
+                    DataFusionError::Internal(format!("the rows of {} were not gathered", self.info.name))
+                })?;
+                Ok(MemorySourceConfig::try_new_exec(std::slice::from_ref(batches), full, Some(columns))?)
+            }
+            RowSource::Snapshot(snapshot) => {
+                let tasks = snapshot
+                    .pages(&self.info.table)
+                    .map_err(|e| DataFusionError::External(Box::new(crate::engine::error::from_txn(&e))))?;
+                let partitions = state.config().target_partitions().clamp(1, tasks.len().max(1));
+                Ok(Arc::new(SnapshotScan::new(
+                    (Arc::clone(&self.info), schema, columns),
+                    (Arc::clone(snapshot), tasks.into()),
+                    filter,
+                    partitions,
+                    limit,
+                    input.cancel.clone(),
+                    statistics,
+                )))
+            }
+        }
+    }
+}

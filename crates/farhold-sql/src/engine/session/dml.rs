@@ -1,0 +1,242 @@
+//! UPDATE and DELETE by a planner: a SELECT of primary keys and new values, then writes by key.
+//!
+//! DataFusion's own hooks for them lose predicates such as `WHERE false` or `IN (SELECT …)` on their way to the table, so
+//! nothing is left to them: the WHERE clause is planned as what it is, a query, and what it gives is written one by one.
+
+use std::collections::HashSet;
+
+use arrow::array::RecordBatch;
+use datafusion::sql::sqlparser::ast::{
+    self, CastKind, Expr, Ident, ObjectName, ObjectNamePart, Query, SelectItem, SetExpr, TableWithJoins, Value,
+};
+use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+use farhold_txn::{RowHandle, Txn};
+
+use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
+use crate::SqlError;
+use crate::engine::catalog::TableInfo;
+use crate::engine::direct::{Effect, RowNumbers, Writer, apply_update, default_of, insert_moved, returned};
+use crate::engine::query::{ROWS_SCHEMA, sql_type};
+use crate::engine::types::{cast, datum_at};
+use crate::engine::{CancelHandle, ColumnType, Datum, error};
+
+fn quoted(name: &str) -> Ident {
+    Ident::with_quote('"', name)
+}
+
+/// `CAST($n AS type)` for a bare `$n`.
+pub(super) fn typed_parameter(expression: &Expr, data_type: ColumnType) -> Option<Expr> {
+    match expression {
+        Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => Some(Expr::Cast {
+            kind: CastKind::Cast,
+            expr: Box::new(expression.clone()),
+            data_type: sql_type(data_type),
+            array: false,
+            format: None,
+        }),
+        _ => None,
+    }
+}
+
+/// Gives the bare parameters of an INSERT's rows the types of their columns.
+pub(super) fn type_parameters(query: &mut Query, table: &TableInfo, targets: &[usize]) {
+    let to = |n: usize| targets.get(n).map(|&c| table.columns()[c].data_type);
+    match query.body.as_mut() {
+        SetExpr::Values(values) => {
+            for row in &mut values.rows {
+                for (n, expression) in row.content.iter_mut().enumerate() {
+                    if let Some(typed) = to(n).and_then(|t| typed_parameter(expression, t)) {
+                        *expression = typed;
+                    }
+                }
+            }
+        }
+        SetExpr::Select(select) => {
+            for (n, item) in select.projection.iter_mut().enumerate() {
+                if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
+                    && let Some(typed) = to(n).and_then(|t| typed_parameter(expression, t))
+                {
+                    *expression = typed;
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// `SELECT key…, value… FROM table, others WHERE …`. The items have names that nothing else has.
+pub(super) fn update_query(
+    table: &TableInfo,
+    qualifier: &str,
+    pairs: &[(usize, Option<&Expr>)],
+    others: &[TableWithJoins],
+    selection: Option<&Expr>,
+) -> Query {
+    // The frame comes from text, the parts that are the user's go in as they were parsed.
+    let frame = "SELECT 1 FROM a.b AS c";
+    let mut query = match Parser::new(&PostgreSqlDialect {}).try_with_sql(frame).and_then(|mut p| p.parse_query()) {
+        Ok(query) => *query,
+        Err(_) => unreachable!("the frame parses"),
+    };
+    let SetExpr::Select(select) = query.body.as_mut() else { unreachable!("the frame is a SELECT") };
+    let item = |expr: Expr, name: String| SelectItem::ExprWithAlias { expr, alias: quoted(&name) };
+    select.projection = table
+        .schema()
+        .key()
+        .iter()
+        .enumerate()
+        .map(|(n, &column)| {
+            let name = &table.columns()[column].name;
+            item(Expr::CompoundIdentifier(vec![quoted(qualifier), quoted(name)]), format!("farhold key {n}"))
+        })
+        .collect();
+    for (n, (column, expression)) in pairs.iter().enumerate() {
+        let expression = match expression {
+            // DEFAULT: put in when the row is written.
+            None => Expr::Value(Value::Null.into()),
+            Some(expression) => super::prepare::typed(expression, table.columns()[*column].data_type),
+        };
+        select.projection.push(item(expression, format!("farhold value {n}")));
+    }
+    if let Some(TableWithJoins { relation: ast::TableFactor::Table { name, alias: Some(alias), .. }, .. }) =
+        select.from.first_mut()
+    {
+        *name = ObjectName(vec![
+            ObjectNamePart::Identifier(quoted(ROWS_SCHEMA)),
+            ObjectNamePart::Identifier(quoted(&table.name)),
+        ]);
+        alias.name = quoted(qualifier);
+    }
+    select.from.extend(others.iter().cloned());
+    select.selection = selection.cloned();
+    query
+}
+
+/// Finds the row of a key that a query gave.
+struct Finder<'a> {
+    table: &'a TableInfo,
+    seen: HashSet<RowHandle>,
+    key: Vec<u8>,
+}
+
+impl<'a> Finder<'a> {
+    fn new(table: &'a TableInfo) -> Self {
+        Self { table, seen: HashSet::new(), key: Vec::new() }
+    }
+
+    /// `None` for a row that was found before: a join may give it twice, and PostgreSQL writes it once.
+    async fn find(&mut self, txn: &mut Txn, batch: &RecordBatch, row: usize) -> Result<Option<RowHandle>, SqlError> {
+        let schema = self.table.schema();
+        let mut parts = Vec::with_capacity(schema.key().len());
+        for (n, &column) in schema.key().iter().enumerate() {
+            parts.push(cast(datum_at(batch.column(n), row)?, schema.columns()[column].data_type)?);
+        }
+        schema.encode_key_parts(&parts, &mut self.key).map_err(|e| error::from_row(&e))?;
+        let found = txn.get(&self.table.table, &self.key).await.map_err(|e| error::from_txn(&e))?;
+        Ok(found.filter(|handle| self.seen.insert(*handle)))
+    }
+}
+
+impl UpdateQuery {
+    /// Writes what the query gave.
+    pub(super) async fn apply(
+        &self,
+        txn: &mut Txn,
+        batches: &[RecordBatch],
+        parameters: &[Datum],
+        cancel: &CancelHandle,
+    ) -> Result<Effect, SqlError> {
+        let table = &self.table;
+        let keys = table.schema().key().len();
+        let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
+        let mut finder = Finder::new(table);
+        let mut moved = Vec::new();
+        let mut row = vec![Datum::Null; table.columns().len()];
+        let wanted = table.wanted_all();
+        for batch in batches {
+            cancel.check()?;
+            for n in 0..batch.num_rows() {
+                let Some(handle) = finder.find(txn, batch, n).await? else { continue };
+                table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
+                for (value, &column) in self.assigned.iter().enumerate() {
+                    let data_type = table.columns()[column].data_type;
+                    row[column] = if self.defaults.contains(&column) {
+                        default_of(table, column).evaluate(&[], parameters)?
+                    } else {
+                        cast(datum_at(batch.column(keys + value), n)?, data_type)?
+                    };
+                }
+                if let Some(again) = apply_update(txn, table, handle, &row)? {
+                    moved.push((again, row.clone()));
+                }
+                effect.count += 1;
+                if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
+                    rows.push(returned(returning, &row, parameters)?);
+                }
+            }
+        }
+        insert_moved(txn, table, moved).await?;
+        Ok(effect)
+    }
+}
+
+impl DeleteQuery {
+    /// Deletes what the query gave.
+    pub(super) async fn apply(
+        &self,
+        txn: &mut Txn,
+        batches: &[RecordBatch],
+        parameters: &[Datum],
+        cancel: &CancelHandle,
+    ) -> Result<Effect, SqlError> {
+        let table = &self.table;
+        let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
+        let mut finder = Finder::new(table);
+        let mut row = vec![Datum::Null; table.columns().len()];
+        let wanted = table.wanted_all();
+        for batch in batches {
+            cancel.check()?;
+            for n in 0..batch.num_rows() {
+                let Some(handle) = finder.find(txn, batch, n).await? else { continue };
+                if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
+                    table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
+                    rows.push(returned(returning, &row, parameters)?);
+                }
+                txn.delete(handle).map_err(|e| error::from_txn(&e))?;
+                effect.count += 1;
+            }
+        }
+        Ok(effect)
+    }
+}
+
+impl InsertQuery {
+    /// Inserts what the query gave.
+    pub(super) async fn apply(
+        &self,
+        txn: &mut Txn,
+        batches: &[RecordBatch],
+        parameters: &[Datum],
+        numbers: &RowNumbers,
+        cancel: &CancelHandle,
+    ) -> Result<Effect, SqlError> {
+        let table = &self.insert.table;
+        let mut writer = Writer::new(&self.insert, numbers);
+        let defaults = self.insert.rows.first().map_or(&[][..], Vec::as_slice);
+        for batch in batches {
+            cancel.check()?;
+            for n in 0..batch.num_rows() {
+                let mut row = Vec::with_capacity(table.columns().len());
+                for default in defaults {
+                    row.push(default.evaluate(&[], parameters)?);
+                }
+                for (column, &target) in batch.columns().iter().zip(&self.targets) {
+                    row[target] = cast(datum_at(column, n)?, table.columns()[target].data_type)?;
+                }
+                writer.write(txn, &mut row, parameters).await?;
+            }
+        }
+        Ok(writer.finish())
+    }
+}

@@ -1,0 +1,326 @@
+//! Running a bound statement.
+
+use std::rc::Rc;
+
+use farhold_txn::{Retry, Txn};
+
+use super::plan::{Bound, Plan};
+use super::prepare::{read_only_error, verb_of, writes};
+use super::{Session, TransactionState, aborted};
+use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
+use crate::engine::direct::{Effect, Program};
+use crate::engine::output::{Prepared, QueryRows};
+use crate::engine::query::{PlannedQuery, all_narrow, gather, scans};
+use crate::engine::scan::RowSource;
+use crate::engine::types::cast;
+use crate::engine::{CommandTag, Datum, Output, Rows, error, parse};
+use crate::{SqlError, SqlState};
+
+/// How often a statement outside of a transaction block is tried against conflicts before its user hears of them.
+const RETRY: Retry = Retry { attempts_max: 100, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
+
+impl Session {
+    pub(super) async fn run(&mut self, prepared: &Rc<Prepared>, parameters: &[Datum]) -> Result<Output, SqlError> {
+        self.transaction.reclaim();
+        let bound = self.current(prepared).await?;
+        if let Plan::Utility(utility) = &bound.plan {
+            return self.utility(utility).await;
+        }
+        if self.transaction_state() == TransactionState::Failed {
+            return Err(aborted());
+        }
+        let given;
+        let parameters = if types_match(&bound, parameters) {
+            parameters
+        } else {
+            given = coerce(&bound, parameters)?;
+            &given
+        };
+        if self.transaction.is_read_only() && writes(&bound.plan) {
+            return Err(read_only_error(verb_of(&bound.plan)));
+        }
+        self.transaction.enter(&self.worker);
+        match &bound.plan {
+            Plan::Direct(program) => self.direct(program, parameters).await,
+            Plan::Query(query) => self.query(query, parameters).await,
+            Plan::Explain { inner, analyze } => self.explain(inner, parameters, *analyze).await,
+            Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) => {
+                let effect = self.in_transaction(&bound.plan, parameters).await?;
+                Ok(self.effect(effect, verb_of(&bound.plan), writes(&bound.plan)))
+            }
+            Plan::CopyIn { table, columns, format } => {
+                let txn = match self.transaction.lend() {
+                    Some((txn, loan)) => CopyTxn::Borrowed(txn, loan),
+                    None => CopyTxn::Own { txn: self.worker.begin(), chunk_rows: self.settings.copy_chunk_rows },
+                };
+                let copy = CopyIn::new(
+                    &self.engine,
+                    &self.worker,
+                    (table.clone(), columns.clone()),
+                    format.clone(),
+                    txn,
+                    self.cancel.clone(),
+                );
+                Ok(Output::CopyIn(copy))
+            }
+            Plan::CopyOut { inner, format } => {
+                let names: Vec<String> = inner.columns.iter().flatten().map(|c| c.name.clone()).collect();
+                let rows = match &inner.plan {
+                    Plan::Direct(program) => self.direct(program, parameters).await?,
+                    Plan::Query(query) => self.query(query, parameters).await?,
+                    _ => return Err(SqlError::unsupported("COPY of this statement")),
+                };
+                let Output::Rows(rows) = rows else { return Err(SqlError::unsupported("COPY of this statement")) };
+                Ok(Output::CopyOut(CopyOut::new(
+                    rows,
+                    names,
+                    inner.columns.clone().unwrap_or_default(),
+                    format.clone(),
+                )))
+            }
+            Plan::Utility(_) => Err(SqlError::internal("a utility statement went astray")),
+        }
+    }
+
+    /// The statement bound to the catalog as it is now.
+    async fn current(&self, prepared: &Prepared) -> Result<Rc<Bound>, SqlError> {
+        let bound = prepared.bound();
+        if bound.version == self.engine.catalog.version() || !bound.plan.reads_catalog() {
+            return Ok(bound);
+        }
+        let stated: Vec<_> = bound.parameters.iter().map(|t| Some(*t)).collect();
+        let again = self.bind(parse::parse_one(&prepared.sql)?, &prepared.sql, &stated).await?;
+        let same = |a: &Bound, b: &Bound| {
+            let shape = |bound: &Bound| {
+                bound.columns.as_ref().map(|c| c.iter().map(|c| (c.name.clone(), c.data_type)).collect::<Vec<_>>())
+            };
+            shape(a) == shape(b) && a.parameters == b.parameters
+        };
+        if !same(&bound, &again) {
+            return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, "cached plan must not change result type"));
+        }
+        Ok(prepared.rebind(again))
+    }
+
+    fn effect(&self, effect: Effect, verb: &'static str, _writes: bool) -> Output {
+        let tag = CommandTag::rows(verb, effect.count);
+        match effect.rows {
+            Some(rows) => Output::Rows(Rows::Direct { rows, tag }),
+            None => Output::Command(tag),
+        }
+    }
+
+    async fn direct(&mut self, program: &Program, parameters: &[Datum]) -> Result<Output, SqlError> {
+        let verb = match program {
+            Program::Constant(_) | Program::Select(_) => "SELECT",
+            Program::Insert(_) => "INSERT",
+            Program::Update(_) => "UPDATE",
+            Program::Delete(_) => "DELETE",
+        };
+        let numbers = &self.engine.row_numbers;
+        if let Some(txn) = self.transaction.txn() {
+            let effect = program.run(txn, parameters, numbers, &self.cancel).await?;
+            return Ok(self.effect(effect, verb, true));
+        }
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let mut txn = if program.is_read_only() { self.worker.begin_read_only() } else { self.worker.begin() };
+            let outcome = match program.run(&mut txn, parameters, numbers, &self.cancel).await {
+                Ok(effect) => match txn.commit().await {
+                    Ok(_) => Ok(effect),
+                    Err(e) => Err(self.commit_error(program, &e)),
+                },
+                Err(e) => {
+                    drop(txn);
+                    Err(e)
+                }
+            };
+            match outcome {
+                Ok(effect) => return Ok(self.effect(effect, verb, true)),
+                Err(e) if self.again(&e, attempt).await? => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn commit_error(&self, program: &Program, e: &farhold_txn::TxnError) -> SqlError {
+        match program {
+            Program::Insert(insert) => insert.table.explain(e, None),
+            Program::Update(update) => update.table.explain(e, None),
+            Program::Delete(_) | Program::Select(_) | Program::Constant(_) => error::from_txn(e),
+        }
+    }
+
+    /// Whether to try again after `error`, having waited for that.
+    async fn again(&self, error: &SqlError, attempt: u32) -> Result<bool, SqlError> {
+        if error.state != SqlState::SERIALIZATION_FAILURE || attempt >= RETRY.attempts_max {
+            return Ok(false);
+        }
+        self.cancel.check()?;
+        self.worker.back_off(RETRY, attempt).await;
+        Ok(true)
+    }
+
+    async fn query(&mut self, query: &PlannedQuery, parameters: &[Datum]) -> Result<Output, SqlError> {
+        let plan = self.engine.queries.bind(query, parameters).await?;
+        self.cancel.check()?;
+        let scans = scans(&plan)?;
+        let rows = if scans.is_empty() {
+            RowSource::Gathered(std::collections::HashMap::new())
+        } else if let Some(txn) = self.transaction.txn() {
+            gather(&scans, txn, &self.cancel).await?
+        } else if all_narrow(&scans) {
+            let mut attempt = 0;
+            loop {
+                attempt += 1;
+                let mut txn = self.worker.begin_read_only();
+                let outcome = match gather(&scans, &mut txn, &self.cancel).await {
+                    Ok(rows) => txn.commit().await.map(|_| rows).map_err(|e| error::from_txn(&e)),
+                    Err(e) => Err(e),
+                };
+                match outcome {
+                    Ok(rows) => break rows,
+                    Err(e) if self.again(&e, attempt).await? => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        } else {
+            let snapshot = self.worker.snapshot().await.map_err(|e| error::from_txn(&e))?;
+            RowSource::Snapshot(std::sync::Arc::new(snapshot))
+        };
+        let stream = self.engine.queries.run(plan, rows, &self.cancel);
+        Ok(Output::Rows(Rows::Batches(QueryRows::new(stream))))
+    }
+
+    /// Runs a writing plan in the open transaction, or in one of its own that is tried again after conflicts.
+    async fn in_transaction(&mut self, plan: &Plan, parameters: &[Datum]) -> Result<Effect, SqlError> {
+        let engine = std::sync::Arc::clone(&self.engine);
+        let query = match plan {
+            Plan::InsertQuery(p) => &p.query,
+            Plan::UpdateQuery(p) => &p.query,
+            Plan::DeleteQuery(p) => &p.query,
+            _ => return Err(SqlError::internal("not a writing plan")),
+        };
+        let logical = engine.queries.bind(query, parameters).await?;
+        let scans = scans(&logical)?;
+        let cancel = self.cancel.clone();
+        let body = async |txn: &mut Txn| -> Result<Effect, SqlError> {
+            let rows = gather(&scans, txn, &cancel).await?;
+            let batches = engine.queries.collect(logical.clone(), rows, &cancel).await?;
+            match plan {
+                Plan::InsertQuery(p) => p.apply(txn, &batches, parameters, &engine.row_numbers, &cancel).await,
+                Plan::UpdateQuery(p) => p.apply(txn, &batches, parameters, &cancel).await,
+                Plan::DeleteQuery(p) => p.apply(txn, &batches, parameters, &cancel).await,
+                _ => Err(SqlError::internal("not a writing plan")),
+            }
+        };
+        if let Some(txn) = self.transaction.txn() {
+            return body(txn).await;
+        }
+        let table = match plan {
+            Plan::InsertQuery(p) => &p.insert.table,
+            Plan::UpdateQuery(p) => &p.table,
+            Plan::DeleteQuery(p) => &p.table,
+            _ => return Err(SqlError::internal("not a writing plan")),
+        };
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let mut txn = self.worker.begin();
+            let outcome = match body(&mut txn).await {
+                Ok(effect) => txn.commit().await.map(|_| effect).map_err(|e| table.explain(&e, None)),
+                Err(e) => {
+                    drop(txn);
+                    Err(e)
+                }
+            };
+            match outcome {
+                Ok(effect) => return Ok(effect),
+                Err(e) if self.again(&e, attempt).await? => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    async fn explain(&mut self, inner: &Bound, parameters: &[Datum], analyze: bool) -> Result<Output, SqlError> {
+        let mut lines = Vec::new();
+        let clock = self.worker.handle().clone();
+        let start = clock.now_ns();
+        match &inner.plan {
+            Plan::Direct(program) => {
+                lines.extend(program.explain());
+                if analyze
+                    && let Output::Rows(Rows::Direct { tag, .. }) | Output::Command(tag) =
+                        self.direct(program, parameters).await?
+                {
+                    lines.push(format!("  Rows: {}", tag.rows.unwrap_or(0)));
+                }
+            }
+            plan => {
+                let query = match plan {
+                    Plan::Query(query) => query,
+                    Plan::InsertQuery(p) => &p.query,
+                    Plan::UpdateQuery(p) => &p.query,
+                    Plan::DeleteQuery(p) => &p.query,
+                    _ => return Err(SqlError::unsupported("EXPLAIN of this statement")),
+                };
+                let writes = writes(plan);
+                if writes {
+                    lines.push(format!("{} by primary key, of the rows of:", verb_of(plan)));
+                }
+                let logical = self.engine.queries.bind(query, parameters).await?;
+                let scans = scans(&logical)?;
+                let transactional = writes || self.transaction.is_open() || all_narrow(&scans);
+                let rows = if scans.is_empty() {
+                    RowSource::Gathered(std::collections::HashMap::new())
+                } else if let Some(txn) = self.transaction.txn().filter(|_| analyze && !writes) {
+                    gather(&scans, txn, &self.cancel).await?
+                } else {
+                    let snapshot = self.worker.snapshot().await.map_err(|e| error::from_txn(&e))?;
+                    RowSource::Snapshot(std::sync::Arc::new(snapshot))
+                };
+                if !scans.is_empty() {
+                    lines.push(
+                        if transactional {
+                            "Rows: read through the transaction, by index where one helps, and validated at commit"
+                        } else {
+                            "Rows: one snapshot of the database"
+                        }
+                        .to_owned(),
+                    );
+                }
+                let shown = self.engine.queries.explain(logical, rows, &self.cancel, analyze && !writes).await?;
+                lines.extend(shown);
+                if analyze && writes {
+                    let effect = self.in_transaction(plan, parameters).await?;
+                    lines.push(format!("Rows written: {}", effect.count));
+                }
+            }
+        }
+        if analyze {
+            #[allow(clippy::cast_precision_loss)]
+            lines.push(format!("Execution Time: {:.3} ms", (clock.now_ns() - start) as f64 / 1e6));
+        }
+        let count = lines.len() as u64;
+        let rows = lines.into_iter().map(|line| vec![Datum::Text(line)]).collect();
+        Ok(Output::Rows(Rows::Direct { rows, tag: CommandTag::rows("EXPLAIN", count) }))
+    }
+}
+
+fn types_match(bound: &Bound, parameters: &[Datum]) -> bool {
+    use crate::engine::scalar::same_kind;
+    use crate::engine::types::type_of;
+    parameters.len() == bound.parameters.len()
+        && parameters.iter().zip(&bound.parameters).all(|(datum, to)| datum.is_null() || same_kind(type_of(datum), *to))
+}
+
+fn coerce(bound: &Bound, parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
+    if parameters.len() != bound.parameters.len() {
+        return Err(SqlError::new(
+            SqlState::PROTOCOL_VIOLATION,
+            format!("the statement needs {} parameters, {} are given", bound.parameters.len(), parameters.len()),
+        ));
+    }
+    parameters.iter().zip(&bound.parameters).map(|(datum, to)| cast(datum.clone(), *to)).collect()
+}

@@ -1,0 +1,173 @@
+//! One connection.
+
+mod dml;
+mod execute;
+mod plan;
+mod prepare;
+mod transaction;
+mod utility;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use farhold_txn::Worker;
+
+use self::transaction::Transaction;
+use super::settings::Settings;
+use super::{CancelHandle, ColumnType, Datum, Engine, Output, Prepared, parse};
+use crate::{SqlError, SqlState};
+
+pub(crate) use plan::{Bound, Plan};
+pub(crate) use transaction::{CopyReturn, Loan};
+
+/// Where a session stands: ReadyForQuery's `I`, `T` and `E`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionState {
+    /// Outside of a transaction block.
+    Idle,
+    /// In a transaction block.
+    Open,
+    /// In a transaction block that has failed: only ROLLBACK helps.
+    Failed,
+}
+
+/// One connection: its settings and its transaction. Dropping it rolls back.
+pub struct Session {
+    engine: Arc<Engine>,
+    worker: Rc<Worker>,
+    cancel: CancelHandle,
+    settings: Settings,
+    transaction: Transaction,
+    notices: Vec<SqlError>,
+}
+
+impl Session {
+    pub(super) fn new(engine: Arc<Engine>, worker: Rc<Worker>, user: &str) -> Self {
+        Self {
+            engine,
+            worker,
+            cancel: CancelHandle::default(),
+            settings: Settings::new(user),
+            transaction: Transaction::default(),
+            notices: Vec::new(),
+        }
+    }
+
+    /// The statements of a simple-query string, each as it stands in the text.
+    ///
+    /// # Errors
+    /// 42601.
+    pub fn split(sql: &str) -> Result<Vec<String>, SqlError> {
+        parse::split(sql)
+    }
+
+    /// Parses and binds a statement. `parameter_types` are the types that the client states for `$1`, `$2`, ….
+    ///
+    /// # Errors
+    /// 42601, 42P01, 42703, 42883, 0A000, 25P02.
+    pub async fn prepare(
+        &mut self,
+        sql: &str,
+        parameter_types: &[Option<ColumnType>],
+    ) -> Result<Rc<Prepared>, SqlError> {
+        let statement = parse::parse_one(sql)?;
+        if self.transaction_state() == TransactionState::Failed && !prepare::ends_failure(&statement) {
+            return Err(aborted());
+        }
+        let bound = self.bind(statement, sql, parameter_types).await?;
+        Ok(Rc::new(Prepared::new(sql, bound)))
+    }
+
+    /// Runs a statement. Each parameter has the type that `prepared` states, or is null.
+    ///
+    /// Outside of a transaction block the statement has committed when this returns, unless it is part of an implicit
+    /// transaction ([`begin_implicit`](Self::begin_implicit)). It is tried again after a conflict with others, as long as
+    /// nobody has seen its rows.
+    ///
+    /// # Errors
+    /// Any; an open transaction has failed then, an implicit one is rolled back.
+    pub async fn execute(&mut self, prepared: &Rc<Prepared>, parameters: &[Datum]) -> Result<Output, SqlError> {
+        self.cancel.begin();
+        let outcome = self.run(prepared, parameters).await;
+        match &outcome {
+            Ok(Output::Rows(super::Rows::Batches(_)) | Output::CopyIn(_) | Output::CopyOut(_)) => {}
+            Ok(_) => self.cancel.end(),
+            Err(error) => {
+                self.cancel.end();
+                self.transaction.fail(error);
+            }
+        }
+        outcome
+    }
+
+    /// The statements until [`end_implicit`](Self::end_implicit) are one implicit transaction (a simple-query string of
+    /// several). Not called: each statement commits by itself.
+    pub fn begin_implicit(&mut self) {
+        self.transaction.begin_implicit();
+    }
+
+    /// Ends the implicit transaction of a multi-statement batch: commits it. Nothing to do: nothing happens.
+    ///
+    /// # Errors
+    /// 40001 and whatever a commit can fail with.
+    pub async fn end_implicit(&mut self) -> Result<(), SqlError> {
+        let outcome = self.transaction.end_implicit().await;
+        if self.transaction_state() == TransactionState::Idle {
+            self.settings.end_transaction();
+        }
+        outcome
+    }
+
+    /// ReadyForQuery's status.
+    #[must_use]
+    pub fn transaction_state(&self) -> TransactionState {
+        self.transaction.state()
+    }
+
+    /// An error outside of the engine (encoding, protocol): the open transaction has failed.
+    pub fn fail_transaction(&mut self) {
+        self.transaction.fail(&SqlError::cancelled("the statement failed"));
+    }
+
+    /// What stops the running statement, from any thread.
+    #[must_use]
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.cancel.clone()
+    }
+
+    /// The value of a setting, as SHOW tells it.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        self.settings.get(name)
+    }
+
+    /// Sets a setting for the session, as SET does (start-up parameters).
+    ///
+    /// # Errors
+    /// 42704, 22023.
+    pub fn set_parameter(&mut self, name: &str, value: &str) -> Result<(), SqlError> {
+        self.settings.set(name, Some(value))
+    }
+
+    /// The settings whose value has changed since the last call and that clients are told of (ParameterStatus).
+    pub fn changed_parameters(&mut self) -> Vec<(String, String)> {
+        self.settings.take_changed()
+    }
+
+    /// The notices since the last call, oldest first (NoticeResponse).
+    pub fn notices(&mut self) -> Vec<SqlError> {
+        std::mem::take(&mut self.notices)
+    }
+
+    fn warn(&mut self, state: SqlState, message: impl Into<String>) {
+        self.notices.push(SqlError::new(state, message));
+    }
+}
+
+/// 25P02.
+fn aborted() -> SqlError {
+    SqlError::new(
+        SqlState::IN_FAILED_TRANSACTION,
+        "current transaction is aborted, commands ignored until end of transaction block",
+    )
+}

@@ -1,0 +1,117 @@
+//! What a statement is once bound.
+
+use std::sync::Arc;
+
+use datafusion::sql::sqlparser::ast;
+
+use crate::engine::catalog::TableInfo;
+use crate::engine::copy::CopyFormat;
+use crate::engine::direct::{Insert, Program, Returning};
+use crate::engine::query::PlannedQuery;
+use crate::engine::{ColumnType, OutputColumn};
+
+/// A statement bound to one version of the catalog.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) version: u64,
+    pub(crate) parameters: Vec<ColumnType>,
+    pub(crate) columns: Option<Vec<OutputColumn>>,
+    pub(crate) plan: Plan,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    /// Without a planner.
+    Direct(Program),
+    /// By a planner.
+    Query(PlannedQuery),
+    /// Rows by a planner, written one by one.
+    InsertQuery(InsertQuery),
+    /// Keys and new values by a planner, written by key.
+    UpdateQuery(UpdateQuery),
+    /// Keys by a planner, deleted by key.
+    DeleteQuery(DeleteQuery),
+    Explain {
+        inner: Box<Bound>,
+        analyze: bool,
+    },
+    CopyIn {
+        table: Arc<TableInfo>,
+        columns: Vec<usize>,
+        format: CopyFormat,
+    },
+    CopyOut {
+        inner: Box<Bound>,
+        format: CopyFormat,
+    },
+    Utility(Utility),
+}
+
+/// INSERT … SELECT.
+#[derive(Debug)]
+pub(crate) struct InsertQuery {
+    pub(crate) insert: Insert,
+    /// The column of each column of the query.
+    pub(crate) targets: Vec<usize>,
+    pub(crate) query: PlannedQuery,
+}
+
+/// UPDATE whose query gives the primary key, then a value for each assigned column.
+#[derive(Debug)]
+pub(crate) struct UpdateQuery {
+    pub(crate) table: Arc<TableInfo>,
+    pub(crate) assigned: Vec<usize>,
+    /// Those of them that get their DEFAULT.
+    pub(crate) defaults: Vec<usize>,
+    pub(crate) query: PlannedQuery,
+    pub(crate) returning: Option<Returning>,
+}
+
+/// DELETE whose query gives the primary key.
+#[derive(Debug)]
+pub(crate) struct DeleteQuery {
+    pub(crate) table: Arc<TableInfo>,
+    pub(crate) query: PlannedQuery,
+    pub(crate) returning: Option<Returning>,
+}
+
+/// A statement about the session, a transaction or a definition.
+#[derive(Debug)]
+pub(crate) enum Utility {
+    Begin {
+        verb: &'static str,
+        modes: Vec<ast::TransactionMode>,
+    },
+    Commit {
+        chain: bool,
+    },
+    Rollback {
+        chain: bool,
+    },
+    RollbackTo(String),
+    Savepoint(String),
+    Release(String),
+    Set(ast::Set),
+    Show(String),
+    ShowAll,
+    Reset(Option<String>),
+    CreateTable(Box<ast::CreateTable>),
+    CreateIndex(Box<ast::CreateIndex>),
+    AlterTable(Box<ast::AlterTable>),
+    Drop {
+        object: ast::ObjectType,
+        names: Vec<ast::ObjectName>,
+        if_exists: bool,
+    },
+    Truncate(Vec<Arc<TableInfo>>),
+    /// Right by doing nothing: ANALYZE, VACUUM.
+    Nothing(&'static str),
+}
+
+impl Plan {
+    /// Whether it is bound to tables, so that a change of the catalog makes it stale.
+    pub(crate) fn reads_catalog(&self) -> bool {
+        !matches!(self, Self::Utility(utility) if !matches!(utility, Utility::Truncate(_)))
+    }
+}

@@ -1,0 +1,413 @@
+//! From a parsed statement to a plan.
+
+use datafusion::sql::sqlparser::ast::{
+    self, CascadeOption, CopySource, CopyTarget, Expr, LockType, NonBlock, Query, Reset, SetExpr, Statement,
+};
+
+use super::plan::{Bound, DeleteQuery, InsertQuery, Plan, UpdateQuery, Utility};
+use super::{Session, dml};
+use crate::engine::catalog::{Tables, table_name};
+use crate::engine::copy::CopyFormat;
+use crate::engine::direct::{
+    Compiler, Insert, Program, assignment_pairs, bind_returning, check_delete, check_single_table, check_update,
+    default_row, output_column,
+};
+use crate::engine::query::PlannedQuery;
+use crate::engine::scalar::{BindError, fold};
+use crate::engine::{ColumnType, parse};
+use crate::{SqlError, SqlState};
+
+/// Whether a statement may be given in a failed transaction.
+pub(super) fn ends_failure(statement: &Statement) -> bool {
+    matches!(statement, Statement::Commit { .. } | Statement::Rollback { .. })
+}
+
+type Types = Vec<Option<ColumnType>>;
+
+impl Session {
+    /// Binds a statement to the catalog as it is now.
+    pub(super) async fn bind(
+        &self,
+        statement: Statement,
+        sql: &str,
+        stated: &[Option<ColumnType>],
+    ) -> Result<Bound, SqlError> {
+        if parse::has_inner_locks(&statement) {
+            return Err(SqlError::unsupported("FOR UPDATE in a subquery"));
+        }
+        let tables = self.engine.catalog.tables();
+        let version = tables.version;
+        let mut types: Types = stated.to_vec();
+        let plan = self.plan_of(statement, sql, &tables, &mut types).await?;
+        let (parameters, columns) = match &plan {
+            Plan::Direct(program) => (finish(&types), program.columns()),
+            Plan::Query(query) => (query.parameters.clone(), Some(query.columns.clone())),
+            Plan::InsertQuery(InsertQuery { query, insert: Insert { returning, .. }, .. })
+            | Plan::UpdateQuery(UpdateQuery { query, returning, .. })
+            | Plan::DeleteQuery(DeleteQuery { query, returning, .. }) => {
+                let columns = returning.as_ref().map(|r| r.items.iter().map(|(_, c)| c.clone()).collect());
+                (query.parameters.clone(), columns)
+            }
+            Plan::Explain { inner, .. } => {
+                (inner.parameters.clone(), Some(vec![output_column("QUERY PLAN".to_owned(), ColumnType::Text)]))
+            }
+            Plan::CopyOut { inner, .. } => (inner.parameters.clone(), None),
+            Plan::CopyIn { .. } => (Vec::new(), None),
+            Plan::Utility(Utility::Show(name)) => {
+                (Vec::new(), Some(vec![output_column(name.clone(), ColumnType::Text)]))
+            }
+            Plan::Utility(Utility::ShowAll) => {
+                let column = |name: &str| output_column(name.to_owned(), ColumnType::Text);
+                (Vec::new(), Some(vec![column("name"), column("setting")]))
+            }
+            Plan::Utility(_) => (Vec::new(), None),
+        };
+        Ok(Bound { version, parameters, columns, plan })
+    }
+
+    async fn plan_of(
+        &self,
+        statement: Statement,
+        sql: &str,
+        tables: &Tables,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
+        match statement {
+            Statement::Query(query) => self.plan_query(query, sql, tables, types).await,
+            Statement::Insert(insert) => self.plan_insert(insert, tables, types).await,
+            Statement::Update(update) => self.plan_update(update, tables, types).await,
+            Statement::Delete(delete) => self.plan_delete(delete, tables, types).await,
+            Statement::Explain { analyze, statement, options, format, .. } => {
+                let mut analyze = analyze;
+                for option in options.iter().flatten() {
+                    let on = option
+                        .arg
+                        .as_ref()
+                        .is_none_or(|a| !matches!(a.to_string().to_lowercase().as_str(), "false" | "off" | "0"));
+                    match option.name.value.to_lowercase().as_str() {
+                        "analyze" => analyze = on,
+                        "format" => return Err(SqlError::unsupported("EXPLAIN (FORMAT …)")),
+                        // What the plan shows does not depend on these.
+                        "verbose" | "costs" | "buffers" | "timing" | "summary" | "settings" | "wal" => {}
+                        other => {
+                            let message = format!("unrecognized EXPLAIN option \"{other}\"");
+                            return Err(SqlError::syntax(message));
+                        }
+                    }
+                }
+                if format.is_some() {
+                    return Err(SqlError::unsupported("EXPLAIN (FORMAT …)"));
+                }
+                if !matches!(
+                    *statement,
+                    Statement::Query(_) | Statement::Insert(_) | Statement::Update(_) | Statement::Delete(_)
+                ) {
+                    return Err(SqlError::unsupported("EXPLAIN of this statement"));
+                }
+                let text = statement.to_string();
+                let inner = Box::pin(self.bind(*statement, &text, types)).await?;
+                Ok(Plan::Explain { inner: Box::new(inner), analyze })
+            }
+            Statement::Copy { source, to, target, options, legacy_options, .. } => {
+                if !legacy_options.is_empty() {
+                    return Err(SqlError::syntax("COPY options stand in parentheses: WITH (FORMAT csv, HEADER)"));
+                }
+                self.plan_copy(source, to, &target, CopyFormat::new(&options)?, tables).await
+            }
+            other => utility(other, tables).map(Plan::Utility),
+        }
+    }
+
+    async fn plan_query(
+        &self,
+        mut query: Box<Query>,
+        sql: &str,
+        tables: &Tables,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
+        refuse_select_into(&query)?;
+        let mut locked = false;
+        for lock in &mut query.locks {
+            match lock.nonblock {
+                Some(NonBlock::SkipLocked) => return Err(SqlError::unsupported("SKIP LOCKED")),
+                // Reading a row never waits.
+                Some(NonBlock::Nowait) | None => lock.nonblock = None,
+            }
+            lock.of = None;
+            locked |= lock.lock_type == LockType::Update;
+        }
+        if !locked {
+            // Whatever a transaction reads is validated when it commits: FOR SHARE asks for nothing more.
+            query.locks.clear();
+        }
+        query.locks.truncate(1);
+        let before = types.clone();
+        match (Compiler { tables, parameters: types }).select(&query) {
+            Ok(program) => return Ok(Plan::Direct(program)),
+            Err(BindError::Wrong(error)) => return Err(error),
+            Err(BindError::Complex) if locked => {
+                return Err(SqlError::unsupported("FOR UPDATE with this query")
+                    .with_hint("FOR UPDATE goes with a SELECT of one table, ordered by one of its indexes."));
+            }
+            Err(BindError::Complex) => *types = before,
+        }
+        let query = self.engine.queries.plan(Statement::Query(query), sql, types).await?;
+        Ok(Plan::Query(query))
+    }
+
+    async fn planned(&self, query: Query, types: &Types) -> Result<PlannedQuery, SqlError> {
+        self.engine.queries.plan(Statement::Query(Box::new(query)), "", types).await
+    }
+
+    async fn plan_insert(&self, insert: ast::Insert, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+        let before = types.clone();
+        match (Compiler { tables, parameters: types }).insert(&insert) {
+            Ok(program) => return Ok(Plan::Direct(program)),
+            Err(BindError::Wrong(error)) => return Err(error),
+            Err(BindError::Complex) => *types = before,
+        }
+        let mut compiler = Compiler { tables, parameters: types };
+        let (table, targets) = compiler.insert_target(&insert).map_err(not_simple)?;
+        let on_conflict = compiler.conflict(&insert, &table).map_err(not_simple)?;
+        let qualifier = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
+        let returning =
+            bind_returning(&mut compiler, insert.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
+        let Some(mut source) = insert.source else { return Err(SqlError::unsupported("this form of INSERT")) };
+        dml::type_parameters(&mut source, &table, &targets);
+        let query = self.planned(*source, types).await?;
+        if query.columns.len() > targets.len() {
+            return Err(SqlError::syntax("INSERT has more expressions than target columns"));
+        }
+        if query.columns.len() < targets.len() && !insert.columns.is_empty() {
+            return Err(SqlError::syntax("INSERT has more target columns than expressions"));
+        }
+        let rows = vec![default_row(&table)];
+        Ok(Plan::InsertQuery(InsertQuery { insert: Insert { table, rows, on_conflict, returning }, targets, query }))
+    }
+
+    async fn plan_update(&self, update: ast::Update, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+        let before = types.clone();
+        match (Compiler { tables, parameters: types }).update(&update) {
+            Ok(program) => return Ok(Plan::Direct(program)),
+            Err(BindError::Wrong(error)) => return Err(error),
+            Err(BindError::Complex) => *types = before,
+        }
+        check_update(&update)?;
+        let (name, qualifier) = check_single_table(&update.table)?;
+        let table = written_table(tables, name)?;
+        let pairs = assignment_pairs(&update.assignments, &table)?;
+        let mut compiler = Compiler { tables, parameters: types };
+        let returning =
+            bind_returning(&mut compiler, update.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
+        let from = match &update.from {
+            None => &[][..],
+            Some(ast::UpdateTableFromKind::BeforeSet(from) | ast::UpdateTableFromKind::AfterSet(from)) => from,
+        };
+        let query = dml::update_query(&table, &qualifier, &pairs, from, update.selection.as_ref());
+        let query = self.planned(query, types).await?;
+        let assigned = pairs.iter().map(|(column, _)| *column).collect();
+        let defaults = pairs.iter().filter(|(_, e)| e.is_none()).map(|(column, _)| *column).collect();
+        Ok(Plan::UpdateQuery(UpdateQuery { table, assigned, defaults, query, returning }))
+    }
+
+    async fn plan_delete(&self, delete: ast::Delete, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+        let before = types.clone();
+        match (Compiler { tables, parameters: types }).delete(&delete) {
+            Ok(program) => return Ok(Plan::Direct(program)),
+            Err(BindError::Wrong(error)) => return Err(error),
+            Err(BindError::Complex) => *types = before,
+        }
+        let (name, qualifier) = check_single_table(check_delete(&delete)?)?;
+        let table = written_table(tables, name)?;
+        let mut compiler = Compiler { tables, parameters: types };
+        let returning =
+            bind_returning(&mut compiler, delete.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
+        let using = delete.using.as_deref().unwrap_or_default();
+        let query = dml::update_query(&table, &qualifier, &[], using, delete.selection.as_ref());
+        let query = self.planned(query, types).await?;
+        Ok(Plan::DeleteQuery(DeleteQuery { table, query, returning }))
+    }
+
+    async fn plan_copy(
+        &self,
+        source: CopySource,
+        to: bool,
+        target: &CopyTarget,
+        format: CopyFormat,
+        tables: &Tables,
+    ) -> Result<Plan, SqlError> {
+        match (target, to) {
+            (CopyTarget::Stdin, false) | (CopyTarget::Stdout, true) => {}
+            _ => {
+                return Err(SqlError::unsupported("COPY with a file or program on the server")
+                    .with_hint("Use STDIN or STDOUT; psql's \\copy reads and writes files of the client."));
+            }
+        }
+        if to {
+            let text = match source {
+                CopySource::Query(query) => query.to_string(),
+                CopySource::Table { table_name: name, columns } => {
+                    let table = written_table(tables, &name)?;
+                    let list: Vec<String> = if columns.is_empty() {
+                        table.visible_columns().iter().map(|c| quoted(&c.name)).collect()
+                    } else {
+                        columns.iter().map(|c| quoted(&fold(c))).collect()
+                    };
+                    format!("SELECT {} FROM {}", list.join(", "), quoted(&table.name))
+                }
+            };
+            let inner = Box::pin(self.bind(parse::parse_one(&text)?, &text, &[])).await?;
+            return Ok(Plan::CopyOut { inner: Box::new(inner), format });
+        }
+        let CopySource::Table { table_name: name, columns } = source else {
+            return Err(SqlError::syntax("COPY FROM needs a table"));
+        };
+        let table = written_table(tables, &name)?;
+        let columns = if columns.is_empty() {
+            (0..table.visible).collect()
+        } else {
+            columns.iter().map(|c| table.column(&fold(c))).collect::<Result<Vec<_>, _>>()?
+        };
+        Ok(Plan::CopyIn { table, columns, format })
+    }
+}
+
+/// What the direct path cannot do of a statement, and a planner neither.
+fn not_simple(error: BindError) -> SqlError {
+    match error {
+        BindError::Wrong(error) => error,
+        BindError::Complex => SqlError::unsupported("this statement"),
+    }
+}
+
+fn written_table(
+    tables: &Tables,
+    name: &ast::ObjectName,
+) -> Result<std::sync::Arc<crate::engine::catalog::TableInfo>, SqlError> {
+    let name = table_name(name)?;
+    tables.get(&name).cloned().ok_or_else(|| crate::engine::catalog::no_such_table(&name))
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A parameter that nothing has given a type is text.
+fn finish(types: &[Option<ColumnType>]) -> Vec<ColumnType> {
+    types.iter().map(|t| t.unwrap_or(ColumnType::Text)).collect()
+}
+
+fn refuse_select_into(query: &Query) -> Result<(), SqlError> {
+    match query.body.as_ref() {
+        SetExpr::Select(select) if select.into.is_some() => Err(SqlError::unsupported("SELECT INTO")),
+        SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
+            Err(SqlError::unsupported("WITH before a writing statement"))
+        }
+        _ => {
+            let writes = |with: &ast::With| {
+                with.cte_tables.iter().any(|cte| {
+                    matches!(
+                        cte.query.body.as_ref(),
+                        SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_)
+                    )
+                })
+            };
+            match &query.with {
+                Some(with) if writes(with) => Err(SqlError::unsupported("a writing statement in WITH")),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+fn utility(statement: Statement, tables: &Tables) -> Result<Utility, SqlError> {
+    Ok(match statement {
+        Statement::StartTransaction { modes, begin, statements, modifier, .. } => {
+            if !statements.is_empty() || modifier.is_some() {
+                return Err(SqlError::unsupported("this form of BEGIN"));
+            }
+            Utility::Begin { verb: if begin { "BEGIN" } else { "START TRANSACTION" }, modes }
+        }
+        Statement::Commit { chain, .. } => Utility::Commit { chain },
+        Statement::Rollback { savepoint: Some(name), .. } => Utility::RollbackTo(fold(&name)),
+        Statement::Rollback { chain, savepoint: None } => Utility::Rollback { chain },
+        Statement::Savepoint { name } => Utility::Savepoint(fold(&name)),
+        Statement::ReleaseSavepoint { name } => Utility::Release(fold(&name)),
+        Statement::Set(set) => Utility::Set(set),
+        Statement::ShowVariable { variable } => {
+            let words: Vec<String> = variable.iter().map(|i| i.value.to_lowercase()).collect();
+            match words.join(" ").as_str() {
+                "all" => Utility::ShowAll,
+                "transaction isolation level" => Utility::Show("transaction_isolation".to_owned()),
+                "time zone" => Utility::Show("TimeZone".to_owned()),
+                "session authorization" => Utility::Show("session_authorization".to_owned()),
+                _ => Utility::Show(words.join(".").replace(" . ", ".")),
+            }
+        }
+        Statement::Reset(reset) => match reset.reset {
+            Reset::ALL => Utility::Reset(None),
+            Reset::ConfigurationParameter(name) => Utility::Reset(Some(name.to_string())),
+        },
+        Statement::CreateTable(table) => Utility::CreateTable(Box::new(table)),
+        Statement::CreateIndex(index) => Utility::CreateIndex(Box::new(index)),
+        Statement::AlterTable(alter) => Utility::AlterTable(Box::new(alter)),
+        Statement::Drop { object_type: object, names, if_exists, temporary: false, .. } => {
+            Utility::Drop { object, names, if_exists }
+        }
+        Statement::Truncate(truncate) => {
+            if truncate.cascade == Some(CascadeOption::Cascade) || truncate.partitions.is_some() {
+                return Err(SqlError::unsupported("this form of TRUNCATE"));
+            }
+            let list = truncate.table_names.iter().map(|t| written_table(tables, &t.name));
+            Utility::Truncate(list.collect::<Result<_, _>>()?)
+        }
+        Statement::Analyze(_) => Utility::Nothing("ANALYZE"),
+        Statement::Vacuum(_) => Utility::Nothing("VACUUM"),
+        Statement::Discard { object_type: ast::DiscardObject::ALL } => Utility::Reset(None),
+        other => {
+            let text = other.to_string();
+            let words: Vec<&str> = text.split_whitespace().take(2).collect();
+            return Err(SqlError::unsupported(words.join(" ")));
+        }
+    })
+}
+
+/// Whether a program or plan writes.
+pub(super) fn writes(plan: &Plan) -> bool {
+    match plan {
+        Plan::Direct(program) => !matches!(program, Program::Constant(_) | Program::Select(_)),
+        Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) | Plan::CopyIn { .. } => true,
+        Plan::Explain { inner, analyze } => *analyze && writes(&inner.plan),
+        Plan::Query(_) | Plan::CopyOut { .. } => false,
+        Plan::Utility(utility) => matches!(
+            utility,
+            Utility::CreateTable(_)
+                | Utility::CreateIndex(_)
+                | Utility::AlterTable(_)
+                | Utility::Drop { .. }
+                | Utility::Truncate(_)
+        ),
+    }
+}
+
+/// 25006.
+pub(super) fn read_only_error(verb: &str) -> SqlError {
+    SqlError::new(SqlState::READ_ONLY_TRANSACTION, format!("cannot execute {verb} in a read-only transaction"))
+}
+
+/// For a message: what a plan does.
+pub(super) fn verb_of(plan: &Plan) -> &'static str {
+    match plan {
+        Plan::Direct(Program::Insert(_)) | Plan::InsertQuery(_) => "INSERT",
+        Plan::Direct(Program::Update(_)) | Plan::UpdateQuery(_) => "UPDATE",
+        Plan::Direct(Program::Delete(_)) | Plan::DeleteQuery(_) => "DELETE",
+        Plan::CopyIn { .. } => "COPY FROM",
+        Plan::Utility(_) => "a definition",
+        _ => "SELECT",
+    }
+}
+
+/// A bare parameter with the type of the column that it goes to.
+pub(super) fn typed(expression: &Expr, data_type: ColumnType) -> Expr {
+    dml::typed_parameter(expression, data_type).unwrap_or_else(|| expression.clone())
+}

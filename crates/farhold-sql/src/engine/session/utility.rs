@@ -1,0 +1,219 @@
+//! Statements about the session, its transaction, and definitions.
+
+use datafusion::sql::sqlparser::ast::{
+    ContextModifier, Expr, Set, TransactionAccessMode, TransactionMode, UnaryOperator, Value,
+};
+
+use super::plan::Utility;
+use super::prepare::read_only_error;
+use super::{Session, aborted};
+use crate::engine::{CommandTag, Datum, Output, Rows, ddl};
+use crate::{SqlError, SqlState};
+
+fn tag(verb: &'static str) -> Output {
+    Output::Command(CommandTag::plain(verb))
+}
+
+impl Session {
+    pub(super) async fn utility(&mut self, utility: &Utility) -> Result<Output, SqlError> {
+        let failed = self.transaction.is_failed();
+        if failed && !matches!(utility, Utility::Commit { .. } | Utility::Rollback { .. } | Utility::RollbackTo(_)) {
+            return Err(aborted());
+        }
+        match utility {
+            Utility::Begin { verb, modes } => {
+                let read_only = self.check_modes(modes)?;
+                if !self.transaction.begin(&self.worker, read_only) {
+                    self.warn(SqlState::ACTIVE_TRANSACTION, "there is already a transaction in progress");
+                }
+                Ok(tag(verb))
+            }
+            Utility::Commit { chain } => {
+                let read_only = self.transaction.is_read_only();
+                let outcome = self.transaction.commit().await;
+                self.settings.end_transaction();
+                let verb = match outcome? {
+                    Some(true) => "COMMIT",
+                    Some(false) => "ROLLBACK",
+                    None => {
+                        self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
+                        "COMMIT"
+                    }
+                };
+                if *chain {
+                    self.transaction.begin(&self.worker, read_only);
+                }
+                Ok(tag(verb))
+            }
+            Utility::Rollback { chain } => {
+                let read_only = self.transaction.is_read_only();
+                if !self.transaction.rollback() {
+                    self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
+                }
+                self.settings.end_transaction();
+                if *chain {
+                    self.transaction.begin(&self.worker, read_only);
+                }
+                Ok(tag("ROLLBACK"))
+            }
+            Utility::RollbackTo(name) => {
+                self.transaction.rollback_to(name)?;
+                Ok(tag("ROLLBACK"))
+            }
+            Utility::Savepoint(name) => {
+                self.transaction.savepoint(name.clone())?;
+                Ok(tag("SAVEPOINT"))
+            }
+            Utility::Release(name) => {
+                self.transaction.release(name)?;
+                Ok(tag("RELEASE"))
+            }
+            Utility::Set(set) => {
+                self.set(set)?;
+                Ok(tag("SET"))
+            }
+            Utility::Show(name) => {
+                let value = self.settings.get(name).ok_or_else(|| {
+                    SqlError::new(
+                        SqlState::UNDEFINED_OBJECT,
+                        format!("unrecognized configuration parameter \"{name}\""),
+                    )
+                })?;
+                let rows = vec![vec![Datum::Text(value)]];
+                Ok(Output::Rows(Rows::Direct { rows, tag: CommandTag::plain("SHOW") }))
+            }
+            Utility::ShowAll => {
+                let rows = self.settings.all().into_iter().map(|(n, v)| vec![Datum::Text(n), Datum::Text(v)]).collect();
+                Ok(Output::Rows(Rows::Direct { rows, tag: CommandTag::plain("SHOW") }))
+            }
+            Utility::Reset(None) => {
+                self.settings.reset_all();
+                Ok(tag("RESET"))
+            }
+            Utility::Reset(Some(name)) => {
+                self.settings.set(name, None)?;
+                Ok(tag("RESET"))
+            }
+            Utility::Nothing(verb) => Ok(tag(verb)),
+            Utility::Truncate(tables) => {
+                for table in tables {
+                    let text = format!("DELETE FROM \"{}\"", table.name.replace('"', "\"\""));
+                    let prepared = self.prepare(&text, &[]).await?;
+                    Box::pin(self.run(&prepared, &[])).await?;
+                }
+                Ok(tag("TRUNCATE TABLE"))
+            }
+            definition => self.define(definition).await,
+        }
+    }
+
+    async fn define(&mut self, utility: &Utility) -> Result<Output, SqlError> {
+        if self.transaction.is_read_only() {
+            return Err(read_only_error("a definition"));
+        }
+        let (catalog, worker) = (&self.engine.catalog, &self.worker);
+        let done = match utility {
+            Utility::CreateTable(statement) => ddl::create_table(catalog, worker, statement).await?,
+            Utility::CreateIndex(statement) => ddl::create_index(catalog, worker, statement).await?,
+            Utility::AlterTable(statement) => ddl::alter_table(catalog, worker, statement).await?,
+            Utility::Drop { object, names, if_exists } => {
+                ddl::drop(catalog, worker, *object, names, *if_exists).await?
+            }
+            _ => return Err(SqlError::internal("not a definition")),
+        };
+        if self.transaction_state() == super::TransactionState::Open {
+            self.warn(
+                SqlState::ACTIVE_TRANSACTION,
+                format!("{} took effect at once: it is not part of the transaction", done.verb),
+            );
+        }
+        self.notices.extend(done.notices);
+        Ok(tag(done.verb))
+    }
+
+    /// Whether the transaction shall be read-only. Every isolation level is granted by the strictest one.
+    fn check_modes(&mut self, modes: &[TransactionMode]) -> Result<bool, SqlError> {
+        let mut read_only = false;
+        for mode in modes {
+            match mode {
+                TransactionMode::AccessMode(mode) => read_only = *mode == TransactionAccessMode::ReadOnly,
+                // Every transaction is serializable, which is more than any level asks for.
+                TransactionMode::IsolationLevel(_) => {}
+            }
+        }
+        Ok(read_only)
+    }
+
+    fn set(&mut self, set: &Set) -> Result<(), SqlError> {
+        match set {
+            Set::SingleAssignment { scope, variable, values, .. } => {
+                let name = variable.to_string().replace('"', "");
+                let value = value_text(values)?;
+                self.set_one(&name, value.as_deref(), matches!(scope, Some(ContextModifier::Local)))
+            }
+            Set::SetTimeZone { local, value } => {
+                let value = value_text(std::slice::from_ref(value))?;
+                self.set_one("timezone", value.as_deref(), *local)
+            }
+            Set::SetNames { charset_name, .. } => self.set_one("client_encoding", Some(&charset_name.value), false),
+            Set::SetNamesDefault {} => self.set_one("client_encoding", None, false),
+            Set::SetTransaction { modes, snapshot: None, session } => {
+                let read_only = self.check_modes(modes)?;
+                let states_access = modes.iter().any(|m| matches!(m, TransactionMode::AccessMode(_)));
+                if *session && read_only {
+                    return Err(SqlError::unsupported("SET SESSION CHARACTERISTICS … READ ONLY"));
+                }
+                if !*session && states_access && read_only {
+                    if !self.transaction.set_read_only(&self.worker) {
+                        return Err(SqlError::new(
+                            SqlState::ACTIVE_TRANSACTION,
+                            "SET TRANSACTION READ ONLY must be called before any query",
+                        ));
+                    }
+                }
+                Ok(())
+            }
+            Set::SetRole { role_name: None, .. } => Ok(()),
+            other => Err(SqlError::unsupported(other)),
+        }
+    }
+
+    fn set_one(&mut self, name: &str, value: Option<&str>, local: bool) -> Result<(), SqlError> {
+        if !local {
+            return self.settings.set(name, value);
+        }
+        if !self.transaction.is_open() {
+            self.warn(SqlState::NO_ACTIVE_TRANSACTION, "SET LOCAL can only be used in transaction blocks");
+            return Ok(());
+        }
+        self.settings.set_local(name, value)
+    }
+}
+
+/// The text of a setting's value; `None` for DEFAULT.
+fn value_text(values: &[Expr]) -> Result<Option<String>, SqlError> {
+    let mut parts = Vec::with_capacity(values.len());
+    for value in values {
+        let text = match value {
+            Expr::Value(v) => match &v.value {
+                Value::SingleQuotedString(text)
+                | Value::DoubleQuotedString(text)
+                | Value::EscapedStringLiteral(text) => text.clone(),
+                Value::Number(text, _) => text.clone(),
+                Value::Boolean(v) => (if *v { "on" } else { "off" }).to_owned(),
+                other => other.to_string(),
+            },
+            Expr::Identifier(ident) if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default") => {
+                return Ok(None);
+            }
+            Expr::Identifier(ident) => ident.value.clone(),
+            Expr::UnaryOp { op: UnaryOperator::Minus, expr } => format!("-{expr}"),
+            Expr::Interval(_) | Expr::Subquery(_) | Expr::Function(_) => {
+                return Err(SqlError::unsupported("this value in SET"));
+            }
+            other => other.to_string(),
+        };
+        parts.push(text);
+    }
+    Ok(Some(parts.join(", ")))
+}

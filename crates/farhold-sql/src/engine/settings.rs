@@ -1,0 +1,278 @@
+//! SET, SHOW and RESET: the settings of a session.
+
+use std::collections::BTreeMap;
+
+use crate::{SqlError, SqlState};
+
+/// A setting that PostgreSQL's clients know. What kind of value it takes decides what SET accepts.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Any text; kept, told, without effect here.
+    Text,
+    /// Only these words.
+    OneOf(&'static [&'static str]),
+    /// Milliseconds, or a number with a unit.
+    Milliseconds,
+    /// A number of rows.
+    Count,
+    /// SHOW only.
+    ReadOnly,
+}
+
+struct Setting {
+    name: &'static str,
+    default: &'static str,
+    kind: Kind,
+    /// Told to the client when it changes (ParameterStatus).
+    reported: bool,
+}
+
+const fn setting(name: &'static str, default: &'static str, kind: Kind) -> Setting {
+    Setting { name, default, kind, reported: false }
+}
+
+const fn reported(name: &'static str, default: &'static str, kind: Kind) -> Setting {
+    Setting { name, default, kind, reported: true }
+}
+
+const BOOLEANS: &[&str] = &["on", "off"];
+const ISOLATION: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
+
+/// Alphabetical.
+const SETTINGS: &[Setting] = &[
+    reported("application_name", "", Kind::Text),
+    setting("bytea_output", "hex", Kind::OneOf(&["hex"])),
+    reported("client_encoding", "UTF8", Kind::OneOf(&["utf8", "utf-8", "unicode"])),
+    setting("client_min_messages", "notice", Kind::Text),
+    reported("datestyle", "ISO, MDY", Kind::Text),
+    setting("default_transaction_isolation", "serializable", Kind::OneOf(ISOLATION)),
+    setting("default_transaction_read_only", "off", Kind::OneOf(&["off"])),
+    setting("extra_float_digits", "1", Kind::Text),
+    // Rows after which COPY … FROM STDIN outside of a transaction block commits; 0 = all rows or none.
+    setting("farhold.copy_chunk_rows", "0", Kind::Count),
+    setting("idle_in_transaction_session_timeout", "0", Kind::Milliseconds),
+    reported("in_hot_standby", "off", Kind::ReadOnly),
+    reported("integer_datetimes", "on", Kind::ReadOnly),
+    reported("intervalstyle", "postgres", Kind::Text),
+    reported("is_superuser", "on", Kind::ReadOnly),
+    setting("jit", "off", Kind::OneOf(BOOLEANS)),
+    setting("lock_timeout", "0", Kind::Milliseconds),
+    setting("max_identifier_length", "255", Kind::ReadOnly),
+    setting("role", "none", Kind::Text),
+    setting("row_security", "on", Kind::OneOf(BOOLEANS)),
+    setting("search_path", "\"$user\", public", Kind::Text),
+    reported("server_encoding", "UTF8", Kind::ReadOnly),
+    reported("server_version", SERVER_VERSION, Kind::ReadOnly),
+    setting("server_version_num", SERVER_VERSION_NUMBER, Kind::ReadOnly),
+    reported("session_authorization", "", Kind::ReadOnly),
+    reported("standard_conforming_strings", "on", Kind::OneOf(&["on"])),
+    setting("statement_timeout", "0", Kind::Milliseconds),
+    setting("synchronous_commit", "on", Kind::Text),
+    reported("timezone", "UTC", Kind::OneOf(&["utc", "gmt", "etc/utc", "zulu", "default"])),
+    setting("transaction_isolation", "serializable", Kind::OneOf(ISOLATION)),
+    setting("transaction_read_only", "off", Kind::OneOf(&["off", "on"])),
+    setting("work_mem", "0", Kind::Text),
+];
+
+/// The version of PostgreSQL whose behaviour clients may expect.
+pub(crate) const SERVER_VERSION: &str = "16.6 (Farhold)";
+const SERVER_VERSION_NUMBER: &str = "160006";
+
+/// The settings of one session.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    user: String,
+    /// What differs from the default.
+    values: BTreeMap<&'static str, String>,
+    /// Reported ones that have changed since the client was told.
+    changed: Vec<&'static str>,
+    /// Names with a dot that are nobody's: kept as told.
+    custom: BTreeMap<String, String>,
+    /// Values before SET LOCAL, to be restored at the end of the transaction.
+    before_local: Vec<(String, Option<String>)>,
+    pub(crate) statement_timeout_ms: u64,
+    pub(crate) copy_chunk_rows: u64,
+}
+
+fn find(name: &str) -> Option<&'static Setting> {
+    let name = match name.to_ascii_lowercase() {
+        alias if alias == "time zone" => "timezone".to_owned(),
+        other => other,
+    };
+    SETTINGS.iter().find(|s| s.name == name)
+}
+
+fn unknown(name: &str) -> SqlError {
+    SqlError::new(SqlState::UNDEFINED_OBJECT, format!("unrecognized configuration parameter \"{name}\""))
+}
+
+impl Settings {
+    pub(crate) fn new(user: &str) -> Self {
+        Self { user: user.to_owned(), ..Self::default() }
+    }
+
+    /// The value, as SHOW tells it.
+    pub(crate) fn get(&self, name: &str) -> Option<String> {
+        let Some(setting) = find(name) else { return self.custom.get(&name.to_ascii_lowercase()).cloned() };
+        if setting.name == "session_authorization" {
+            return Some(self.user.clone());
+        }
+        Some(self.values.get(setting.name).map_or_else(|| setting.default.to_owned(), Clone::clone))
+    }
+
+    /// All settings with their values, for SHOW ALL.
+    pub(crate) fn all(&self) -> Vec<(String, String)> {
+        SETTINGS.iter().map(|s| (s.name.to_owned(), self.get(s.name).unwrap_or_default())).collect()
+    }
+
+    /// SET; with `None` RESET. A value that would change what statements mean and cannot be honoured is refused.
+    pub(crate) fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), SqlError> {
+        let Some(setting) = find(name) else {
+            if !name.contains('.') || name.to_ascii_lowercase().starts_with("farhold.") {
+                return Err(unknown(name));
+            }
+            match value {
+                Some(value) => self.custom.insert(name.to_ascii_lowercase(), value.to_owned()),
+                None => self.custom.remove(&name.to_ascii_lowercase()),
+            };
+            return Ok(());
+        };
+        let bad = |value: &str| {
+            SqlError::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                format!("invalid value for parameter \"{}\": \"{value}\"", setting.name),
+            )
+        };
+        let stored = match (setting.kind, value) {
+            (Kind::ReadOnly, _) => {
+                let message = format!("parameter \"{}\" cannot be changed", setting.name);
+                return Err(SqlError::new(SqlState::CANNOT_CHANGE_PARAMETER, message));
+            }
+            (_, None) => setting.default.to_owned(),
+            (Kind::Text, Some(value)) => {
+                if setting.name == "datestyle" && !value.to_ascii_lowercase().contains("iso") {
+                    return Err(SqlError::unsupported(format!("datestyle \"{value}\"")).with_hint("Use ISO."));
+                }
+                value.to_owned()
+            }
+            (Kind::OneOf(words), Some(value)) => {
+                let lower = match value.to_ascii_lowercase().as_str() {
+                    "true" | "yes" | "1" if words.contains(&"on") => "on".to_owned(),
+                    "false" | "no" | "0" if words.contains(&"off") => "off".to_owned(),
+                    other => other.to_owned(),
+                };
+                if !words.contains(&lower.as_str()) {
+                    return Err(bad(value).with_hint(format!("Available values: {}.", words.join(", "))));
+                }
+                match setting.name {
+                    "client_encoding" => "UTF8".to_owned(),
+                    "timezone" => "UTC".to_owned(),
+                    // Whatever is asked for, a transaction is serializable.
+                    "transaction_isolation" | "default_transaction_isolation" => "serializable".to_owned(),
+                    _ => lower,
+                }
+            }
+            (Kind::Milliseconds, Some(value)) => parse_milliseconds(value).ok_or_else(|| bad(value))?.to_string(),
+            (Kind::Count, Some(value)) => value.trim().parse::<u64>().map_err(|_| bad(value))?.to_string(),
+        };
+        match setting.name {
+            "statement_timeout" => self.statement_timeout_ms = stored.parse().unwrap_or(0),
+            "farhold.copy_chunk_rows" => self.copy_chunk_rows = stored.parse().unwrap_or(0),
+            _ => {}
+        }
+        let old = self.get(setting.name).unwrap_or_default();
+        if stored == setting.default {
+            self.values.remove(setting.name);
+        } else {
+            self.values.insert(setting.name, stored);
+        }
+        if setting.reported && self.get(setting.name).unwrap_or_default() != old {
+            self.changed.push(setting.name);
+        }
+        Ok(())
+    }
+
+    /// SET LOCAL: until the end of the transaction.
+    pub(crate) fn set_local(&mut self, name: &str, value: Option<&str>) -> Result<(), SqlError> {
+        let before = self.get(name);
+        self.set(name, value)?;
+        self.before_local.push((name.to_owned(), before));
+        Ok(())
+    }
+
+    /// The transaction is over: what SET LOCAL changed is as before.
+    pub(crate) fn end_transaction(&mut self) {
+        while let Some((name, before)) = self.before_local.pop() {
+            let _ = self.set(&name, before.as_deref());
+        }
+    }
+
+    /// RESET ALL.
+    pub(crate) fn reset_all(&mut self) {
+        for setting in SETTINGS {
+            if !matches!(setting.kind, Kind::ReadOnly) {
+                let _ = self.set(setting.name, None);
+            }
+        }
+        self.custom.clear();
+    }
+
+    /// The reported settings that have changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> Vec<(String, String)> {
+        let mut names = std::mem::take(&mut self.changed);
+        names.dedup();
+        names.into_iter().map(|name| (reported_name(name), self.get(name).unwrap_or_default())).collect()
+    }
+}
+
+/// Clients compare some names by their case.
+fn reported_name(name: &str) -> String {
+    match name {
+        "datestyle" => "DateStyle",
+        "intervalstyle" => "IntervalStyle",
+        "timezone" => "TimeZone",
+        other => other,
+    }
+    .to_owned()
+}
+
+fn parse_milliseconds(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let number: u64 = text[..digits].parse().ok()?;
+    let factor = match text[digits..].trim() {
+        "" | "ms" => 1,
+        "s" => 1000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    number.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_show_reset() {
+        let mut settings = Settings::new("ada");
+        assert_eq!(settings.get("TimeZone").as_deref(), Some("UTC"));
+        settings.set("statement_timeout", Some("2s")).unwrap();
+        assert_eq!((settings.get("statement_timeout").as_deref(), settings.statement_timeout_ms), (Some("2000"), 2000));
+        settings.set("application_name", Some("x")).unwrap();
+        assert_eq!(settings.take_changed(), [("application_name".to_owned(), "x".to_owned())]);
+        settings.set("transaction_isolation", Some("read committed")).unwrap();
+        assert_eq!(settings.get("transaction_isolation").as_deref(), Some("serializable"));
+        assert_eq!(settings.set("nothing", Some("1")).unwrap_err().state.code(), "42704");
+        assert_eq!(settings.set("server_version", Some("1")).unwrap_err().state.code(), "55P02");
+        assert_eq!(settings.set("timezone", Some("Europe/Berlin")).unwrap_err().state.code(), "22023");
+        settings.set_local("statement_timeout", Some("1")).unwrap();
+        settings.end_transaction();
+        assert_eq!(settings.statement_timeout_ms, 2000);
+        settings.reset_all();
+        assert_eq!(settings.statement_timeout_ms, 0);
+        assert!(SETTINGS.is_sorted_by_key(|s| s.name));
+    }
+}

@@ -1,0 +1,145 @@
+//! A value of one type as a value of another: CAST and assignment.
+
+use super::{format_datum, parse_datum, type_of};
+use crate::engine::{ColumnType, Datum};
+use crate::{SqlError, SqlState};
+
+const DAY_MICROSECONDS: i64 = 86_400_000_000;
+
+/// `datum` as a value of `data_type`. Limits of length and precision are the column's to check, at the encoder.
+pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlError> {
+    use ColumnType as T;
+    if datum.is_null() {
+        return Ok(Datum::Null);
+    }
+    Ok(match (data_type, datum) {
+        (T::Boolean, d @ Datum::Boolean(_))
+        | (T::SmallInt, d @ Datum::SmallInt(_))
+        | (T::Int, d @ Datum::Int(_))
+        | (T::BigInt, d @ Datum::BigInt(_))
+        | (T::Real, d @ Datum::Real(_))
+        | (T::Double, d @ Datum::Double(_))
+        | (T::Char(_) | T::Varchar(_) | T::Text, d @ Datum::Text(_))
+        | (T::Bytea, d @ Datum::Bytea(_))
+        | (T::Date, d @ Datum::Date(_))
+        | (T::Timestamp, d @ Datum::Timestamp(_)) => d,
+        (_, Datum::Text(text)) => parse_datum(&text, data_type)?,
+        (T::Char(_) | T::Varchar(_) | T::Text, Datum::Boolean(v)) => Datum::Text(v.to_string()),
+        (T::Char(_) | T::Varchar(_) | T::Text, d) => Datum::Text(format_datum(&d).unwrap_or_default()),
+        (T::SmallInt, d) => {
+            Datum::SmallInt(i16::try_from(integer(&d, data_type)?).map_err(|_| out_of_range(data_type))?)
+        }
+        (T::Int, d) => Datum::Int(i32::try_from(integer(&d, data_type)?).map_err(|_| out_of_range(data_type))?),
+        (T::BigInt, d) => Datum::BigInt(i64::try_from(integer(&d, data_type)?).map_err(|_| out_of_range(data_type))?),
+        (T::Real, d) => {
+            let wide = double(&d, data_type)?;
+            #[allow(clippy::cast_possible_truncation)]
+            let narrow = wide as f32;
+            if narrow.is_infinite() && wide.is_finite() {
+                return Err(out_of_range(data_type));
+            }
+            Datum::Real(narrow)
+        }
+        (T::Double, d) => Datum::Double(double(&d, data_type)?),
+        (T::Decimal { precision, scale }, d) => {
+            let (unscaled, from) = match d {
+                Datum::Decimal { unscaled, scale } => (unscaled, scale),
+                Datum::Real(_) | Datum::Double(_) => return decimal_of_float(&d, precision, scale),
+                d => (integer(&d, data_type)?, 0),
+            };
+            let unscaled = round_decimal(unscaled, from, scale)
+                .filter(|v| v.unsigned_abs() < 10_u128.pow(u32::from(precision)))
+                .ok_or_else(|| field_overflow(precision, scale))?;
+            Datum::Decimal { unscaled, scale }
+        }
+        (T::Boolean, Datum::Int(v)) => Datum::Boolean(v != 0),
+        (T::Date, Datum::Timestamp(v)) => Datum::Date(
+            i32::try_from(v.div_euclid(DAY_MICROSECONDS))
+                .map_err(|_| SqlError::new(SqlState::DATETIME_OVERFLOW, "date out of range"))?,
+        ),
+        (T::Timestamp, Datum::Date(v)) => Datum::Timestamp(
+            i64::from(v)
+                .checked_mul(DAY_MICROSECONDS)
+                .ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))?,
+        ),
+        (_, d) => return Err(mismatch(&d, data_type)),
+    })
+}
+
+/// `unscaled / 10^from` over `10^to`, rounded half away from zero; `None` when it does not fit.
+pub(crate) fn round_decimal(unscaled: i128, from: u8, to: u8) -> Option<i128> {
+    if from <= to {
+        return unscaled.checked_mul(10_i128.checked_pow(u32::from(to - from))?);
+    }
+    let Some(divisor) = 10_i128.checked_pow(u32::from(from - to)) else { return Some(0) };
+    let (quotient, rest) = (unscaled / divisor, unscaled % divisor);
+    let away = rest.unsigned_abs() * 2 >= divisor.unsigned_abs();
+    Some(if away { quotient + unscaled.signum() } else { quotient })
+}
+
+fn decimal_of_float(datum: &Datum, precision: u8, scale: u8) -> Result<Datum, SqlError> {
+    let text = format_datum(datum).unwrap_or_default();
+    let decimal = ColumnType::Decimal { precision, scale };
+    let parsed = parse_datum(&text, decimal).map_err(|_| field_overflow(precision, scale))?;
+    cast(parsed, decimal)
+}
+
+fn integer(datum: &Datum, to: ColumnType) -> Result<i128, SqlError> {
+    Ok(match datum {
+        Datum::SmallInt(v) => i128::from(*v),
+        Datum::Int(v) => i128::from(*v),
+        Datum::BigInt(v) => i128::from(*v),
+        Datum::Boolean(v) if to == ColumnType::Int => i128::from(*v),
+        Datum::Decimal { unscaled, scale } => round_decimal(*unscaled, *scale, 0).ok_or_else(|| out_of_range(to))?,
+        Datum::Real(_) | Datum::Double(_) => {
+            let value = double(datum, to)?.round_ties_even();
+            if !(-9.3e18..9.3e18).contains(&value) {
+                return Err(out_of_range(to));
+            }
+            #[allow(clippy::cast_possible_truncation)]
+            let whole = value as i128;
+            whole
+        }
+        other => return Err(mismatch(other, to)),
+    })
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn double(datum: &Datum, to: ColumnType) -> Result<f64, SqlError> {
+    Ok(match datum {
+        Datum::SmallInt(v) => f64::from(*v),
+        Datum::Int(v) => f64::from(*v),
+        Datum::BigInt(v) => *v as f64,
+        Datum::Real(v) => f64::from(*v),
+        Datum::Double(v) => *v,
+        Datum::Decimal { .. } => format_datum(datum).unwrap_or_default().parse().map_err(|_| out_of_range(to))?,
+        other => return Err(mismatch(other, to)),
+    })
+}
+
+fn out_of_range(data_type: ColumnType) -> SqlError {
+    let name = match data_type {
+        ColumnType::Decimal { .. } => "numeric".to_owned(),
+        other => other.to_string(),
+    };
+    SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, format!("{name} out of range"))
+}
+
+fn field_overflow(precision: u8, scale: u8) -> SqlError {
+    SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, "numeric field overflow").with_detail(format!(
+        "A field with precision {precision}, scale {scale} must round to an absolute value less than 10^{}.",
+        precision - scale
+    ))
+}
+
+fn mismatch(datum: &Datum, to: ColumnType) -> SqlError {
+    let from = type_of(datum);
+    SqlError::new(SqlState::DATATYPE_MISMATCH, format!("cannot cast type {} to {to}", base_name(from)))
+}
+
+fn base_name(data_type: ColumnType) -> String {
+    match data_type {
+        ColumnType::Decimal { .. } => "numeric".to_owned(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,202 @@
+//! Types: from SQL's names, to Arrow and back, as text, and from one to another.
+
+mod array;
+mod calendar;
+mod cast;
+mod text;
+
+use std::collections::HashMap;
+
+use arrow::datatypes::{DataType, Field, TimeUnit};
+use datafusion::sql::sqlparser::ast::{self, ArrayElemTypeDef, CharacterLength, ExactNumberInfo, TimezoneInfo};
+
+pub(crate) use array::{ArrayWriter, datum_at, to_scalar};
+pub(crate) use calendar::{civil_from_days, days_from_civil};
+pub(crate) use cast::{cast, round_decimal};
+pub use text::{format_datum, parse_datum};
+
+use super::{ColumnType, Datum};
+use crate::{SqlError, SqlState};
+
+/// Where a field's metadata says which of our types it is, when Arrow's type does not tell.
+const TYPE_KEY: &str = "farhold.type";
+
+/// The column type of a SQL type name.
+pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError> {
+    use ast::DataType as T;
+    Ok(match data_type {
+        T::Boolean | T::Bool => ColumnType::Boolean,
+        T::SmallInt(None) | T::Int2(None) => ColumnType::SmallInt,
+        T::Int(None) | T::Integer(None) | T::Int4(None) => ColumnType::Int,
+        T::BigInt(None) | T::Int8(None) => ColumnType::BigInt,
+        T::Real | T::Float4 => ColumnType::Real,
+        T::Double(_) | T::DoublePrecision | T::Float8 => ColumnType::Double,
+        T::Float(info) => match info {
+            ExactNumberInfo::Precision(1..=24) => ColumnType::Real,
+            ExactNumberInfo::None | ExactNumberInfo::Precision(25..=53) => ColumnType::Double,
+            _ => {
+                return Err(SqlError::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    "precision for type float must be 1 to 53",
+                ));
+            }
+        },
+        T::Numeric(info) | T::Decimal(info) | T::Dec(info) => decimal(info)?,
+        T::Char(length) | T::Character(length) => ColumnType::Char(characters(length.as_ref(), 1)?),
+        T::Varchar(length) | T::CharacterVarying(length) | T::CharVarying(length) | T::Nvarchar(length) => match length
+        {
+            None => ColumnType::Text,
+            length => ColumnType::Varchar(characters(length.as_ref(), 1)?),
+        },
+        T::Text | T::String(None) => ColumnType::Text,
+        T::Bytea => ColumnType::Bytea,
+        T::Date => ColumnType::Date,
+        T::Timestamp(precision, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => match precision {
+            None | Some(0..=6) => ColumnType::Timestamp,
+            Some(_) => {
+                return Err(SqlError::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    "precision for type timestamp must be 0 to 6",
+                ));
+            }
+        },
+        T::Timestamp(..) => {
+            return Err(SqlError::unsupported("type timestamp with time zone").with_hint("Use timestamp, in UTC."));
+        }
+        T::Array(ArrayElemTypeDef::SquareBracket(..) | ArrayElemTypeDef::AngleBracket(..)) => {
+            return Err(SqlError::unsupported(format!("array type {data_type}")));
+        }
+        T::Custom(name, modifiers) => {
+            let name = name.to_string().to_lowercase();
+            match (name.strip_prefix("pg_catalog.").unwrap_or(&name), modifiers.as_slice()) {
+                ("bpchar", [n]) => ColumnType::Char(parse_length(n)?),
+                ("bpchar" | "name", []) => ColumnType::Text,
+                ("serial" | "bigserial" | "smallserial" | "serial4" | "serial8", []) => {
+                    return Err(SqlError::unsupported(format!("type {name}"))
+                        .with_hint("Use integer or bigint, with keys that the application chooses."));
+                }
+                _ => return Err(SqlError::new(SqlState::UNDEFINED_OBJECT, format!("type \"{name}\" does not exist"))),
+            }
+        }
+        other => return Err(SqlError::unsupported(format!("type {}", other.to_string().to_lowercase()))),
+    })
+}
+
+fn decimal(info: &ExactNumberInfo) -> Result<ColumnType, SqlError> {
+    let (precision, scale) = match *info {
+        ExactNumberInfo::None => (38, 16),
+        ExactNumberInfo::Precision(p) => (p, 0),
+        ExactNumberInfo::PrecisionAndScale(p, s) => (p, s),
+    };
+    let bad = |message: String| SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message);
+    let precision_max = u64::from(ColumnType::PRECISION_MAX);
+    if precision == 0 || precision > precision_max {
+        return Err(bad(format!("NUMERIC precision {precision} must be between 1 and {precision_max}")));
+    }
+    let Some(scale) = u64::try_from(scale).ok().filter(|s| *s <= precision) else {
+        return Err(bad(format!("NUMERIC scale {scale} must be between 0 and precision {precision}")));
+    };
+    Ok(ColumnType::Decimal {
+        precision: u8::try_from(precision).unwrap_or(38),
+        scale: u8::try_from(scale).unwrap_or(0),
+    })
+}
+
+fn characters(length: Option<&CharacterLength>, default: u32) -> Result<u32, SqlError> {
+    let length = match length {
+        None => return Ok(default),
+        Some(CharacterLength::IntegerLength { length, .. }) => *length,
+        Some(CharacterLength::Max) => return Err(SqlError::unsupported("length MAX")),
+    };
+    u32::try_from(length).ok().filter(|n| (1..=ColumnType::CHARACTERS_MAX).contains(n)).ok_or_else(|| {
+        SqlError::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!("length for type character must be 1 to {}", ColumnType::CHARACTERS_MAX),
+        )
+    })
+}
+
+fn parse_length(text: &str) -> Result<u32, SqlError> {
+    text.parse().map_err(|_| SqlError::syntax(format!("invalid length: {text}")))
+}
+
+/// Arrow's type of a column type.
+pub(crate) fn to_arrow(data_type: ColumnType) -> DataType {
+    match data_type {
+        ColumnType::Boolean => DataType::Boolean,
+        ColumnType::SmallInt => DataType::Int16,
+        ColumnType::Int => DataType::Int32,
+        ColumnType::BigInt => DataType::Int64,
+        ColumnType::Real => DataType::Float32,
+        ColumnType::Double => DataType::Float64,
+        ColumnType::Decimal { precision, scale } => DataType::Decimal128(precision, scale.cast_signed()),
+        ColumnType::Char(_) | ColumnType::Varchar(_) | ColumnType::Text => DataType::Utf8View,
+        ColumnType::Bytea => DataType::Binary,
+        ColumnType::Date => DataType::Date32,
+        ColumnType::Timestamp => DataType::Timestamp(TimeUnit::Microsecond, None),
+    }
+}
+
+/// An Arrow field for a column. `CHAR(n)` and `VARCHAR(n)` go into the metadata, which survives a plain projection.
+pub(crate) fn to_field(name: &str, data_type: ColumnType, nullable: bool) -> Field {
+    let field = Field::new(name, to_arrow(data_type), nullable);
+    let text = match data_type {
+        ColumnType::Char(n) => format!("char({n})"),
+        ColumnType::Varchar(n) => format!("varchar({n})"),
+        _ => return field,
+    };
+    field.with_metadata(HashMap::from([(TYPE_KEY.to_owned(), text)]))
+}
+
+/// The column type that a result's field has on the wire; `None` where none of ours fits.
+pub(crate) fn from_field(field: &Field) -> Option<ColumnType> {
+    if let Some(text) = field.metadata().get(TYPE_KEY)
+        && matches!(field.data_type(), DataType::Utf8View | DataType::Utf8 | DataType::LargeUtf8)
+    {
+        let (name, length) = text.trim_end_matches(')').split_once('(')?;
+        let length = length.parse().ok()?;
+        return Some(if name == "char" { ColumnType::Char(length) } else { ColumnType::Varchar(length) });
+    }
+    from_arrow(field.data_type())
+}
+
+/// The column type of an Arrow type.
+pub(crate) fn from_arrow(data_type: &DataType) -> Option<ColumnType> {
+    Some(match data_type {
+        DataType::Boolean => ColumnType::Boolean,
+        DataType::Int8 | DataType::UInt8 | DataType::Int16 => ColumnType::SmallInt,
+        DataType::UInt16 | DataType::Int32 => ColumnType::Int,
+        DataType::UInt32 | DataType::Int64 => ColumnType::BigInt,
+        DataType::UInt64 => ColumnType::Decimal { precision: 20, scale: 0 },
+        DataType::Float16 | DataType::Float32 => ColumnType::Real,
+        DataType::Float64 => ColumnType::Double,
+        DataType::Decimal32(p, s) | DataType::Decimal64(p, s) | DataType::Decimal128(p, s) => {
+            ColumnType::Decimal { precision: *p, scale: u8::try_from(*s).ok()? }
+        }
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Null => ColumnType::Text,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
+            ColumnType::Bytea
+        }
+        DataType::Date32 | DataType::Date64 => ColumnType::Date,
+        DataType::Timestamp(_, _) => ColumnType::Timestamp,
+        DataType::Dictionary(_, value) => return from_arrow(value),
+        _ => return None,
+    })
+}
+
+/// The column type that a datum has by itself.
+pub(crate) fn type_of(datum: &Datum) -> ColumnType {
+    match datum {
+        Datum::Null | Datum::Text(_) => ColumnType::Text,
+        Datum::Boolean(_) => ColumnType::Boolean,
+        Datum::SmallInt(_) => ColumnType::SmallInt,
+        Datum::Int(_) => ColumnType::Int,
+        Datum::BigInt(_) => ColumnType::BigInt,
+        Datum::Real(_) => ColumnType::Real,
+        Datum::Double(_) => ColumnType::Double,
+        Datum::Decimal { scale, .. } => ColumnType::Decimal { precision: ColumnType::PRECISION_MAX, scale: *scale },
+        Datum::Bytea(_) => ColumnType::Bytea,
+        Datum::Date(_) => ColumnType::Date,
+        Datum::Timestamp(_) => ColumnType::Timestamp,
+    }
+}

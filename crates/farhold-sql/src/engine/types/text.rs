@@ -1,0 +1,354 @@
+//! Values as text, as PostgreSQL reads and writes them (ISO dates, hexadecimal bytea).
+
+use std::fmt::Write as _;
+
+use super::{civil_from_days, days_from_civil};
+use crate::engine::{ColumnType, Datum};
+use crate::{SqlError, SqlState};
+
+const DAY_MICROSECONDS: i64 = 86_400_000_000;
+
+/// A value of `data_type` from its text form.
+///
+/// # Errors
+/// 22P02, 22003, 22007, 22008: the text is no such value. Lengths of strings are not checked here.
+pub fn parse_datum(text: &str, data_type: ColumnType) -> Result<Datum, SqlError> {
+    let trimmed = text.trim_matches(|c: char| c.is_ascii_whitespace());
+    Ok(match data_type {
+        ColumnType::Boolean => Datum::Boolean(parse_boolean(trimmed).ok_or_else(|| invalid(text, data_type))?),
+        ColumnType::SmallInt => Datum::SmallInt(
+            i16::try_from(parse_integer(trimmed, text, data_type)?).map_err(|_| range(text, data_type))?,
+        ),
+        ColumnType::Int => {
+            Datum::Int(i32::try_from(parse_integer(trimmed, text, data_type)?).map_err(|_| range(text, data_type))?)
+        }
+        ColumnType::BigInt => Datum::BigInt(parse_integer(trimmed, text, data_type)?),
+        ColumnType::Real => {
+            let value: f32 = parse_float(trimmed).ok_or_else(|| invalid(text, data_type))?;
+            if value.is_infinite() && !trimmed.to_ascii_lowercase().contains("inf") {
+                return Err(range(text, data_type));
+            }
+            Datum::Real(value)
+        }
+        ColumnType::Double => {
+            let value: f64 = parse_float(trimmed).ok_or_else(|| invalid(text, data_type))?;
+            if value.is_infinite() && !trimmed.to_ascii_lowercase().contains("inf") {
+                return Err(range(text, data_type));
+            }
+            Datum::Double(value)
+        }
+        ColumnType::Decimal { .. } => parse_decimal(trimmed).ok_or_else(|| invalid(text, data_type))??,
+        ColumnType::Char(_) => Datum::Text(text.trim_end_matches(' ').to_owned()),
+        ColumnType::Varchar(_) | ColumnType::Text => Datum::Text(text.to_owned()),
+        ColumnType::Bytea => Datum::Bytea(parse_bytea(text).ok_or_else(|| invalid(text, data_type))?),
+        ColumnType::Date => Datum::Date(parse_date(trimmed)?),
+        ColumnType::Timestamp => Datum::Timestamp(parse_timestamp(trimmed)?),
+    })
+}
+
+/// A value as PostgreSQL writes it; `None` for NULL.
+#[must_use]
+pub fn format_datum(datum: &Datum) -> Option<String> {
+    Some(match datum {
+        Datum::Null => return None,
+        Datum::Boolean(v) => (if *v { "t" } else { "f" }).to_owned(),
+        Datum::SmallInt(v) => v.to_string(),
+        Datum::Int(v) => v.to_string(),
+        Datum::BigInt(v) => v.to_string(),
+        Datum::Real(v) => format_float(f64::from(*v), &v.to_string(), &format!("{v:e}"), 6),
+        Datum::Double(v) => format_float(*v, &v.to_string(), &format!("{v:e}"), 15),
+        Datum::Decimal { unscaled, scale } => format_decimal(*unscaled, *scale),
+        Datum::Text(v) => v.clone(),
+        Datum::Bytea(v) => {
+            let mut text = String::with_capacity(2 + 2 * v.len());
+            text.push_str("\\x");
+            for byte in v {
+                let _ = write!(text, "{byte:02x}");
+            }
+            text
+        }
+        Datum::Date(days) => {
+            let mut text = String::with_capacity(10);
+            write_date(&mut text, i64::from(*days));
+            text
+        }
+        Datum::Timestamp(microseconds) => format_timestamp(*microseconds),
+    })
+}
+
+fn invalid(text: &str, data_type: ColumnType) -> SqlError {
+    let name = match data_type {
+        ColumnType::Decimal { .. } => "numeric".to_owned(),
+        other => other.to_string(),
+    };
+    SqlError::new(SqlState::INVALID_TEXT, format!("invalid input syntax for type {name}: \"{text}\""))
+}
+
+fn range(text: &str, data_type: ColumnType) -> SqlError {
+    SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, format!("value \"{text}\" is out of range for type {data_type}"))
+}
+
+fn parse_boolean(text: &str) -> Option<bool> {
+    const WORDS: [(&str, bool, usize); 8] = [
+        ("true", true, 1),
+        ("false", false, 1),
+        ("yes", true, 1),
+        ("no", false, 1),
+        ("on", true, 2),
+        ("off", false, 2),
+        ("1", true, 1),
+        ("0", false, 1),
+    ];
+    let text = text.to_ascii_lowercase();
+    WORDS.iter().find(|(word, _, least)| text.len() >= *least && word.starts_with(text.as_str())).map(|word| word.1)
+}
+
+fn parse_integer(trimmed: &str, text: &str, data_type: ColumnType) -> Result<i64, SqlError> {
+    trimmed.parse::<i64>().map_err(|error| match error.kind() {
+        std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => range(text, data_type),
+        _ => invalid(text, data_type),
+    })
+}
+
+fn parse_float<F: std::str::FromStr>(text: &str) -> Option<F> {
+    // Rust reads what PostgreSQL reads (NaN, Infinity, exponents), in any case.
+    text.parse().ok()
+}
+
+/// `None`: no number. `Some(Err)`: one that does not fit 38 digits.
+fn parse_decimal(text: &str) -> Option<Result<Datum, SqlError>> {
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
+        None => (text, 0),
+    };
+    let (negative, digits) = match mantissa.as_bytes().first()? {
+        b'-' => (true, &mantissa[1..]),
+        b'+' => (false, &mantissa[1..]),
+        _ => (false, mantissa),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if whole.is_empty() && fraction.is_empty() || !whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let overflow =
+        || SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, format!("value \"{text}\" overflows numeric format"));
+    let mut unscaled: i128 = 0;
+    for digit in whole.bytes().chain(fraction.bytes()) {
+        match unscaled.checked_mul(10).and_then(|v| v.checked_add(i128::from(digit - b'0'))) {
+            Some(v) => unscaled = v,
+            None => return Some(Err(overflow())),
+        }
+    }
+    let mut scale = i32::try_from(fraction.len()).ok()?.checked_sub(exponent)?;
+    while scale < 0 {
+        match unscaled.checked_mul(10) {
+            Some(v) => unscaled = v,
+            None => return Some(Err(overflow())),
+        }
+        scale += 1;
+    }
+    while scale > 38 {
+        unscaled /= 10;
+        scale -= 1;
+    }
+    let scale = u8::try_from(scale).ok()?;
+    Some(Ok(Datum::Decimal { unscaled: if negative { -unscaled } else { unscaled }, scale }))
+}
+
+fn format_decimal(unscaled: i128, scale: u8) -> String {
+    let digits = unscaled.unsigned_abs().to_string();
+    let scale = usize::from(scale);
+    let sign = if unscaled < 0 { "-" } else { "" };
+    if scale == 0 {
+        return format!("{sign}{digits}");
+    }
+    let padded = format!("{digits:0>width$}", width = scale + 1);
+    let (whole, fraction) = padded.split_at(padded.len() - scale);
+    format!("{sign}{whole}.{fraction}")
+}
+
+/// PostgreSQL's shortest form: plain between 1e-5 and 1e`digits`, else with an exponent of two digits at least.
+fn format_float(value: f64, plain: &str, exponential: &str, digits: i32) -> String {
+    if value.is_nan() {
+        return "NaN".to_owned();
+    }
+    if value.is_infinite() {
+        return (if value > 0.0 { "Infinity" } else { "-Infinity" }).to_owned();
+    }
+    let Some((mantissa, exponent)) = exponential.split_once('e') else { return plain.to_owned() };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if value == 0.0 || (-4..digits).contains(&exponent) {
+        return plain.to_owned();
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{mantissa}e{sign}{:02}", exponent.abs())
+}
+
+fn parse_bytea(text: &str) -> Option<Vec<u8>> {
+    if let Some(hex) = text.strip_prefix("\\x") {
+        let mut digits = hex.bytes().filter(|b| !b.is_ascii_whitespace()).map(|b| (b as char).to_digit(16));
+        let mut bytes = Vec::with_capacity(hex.len() / 2);
+        while let Some(high) = digits.next() {
+            bytes.push(u8::try_from(high? * 16 + digits.next()??).ok()?);
+        }
+        return Some(bytes);
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        rest = match (first, tail) {
+            (b'\\', [b'\\', tail @ ..]) => {
+                bytes.push(b'\\');
+                tail
+            }
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..]) => {
+                bytes.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
+                tail
+            }
+            (b'\\', _) => return None,
+            (byte, tail) => {
+                bytes.push(byte);
+                tail
+            }
+        };
+    }
+    Some(bytes)
+}
+
+fn bad_date(text: &str, kind: &str) -> SqlError {
+    SqlError::new(SqlState::INVALID_DATETIME, format!("invalid input syntax for type {kind}: \"{text}\""))
+}
+
+fn date_range(text: &str) -> SqlError {
+    SqlError::new(SqlState::DATETIME_OVERFLOW, format!("date/time field value out of range: \"{text}\""))
+}
+
+fn parse_date(text: &str) -> Result<i32, SqlError> {
+    // A timestamp's time is cut, as PostgreSQL does.
+    let date = text.split_once([' ', 'T']).map_or(text, |(date, _)| date);
+    let days = parse_days(date, text, "date")?;
+    i32::try_from(days).map_err(|_| date_range(text))
+}
+
+fn parse_days(date: &str, text: &str, kind: &str) -> Result<i64, SqlError> {
+    let bad = || bad_date(text, kind);
+    let digits_only = date.len() == 8 && date.bytes().all(|b| b.is_ascii_digit());
+    let (year, month, day) = if digits_only {
+        (&date[..4], &date[4..6], &date[6..])
+    } else {
+        let mut parts = date.splitn(3, ['-', '/']);
+        (parts.next().ok_or_else(bad)?, parts.next().ok_or_else(bad)?, parts.next().ok_or_else(bad)?)
+    };
+    let number = |part: &str| -> Result<u32, SqlError> {
+        if part.is_empty() || part.len() > 7 || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(bad());
+        }
+        part.parse().map_err(|_| bad())
+    };
+    let (year, month, day) = (number(year)?, number(month)?, number(day)?);
+    if year == 0 {
+        return Err(date_range(text));
+    }
+    days_from_civil(i64::from(year), month, day).ok_or_else(|| date_range(text))
+}
+
+fn parse_timestamp(text: &str) -> Result<i64, SqlError> {
+    let bad = || bad_date(text, "timestamp");
+    let (date, time) = text.split_once([' ', 'T']).unwrap_or((text, ""));
+    let days = parse_days(date, text, "timestamp")?;
+    let time = time.trim().trim_end_matches(['Z', 'z']);
+    // A zone is read and ignored for timestamp without time zone, as PostgreSQL does.
+    let time = time.split_once(['+', '-']).map_or(time, |(time, _)| time).trim();
+    let mut microseconds = 0;
+    if !time.is_empty() {
+        let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
+        let mut fields = [0_i64; 3];
+        for (index, part) in clock.split(':').enumerate() {
+            let field = fields.get_mut(index).ok_or_else(bad)?;
+            *field = part.parse::<u32>().map_err(|_| bad())?.into();
+        }
+        let [hour, minute, second] = fields;
+        if hour > 24 || minute > 59 || second > 60 || (hour == 24 && (minute, second) != (0, 0)) {
+            return Err(date_range(text));
+        }
+        if !fraction.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(bad());
+        }
+        let six: i64 =
+            if fraction.is_empty() { 0 } else { format!("{fraction:0<6}")[..6].parse().map_err(|_| bad())? };
+        let round = i64::from(fraction.as_bytes().get(6).is_some_and(|b| *b >= b'5'));
+        microseconds = ((hour * 60 + minute) * 60 + second) * 1_000_000 + six + round;
+    }
+    days.checked_mul(DAY_MICROSECONDS).and_then(|d| d.checked_add(microseconds)).ok_or_else(|| date_range(text))
+}
+
+fn write_date(to: &mut String, days: i64) {
+    let (year, month, day) = civil_from_days(days);
+    if year > 0 {
+        let _ = write!(to, "{year:04}-{month:02}-{day:02}");
+    } else {
+        let _ = write!(to, "{:04}-{month:02}-{day:02} BC", 1 - year);
+    }
+}
+
+fn format_timestamp(microseconds: i64) -> String {
+    let days = microseconds.div_euclid(DAY_MICROSECONDS);
+    let of_day = microseconds.rem_euclid(DAY_MICROSECONDS);
+    let (seconds, fraction) = (of_day / 1_000_000, of_day % 1_000_000);
+    let mut text = String::with_capacity(26);
+    write_date(&mut text, days);
+    let _ = write!(text, " {:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if fraction != 0 {
+        let digits = format!("{fraction:06}");
+        let _ = write!(text, ".{}", digits.trim_end_matches('0'));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn there_and_back(text: &str, data_type: ColumnType) -> String {
+        format_datum(&parse_datum(text, data_type).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn values_there_and_back() {
+        let decimal = ColumnType::Decimal { precision: 12, scale: 4 };
+        for (text, data_type, expected) in [
+            ("  yes ", ColumnType::Boolean, "t"),
+            (" -32768", ColumnType::SmallInt, "-32768"),
+            ("1e3", decimal, "1000"),
+            ("-0.05", decimal, "-0.05"),
+            (".5", decimal, "0.5"),
+            ("1e-7", ColumnType::Double, "1e-07"),
+            ("123456789.25", ColumnType::Double, "123456789.25"),
+            ("1e20", ColumnType::Double, "1e+20"),
+            ("nan", ColumnType::Double, "NaN"),
+            ("2024-02-29", ColumnType::Date, "2024-02-29"),
+            ("2024-02-29 23:59:59.5", ColumnType::Timestamp, "2024-02-29 23:59:59.5"),
+            ("2024-02-29T01:02", ColumnType::Timestamp, "2024-02-29 01:02:00"),
+            ("1960-01-01 00:00:00.000001", ColumnType::Timestamp, "1960-01-01 00:00:00.000001"),
+            ("\\xDEad", ColumnType::Bytea, "\\xdead"),
+            ("a\\\\b\\001", ColumnType::Bytea, "\\x615c6201"),
+        ] {
+            assert_eq!(there_and_back(text, data_type), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_has_its_state() {
+        let state = |text: &str, data_type| parse_datum(text, data_type).unwrap_err().state.code();
+        assert_eq!(state("x", ColumnType::Int), "22P02");
+        assert_eq!(state("", ColumnType::Int), "22P02");
+        assert_eq!(state("3000000000", ColumnType::Int), "22003");
+        assert_eq!(state("1e999", ColumnType::Double), "22003");
+        assert_eq!(state("1.2.3", ColumnType::Decimal { precision: 5, scale: 2 }), "22P02");
+        assert_eq!(state("yesterday", ColumnType::Date), "22007");
+        assert_eq!(state("2023-02-29", ColumnType::Date), "22008");
+        assert_eq!(state("2023-02-28 25:00", ColumnType::Timestamp), "22008");
+        assert_eq!(state("o", ColumnType::Boolean), "22P02");
+        assert_eq!(state("\\xabc", ColumnType::Bytea), "22P02");
+    }
+}

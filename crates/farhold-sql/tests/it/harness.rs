@@ -1,0 +1,323 @@
+//! A database of one node in a directory of its own, and clients that each live on a thread, as connections do.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc;
+
+use farhold_fabric::{Fabric, Handle};
+use farhold_sql::{
+    CancelHandle, ColumnType, CommandTag, Datum, Engine, EngineConfig, Output, Rows, Session, SqlError,
+    TransactionState, format_datum,
+};
+use farhold_txn::{Node, NodeConfig, NodeId};
+
+/// A directory that goes away.
+pub struct Dir(PathBuf);
+
+impl Dir {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let base = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+        Self(base.join(format!("farhold-sql-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))))
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running database. The directory is the last to go.
+pub struct Db {
+    pub engine: Arc<Engine>,
+    pub node: Arc<Node>,
+    dir: Dir,
+}
+
+/// What a statement gave.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    pub columns: Vec<(String, ColumnType)>,
+    pub rows: Vec<Vec<Option<String>>>,
+    pub tag: String,
+    pub direct: bool,
+    pub notices: Vec<String>,
+}
+
+impl Answer {
+    /// The rows as text: columns by `|`, NULL as `NULL`.
+    pub fn lines(&self) -> Vec<String> {
+        self.rows
+            .iter()
+            .map(|row| row.iter().map(|v| v.as_deref().unwrap_or("NULL")).collect::<Vec<_>>().join("|"))
+            .collect()
+    }
+}
+
+type Reply<T> = mpsc::Sender<T>;
+
+enum Request {
+    Run(String, Vec<Datum>, Reply<Result<Answer, SqlError>>),
+    Copy(String, Vec<Vec<u8>>, Option<String>, Reply<Result<String, SqlError>>),
+    Batch(String, Reply<Result<Vec<Answer>, SqlError>>),
+    State(Reply<TransactionState>),
+    /// Runs in the thread with the session.
+    With(Box<dyn FnOnce(&mut Session, &tokio::runtime::Runtime) + Send>, Reply<()>),
+}
+
+/// A connection.
+pub struct Client {
+    /// `None` only while it is dropped.
+    requests: Option<mpsc::Sender<Request>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    pub cancel: CancelHandle,
+}
+
+impl Drop for Client {
+    /// The session and its worker are gone when this returns.
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Db {
+    pub fn new() -> Self {
+        Self::with(EngineConfig { query_threads: 2, ..EngineConfig::default() })
+    }
+
+    pub fn with(config: EngineConfig) -> Self {
+        Self::open(Dir::new(), config, 256 << 20)
+    }
+
+    pub fn open(dir: Dir, config: EngineConfig, region_bytes: u64) -> Self {
+        let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
+        let node = Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() }).expect("a node");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let worker = node.worker(&Handle::standalone(1)).expect("a worker");
+        let engine = runtime.block_on(Engine::open(Arc::clone(&node), config, &worker)).expect("an engine");
+        Self { engine, node, dir }
+    }
+
+    /// Closes everything and opens the same directory again.
+    pub fn reopen(self) -> Self {
+        let Self { engine, node, dir } = self;
+        let config = engine.config().clone();
+        drop(engine);
+        node.close();
+        drop(node);
+        Self::open(dir, config, 256 << 20)
+    }
+
+    pub fn client(&self) -> Client {
+        static SEED: AtomicU64 = AtomicU64::new(100);
+        let (engine, node) = (Arc::clone(&self.engine), Arc::clone(&self.node));
+        let (requests, inbox) = mpsc::channel::<Request>();
+        let (told, cancel) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let seed = SEED.fetch_add(1, Ordering::Relaxed);
+            let worker = Rc::new(node.worker(&Handle::standalone(seed)).expect("a worker"));
+            let mut session = engine.session(worker, "tester");
+            told.send(session.cancel_handle()).expect("the test listens");
+            for request in inbox {
+                serve(request, &mut session, &runtime);
+            }
+        });
+        Client { requests: Some(requests), thread: Some(thread), cancel: cancel.recv().expect("the client starts") }
+    }
+}
+
+fn serve(request: Request, session: &mut Session, runtime: &tokio::runtime::Runtime) {
+    // A test that failed does not listen any more.
+    match request {
+        Request::Run(sql, parameters, reply) => {
+            let _ = reply.send(runtime.block_on(run(session, &sql, &parameters)));
+        }
+        Request::Batch(sql, reply) => {
+            let _ = reply.send(runtime.block_on(batch(session, &sql)));
+        }
+        Request::Copy(sql, chunks, abort, reply) => {
+            let _ = reply.send(runtime.block_on(copy(session, &sql, chunks, abort)));
+        }
+        Request::State(reply) => {
+            let _ = reply.send(session.transaction_state());
+        }
+        Request::With(body, reply) => {
+            body(session, runtime);
+            let _ = reply.send(());
+        }
+    }
+}
+
+/// Prepares and runs one statement, and reads its rows to the end.
+pub async fn run(session: &mut Session, sql: &str, parameters: &[Datum]) -> Result<Answer, SqlError> {
+    let outcome = answer(session, sql, parameters).await;
+    if outcome.is_err() {
+        session.fail_transaction();
+    }
+    outcome
+}
+
+async fn answer(session: &mut Session, sql: &str, parameters: &[Datum]) -> Result<Answer, SqlError> {
+    let prepared = session.prepare(sql, &[]).await?;
+    let columns = prepared.columns.iter().flatten().map(|c| (c.name.clone(), c.data_type)).collect();
+    let text = |row: &Vec<Datum>| row.iter().map(format_datum).collect::<Vec<_>>();
+    let (rows, tag) = match session.execute(&prepared, parameters).await? {
+        Output::Command(tag) => (Vec::new(), tag),
+        Output::Rows(Rows::Direct { rows, tag }) => (rows.iter().map(text).collect(), tag),
+        Output::Rows(Rows::Batches(mut batches)) => {
+            let mut all = Vec::new();
+            while let Some(rows) = batches.next_rows().await {
+                all.extend(rows?.iter().map(text));
+            }
+            (all, batches.tag())
+        }
+        Output::CopyOut(mut copy) => {
+            let mut all = Vec::new();
+            while let Some(chunk) = copy.next().await {
+                all.extend(chunk?);
+            }
+            let text = String::from_utf8(all).expect("COPY gives text");
+            (text.lines().map(|line| vec![Some(line.to_owned())]).collect(), copy.tag())
+        }
+        Output::CopyIn(copy) => return Err(copy.abort("a test that gives no data").await),
+    };
+    let notices = session.notices().into_iter().map(|n| n.message).collect();
+    Ok(Answer { columns, rows, tag: tag.to_string(), direct: prepared.is_direct(), notices })
+}
+
+/// A simple-query string, as the wire protocol runs it.
+async fn batch(session: &mut Session, sql: &str) -> Result<Vec<Answer>, SqlError> {
+    let statements = Session::split(sql)?;
+    if statements.len() > 1 {
+        session.begin_implicit();
+    }
+    let mut answers = Vec::new();
+    for statement in &statements {
+        match run(session, statement, &[]).await {
+            Ok(answer) => answers.push(answer),
+            Err(error) => {
+                session.end_implicit().await?;
+                return Err(error);
+            }
+        }
+    }
+    session.end_implicit().await?;
+    Ok(answers)
+}
+
+async fn copy(
+    session: &mut Session,
+    sql: &str,
+    chunks: Vec<Vec<u8>>,
+    abort: Option<String>,
+) -> Result<String, SqlError> {
+    let prepared = session.prepare(sql, &[]).await?;
+    let Output::CopyIn(mut copy) = session.execute(&prepared, &[]).await? else { panic!("not a COPY FROM STDIN") };
+    for chunk in chunks {
+        copy.push(&chunk).await?;
+    }
+    match abort {
+        Some(message) => Err(copy.abort(&message).await),
+        None => copy.finish().await.map(|tag: CommandTag| tag.to_string()),
+    }
+}
+
+impl Client {
+    fn send(&self, request: Request) {
+        self.requests.as_ref().expect("the client lives").send(request).expect("the client lives");
+    }
+
+    fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> T {
+        let (reply, answer) = mpsc::channel();
+        self.send(request(reply));
+        answer.recv().expect("the client answers")
+    }
+
+    pub fn run(&self, sql: &str) -> Result<Answer, SqlError> {
+        self.run_with(sql, &[])
+    }
+
+    pub fn run_with(&self, sql: &str, parameters: &[Datum]) -> Result<Answer, SqlError> {
+        self.ask(|reply| Request::Run(sql.to_owned(), parameters.to_vec(), reply))
+    }
+
+    /// Sends a statement; the answer comes later.
+    pub fn start(&self, sql: &str) -> mpsc::Receiver<Result<Answer, SqlError>> {
+        let (reply, answer) = mpsc::channel();
+        self.send(Request::Run(sql.to_owned(), Vec::new(), reply));
+        answer
+    }
+
+    pub fn batch(&self, sql: &str) -> Result<Vec<Answer>, SqlError> {
+        self.ask(|reply| Request::Batch(sql.to_owned(), reply))
+    }
+
+    /// A statement that must succeed; its tag.
+    #[track_caller]
+    pub fn ok(&self, sql: &str) -> String {
+        match self.run(sql) {
+            Ok(answer) => answer.tag,
+            Err(error) => panic!("{sql}: {error}"),
+        }
+    }
+
+    /// A query that must succeed; its rows as lines.
+    #[track_caller]
+    pub fn rows(&self, sql: &str) -> Vec<String> {
+        match self.run(sql) {
+            Ok(answer) => answer.lines(),
+            Err(error) => panic!("{sql}: {error}"),
+        }
+    }
+
+    /// A query's rows, sorted.
+    #[track_caller]
+    pub fn sorted(&self, sql: &str) -> Vec<String> {
+        let mut rows = self.rows(sql);
+        rows.sort();
+        rows
+    }
+
+    /// A statement that must fail.
+    #[track_caller]
+    pub fn err(&self, sql: &str) -> SqlError {
+        match self.run(sql) {
+            Ok(answer) => panic!("{sql}: {answer:?}"),
+            Err(error) => error,
+        }
+    }
+
+    pub fn copy(&self, sql: &str, data: &str) -> Result<String, SqlError> {
+        // In pieces that cut lines.
+        let chunks = data.as_bytes().chunks(7).map(<[u8]>::to_vec).collect();
+        self.ask(|reply| Request::Copy(sql.to_owned(), chunks, None, reply))
+    }
+
+    pub fn copy_aborted(&self, sql: &str, data: &str) -> SqlError {
+        let chunks = vec![data.as_bytes().to_vec()];
+        self.ask(|reply| Request::Copy(sql.to_owned(), chunks, Some("enough".to_owned()), reply)).unwrap_err()
+    }
+
+    pub fn state(&self) -> TransactionState {
+        self.ask(Request::State)
+    }
+
+    pub fn with<T: Send + 'static>(
+        &self,
+        body: impl FnOnce(&mut Session, &tokio::runtime::Runtime) -> T + Send + 'static,
+    ) -> T {
+        let (give, take) = mpsc::channel();
+        let body = move |session: &mut Session, runtime: &tokio::runtime::Runtime| {
+            give.send(body(session, runtime)).expect("the test listens");
+        };
+        self.ask(|reply| Request::With(Box::new(body), reply));
+        take.recv().expect("the body ran")
+    }
+}

@@ -1,0 +1,4 @@
+//! The engine through its sessions: one binary, since each links the planner.
+
+mod harness;
+mod smoke;

@@ -1,0 +1,29 @@
+//! The shortest way through everything.
+
+use crate::harness::Db;
+
+#[test]
+fn create_insert_select() {
+    let db = Db::new();
+    let client = db.client();
+    assert_eq!(
+        client.ok("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20) NOT NULL, price NUMERIC(8,2))"),
+        "CREATE TABLE"
+    );
+    assert_eq!(client.ok("INSERT INTO t VALUES (1, 'one', 1.5), (2, 'two', NULL), (3, 'three', 3)"), "INSERT 0 3");
+    assert_eq!(client.rows("SELECT * FROM t WHERE id = 2"), ["2|two|NULL"]);
+    assert!(client.run("SELECT * FROM t WHERE id = 2").unwrap().direct);
+    assert_eq!(client.rows("SELECT id, price FROM t ORDER BY name"), ["1|1.50", "3|3.00", "2|NULL"]);
+    assert_eq!(client.rows("SELECT count(*), sum(price) FROM t"), ["3|4.50"]);
+    assert_eq!(client.ok("UPDATE t SET price = price + 1 WHERE id = 1"), "UPDATE 1");
+    assert_eq!(client.ok("DELETE FROM t WHERE id IN (SELECT id FROM t WHERE price IS NULL)"), "DELETE 1");
+    assert_eq!(client.rows("SELECT id, price FROM t ORDER BY id"), ["1|2.50", "3|3.00"]);
+    client.ok("BEGIN");
+    client.ok("INSERT INTO t VALUES (4, 'four', 4)");
+    assert_eq!(client.rows("SELECT count(*) FROM t"), ["3"]);
+    client.ok("ROLLBACK");
+    assert_eq!(client.rows("SELECT count(*) FROM t"), ["2"]);
+    drop(client);
+    let client = db.reopen().client();
+    assert_eq!(client.rows("SELECT id, name, price FROM t ORDER BY id"), ["1|one|2.50", "3|three|3.00"]);
+}
