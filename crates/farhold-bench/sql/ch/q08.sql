@@ -1,7 +1,7 @@
 -- Q8: Germany's share of what Europe's customers buy, by year. The upper date is later than the original's.
 SELECT extract(year FROM o_entry_d) AS l_year,
-       CAST(sum(CASE WHEN n2.n_name = 'Germany' THEN ol_amount ELSE 0 END) AS DOUBLE)
-         / nullif(CAST(sum(ol_amount) AS DOUBLE), 0) AS mkt_share
+       CAST(sum(CASE WHEN n2.n_name = 'Germany' THEN ol_amount ELSE 0 END) AS DOUBLE PRECISION)
+         / nullif(CAST(sum(ol_amount) AS DOUBLE PRECISION), 0) AS mkt_share
 FROM item, supplier, stock, order_line, orders, customer, nation AS n1, nation AS n2, region
 WHERE i_id = s_i_id
   AND ol_i_id = s_i_id AND ol_supply_w_id = s_w_id

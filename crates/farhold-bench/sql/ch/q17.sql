@@ -1,5 +1,5 @@
 -- Q17: revenue lost if small orders of some items were no longer filled.
-SELECT CAST(sum(ol_amount) AS DOUBLE) / 2.0 AS avg_yearly
+SELECT CAST(sum(ol_amount) AS DOUBLE PRECISION) / 2.0 AS avg_yearly
 FROM order_line,
      (SELECT i_id, avg(ol_quantity) AS a
       FROM item, order_line

@@ -1,6 +1,6 @@
--- Q21: German suppliers that kept orders waiting.
+-- Q21: German suppliers that kept orders waiting. The tables stand in an order in which each joins one before it.
 SELECT su_name, count(*) AS numwait
-FROM supplier, order_line AS l1, orders, stock, nation
+FROM order_line AS l1, orders, stock, supplier, nation
 WHERE l1.ol_o_id = o_id AND l1.ol_w_id = o_w_id AND l1.ol_d_id = o_d_id
   AND l1.ol_w_id = s_w_id AND l1.ol_i_id = s_i_id
   AND (s_w_id * s_i_id) % 10000 = su_suppkey
