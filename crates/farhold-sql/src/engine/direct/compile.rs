@@ -424,7 +424,7 @@ fn is_bare(options: &ast::WildcardAdditionalOptions) -> bool {
 }
 
 /// The name that PostgreSQL gives an unnamed item.
-fn output_name(expression: &Expr) -> String {
+pub(crate) fn output_name(expression: &Expr) -> String {
     match expression {
         Expr::Identifier(ident) => fold(ident),
         Expr::CompoundIdentifier(parts) => parts.last().map_or_else(|| "?column?".to_owned(), fold),

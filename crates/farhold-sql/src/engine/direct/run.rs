@@ -126,13 +126,21 @@ impl Select {
     }
 }
 
-/// The items of a RETURNING clause on one row.
+/// The items of a RETURNING clause on one row, as it is stored: decimals rounded, strings cut.
 pub(crate) fn returned(
+    table: &super::TableInfo,
     returning: &super::Returning,
     row: &[Datum],
     parameters: &[Datum],
 ) -> Result<Vec<Datum>, SqlError> {
-    returning.items.iter().map(|(scalar, column)| to_output(scalar.evaluate(row, parameters)?, column)).collect()
+    let (mut key, mut value, mut stored) = (Vec::new(), Vec::new(), Vec::new());
+    let schema = table.schema();
+    schema
+        .encode_key(row, &mut key)
+        .and_then(|()| schema.encode_value(row, &mut value))
+        .and_then(|()| schema.decode_row(&key, &value, &mut stored))
+        .map_err(|e| error::from_row(&e))?;
+    returning.items.iter().map(|(scalar, column)| to_output(scalar.evaluate(&stored, parameters)?, column)).collect()
 }
 
 /// A transaction's error that no row explains.

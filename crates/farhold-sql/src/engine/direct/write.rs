@@ -117,7 +117,7 @@ impl Update {
             }
             effect.count += 1;
             if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
-                rows.push(returned(returning, &row, parameters)?);
+                rows.push(returned(table, returning, &row, parameters)?);
             }
         }
         insert_moved(txn, table, moved).await?;
@@ -164,7 +164,7 @@ impl Delete {
             txn.delete(handle).map_err(txn_error)?;
             effect.count += 1;
             if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
-                rows.push(returned(returning, &row, parameters)?);
+                rows.push(returned(table, returning, &row, parameters)?);
             }
         }
         Ok(effect)

@@ -612,7 +612,11 @@ fn number(text: &str) -> Result<Bound> {
             return Ok(known(Scalar::Literal(Datum::BigInt(v)), ColumnType::BigInt));
         }
     }
-    let datum = parse_datum(text, ColumnType::Decimal { precision: 38, scale: 0 })?;
+    let datum = match parse_datum(text, ColumnType::Decimal { precision: 38, scale: 0 }) {
+        Ok(datum) => datum,
+        // More than a decimal holds.
+        Err(_) => return Ok(known(Scalar::Literal(parse_datum(text, ColumnType::Double)?), ColumnType::Double)),
+    };
     let Datum::Decimal { scale, .. } = datum else { return Err(BindError::Complex) };
     Ok(known(Scalar::Literal(datum), ColumnType::Decimal { precision: 38, scale }))
 }

@@ -172,7 +172,7 @@ impl UpdateQuery {
                 }
                 effect.count += 1;
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
-                    rows.push(returned(returning, &row, parameters)?);
+                    rows.push(returned(table, returning, &row, parameters)?);
                 }
             }
         }
@@ -201,7 +201,7 @@ impl DeleteQuery {
                 let Some(handle) = finder.find(txn, batch, n).await? else { continue };
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
                     table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
-                    rows.push(returned(returning, &row, parameters)?);
+                    rows.push(returned(table, returning, &row, parameters)?);
                 }
                 txn.delete(handle).map_err(|e| error::from_txn(&e))?;
                 effect.count += 1;

@@ -5,7 +5,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::plan::{Bound, DeleteQuery, InsertQuery, Plan, UpdateQuery, Utility};
-use super::{Session, dml};
+use super::{Session, columns, dml};
 use crate::engine::catalog::{Tables, table_name};
 use crate::engine::copy::CopyFormat;
 use crate::engine::direct::{
@@ -151,7 +151,13 @@ impl Session {
             }
             Err(BindError::Complex) => *types = before,
         }
-        let query = self.engine.queries.plan(Statement::Query(query), sql, types).await?;
+        let names = columns::name_columns(&mut query);
+        let mut query = self.engine.queries.plan(Statement::Query(query), sql, types).await?;
+        if let Some(names) = names.filter(|names| names.len() == query.columns.len()) {
+            for (column, name) in query.columns.iter_mut().zip(names) {
+                column.name = name;
+            }
+        }
         Ok(Plan::Query(query))
     }
 

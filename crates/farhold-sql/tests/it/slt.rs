@@ -1,0 +1,116 @@
+//! The .slt suites: SQL behaviour as data.
+
+use std::path::Path;
+
+use farhold_sql::{ColumnType, SqlError};
+use sqllogictest::{DBOutput, DefaultColumnType, Runner};
+
+use crate::harness::{Client, Db};
+
+/// A connection of a suite.
+struct Connection(Client);
+
+/// As text, so that the runner's patterns can be written for state and message.
+#[derive(Debug)]
+struct Failed(SqlError);
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+impl sqllogictest::DB for Connection {
+    type Error = Failed;
+    type ColumnType = DefaultColumnType;
+
+    fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>, Failed> {
+        let answer = self.0.run(sql).map_err(Failed)?;
+        if answer.columns.is_empty() {
+            let count = answer.tag.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            return Ok(DBOutput::StatementComplete(count));
+        }
+        let types = answer
+            .columns
+            .iter()
+            .map(|(_, t)| match t {
+                ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt => DefaultColumnType::Integer,
+                ColumnType::Real | ColumnType::Double | ColumnType::Decimal { .. } => DefaultColumnType::FloatingPoint,
+                _ => DefaultColumnType::Text,
+            })
+            .collect();
+        let rows = answer
+            .rows
+            .iter()
+            .map(|row| {
+                row.iter()
+                    .map(|value| match value.as_deref() {
+                        None => "NULL".to_owned(),
+                        Some("") => "(empty)".to_owned(),
+                        Some(text) => text.to_owned(),
+                    })
+                    .collect()
+            })
+            .collect();
+        Ok(DBOutput::Rows { types, rows })
+    }
+
+    fn engine_name(&self) -> &'static str {
+        "farhold"
+    }
+
+    fn error_sql_state(error: &Failed) -> Option<String> {
+        Some(error.0.state.code().to_owned())
+    }
+}
+
+/// Runs a suite. `FARHOLD_SLT_UPDATE=1` rewrites its expected results instead.
+fn suite(name: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slt").join(format!("{name}.slt"));
+    let db = std::rc::Rc::new(Db::new());
+    let mut runner = Runner::new(|| {
+        let client = db.client();
+        async move { Ok(Connection(client)) }
+    });
+    if std::env::var_os("FARHOLD_SLT_UPDATE").is_some() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime
+            .block_on(runner.update_test_file(
+                &path,
+                " ",
+                sqllogictest::default_validator,
+                sqllogictest::default_normalizer,
+                sqllogictest::default_column_validator,
+            ))
+            .expect("the suite can be updated");
+        return;
+    }
+    if let Err(error) = runner.run_file(&path) {
+        panic!("{}", error.display(false));
+    }
+}
+
+macro_rules! suites {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            suite(stringify!($name));
+        }
+    )*};
+}
+
+suites! {
+    aggregates
+    conflicts
+    dates
+    definitions
+    direct
+    dml
+    expressions
+    joins
+    settings
+    transactions
+    types
+}
