@@ -1,12 +1,16 @@
 //! SQL for Farhold: PostgreSQL's dialect, types, errors and wire protocol over the rows of `farhold-txn`.
 //!
-//! Two halves meet in [`Session`]: [`engine`] (catalog, planning, execution) and `server` (the wire protocol).
+//! Two halves meet in [`Session`]: [`engine`] (catalog, planning, execution) and [`server`] (the wire protocol).
 //! A statement that a primary key or an index answers is compiled once and then runs on the connection's own thread;
 //! every other query runs over one consistent state of the database on shared query threads.
 #![deny(missing_docs)]
 
+pub mod arrow_copy;
 pub mod engine;
 mod error;
+pub mod import;
+mod pg_catalog;
+pub mod server;
 
 pub use engine::{
     CancelHandle, ColumnType, CommandTag, CopyIn, CopyOut, Datum, Engine, EngineConfig, Output, OutputColumn, Prepared,

@@ -31,6 +31,7 @@ pub use farhold_store::row::{ColumnType, Datum};
 pub use farhold_txn::{Node, Worker};
 pub use output::{CommandTag, Output, OutputColumn, Prepared, QueryRows, Rows};
 pub use session::{Session, TransactionState};
+pub(crate) use types::{cast as cast_datum, civil_from_days, datum_at};
 pub use types::{format_datum, parse_datum};
 
 use self::catalog::Catalog;

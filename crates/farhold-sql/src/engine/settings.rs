@@ -55,6 +55,7 @@ const SETTINGS: &[Setting] = &[
     reported("integer_datetimes", "on", Kind::ReadOnly),
     reported("intervalstyle", "postgres", Kind::Text),
     reported("is_superuser", "on", Kind::ReadOnly),
+    setting("idle_session_timeout", "0", Kind::Milliseconds),
     setting("jit", "off", Kind::OneOf(BOOLEANS)),
     setting("lock_timeout", "0", Kind::Milliseconds),
     setting("max_identifier_length", "255", Kind::ReadOnly),
@@ -75,8 +76,8 @@ const SETTINGS: &[Setting] = &[
 ];
 
 /// The version of PostgreSQL whose behaviour clients may expect.
-pub(crate) const SERVER_VERSION: &str = "16.6 (Farhold)";
-const SERVER_VERSION_NUMBER: &str = "160006";
+pub(crate) const SERVER_VERSION: &str = concat!("15.0 (Farhold ", env!("CARGO_PKG_VERSION"), ")");
+const SERVER_VERSION_NUMBER: &str = "150000";
 
 /// The settings of one session.
 #[derive(Clone, Debug, Default)]
@@ -117,7 +118,11 @@ impl Settings {
         if setting.name == "session_authorization" {
             return Some(self.user.clone());
         }
-        Some(self.values.get(setting.name).map_or_else(|| setting.default.to_owned(), Clone::clone))
+        let value = self.values.get(setting.name).map_or(setting.default, String::as_str);
+        Some(match setting.kind {
+            Kind::Milliseconds => format_milliseconds(value),
+            _ => value.to_owned(),
+        })
     }
 
     /// All settings with their values, for SHOW ALL.
@@ -251,6 +256,14 @@ fn parse_milliseconds(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
+/// As PostgreSQL shows a time: in the largest unit that leaves no rest.
+fn format_milliseconds(value: &str) -> String {
+    let milliseconds: u64 = value.parse().unwrap_or(0);
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms")];
+    let unit = units.iter().find(|(unit, _)| milliseconds != 0 && milliseconds.is_multiple_of(*unit));
+    unit.map_or_else(|| value.to_owned(), |(unit, name)| format!("{}{name}", milliseconds / unit))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,7 +273,7 @@ mod tests {
         let mut settings = Settings::new("ada");
         assert_eq!(settings.get("TimeZone").as_deref(), Some("UTC"));
         settings.set("statement_timeout", Some("2s")).unwrap();
-        assert_eq!((settings.get("statement_timeout").as_deref(), settings.statement_timeout_ms), (Some("2000"), 2000));
+        assert_eq!((settings.get("statement_timeout").as_deref(), settings.statement_timeout_ms), (Some("2s"), 2000));
         settings.set("application_name", Some("x")).unwrap();
         assert_eq!(settings.take_changed(), [("application_name".to_owned(), "x".to_owned())]);
         settings.set("transaction_isolation", Some("read committed")).unwrap();

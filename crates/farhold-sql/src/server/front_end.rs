@@ -133,7 +133,7 @@ fn prepare(
     let runtime = runtime.map_err(ServerError::Thread)?;
     // Waits inside the engine wake themselves, so they go on under tokio as under the fabric's own executor.
     let handle = Handle::standalone(u64::from_ne_bytes(random()));
-    let worker = node.worker(handle).map_err(|error| ServerError::Worker(error.to_string()))?;
+    let worker = node.worker(&handle).map_err(|error| ServerError::Worker(error.to_string()))?;
     Ok((runtime, FrontEnd { shared: Arc::clone(shared), worker: Rc::new(worker), stopping: Rc::default() }))
 }
 

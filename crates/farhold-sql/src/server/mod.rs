@@ -27,6 +27,8 @@ mod front_end;
 mod rows;
 mod tls;
 mod value;
+
+pub(crate) use value::oid;
 mod wire;
 
 pub use acceptor::{Server, ServerHandle};

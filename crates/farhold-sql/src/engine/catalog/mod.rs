@@ -5,6 +5,7 @@
 //! when the node's catalog version has moved, whoever moved it.
 
 mod attributes;
+mod relations;
 mod table;
 
 use std::collections::HashMap;

@@ -26,7 +26,6 @@ use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use datafusion::sql::sqlparser::ast;
-use datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
 use farhold_txn::{ScanSpec, Txn};
 use tokio::runtime::Runtime;
 
@@ -76,7 +75,7 @@ impl QueryEngine {
             .build()
             .map_err(|e| SqlError::internal(format!("the query threads cannot be started: {e}")))?;
         let database = Arc::new(catalog::Database::new(Arc::clone(catalog), nodes));
-        let state = session_state(&database, config).map_err(|e| error::from_datafusion(&e))?;
+        let state = session_state(&database, catalog, config).map_err(|e| error::from_datafusion(&e))?;
         Ok(Self { runtime: Some(runtime), state, database, compatibility: rewrite::Rewriter::new() })
     }
 
@@ -206,6 +205,7 @@ impl Drop for QueryEngine {
 
 fn session_state(
     database: &Arc<catalog::Database>,
+    catalog: &Arc<Catalog>,
     config: &EngineConfig,
 ) -> Result<SessionState, datafusion::error::DataFusionError> {
     let mut session = SessionConfig::new()
@@ -227,7 +227,8 @@ fn session_state(
         .build_arc()?;
     let context = SessionContext::new_with_config_rt(session, runtime);
     context.register_catalog(&config.database, Arc::clone(database) as Arc<dyn CatalogProvider>);
-    datafusion_pg_catalog::setup_pg_catalog(&context, &config.database, EmptyContextProvider).map_err(|e| *e)?;
+    let relations = Arc::clone(catalog) as Arc<dyn crate::pg_catalog::Relations>;
+    crate::pg_catalog::register(&context, &config.database, &relations)?;
     rewrite::register_functions(&context);
     Ok(context.state())
 }

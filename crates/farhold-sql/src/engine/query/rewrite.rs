@@ -41,7 +41,7 @@ impl Rewriter {
     /// known clients; all others get those that keep the meaning.
     pub(super) fn rewrite(&self, statement: Statement, sql: &str) -> Result<Statement, SqlError> {
         if is_catalog_query(sql) {
-            let mut statements = self.catalog_queries.parse(sql).map_err(|e| error::from_parser(&e))?;
+            let mut statements = self.catalog_queries.parse(&crate::pg_catalog::rewrite(sql)).map_err(|e| error::from_parser(&e))?;
             if statements.len() == 1 {
                 return Ok(statements.remove(0));
             }

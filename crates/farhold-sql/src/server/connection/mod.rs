@@ -76,7 +76,8 @@ struct Connection {
     settings: Settings,
     /// What CancelRequest finds the session by.
     _registration: Registration,
-    place: Place,
+    /// Given back at the end.
+    _place: Place,
 }
 
 /// The session's settings that are the connection's to obey.

@@ -265,7 +265,7 @@ async fn establish(front_end: &FrontEnd, mut wire: Wire, request: &Request, plac
         flush_wanted: false,
         settings,
         _registration: registration,
-        place,
+        _place: place,
     };
     connection.tell_notices();
     connection.ready();

@@ -24,8 +24,6 @@ pub const OID: u32 = 26;
 pub const FLOAT4: u32 = 700;
 /// `double precision`
 pub const FLOAT8: u32 = 701;
-/// A literal without a type.
-pub const UNKNOWN: u32 = 705;
 /// `character(n)`
 pub const BPCHAR: u32 = 1042;
 /// `character varying(n)`

@@ -1,0 +1,40 @@
+//! The tables as `pg_catalog` tells of them.
+
+use super::{Catalog, TableInfo};
+use crate::pg_catalog::{Attribute, IndexKind, IndexOf, Relation, Relations};
+
+impl Relations for Catalog {
+    fn relations(&self) -> Vec<Relation> {
+        let mut relations: Vec<Relation> = self.tables().iter().map(|table| relation(table)).collect();
+        relations.sort_by_key(|relation| relation.number);
+        relations
+    }
+}
+
+fn relation(table: &TableInfo) -> Relation {
+    let columns = table.visible_columns().iter().zip(&table.defaults);
+    let columns = columns.map(|(column, default)| Attribute {
+        name: column.name.clone(),
+        data_type: column.data_type,
+        nullable: column.nullable,
+        default: default.as_ref().map(|(text, _)| text.clone()),
+    });
+    let mut indexes = Vec::new();
+    if !table.hidden_row_number {
+        let columns = table.schema().key().to_vec();
+        indexes.push(IndexOf { name: table.primary_key_name.clone(), columns, kind: IndexKind::PrimaryKey });
+    }
+    for index in table.indexes.iter().filter(|index| index.ready) {
+        // The hidden row number at the end of a key is nobody's business.
+        let columns = index.columns.iter().copied().filter(|&column| column < table.visible).collect();
+        let kind = if index.unique { IndexKind::Unique } else { IndexKind::Plain };
+        indexes.push(IndexOf { name: index.name.clone(), columns, kind });
+    }
+    Relation { number: table.table.id().0, name: table.name.clone(), rows: -1, columns: columns.collect(), indexes }
+}
+
+impl std::fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Catalog").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,147 @@
+//! Seeded garbage: random bytes, and bent traffic of a real session. It may end its own connection; nobody else notices.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::client::{Client, bind, describe, execute, message, parse, query, startup, sync};
+use crate::node::server;
+
+const SEED: u64 = 0x5eed;
+const CASES: u32 = 4000;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn bytes(&mut self, count_max: usize) -> Vec<u8> {
+        let count = self.below(count_max + 1);
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// What a session of every kind of message says, message by message.
+fn traffic() -> Vec<Vec<u8>> {
+    vec![
+        query("SELECT 1"),
+        query("BEGIN; SELECT i FROM g WHERE i = 1; COMMIT"),
+        parse("s", "SELECT i FROM g WHERE i = $1"),
+        describe(b'S', "s"),
+        bind("p", "s", &["1"]),
+        describe(b'P', "p"),
+        execute("p", 1),
+        execute("p", 0),
+        message(b'C', b"Pp\0"),
+        message(b'C', b"Ss\0"),
+        message(b'H', b""),
+        parse("", "UPDATE g SET i = i WHERE i = $1"),
+        bind("", "", &["1"]),
+        execute("", 0),
+        sync(),
+        query("COPY g FROM STDIN"),
+        message(b'd', b"7\n8\n"),
+        message(b'f', b"no\0"),
+        query("DECLARE c CURSOR WITH HOLD FOR SELECT 1; FETCH ALL FROM c; CLOSE c"),
+        message(b'p', b"password\0"),
+        message(b'F', b"\0\0\0\0"),
+        sync(),
+    ]
+}
+
+fn bent(random: &mut Random, traffic: &[Vec<u8>]) -> Vec<u8> {
+    let mut messages: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..=random.below(12) {
+        messages.push(traffic[random.below(traffic.len())].clone());
+    }
+    for _ in 0..random.below(4) {
+        let at = random.below(messages.len());
+        let message = &mut messages[at];
+        if message.is_empty() {
+            continue;
+        }
+        let position = random.below(message.len());
+        match random.below(6) {
+            0 => message[position] ^= 1 << random.below(8),
+            1 => message[position] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+            2 => message.truncate(position),
+            3 => message.extend(random.bytes(20)),
+            // A body of another length whose header is right.
+            4 if position > 5 => {
+                message.truncate(position);
+                let length = u32::try_from(position - 1).unwrap();
+                message[1..5].copy_from_slice(&length.to_be_bytes());
+            }
+            _ => message[0] = random.next() as u8,
+        }
+    }
+    messages.concat()
+}
+
+/// Counts the panics of the server's threads, which keep them to themselves: a panic ends one connection.
+fn count_panics() -> Arc<AtomicU32> {
+    let count = Arc::new(AtomicU32::new(0));
+    let (counter, usual) = (Arc::clone(&count), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name().is_some_and(|name| name.starts_with("farhold-")) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        usual(panic);
+    }));
+    count
+}
+
+#[test]
+fn garbage_ends_its_own_connection_at_most() {
+    let panics = count_panics();
+    let server = server();
+    let mut witness = Client::connect(server.local_addr());
+    witness.run("CREATE TABLE g (i int PRIMARY KEY)");
+    witness.run("INSERT INTO g VALUES (1)");
+    let traffic = traffic();
+    let greeting = startup(0, &[("user", "test")]);
+    let mut random = Random(SEED);
+    for case in 0..CASES {
+        let mut client = Client::open(server.local_addr());
+        match random.below(8) {
+            // Before a session.
+            0 => {
+                let bytes = random.bytes(64);
+                client.send_last(&bytes);
+            }
+            1 => {
+                let mut packet = greeting.clone();
+                let position = random.below(packet.len());
+                packet[position] = random.next() as u8;
+                client.send_last(&packet);
+            }
+            // Within one.
+            2 => {
+                let bytes = [&greeting[..], &random.bytes(256)].concat();
+                client.send_last(&bytes);
+            }
+            _ => {
+                let bytes = [&greeting[..], &bent(&mut random, &traffic)].concat();
+                client.send_last(&bytes);
+            }
+        }
+        // To the end: the server must come to one.
+        client.until_end();
+        if case % 250 == 0 {
+            assert_eq!(witness.rows("SELECT 1"), [["1"]], "case {case} of seed {SEED:#x}");
+        }
+    }
+    assert_eq!(witness.rows("SELECT i FROM g WHERE i = 1"), [["1"]]);
+    assert_eq!(Client::connect(server.local_addr()).rows("SELECT 1"), [["1"]]);
+    assert_eq!(panics.load(Ordering::Relaxed), 0, "panics of the server");
+}

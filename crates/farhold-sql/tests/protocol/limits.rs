@@ -1,0 +1,192 @@
+//! Start-up, versions, cancelling, limits, the end of clients and of the server.
+
+use std::time::Duration;
+
+use crate::client::{Client, error, message, parse, query, startup, status, sync, tags};
+use crate::node::{server, server_with};
+
+const SLOW: &str = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b, generate_series(1, 100) c";
+
+#[test]
+fn versions_are_negotiated() {
+    let server = server();
+    let mut client = Client::open(server.local_addr());
+    client.send(&startup(9999, &[("user", "test"), ("_pq_.new", "1")]));
+    let answers = client.until_ready();
+    assert_eq!(answers[0], (b'v', [&[0, 3, 0, 2, 0, 0, 0, 1][..], b"_pq_.new\0"].concat()));
+    // A client of 3.2 gets a long key.
+    let key = answers.iter().find(|(tag, _)| *tag == b'K').unwrap();
+    assert_eq!(key.1.len(), 4 + 32);
+
+    let mut client = Client::open(server.local_addr());
+    client.send_last(b"\0\0\0\x09\0\x02\0\0\0");
+    assert_eq!(error(&client.until_end()).as_deref(), Some("0A000"));
+}
+
+#[test]
+fn the_session_is_told_at_start() {
+    let server = server();
+    let mut client = Client::open(server.local_addr());
+    client.send(&startup(0, &[("user", "ann"), ("application_name", "a test"), ("options", "-c statement_timeout=1234")]));
+    let answers = client.until_ready();
+    let told: Vec<(String, String)> = answers
+        .iter()
+        .filter(|(tag, _)| *tag == b'S')
+        .map(|(_, body)| {
+            let mut parts = body.split(|&byte| byte == 0).map(|part| String::from_utf8(part.to_vec()).unwrap());
+            (parts.next().unwrap(), parts.next().unwrap())
+        })
+        .collect();
+    for (name, value) in [("application_name", "a test"), ("client_encoding", "UTF8"), ("integer_datetimes", "on")] {
+        assert!(told.contains(&(name.to_owned(), value.to_owned())), "{told:?}");
+    }
+    assert!(told.iter().any(|(name, value)| name == "server_version" && value.starts_with("15")), "{told:?}");
+    assert_eq!(client.rows("SHOW statement_timeout").concat().concat().trim_end_matches("ms"), "1234");
+    // A setting that the client is told of is told when it changes.
+    let answers = client.ask(&query("SET application_name = 'other'"));
+    assert_eq!(tags(&answers), b"SCZ");
+
+    let mut client = Client::open(server.local_addr());
+    client.send(&startup(0, &[("user", "ann"), ("client_encoding", "LATIN1")]));
+    assert_eq!(error(&client.until_end()).as_deref(), Some("22023"));
+    let mut client = Client::open(server.local_addr());
+    client.send(&startup(0, &[("database", "x")]));
+    assert_eq!(error(&client.until_end()).as_deref(), Some("28000"));
+}
+
+#[test]
+fn a_statement_is_cancelled_by_its_key_alone() {
+    let server = server();
+    let mut client = Client::open(server.local_addr());
+    client.send(&startup(0, &[("user", "test")]));
+    let answers = client.until_ready();
+    let key = answers.iter().find(|(tag, _)| *tag == b'K').unwrap().1.clone();
+    let cancel = |key: &[u8]| {
+        let mut other = Client::open(server.local_addr());
+        let packet = [&(u32::try_from(key.len()).unwrap() + 8).to_be_bytes()[..], &0x04d2_162e_u32.to_be_bytes(), key].concat();
+        other.send(&packet);
+        // Closed without a word, either way.
+        assert_eq!(other.until_end(), []);
+    };
+    // Nothing runs: forgotten.
+    cancel(&key);
+    assert_eq!(client.rows("SELECT 1"), [["1"]]);
+
+    client.send(&query(SLOW));
+    let mut wrong = key.clone();
+    wrong[7] ^= 1;
+    cancel(&wrong);
+    // The statement may not have begun when the first request arrives: ask until it ends.
+    let watcher = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.until_ready());
+        while !waiter.is_finished() {
+            cancel(&key);
+            std::thread::yield_now();
+        }
+        waiter.join().unwrap()
+    });
+    assert_eq!(error(&watcher).as_deref(), Some("57014"));
+    assert_eq!(status(&watcher), b'I');
+    assert_eq!(client.rows("SELECT 1"), [["1"]]);
+}
+
+#[test]
+fn a_client_that_vanishes_during_a_statement_ends_it() {
+    let server = server_with(|config| config.limits.connections_max = 1);
+    let mut client = Client::connect(server.local_addr());
+    client.send(&query(SLOW));
+    drop(client);
+    // Its place is free only when its statement has ended.
+    loop {
+        let mut next = Client::open(server.local_addr());
+        next.send(&startup(0, &[("user", "test")]));
+        let answers = next.until_ready();
+        match error(&answers) {
+            None => break,
+            Some(state) => assert_eq!(state, "53300"),
+        }
+    }
+}
+
+#[test]
+fn one_connection_too_many_is_refused() {
+    let server = server_with(|config| config.limits.connections_max = 2);
+    let first = Client::connect(server.local_addr());
+    let _second = Client::connect(server.local_addr());
+    let mut third = Client::open(server.local_addr());
+    third.send(&startup(0, &[("user", "test")]));
+    assert_eq!(error(&third.until_end()).as_deref(), Some("53300"));
+    drop(first);
+    loop {
+        let mut next = Client::open(server.local_addr());
+        next.send(&startup(0, &[("user", "test")]));
+        if error(&next.until_ready()).is_none() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn long_messages_and_many_statements_are_refused() {
+    let server = server_with(|config| {
+        config.limits.message_bytes_max = 100_000;
+        config.limits.statements_max = 3;
+    });
+    let mut client = Client::connect(server.local_addr());
+    assert_eq!(error(&client.ask(&query(&format!("SELECT '{}'", "x".repeat(90_000))))), None);
+    for number in 0..3 {
+        assert_eq!(error(&client.ask(&[parse(&number.to_string(), "SELECT 1"), sync()].concat())), None);
+    }
+    assert_eq!(error(&client.ask(&[parse("3", "SELECT 1"), sync()].concat())).as_deref(), Some("54000"));
+    client.send(&query(&"x".repeat(200_000)));
+    assert_eq!(error(&client.until_end()).as_deref(), Some("08P01"));
+}
+
+#[test]
+fn silent_clients_are_sent_away() {
+    let server = server_with(|config| {
+        config.limits.startup_timeout = Duration::from_millis(50);
+        config.limits.idle_timeout = Some(Duration::from_millis(50));
+    });
+    assert_eq!(Client::open(server.local_addr()).until_end(), []);
+    let mut half = Client::open(server.local_addr());
+    half.send(&startup(0, &[("user", "test")])[..9]);
+    assert_eq!(half.until_end(), []);
+    let mut idle = Client::connect(server.local_addr());
+    assert_eq!(error(&idle.until_end()).as_deref(), Some("57P05"));
+    // In a transaction its own limit holds.
+    let mut client = Client::connect(server.local_addr());
+    client.send(&query("SET idle_in_transaction_session_timeout = 50; BEGIN"));
+    client.until_ready();
+    assert_eq!(error(&client.until_end()).as_deref(), Some("25P03"));
+}
+
+#[test]
+fn a_shutdown_lets_statements_finish_and_then_stops_them() {
+    let quick = server();
+    let mut idle = Client::connect(quick.local_addr());
+    quick.shutdown();
+    assert_eq!(error(&idle.until_end()).as_deref(), Some("57P01"));
+
+    let server = server_with(|config| config.limits.shutdown_grace = Duration::from_millis(50));
+    let mut busy = Client::connect(server.local_addr());
+    busy.send(&query(&format!("SELECT 1; {SLOW}")));
+    // The first statement's answer is not sent before the second one's; wait for what shows that the batch is running.
+    server.shutdown();
+    let answers = busy.until_end();
+    assert!(matches!(error(&answers).as_deref(), Some("57014" | "57P01")), "{answers:?}");
+}
+
+#[test]
+fn requests_for_encryption_get_their_one_byte() {
+    let server = server();
+    let mut client = Client::open(server.local_addr());
+    client.send(b"\0\0\0\x08\x04\xd2\x16\x30");
+    assert_eq!(client.byte(), b'N');
+    client.send(b"\0\0\0\x08\x04\xd2\x16\x2f");
+    assert_eq!(client.byte(), b'N');
+    client.send(&startup(0, &[("user", "test")]));
+    assert_eq!(status(&client.until_ready()), b'I');
+    client.send_last(&message(b'X', b""));
+    assert_eq!(client.until_end(), []);
+}
