@@ -62,6 +62,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(worker);
     let loaded = started.elapsed().as_secs_f64();
     println!("loaded {} rows in {loaded:.1} s, {:.0} rows/s", rows.get(), rows.get() as f64 / loaded);
+    for table in node.tables() {
+        println!("{:12} {:?}", table.name(), table.memory());
+    }
+    let memory = node.memory();
+    let (data, used) = (memory.data_bytes, memory.used_bytes);
+    println!("{data} bytes of rows and keys in {used} bytes: {:.3}x", used as f64 / data as f64);
 
     let counters: Vec<Arc<Counters>> = (0..workers).map(|_| Arc::default()).collect();
     let stop = Arc::new(AtomicBool::new(false));

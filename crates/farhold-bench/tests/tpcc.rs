@@ -6,14 +6,14 @@ use farhold_bench::workload::tpcc::driver::{self, Counters, Plan, Totals};
 use farhold_bench::workload::tpcc::input::{
     Customer, Delivery, Kind, Line, NewOrder, OrderStatus, Payment, Shares, StockLevel,
 };
-use farhold_bench::workload::tpcc::load::{Loader, row_counts};
+use farhold_bench::workload::tpcc::load::{Loader, row_counts, warehouses_of};
 use farhold_bench::workload::tpcc::population::{Population, TableKind};
 use farhold_bench::workload::tpcc::procedure::{self, Scratch};
 use farhold_bench::workload::tpcc::tables::Tables;
 use farhold_bench::workload::tpcc::{Scale, check};
 use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_store::row::{Datum, StackKey};
-use farhold_txn::{Node, NodeConfig, Retry, Txn, TxnError, Worker};
+use farhold_txn::{HomeAgent, Node, NodeConfig, Retry, Txn, TxnError, Worker};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -80,6 +80,7 @@ async fn violations(worker: &Worker, tables: &Tables) -> Vec<check::Violation> {
     let seen = worker.run(Retry::default(), async |txn| check::check_in(txn, tables).await).await.unwrap();
     let snapshot = worker.snapshot().await.unwrap();
     assert_eq!(check::check(&snapshot, tables).unwrap(), seen, "a snapshot and a transaction see the same");
+    drop(snapshot);
     seen
 }
 
@@ -330,64 +331,95 @@ fn stock_level_counts_different_items_of_the_last_orders() {
     });
 }
 
-/// Two workers on two threads, several transactions in flight on each, over two warehouses so that they collide.
-#[test]
-fn the_mix_keeps_the_conditions() {
-    let directory = Directory::new();
-    let node = directory.node(0, 1);
-    let scale = Scale::tiny(2);
-    let executor = Executor::real(SEED);
-    let worker = node.worker(&executor.handle()).unwrap();
-    let tables = executor.run(async {
-        Tables::create(&worker).await.unwrap();
-        load(&worker, &node, scale, 1..=2).await
-    });
-    let stop = Arc::new(AtomicBool::new(false));
-    let counters: Vec<Arc<Counters>> = vec![Arc::default(), Arc::default()];
-    let threads: Vec<_> = counters
-        .iter()
-        .zip(0..)
-        .map(|(counters, number)| {
-            let (node, counters, stop) = (node.clone(), counters.clone(), stop.clone());
-            std::thread::spawn(move || {
-                let executor = Executor::real(SEED + u64::from(number));
-                let handle = executor.handle();
-                let worker = node.worker(&handle).unwrap();
-                let tables = Tables::open(&node).unwrap();
+/// The mix on `nodes` nodes of this process, each with `workers` workers, until `transactions` have committed.
+struct Mix {
+    nodes: u8,
+    workers: u32,
+    in_flight: u16,
+    transactions: u64,
+    shares: Shares,
+}
+
+impl Mix {
+    fn run(&self) {
+        let scale = Scale::tiny(2 * i32::from(self.nodes));
+        let directory = Directory::new();
+        let nodes: Vec<Arc<Node>> = (0..self.nodes).map(|node| directory.node(node, self.nodes)).collect();
+        let agents: Vec<HomeAgent> = nodes.iter().map(|node| HomeAgent::start(node).unwrap()).collect();
+        let executor = Executor::real(SEED);
+        let worker = nodes[0].worker(&executor.handle()).unwrap();
+        executor.run(Tables::create(&worker)).unwrap();
+        let tables = executor.run(load(&worker, &nodes[0], scale, warehouses_of(0, self.nodes, scale.warehouses)));
+        for (number, node) in (1..).zip(&nodes[1..]) {
+            let executor = Executor::real(SEED);
+            let worker = node.worker(&executor.handle()).unwrap();
+            executor.run(load(&worker, node, scale, warehouses_of(number, self.nodes, scale.warehouses)));
+        }
+        let totals = self.drive(&nodes, scale);
+
+        assert!(totals.commits() >= self.transactions && totals.kinds.iter().all(|k| k.given_up == 0), "{totals:?}");
+        assert!(totals.rollbacks() > 0);
+        let share = totals.new_orders() as f64 / totals.commits() as f64;
+        assert!((0.43..0.47).contains(&share), "{share}");
+        let [_, _, _, history, _, orders, ..] = executor.run(row_counts(&worker, &tables)).unwrap();
+        let initial = (scale.warehouses * scale.customers * 10) as u64;
+        assert_eq!(orders, initial + totals.new_orders());
+        assert_eq!(history, initial + totals.kinds[Kind::Payment as usize].commits);
+        let violations = executor.run(violations(&worker, &tables));
+        assert!(violations.is_empty(), "{violations:?}");
+        drop(agents);
+    }
+
+    fn drive(&self, nodes: &[Arc<Node>], scale: Scale) -> Totals {
+        let stop = Arc::new(AtomicBool::new(false));
+        let counters: Vec<Arc<Counters>> = (0..u32::from(self.nodes) * self.workers).map(|_| Arc::default()).collect();
+        let threads: Vec<_> = counters
+            .iter()
+            .zip(0..)
+            .map(|(counters, number)| {
+                let node = nodes[(number / self.workers) as usize].clone();
+                let (counters, stop) = (counters.clone(), stop.clone());
                 let plan = Plan {
                     scale,
-                    shares: Shares { remote_item_percent: 10, remote_payment_percent: 15 },
+                    shares: self.shares,
                     load_seed: SEED,
                     seed: SEED,
                     worker: number,
-                    warehouses: vec![1, 2],
-                    in_flight: 4,
+                    warehouses: warehouses_of(node.id().0, self.nodes, scale.warehouses).collect(),
+                    in_flight: self.in_flight,
                     clock_start_us: NOW_US,
                 };
-                executor.run(driver::run(&worker, &handle, &tables, &plan, &counters, &stop)).unwrap();
+                std::thread::spawn(move || {
+                    let executor = Executor::real(SEED + u64::from(number));
+                    let handle = executor.handle();
+                    let worker = node.worker(&handle).unwrap();
+                    let tables = Tables::open(&node).unwrap();
+                    executor.run(driver::run(&worker, &handle, &tables, &plan, &counters, &stop)).unwrap();
+                })
             })
-        })
-        .collect();
-    const TRANSACTIONS: u64 = 20_000;
-    loop {
-        let totals = Totals::of(counters.iter().map(AsRef::as_ref));
-        if totals.commits() >= TRANSACTIONS || threads.iter().any(std::thread::JoinHandle::is_finished) {
-            break;
+            .collect();
+        let totals = || Totals::of(counters.iter().map(AsRef::as_ref));
+        while totals().commits() < self.transactions && !threads.iter().any(std::thread::JoinHandle::is_finished) {
+            std::thread::yield_now();
         }
-        std::thread::yield_now();
+        stop.store(true, Relaxed);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        totals()
     }
-    stop.store(true, Relaxed);
-    for thread in threads {
-        thread.join().unwrap();
-    }
-    let totals = Totals::of(counters.iter().map(AsRef::as_ref));
-    assert!(totals.commits() >= TRANSACTIONS && totals.kinds.iter().all(|k| k.given_up == 0), "{totals:?}");
-    assert!(totals.rollbacks() > 0);
-    let share = totals.new_orders() as f64 / totals.commits() as f64;
-    assert!((0.43..0.47).contains(&share), "{share}");
-    let [_, _, _, history, _, orders, ..] = executor.run(row_counts(&worker, &tables)).unwrap();
-    assert_eq!(orders, 600 + totals.new_orders());
-    assert_eq!(history, 600 + totals.kinds[Kind::Payment as usize].commits);
-    let violations = executor.run(violations(&worker, &tables));
-    assert!(violations.is_empty(), "{violations:?}");
+}
+
+/// Two workers on two threads, several transactions in flight on each, over the same two warehouses so that they collide.
+#[test]
+fn the_mix_keeps_the_conditions() {
+    let shares = Shares { remote_item_percent: 10, remote_payment_percent: 15 };
+    Mix { nodes: 1, workers: 2, in_flight: 4, transactions: 20_000, shares }.run();
+}
+
+/// Half of what transactions touch lies on another node, so most of them are distributed.
+#[test]
+fn the_mix_keeps_the_conditions_across_nodes() {
+    let shares = Shares { remote_item_percent: 20, remote_payment_percent: 60 };
+    Mix { nodes: 3, workers: 1, in_flight: 4, transactions: 10_000, shares }.run();
 }
