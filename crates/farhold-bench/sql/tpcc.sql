@@ -9,7 +9,7 @@ CREATE TABLE warehouse (
     w_tax DECIMAL(4, 4) NOT NULL,
     w_ytd DECIMAL(18, 2) NOT NULL,
     PRIMARY KEY (w_id)
-) WITH (placement = 'integer', hash = true);
+) WITH (placement = 'by_integer', hash = true);
 
 CREATE TABLE district (
     d_id SMALLINT NOT NULL,
@@ -24,7 +24,7 @@ CREATE TABLE district (
     d_ytd DECIMAL(18, 2) NOT NULL,
     d_next_o_id INTEGER NOT NULL,
     PRIMARY KEY (d_w_id, d_id)
-) WITH (placement = 'integer', hash = true);
+) WITH (placement = 'by_integer', hash = true);
 
 CREATE TABLE customer (
     c_id INTEGER NOT NULL,
@@ -49,7 +49,7 @@ CREATE TABLE customer (
     c_delivery_cnt INTEGER NOT NULL,
     c_data VARCHAR(500) NOT NULL,
     PRIMARY KEY (c_w_id, c_d_id, c_id)
-) WITH (placement = 'integer', hash = true);
+) WITH (placement = 'by_integer', hash = true);
 CREATE UNIQUE INDEX customer_by_name ON customer (c_w_id, c_d_id, c_last, c_first, c_id);
 
 CREATE TABLE history (
@@ -63,14 +63,14 @@ CREATE TABLE history (
     h_amount DECIMAL(6, 2) NOT NULL,
     h_data VARCHAR(24) NOT NULL,
     PRIMARY KEY (h_w_id, h_id)
-) WITH (placement = 'integer', hash = false);
+) WITH (placement = 'by_integer', hash = false);
 
 CREATE TABLE new_order (
     no_o_id INTEGER NOT NULL,
     no_d_id SMALLINT NOT NULL,
     no_w_id INTEGER NOT NULL,
     PRIMARY KEY (no_w_id, no_d_id, no_o_id)
-) WITH (placement = 'integer', hash = false);
+) WITH (placement = 'by_integer', hash = false);
 
 CREATE TABLE orders (
     o_id INTEGER NOT NULL,
@@ -82,7 +82,7 @@ CREATE TABLE orders (
     o_ol_cnt SMALLINT NOT NULL,
     o_all_local SMALLINT NOT NULL,
     PRIMARY KEY (o_w_id, o_d_id, o_id)
-) WITH (placement = 'integer', hash = false);
+) WITH (placement = 'by_integer', hash = false);
 CREATE UNIQUE INDEX orders_by_customer ON orders (o_w_id, o_d_id, o_c_id, o_id);
 
 CREATE TABLE order_line (
@@ -97,7 +97,7 @@ CREATE TABLE order_line (
     ol_amount DECIMAL(6, 2) NOT NULL,
     ol_dist_info CHAR(24) NOT NULL,
     PRIMARY KEY (ol_w_id, ol_d_id, ol_o_id, ol_number)
-) WITH (placement = 'integer', hash = false);
+) WITH (placement = 'by_integer', hash = false);
 
 CREATE TABLE item (
     i_id INTEGER NOT NULL,
@@ -127,5 +127,5 @@ CREATE TABLE stock (
     s_remote_cnt INTEGER NOT NULL,
     s_data VARCHAR(50) NOT NULL,
     PRIMARY KEY (s_w_id, s_i_id)
-) WITH (placement = 'integer', hash = true);
+) WITH (placement = 'by_integer', hash = true);
 

@@ -67,7 +67,7 @@ impl TableSpec {
         }
         let placement = match self.spread {
             Spread::Replicated => "replicated",
-            Spread::ByWarehouse => "integer",
+            Spread::ByWarehouse => "by_integer",
         };
         let _ = writeln!(text, "    PRIMARY KEY ({})", self.key.join(", "));
         let _ = writeln!(text, ") WITH (placement = '{placement}', hash = {});", self.hash);
