@@ -2,6 +2,7 @@
 //! consistency conditions hold after many of them.
 
 use farhold_bench::measure::Counter;
+use farhold_bench::workload::ch;
 use farhold_bench::workload::tpcc::driver::{self, Counters, Plan, Totals};
 use farhold_bench::workload::tpcc::input::{
     Customer, Delivery, Kind, Line, NewOrder, OrderStatus, Payment, Shares, StockLevel,
@@ -13,7 +14,7 @@ use farhold_bench::workload::tpcc::tables::Tables;
 use farhold_bench::workload::tpcc::{Scale, check};
 use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_store::row::{Datum, StackKey};
-use farhold_txn::{HomeAgent, Node, NodeConfig, Retry, Txn, TxnError, Worker};
+use farhold_txn::{HomeAgent, Node, NodeConfig, Retry, ScanSpec, Txn, TxnError, Worker};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -422,4 +423,70 @@ fn the_mix_keeps_the_conditions() {
 fn the_mix_keeps_the_conditions_across_nodes() {
     let shares = Shares { remote_item_percent: 20, remote_payment_percent: 60 };
     Mix { nodes: 3, workers: 1, in_flight: 4, transactions: 10_000, shares }.run();
+}
+
+/// With one worker, a seed is a run: the same transactions in the same order leave the same rows. Virtual time stands in
+/// for the clock, which would otherwise be in the rows.
+#[test]
+fn a_seed_is_a_run() {
+    let rows_after = |seed: u64| {
+        let directory = Directory::new();
+        let node = directory.node(0, 1);
+        let executor = Executor::virtual_time(seed);
+        let handle = executor.handle();
+        let worker = node.worker(&handle).unwrap();
+        let counters: Arc<Counters> = Arc::default();
+        executor.run(async {
+            Tables::create(&worker).await.unwrap();
+            let tables = load(&worker, &node, Scale::tiny(2), 1..=2).await;
+            let plan = Plan {
+                scale: Scale::tiny(2),
+                shares: Shares::default(),
+                load_seed: SEED,
+                seed,
+                worker: 0,
+                warehouses: vec![1, 2],
+                in_flight: 3,
+                clock_start_us: NOW_US,
+            };
+            let stop = Arc::new(AtomicBool::new(false));
+            let watch = handle.spawn({
+                let (handle, stop) = (handle.clone(), stop.clone());
+                async move {
+                    handle.sleep_ns(100_000).await;
+                    stop.store(true, Relaxed);
+                }
+            });
+            driver::run(&worker, &handle, &tables, &plan, &counters, &stop).await.unwrap();
+            watch.await;
+            let rows = commit(&worker, async |txn| {
+                let mut rows = Vec::new();
+                for kind in [TableKind::Stock, TableKind::History, TableKind::OrderLine, TableKind::Customer] {
+                    for row in txn.scan(tables.get(kind), ScanSpec::all()).await? {
+                        rows.push((txn.key(row).to_vec(), txn.value(row).to_vec()));
+                    }
+                }
+                Ok(rows)
+            });
+            (counters.totals().kinds.map(|k| (k.commits, k.conflicts, k.rollbacks)), rows.await)
+        })
+    };
+    let (counts, rows) = rows_after(7);
+    assert!(counts.iter().map(|c| c.0).sum::<u64>() > 100, "{counts:?}");
+    assert!((counts, rows) == rows_after(7));
+    assert_ne!(counts, rows_after(8).0);
+}
+
+#[test]
+fn the_tables_of_ch_are_loaded() {
+    let directory = Directory::new();
+    let node = directory.node(0, 1);
+    let executor = Executor::real(SEED);
+    let worker = node.worker(&executor.handle()).unwrap();
+    executor.run(async {
+        ch::create(&worker).await.unwrap();
+        assert_eq!(ch::load(&worker, &node, SEED).await.unwrap(), 5 + 62 + 10_000);
+        let rows = worker.row_count(&node.table("supplier").unwrap()).await.unwrap();
+        assert_eq!(rows, 10_000);
+    });
 }
