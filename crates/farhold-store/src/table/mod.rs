@@ -313,6 +313,10 @@ impl TableStore {
         if meta.incarnation() != reference.incarnation() {
             return Occupant::Gone;
         }
+        // A writer at work on an insert sets its state before its version: still absent, and no delete.
+        if version.is_writing() || object.version() != version {
+            return Occupant::Reserved;
+        }
         match (meta.state(), version.is_absent()) {
             (Meta::ROW | RESERVED, false) => Occupant::Live,
             (RESERVED, true) => Occupant::Reserved,
