@@ -1,4 +1,15 @@
 //! How the transactions are tested: simulated clusters, random workloads, and a checker of what they saw.
+//!
+//! ```text
+//!   seed ──► Executor::virtual_time ──► Sim (fabric) ──► nodes, workers                       cluster.rs
+//!     │                                                    │ clients run random transactions  workload/
+//!     │                                                    ▼
+//!     └──────────────────────────────────────────► history ──► serial order, or a cycle       history/
+//! ```
+//!
+//! One seed decides everything: the run, its trace and its history. So a seed that fails is the whole bug report.
 #![deny(missing_docs)]
 
+pub mod cluster;
 pub mod history;
+pub mod workload;

@@ -13,7 +13,7 @@
 #![deny(missing_docs)]
 
 #[macro_use]
-#[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "the macro alone is used"))]
+#[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "without the feature nobody plants anything"))]
 mod planted;
 
 mod catalog;

@@ -4,12 +4,13 @@ use crate::catalog::Catalog;
 use crate::home::reservations::Reservations;
 use crate::protocol::ident::DATA;
 use crate::slots::{Slots, Statistics};
+use crate::snapshot::FarPlace;
 use crate::{NodeId, Table, TableId, TxnError, Worker};
 use farhold_fabric::{Fabric, FabricError, Handle};
 use farhold_store::Store;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A node's settings.
 #[derive(Clone, Debug)]
@@ -38,6 +39,9 @@ pub struct Node {
     pub(crate) hardware_transactions: bool,
     /// What other nodes' transactions have reserved here.
     pub(crate) reservations: Reservations,
+    /// Snapshots' places on other nodes that nobody needs any more.
+    released: Mutex<Vec<FarPlace>>,
+    any_released: AtomicBool,
     /// Tells this node's table handles from those of other nodes in the same process.
     pub(crate) tag: u64,
 }
@@ -72,6 +76,8 @@ impl Node {
             slots,
             hardware_transactions,
             reservations: Reservations::default(),
+            released: Mutex::default(),
+            any_released: AtomicBool::new(false),
             tag,
         };
         crate::system::open(&node)?;
@@ -136,8 +142,23 @@ impl Node {
         self.store.free_bytes()
     }
 
-    /// Locks and reservations in its region, in words: none when no transaction runs. A walk over all pages, for tests and
-    /// for looking into a node that hangs.
+    /// Leaves a snapshot's place to be given back by the next worker that looks.
+    pub(crate) fn release_later(&self, place: FarPlace) {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+        self.any_released.store(true, Release);
+    }
+
+    /// Gives back what was left.
+    #[inline]
+    pub(crate) fn release_now(&self, release: impl FnMut(FarPlace)) {
+        if self.any_released.load(Relaxed) && self.any_released.swap(false, Acquire) {
+            let places = std::mem::take(&mut *self.released.lock().unwrap_or_else(PoisonError::into_inner));
+            places.into_iter().for_each(release);
+        }
+    }
+
+    /// Locks and reservations in its region, and rows that some index does not know, in words: none when no transaction runs.
+    /// A walk over all pages, for tests and for looking into a node that hangs.
     #[must_use]
     pub fn left_behind(&self) -> Vec<String> {
         let mut left = Vec::new();
@@ -153,6 +174,12 @@ impl Node {
                 if object.version().is_writing() {
                     left.push(format!("{table:?}, offset {offset:#x}: being written"));
                 }
+                left.extend(
+                    table
+                        .0
+                        .missing_in(object)
+                        .map(|index| format!("{table:?}, offset {offset:#x}: a row that {index} does not lead to")),
+                );
             }
         }
         left

@@ -61,6 +61,20 @@ pub(crate) fn is(defect: Defect) -> bool {
     PLANTED.get() == defect as u32
 }
 
+/// The next serial number of a commit.
+#[cfg(feature = "planted")]
+pub(crate) fn next_serial() -> u64 {
+    static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    SERIALS.fetch_add(1, std::sync::atomic::Ordering::SeqCst)
+}
+
+/// Serial numbers are for tests.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) fn next_serial() -> u64 {
+    0
+}
+
 /// `planted!(Name)`: is this defect switched on?
 macro_rules! planted {
     ($defect:ident) => {{

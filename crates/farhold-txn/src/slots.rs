@@ -66,6 +66,22 @@ pub struct Statistics {
     pub requests_served: u64,
 }
 
+impl std::ops::Add for Statistics {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            commits: self.commits + other.commits,
+            commits_far: self.commits_far + other.commits_far,
+            aborts_validation: self.aborts_validation + other.aborts_validation,
+            aborts_lock: self.aborts_lock + other.aborts_lock,
+            aborts_other: self.aborts_other + other.aborts_other,
+            retries: self.retries + other.retries,
+            requests_served: self.requests_served + other.requests_served,
+        }
+    }
+}
+
 impl Counts {
     #[inline]
     fn add(&self, counter: Counter, by: u64) {

@@ -5,10 +5,15 @@
 //! and whoever overwrites it later keeps a copy. Reading it: page by page, in place where the memory is mapped; a row that
 //! is newer leads to its older copy; a locked row is waited for.
 
+use crate::home::message::Request;
+use crate::home::wire::{GARBAGE, Reader, Writer};
+use crate::protocol::epoch::{Epoch, KEEPER};
 use crate::protocol::ident::DATA;
-use crate::{Node, NodeId, Table, TxnError, Worker};
-use farhold_fabric::RegionMemory;
-use farhold_store::slab::{PageTable, Run};
+use crate::{Node, NodeId, Table, TableId, TxnError, Worker};
+use farhold_fabric::{FabricError, FarPtr, Meta, ObjectView, RegionMemory, Version};
+use farhold_store::object::size_class::{self, SizeClass};
+use farhold_store::object::{Link, RESERVED};
+use farhold_store::slab::{PageKind, PageTable, Run};
 use farhold_store::snapshot::{Blocked, RunScan};
 use farhold_store::{SlotId, StoreError, Superblock};
 use std::fmt;
@@ -25,10 +30,19 @@ pub struct Snapshot {
 /// A snapshot's place on one node.
 struct Place {
     node: NodeId,
-    memory: Arc<RegionMemory>,
+    /// Its region, where it is mapped.
+    memory: Option<Arc<RegionMemory>>,
     slot: SlotId,
     /// Which start of the node it was announced to: the next one has closed it.
     incarnation: u16,
+}
+
+/// A snapshot's place on a node whose memory is not mapped here, to be given back by a message of any worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FarPlace {
+    pub node: NodeId,
+    pub slot: SlotId,
+    pub incarnation: u16,
 }
 
 /// A part of a table for one thread to scan.
@@ -38,10 +52,16 @@ pub struct PageTask {
     place: usize,
     run: Run,
     /// Its pages are its own while somebody has a handle.
-    _table: Table,
+    table: Table,
 }
 
 impl PageTask {
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
     /// The node whose pages they are.
     #[must_use]
     pub fn node(&self) -> NodeId {
@@ -65,32 +85,196 @@ impl Worker {
     ///
     /// # Errors
     /// An unavailable node; too many snapshots open.
-    #[allow(clippy::unused_async, reason = "where memory is not mapped it will ask by message")]
     pub async fn snapshot(&self) -> Result<Snapshot, TxnError> {
         let node = self.node();
+        let core = &*self.core;
         let mut snapshot = Snapshot { node: node.clone(), epoch: 0, places: Vec::new() };
         for id in (0..node.config().nodes).map(NodeId) {
-            let memory = if id == node.id() {
-                node.store.memory_shared().clone()
-            } else {
-                self.core.endpoint.mapped(id, DATA).ok_or(TxnError::NodeUnavailable { node: id, committed: false })?
+            let memory =
+                if id == core.me { Some(node.store.memory_shared().clone()) } else { core.endpoint.mapped(id, DATA) };
+            let (slot, incarnation) = match &memory {
+                Some(memory) => {
+                    let superblock = Superblock::of(memory).map_err(|error| TxnError::store(error, id))?;
+                    (superblock.announce().map_err(|error| TxnError::store(error, id))?, superblock.incarnation())
+                }
+                None => {
+                    let announced = |r: &mut Reader<'_>| Ok((SlotId(r.u8()?), r.u16()?));
+                    core.ask(id, &Request::Announce, announced).await?
+                }
             };
-            let superblock = Superblock::of(&memory).map_err(|error| TxnError::store(error, id))?;
-            let slot = superblock.announce().map_err(|error| TxnError::store(error, id))?;
-            let incarnation = superblock.incarnation();
             snapshot.places.push(Place { node: id, memory, slot, incarnation });
         }
-        snapshot.epoch = snapshot.places[0].superblock().advance_epoch();
+        snapshot.epoch = self.advance_epoch(&snapshot).await?;
         for place in &snapshot.places {
-            place.superblock().confirm(place.slot, snapshot.epoch);
+            match place.superblock() {
+                Some(superblock) => superblock.confirm(place.slot, snapshot.epoch),
+                None => {
+                    let request = Request::Confirm { slot: place.slot, epoch: snapshot.epoch };
+                    core.call(place.node, &request).await?;
+                }
+            }
         }
         Ok(snapshot)
     }
+
+    /// Raises the global epoch; the one before is the snapshot's.
+    async fn advance_epoch(&self, snapshot: &Snapshot) -> Result<u32, TxnError> {
+        if let Some(superblock) = snapshot.places[usize::from(KEEPER.0)].superblock() {
+            return Ok(superblock.advance_epoch());
+        }
+        let mut batch = self.core.take_batch();
+        let slot = batch.fetch_add(Epoch::place(), 1);
+        let batch = self.core.endpoint.submit(batch).await;
+        let epoch = batch.word(slot).map_err(|error| self.core.far_error(error, KEEPER))?;
+        self.core.give_batch(batch);
+        Ok(epoch as u32)
+    }
+
+    /// The tasks of a table, also for nodes whose memory is not mapped here.
+    ///
+    /// # Errors
+    /// An unavailable node, a dropped table, a damaged region.
+    pub async fn snapshot_pages(&self, snapshot: &Snapshot, table: &Table) -> Result<Vec<PageTask>, TxnError> {
+        let mut tasks = snapshot.pages(table)?;
+        for (position, place) in snapshot.places.iter().enumerate() {
+            if place.memory.is_none() && !table.0.route.is_local_only() {
+                let request = Request::Pages { table: table.id() };
+                let runs = self.core.ask(place.node, &request, read_runs).await?;
+                let task = |run| PageTask { node: place.node, place: position, run, table: table.clone() };
+                tasks.extend(runs.into_iter().map(task));
+            }
+        }
+        Ok(tasks)
+    }
+
+    /// As [`Snapshot::scan_page`], also for nodes whose memory is not mapped here: their rows are read one by one, in
+    /// batches.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn scan_page(
+        &self,
+        snapshot: &Snapshot,
+        task: &PageTask,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), TxnError> {
+        let core = &*self.core;
+        let place = &snapshot.places[task.place];
+        if place.memory.is_some() && !core.handle.is_virtual() {
+            return snapshot.scan_page(task, visit);
+        }
+        let room = task.run.class.payload_bytes_max();
+        let mut offsets: Vec<u64> = task.run.slots().collect();
+        let mut turns = 0;
+        while !offsets.is_empty() {
+            let mut later = Vec::new();
+            for chunk in offsets.chunks(READS_PER_BATCH) {
+                let mut batch = core.take_batch();
+                let at = |offset: u64| FarPtr::new(place.node, DATA, offset);
+                let slots: Vec<_> =
+                    chunk.iter().map(|offset| (*offset, batch.read_object(at(*offset), room))).collect();
+                let batch = core.endpoint.submit(batch).await;
+                for (offset, slot) in slots {
+                    match batch.object(slot) {
+                        Ok(view) if view.lock != 0 => later.push(offset),
+                        Ok(view) => match state_at(&view, snapshot.epoch) {
+                            StateAt::Row { key_len } => visit(&view.payload[..key_len], &view.payload[key_len..]),
+                            StateAt::Older(link) => {
+                                self.visit_older(place.node, link, snapshot.epoch, room, visit).await?
+                            }
+                            StateAt::Nothing => {}
+                        },
+                        Err(FabricError::Torn { .. }) => later.push(offset),
+                        Err(error) => return Err(core.far_error(error, place.node)),
+                    }
+                }
+                core.give_batch(batch);
+            }
+            offsets = later;
+            turns += 1;
+            if turns > TURNS_MAX {
+                return Err(TxnError::NodeUnavailable { node: place.node, committed: false });
+            }
+            if !offsets.is_empty() {
+                core.handle.yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows the links to the copy of the snapshot's epoch, which is held for it.
+    async fn visit_older(
+        &self,
+        node: NodeId,
+        mut link: Link,
+        epoch: u32,
+        room: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), TxnError> {
+        while !link.is_none() {
+            let mut batch = self.core.take_batch();
+            let slot = batch.read_object(FarPtr::new(node, DATA, link.offset()), room);
+            let batch = self.core.endpoint.submit(batch).await;
+            let view = batch.object(slot).map_err(|error| self.core.far_error(error, node))?;
+            let meta = Meta(view.meta);
+            if meta.state() != Meta::UNDO {
+                return Err(TxnError::Corrupt { what: "a row's older copy is not there" });
+            }
+            if link.epoch() <= epoch {
+                visit(&view.payload[..meta.key_len()], &view.payload[meta.key_len()..]);
+                return Ok(());
+            }
+            link = Link(view.prev);
+        }
+        Ok(())
+    }
+}
+
+/// Far objects read at a time.
+const READS_PER_BATCH: usize = 64;
+
+/// What an object was at an epoch.
+enum StateAt {
+    Row { key_len: usize },
+    Older(Link),
+    Nothing,
+}
+
+/// The object is unlocked, so whoever takes its lock later commits at a later epoch.
+fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
+    let (meta, version) = (Meta(view.meta), Version(view.version));
+    if !matches!(meta.state(), Meta::ROW | RESERVED) {
+        StateAt::Nothing
+    } else if version.epoch() > epoch {
+        StateAt::Older(Link(view.prev))
+    } else if version.is_absent() || meta.key_len() > view.payload.len() {
+        StateAt::Nothing
+    } else {
+        StateAt::Row { key_len: meta.key_len() }
+    }
+}
+
+/// Runs of pages, come from afar.
+fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Run>, TxnError> {
+    r.list(|r| {
+        let (page, pages, table, class) = (r.u32()?, r.u32()?, TableId(r.u32()?), r.u8()?);
+        if usize::from(class) >= size_class::COUNT {
+            return Err(GARBAGE);
+        }
+        Ok(Run { page, pages, table, class: SizeClass(class), kind: PageKind::Slots })
+    })
+}
+
+/// The answer to [`Request::Pages`].
+pub(crate) fn write_runs(runs: &[Run], w: &mut Writer) {
+    w.list(runs, |w, run| {
+        w.u32(run.page).u32(run.pages).u32(run.table.0).u8(run.class.0);
+    });
 }
 
 impl Place {
-    fn superblock(&self) -> Superblock<'_> {
-        Superblock::of(&self.memory).expect("checked when the snapshot was taken")
+    fn superblock(&self) -> Option<Superblock<'_>> {
+        self.memory.as_deref().map(|memory| Superblock::of(memory).expect("checked when the snapshot was taken"))
     }
 }
 
@@ -101,7 +285,8 @@ impl Snapshot {
         self.epoch
     }
 
-    /// Splits a table, on all nodes, into tasks of one run of pages each.
+    /// Splits a table into tasks of one run of pages each, on all nodes whose memory is mapped here (with shared memory:
+    /// all; for others there is [`Worker::snapshot_pages`]).
     ///
     /// # Errors
     /// A dropped table; a damaged region.
@@ -112,6 +297,7 @@ impl Snapshot {
         let mut tasks = Vec::new();
         for (position, place) in self.places.iter().enumerate() {
             let here = place.node == self.node.id();
+            let Some(memory) = &place.memory else { continue };
             if table.0.route.is_local_only() && !here {
                 continue;
             }
@@ -119,13 +305,13 @@ impl Snapshot {
             let runs = if here {
                 table.0.store.pages()
             } else {
-                PageTable::of(&place.memory).and_then(|pages| pages.runs_of(table.id())).map_err(refused)?
+                PageTable::of(memory).and_then(|pages| pages.runs_of(table.id())).map_err(refused)?
             };
             tasks.extend(runs.into_iter().map(|run| PageTask {
                 node: place.node,
                 place: position,
                 run,
-                _table: table.clone(),
+                table: table.clone(),
             }));
         }
         Ok(tasks)
@@ -134,24 +320,28 @@ impl Snapshot {
     /// Visits (key bytes, value bytes) of every row of this state in these pages, in no order.
     ///
     /// # Errors
-    /// [`TxnError::NodeUnavailable`] if a row stays locked for seconds: its owner is dead.
+    /// [`TxnError::NodeUnavailable`] if a row stays locked for seconds: its owner is dead; or if the pages are not mapped
+    /// here.
     pub fn scan_page(&self, task: &PageTask, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), TxnError> {
         let place = &self.places[task.place];
+        let unavailable = TxnError::NodeUnavailable { node: place.node, committed: false };
+        let Some(memory) = &place.memory else { return Err(unavailable) };
         let mut room = Vec::new();
-        let mut scan = RunScan::new(&place.memory, task.run, self.epoch);
+        let mut scan = RunScan::new(memory, task.run, self.epoch);
         let mut looks = 0_u32;
         let mut last = None;
         loop {
             let went = scan.go_on(&mut room, &mut |_, key, value| visit(key, value));
             let Err(blocked) = went.map_err(|error| TxnError::store(error, place.node))? else { return Ok(()) };
-            wait_for(blocked, &mut last, &mut looks)
-                .map_err(|()| TxnError::NodeUnavailable { node: place.node, committed: false })?;
+            if !wait_for(blocked, &mut last, &mut looks) {
+                return Err(unavailable);
+            }
         }
     }
 }
 
-/// Lets a row's owner go on.
-fn wait_for(blocked: Blocked, last: &mut Option<Blocked>, looks: &mut u32) -> Result<(), ()> {
+/// Lets a row's owner go on; false if that has been long enough.
+fn wait_for(blocked: Blocked, last: &mut Option<Blocked>, looks: &mut u32) -> bool {
     if *last != Some(blocked) {
         (*last, *looks) = (Some(blocked), 0);
     }
@@ -161,15 +351,19 @@ fn wait_for(blocked: Blocked, last: &mut Option<Blocked>, looks: &mut u32) -> Re
     } else {
         std::hint::spin_loop();
     }
-    if *looks / LOOKS_PER_TURN > TURNS_MAX { Err(()) } else { Ok(()) }
+    *looks / LOOKS_PER_TURN <= TURNS_MAX
 }
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
         for place in &self.places {
-            let superblock = place.superblock();
-            if superblock.incarnation() == place.incarnation {
-                superblock.release(place.slot);
+            match place.superblock() {
+                Some(superblock) if superblock.incarnation() == place.incarnation => superblock.release(place.slot),
+                Some(_) => {}
+                None => {
+                    let Place { node, slot, incarnation, .. } = *place;
+                    self.node.release_later(FarPlace { node, slot, incarnation });
+                }
             }
         }
     }

@@ -320,6 +320,27 @@ impl TableShared {
         }
     }
 
+    /// An index that does not lead to this object although it is a row. For checks, while nobody writes.
+    pub fn missing_in(&self, object: farhold_store::Object<'_>) -> Option<String> {
+        let meta = object.meta();
+        let mut payload = vec![0; meta.payload_len()];
+        let reference = farhold_store::ObjectRef::new(object.offset(), meta.incarnation());
+        let read = object.read(meta.incarnation(), &mut payload).ok().filter(|read| !read.is_absent())?;
+        let (key, value) = payload[..read.payload_len()].split_at(read.key_len());
+        if self.store.lookup(key).found != Some(reference) {
+            return Some("the hash index".to_owned());
+        }
+        if self.store.primary().get(key).value != Some(reference.to_bits()) {
+            return Some(Index::Primary.to_string());
+        }
+        let mut made = Vec::new();
+        self.all_keys().into_iter().find_map(|(index, keys)| {
+            keys.make(&self.schema, key, value, &mut made).ok()?;
+            let found = self.store.index(index.number())?.get(&made).value;
+            (found != Some(reference.to_bits())).then(|| index.to_string())
+        })
+    }
+
     /// How much room a far read of a row asks for at first.
     pub fn payload_hint(&self) -> usize {
         self.payload_hint.load(Relaxed) as usize

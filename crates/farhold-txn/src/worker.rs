@@ -139,6 +139,26 @@ impl Worker {
         self.core.serve_one()
     }
 
+    /// Serves this node's home inbox for a while: returns after `timeout_ns` without a request, or when `served_max` have
+    /// been answered. For tasks that do nothing else, on an executor where other tasks run meanwhile.
+    pub async fn serve(&self, timeout_ns: u64, served_max: usize) -> usize {
+        let mut served = 0;
+        while served < served_max {
+            if self.poll() {
+                served += 1;
+            } else if !self.core.endpoint.arrival(timeout_ns).await {
+                break;
+            } else if !self.poll() {
+                // It was another worker's to take, or an answer.
+                self.core.receive();
+                self.core.handle.yield_now().await;
+            } else {
+                served += 1;
+            }
+        }
+        served
+    }
+
     /// Runs `body` in a transaction and commits it; again after a conflict, as `retry` says.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ impl Graph {
                 }
             }
         }
-        for (reader, record) in history.records.iter().enumerate() {
+        for (reader, record) in history.records.iter().enumerate().filter(|(_, it)| it.snapshot.is_none()) {
             for read in &record.reads {
                 let position = versions.seen(history, reader, read.key, read.saw)?;
                 graph.add_read(versions, reader, read.key, position, false);
@@ -56,7 +56,8 @@ impl Graph {
     }
 
     fn add_time(&mut self, history: &History) {
-        let mut ends: Vec<(u64, TxnIndex)> = history.records.iter().enumerate().map(|(i, record)| (record.ended, i)).collect();
+        let mut ends: Vec<(u64, TxnIndex)> =
+            history.records.iter().enumerate().map(|(i, record)| (record.ended, i)).collect();
         ends.sort_unstable();
         let base = self.edges.len();
         self.edges.resize(base + ends.len(), Vec::new());
@@ -66,7 +67,7 @@ impl Graph {
                 self.add(base + position - 1, base + position, EdgeKind::Time);
             }
         }
-        for (txn, record) in history.records.iter().enumerate().filter(|(_, record)| !record.past) {
+        for (txn, record) in history.records.iter().enumerate().filter(|(_, record)| record.snapshot.is_none()) {
             let before = ends.partition_point(|(ended, _)| *ended < record.began);
             if before > 0 {
                 self.add(base + before - 1, txn, EdgeKind::Time);
@@ -75,12 +76,27 @@ impl Graph {
     }
 
     pub fn check(&self, history: &History) -> Result<(), Box<Anomaly>> {
+        self.check_epochs(history)?;
         let Some(component) = self.cyclic_component() else { return Ok(()) };
         let inside: HashSet<usize> = component.iter().copied().collect();
         let transactions = component.iter().copied().filter(|node| *node < history.records.len());
-        let shortest = transactions.filter_map(|start| self.cycle_from(start, &inside)).min_by_key(|cycle| weight(cycle));
+        let shortest =
+            transactions.filter_map(|start| self.cycle_from(start, &inside)).min_by_key(|cycle| weight(cycle));
         let cycle = shortest.expect("a component of more than one node has a cycle through a transaction");
         Err(Anomaly::cycle(history, fold_time(&cycle, history.records.len())))
+    }
+
+    /// Epochs must not fall along dependencies: else a snapshot could show an effect without its cause.
+    fn check_epochs(&self, history: &History) -> Result<(), Box<Anomaly>> {
+        for (from, record) in history.records.iter().enumerate().filter(|(_, record)| !record.writes.is_empty()) {
+            for &(to, kind) in self.edges[from].iter().filter(|(_, kind)| *kind != EdgeKind::Time) {
+                let later = &history.records[to];
+                if !later.writes.is_empty() && later.epoch < record.epoch {
+                    return Err(Anomaly::epochs(history, Edge { from, to, kind }));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Tarjan's algorithm, with its own stack: histories are longer than a thread's.

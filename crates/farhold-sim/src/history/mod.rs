@@ -109,8 +109,10 @@ pub struct Record {
     pub ranges: Vec<RangeRead>,
     /// Its writes.
     pub writes: Vec<Write>,
-    /// Read at a past state: no real-time edge may lead into it.
-    pub past: bool,
+    /// The commit epoch of a writer.
+    pub epoch: u32,
+    /// It is a look at a snapshot of this epoch: it must have seen the transactions of this epoch and before, and no others.
+    pub snapshot: Option<u32>,
 }
 
 /// A history: the rows before it, and its committed transactions.
@@ -129,6 +131,7 @@ impl History {
     /// What is wrong with the history, in words.
     pub fn check(&self) -> Result<(), Box<Anomaly>> {
         let versions = versions::Versions::new(self)?;
+        versions.check_snapshots(self)?;
         graph::Graph::new(self, &versions)?.check(self)
     }
 }

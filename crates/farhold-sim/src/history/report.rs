@@ -39,22 +39,25 @@ pub struct Anomaly {
 
 impl Anomaly {
     pub(super) fn cycle(history: &History, cycle: Vec<Edge>) -> Box<Self> {
-        let name = |txn: TxnIndex| {
-            let record = &history.records[txn];
-            format!("T{} ({})", record.id, record.label)
-        };
         let mut words = String::from("no serial order explains this history:\n");
         for edge in &cycle {
-            let (from, to) = (name(edge.from), name(edge.to));
-            words += &match edge.kind {
-                EdgeKind::WriteRead(key) => format!("  {from} wrote {key} as {to} read it\n"),
-                EdgeKind::WriteWrite(key) => format!("  {from} wrote {key} before {to} overwrote it\n"),
-                EdgeKind::ReadWrite(key) => format!("  {from} read {key} before {to} overwrote it\n"),
-                EdgeKind::Phantom(key) => format!("  {from} read a range without {key} before {to} changed that\n"),
-                EdgeKind::Time => format!("  {from} had ended before {to} began\n"),
-            };
+            words += &in_words(history, edge);
         }
         Box::new(Self { cycle, words })
+    }
+
+    pub(super) fn epochs(history: &History, edge: Edge) -> Box<Self> {
+        let (before, after) = (history.records[edge.from].epoch, history.records[edge.to].epoch);
+        let words = format!("epochs fall from {before} to {after}:\n{}", in_words(history, &edge));
+        Box::new(Self { cycle: vec![edge], words })
+    }
+
+    pub(super) fn snapshot(history: &History, reader: TxnIndex, key: Key, saw: Saw, expected: Saw) -> Box<Self> {
+        let name = name(history, reader);
+        Box::new(Self {
+            cycle: Vec::new(),
+            words: format!("{name} saw {saw:?} in {key}, where it should have seen {expected:?}\n"),
+        })
     }
 
     pub(super) fn unknown(history: &History, reader: TxnIndex, key: Key, saw: Saw) -> Box<Self> {
@@ -64,7 +67,26 @@ impl Anomaly {
             Saw::Initial => "the row as it was before all transactions, but there was none".to_owned(),
             Saw::By(id) => format!("what T{id} wrote, which has not committed it"),
         };
-        Box::new(Self { cycle: Vec::new(), words: format!("T{} ({}) read {key} and saw {what}\n", record.id, record.label) })
+        Box::new(Self {
+            cycle: Vec::new(),
+            words: format!("T{} ({}) read {key} and saw {what}\n", record.id, record.label),
+        })
+    }
+}
+
+fn name(history: &History, txn: TxnIndex) -> String {
+    let record = &history.records[txn];
+    format!("T{} ({})", record.id, record.label)
+}
+
+fn in_words(history: &History, edge: &Edge) -> String {
+    let (from, to) = (name(history, edge.from), name(history, edge.to));
+    match edge.kind {
+        EdgeKind::WriteRead(key) => format!("  {from} wrote {key} as {to} read it\n"),
+        EdgeKind::WriteWrite(key) => format!("  {from} wrote {key} before {to} overwrote it\n"),
+        EdgeKind::ReadWrite(key) => format!("  {from} read {key} before {to} overwrote it\n"),
+        EdgeKind::Phantom(key) => format!("  {from} read a range without {key} before {to} changed that\n"),
+        EdgeKind::Time => format!("  {from} had ended before {to} began\n"),
     }
 }
 

@@ -15,7 +15,14 @@ fn write(key: Key) -> Write {
 
 /// Transactions that all overlapped, with serials in the order given.
 fn history(records: Vec<(Vec<Read>, Vec<Write>)>) -> History {
-    let record = |(i, (reads, writes)): (u64, _)| Record { id: i + 1, ended: 100, serial: i + 1, reads, writes, ..Record::default() };
+    let record = |(i, (reads, writes)): (u64, _)| Record {
+        id: i + 1,
+        ended: 100,
+        serial: i + 1,
+        reads,
+        writes,
+        ..Record::default()
+    };
     let records = (0_u64..).zip(records).map(record).collect();
     History { initial: vec![(X, 0), (Y, 0)], records }
 }
@@ -63,7 +70,8 @@ fn a_phantom_is_a_cycle() {
 #[test]
 fn a_row_that_moves_between_ranges_is_seen_by_attribute() {
     // 1 moves X from attribute 0 to 5; 2 sees it in neither [0, 0] nor [5, 5].
-    let range = |at| RangeRead { table: 1, by: By::Attribute, lo: at, hi: at, saw: if at == 0 { vec![2] } else { vec![] } };
+    let range =
+        |at| RangeRead { table: 1, by: By::Attribute, lo: at, hi: at, saw: if at == 0 { vec![2] } else { vec![] } };
     let moves = (vec![read(X, Saw::Initial)], vec![Write { key: X, row: Some(5) }]);
     let mut history = history(vec![moves, (vec![read(Y, Saw::Initial)], vec![])]);
     history.records[1].ranges.push(range(0));
@@ -74,13 +82,15 @@ fn a_row_that_moves_between_ranges_is_seen_by_attribute() {
 
 #[test]
 fn an_old_read_is_legal_only_until_the_writer_has_ended() {
-    let mut history = history(vec![(vec![read(X, Saw::Initial)], vec![write(X)]), (vec![read(X, Saw::Initial)], vec![])]);
+    let mut history =
+        history(vec![(vec![read(X, Saw::Initial)], vec![write(X)]), (vec![read(X, Saw::Initial)], vec![])]);
     history.check().expect("they overlapped");
     history.records[0].ended = 10;
     (history.records[1].began, history.records[1].ended) = (20, 30);
     let anomaly = history.check().expect_err("the past");
     assert!(anomaly.cycle.iter().any(|edge| edge.kind == EdgeKind::Time), "{anomaly}");
-    history.records[1].past = true;
+    history.records[0].epoch = 2;
+    history.records[1].snapshot = Some(1);
     history.check().expect("it asked for the past");
 }
 
@@ -95,4 +105,27 @@ fn absence_is_read_between_two_lives() {
         (vec![read(X, Saw::Absent)], vec![]),
     ];
     history(life).check().expect("serial");
+}
+
+#[test]
+fn a_snapshot_is_exactly_its_epoch() {
+    let mut history =
+        history(vec![(vec![read(X, Saw::Initial)], vec![write(X)]), (vec![read(X, Saw::Initial)], vec![])]);
+    history.records[0].epoch = 1;
+    history.records[1].snapshot = Some(1);
+    history.check().expect_err("the first is of its epoch");
+    history.records[1].reads[0].saw = Saw::By(1);
+    history.check().expect("it sees it");
+    let range = RangeRead { table: 1, by: By::Key, lo: 0, hi: 9, saw: vec![1] };
+    history.records[1].ranges.push(range);
+    history.check().expect_err("the other row is missing");
+}
+
+#[test]
+fn epochs_that_fall_along_a_dependency_are_named() {
+    let update = |saw| (vec![read(X, saw)], vec![write(X)]);
+    let mut history = history(vec![update(Saw::Initial), update(Saw::By(1))]);
+    (history.records[0].epoch, history.records[1].epoch) = (5, 4);
+    let anomaly = history.check().expect_err("5 before 4");
+    assert!(anomaly.to_string().contains("from 5 to 4"), "{anomaly}");
 }

@@ -10,6 +10,8 @@ pub(super) struct Version {
     pub writer: Option<TxnIndex>,
     /// Drawn under the writer's locks; 0 before the history.
     pub serial: u64,
+    /// The writer's epoch; 0 before the history.
+    pub epoch: u32,
     /// The attribute, `None` if there is no row.
     pub row: Option<i64>,
 }
@@ -25,13 +27,20 @@ impl Versions {
         let mut by_id = HashMap::new();
         let mut by_key: BTreeMap<Key, Vec<Version>> = BTreeMap::new();
         for &(key, row) in &history.initial {
-            by_key.insert(key, vec![Version { writer: None, serial: 0, row: Some(row) }]);
+            by_key.insert(key, vec![Version { writer: None, serial: 0, epoch: 0, row: Some(row) }]);
         }
         for (index, record) in history.records.iter().enumerate() {
             by_id.insert(record.id, index);
             for write in &record.writes {
-                let versions = by_key.entry(write.key).or_insert_with(|| vec![Version { writer: None, serial: 0, row: None }]);
-                versions.push(Version { writer: Some(index), serial: record.serial, row: write.row });
+                let versions = by_key
+                    .entry(write.key)
+                    .or_insert_with(|| vec![Version { writer: None, serial: 0, epoch: 0, row: None }]);
+                versions.push(Version {
+                    writer: Some(index),
+                    serial: record.serial,
+                    epoch: record.epoch,
+                    row: write.row,
+                });
             }
         }
         for versions in by_key.values_mut() {
@@ -49,7 +58,10 @@ impl Versions {
         let position = match saw {
             Saw::Absent => return Ok(Self::latest(versions, history.records[reader].serial, |row| row.is_none())),
             Saw::Initial => versions.iter().position(|v| v.writer.is_none() && v.row.is_some()),
-            Saw::By(id) => self.by_id.get(&id).and_then(|txn| versions.iter().position(|v| v.writer == Some(*txn) && v.row.is_some())),
+            Saw::By(id) => self
+                .by_id
+                .get(&id)
+                .and_then(|txn| versions.iter().position(|v| v.writer == Some(*txn) && v.row.is_some())),
         };
         position.ok_or_else(|| Anomaly::unknown(history, reader, key, saw))
     }
@@ -64,13 +76,48 @@ impl Versions {
         let serial = history.records[reader].serial;
         let first = Key { table: range.table, key: 0 };
         let last = Key { table: range.table, key: u64::MAX };
-        self.by_key.range(first..=last).filter(|(key, _)| !range.saw.contains(&key.key)).filter_map(move |(key, versions)| {
-            let inside = |row: Option<i64>| row.is_some_and(|attribute| range.contains(*key, attribute));
-            if !versions.iter().any(|version| inside(version.row)) {
-                return None;
+        self.by_key.range(first..=last).filter(|(key, _)| !range.saw.contains(&key.key)).filter_map(
+            move |(key, versions)| {
+                let inside = |row: Option<i64>| row.is_some_and(|attribute| range.contains(*key, attribute));
+                if !versions.iter().any(|version| inside(version.row)) {
+                    return None;
+                }
+                Some((*key, Self::latest(versions, serial, |row| !inside(row))))
+            },
+        )
+    }
+
+    /// A snapshot of an epoch must be exactly what the transactions up to it have left.
+    pub fn check_snapshots(&self, history: &History) -> Result<(), Box<Anomaly>> {
+        for (reader, record) in history.records.iter().enumerate() {
+            let Some(epoch) = record.snapshot else { continue };
+            for read in &record.reads {
+                let expected = self.by_key.get(&read.key).and_then(|all| all.iter().rfind(|it| it.epoch <= epoch));
+                let expected = expected.map_or(Saw::Absent, |version| Self::as_seen(history, version));
+                if expected != read.saw {
+                    return Err(Anomaly::snapshot(history, reader, read.key, read.saw, expected));
+                }
             }
-            Some((*key, Self::latest(versions, serial, |row| !inside(row))))
-        })
+            for range in &record.ranges {
+                let (first, last) = (Key { table: range.table, key: 0 }, Key { table: range.table, key: u64::MAX });
+                for (key, all) in self.by_key.range(first..=last).filter(|(key, _)| !range.saw.contains(&key.key)) {
+                    let version = all.iter().rfind(|version| version.epoch <= epoch);
+                    let expected = version.map_or(Saw::Absent, |version| Self::as_seen(history, version));
+                    if expected != Saw::Absent {
+                        return Err(Anomaly::snapshot(history, reader, *key, Saw::Absent, expected));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn as_seen(history: &History, version: &Version) -> Saw {
+        match (version.row, version.writer) {
+            (None, _) => Saw::Absent,
+            (Some(_), None) => Saw::Initial,
+            (Some(_), Some(writer)) => Saw::By(history.records[writer].id),
+        }
     }
 
     /// The latest version before `serial` that satisfies `fits`; if there is none, the first one after it that does.

@@ -70,7 +70,7 @@ impl Core {
                 }
             }
             if !self.serve_one() {
-                self.handle.yield_now().await;
+                let _ = self.endpoint.arrival(until_ns.min(look_ns) - now_ns).await;
             }
         }
     }

@@ -36,8 +36,8 @@ pub(crate) enum Request<'a> {
     Remove { table: TableId, epoch: u32, references: Vec<ObjectRef> },
     /// Are these leaves as they were? Answer: a flag.
     Validate { table: TableId, index: u16, leaves: Vec<LeafStamp> },
-    /// The asker holds these rows' locks and writes next: save older copies, swing index entries.
-    BeforeWrite { epoch: u32, overwritten: Vec<(TableId, ObjectRef)>, published: Vec<(TableId, ObjectRef)> },
+    /// The asker holds these rows' locks and may write next: save older copies.
+    SaveUndo { epoch: u32, rows: Vec<(TableId, ObjectRef)> },
     /// Create a table here.
     CreateTable { id: TableId, definition: &'a [u8] },
     /// Take a table out of use.
@@ -66,6 +66,10 @@ pub(crate) enum Request<'a> {
     Confirm { slot: SlotId, epoch: u32 },
     /// It is closed.
     Release { slot: SlotId, incarnation: u16 },
+    /// The asker holds the locks of the rows that these replace, and has committed: swing the index entries.
+    Publish { table: TableId, references: Vec<ObjectRef> },
+    /// Which runs of pages hold the table's rows?
+    Pages { table: TableId },
 }
 
 /// The answer to [`Request::Lookup`].
@@ -115,16 +119,6 @@ pub(crate) enum MovedFar {
     Bucket { before: BucketStamp, after: BucketStamp },
 }
 
-fn rows(w: &mut Writer, rows: &[(TableId, ObjectRef)]) {
-    w.list(rows, |w, (table, reference)| {
-        w.u32(table.0).reference(*reference);
-    });
-}
-
-fn read_rows(r: &mut Reader<'_>) -> Result<Vec<(TableId, ObjectRef)>, TxnError> {
-    r.list(|r| Ok((TableId(r.u32()?), r.reference()?)))
-}
-
 impl<'a> Request<'a> {
     /// The message.
     pub fn encode(&self, number: u64) -> Vec<u8> {
@@ -164,10 +158,15 @@ impl<'a> Request<'a> {
                     w.leaf(*it);
                 });
             }
-            Self::BeforeWrite { epoch, overwritten, published } => {
-                w.u32(*epoch);
-                rows(w, overwritten);
-                rows(w, published);
+            Self::SaveUndo { epoch, rows } => {
+                w.u32(*epoch).list(rows, |w, (table, reference)| {
+                    w.u32(table.0).reference(*reference);
+                });
+            }
+            Self::Publish { table, references } => {
+                w.u32(table.0).list(references, |w, it| {
+                    w.reference(*it);
+                });
             }
             Self::CreateTable { id, definition } => {
                 w.u32(id.0).bytes(definition);
@@ -194,7 +193,7 @@ impl<'a> Request<'a> {
                 w.u64(*phase);
             }
 
-            Self::Count { table } => {
+            Self::Count { table } | Self::Pages { table } => {
                 w.u32(table.0);
             }
 
@@ -222,7 +221,7 @@ impl<'a> Request<'a> {
             Self::Forget { .. } => 5,
             Self::Remove { .. } => 6,
             Self::Validate { .. } => 7,
-            Self::BeforeWrite { .. } => 8,
+            Self::SaveUndo { .. } => 8,
             Self::CreateTable { .. } => 9,
             Self::DropTable { .. } => 10,
             Self::AddIndex { .. } => 11,
@@ -237,6 +236,8 @@ impl<'a> Request<'a> {
             Self::Announce => 20,
             Self::Confirm { .. } => 21,
             Self::Release { .. } => 22,
+            Self::Pages { .. } => 23,
+            Self::Publish { .. } => 24,
         }
     }
 
@@ -269,7 +270,7 @@ impl<'a> Request<'a> {
             5 => Self::Forget { owner: r.u64()? },
             6 => Self::Remove { table: table(&mut r)?, epoch: r.u32()?, references: r.list(Reader::reference)? },
             7 => Self::Validate { table: table(&mut r)?, index: r.u16()?, leaves: r.list(Reader::leaf)? },
-            8 => Self::BeforeWrite { epoch: r.u32()?, overwritten: read_rows(&mut r)?, published: read_rows(&mut r)? },
+            8 => Self::SaveUndo { epoch: r.u32()?, rows: r.list(|r| Ok((TableId(r.u32()?), r.reference()?)))? },
             9 => Self::CreateTable { id: table(&mut r)?, definition: r.bytes()? },
             10 => Self::DropTable { id: table(&mut r)? },
             11 => Self::AddIndex { table: table(&mut r)?, definition: r.bytes()? },
@@ -284,6 +285,8 @@ impl<'a> Request<'a> {
             20 => Self::Announce,
             21 => Self::Confirm { slot: read_slot(&mut r)?, epoch: r.u32()? },
             22 => Self::Release { slot: read_slot(&mut r)?, incarnation: r.u16()? },
+            23 => Self::Pages { table: table(&mut r)? },
+            24 => Self::Publish { table: table(&mut r)?, references: r.list(Reader::reference)? },
             _ => return Err(GARBAGE),
         };
         r.end()?;
@@ -450,11 +453,8 @@ mod tests {
             Request::Forget { owner: 3 },
             Request::Remove { table, epoch: 4, references: vec![reference] },
             Request::Validate { table, index: 1, leaves: vec![leaf; 3] },
-            Request::BeforeWrite {
-                epoch: 3,
-                overwritten: vec![(table, reference)],
-                published: vec![(table, reference); 2],
-            },
+            Request::SaveUndo { epoch: 3, rows: vec![(table, reference); 2] },
+            Request::Publish { table, references: vec![reference] },
             Request::CreateTable { id: table, definition: b"definition" },
             Request::DropTable { id: table },
             Request::AddIndex { table, definition: b"definition" },
@@ -469,6 +469,7 @@ mod tests {
             Request::Announce,
             Request::Confirm { slot: SlotId(3), epoch: 8 },
             Request::Release { slot: SlotId(3), incarnation: 1 },
+            Request::Pages { table },
         ]
     }
 
@@ -504,7 +505,7 @@ mod tests {
             let len = usize::from(next()) % 80;
             let mut bytes: Vec<u8> = (0..len).map(|_| next()).collect();
             if len > 3 && round % 2 == 0 {
-                bytes[..3].copy_from_slice(&[REQUEST, VERSION, 1 + next() % 22]);
+                bytes[..3].copy_from_slice(&[REQUEST, VERSION, 1 + next() % 24]);
             }
             let _ = Request::decode(&bytes);
             let _ = decode_reply(&bytes);

@@ -5,6 +5,7 @@ use super::reservations::Reservation;
 use super::wire::Writer;
 use crate::definition::TableDef;
 use crate::slots::Counter;
+use crate::snapshot::write_runs;
 use crate::table::{Index, Open, Table, TableShared};
 use crate::worker::Core;
 use crate::{TableId, TxnError};
@@ -20,6 +21,10 @@ const PAGE_ROWS_MAX: usize = 1500;
 impl Core {
     /// Answers the next request to this node, if there is one.
     pub fn serve_one(&self) -> bool {
+        self.node.release_now(|place| {
+            let request = Request::Release { slot: place.slot, incarnation: place.incarnation };
+            self.tell_now(place.node, &request);
+        });
         let mut message = self.inbox.take();
         let found = self.endpoint.try_recv_home_into(&mut message);
         if found {
@@ -86,8 +91,22 @@ impl Core {
                     table.store.index(index.into()).is_some_and(|it| leaves.iter().all(|leaf| it.validate(*leaf)));
                 w.u8(u8::from(valid));
             }
-            Request::BeforeWrite { epoch, overwritten, published } => {
-                self.before_write(epoch, &overwritten, &published)?
+            Request::SaveUndo { epoch, rows } => {
+                for (table, reference) in rows {
+                    if self.row(reference).is_some() {
+                        let table = self.table_even_dropped(table)?;
+                        let saved = table.store.save_undo(reference, epoch, &mut self.alloc.borrow_mut());
+                        saved.map_err(|error| TxnError::store(error, self.me))?;
+                    }
+                }
+            }
+            Request::Publish { table, references } => {
+                let table = self.table_even_dropped(table)?;
+                for reference in references {
+                    if self.is_reserved(reference) {
+                        table.store.publish(reference, &mut self.alloc.borrow_mut());
+                    }
+                }
             }
             Request::CreateTable { id, definition } => self.create_table_here(id, definition)?,
             Request::DropTable { id } => drop(self.node.catalog.retire(id)),
@@ -113,6 +132,7 @@ impl Core {
             Request::Count { table } => {
                 w.u64(self.table(table)?.store.primary().len() as u64);
             }
+            Request::Pages { table } => write_runs(&self.table(table)?.store.pages(), &mut w),
             Request::Hello { node, incarnation } => self.forget_dead(node, incarnation)?,
             Request::Announce => {
                 let superblock = self.node.store.superblock();
@@ -187,27 +207,6 @@ impl Core {
         if self.is_reserved(reference) {
             table.store.cancel(reference, &mut self.alloc.borrow_mut());
         }
-    }
-
-    fn before_write(
-        &self,
-        epoch: u32,
-        overwritten: &[(TableId, ObjectRef)],
-        published: &[(TableId, ObjectRef)],
-    ) -> Result<(), TxnError> {
-        for (table, reference) in overwritten {
-            if self.row(*reference).is_some() {
-                let table = self.table_even_dropped(*table)?;
-                let saved = table.store.save_undo(*reference, epoch, &mut self.alloc.borrow_mut());
-                saved.map_err(|error| TxnError::store(error, self.me))?;
-            }
-        }
-        for (table, reference) in published {
-            if self.is_reserved(*reference) {
-                self.table_even_dropped(*table)?.store.publish(*reference, &mut self.alloc.borrow_mut());
-            }
-        }
-        Ok(())
     }
 
     /// Opens a table here, with the definition that the system table has. Twice is once.

@@ -1,6 +1,7 @@
 //! The commit of a transaction whose rows are all on this node. Synchronous: it waits for nothing.
 
 use crate::TxnError;
+use crate::planted::next_serial;
 use crate::protocol::section::latch::Latch;
 use crate::protocol::section::rtm::Rtm;
 use crate::protocol::section::{Near, Refused, Section, validate};
@@ -27,7 +28,12 @@ impl Txn {
             owner: self.owner,
         };
         let indexes_version = self.indexes_version;
-        let epoch = || core.epoch.near().unwrap_or(0);
+        let serial = std::cell::Cell::new(0);
+        let early = if planted!(EarlyEpoch) { core.epoch.near().unwrap_or(0) } else { 0 };
+        let epoch = || {
+            serial.set(next_serial());
+            if planted!(EarlyEpoch) { early } else { core.epoch.near().unwrap_or(0) }
+        };
         let before_write = |epoch| before_write(&core, &near, indexes_version, epoch);
         let hardware = core.node.hardware_transactions
             && self.state.replacing.is_empty()
@@ -36,21 +42,26 @@ impl Txn {
             if hardware { Rtm::commit(&near, epoch, before_write) } else { Latch::commit(&near, epoch, before_write) };
         let epoch = committed.map_err(|refused| self.refused(refused))?;
         self.tidy_up(epoch);
-        Ok(CommitInfo { epoch, rows_written: self.state.writes })
+        Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: serial.get() })
     }
 
     /// Nothing to write: all reads together must be of one moment. One row, or one leaf that says that there is none, is by
     /// itself.
     #[inline]
     fn commit_reads(&mut self) -> Result<CommitInfo, TxnError> {
-        if self.state.rows.len() > 1 || !self.state.groups().is_empty() || !self.state.buckets.is_empty() {
+        if cfg!(feature = "planted")
+            || self.state.rows.len() > 1
+            || !self.state.groups().is_empty()
+            || !self.state.buckets.is_empty()
+        {
+            self.serial = next_serial();
             let core = &*self.core;
             let near =
                 Near { store: &core.node.store, node: core.me, state: &self.state, order: &[], owner: self.owner };
             validate(&near).map_err(|refused| self.refused(refused))?;
         }
         self.tidy_up(0);
-        Ok(CommitInfo::default())
+        Ok(CommitInfo { serial: self.serial, ..CommitInfo::default() })
     }
 
     /// The rows to write, by node and address.
@@ -104,7 +115,7 @@ pub(crate) fn before_write(core: &Core, near: &Near<'_>, indexes_version: u64, e
         // Somebody fills a new index: what this transaction writes may be missing there.
         return Err(Refused::Changed);
     }
-    if core.node.store.superblock().snapshots_open() {
+    if core.node.store.superblock().snapshots_open() && !planted!(NoUndo) {
         save_undo(core, near, epoch)?;
     }
     if !near.state.replacing.is_empty() {

@@ -15,6 +15,7 @@
 
 use crate::TxnError;
 use crate::home::message::Request;
+use crate::planted::next_serial;
 use crate::protocol::commit::before_write;
 use crate::protocol::execute::by_node;
 use crate::protocol::ident::{DATA, Ident};
@@ -56,35 +57,44 @@ impl Txn {
         };
         // The commit point: from here on everything is done, whatever happens to others.
         self.held = Held::default();
+        self.past_commit_point();
+        let unpublished = self.publish_far(&core).await;
         {
             let near = self.near(&core);
             write(&near, epoch);
             latch::unlock(&near);
         }
-        self.past_commit_point();
-        let lost = self.write_far(&core, epoch).await;
+        let lost = self.write_far(&core, epoch).await.or(unpublished);
         self.tidy_up(epoch);
         self.tidy_up_far(epoch).await;
         core.slot.count(Counter::FarCommits);
         match lost {
             Some(node) => Err(TxnError::NodeUnavailable { node, committed: true }),
-            None => Ok(CommitInfo { epoch, rows_written: self.state.writes }),
+            None => Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: self.serial }),
         }
     }
 
     /// Locks, validates and prepares the rest; everything up to the first write.
     async fn reach_commit_point(&mut self, core: &Core) -> Result<u32, TxnError> {
+        let early = if planted!(EarlyEpoch) { core.epoch.read(&core.endpoint).await? } else { 0 };
         self.lock_far(core).await?;
         let locked = latch::lock(&self.near(core));
         locked.map_err(|refused| self.refused(refused))?;
         self.held.near = true;
         // A read-only transaction is at no epoch, and validates without any lock.
-        let epoch = if self.state.writes > 0 { core.epoch.read(&core.endpoint).await? } else { 0 };
+        let epoch = if self.state.writes == 0 {
+            0
+        } else if planted!(EarlyEpoch) {
+            early
+        } else {
+            core.epoch.read(&core.endpoint).await?
+        };
+        self.serial = next_serial();
         let valid = validate(&self.near(core));
         valid.map_err(|refused| self.refused(refused))?;
         let snapshots_at = self.validate_far(core).await?;
         if self.state.writes > 0 {
-            self.before_write_far(core, epoch, &snapshots_at).await?;
+            self.save_undo_far(core, epoch, &snapshots_at).await?;
             let prepared = before_write(core, &self.near(core), self.indexes_version, epoch);
             prepared.map_err(|refused| self.refused(refused))?;
         }
@@ -206,36 +216,40 @@ impl Txn {
         Ok(())
     }
 
-    /// Has the homes of far writes save what snapshots need, and swing the index entries of moved rows.
-    async fn before_write_far(&mut self, core: &Core, epoch: u32, snapshots_at: &[NodeId]) -> Result<(), TxnError> {
-        let me = core.me;
-        let replacing = self.state.replacing.iter().map(|position| &self.state.rows[*position as usize]);
-        let published: Vec<Ident> = replacing
-            .filter(|row| row.state == RowState::Inserted && row.ident.node() != me)
-            .map(|row| row.ident)
-            .collect();
-        let mut nodes: Vec<NodeId> = snapshots_at.to_vec();
-        nodes.extend(published.iter().map(|ident| ident.node()));
-        nodes.sort_unstable();
-        nodes.dedup();
-        for node in nodes {
-            let here = |row: &&Row| row.ident.node() == node;
-            let name = |row: &Row| (row.table().store.id(), row.ident.reference());
-            let old = |row: &&Row| row.state != RowState::Inserted && row.version.epoch() < epoch;
-            let overwritten: Vec<(TableId, ObjectRef)> = self.far_writes().filter(here).filter(old).map(name).collect();
-            let new = |row: &&Row| published.contains(&row.ident);
-            let published: Vec<(TableId, ObjectRef)> = self.far_writes().filter(here).filter(new).map(name).collect();
-            // Both are harmless if the commit fails after all; a swung entry leads to a row that is not there, and back.
-            for chunk in overwritten.chunks(STAMPS_MAX) {
-                let request = Request::BeforeWrite { epoch, overwritten: chunk.to_vec(), published: Vec::new() };
-                core.call(node, &request).await?;
+    /// Has the homes of far writes save what snapshots need. Harmless if the commit fails after all.
+    async fn save_undo_far(&self, core: &Core, epoch: u32, snapshots_at: &[NodeId]) -> Result<(), TxnError> {
+        for &node in snapshots_at {
+            if planted!(NoUndo) {
+                continue;
             }
-            for chunk in published.chunks(STAMPS_MAX) {
-                let request = Request::BeforeWrite { epoch, overwritten: Vec::new(), published: chunk.to_vec() };
-                core.call(node, &request).await?;
+            let wanted =
+                |row: &&Row| row.ident.node() == node && row.state != RowState::Inserted && row.version.epoch() < epoch;
+            let rows = self.far_writes().filter(wanted).map(|row| (row.table().store.id(), row.ident.reference()));
+            let rows: Vec<(TableId, ObjectRef)> = rows.collect();
+            for rows in rows.chunks(STAMPS_MAX) {
+                core.call(node, &Request::SaveUndo { epoch, rows: rows.to_vec() }).await?;
             }
         }
         Ok(())
+    }
+
+    /// Has the homes of rows that moved swing the index entries, while the old rows are locked. Past the commit point: an
+    /// entry that had been swung for a transaction that then fails would leave a row that no index leads to.
+    async fn publish_far(&self, core: &Core) -> Option<NodeId> {
+        let me = core.me;
+        let replacing = self.state.replacing.iter().map(|position| &self.state.rows[*position as usize]);
+        let inserted = replacing.filter(|row| row.state == RowState::Inserted && row.ident.node() != me);
+        let names = inserted.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference()));
+        let mut lost = None;
+        for (node, table, references) in by_node(names) {
+            for references in references.chunks(STAMPS_MAX) {
+                let request = Request::Publish { table, references: references.to_vec() };
+                if core.call(node, &request).await.is_err() {
+                    lost.get_or_insert(node);
+                }
+            }
+        }
+        lost
     }
 
     /// Writes and unlocks the far rows; names a node whose rows could not be written.
@@ -249,6 +263,10 @@ impl Txn {
         for row in &rows {
             let slot = batch.swap(row.ident.far().add(VERSION), row.version.with(Version::WRITING).0);
             slots.push((row.ident.node(), slot));
+            if planted!(EarlyUnlock) {
+                slots.push((row.ident.node(), batch.clear_word(Core::lock_place(row.ident))));
+                slots.push((row.ident.node(), batch.swap(row.ident.far().add(VERSION), row.version.0)));
+            }
         }
         batch = submit_all(core, batch, &mut slots, &mut lost).await;
         for row in &rows {
@@ -391,7 +409,8 @@ fn check_header(row: &Row, header: &[u8], owner: u64) -> Result<(), Refused> {
         return Err(Refused::Changed);
     }
     let free = if row.state.is_write() && !planted!(NoFarLock) { lock == owner } else { lock == 0 || lock == owner };
-    if free || planted!(NoValidation) || planted!(NoFarLock) { Ok(()) } else { Err(Refused::Locked) }
+    let free = free || planted!(NoValidation) || planted!(NoFarLock) || planted!(LockIgnored) || planted!(EarlyUnlock);
+    if free { Ok(()) } else { Err(Refused::Locked) }
 }
 
 /// Submits a batch; remembers a node that did not take its part.

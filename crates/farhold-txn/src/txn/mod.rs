@@ -37,6 +37,9 @@ pub struct CommitInfo {
     pub epoch: u32,
     /// Rows written, inserted and deleted.
     pub rows_written: u32,
+    /// For histories: a number from one counter of the process, drawn while all rows to write were locked and before anything
+    /// was validated. 0 unless built with the feature `planted`.
+    pub serial: u64,
 }
 
 /// A serializable transaction. Dropping it aborts it. It stays on its worker's thread.
@@ -55,6 +58,8 @@ pub struct Txn {
     stage: Stage,
     /// What its commit has locked so far.
     pub(crate) held: Held,
+    /// See [`CommitInfo::serial`].
+    pub(crate) serial: u64,
 }
 
 /// How far a transaction has come.
@@ -80,6 +85,7 @@ impl Txn {
             read_only,
             stage: Stage::Running,
             held: Held::default(),
+            serial: 0,
         }
     }
 

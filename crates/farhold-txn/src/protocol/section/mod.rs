@@ -64,11 +64,17 @@ pub(crate) trait Section {
 pub(crate) fn validate(near: &Near<'_>) -> Result<(), Refused> {
     for row in &near.state.rows {
         if row.ident.node() == near.node && matches!(row.state, RowState::Read | RowState::Absent) {
-            let unchanged = near.object(row).is_still(row.version, near.owner);
+            let object = near.object(row);
+            let unchanged = object.is_still(row.version, near.owner)
+                || planted!(NoValidation)
+                || (planted!(LockIgnored) && object.version() == row.version);
             if !unchanged {
                 return Err(Refused::Changed);
             }
         }
+    }
+    if planted!(NoPhantomCheck) {
+        return Ok(());
     }
     for group in near.state.groups().iter().filter(|group| group.node == near.node) {
         let table = group.table();

@@ -1,0 +1,132 @@
+//! A cluster of simulated nodes, from its start to the look at what is left.
+
+use crate::history::{Anomaly, History};
+use crate::workload::{Client, Recorder, Tables, Workload};
+use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
+use farhold_fabric::{Executor, Handle, NodeId};
+use farhold_txn::{Node, NodeConfig, Statistics, TxnError, Worker};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Decides every time, every order and every choice.
+    pub seed: u64,
+    /// How many nodes.
+    pub nodes: u8,
+    /// Workers of each node.
+    pub workers: usize,
+    /// Clients of each worker, whose transactions take turns on it.
+    pub clients: usize,
+    /// Transactions that each client tries.
+    pub transactions: usize,
+    /// What they do.
+    pub workload: Workload,
+}
+
+impl Setup {
+    /// Three nodes, small enough for hundreds of seeds in a test.
+    #[must_use]
+    pub fn small(seed: u64) -> Self {
+        Self { seed, nodes: 3, workers: 1, clients: 3, transactions: 12, workload: Workload::of_seed(seed) }
+    }
+}
+
+/// What became of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// A number that two runs share only if they were the same.
+    pub trace_hash: u64,
+    /// What was seen and written.
+    pub history: History,
+    /// All nodes' counts, summed.
+    pub statistics: Statistics,
+    /// Rows whose bytes were no row of any transaction; errors that no run may meet.
+    pub broken: Vec<String>,
+    /// Locks and reservations that nobody holds any more.
+    pub left_behind: Vec<String>,
+}
+
+impl Outcome {
+    /// Is everything in order?
+    ///
+    /// # Errors
+    /// What is not, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(broken) = self.broken.first() {
+            return Err(broken.clone());
+        }
+        if let Some(left) = self.left_behind.first() {
+            return Err(format!("left behind: {left}"));
+        }
+        self.history.check().map_err(|anomaly: Box<Anomaly>| anomaly.to_string())
+    }
+}
+
+/// How long a server sleeps without a request.
+const SERVE_NS: u64 = 1_000_000;
+
+/// Runs a setup to its end.
+///
+/// # Panics
+/// If the cluster cannot even be started.
+#[must_use]
+pub fn run(setup: &Setup) -> Outcome {
+    let executor = Executor::virtual_time(setup.seed);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let nodes = start_nodes(&sim, setup);
+    let mut outcome = executor.run(drive(setup.clone(), nodes.clone(), handle));
+    outcome.trace_hash = sim.trace_hash();
+    drop(executor);
+    outcome
+}
+
+fn start_nodes(sim: &Sim, setup: &Setup) -> Vec<Arc<Node>> {
+    let start = |node| {
+        let fabric = sim.join(NodeId(node)).expect("a node that does not run yet");
+        let config = NodeConfig { nodes: setup.nodes, region_bytes: 4 << 20, ..NodeConfig::default() };
+        Node::open(fabric, config).expect("a fresh region")
+    };
+    (0..setup.nodes).map(start).collect()
+}
+
+async fn drive(setup: Setup, nodes: Vec<Arc<Node>>, handle: Handle) -> Outcome {
+    let workers: Vec<Worker> =
+        nodes.iter().flat_map(|node| (0..setup.workers).map(|_| node.worker(&handle).expect("a worker"))).collect();
+    // Each node has a server beside its workers: they serve too while they wait, but not while they think.
+    for node in &nodes {
+        let server = node.worker(&handle).expect("a worker");
+        drop(handle.spawn(async move {
+            loop {
+                server.serve(SERVE_NS, usize::MAX).await;
+            }
+        }));
+    }
+    let recorder = Rc::new(RefCell::new(Recorder::default()));
+    Tables::create(&workers[0], &setup.workload, &recorder).await.expect("the tables");
+    let mut clients = Vec::new();
+    for (number, worker) in workers.iter().flat_map(|worker| (0..setup.clients).map(move |_| worker)).enumerate() {
+        let client = Client::new(number, worker, &setup.workload, recorder.clone());
+        clients.push(handle.spawn(client.run(setup.transactions)));
+    }
+    for client in clients {
+        client.await;
+    }
+    // What was told without an answer is on its way.
+    handle.sleep_ns(SERVE_NS).await;
+    let last = Client::new(usize::MAX, &workers[0], &setup.workload, recorder.clone());
+    last.look_at_everything().await;
+    let left_behind = nodes.iter().flat_map(|node| node.left_behind()).collect();
+    let statistics = nodes.iter().fold(Statistics::default(), |sum, node| sum + node.statistics());
+    let Recorder { history, broken, .. } = recorder.take();
+    Outcome { trace_hash: 0, history, statistics, broken, left_behind }
+}
+
+/// The errors that a client of a healthy cluster may meet.
+#[must_use]
+pub fn is_expected(error: &TxnError) -> bool {
+    matches!(error, TxnError::Conflict | TxnError::DuplicateKey { .. })
+}

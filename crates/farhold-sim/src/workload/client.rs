@@ -1,0 +1,356 @@
+//! One client: its random transactions, each recorded if it commits.
+
+use super::{BY_ATTRIBUTE, COPIED, Recorder, Row, SPREAD, Tables, Workload};
+use crate::cluster::is_expected;
+use crate::history::{By, Key, RangeRead, Read, Record, Saw, Write};
+use farhold_fabric::Handle;
+use farhold_store::row::Datum;
+use farhold_txn::{Retry, RowHandle, ScanSpec, Txn, TxnError, Worker};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::rc::Rc;
+
+/// A client of one worker.
+pub struct Client {
+    name: String,
+    worker: Worker,
+    handle: Handle,
+    tables: Tables,
+    workload: Workload,
+    recorder: Rc<RefCell<Recorder>>,
+}
+
+/// A transaction with what it has seen and done.
+struct Running<'c> {
+    client: &'c Client,
+    txn: Txn,
+    record: Record,
+    /// What it has written: the row's attribute, or nothing.
+    own: BTreeMap<Key, Option<i64>>,
+    /// What contradicts itself: reads need not be of one moment until the commit says so.
+    doubts: Vec<String>,
+    read_only: bool,
+}
+
+impl Client {
+    /// A client of this worker.
+    #[must_use]
+    pub fn new(number: usize, worker: &Worker, workload: &Workload, recorder: Rc<RefCell<Recorder>>) -> Self {
+        Self {
+            name: format!("client {number} of {}", worker.node().id()),
+            worker: worker.clone(),
+            handle: worker.handle().clone(),
+            tables: Tables::of(worker),
+            workload: workload.clone(),
+            recorder,
+        }
+    }
+
+    /// Runs so many transactions, each until it commits or has failed a few times.
+    pub async fn run(self, transactions: usize) {
+        /// Attempts at one transaction; afterwards another is made up.
+        const ATTEMPTS: u32 = 4;
+        for _ in 0..transactions {
+            if self.below(100) < self.workload.snapshots {
+                self.look_at_snapshot().await;
+                continue;
+            }
+            for attempt in 1..=ATTEMPTS {
+                match self.try_one().await {
+                    Ok(()) => break,
+                    Err(error) if is_expected(&error) => self.worker.back_off(Retry::default(), attempt).await,
+                    Err(error) => {
+                        self.broken(&format!("{}: {error}", self.name));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads both tables in one transaction, when nobody else runs.
+    pub async fn look_at_everything(&self) {
+        for number in [SPREAD, COPIED] {
+            let mut running = self.begin(true);
+            let everything = async {
+                running.range_by_key(number, 1, self.workload.keys, usize::MAX, false).await?;
+                running.commit().await
+            };
+            if let Err(error) = everything.await {
+                self.broken(&format!("a look at table {number} after the run: {error}"));
+            }
+        }
+        self.look_at_snapshot().await;
+    }
+
+    fn below(&self, limit: u32) -> u32 {
+        (self.handle.random_u64() % u64::from(limit.max(1))) as u32
+    }
+
+    fn broken(&self, what: &str) {
+        self.recorder.borrow_mut().broken.push(what.to_owned());
+    }
+
+    fn begin(&self, read_only: bool) -> Running<'_> {
+        let id = self.recorder.borrow_mut().next_id();
+        let label = format!("{}{}", self.name, if read_only { ", read-only" } else { "" });
+        let record = Record { id, label, began: self.handle.now_ns(), ..Record::default() };
+        let txn = if read_only { self.worker.begin_read_only() } else { self.worker.begin() };
+        Running { client: self, txn, record, own: BTreeMap::new(), doubts: Vec::new(), read_only }
+    }
+
+    async fn try_one(&self) -> Result<(), TxnError> {
+        let read_only = self.below(100) < self.workload.read_only;
+        let mut running = self.begin(read_only);
+        for _ in 0..=self.below(self.workload.operations) {
+            running.operation().await?;
+            if self.below(4) == 0 {
+                self.handle.sleep_ns(u64::from(self.below(3_000))).await;
+            }
+        }
+        if self.below(20) == 0 {
+            running.txn.abort();
+            return Ok(());
+        }
+        running.commit().await
+    }
+
+    /// One state of everything, without a transaction.
+    async fn look_at_snapshot(&self) {
+        if let Err(error) = self.try_snapshot().await {
+            self.broken(&format!("{}, snapshot: {error}", self.name));
+        }
+    }
+
+    async fn try_snapshot(&self) -> Result<(), TxnError> {
+        let id = self.recorder.borrow_mut().next_id();
+        let began = self.handle.now_ns();
+        let snapshot = self.worker.snapshot().await?;
+        let mut record = Record {
+            id,
+            label: format!("{}, snapshot of epoch {}", self.name, snapshot.epoch()),
+            began,
+            snapshot: Some(snapshot.epoch()),
+            ..Record::default()
+        };
+        self.handle.sleep_ns(u64::from(self.below(5_000))).await;
+        for number in [SPREAD, COPIED] {
+            let table = self.tables.get(number);
+            let mut saw = Vec::new();
+            let mut rows = Vec::new();
+            for task in self.worker.snapshot_pages(&snapshot, table).await? {
+                let mut visit = |key: &[u8], value: &[u8]| rows.push((key.to_vec(), value.to_vec()));
+                self.worker.scan_page(&snapshot, &task, &mut visit).await?;
+            }
+            for (key, value) in rows {
+                let key = Row::key_of(&key).unwrap_or(0);
+                match Row::of(table, key, &value) {
+                    Ok(row) => {
+                        let key = Key { table: number, key: u64::from(key) };
+                        record.reads.push(Read { key, saw: row.saw() });
+                        saw.push(key.key);
+                    }
+                    Err(what) => self.broken(&format!("{}, row {key} of table {number}: {what}", record.label)),
+                }
+            }
+            record.ranges.push(RangeRead { table: number, by: By::Key, lo: 0, hi: i64::MAX, saw });
+        }
+        record.ended = self.handle.now_ns();
+        self.recorder.borrow_mut().add(record);
+        Ok(())
+    }
+}
+
+impl Running<'_> {
+    fn id(&self) -> u64 {
+        self.record.id
+    }
+
+    async fn operation(&mut self) -> Result<(), TxnError> {
+        let client = self.client;
+        let workload = &client.workload;
+        let number = if client.below(100) < workload.on_copies { COPIED } else { SPREAD };
+        let key = 1 + client.below(workload.keys);
+        let dice = client.below(100);
+        let kinds = [workload.reads, workload.updates, workload.inserts, workload.deletes, workload.ranges];
+        let mut until = 0;
+        let kind = kinds.iter().position(|share| {
+            until += share;
+            dice < until
+        });
+        match kind {
+            Some(1) if !self.read_only => self.update(number, key).await,
+            Some(2) if !self.read_only => self.insert(number, key).await,
+            Some(3) if !self.read_only => self.delete(number, key).await,
+            Some(4) => {
+                let hi = key + client.below(workload.keys / 2);
+                let limit = if client.below(2) == 0 { usize::MAX } else { 1 + client.below(4) as usize };
+                self.range_by_key(number, key, hi, limit, client.below(2) == 0).await
+            }
+            None => self.range_by_attribute(number).await,
+            _ => self.read(number, key).await.map(|_| ()),
+        }
+    }
+
+    /// Notes what a read saw, unless it saw a row of the transaction's own.
+    fn note(&mut self, key: Key, saw: Saw) {
+        if !self.own.contains_key(&key) {
+            self.record.reads.push(Read { key, saw });
+        }
+    }
+
+    /// The row of a handle; notes it.
+    fn see(&mut self, number: u32, handle: RowHandle) -> Option<(u32, Row)> {
+        let table = self.client.tables.get(number);
+        let key = Row::key_of(self.txn.key(handle)).unwrap_or(0);
+        match Row::of(table, key, self.txn.value(handle)) {
+            Ok(row) => {
+                self.note(Key { table: number, key: u64::from(key) }, row.saw());
+                Some((key, row))
+            }
+            Err(what) => {
+                self.client.broken(&format!("{}, row {key} of table {number}: {what}", self.record.label));
+                None
+            }
+        }
+    }
+
+    async fn read(&mut self, number: u32, key: u32) -> Result<Option<(RowHandle, Row)>, TxnError> {
+        let name = Key { table: number, key: u64::from(key) };
+        let found = self.txn.get(self.client.tables.get(number), &Row::key(key)).await?;
+        let Some(handle) = found else {
+            if matches!(self.own.get(&name), Some(Some(_))) {
+                self.doubts.push(format!("{}: its own row {name} is not there", self.record.label));
+            }
+            self.note(name, Saw::Absent);
+            return Ok(None);
+        };
+        let seen = self.see(number, handle);
+        if let (Some(own), Some((_, row))) = (self.own.get(&name), seen)
+            && *own != Some(i64::from(row.attribute))
+        {
+            self.doubts.push(format!("{}: read {row:?} after it wrote {own:?} to {name}", self.record.label));
+        }
+        Ok(seen.map(|(_, row)| (handle, row)))
+    }
+
+    fn new_row(&self, padding: u32) -> Row {
+        let attribute = self.client.below(self.client.workload.attributes).cast_signed();
+        Row { writer: self.id(), attribute, padding }
+    }
+
+    fn some_padding(&self) -> u32 {
+        self.client.below(self.client.workload.padding + 1)
+    }
+
+    async fn update(&mut self, number: u32, key: u32) -> Result<(), TxnError> {
+        let Some((handle, old)) = self.read(number, key).await? else { return Ok(()) };
+        let in_place = self.client.below(2) == 0;
+        let row = self.new_row(if in_place { old.padding } else { self.some_padding() });
+        let value = row.value(self.client.tables.get(number), key);
+        if in_place {
+            self.txn.value_mut(handle).copy_from_slice(&value);
+        } else {
+            self.txn.update(handle, &value)?;
+        }
+        self.own.insert(Key { table: number, key: u64::from(key) }, Some(i64::from(row.attribute)));
+        Ok(())
+    }
+
+    async fn insert(&mut self, number: u32, key: u32) -> Result<(), TxnError> {
+        let name = Key { table: number, key: u64::from(key) };
+        let row = self.new_row(self.some_padding());
+        let table = self.client.tables.get(number);
+        match self.txn.insert(table, &Row::key(key), &row.value(table, key)).await {
+            Ok(_) => {
+                self.note(name, Saw::Absent);
+                self.own.insert(name, Some(i64::from(row.attribute)));
+                Ok(())
+            }
+            Err(TxnError::DuplicateKey { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn delete(&mut self, number: u32, key: u32) -> Result<(), TxnError> {
+        let Some((handle, _)) = self.read(number, key).await? else { return Ok(()) };
+        self.txn.delete(handle)?;
+        self.own.insert(Key { table: number, key: u64::from(key) }, None);
+        Ok(())
+    }
+
+    async fn range_by_key(
+        &mut self,
+        number: u32,
+        lo: u32,
+        hi: u32,
+        limit: usize,
+        descending: bool,
+    ) -> Result<(), TxnError> {
+        let (first, last) = (Row::key(lo), Row::key(hi));
+        let bounds = (Bound::Included(&first[..]), Bound::Included(&last[..]));
+        let spec = ScanSpec { lo: bounds.0, hi: bounds.1, limit, descending, ..ScanSpec::all() };
+        let handles = self.txn.scan(self.client.tables.get(number), spec).await?;
+        let mut saw = Vec::new();
+        for handle in &handles {
+            saw.extend(self.see(number, *handle).map(|(key, _)| key));
+        }
+        if saw.windows(2).any(|pair| if descending { pair[0] <= pair[1] } else { pair[0] >= pair[1] }) {
+            self.doubts.push(format!("{}: a range in disorder: {saw:?}", self.record.label));
+        }
+        let (mut lo, mut hi) = (lo, hi);
+        if handles.len() == limit {
+            match (saw.last(), descending) {
+                (Some(last), false) => hi = *last,
+                (Some(last), true) => lo = *last,
+                (None, _) => return Ok(()),
+            }
+        }
+        self.note_range(number, By::Key, (i64::from(lo), i64::from(hi)), &saw);
+        Ok(())
+    }
+
+    async fn range_by_attribute(&mut self, number: u32) -> Result<(), TxnError> {
+        let table = self.client.tables.get(number);
+        let attribute = self.client.below(self.client.workload.attributes).cast_signed();
+        let width = self.client.below(2).cast_signed();
+        let keys = table.keys_of(BY_ATTRIBUTE)?;
+        let (mut lo, mut hi) = (Vec::new(), Vec::new());
+        keys.encode_parts(table.schema(), &[Datum::Int(attribute)], &mut lo)?;
+        keys.encode_parts(table.schema(), &[Datum::Int(attribute + width + 1)], &mut hi)?;
+        let handles = self.txn.scan(table, ScanSpec::range(&lo, &hi).index(BY_ATTRIBUTE)).await?;
+        let mut saw = Vec::new();
+        for handle in handles {
+            let Some((key, row)) = self.see(number, handle) else { continue };
+            if !(attribute..=attribute + width).contains(&row.attribute) {
+                self.doubts.push(format!("{}: {row:?} in a range of {attribute}", self.record.label));
+            }
+            saw.push(key);
+        }
+        self.note_range(number, By::Attribute, (i64::from(attribute), i64::from(attribute + width)), &saw);
+        Ok(())
+    }
+
+    /// Rows that it has written itself are in the range or not by its own doing.
+    fn note_range(&mut self, number: u32, by: By, (lo, hi): (i64, i64), saw: &[u32]) {
+        let own = self.own.keys().filter(|key| key.table == number).map(|key| key.key);
+        let saw = saw.iter().map(|key| u64::from(*key)).chain(own).collect();
+        self.record.ranges.push(RangeRead { table: number, by, lo, hi, saw });
+    }
+
+    async fn commit(self) -> Result<(), TxnError> {
+        let Self { client, txn, mut record, own, doubts, .. } = self;
+        let info = txn.commit().await?;
+        client.recorder.borrow_mut().broken.extend(doubts);
+        record.ended = client.handle.now_ns();
+        record.serial = info.serial;
+        record.epoch = info.epoch;
+        // A row inserted and deleted again was never there for others.
+        let absent = |key: &Key| record.reads.iter().any(|read| read.key == *key && read.saw == Saw::Absent);
+        let writes = own.iter().filter(|(key, row)| row.is_some() || !absent(key));
+        record.writes = writes.map(|(key, row)| Write { key: *key, row: *row }).collect();
+        client.recorder.borrow_mut().add(record);
+        Ok(())
+    }
+}

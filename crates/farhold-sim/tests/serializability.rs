@@ -1,0 +1,32 @@
+//! Hundreds of seeds of random transactions on a simulated cluster: each history must have a serial order, nothing may be
+//! left behind, and a seed must give the same run each time.
+
+use farhold_sim::cluster::{Setup, run};
+
+#[test]
+fn every_history_is_serializable() {
+    let mut commits = 0;
+    for seed in 0..seeds() {
+        let outcome = run(&Setup::small(seed));
+        if let Err(what) = outcome.check() {
+            panic!("seed {seed}: {what}");
+        }
+        commits += outcome.history.records.len();
+    }
+    println!("{commits} transactions committed");
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    for seed in [1, 2, 3, 99] {
+        let (one, two) = (run(&Setup::small(seed)), run(&Setup::small(seed)));
+        assert_eq!(one.trace_hash, two.trace_hash, "seed {seed}");
+        assert_eq!(one.history.records.len(), two.history.records.len());
+    }
+    assert_ne!(run(&Setup::small(1)).trace_hash, run(&Setup::small(5)).trace_hash);
+}
+
+/// 200, or what the environment asks for.
+fn seeds() -> u64 {
+    std::env::var("FARHOLD_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200)
+}
