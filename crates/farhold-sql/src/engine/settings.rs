@@ -42,7 +42,7 @@ const ISOLATION: &[&str] = &["serializable", "repeatable read", "read committed"
 const SETTINGS: &[Setting] = &[
     reported("application_name", "", Kind::Text),
     setting("bytea_output", "hex", Kind::OneOf(&["hex"])),
-    reported("client_encoding", "UTF8", Kind::OneOf(&["utf8", "utf-8", "unicode"])),
+    reported("client_encoding", "UTF8", Kind::OneOf(&["utf8", "unicode", "sqlascii"])),
     setting("client_min_messages", "notice", Kind::Text),
     reported("datestyle", "ISO, MDY", Kind::Text),
     setting("default_transaction_isolation", "serializable", Kind::OneOf(ISOLATION)),
@@ -112,6 +112,11 @@ impl Settings {
         Self { user: user.to_owned(), ..Self::default() }
     }
 
+    /// Whose session it is.
+    pub(crate) fn user(&self) -> &str {
+        &self.user
+    }
+
     /// The value, as SHOW tells it.
     pub(crate) fn get(&self, name: &str) -> Option<String> {
         let Some(setting) = find(name) else { return self.custom.get(&name.to_ascii_lowercase()).cloned() };
@@ -161,6 +166,9 @@ impl Settings {
                 value.to_owned()
             }
             (Kind::OneOf(words), Some(value)) => {
+                // Clients write an encoding's name as they please: UTF-8, 'utf8', SQL_ASCII.
+                let name: String = value.chars().filter(char::is_ascii_alphanumeric).collect();
+                let value = if setting.name == "client_encoding" { name.as_str() } else { value };
                 let lower = match value.to_ascii_lowercase().as_str() {
                     "true" | "yes" | "1" if words.contains(&"on") => "on".to_owned(),
                     "false" | "no" | "0" if words.contains(&"off") => "off".to_owned(),

@@ -42,7 +42,8 @@ impl CopyFormat {
         let mut escape = None;
         for option in options {
             match option {
-                CopyOption::Format(_) | CopyOption::Freeze(false) => {}
+                // FREEZE asks for nothing that rows here do not have.
+                CopyOption::Format(_) | CopyOption::Freeze(_) => {}
                 CopyOption::Header(header) => format.header = *header,
                 CopyOption::Delimiter(c) => format.delimiter = one_byte(*c, "delimiter")?,
                 CopyOption::Null(text) => format.null.clone_from(text),

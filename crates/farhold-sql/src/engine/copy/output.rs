@@ -14,12 +14,13 @@ pub struct CopyOut {
     format: CopyFormat,
     header: Option<Vec<String>>,
     count: u64,
+    line_ends: Vec<usize>,
 }
 
 impl CopyOut {
     pub(crate) fn new(rows: Rows, names: Vec<String>, shape: Vec<OutputColumn>, format: CopyFormat) -> Self {
         let header = format.header.then(|| names.clone());
-        Self { columns: names.len(), rows, shape, format, header, count: 0 }
+        Self { columns: names.len(), rows, shape, format, header, count: 0, line_ends: Vec::new() }
     }
 
     /// The next chunk, whole lines; `None` after the last one, and then [`tag`](Self::tag) holds.
@@ -28,11 +29,13 @@ impl CopyOut {
     /// What stopped the query.
     pub async fn next(&mut self) -> Option<Result<Vec<u8>, SqlError>> {
         let mut out = Vec::new();
+        self.line_ends.clear();
         if let Some(names) = self.header.take() {
             for (n, name) in names.iter().enumerate() {
                 self.field(n, Some(name), &mut out);
             }
             out.push(b'\n');
+            self.line_ends.push(out.len());
             return Some(Ok(out));
         }
         let rows = match &mut self.rows {
@@ -63,9 +66,16 @@ impl CopyOut {
                 self.field(n, text.as_deref(), &mut out);
             }
             out.push(b'\n');
+            self.line_ends.push(out.len());
         }
         self.count += rows.len() as u64;
         Some(Ok(out))
+    }
+
+    /// Where in the last chunk each of its lines ends; a line of CSV may hold line feeds of its own.
+    #[must_use]
+    pub fn line_ends(&self) -> &[usize] {
+        &self.line_ends
     }
 
     /// What CommandComplete says, once all lines are out.

@@ -96,8 +96,9 @@ impl QueryEngine {
         query: ast::Statement,
         sql: &str,
         stated: &[Option<ColumnType>],
+        user: &str,
     ) -> Result<PlannedQuery, SqlError> {
-        let statement = self.compatibility.rewrite(query, sql)?;
+        let statement = self.compatibility.rewrite(query, sql, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let stated = stated.to_vec();
         let task = self.runtime().spawn(async move { plan(&state, statement, &stated).await });

@@ -1,12 +1,15 @@
 //! PostgreSQL's ways of saying things that DataFusion knows by other words.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
-use datafusion::sql::sqlparser::ast::Statement;
+use datafusion::sql::sqlparser::ast::{
+    Expr, Ident, ObjectNamePart, Select, SelectItem, Statement, Value, VisitMut, VisitorMut,
+};
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 use datafusion_pg_catalog::sql::rules::{
     AliasDuplicatedProjectionRewrite, CurrentUserVariableToSessionUserFunctionCall, FixArrayLiteral,
@@ -39,7 +42,13 @@ impl Rewriter {
 
     /// The statement in DataFusion's words. Queries of the catalogs get every rule, some of which replace whole queries of
     /// known clients; all others get those that keep the meaning.
-    pub(super) fn rewrite(&self, statement: Statement, sql: &str) -> Result<Statement, SqlError> {
+    pub(super) fn rewrite(&self, statement: Statement, sql: &str, user: &str) -> Result<Statement, SqlError> {
+        let mut statement = self.in_datafusions_words(statement, sql)?;
+        name_user(&mut statement, user);
+        Ok(statement)
+    }
+
+    fn in_datafusions_words(&self, statement: Statement, sql: &str) -> Result<Statement, SqlError> {
         if is_catalog_query(sql) {
             let mut statements = self.catalog_queries.parse(&crate::pg_catalog::rewrite(sql)).map_err(|e| error::from_parser(&e))?;
             if statements.len() == 1 {
@@ -53,6 +62,51 @@ impl Rewriter {
 fn is_catalog_query(sql: &str) -> bool {
     let lower = sql.to_ascii_lowercase();
     lower.contains("pg_") || lower.contains("information_schema") || lower.contains("regclass")
+}
+
+/// Puts the user's name in the place of `current_user` and its like: the planner serves all sessions.
+fn name_user(statement: &mut Statement, user: &str) {
+    let _ = VisitMut::visit(statement, &mut UserNamer { user });
+}
+
+struct UserNamer<'a> {
+    user: &'a str,
+}
+
+impl VisitorMut for UserNamer<'_> {
+    type Break = ();
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        for item in &mut select.projection {
+            // The column keeps the word as its name.
+            if let SelectItem::UnnamedExpr(expr) = item
+                && let Some(word) = user_word(expr)
+            {
+                *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias: Ident::with_quote('"', word) };
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if user_word(expr).is_some() {
+            *expr = Expr::value(Value::SingleQuotedString(self.user.to_owned()));
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// The word by which an expression asks for the user, if it does.
+fn user_word(expr: &Expr) -> Option<&'static str> {
+    let word = match expr {
+        Expr::Identifier(ident) if ident.quote_style.is_none() => &ident.value,
+        Expr::Function(function) => match function.name.0.as_slice() {
+            [ObjectNamePart::Identifier(ident)] => &ident.value,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    ["current_user", "session_user", "current_role", "user"].into_iter().find(|known| word.eq_ignore_ascii_case(known))
 }
 
 /// Functions that clients ask for on connecting.

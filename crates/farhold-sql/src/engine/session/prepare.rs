@@ -151,8 +151,8 @@ impl Session {
             }
             Err(BindError::Complex) => *types = before,
         }
-        let names = columns::name_columns(&mut query);
-        let mut query = self.engine.queries.plan(Statement::Query(query), sql, types).await?;
+        let names = columns::name_columns(&mut query, sql);
+        let mut query = self.engine.queries.plan(Statement::Query(query), sql, types, self.settings.user()).await?;
         if let Some(names) = names.filter(|names| names.len() == query.columns.len()) {
             for (column, name) in query.columns.iter_mut().zip(names) {
                 column.name = name;
@@ -162,7 +162,7 @@ impl Session {
     }
 
     async fn planned(&self, query: Query, types: &Types) -> Result<PlannedQuery, SqlError> {
-        self.engine.queries.plan(Statement::Query(Box::new(query)), "", types).await
+        self.engine.queries.plan(Statement::Query(Box::new(query)), "", types, self.settings.user()).await
     }
 
     async fn plan_insert(&self, insert: ast::Insert, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {

@@ -64,10 +64,18 @@ impl Connection {
         loop {
             let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
             match self.wire.drive(&watch, copy.next()).await? {
-                Some(lines) => self.wire.output.copy_data(&lines?),
                 None => break,
+                Some(lines) => {
+                    let lines = lines?;
+                    // Clients take each message for a row.
+                    let mut start = 0;
+                    for &end in copy.line_ends() {
+                        self.wire.output.copy_data(&lines[start..end]);
+                        self.wire.flush_if_full().await?;
+                        start = end;
+                    }
+                }
             }
-            self.wire.flush_if_full().await?;
         }
         self.wire.output.copy_done();
         Ok(copy.tag())
