@@ -5,8 +5,10 @@
 //! every other query runs over one consistent state of the database on shared query threads.
 #![deny(missing_docs)]
 
+pub mod arrow_copy;
 pub mod engine;
 mod error;
+pub mod import;
 mod pg_catalog;
 pub mod server;
 

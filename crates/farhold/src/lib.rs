@@ -1,4 +1,20 @@
-//! Farhold: an in-memory database for far memory.
+//! Farhold: an in-memory database for far memory, with serializable transactions and SQL over the same live rows.
+//!
+//! This crate is the façade for Rust programs: [`Database`] opens a node, [`Worker`] runs transactions on the thread that
+//! has it. With the feature `cli` (default) it is also the `farhold` binary.
+//!
+//! ```
+#![doc = include_str!("../examples/embed.rs")]
+//! ```
 
-#[path = "cli/args.rs"]
-pub mod args;
+mod database;
+
+#[cfg(feature = "cli")]
+pub mod cli;
+
+pub use database::{Config, Database, OpenError};
+pub use farhold_fabric::Handle;
+pub use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
+pub use farhold_txn::{
+    CommitInfo, Index, Node, Placement, Retry, RowHandle, ScanSpec, Snapshot, Table, TableDef, Txn, TxnError, Worker,
+};

@@ -195,6 +195,15 @@ pub struct ChArgs {
     /// Seed of the population.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
+    /// Also run each query in DataFusion over the same rows in Arrow memory, in turn.
+    #[arg(long)]
+    pub against_arrow: bool,
+    /// Load, then serve until Ctrl-C instead of running the queries.
+    #[arg(long)]
+    pub stay: bool,
+    /// Where the node answers the PostgreSQL protocol; port 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
 }
 
 /// Flags of `farhold import`.
@@ -280,8 +289,7 @@ pub struct NodeArgs {
 /// Parses `512M`, `4G`, `65536`.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 =
-        digits.parse().map_err(|_| format!("`{text}` is not a size; write for example 512M or 4G"))?;
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a size; write for example 512M or 4G"))?;
     let factor: u64 = match text[digits.len()..].to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
         "" => 1,
         "K" => 1 << 10,

@@ -15,7 +15,10 @@ pub struct Connection {
 pub async fn connect(url: &str) -> Result<Connection, String> {
     let config: Config = url.parse().map_err(|error| format!("`{url}` is not a PostgreSQL URL: {error}"))?;
     let (client, connection) = config.connect(NoTls).await.map_err(|error| {
-        format!("no database answers at {url}: {}\nStart one with `farhold serve`, or name another with --connect.", describe(&error))
+        format!(
+            "no database answers at {url}: {}\nStart one with `farhold serve`, or name another with --connect.",
+            describe(&error)
+        )
     })?;
     tokio::spawn(async move {
         // The client's next call reports a broken connection; there is nobody else to tell.
@@ -109,8 +112,7 @@ pub fn print_answer(out: &mut impl Write, answer: &Answer, json: bool) -> io::Re
     }
     let rule: Vec<String> = widths.iter().map(|w| "-".repeat(w + 2)).collect();
     let line = |cells: Vec<&str>| -> String {
-        let padded: Vec<String> =
-            cells.iter().zip(&widths).map(|(cell, width)| format!(" {cell:<width$} ")).collect();
+        let padded: Vec<String> = cells.iter().zip(&widths).map(|(cell, width)| format!(" {cell:<width$} ")).collect();
         padded.join("|").trim_end().to_owned()
     };
     writeln!(out, "{}", line(answer.columns.iter().map(String::as_str).collect()))?;

@@ -23,3 +23,9 @@ impl Stopwatch {
         self.0.elapsed().as_micros() as u64
     }
 }
+
+/// Microseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "dates of orders; a run's inputs do not depend on it")]
+pub fn unix_us() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
+}

@@ -52,7 +52,7 @@ struct NodeProcess {
 impl Cluster {
     /// Starts the processes; they are not ready yet.
     pub fn start(plan: &ClusterPlan) -> Result<Self, String> {
-        let dir = fresh_directory()?;
+        let dir = crate::database::ephemeral_directory().map_err(|error| error.to_string())?;
         let program = std::env::current_exe().map_err(|error| format!("this program's own path: {error}"))?;
         let (sender, events) = unbounded_channel();
         let mut cluster = Self { dir, nodes: Vec::new(), events };
@@ -68,11 +68,24 @@ impl Cluster {
         &self.dir
     }
 
+    /// How many nodes it has.
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Waits until every node is a member; the address where SQL is answered, if a node does.
+    pub async fn ready(&mut self) -> Result<Option<String>, String> {
+        let pick = |event: &Event| if let Event::Ready { listen } = event { Some(listen.clone()) } else { None };
+        Ok(self.all(pick, |_, _| {}).await?.into_iter().flatten().next())
+    }
+
     /// Sends a command to one node.
     pub fn tell(&mut self, node: usize, command: &Command) -> Result<(), String> {
         let line = serde_json::to_string(command).map_err(|error| error.to_string())?;
         let Some(stdin) = &mut self.nodes[node].stdin else { return Err(format!("node {node} has left")) };
-        writeln!(stdin, "{line}").and_then(|()| stdin.flush()).map_err(|error| format!("node {node} does not listen: {error}"))
+        writeln!(stdin, "{line}")
+            .and_then(|()| stdin.flush())
+            .map_err(|error| format!("node {node} does not listen: {error}"))
     }
 
     /// Sends a command to every node.
@@ -123,19 +136,6 @@ impl Drop for Cluster {
         }
         let _ = std::fs::remove_dir_all(&self.dir);
     }
-}
-
-fn fresh_directory() -> Result<PathBuf, String> {
-    let root = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-    for attempt in 0..1000 {
-        let dir = root.join(format!("farhold-{}-{attempt}", std::process::id()));
-        match std::fs::create_dir(&dir) {
-            Ok(()) => return Ok(dir),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(format!("{}: {error}", dir.display())),
-        }
-    }
-    Err(format!("{}: no free directory name for process {}", root.display(), std::process::id()))
 }
 
 fn spawn_node(

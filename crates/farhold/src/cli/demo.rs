@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use farhold_bench::workload::tpcc;
 use serde_json::json;
 
 use super::args::DemoArgs;
@@ -54,11 +53,24 @@ struct Answers {
     failed: Option<String>,
 }
 
-/// What the run adds up to.
-struct Outcome {
-    total: Interval,
-    transactions: Vec<TypeTotals>,
-    memory: Memory,
+/// What a run adds up to, over all nodes.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// All transactions.
+    pub total: Interval,
+    /// By type.
+    pub transactions: Vec<TypeTotals>,
+    /// Memory at the end.
+    pub memory: Memory,
+}
+
+/// What a load adds up to, over all nodes.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Rows.
+    pub rows: u64,
+    /// Memory.
+    pub memory: Memory,
 }
 
 /// Runs the demo; the error is for a person.
@@ -124,44 +136,29 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
     Ok(())
 }
 
-/// Starts, creates, loads; returns the URL of the database.
+/// Starts, creates, loads with progress; returns the URL of the database.
 async fn load(cluster: &mut Cluster, json: bool) -> Result<String, String> {
-    let listens = cluster
-        .all(|event| if let Event::Ready { listen } = event { Some(listen.clone()) } else { None }, |_, _| {})
-        .await?;
-    let listen = listens.into_iter().flatten().next().ok_or("no node answers SQL")?;
-    cluster.tell(0, &Command::Create)?;
-    while !matches!(cluster.next().await?, (0, Event::Created)) {}
+    let listen = cluster.ready().await?.ok_or("no node answers SQL")?;
     let clock = Stopwatch::start();
-    cluster.tell_all(&Command::Load)?;
-    let mut progress = vec![(0, 0); usize::from(u8::MAX)];
     let live = std::io::stdout().is_terminal() && !json;
-    let loaded = cluster
-        .all(
-            |event| if let Event::Loaded { rows, memory } = event { Some((*rows, *memory)) } else { None },
-            |node, event| {
-                if let Event::Loading { rows, rows_total } = event {
-                    progress[node] = (*rows, *rows_total);
-                    let rows: u64 = progress.iter().map(|p| p.0).sum();
-                    let total: u64 = progress.iter().map(|p| p.1).sum();
-                    if live {
-                        print!("\rloading {} {:>3} %", bar(rows, total), rows * 100 / total.max(1));
-                        let _ = std::io::stdout().flush();
-                    }
-                }
-            },
-        )
-        .await?;
-    let rows: u64 = loaded.iter().map(|l| l.0).sum();
-    let used: u64 = loaded.iter().map(|l| l.1.used).sum();
-    let data: u64 = loaded.iter().map(|l| l.1.data).sum();
+    let loaded = create_and_load(cluster, |rows, total| {
+        if live {
+            print!("\rloading {} {:>3} %", bar(rows, total), rows * 100 / total.max(1));
+            let _ = std::io::stdout().flush();
+        }
+    })
+    .await?;
+    let Memory { data, used } = loaded.memory;
+    let (rows, seconds) = (loaded.rows, clock.seconds());
     if json {
-        println!("{}", json!({ "event": "loaded", "rows": rows, "seconds": clock.seconds(), "data_bytes": data, "used_bytes": used }));
+        println!(
+            "{}",
+            json!({ "event": "loaded", "rows": rows, "seconds": seconds, "data_bytes": data, "used_bytes": used })
+        );
     } else {
         println!(
-            "{}loaded {rows} rows in {:.1} s: {} MB of rows and keys in {} MB of memory ({:.2}x)",
+            "{}loaded {rows} rows in {seconds:.1} s: {} MB of rows and keys in {} MB of memory ({:.2}x)",
             if live { "\r" } else { "" },
-            clock.seconds(),
             data >> 20,
             used >> 20,
             used as f64 / data.max(1) as f64
@@ -170,17 +167,52 @@ async fn load(cluster: &mut Cluster, json: bool) -> Result<String, String> {
     Ok(format!("postgresql://farhold@{listen}/farhold"))
 }
 
+/// Creates the tables and loads every warehouse; `show` gets (rows so far, rows in all).
+pub async fn create_and_load(cluster: &mut Cluster, mut show: impl FnMut(u64, u64)) -> Result<Loaded, String> {
+    cluster.tell(0, &Command::Create)?;
+    while !matches!(cluster.next().await?, (0, Event::Created)) {}
+    cluster.tell_all(&Command::Load)?;
+    let mut progress = vec![(0, 0); cluster.node_count()];
+    let of_nodes = cluster
+        .all(
+            |event| if let Event::Loaded { rows, memory } = event { Some((*rows, *memory)) } else { None },
+            |node, event| {
+                if let Event::Loading { rows, rows_total } = event {
+                    progress[node] = (*rows, *rows_total);
+                    show(progress.iter().map(|p| p.0).sum(), progress.iter().map(|p| p.1).sum());
+                }
+            },
+        )
+        .await?;
+    let mut loaded = Loaded::default();
+    for (rows, memory) in of_nodes {
+        loaded.rows += rows;
+        loaded.memory.data += memory.data;
+        loaded.memory.used += memory.used;
+    }
+    Ok(loaded)
+}
+
 /// Runs the mix and shows it live.
 async fn mix(cluster: &mut Cluster, seconds: u32, answers: &Mutex<Answers>, json: bool) -> Result<Outcome, String> {
-    cluster.tell_all(&Command::Run { seconds })?;
     if !json {
         println!("  time      tx/s  new-orders/s  aborts     p50     p99   p99.9   SQL answers over the same rows");
     }
     let clock = Stopwatch::start();
+    let mut shown = 0;
+    run_mix(cluster, seconds, |interval| {
+        shown += 1;
+        show_second(shown, interval, &answers.lock().expect("no holder panics"), clock.seconds(), json);
+    })
+    .await
+}
+
+/// Runs the mix on every node; `show` gets each second of the whole cluster.
+pub async fn run_mix(cluster: &mut Cluster, seconds: u32, mut show: impl FnMut(&Interval)) -> Result<Outcome, String> {
+    cluster.tell_all(&Command::Run { seconds })?;
+    let nodes = cluster.node_count();
     let mut second = Interval::default();
     let mut ticks = 0;
-    let mut shown = 0;
-    let nodes = cluster.node_count();
     let finished = cluster
         .all(
             |event| {
@@ -191,16 +223,13 @@ async fn mix(cluster: &mut Cluster, seconds: u32, answers: &Mutex<Answers>, json
                 let Event::Tick(interval) = event else { return };
                 second.add(interval);
                 ticks += 1;
-                if ticks % nodes != 0 {
-                    return;
+                if ticks % nodes == 0 {
+                    show(&std::mem::take(&mut second));
                 }
-                shown += 1;
-                let answers = answers.lock().expect("no holder panics");
-                show_second(shown, &std::mem::take(&mut second), &answers, clock.seconds(), json);
             },
         )
         .await?;
-    let mut outcome = Outcome { total: Interval::default(), transactions: Vec::new(), memory: Memory::default() };
+    let mut outcome = Outcome::default();
     for (transactions, total, memory) in finished {
         outcome.total.add(&total);
         outcome.memory.data += memory.data;
@@ -304,27 +333,7 @@ fn summary(outcome: &Outcome, answers: &Answers, conditions: check::Conditions, 
         return;
     }
     println!("\nSummary");
-    println!("  transaction     committed      tx/s   aborts  rolled back      p50      p99    p99.9");
-    for t in &outcome.transactions {
-        println!(
-            "  {:<14} {:>10} {:>9.0} {:>8} {:>12} {:>8} {:>8} {:>8}",
-            t.name,
-            t.commits,
-            total.rate(t.commits),
-            t.aborts,
-            t.rollbacks,
-            micros(quantile(&t.latency_us, 0.5)),
-            micros(quantile(&t.latency_us, 0.99)),
-            micros(quantile(&t.latency_us, 0.999)),
-        );
-    }
-    println!(
-        "  {:<14} {:>10} {:>9.0}   ({} new-orders/s; closed loop, no think time: not comparable with audited tpmC)",
-        "all",
-        total.commits,
-        total.rate(total.commits),
-        total.rate(total.new_orders) as u64
-    );
+    print_transactions(outcome);
     println!(
         "  SQL: {} analytical answers while the mix ran, slowest {} ms, {} saw an inconsistent state",
         answers.count, answers.slowest_ms, answers.inconsistent
@@ -351,6 +360,32 @@ fn summary(outcome: &Outcome, answers: &Answers, conditions: check::Conditions, 
     );
 }
 
+/// The table of transaction types.
+pub fn print_transactions(outcome: &Outcome) {
+    let total = &outcome.total;
+    println!("  transaction     committed      tx/s   aborts  rolled back      p50      p99    p99.9");
+    for t in &outcome.transactions {
+        println!(
+            "  {:<14} {:>10} {:>9.0} {:>8} {:>12} {:>8} {:>8} {:>8}",
+            t.name,
+            t.commits,
+            total.rate(t.commits),
+            t.aborts,
+            t.rollbacks,
+            micros(quantile(&t.latency_us, 0.5)),
+            micros(quantile(&t.latency_us, 0.99)),
+            micros(quantile(&t.latency_us, 0.999)),
+        );
+    }
+    println!(
+        "  {:<14} {:>10} {:>9.0}   ({} new-orders/s; closed loop, no think time: not comparable with audited tpmC)",
+        "all",
+        total.commits,
+        total.rate(total.commits),
+        total.rate(total.new_orders) as u64
+    );
+}
+
 fn bar(done: u64, total: u64) -> String {
     let full = (done * 30 / total.max(1)).min(30) as usize;
     format!("{}{}", "█".repeat(full), "░".repeat(30 - full))
@@ -365,6 +400,3 @@ pub fn micros(us: u64) -> String {
         _ => format!("{} s", us / 1_000_000),
     }
 }
-
-/// The initial cardinalities that the audit subtracts.
-pub const INITIAL_ORDERS_PER_WAREHOUSE: u64 = tpcc::ORDERS_PER_WAREHOUSE;

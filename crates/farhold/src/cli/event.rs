@@ -18,6 +18,11 @@ pub enum Command {
         /// For so long.
         seconds: u32,
     },
+    /// Answer a query with DataFusion over a copy of the rows in Arrow memory, made at the first such command.
+    ArrowQuery {
+        /// The query.
+        sql: String,
+    },
     /// End the mix early.
     Stop,
     /// Leave.
@@ -59,6 +64,11 @@ pub enum Event {
         total: Interval,
         /// Memory in use.
         memory: Memory,
+    },
+    /// The answer to an [`Command::ArrowQuery`] is complete.
+    ArrowAnswer {
+        /// It took so long.
+        microseconds: u64,
     },
     /// The node cannot go on.
     Failed {
@@ -165,8 +175,18 @@ mod tests {
 
     #[test]
     fn quantiles_over_merged_nodes() {
-        let mut all = Interval { latency_us: vec![(10, 50), (100, 1)], commits: 51, elapsed_us: 1_000_000, ..Interval::default() };
-        all.add(&Interval { latency_us: vec![(10, 40), (20, 9)], commits: 49, elapsed_us: 900_000, ..Interval::default() });
+        let mut all = Interval {
+            latency_us: vec![(10, 50), (100, 1)],
+            commits: 51,
+            elapsed_us: 1_000_000,
+            ..Interval::default()
+        };
+        all.add(&Interval {
+            latency_us: vec![(10, 40), (20, 9)],
+            commits: 49,
+            elapsed_us: 900_000,
+            ..Interval::default()
+        });
         assert_eq!(all.latency_us, [(10, 90), (20, 9), (100, 1)]);
         assert_eq!((all.quantile_us(0.5), all.quantile_us(0.99), all.quantile_us(1.0)), (10, 20, 100));
         assert!((all.rate(all.commits) - 100.0).abs() < 1e-9);

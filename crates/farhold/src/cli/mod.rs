@@ -1,0 +1,55 @@
+//! The `farhold` binary: parses the command line, runs one command, says what went wrong.
+
+mod args;
+mod bench;
+mod check;
+mod client;
+mod clock;
+mod cluster;
+mod demo;
+mod event;
+mod import;
+mod node;
+mod serve;
+mod signal;
+mod sql;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command, Workload};
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let json = cli.json;
+    let outcome = match &cli.command {
+        Command::Demo(args) => client_runtime(demo::run(args, json)),
+        Command::Sql(args) => client_runtime(sql::run(args, json)),
+        Command::Import(args) => client_runtime(import::run(args, json)),
+        Command::Check(args) => client_runtime(check::run(args, json)),
+        Command::Bench(args) => match &args.workload {
+            Workload::Tpcc(args) => client_runtime(bench::tpcc(args, json)),
+            Workload::Ch(args) => client_runtime(bench::ch(args, json)),
+        },
+        Command::Serve(args) => serve::run(args, json),
+        Command::Node(args) => node::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("farhold: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The client commands' runtime: one thread is plenty for a person or a script.
+fn client_runtime(command: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("no runtime for the client: {error}"))?
+        .block_on(command)
+}

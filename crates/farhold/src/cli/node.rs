@@ -1,0 +1,322 @@
+//! `farhold node`: a node process of a demo or a bench. Its parent commands it by lines of JSON (see [`super::event`]).
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use farhold_bench::measure::Counter;
+use farhold_bench::workload::ch;
+use farhold_bench::workload::tpcc::driver::{self, Counters, Plan, Totals};
+use farhold_bench::workload::tpcc::input::{Kind, Shares};
+use farhold_bench::workload::tpcc::load::{Loader, warehouses_of};
+use farhold_bench::workload::tpcc::population::Population;
+use farhold_bench::workload::tpcc::{Scale, tables::Tables};
+use farhold_fabric::Executor;
+use farhold_sql::arrow_copy::ArrowCopy;
+use farhold_sql::server::{ServerConfig, ServerHandle};
+
+use super::args::NodeArgs;
+use super::clock::{Stopwatch, unix_us};
+use super::event::{Command, Event, Interval, Memory, TypeTotals};
+use super::{serve, signal};
+use crate::{Config, Database};
+
+/// Between two progress lines of a load, and two ticks of a run.
+const LOAD_TICK: Duration = Duration::from_millis(200);
+const RUN_TICK: Duration = Duration::from_secs(1);
+
+/// Runs the command; the error is for a person, who gets it from the parent.
+pub fn run(args: &NodeArgs) -> Result<(), String> {
+    signal::ignore_interrupt();
+    let outcome = NodeProcess::open(args).and_then(|mut node| node.serve_parent());
+    if let Err(message) = &outcome {
+        say(&Event::Failed { message: message.clone() });
+    }
+    // The parent prints the failure; whoever reads our standard error must not see it twice.
+    outcome.or(Ok(()))
+}
+
+struct NodeProcess<'a> {
+    args: &'a NodeArgs,
+    database: Arc<Database>,
+    server: Option<ServerHandle>,
+    arrow: Option<ArrowCopy>,
+    commands: Receiver<Command>,
+}
+
+impl<'a> NodeProcess<'a> {
+    fn open(args: &'a NodeArgs) -> Result<Self, String> {
+        let commands = listen_to_parent();
+        let config = Config::at(&args.dir).memory_bytes(args.memory).node(args.node, args.nodes);
+        let database = Arc::new(Database::open(&config).map_err(|error| error.to_string())?);
+        let mut node = Self { args, database, server: None, arrow: None, commands };
+        if let Some(listen) = args.listen {
+            let config = ServerConfig { listen, ..ServerConfig::default() };
+            node.server = Some(serve::start(&node.database, config)?);
+        }
+        let listen = node.server.as_ref().map(|s| s.local_addr().to_string());
+        say(&Event::Ready { listen });
+        Ok(node)
+    }
+
+    fn serve_parent(&mut self) -> Result<(), String> {
+        // A closed pipe is a quit: the parent is gone.
+        while let Ok(command) = self.commands.recv() {
+            match command {
+                Command::Create => self.create()?,
+                Command::Load => self.load()?,
+                Command::Run { seconds } => {
+                    if !self.mix(seconds)? {
+                        break;
+                    }
+                }
+                Command::ArrowQuery { sql } => self.arrow_query(&sql)?,
+                Command::Stop => {}
+                Command::Quit => break,
+            }
+        }
+        if let Some(server) = self.server.take() {
+            server.shutdown();
+        }
+        // The parent removes the directory; if it is gone without having done so, this does.
+        let _ = std::fs::remove_dir_all(&self.args.dir);
+        Ok(())
+    }
+
+    fn create(&self) -> Result<(), String> {
+        self.database
+            .run(async |worker, _| {
+                Tables::create(&worker).await?;
+                if self.args.ch {
+                    ch::create(&worker).await?;
+                    ch::load(&worker, self.database.node(), self.args.seed).await?;
+                }
+                Ok(())
+            })
+            .and_then(|outcome| outcome)
+            .map_err(|error| error.to_string())?;
+        say(&Event::Created);
+        Ok(())
+    }
+
+    /// Answers with DataFusion over a copy of the rows in Arrow memory.
+    fn arrow_query(&mut self, sql: &str) -> Result<(), String> {
+        if self.arrow.is_none() {
+            let copy = self
+                .database
+                .run(async |worker, _| ArrowCopy::of(self.database.node(), &worker).await)
+                .map_err(|error| error.to_string())?;
+            self.arrow = Some(copy.map_err(|error| error.to_string())?);
+        }
+        let Some(copy) = &self.arrow else { return Ok(()) };
+        let clock = Stopwatch::start();
+        copy.query(sql).map_err(|error| error.to_string())?;
+        say(&Event::ArrowAnswer { microseconds: clock.micros() });
+        Ok(())
+    }
+
+    fn scale(&self) -> Scale {
+        Scale::full(self.args.warehouses.cast_signed())
+    }
+
+    /// The warehouses of worker `worker` of this node.
+    fn warehouses(&self, worker: u8) -> Vec<i32> {
+        let of_node = warehouses_of(self.args.node, self.args.nodes, self.args.warehouses.cast_signed());
+        let of_node: Vec<i32> = of_node.collect();
+        // A worker without one (fewer warehouses than workers) shares those of the node.
+        let own: Vec<i32> =
+            of_node.iter().copied().skip(usize::from(worker)).step_by(usize::from(self.args.workers)).collect();
+        if own.is_empty() { of_node } else { own }
+    }
+
+    fn load(&self) -> Result<(), String> {
+        let scale = self.scale();
+        let rows: Arc<Vec<Counter>> = Arc::new((0..self.args.workers).map(|_| Counter::default()).collect());
+        let now_us = unix_us();
+        let loaders: Vec<JoinHandle<Result<(), String>>> = (0..self.args.workers)
+            .map(|number| {
+                let (database, rows, seed) = (self.database.clone(), rows.clone(), self.args.seed);
+                let mine = self.args.workers as usize <= self.warehouses_of_node();
+                let warehouses = if mine || number == 0 { self.warehouses(number) } else { Vec::new() };
+                let items = self.args.node == 0 && number == 0;
+                std::thread::spawn(move || {
+                    database
+                        .run(async |worker, _| {
+                            let tables = Tables::open(database.node())?;
+                            let population = Population::new(scale, seed, now_us);
+                            let counter = &rows[usize::from(number)];
+                            let mut loader = Loader { worker: &worker, tables: &tables, population, rows: counter };
+                            if items {
+                                loader.items(scale).await?;
+                            }
+                            for w_id in warehouses {
+                                loader.warehouse(scale, w_id).await?;
+                            }
+                            Ok(())
+                        })
+                        .and_then(|outcome: Result<(), crate::TxnError>| outcome)
+                        .map_err(|error| error.to_string())
+                })
+            })
+            .collect();
+        let rows_total = self.warehouses_of_node() as u64 * scale.rows_per_warehouse()
+            + if self.args.node == 0 { scale.items as u64 } else { 0 };
+        let sum = || rows.iter().map(Counter::get).sum();
+        while loaders.iter().any(|l| !l.is_finished()) {
+            // A quit while loading: leave at once, the files go with us.
+            match self.commands.recv_timeout(LOAD_TICK) {
+                Ok(Command::Quit) | Err(RecvTimeoutError::Disconnected) => {
+                    let _ = std::fs::remove_dir_all(&self.args.dir);
+                    std::process::exit(0);
+                }
+                _ => say(&Event::Loading { rows: sum(), rows_total }),
+            }
+        }
+        for loader in loaders {
+            loader.join().map_err(|_| "a loader panicked".to_owned())??;
+        }
+        say(&Event::Loaded { rows: sum(), memory: self.memory() });
+        Ok(())
+    }
+
+    fn warehouses_of_node(&self) -> usize {
+        warehouses_of(self.args.node, self.args.nodes, self.args.warehouses.cast_signed()).count()
+    }
+
+    /// Runs the mix. False: the parent said quit meanwhile.
+    fn mix(&self, seconds: u32) -> Result<bool, String> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let counters: Vec<Arc<Counters>> = (0..self.args.workers).map(|_| Arc::default()).collect();
+        let workers: Vec<JoinHandle<Result<(), String>>> = (0..self.args.workers)
+            .map(|number| self.start_worker(number, &counters[usize::from(number)], &stop))
+            .collect();
+        let clock = Stopwatch::start();
+        let (mut last, mut last_us) = (Totals::default(), 0);
+        let mut quit = false;
+        while clock.seconds() < f64::from(seconds) && !stop.load(Ordering::Relaxed) {
+            let left = f64::from(seconds) - clock.seconds();
+            match self.commands.recv_timeout(RUN_TICK.min(Duration::from_secs_f64(left.max(0.0)))) {
+                Ok(Command::Quit) | Err(RecvTimeoutError::Disconnected) => {
+                    quit = true;
+                    break;
+                }
+                Ok(Command::Stop) => break,
+                Ok(_) => continue,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let (now, now_us) = (Totals::of(counters.iter().map(|c| &**c)), clock.micros());
+            say(&Event::Tick(interval(&now.since(&last), now_us - last_us)));
+            (last, last_us) = (now, now_us);
+        }
+        stop.store(true, Ordering::Relaxed);
+        let elapsed_us = clock.micros();
+        for worker in workers {
+            worker.join().map_err(|_| "a worker panicked".to_owned())??;
+        }
+        let totals = Totals::of(counters.iter().map(|c| &**c));
+        let transactions = Kind::ALL
+            .iter()
+            .zip(&totals.kinds)
+            .map(|(kind, of_kind)| TypeTotals {
+                name: kind.name().to_owned(),
+                commits: of_kind.commits,
+                aborts: of_kind.conflicts,
+                rollbacks: of_kind.rollbacks,
+                latency_us: of_kind.latency.buckets_us(),
+            })
+            .collect();
+        say(&Event::Finished { transactions, total: interval(&totals, elapsed_us), memory: self.memory() });
+        Ok(!quit)
+    }
+
+    fn start_worker(
+        &self,
+        number: u8,
+        counters: &Arc<Counters>,
+        stop: &Arc<AtomicBool>,
+    ) -> JoinHandle<Result<(), String>> {
+        let worker_of_all = u32::from(self.args.node) * u32::from(self.args.workers) + u32::from(number);
+        let plan = Plan {
+            scale: self.scale(),
+            shares: Shares {
+                remote_item_percent: self.args.remote_item_percent.into(),
+                remote_payment_percent: self.args.remote_payment_percent.into(),
+            },
+            load_seed: self.args.seed,
+            seed: self.args.seed,
+            worker: worker_of_all,
+            warehouses: self.warehouses(number),
+            in_flight: self.args.in_flight,
+            clock_start_us: unix_us(),
+        };
+        let (database, counters, stop) = (self.database.clone(), counters.clone(), stop.clone());
+        let processor = self.args.pin_from.map(|first| first + usize::from(number));
+        std::thread::spawn(move || {
+            if let Some(processor) = processor {
+                bind_to(processor);
+            }
+            let executor = Executor::real(plan.seed ^ u64::from(worker_of_all));
+            let handle = executor.handle();
+            let outcome = (|| {
+                let worker = database.node().worker(&handle)?;
+                let tables = Tables::open(database.node())?;
+                executor.run(driver::run(&worker, &handle, &tables, &plan, &counters, &stop))
+            })();
+            if outcome.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            outcome.map_err(|error| error.to_string())
+        })
+    }
+
+    fn memory(&self) -> Memory {
+        let memory = self.database.node().memory();
+        Memory { data: memory.data_bytes, used: memory.used_bytes }
+    }
+}
+
+fn interval(totals: &Totals, elapsed_us: u64) -> Interval {
+    Interval {
+        elapsed_us,
+        commits: totals.commits(),
+        new_orders: totals.new_orders(),
+        aborts: totals.conflicts(),
+        rollbacks: totals.rollbacks(),
+        latency_us: totals.latency().buckets_us(),
+    }
+}
+
+fn listen_to_parent() -> Receiver<Command> {
+    let (sender, commands) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            let Ok(command) = serde_json::from_str(&line) else { return };
+            if sender.send(command).is_err() {
+                return;
+            }
+        }
+    });
+    commands
+}
+
+/// Tells the parent. If it is gone, the closed standard input will say so.
+fn say(event: &Event) {
+    if let Ok(line) = serde_json::to_string(event) {
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    }
+}
+
+/// Binds this thread to a processor; a processor that is not there leaves it where it is.
+fn bind_to(processor: usize) {
+    // SAFETY: `set` is a valid, zeroed cpu_set_t of this frame; CPU_SET is given an index below its 1024 bits; pid 0 is
+    // this thread.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor % 1024, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}

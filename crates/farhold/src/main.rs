@@ -1,0 +1,5 @@
+//! The `farhold` binary.
+
+fn main() -> std::process::ExitCode {
+    farhold::cli::main()
+}
