@@ -66,8 +66,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{:12} {:?}", table.name(), table.memory());
     }
     let memory = node.memory();
-    let (data, used) = (memory.data_bytes, memory.used_bytes);
-    println!("{data} bytes of rows and keys in {used} bytes: {:.3}x", used as f64 / data as f64);
+    let (data, keys, used) = (memory.data_bytes, memory.key_bytes, memory.used_bytes);
+    let each = |bytes: u64| used as f64 / bytes as f64;
+    println!(
+        "{used} bytes for {data} of rows and {keys} of index keys: {:.3}x of rows, {:.3}x of both",
+        each(data),
+        each(data + keys)
+    );
 
     let counters: Vec<Arc<Counters>> = (0..workers).map(|_| Arc::default()).collect();
     let stop = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! The first page of a region: whose it is, how it is laid out, the epoch, the open snapshots, the table directory.
+//! The first 64 KiB of a region: whose it is, how it is laid out, the epoch, the open snapshots, the table directory.
 //!
 //! ```text
 //!  +0    magic │ layout version │ node │ region bytes │ starts │ clean │ page table offset │ pages
@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 /// `FARHOLD1`, read as bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARHOLD1");
 /// Counts changes of the layout of regions.
-pub const LAYOUT_VERSION: u64 = 1;
+pub const LAYOUT_VERSION: u64 = 2;
 /// How many snapshots can be open at a time.
 pub const SNAPSHOT_SLOTS: usize = 64;
 /// Where the directory of tables starts.
@@ -38,8 +38,11 @@ const PAGES: u64 = 56;
 const SLOTS: u64 = 128;
 const ANNOUNCED: u64 = 1;
 
-/// The least a store takes: superblock, page table, two pages.
-pub const REGION_BYTES_MIN: u64 = 4 * PAGE_BYTES;
+/// Bytes of the superblock.
+pub(crate) const SUPERBLOCK_BYTES: u64 = 64 << 10;
+
+/// The least a store takes: superblock, a page of page table, three pages.
+pub const REGION_BYTES_MIN: u64 = SUPERBLOCK_BYTES + 4 * PAGE_BYTES;
 
 /// A snapshot's place in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +90,7 @@ impl<'m> Superblock<'m> {
         let (table, pages) = (this.page_table(), this.pages());
         let fits = expected_bytes >= REGION_BYTES_MIN
             && pages == expected_bytes / PAGE_BYTES
-            && table == PAGE_BYTES
+            && table == SUPERBLOCK_BYTES
             && table + page_table_pages(pages) * PAGE_BYTES < expected_bytes;
         if fits {
             Ok(this)
@@ -112,7 +115,7 @@ impl<'m> Superblock<'m> {
         let this = Self(memory);
         this.word(0).store(0, SeqCst);
         let pages = memory.len() / PAGE_BYTES;
-        for at in (8..PAGE_BYTES + page_table_pages(pages) * PAGE_BYTES).step_by(8) {
+        for at in (8..SUPERBLOCK_BYTES + page_table_pages(pages) * PAGE_BYTES).step_by(8) {
             this.word(at).store(0, Relaxed);
         }
         for (at, value) in [
@@ -120,7 +123,7 @@ impl<'m> Superblock<'m> {
             (NODE, u64::from(node.0)),
             (REGION_BYTES, memory.len()),
             (STARTS, 1),
-            (PAGE_TABLE, PAGE_BYTES),
+            (PAGE_TABLE, SUPERBLOCK_BYTES),
             (PAGES, pages),
             (Self::EPOCH, 1),
         ] {
@@ -251,8 +254,8 @@ impl<'m> Superblock<'m> {
 
     #[inline(always)]
     fn fixed(self, offset: u64) -> &'m AtomicU64 {
-        debug_assert!(offset < PAGE_BYTES);
-        // SAFETY: an aligned word of the first page, and `check_length` has found at least four pages.
+        debug_assert!(offset < SUPERBLOCK_BYTES);
+        // SAFETY: an aligned word of the superblock, and `check_length` has found it inside the region.
         unsafe { self.0.word_unchecked(offset) }
     }
 }

@@ -9,6 +9,8 @@ pub struct MemoryUse {
     pub rows: u64,
     /// Bytes of their keys and values, packed.
     pub data_bytes: u64,
+    /// Bytes of the keys that the ordered indexes hold, packed. (The primary's are also part of the rows.)
+    pub key_bytes: u64,
     /// Bytes taken for them: whole pages (headers, free slots, old copies included), ordered and hash indexes.
     pub used_bytes: u64,
     /// The ordered indexes' part of [`Self::used_bytes`].
@@ -25,6 +27,7 @@ impl Table {
         MemoryUse {
             rows: found.rows,
             data_bytes: found.key_bytes + found.value_bytes,
+            key_bytes: found.index_key_bytes,
             used_bytes: found.page_bytes + found.ordered_bytes + found.hash_bytes,
             ordered_bytes: found.ordered_bytes,
             hash_bytes: found.hash_bytes,
@@ -41,6 +44,7 @@ impl Node {
             let found = table.memory();
             sum.rows += found.rows;
             sum.data_bytes += found.data_bytes;
+            sum.key_bytes += found.key_bytes;
             sum.used_bytes += found.used_bytes;
             sum.ordered_bytes += found.ordered_bytes;
             sum.hash_bytes += found.hash_bytes;

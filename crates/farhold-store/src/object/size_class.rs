@@ -1,25 +1,33 @@
 //! Size classes: how long a slot is for a payload, and how slots lie in pages.
 //!
-//! 64 to 256 bytes in steps of 16, then sixteen steps a doubling (each at most 6.25 % above the last) up to 64 KiB, header
-//! included. (Eight steps, 12.5 %, cost TPC-C's customers 5 % more.) Slots are not cache-line aligned: the version check covers any length, and aligned classes would cost TPC-C's
-//! order lines a third of their memory. Classes above 4 KiB live in runs of pages, as short as wastes at most 1/16.
+//! 48 to 1024 bytes in steps of 16, then sixteen steps a doubling (each at most 6.25 % above the last) up to 64 KiB, header
+//! included. (Eight steps a doubling from 256 bytes on, 12.5 %, cost TPC-C's customers 5 % more.) Slots are not cache-line
+//! aligned: the version check covers any length, and aligned classes would cost TPC-C's order lines a third of their memory.
+//!
+//! A class lives in runs of pages that waste at most 1/64 (1/16 where slots are long): the shortest such runs while a table has few of them, so that a
+//! table of one row takes one page and a hundred lengths of rows not a hundred half-empty runs, then runs of 64 KiB, which
+//! keep the lock of the pages and the list of runs out of the way.
 
 use farhold_fabric::object::HEADER_BYTES;
 
 /// Bytes of a page.
-pub const PAGE_BYTES: u64 = 64 << 10;
+pub const PAGE_BYTES: u64 = 16 << 10;
+/// Bytes that a run has at least where a table has many of its class.
+pub const RUN_BYTES: u64 = 64 << 10;
 /// How many classes there are.
 pub const COUNT: usize = SMALL + STEPS * DOUBLINGS;
 /// Bytes of the longest slot.
 pub const SLOT_BYTES_MAX: usize = 64 << 10;
 /// Bytes of the longest payload.
 pub const PAYLOAD_BYTES_MAX: usize = SLOT_BYTES_MAX - HEADER_BYTES;
-/// Pages of the longest run.
-pub const RUN_PAGES_MAX: u32 = 16;
+/// Pages of the longest run of slots.
+pub const RUN_PAGES_MAX: u32 = 64;
 
-const SMALL: usize = 13; // 64, 80, .. 256
+const SLOT_BYTES_MIN: usize = 48;
+const FINE_BYTES: usize = 1024;
+const SMALL: usize = (FINE_BYTES - SLOT_BYTES_MIN) / 16 + 1; // 48, 64, .. 1024
 const STEPS: usize = 16;
-const DOUBLINGS: usize = 8; // 256 .. 64 KiB
+const DOUBLINGS: usize = 6; // 1 .. 64 KiB
 
 /// A size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,14 +42,12 @@ impl SizeClass {
             return None;
         }
         let bytes = payload_len + HEADER_BYTES;
-        let class = if bytes <= 64 {
-            0
-        } else if bytes <= 256 {
-            (bytes - 64).div_ceil(16)
+        let class = if bytes <= FINE_BYTES {
+            bytes.saturating_sub(SLOT_BYTES_MIN).div_ceil(16)
         } else {
-            let doubling = (bytes - 1).ilog2() as usize - 8; // 0: 257..=512
-            let step = 16 << doubling;
-            SMALL - 1 + doubling * STEPS + (bytes - (256 << doubling)).div_ceil(step)
+            let doubling = (bytes - 1).ilog2() as usize - 10; // 0: 1025..=2048
+            let step = (FINE_BYTES / STEPS) << doubling;
+            SMALL - 1 + doubling * STEPS + (bytes - (FINE_BYTES << doubling)).div_ceil(step)
         };
         Some(Self(class as u8))
     }
@@ -52,10 +58,10 @@ impl SizeClass {
     pub const fn slot_bytes(self) -> usize {
         let class = self.0 as usize;
         if class < SMALL {
-            return 64 + 16 * class;
+            return SLOT_BYTES_MIN + 16 * class;
         }
         let (doubling, step) = ((class - SMALL) / STEPS, (class - SMALL) % STEPS + 1);
-        (256 << doubling) + (16 << doubling) * step
+        (FINE_BYTES << doubling) + ((FINE_BYTES / STEPS) << doubling) * step
     }
 
     /// Bytes of the longest payload.
@@ -65,22 +71,32 @@ impl SizeClass {
         self.slot_bytes() - HEADER_BYTES
     }
 
-    /// Pages of a run of this class.
+    /// Pages of a run of this class, where there are few of them.
+    #[must_use]
+    pub const fn run_pages_min(self) -> u32 {
+        self.run_pages_from(1)
+    }
+
+    /// Pages of a run of this class, where there are many.
     #[must_use]
     pub const fn run_pages(self) -> u32 {
+        self.run_pages_from((RUN_BYTES / PAGE_BYTES) as u32)
+    }
+
+    const fn run_pages_from(self, mut pages: u32) -> u32 {
         let slot = self.slot_bytes() as u64;
-        let mut pages = 1;
-        while pages < RUN_PAGES_MAX && (pages as u64 * PAGE_BYTES % slot) * 16 > pages as u64 * PAGE_BYTES {
+        let share = if slot <= FINE_BYTES as u64 { 64 } else { 16 };
+        while pages < RUN_PAGES_MAX && (pages as u64 * PAGE_BYTES % slot) * share > pages as u64 * PAGE_BYTES {
             pages += 1;
         }
         pages
     }
 
-    /// Slots of a run of this class.
+    /// Slots of a run of so many pages.
     #[must_use]
     #[inline]
-    pub const fn slots(self) -> u32 {
-        (self.run_pages() as u64 * PAGE_BYTES / self.slot_bytes() as u64) as u32
+    pub const fn slots(self, pages: u32) -> u32 {
+        (pages as u64 * PAGE_BYTES / self.slot_bytes() as u64) as u32
     }
 }
 
@@ -119,9 +135,13 @@ mod tests {
                 let growth = next.slot_bytes() - class.slot_bytes();
                 assert!(growth == 16 || growth * 16 <= class.slot_bytes(), "{class:?}");
             }
-            let run = u64::from(class.run_pages()) * PAGE_BYTES;
-            let used = u64::from(class.slots()) * class.slot_bytes() as u64;
-            assert!(used <= run && (run - used) * 16 <= run, "{class:?}: {used} of {run}");
+            for pages in [class.run_pages_min(), class.run_pages()] {
+                let run = u64::from(pages) * PAGE_BYTES;
+                let used = u64::from(class.slots(pages)) * class.slot_bytes() as u64;
+                assert!(used > 0 && used <= run && (run - used) * 16 <= run, "{class:?}: {used} of {run}");
+                assert!(class.slot_bytes() > 1024 || (run - used) * 64 <= run, "{class:?}: {used} of {run}");
+            }
+            assert!(u64::from(class.run_pages()) * PAGE_BYTES >= RUN_BYTES);
         }
     }
 

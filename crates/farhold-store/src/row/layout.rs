@@ -213,7 +213,9 @@ impl VarField {
         let end = base + load_end(value, self.end as usize);
         out.clear();
         out.extend_from_slice(&value[..end - old]);
-        parts.iter().for_each(|part| out.extend_from_slice(part));
+        for part in parts {
+            out.extend_from_slice(part);
+        }
         let new = out.len() - (end - old);
         out.extend_from_slice(&value[end..]);
         for at in (self.end as usize..base).step_by(END_BYTES) {

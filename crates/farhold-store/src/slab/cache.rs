@@ -1,8 +1,8 @@
 //! A worker's stock of slots. Taking and giving back touches nothing shared, except every [`BATCH`] times.
 
-use super::TableSlab;
+use super::{Run, TableSlab};
 use crate::error::StoreError;
-use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
+use crate::object::size_class::{COUNT, RUN_BYTES, SizeClass};
 use crate::object::{Link, Object, ObjectRef, write};
 use crate::snapshot::Garbage;
 use crate::store::Store;
@@ -104,7 +104,7 @@ impl AllocCache {
         let cache = &mut self.table(slab).classes[class.0 as usize];
         cache.free.push((offset / ALIGN) as u32);
         // Small classes keep up to two batches here; a slot of a large one is worth the lock.
-        let keep = (2 * BATCH).min(PAGE_BYTES as usize / class.slot_bytes()).max(2);
+        let keep = (2 * BATCH).min(RUN_BYTES as usize / class.slot_bytes()).max(2);
         if cache.free.len() > keep {
             let back = cache.free.len() - keep / 2;
             // The oldest go: the youngest are still in the CPU's cache.
@@ -180,17 +180,22 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
     let shared = &mut free[class.0 as usize];
     if shared.is_empty() {
         drop(free);
-        let run = match store.pages().take_slots(slab.table, class) {
-            Err(StoreError::OutOfMemory { .. }) if store.release_empty_pages() > 0 => {
-                store.pages().take_slots(slab.table, class)
-            }
-            other => other,
-        }?;
+        let pages = slab.next_run_pages(class);
+        let take = |pages| store.pages().take_slots(slab.table, class, pages);
+        let full = |result: &Result<Run, StoreError>| matches!(result, Err(StoreError::OutOfMemory { .. }));
+        let mut run = take(pages);
+        if full(&run) {
+            run = take(class.run_pages_min());
+        }
+        if full(&run) && store.release_empty_pages() > 0 {
+            run = take(class.run_pages_min());
+        }
+        let run = run?;
         slab.add_run(run);
         cache.next = (run.offset() / ALIGN) as u32;
-        cache.end = cache.next + class.slots() * (class.slot_bytes() as u64 / ALIGN) as u32;
+        cache.end = cache.next + run.slot_count() * (class.slot_bytes() as u64 / ALIGN) as u32;
     } else {
-        let rest = shared.len().saturating_sub(BATCH.min(PAGE_BYTES as usize / class.slot_bytes()));
+        let rest = shared.len().saturating_sub(BATCH.min(RUN_BYTES as usize / class.slot_bytes()));
         cache.free.extend(shared.drain(rest..));
     }
     Ok(())

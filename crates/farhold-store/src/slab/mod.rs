@@ -31,31 +31,61 @@ pub(crate) struct TableSlab {
     pub serial: u64,
     /// The table is gone and its pages given back: caches forget what they hold of it.
     pub dropped: AtomicBool,
-    runs: RwLock<Vec<Run>>,
+    runs: RwLock<Runs>,
     /// Free slots by class, as offset / 16.
     free: Mutex<Box<[Vec<u32>; COUNT]>>,
 }
 
+/// Runs, and how many there are of each class.
+#[derive(Debug)]
+struct Runs {
+    list: Vec<Run>,
+    counts: Box<[u32; COUNT]>,
+}
+
+impl Runs {
+    fn new(list: Vec<Run>) -> Self {
+        let mut counts = Box::new([0; COUNT]);
+        for run in &list {
+            counts[run.class.0 as usize] += 1;
+        }
+        Self { list, counts }
+    }
+}
+
+/// Short runs of a class before the first long one: then a long one that stays empty is a thirtieth of the class at most.
+/// (At 32, TPC-C's customers, rows of sixteen lengths, took 2 % more.)
+const SHORT_RUNS: u32 = 128;
+
 impl TableSlab {
     pub fn new(table: TableId, place: usize, serial: u64, runs: Vec<Run>) -> Self {
         let free = Mutex::new(Box::new([const { Vec::new() }; COUNT]));
-        Self { table, place, serial, dropped: AtomicBool::new(false), runs: RwLock::new(runs), free }
+        Self { table, place, serial, dropped: AtomicBool::new(false), runs: RwLock::new(Runs::new(runs)), free }
     }
 
     pub fn runs(&self) -> Vec<Run> {
-        self.runs.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.runs.read().unwrap_or_else(PoisonError::into_inner).list.clone()
+    }
+
+    /// How long the next run of a class is to be.
+    pub fn next_run_pages(&self, class: SizeClass) -> u32 {
+        let few = self.runs.read().unwrap_or_else(PoisonError::into_inner).counts[class.0 as usize] < SHORT_RUNS;
+        if few { class.run_pages_min() } else { class.run_pages() }
     }
 
     pub fn add_run(&self, run: Run) {
-        self.runs.write().unwrap_or_else(PoisonError::into_inner).push(run);
+        let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
+        runs.counts[run.class.0 as usize] += 1;
+        runs.list.push(run);
     }
 
     pub fn take_runs(&self) -> Vec<Run> {
-        std::mem::take(&mut *self.runs.write().unwrap_or_else(PoisonError::into_inner))
+        let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *runs, Runs::new(Vec::new())).list
     }
 
     pub fn run_count_pages(&self) -> u64 {
-        self.runs.read().unwrap_or_else(PoisonError::into_inner).iter().map(|run| u64::from(run.pages)).sum()
+        self.runs.read().unwrap_or_else(PoisonError::into_inner).list.iter().map(|run| u64::from(run.pages)).sum()
     }
 
     /// The free slots that no cache has.
@@ -69,11 +99,12 @@ impl TableSlab {
         let mut empty = Vec::new();
         for class in (0..COUNT as u8).map(SizeClass) {
             let slots = &mut free[class.0 as usize];
-            if slots.len() < class.slots() as usize {
+            if slots.len() < class.slots(class.run_pages_min()) as usize {
                 continue;
             }
             slots.sort_unstable();
-            runs.retain(|run| {
+            let Runs { list, counts } = &mut *runs;
+            list.retain(|run| {
                 let offset = |unit: &u32| u64::from(*unit) * ALIGN;
                 let end = run.offset() + u64::from(run.pages) * PAGE_BYTES;
                 if run.class != class {
@@ -81,10 +112,11 @@ impl TableSlab {
                 }
                 let first = slots.partition_point(|unit| offset(unit) < run.offset());
                 let last = slots.partition_point(|unit| offset(unit) < end);
-                let whole = last - first == class.slots() as usize;
+                let whole = last - first == run.slot_count() as usize;
                 if whole {
                     slots.drain(first..last);
                     empty.push(*run);
+                    counts[class.0 as usize] -= 1;
                 }
                 !whole
             });

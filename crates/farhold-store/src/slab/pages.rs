@@ -11,9 +11,9 @@
 //! content" holds over all uses of an address.
 
 use crate::error::{StoreError, TableId};
-use crate::object::size_class::{COUNT, PAGE_BYTES, RUN_PAGES_MAX, SizeClass};
+use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
 use crate::object::{Object, ObjectRef, Word, Words};
-use crate::superblock::{Superblock, page_table_pages};
+use crate::superblock::{SUPERBLOCK_BYTES, Superblock, page_table_pages};
 use farhold_fabric::{Meta, RegionMemory, Version};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -34,6 +34,14 @@ pub enum PageKind {
     /// Part of a hash index.
     Hash = 2,
 }
+
+/// The first page that can hold data, of so many.
+fn first_page(pages: u64) -> u32 {
+    (SUPERBLOCK_BYTES / PAGE_BYTES + page_table_pages(pages)) as u32
+}
+
+/// Pages of the longest run of a hash index.
+pub(crate) const HASH_RUN_PAGES_MAX: u32 = 1024;
 
 /// Bit of the kind byte: the first page of its run.
 const HEAD: u64 = 0x80;
@@ -61,10 +69,17 @@ impl Run {
         u64::from(self.page) * PAGE_BYTES
     }
 
+    /// How many slots it has.
+    #[must_use]
+    #[inline]
+    pub fn slot_count(&self) -> u32 {
+        self.class.slots(self.pages)
+    }
+
     /// Offsets of the slots.
     pub fn slots(&self) -> impl Iterator<Item = u64> + use<> {
         let (start, step) = (self.offset(), self.class.slot_bytes() as u64);
-        (0..u64::from(self.class.slots())).map(move |slot| start + slot * step)
+        (0..u64::from(self.slot_count())).map(move |slot| start + slot * step)
     }
 
     fn word(&self, head: bool) -> u64 {
@@ -93,8 +108,8 @@ impl<'m> PageTable<'m> {
     pub fn of(memory: &'m RegionMemory) -> Result<Self, StoreError> {
         let superblock = Superblock::of(memory)?;
         let (at, pages) = (superblock.page_table(), superblock.pages());
-        let first = 1 + page_table_pages(pages);
-        Ok(Self { memory, at, count: pages as u32, first: first as u32 })
+        let first = first_page(pages);
+        Ok(Self { memory, at, count: pages as u32, first })
     }
 
     /// All pages, those of the superblock and the page table included.
@@ -132,10 +147,12 @@ impl<'m> PageTable<'m> {
         };
         let (class, pages) = (SizeClass((word >> 8) as u8), (word >> 16) as u16);
         let run = Run { page, pages: u32::from(pages), table: TableId((word >> 32) as u32), class, kind };
-        if class.0 as usize >= COUNT || (kind == PageKind::Slots && run.pages != class.run_pages()) {
+        if class.0 as usize >= COUNT
+            || (kind == PageKind::Slots && ![class.run_pages_min(), class.run_pages()].contains(&run.pages))
+        {
             return Err(corrupt("the page table names a size class that does not exist"));
         }
-        if run.pages == 0 || run.pages > RUN_PAGES_MAX || page < self.first || run.pages > self.count - page {
+        if run.pages == 0 || run.pages > HASH_RUN_PAGES_MAX || page < self.first || run.pages > self.count - page {
             return Err(corrupt("the page table names a run that leaves the region"));
         }
         Ok(Some(run))
@@ -173,7 +190,7 @@ impl<'m> PageTable<'m> {
     }
 }
 
-/// Gives pages out and takes them back. One lock for all threads: a page is 64 KiB, so it is taken rarely.
+/// Gives pages out and takes them back. One lock for all threads: a run is 64 KiB where there is much, so they are taken rarely.
 #[derive(Debug)]
 pub(crate) struct Pages {
     memory: Arc<RegionMemory>,
@@ -196,17 +213,11 @@ impl Pages {
     #[inline(always)]
     pub fn table(&self) -> PageTable<'_> {
         let pages = self.memory.len() / PAGE_BYTES;
-        PageTable {
-            memory: &self.memory,
-            at: PAGE_BYTES,
-            count: pages as u32,
-            first: 1 + page_table_pages(pages) as u32,
-        }
+        PageTable { memory: &self.memory, at: SUPERBLOCK_BYTES, count: pages as u32, first: first_page(pages) }
     }
 
     /// A run of slots of `class`, every slot of it free and ready, entered in the page table.
-    pub fn take_slots(&self, table: TableId, class: SizeClass) -> Result<Run, StoreError> {
-        let pages = class.run_pages();
+    pub fn take_slots(&self, table: TableId, class: SizeClass, pages: u32) -> Result<Run, StoreError> {
         let page = self.take(table, pages)?;
         let run = Run { page, pages, table, class, kind: PageKind::Slots };
         let (versions, incarnations) = self.floors(&run);

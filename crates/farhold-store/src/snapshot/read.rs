@@ -134,7 +134,7 @@ impl<'m> RunScan<'m> {
     /// `Ok(Err(Blocked))` at a locked row: let others work and call again. [`StoreError::Corrupt`].
     pub fn go_on(&mut self, room: &mut Vec<u8>, visit: &mut Visit<'_>) -> Result<Result<(), Blocked>, StoreError> {
         let (start, step) = (self.run.offset(), self.run.class.slot_bytes() as u64);
-        while self.slot < self.run.class.slots() {
+        while self.slot < self.run.slot_count() {
             let object = Object::at(self.memory, start + u64::from(self.slot) * step);
             match read_at(object, self.epoch, room)? {
                 Err(blocked) => return Ok(Err(blocked)),

@@ -1,9 +1,10 @@
 //! How much a table holds, and what it costs.
 
-use super::TableStore;
+use super::{Secondary, TableStore};
 use crate::index::hash::HashIndex;
 use crate::object::size_class::PAGE_BYTES;
-use crate::object::{Object, RESERVED};
+use crate::object::{Object, RESERVED, Words};
+use farhold_btree::KeyShape;
 use farhold_fabric::Meta;
 
 /// Counted by a walk over the pages, so it costs the hot paths nothing; exact while nobody writes.
@@ -23,6 +24,8 @@ pub struct Statistics {
     pub page_bytes: u64,
     /// Bytes of the ordered indexes.
     pub ordered_bytes: u64,
+    /// Bytes of the keys that the ordered indexes hold, packed: the primary's and the secondaries'.
+    pub index_key_bytes: u64,
     /// Bytes of the hash index.
     pub hash_bytes: u64,
 }
@@ -50,6 +53,7 @@ impl Statistics {
             held_slots: self.held_slots + other.held_slots,
             page_bytes: self.page_bytes + other.page_bytes,
             ordered_bytes: self.ordered_bytes + other.ordered_bytes,
+            index_key_bytes: self.index_key_bytes + other.index_key_bytes,
             hash_bytes: self.hash_bytes + other.hash_bytes,
         }
     }
@@ -60,6 +64,7 @@ impl TableStore {
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let mut found = Statistics { page_bytes: self.slab().run_count_pages() * PAGE_BYTES, ..Statistics::default() };
+        let mut keys = IndexKeys::of(self);
         for run in self.pages() {
             for offset in run.slots() {
                 let object = Object::at(self.store().memory(), offset);
@@ -68,6 +73,7 @@ impl TableStore {
                     Meta::FREE => {}
                     Meta::ROW | RESERVED if !object.version().is_absent() => {
                         found.rows += 1;
+                        keys.add(&object, meta);
                         found.key_bytes += meta.key_len() as u64;
                         found.value_bytes += (meta.payload_len() - meta.key_len()) as u64;
                         found.slot_bytes += run.class.slot_bytes() as u64;
@@ -76,9 +82,49 @@ impl TableStore {
                 }
             }
         }
+        found.index_key_bytes = found.key_bytes + found.rows * keys.fixed_bytes + keys.other_bytes;
         found.ordered_bytes = self.primary().memory_bytes() as u64
             + self.secondaries().map(|(_, secondary)| secondary.index.memory_bytes() as u64).sum::<u64>();
         found.hash_bytes = self.hash.as_ref().map_or(0, HashIndex::bytes);
         found
+    }
+}
+
+/// Bytes of the keys in secondary indexes, so far.
+struct IndexKeys<'t> {
+    /// Of every row.
+    fixed_bytes: u64,
+    other_bytes: u64,
+    /// The indexes whose keys have different lengths.
+    others: Vec<&'t Secondary>,
+    row: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl<'t> IndexKeys<'t> {
+    fn of(table: &'t TableStore) -> Self {
+        let mut this = Self { fixed_bytes: 0, other_bytes: 0, others: vec![], row: vec![], key: vec![] };
+        for (_, secondary) in table.secondaries() {
+            match secondary.def.shape {
+                KeyShape::Fixed(bytes) => this.fixed_bytes += bytes as u64,
+                KeyShape::Short | KeyShape::Bytes => this.others.push(secondary),
+            }
+        }
+        this
+    }
+
+    fn add(&mut self, object: &Object<'_>, meta: Meta) {
+        if self.others.is_empty() {
+            return;
+        }
+        self.row.resize(meta.payload_len(), 0);
+        object.copy_out(&mut self.row);
+        let (key, value) = self.row.split_at(meta.key_len());
+        for secondary in &self.others {
+            // A row that a writer is changing this moment may make no key: not counted.
+            if secondary.def.keys.make(key, value, &mut self.key).is_ok() {
+                self.other_bytes += self.key.len() as u64;
+            }
+        }
     }
 }

@@ -15,8 +15,8 @@
 //! ([`BucketStamp::is_still`], or a read of its word) when the transaction validates.
 
 use super::layout::{
-    BUCKET_BYTES, BucketStamp, BucketWord, CHUNKS, DIRECTORY_ENTRIES, DIRECTORY_ENTRY_BYTES, ENTRIES, bucket_of,
-    chunk_of, directory_entry, table_word, tag,
+    BUCKET_BYTES, BUCKETS_MAX, BucketStamp, BucketWord, CHUNKS, DIRECTORY_ENTRIES, DIRECTORY_ENTRY_BYTES, ENTRIES,
+    OVERFLOW_BYTES, OVERFLOW_ENTRIES, bucket_of, chunk_of, directory_entry, table_word, tag,
 };
 use crate::error::TableId;
 use crate::object::ObjectRef;
@@ -54,7 +54,7 @@ impl Directory {
         if entry == table_word(self.table) {
             let entry = FarPtr::new(self.node, self.region, directory_entry(self.table, self.probe));
             let (root, count) = (word_at(bytes, 1), word_at(bytes, 2));
-            let known = root <= FarPtr::OFFSET_MAX - CHUNKS * 8 && count > 0;
+            let known = root <= FarPtr::OFFSET_MAX - CHUNKS * 8 && (1..=BUCKETS_MAX).contains(&count);
             return known.then(|| FarIndex { entry, table: self.table, root, count, chunks: Vec::new() });
         }
         self.probe = if entry == 0 { DIRECTORY_ENTRIES } else { self.probe + 1 };
@@ -80,7 +80,7 @@ impl FarIndex {
 
     /// Takes what the directory says now; `false` if the index is gone from there.
     fn refresh(&mut self, bytes: &[u8]) -> bool {
-        if word_at(bytes, 0) != table_word(self.table) || word_at(bytes, 2) == 0 {
+        if word_at(bytes, 0) != table_word(self.table) || !(1..=BUCKETS_MAX).contains(&word_at(bytes, 2)) {
             return false;
         }
         if word_at(bytes, 1) != self.root {
@@ -206,18 +206,18 @@ impl FarLookup {
                 }
                 self.stamp.word = word.0;
                 self.overflow = word.overflow();
-                self.judge(index, bytes)
+                self.judge(index, bytes, ENTRIES)
             }
             State::Overflow => {
                 self.overflow = BucketWord(word_at(bytes, 0)).overflow();
-                self.judge(index, bytes)
+                self.judge(index, bytes, OVERFLOW_ENTRIES)
             }
         }
     }
 
-    fn judge(&mut self, index: &FarIndex, bytes: &[u8]) -> FarStep {
+    fn judge(&mut self, index: &FarIndex, bytes: &[u8], count: usize) -> FarStep {
         let mut matches = Matches::default();
-        for entry in (1..=ENTRIES).map(|place| word_at(bytes, place)) {
+        for entry in (1..=count).map(|place| word_at(bytes, place)) {
             if entry != 0 && entry >> 56 == tag(self.hash) {
                 matches.refs[matches.count] = entry & ObjectRef::BITS;
                 matches.count += 1;
@@ -230,7 +230,7 @@ impl FarLookup {
     pub fn no_match(&mut self, index: &FarIndex) -> FarStep {
         if self.overflow != 0 {
             self.state = State::Overflow;
-            return FarStep::Read { at: index.at(self.overflow), bytes: BUCKET_BYTES as usize };
+            return FarStep::Read { at: index.at(self.overflow), bytes: OVERFLOW_BYTES as usize };
         }
         if BucketWord(self.stamp.word).is_locked() {
             return self.go_to_bucket(index); // A writer was at it: read it again.

@@ -1,4 +1,4 @@
-//! A hash index in the region: point lookups of this node in two cache lines, and of others in one or two reads.
+//! A hash index in the region: point lookups of this node in a few cache lines, and of others in one or two reads.
 //!
 //! The layout is told in `layout.rs`. Readers of this node store nothing; they check the bucket's word around what they
 //! read. A hit is right by itself: the object's incarnation and key are checked, and neither changes. A miss holds while
@@ -12,7 +12,9 @@ mod location;
 
 pub use far::{Directory, FarIndex, FarLookup, FarStep, Matches};
 pub(crate) use layout::clear_directory;
-pub use layout::{BUCKET_BYTES, BucketStamp, DIRECTORY_ENTRY_BYTES, ENTRIES, hash_key};
+pub use layout::{
+    BUCKET_BYTES, BucketStamp, DIRECTORY_ENTRY_BYTES, ENTRIES, OVERFLOW_BYTES, OVERFLOW_ENTRIES, hash_key,
+};
 pub use location::{LocationCache, LocationCounts};
 
 use crate::error::{StoreError, TableId};
@@ -20,7 +22,9 @@ use crate::object::{Object, ObjectRef};
 use crate::store::Store;
 use farhold_fabric::RegionMemory;
 use grow::Pool;
-use layout::{BUCKETS_MIN, BucketWord, COUNT, GONE, ROOT, bucket_of, chunk_of, claim, entry_of, table_word, tag};
+use layout::{
+    BUCKETS_MIN, BucketWord, COUNT, GONE, ROOT, ROOT_BYTES, bucket_of, chunk_of, claim, entry_of, table_word, tag,
+};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI64, AtomicU64, fence};
 use std::sync::{Arc, Mutex};
@@ -56,28 +60,21 @@ impl HashIndex {
     pub fn create(store: &Arc<Store>, table: TableId) -> Result<Self, StoreError> {
         let memory = store.memory();
         let root = store.pages().take_hash(table, 1)?;
-        let chunk = match store.pages().take_hash(table, 1) {
-            Ok(chunk) => chunk,
-            Err(error) => {
-                store.pages().give_back(&root);
-                return Err(error);
-            }
-        };
+        let chunk = root.offset() + ROOT_BYTES;
         for bucket in 0..BUCKETS_MIN {
             let word = BucketWord::new(BUCKETS_MIN.ilog2(), 0).0;
-            at(memory, chunk.offset() + bucket * BUCKET_BYTES).store(word, Relaxed);
+            at(memory, chunk + bucket * BUCKET_BYTES).store(word, Relaxed);
         }
-        at(memory, root.offset()).store(chunk.offset(), Relaxed);
+        at(memory, root.offset()).store(chunk, Relaxed);
         let _alone = store.directory_lock();
         let Some(entry) = claim(memory, table) else {
             store.pages().give_back(&root);
-            store.pages().give_back(&chunk);
             return Err(StoreError::TooMany { what: "hash indexes", limit: layout::DIRECTORY_ENTRIES as usize });
         };
         at(memory, entry + ROOT).store(root.offset(), Relaxed);
         at(memory, entry + COUNT).store(BUCKETS_MIN, Relaxed);
         at(memory, entry).store(table_word(table), Release);
-        let pool = Mutex::new(Pool { runs: vec![root, chunk], ..Pool::default() });
+        let pool = Mutex::new(Pool { runs: vec![root], ..Pool::default() });
         let counts = Default::default();
         Ok(Self { store: store.clone(), table, entry, root: root.offset(), counts, growing: Mutex::default(), pool })
     }
@@ -131,8 +128,10 @@ impl HashIndex {
             at(self.memory(), place).store(entry, Relaxed);
             let step = self.unlock(offset, word, word);
             self.counts[hash as usize & 15].0.fetch_add(1, Relaxed);
-            // The last entry of the first bucket: time to grow, if the index is full on the whole.
-            if place == offset + ENTRIES as u64 * 8 || word.overflow() != 0 {
+            // A full bucket: time to grow, if the index is full on the whole. That takes a look at all counts, and at this
+            // load every third bucket is full, so only one key in eight looks.
+            let full = place == offset + ENTRIES as u64 * 8 || word.overflow() != 0;
+            if full && (hash >> 48).is_multiple_of(8) {
                 self.grow();
             }
             return Ok(step);
@@ -219,9 +218,9 @@ impl HashIndex {
 
     /// The first entry of a locked chain that suits.
     fn place(&self, offset: u64, word: BucketWord, suits: impl Fn(u64) -> bool) -> Option<u64> {
-        let (mut offset, mut overflow) = (offset, word.overflow());
+        let (mut offset, mut overflow, mut count) = (offset, word.overflow(), ENTRIES as u64);
         loop {
-            for entry in 1..=ENTRIES as u64 {
+            for entry in 1..=count {
                 if suits(at(self.memory(), offset + entry * 8).load(Relaxed)) {
                     return Some(offset + entry * 8);
                 }
@@ -229,7 +228,7 @@ impl HashIndex {
             if overflow == 0 {
                 return None;
             }
-            offset = overflow;
+            (offset, count) = (overflow, OVERFLOW_ENTRIES as u64);
             overflow = BucketWord(at(self.memory(), offset).load(Relaxed)).overflow();
         }
     }
@@ -248,10 +247,10 @@ impl Drop for HashIndex {
 /// An entry of an unlocked chain whose object has the key. What it meets may be changing; a hit counts by the object.
 #[inline(always)]
 fn find(memory: &RegionMemory, offset: u64, word: BucketWord, hash: u64, key: &[u8]) -> Option<ObjectRef> {
-    let (mut offset, mut overflow) = (offset, word.overflow());
+    let (mut offset, mut overflow, mut count) = (offset, word.overflow(), ENTRIES as u64);
     // A chain that is being changed could lead in circles; a true one is never this long by far.
     for _ in 0..1 << 20 {
-        for entry in 1..=ENTRIES as u64 {
+        for entry in 1..=count {
             let entry = at(memory, offset + entry * 8).load(Acquire);
             if entry >> 56 == tag(hash) && entry != 0 {
                 let reference = ObjectRef::from_bits(entry);
@@ -263,7 +262,7 @@ fn find(memory: &RegionMemory, offset: u64, word: BucketWord, hash: u64, key: &[
         if overflow == 0 {
             return None;
         }
-        offset = overflow;
+        (offset, count) = (overflow, OVERFLOW_ENTRIES as u64);
         overflow = BucketWord(at(memory, offset).load(Acquire)).overflow();
     }
     None
