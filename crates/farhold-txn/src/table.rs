@@ -393,6 +393,12 @@ impl TableShared {
         slot.map(|slot| slot.keys.clone()).ok_or_else(|| no_index(&self.name, index))
     }
 
+    /// As [`Self::keys_of`], of an index that is being filled as well: for writers.
+    pub fn any_keys_of(&self, index: Index) -> Result<Arc<SecondaryKeys>, TxnError> {
+        let found = self.all_keys().into_iter().find(|(other, _)| *other == index);
+        found.map(|(_, keys)| keys).ok_or_else(|| no_index(&self.name, index))
+    }
+
     /// Makers of all keys that a writer must keep, with their indexes.
     pub fn all_keys(&self) -> Vec<(Index, Arc<SecondaryKeys>)> {
         let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);

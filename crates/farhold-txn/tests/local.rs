@@ -160,6 +160,9 @@ fn delete_then_insert_of_one_key_is_an_update() {
         txn.delete(row).expect("deleted again");
         put(&mut txn, &table, 1, "ann", 32).await.expect("inserted again");
         put(&mut txn, &table, 3, "eve", 33).await.expect("eve is free again");
+        let duplicate = |index| Err(TxnError::DuplicateKey { table: table.id(), index });
+        assert_eq!(put(&mut txn, &table, 1, "x", 1).await, duplicate(Index::Primary), "its own insert");
+        assert_eq!(put(&mut txn, &table, 9, "ann", 1).await, duplicate(NAME), "its own insert");
         assert_eq!(ids(&mut txn, &table, ScanSpec::all().index(NAME)).await, [1, 2, 3]);
         txn.commit().await.expect("committed");
         let mut txn = worker.begin();

@@ -462,7 +462,7 @@ impl State {
         let row = self.row(known);
         Ok(match row.state {
             RowState::Absent | RowState::Skipped => Visited::Nothing,
-            RowState::Deleted | RowState::Gone => match self.own_replacement(table.0, index, key)? {
+            RowState::Deleted | RowState::Gone => match self.own_replacement(table.0, row.ident.node(), index, key)? {
                 Some(handle) => Visited::Row(handle),
                 None => Visited::Nothing,
             },

@@ -154,6 +154,10 @@ impl Txn {
             FarRead::Stale => return Ok(None),
         };
         if self.state.key(self.state.row(row)) == key || planted!(StaleLocation) {
+            if read == FarRead::Absent && !known_before {
+                // The home will be asked which object has the key now; this one is of the past, or will be met again.
+                self.state.skip(row);
+            }
             return Ok(Some(read));
         }
         if !known_before {
@@ -225,6 +229,9 @@ impl Txn {
         value: &[u8],
     ) -> Result<RowHandle, TxnError> {
         self.state.far = true;
+        if !self.state.replacing.is_empty() {
+            self.state.check_own_replacements(table, home, key, value)?;
+        }
         let deleted = |row: &&crate::txn::state::Row| {
             row.table == table.0 && row.ident.node() == home && matches!(row.state, RowState::Deleted | RowState::Gone)
         };

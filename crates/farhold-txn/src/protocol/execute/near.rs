@@ -4,7 +4,7 @@ use crate::protocol::ident::Ident;
 use crate::table::TableShared;
 use crate::txn::state::{RowState, State};
 use crate::txn::{RowHandle, SharedTable, Txn};
-use crate::{Index, TxnError};
+use crate::{Index, NodeId, TxnError};
 use farhold_store::table::Occupant;
 use farhold_store::{Object, ObjectRef, ReadError, Reserve, Stamp};
 use std::ptr::NonNull;
@@ -58,24 +58,48 @@ impl State {
         if read.is_absent() { NearRead::Absent } else { NearRead::Row(handle) }
     }
 
+    /// Is one of the row's unique keys taken by an insert of the transaction's own that no index names yet?
+    #[cold]
+    pub(crate) fn check_own_replacements(
+        &self,
+        table: SharedTable,
+        node: NodeId,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), TxnError> {
+        let duplicate = |index| Err(TxnError::DuplicateKey { table: table.store.id(), index });
+        if self.own_replacement(table.0, node, Index::Primary, key)?.is_some() {
+            return duplicate(Index::Primary);
+        }
+        let mut made = Vec::new();
+        for (index, keys) in table.all_keys().into_iter().filter(|(_, keys)| keys.unique()) {
+            keys.make(&table.schema, key, value, &mut made)?;
+            if self.own_replacement(table.0, node, index, &made)?.is_some() {
+                return duplicate(index);
+            }
+        }
+        Ok(())
+    }
+
     /// The transaction's own insert of a key whose index entry still names a row that it deletes.
     #[cold]
     pub(crate) fn own_replacement(
         &self,
         table: NonNull<TableShared>,
+        node: NodeId,
         index: Index,
         index_key: &[u8],
     ) -> Result<Option<RowHandle>, TxnError> {
         let mut made = Vec::new();
         for &position in &self.replacing {
             let row = &self.rows[position as usize];
-            if row.table != table || row.state != RowState::Inserted {
+            if row.table != table || row.ident.node() != node || row.state != RowState::Inserted {
                 continue;
             }
             let same = if index == Index::Primary {
                 self.key(row) == index_key
             } else {
-                let keys = row.table().keys_of(index)?;
+                let keys = row.table().any_keys_of(index)?;
                 keys.make(&row.table().schema, self.key(row), self.old_value(row), &mut made)?;
                 made == index_key
             };
@@ -138,10 +162,11 @@ impl Txn {
         key: &[u8],
         known: RowHandle,
     ) -> Result<Option<RowHandle>, TxnError> {
-        match self.state.row(known).state {
+        let row = self.state.row(known);
+        match row.state {
             RowState::Read | RowState::Written | RowState::Inserted => Ok(Some(known)),
             RowState::Absent | RowState::Skipped => Ok(None),
-            RowState::Deleted | RowState::Gone => self.state.own_replacement(table.0, index, key),
+            RowState::Deleted | RowState::Gone => self.state.own_replacement(table.0, row.ident.node(), index, key),
         }
     }
 
@@ -164,6 +189,9 @@ impl Txn {
     /// Reserves a row of this node.
     #[inline]
     pub(crate) fn insert_near(&mut self, table: SharedTable, key: &[u8], value: &[u8]) -> Result<RowHandle, TxnError> {
+        if !self.state.replacing.is_empty() {
+            self.state.check_own_replacements(table, self.core.me, key, value)?;
+        }
         let me = self.core.me;
         let mut moved = std::mem::take(&mut self.state.moved);
         moved.clear();
