@@ -48,9 +48,9 @@ CREATE TABLE customer (
     c_payment_cnt INTEGER NOT NULL,
     c_delivery_cnt INTEGER NOT NULL,
     c_data VARCHAR(500) NOT NULL,
-    PRIMARY KEY (c_w_id, c_d_id, c_id)
+    PRIMARY KEY (c_w_id, c_d_id, c_id),
+    CONSTRAINT customer_by_name UNIQUE (c_w_id, c_d_id, c_last, c_first, c_id)
 ) WITH (placement = 'by_integer', hash = true);
-CREATE UNIQUE INDEX customer_by_name ON customer (c_w_id, c_d_id, c_last, c_first, c_id);
 
 CREATE TABLE history (
     h_id BIGINT NOT NULL,
@@ -81,9 +81,9 @@ CREATE TABLE orders (
     o_carrier_id SMALLINT,
     o_ol_cnt SMALLINT NOT NULL,
     o_all_local SMALLINT NOT NULL,
-    PRIMARY KEY (o_w_id, o_d_id, o_id)
+    PRIMARY KEY (o_w_id, o_d_id, o_id),
+    CONSTRAINT orders_by_customer UNIQUE (o_w_id, o_d_id, o_c_id, o_id)
 ) WITH (placement = 'by_integer', hash = false);
-CREATE UNIQUE INDEX orders_by_customer ON orders (o_w_id, o_d_id, o_c_id, o_id);
 
 CREATE TABLE order_line (
     ol_o_id INTEGER NOT NULL,

@@ -4,7 +4,6 @@ pub mod ch;
 pub mod tpcc;
 
 use farhold_store::row::{Column, ColumnType, Schema, SecondaryIndex};
-use std::fmt::Write;
 
 /// Where a table's rows live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,24 +56,24 @@ impl TableSpec {
         self.indexes.iter().map(index).collect()
     }
 
-    /// The DDL text: `CREATE TABLE` and one `CREATE UNIQUE INDEX` per secondary index, each ended by a semicolon.
+    /// The DDL text: one `CREATE TABLE`, ended by a semicolon.
     #[must_use]
     pub fn ddl(&self) -> String {
-        let mut text = format!("CREATE TABLE {} (\n", self.name);
+        let mut parts = Vec::new();
         for (name, data_type, nullable) in self.columns {
             let not_null = if *nullable { "" } else { " NOT NULL" };
-            let _ = writeln!(text, "    {name} {}{not_null},", sql_type(*data_type));
+            parts.push(format!("    {name} {}{not_null}", sql_type(*data_type)));
+        }
+        parts.push(format!("    PRIMARY KEY ({})", self.key.join(", ")));
+        for (name, columns) in self.indexes {
+            parts.push(format!("    CONSTRAINT {name} UNIQUE ({})", columns.join(", ")));
         }
         let placement = match self.spread {
             Spread::Replicated => "replicated",
             Spread::ByWarehouse => "by_integer",
         };
-        let _ = writeln!(text, "    PRIMARY KEY ({})", self.key.join(", "));
-        let _ = writeln!(text, ") WITH (placement = '{placement}', hash = {});", self.hash);
-        for (name, columns) in self.indexes {
-            let _ = writeln!(text, "CREATE UNIQUE INDEX {name} ON {} ({});", self.name, columns.join(", "));
-        }
-        text
+        let (name, parts, hash) = (self.name, parts.join(",\n"), self.hash);
+        format!("CREATE TABLE {name} (\n{parts}\n) WITH (placement = '{placement}', hash = {hash});\n")
     }
 
     fn positions(&self, names: &[&str]) -> Vec<usize> {
