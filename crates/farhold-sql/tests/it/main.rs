@@ -3,3 +3,4 @@
 mod harness;
 mod slt;
 mod smoke;
+mod tpcc;
