@@ -70,6 +70,15 @@ fn after_an_error_everything_waits_for_sync() {
 }
 
 #[test]
+fn an_error_is_told_before_sync() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.send(&[parse("", "SELECT * FROM nothing"), describe(b'S', ""), message(b'H', b"")].concat());
+    assert_eq!(client.answer().unwrap().0, b'E');
+    assert_eq!(tags(&client.ask(&sync())), b"Z");
+}
+
+#[test]
 fn an_explicit_block_spans_batches() {
     let server = server();
     let mut client = Client::connect(server.local_addr());

@@ -181,6 +181,8 @@ impl Connection {
         self.session.fail_transaction();
         self.tell_notices();
         self.wire.output.report(Severity::Error, error);
+        // The client may wait for nothing more: its Flush is passed over now.
+        self.flush_wanted = true;
     }
 
     fn tell_notices(&mut self) {
