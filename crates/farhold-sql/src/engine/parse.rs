@@ -117,7 +117,7 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         // Words that the parser does not know.
         word if word == "abort" || word.starts_with("abort ") => format!("ROLLBACK{}", &trimmed["abort".len()..]),
         // The parser reads COPY's data behind a semicolon.
-        word if word.starts_with("copy ") => format!("{trimmed};"),
+        word if word.starts_with("copy ") => format!("{};", super::copy::plain_booleans(trimmed)),
         _ => trimmed.to_owned(),
     };
     let mut statements = Parser::new(&PostgreSqlDialect {})

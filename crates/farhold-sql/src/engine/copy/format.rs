@@ -69,8 +69,45 @@ impl CopyFormat {
     }
 }
 
+/// A COPY with `on`, `off`, `1` and `0` behind FREEZE and HEADER written as the parser knows them.
+pub(crate) fn plain_booleans(sql: &str) -> String {
+    let mut out = String::with_capacity(sql.len());
+    let mut previous = "";
+    for word in sql.split_inclusive(|c: char| !c.is_alphanumeric()) {
+        let bare = word.trim_end_matches(|c: char| !c.is_alphanumeric());
+        let behind = previous.eq_ignore_ascii_case("freeze") || previous.eq_ignore_ascii_case("header");
+        let plain = match bare.to_ascii_lowercase().as_str() {
+            "on" | "1" if behind => "true",
+            "off" | "0" if behind => "false",
+            _ => bare,
+        };
+        out.push_str(plain);
+        out.push_str(&word[bare.len()..]);
+        if !bare.is_empty() {
+            previous = bare;
+        }
+    }
+    out
+}
+
 fn one_byte(c: char, what: &str) -> Result<u8, SqlError> {
     u8::try_from(c).ok().filter(|b| b.is_ascii() && !matches!(b, b'\n' | b'\r' | 0)).ok_or_else(|| {
         SqlError::new(SqlState::INVALID_PARAMETER_VALUE, format!("COPY {what} must be a single one-byte character"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn booleans_are_written_plainly() {
+        for (sql, plain) in [
+            ("copy t from stdin with (freeze on)", "copy t from stdin with (freeze true)"),
+            ("COPY t (on1) FROM STDIN (FORMAT csv, HEADER OFF, NULL '0')", "COPY t (on1) FROM STDIN (FORMAT csv, HEADER false, NULL '0')"),
+            ("copy (select 1 from a join b on true) to stdout", "copy (select 1 from a join b on true) to stdout"),
+        ] {
+            assert_eq!(plain_booleans(sql), plain);
+        }
+    }
 }

@@ -5,7 +5,7 @@ mod input;
 mod output;
 mod reader;
 
-pub(crate) use format::CopyFormat;
+pub(crate) use format::{CopyFormat, plain_booleans};
 pub use input::CopyIn;
 pub(crate) use input::CopyTxn;
 pub use output::CopyOut;
