@@ -71,6 +71,9 @@ pub(crate) fn from_txn(error: &TxnError) -> SqlError {
         TxnError::OutOfMemory { node } => {
             SqlError::new(SqlState::OUT_OF_MEMORY, format!("the memory of node {} is full", node.0))
         }
+        TxnError::TooMany { what, limit } => {
+            SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, format!("too many {what}: the limit is {limit}"))
+        }
         TxnError::ReadOnly => SqlError::new(SqlState::READ_ONLY_TRANSACTION, "cannot write in a read-only transaction"),
         TxnError::Row(error) => from_row(error),
         other => SqlError::internal(other.to_string()),

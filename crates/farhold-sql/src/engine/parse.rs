@@ -4,10 +4,12 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{Query, Statement, Visit, Visitor};
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::error;
-use crate::SqlError;
+use crate::{SqlError, SqlState};
 
 /// How deeply expressions may nest.
 const DEPTH_MAX: usize = 200;
@@ -109,8 +111,50 @@ fn dollar_end(sql: &str, start: usize) -> Result<Option<usize>, SqlError> {
     }
 }
 
+/// Texts up to here cannot nest more deeply than a thread's stack bears.
+const SHORT_BYTES: usize = 8_000;
+/// The most operators that may hang on each other in a longer one.
+const OPERATORS_MAX: usize = 2_000;
+
+/// Refuses expressions so deep that walking them takes more stack than a thread has: `1 + 1 + 1 + …` for pages. The parser
+/// limits parentheses, but not chains of operators, each of which is one level of the tree.
+fn check_depth(sql: &str) -> Result<(), SqlError> {
+    if sql.len() <= SHORT_BYTES {
+        return Ok(());
+    }
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize().map_err(|e| SqlError::syntax(e.to_string()))?;
+    // Operators since the last comma, one count a level of parentheses.
+    let mut levels = vec![0_usize];
+    for token in &tokens {
+        let depth: &mut usize = levels.last_mut().expect("one level is always there");
+        match token {
+            Token::LParen | Token::LBracket => levels.push(0),
+            Token::RParen | Token::RBracket => {
+                if levels.len() > 1 {
+                    levels.pop();
+                }
+            }
+            Token::Comma | Token::SemiColon => *depth = 0,
+            Token::Word(word) => match word.keyword {
+                Keyword::AND | Keyword::OR | Keyword::NOT | Keyword::IS | Keyword::UNION | Keyword::INTERSECT
+                | Keyword::EXCEPT | Keyword::JOIN | Keyword::CASE | Keyword::LIKE | Keyword::COLLATE => *depth += 1,
+                _ => {}
+            },
+            Token::Whitespace(_) | Token::Number(..) | Token::SingleQuotedString(_) | Token::Placeholder(_)
+            | Token::Period => {}
+            _ => *depth += 1,
+        }
+        if levels.iter().sum::<usize>() > OPERATORS_MAX {
+            return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "the statement is nested too deeply")
+                .with_hint(format!("At most {OPERATORS_MAX} operators may depend on each other.")));
+        }
+    }
+    Ok(())
+}
+
 /// The one statement of a text.
 pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
+    check_depth(sql)?;
     let trimmed = sql.trim().trim_end_matches(';').trim_end();
     let lower = first_words(trimmed);
     let text = match lower.as_str() {

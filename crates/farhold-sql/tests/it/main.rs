@@ -1,6 +1,10 @@
 //! The engine through its sessions: one binary, since each links the planner.
 
+mod copy;
+mod errors;
 mod harness;
 mod slt;
 mod smoke;
 mod tpcc;
+mod transactions;
+mod where_clauses;

@@ -33,6 +33,7 @@ pub(crate) struct KeyBounds {
 }
 
 /// The parts of a condition that all must hold.
+#[recursive::recursive]
 pub(crate) fn conjuncts(condition: Scalar, into: &mut Vec<Scalar>) {
     match condition {
         Scalar::And(a, b) => {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use farhold_txn::{Index, RowHandle, Txn, TxnError};
 
 use super::run::{Effect, returned};
-use super::write::{apply_update, check_not_null};
+use super::write::{UniqueCheck, apply_update, check_not_null};
 use super::{Returning, unsafe_duplicate};
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
@@ -214,6 +214,10 @@ impl<'a> Writer<'a> {
                 .await
                 .map_err(|e| unsafe_duplicate(table, &e, &row))?;
             self.touched.insert(handle);
+        } else {
+            let mut unique = UniqueCheck::new(table, assignments.iter().map(|(column, _)| *column));
+            unique.changed(old, &row);
+            unique.check(txn, table).await?;
         }
         self.done(&row, parameters)
     }

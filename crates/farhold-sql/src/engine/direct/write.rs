@@ -1,8 +1,9 @@
 //! UPDATE and DELETE of the rows that an index and a filter find.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use farhold_txn::{RowHandle, Txn, TxnError};
+use farhold_txn::{Index, RowHandle, Txn, TxnError};
 
 use super::Returning;
 use super::access::Access;
@@ -94,6 +95,7 @@ impl Update {
         let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
         let mut moved = Vec::new();
         let mut row = vec![Datum::Null; table.columns().len()];
+        let mut unique = UniqueCheck::new(table, self.assignments.iter().map(|(column, _)| *column));
         let handles = self.access.rows(txn, table, parameters, usize::MAX).await?;
         for (n, handle) in handles.into_iter().enumerate() {
             if n % 1024 == 1023 {
@@ -112,8 +114,9 @@ impl Update {
             for (column, value) in values {
                 row[column] = value;
             }
-            if let Some(again) = apply_update(txn, table, handle, &row)? {
-                moved.push((again, row.clone()));
+            match apply_update(txn, table, handle, &row)? {
+                Some(again) => moved.push((again, row.clone())),
+                None => unique.changed(handle, &row),
             }
             effect.count += 1;
             if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
@@ -121,7 +124,53 @@ impl Update {
             }
         }
         insert_moved(txn, table, moved).await?;
+        unique.check(txn, table).await?;
         Ok(effect)
+    }
+}
+
+/// Watches an UPDATE for rows that come to share the key of a unique index. The commit would find them too, but then the
+/// statement would have seemed to succeed. Checked when all rows have their values, so keys may trade places.
+pub(crate) struct UniqueCheck {
+    /// The unique indexes on an assigned column.
+    indexes: Vec<Index>,
+    changed: Vec<(RowHandle, Vec<Datum>)>,
+}
+
+impl UniqueCheck {
+    /// For an UPDATE of the columns `assigned`.
+    pub(crate) fn new(table: &TableInfo, assigned: impl Iterator<Item = usize> + Clone) -> Self {
+        let touched = |columns: &[usize]| assigned.clone().any(|column| columns.contains(&column));
+        let indexes = table.indexes.iter().filter(|i| i.unique && i.ready && touched(&i.columns)).map(|i| i.index).collect();
+        Self { indexes, changed: Vec::new() }
+    }
+
+    /// A row has its new values.
+    pub(crate) fn changed(&mut self, handle: RowHandle, row: &[Datum]) {
+        if !self.indexes.is_empty() {
+            self.changed.push((handle, row.to_vec()));
+        }
+    }
+
+    /// All rows have.
+    pub(crate) async fn check(self, txn: &mut Txn, table: &TableInfo) -> Result<(), SqlError> {
+        let mut key = Vec::new();
+        for index in self.indexes {
+            let mut seen = HashSet::new();
+            for (handle, row) in &self.changed {
+                let parts: Vec<Datum> = table.index_columns(index).iter().map(|&c| row[c].clone()).collect();
+                if parts.iter().any(Datum::is_null) {
+                    continue;
+                }
+                table.encode_parts(index, &parts, &mut key).map_err(|e| error::from_row(&e))?;
+                let found = txn.get_by(&table.table, index, &key).await.map_err(txn_error)?;
+                if !seen.insert(key.clone()) || found.is_some_and(|other| other != *handle) {
+                    let duplicate = TxnError::DuplicateKey { table: table.table.id(), index };
+                    return Err(table.explain(&duplicate, Some(row)));
+                }
+            }
+        }
+        Ok(())
     }
 }
 

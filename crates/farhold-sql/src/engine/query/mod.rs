@@ -4,6 +4,8 @@
 //! rows come back batch by batch through a channel of few places, so a slow client slows its query and holds little.
 
 mod catalog;
+mod checked;
+mod guard;
 mod parameters;
 mod rewrite;
 mod stream;
@@ -17,6 +19,7 @@ use datafusion::common::config::Dialect;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::SessionState;
+use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -115,6 +118,7 @@ impl QueryEngine {
         let plan = LogicalPlan::clone(&query.plan);
         let task = self.runtime().spawn(async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
+            checked::check_constants(&plan)?;
             state.optimize(&plan).map_err(|e| error::from_datafusion(&e))
         });
         task.await.map_err(|e| SqlError::internal(format!("planning failed: {e}")))?
@@ -126,7 +130,7 @@ impl QueryEngine {
         let (sender, receiver) = tokio::sync::mpsc::channel(CHANNEL_BATCHES);
         let flag = cancel.clone();
         let task = self.runtime().spawn(async move {
-            let run = stream::run(&state, plan, &sender);
+            let run = stream::run(&state, plan, &flag, &sender);
             let outcome = tokio::select! {
                 biased;
                 () = flag.cancelled() => flag.check(),
@@ -231,7 +235,8 @@ fn session_state(
     let relations = Arc::clone(catalog) as Arc<dyn crate::pg_catalog::Relations>;
     crate::pg_catalog::register(&context, &config.database, &relations)?;
     rewrite::register_functions(&context);
-    Ok(context.state())
+    let checked = Arc::new(checked::CheckedArithmetic);
+    Ok(SessionStateBuilder::new_from_existing(context.state()).with_physical_optimizer_rule(checked).build())
 }
 
 async fn plan(
@@ -332,10 +337,9 @@ pub(crate) fn scans(plan: &LogicalPlan) -> Result<Vec<PlanScan>, SqlError> {
 pub(crate) fn all_narrow(scans: &[PlanScan]) -> bool {
     !scans.is_empty()
         && scans.iter().all(|scan| {
-            RowFilter::new(&scan.table, &scan.filters).is_some_and(|filter| {
-                let (access, _, _) = super::direct::choose(&scan.table, filter.sargs(), &[]);
-                access.is_narrow(&scan.table)
-            })
+            let (filter, _) = RowFilter::split(&scan.table, &scan.filters);
+            let (access, _, _) = super::direct::choose(&scan.table, filter.sargs(), &[]);
+            access.is_narrow(&scan.table)
         })
 }
 
@@ -344,8 +348,7 @@ pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHan
     let mut gathered = HashMap::with_capacity(scans.len());
     for scan in scans {
         let table = &scan.table;
-        let filter = RowFilter::new(table, &scan.filters)
-            .ok_or_else(|| SqlError::internal("a filter that no scan can decide"))?;
+        let (filter, _) = RowFilter::split(table, &scan.filters);
         let (access, _, _) = super::direct::choose(table, filter.sargs(), &[]);
         let schema = if scan.with_row_number { &table.arrow_full } else { &table.arrow };
         let columns: Vec<usize> = (0..schema.fields().len()).collect();

@@ -8,7 +8,7 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
-    Expr, Ident, ObjectNamePart, Select, SelectItem, Statement, Value, VisitMut, VisitorMut,
+    BinaryOperator, Expr, Ident, ObjectNamePart, Select, SelectItem, Statement, Value, VisitMut, VisitorMut,
 };
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 use datafusion_pg_catalog::sql::rules::{
@@ -43,6 +43,8 @@ impl Rewriter {
     /// The statement in DataFusion's words. Queries of the catalogs get every rule, some of which replace whole queries of
     /// known clients; all others get those that keep the meaning.
     pub(super) fn rewrite(&self, statement: Statement, sql: &str, user: &str) -> Result<Statement, SqlError> {
+        let mut statement = statement;
+        let _ = VisitMut::visit(&mut statement, &mut AnyOfQuery);
         let mut statement = self.in_datafusions_words(statement, sql)?;
         name_user(&mut statement, user);
         Ok(statement)
@@ -62,6 +64,25 @@ impl Rewriter {
 fn is_catalog_query(sql: &str) -> bool {
     let lower = sql.to_ascii_lowercase();
     lower.contains("pg_") || lower.contains("information_schema") || lower.contains("regclass")
+}
+
+/// `x = ANY (SELECT …)` is `x IN (SELECT …)`, `x <> ALL (SELECT …)` is `x NOT IN (SELECT …)`.
+struct AnyOfQuery;
+
+impl VisitorMut for AnyOfQuery {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        let (left, right, negated) = match expr {
+            Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. } => (left, right, false),
+            Expr::AllOp { left, compare_op: BinaryOperator::NotEq, right } => (left, right, true),
+            _ => return ControlFlow::Continue(()),
+        };
+        if let Expr::Subquery(query) = right.as_ref() {
+            *expr = Expr::InSubquery { expr: left.clone(), subquery: query.clone(), negated };
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// Puts the user's name in the place of `current_user` and its like: the planner serves all sessions.

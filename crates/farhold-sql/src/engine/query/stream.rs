@@ -8,6 +8,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::task::JoinHandle;
 
+use super::guard::guard;
 use crate::SqlError;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::error;
@@ -16,10 +17,12 @@ use crate::engine::error;
 pub(super) async fn run(
     state: &SessionState,
     plan: LogicalPlan,
+    cancel: &CancelHandle,
     sender: &Sender<Result<RecordBatch, SqlError>>,
 ) -> Result<(), SqlError> {
     let physical =
         state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_datafusion(&e))?;
+    let physical = guard(physical, cancel).map_err(|e| error::from_datafusion(&e))?;
     let mut stream = execute_stream(physical, state.task_ctx()).map_err(|e| error::from_datafusion(&e))?;
     while let Some(batch) = stream.next().await {
         let batch = batch.map_err(|e| error::from_datafusion(&e))?;
@@ -50,7 +53,16 @@ impl BatchStream {
 
     /// The next batch, never empty; `None` after the last one.
     pub(crate) async fn next(&mut self) -> Option<Result<RecordBatch, SqlError>> {
-        match self.receiver.recv().await {
+        // The query threads may all be busy with what is to be stopped: the session does not wait for them.
+        let received = tokio::select! {
+            biased;
+            () = self.cancel.cancelled(), if self.cancel.statement() == self.statement => {
+                self.task.abort();
+                return self.cancel.check().err().map(Err);
+            }
+            received = self.receiver.recv() => received,
+        };
+        match received {
             Some(batch) => Some(batch),
             None => match (&mut self.task).await {
                 Err(e) if e.is_panic() => Some(Err(SqlError::internal("the query failed: a thread panicked"))),

@@ -82,6 +82,7 @@ impl Binder<'_> {
     }
 
     /// Binds an expression.
+    #[recursive::recursive]
     pub(crate) fn bind(&mut self, expression: &Expr) -> Result<Bound> {
         match expression {
             Expr::Nested(inner) => self.bind(inner),

@@ -10,6 +10,7 @@ use crate::{SqlError, SqlState};
 
 impl Scalar {
     /// Its value on `row`.
+    #[recursive::recursive]
     pub(crate) fn evaluate(&self, row: &[Datum], parameters: &[Datum]) -> Result<Datum, SqlError> {
         let eval = |scalar: &Self| scalar.evaluate(row, parameters);
         Ok(match self {

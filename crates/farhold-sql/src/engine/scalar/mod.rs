@@ -112,6 +112,7 @@ impl Scalar {
     }
 
     /// Calls `f` with this expression and all below it.
+    #[recursive::recursive]
     pub(crate) fn visit(&self, f: &mut dyn FnMut(&Self)) {
         f(self);
         match self {

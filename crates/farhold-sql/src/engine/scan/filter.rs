@@ -24,6 +24,8 @@ enum Term {
     Null(ColumnReader, bool),
     IntegerIn(ColumnReader, Vec<i64>, bool),
     BytesIn(ColumnReader, Vec<Vec<u8>>, bool),
+    /// One of these conjunctions holds.
+    Any(Vec<Vec<Term>>),
     Never,
 }
 
@@ -38,13 +40,29 @@ pub(crate) struct RowFilter {
 }
 
 impl RowFilter {
-    /// Of those of `filters` that it can decide; all of them must be, as [`supports`] has said before.
-    pub(crate) fn new(table: &TableInfo, filters: &[Expr]) -> Option<Self> {
-        let mut filter = Self { selectivity: 1.0, ..Self::default() };
+    /// Whether it can decide `expression`.
+    pub(crate) fn supports(table: &TableInfo, expression: &Expr) -> bool {
+        Self::everything().add(table, expression).is_some()
+    }
+
+    /// Of those of `filters` that it can decide, and the others: the optimiser may change a filter after it has been told
+    /// that it can be decided.
+    pub(crate) fn split<'e>(table: &TableInfo, filters: &'e [Expr]) -> (Self, Vec<&'e Expr>) {
+        let mut filter = Self::everything();
+        let mut others = Vec::new();
         for expression in filters {
-            filter.add(table, expression)?;
+            let mut more = filter.clone();
+            match more.add(table, expression) {
+                Some(()) => filter = more,
+                None => others.push(expression),
+            }
         }
-        Some(filter)
+        (filter, others)
+    }
+
+    /// Lets every row pass.
+    pub(crate) fn everything() -> Self {
+        Self { selectivity: 1.0, ..Self::default() }
     }
 
     /// What an index may use of it.
@@ -75,6 +93,33 @@ impl RowFilter {
                 self.add(table, &binary.left)?;
                 self.add(table, &binary.right)
             }
+            Expr::BinaryExpr(binary) if binary.op == Operator::Or => {
+                let mut ways = Vec::new();
+                let mut selectivity = 0.0;
+                for side in [&binary.left, &binary.right] {
+                    let mut way = Self::everything();
+                    way.add(table, side)?;
+                    selectivity += way.selectivity;
+                    match way.terms.as_slice() {
+                        [Term::Any(_)] => {
+                            if let Some(Term::Any(more)) = way.terms.pop() {
+                                ways.extend(more);
+                            }
+                        }
+                        _ => ways.push(way.terms),
+                    }
+                }
+                self.push(Term::Any(ways), f64::min(selectivity, 1.0));
+                Some(())
+            }
+            Expr::Literal(value, _) => match value {
+                ScalarValue::Boolean(Some(true)) => Some(()),
+                ScalarValue::Boolean(_) | ScalarValue::Null => {
+                    self.push(Term::Never, 0.0);
+                    Some(())
+                }
+                _ => None,
+            },
             Expr::BinaryExpr(binary) => {
                 let comparison = comparison(binary.op)?;
                 let (column, literal, comparison) = match (binary.left.as_ref(), binary.right.as_ref()) {
@@ -269,6 +314,7 @@ impl Term {
                     list.binary_search_by(|item| item.as_slice().cmp(bytes)).is_ok() != *negated
                 }
             }
+            Self::Any(ways) => ways.iter().any(|terms| terms.iter().all(|term| term.holds(key, value, scratch))),
             Self::Never => false,
         }
     }

@@ -7,13 +7,15 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
-use datafusion::common::Statistics;
+use datafusion::common::{DFSchema, Statistics};
 use datafusion::common::stats::Precision;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExecBuilder;
 use farhold_txn::{Placement, Snapshot};
 
 use super::exec::SnapshotScan;
@@ -91,13 +93,13 @@ impl TableProvider for FarTable {
     }
 
     fn statistics(&self) -> Option<Statistics> {
-        Some(self.statistics_of(&self.schema(), &RowFilter::new(&self.info, &[])?, false))
+        Some(self.statistics_of(&self.schema(), &RowFilter::everything(), false))
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        let decide = |filter: &&Expr| match RowFilter::new(&self.info, std::slice::from_ref(*filter)) {
-            Some(_) => TableProviderFilterPushDown::Exact,
-            None => TableProviderFilterPushDown::Unsupported,
+        let decide = |filter: &&Expr| match RowFilter::supports(&self.info, filter) {
+            true => TableProviderFilterPushDown::Exact,
+            false => TableProviderFilterPushDown::Unsupported,
         };
         Ok(filters.iter().map(decide).collect())
     }
@@ -114,16 +116,40 @@ impl TableProvider for FarTable {
             .get_extension::<QueryInput>()
             .ok_or_else(|| DataFusionError::Internal("a scan without rows to read".to_owned()))?;
         let full = self.schema();
-        let columns: Vec<usize> = projection.cloned().unwrap_or_else(|| (0..full.fields().len()).collect());
+        let mut columns: Vec<usize> = projection.cloned().unwrap_or_else(|| (0..full.fields().len()).collect());
+        let (_, others) = RowFilter::split(&self.info, filters);
+        if let Some(rest) = conjunction(others.into_iter().cloned()) {
+            // What the bytes do not decide is decided above the scan, of all columns.
+            let decided: Vec<Expr> = filters.iter().filter(|f| RowFilter::supports(&self.info, f)).cloned().collect();
+            let all = self.scan_decided(&input, state, (0..full.fields().len()).collect(), filters, &decided, None)?;
+            let predicate = state.create_physical_expr(rest, &DFSchema::try_from(full.as_ref().clone())?)?;
+            let filtered = FilterExecBuilder::new(predicate, all).apply_projection(Some(std::mem::take(&mut columns)))?;
+            return Ok(Arc::new(filtered.build()?));
+        }
+        self.scan_decided(&input, state, columns, filters, filters, limit)
+    }
+}
+
+impl FarTable {
+    /// The scan with filters that the rows' bytes decide. `named` are those that the plan knows it by.
+    fn scan_decided(
+        &self,
+        input: &QueryInput,
+        state: &dyn Session,
+        columns: Vec<usize>,
+        named: &[Expr],
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let full = self.schema();
         let schema = Arc::new(full.project(&columns)?);
-        let filter = RowFilter::new(&self.info, filters)
-            .ok_or_else(|| DataFusionError::Internal("a filter that no scan can decide".to_owned()))?;
+        let (filter, _) = RowFilter::split(&self.info, filters);
         let (access, _, _) = crate::engine::direct::choose(&self.info, filter.sargs(), &[]);
         let statistics = self.statistics_of(&schema, &filter, access.point);
         match &input.rows {
             RowSource::Nothing => Ok(Arc::new(SnapshotScan::nothing(Arc::clone(&self.info), schema, statistics))),
             RowSource::Gathered(gathered) => {
-                let batches = gathered.get(&scan_key(self, filters)).ok_or_else(|| {
+                let batches = gathered.get(&scan_key(self, named)).ok_or_else(|| {
                     DataFusionError::Internal(format!("the rows of {} were not gathered", self.info.name))
                 })?;
                 Ok(MemorySourceConfig::try_new_exec(std::slice::from_ref(batches), full, Some(columns))?)

@@ -16,7 +16,7 @@ use farhold_txn::{RowHandle, Txn};
 use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
 use crate::SqlError;
 use crate::engine::catalog::TableInfo;
-use crate::engine::direct::{Effect, RowNumbers, Writer, apply_update, default_of, insert_moved, returned};
+use crate::engine::direct::{Effect, RowNumbers, UniqueCheck, Writer, apply_update, default_of, insert_moved, returned};
 use crate::engine::query::{ROWS_SCHEMA, sql_type};
 use crate::engine::types::{cast, datum_at};
 use crate::engine::{CancelHandle, ColumnType, Datum, error};
@@ -152,6 +152,7 @@ impl UpdateQuery {
         let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
         let mut finder = Finder::new(table);
         let mut moved = Vec::new();
+        let mut unique = UniqueCheck::new(table, self.assigned.iter().copied());
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
         for batch in batches {
@@ -167,8 +168,9 @@ impl UpdateQuery {
                         cast(datum_at(batch.column(keys + value), n)?, data_type)?
                     };
                 }
-                if let Some(again) = apply_update(txn, table, handle, &row)? {
-                    moved.push((again, row.clone()));
+                match apply_update(txn, table, handle, &row)? {
+                    Some(again) => moved.push((again, row.clone())),
+                    None => unique.changed(handle, &row),
                 }
                 effect.count += 1;
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
@@ -177,6 +179,7 @@ impl UpdateQuery {
             }
         }
         insert_moved(txn, table, moved).await?;
+        unique.check(txn, table).await?;
         Ok(effect)
     }
 }

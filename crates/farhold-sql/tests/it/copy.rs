@@ -1,0 +1,69 @@
+//! COPY in and out.
+
+use farhold_sql::TransactionState;
+
+use crate::harness::Db;
+
+#[test]
+fn csv_in_and_out() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT, n NUMERIC(6,2), d DATE DEFAULT '2020-01-01')");
+    let data = "id,s,n\n1,plain,1.5\n2,\"quoted, \"\"so\"\"\nand on\",\n3,,2\n4,\"\",3\n";
+    assert_eq!(client.copy("COPY t (id, s, n) FROM STDIN WITH (FORMAT csv, HEADER)", data).unwrap(), "COPY 4");
+    assert_eq!(
+        client.rows("SELECT id, s, n, d FROM t ORDER BY id"),
+        ["1|plain|1.50|2020-01-01", "2|quoted, \"so\"\nand on|NULL|2020-01-01", "3|NULL|2.00|2020-01-01", "4||3.00|2020-01-01"]
+    );
+    assert_eq!(
+        client.rows("COPY (SELECT id, s, n FROM t ORDER BY id) TO STDOUT WITH (FORMAT csv, HEADER)").join("\n"),
+        "id,s,n\n1,plain,1.50\n2,\"quoted, \"\"so\"\"\nand on\",\n3,,2.00\n4,\"\",3.00"
+    );
+    assert_eq!(client.rows("COPY t (id, s) TO STDOUT WITH (DELIMITER '|', NULL 'nothing')").len(), 4);
+    assert_eq!(client.copy("COPY t (id, s) FROM STDIN WITH (DELIMITER '|', NULL '-')", "5|a\n6|-\n").unwrap(), "COPY 2");
+    assert_eq!(client.rows("SELECT s FROM t WHERE id = 6"), ["NULL"]);
+}
+
+#[test]
+fn a_bad_line_takes_all_back() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, v INT NOT NULL)");
+    for (data, state) in [
+        ("1,1\n2,x\n", "22P02"),
+        ("1,1\n2\n", "22P04"),
+        ("1,1\n2,3,4\n", "22P04"),
+        ("1,1\n1,2\n", "23505"),
+        ("1,1\n2,\n", "23502"),
+        ("1,1\n2,\"open\n", "22P04"),
+    ] {
+        let error = client.copy("COPY t FROM STDIN (FORMAT csv)", data).unwrap_err();
+        assert_eq!(error.state.code(), state, "{data:?}: {error}");
+        assert!(error.detail.as_ref().is_some_and(|d| d.contains("line")), "{error}");
+        assert_eq!(client.rows("SELECT count(*) FROM t"), ["0"], "{data:?}");
+    }
+    assert_eq!(client.copy_aborted("COPY t FROM STDIN (FORMAT csv)", "1,1\n2,2\n").state.code(), "57014");
+    assert_eq!(client.copy("COPY t FROM STDIN (FORMAT csv)", "1,1\n2,2").unwrap(), "COPY 2");
+}
+
+#[test]
+fn in_a_block_and_in_chunks() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY)");
+    client.ok("BEGIN");
+    client.copy("COPY t FROM STDIN", "1\n2\n").unwrap();
+    assert_eq!(client.rows("SELECT count(*) FROM t"), ["2"]);
+    client.ok("ROLLBACK");
+    assert_eq!(client.rows("SELECT count(*) FROM t"), ["0"]);
+    client.ok("BEGIN");
+    client.ok("INSERT INTO t VALUES (7)");
+    client.copy("COPY t FROM STDIN", "7\n").unwrap_err();
+    assert_eq!(client.state(), TransactionState::Failed);
+    client.ok("ROLLBACK");
+    client.ok("SET farhold.copy_chunk_rows = 10");
+    let lines: String = (0..25).map(|n| format!("{n}\n")).collect();
+    let error = client.copy("COPY t FROM STDIN", &(lines + "oops\n")).unwrap_err();
+    assert_eq!(error.hint.as_deref(), Some("The first 20 rows have been committed (farhold.copy_chunk_rows)."));
+    assert_eq!(client.rows("SELECT count(*) FROM t"), ["20"]);
+}

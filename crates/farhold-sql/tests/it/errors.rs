@@ -1,0 +1,179 @@
+//! What goes wrong has PostgreSQL's SQLSTATE, the transaction is rolled back, and nothing stays reserved.
+
+use farhold_sql::{EngineConfig, TransactionState};
+
+use crate::harness::{Db, Dir};
+
+/// Each statement fails with its state; afterwards another session can do everything that it touched.
+#[test]
+fn states_and_nothing_left_behind() {
+    let db = Db::new();
+    let client = db.client();
+    let other = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, v SMALLINT NOT NULL, s VARCHAR(3), n NUMERIC(4,2), u INT UNIQUE, d DATE)");
+    client.ok("INSERT INTO t VALUES (1, 1, 'a', 1, 1, NULL), (2, 2, 'b', 2, 2, NULL)");
+    for (sql, state) in [
+        ("SELEC 1", "42601"),
+        ("SELECT * FROM nowhere", "42P01"),
+        ("INSERT INTO nowhere VALUES (1)", "42P01"),
+        ("SELECT nothing FROM t", "42703"),
+        ("CREATE TABLE t (id INT PRIMARY KEY)", "42P07"),
+        ("INSERT INTO t (id, v) VALUES (7, 'x')", "22P02"),
+        ("INSERT INTO t (id, v) VALUES (7, true)", "42804"),
+        ("SELECT id FROM t WHERE s = 1", "42883"),
+        ("SELECT id + true FROM t WHERE id = 1", "42883"),
+        ("INSERT INTO t (id, v) VALUES (7, 40000)", "22003"),
+        ("UPDATE t SET v = v + 32767 WHERE id = 1", "22003"),
+        ("UPDATE t SET n = 100", "22003"),
+        ("INSERT INTO t (id, v, s) VALUES (7, 1, 'long')", "22001"),
+        ("UPDATE t SET s = s || 'xyz' WHERE id = 1", "22001"),
+        ("INSERT INTO t (id, v, d) VALUES (7, 1, 'tomorrow')", "22007"),
+        ("INSERT INTO t (id, v, d) VALUES (7, 1, '2024-02-31')", "22008"),
+        ("UPDATE t SET v = v / (id - 1)", "22012"),
+        ("INSERT INTO t (id) VALUES (7)", "23502"),
+        ("UPDATE t SET v = NULL WHERE id = 2", "23502"),
+        ("INSERT INTO t VALUES (7, 7, 'c', 1, 7, NULL), (1, 1, 'a', 1, 9, NULL)", "23505"),
+        ("INSERT INTO t VALUES (7, 7, 'c', 1, 2, NULL)", "23505"),
+        ("INSERT INTO t SELECT id + 6, v, s, n, u, d FROM t", "23505"),
+        ("UPDATE t SET u = 2 WHERE id = 1", "23505"),
+        ("SELECT (SELECT id FROM t)", "21000"),
+        ("DELETE FROM t WHERE id = (SELECT id FROM t)", "21000"),
+        ("ALTER TABLE t DROP COLUMN v", "0A000"),
+        ("MERGE INTO t USING t AS o ON t.id = o.id WHEN MATCHED THEN DELETE", "0A000"),
+    ] {
+        for block in [false, true] {
+            if block {
+                client.ok("BEGIN");
+                client.ok("UPDATE t SET n = 9 WHERE id = 2");
+            }
+            let error = client.err(sql);
+            assert_eq!(error.state.code(), state, "{sql}: {error}");
+            if block {
+                assert_eq!(client.state(), TransactionState::Failed, "{sql}");
+                assert_eq!(client.err("SELECT 1").state.code(), "25P02");
+                assert_eq!(client.ok("COMMIT"), "ROLLBACK");
+            }
+            assert_eq!(client.state(), TransactionState::Idle);
+            assert_eq!(other.rows("SELECT id, v, n, u FROM t ORDER BY id"), ["1|1|1.00|1", "2|2|2.00|2"], "{sql}");
+        }
+    }
+    let nul = farhold_sql::Datum::Text("a\0b".to_owned());
+    assert_eq!(client.run_with("INSERT INTO t (id, v, s) VALUES (7, 1, $1)", &[nul]).unwrap_err().state.code(), "22021");
+    // No reserved row, no lock: the keys that failed can be used, the rows changed.
+    assert_eq!(other.ok("INSERT INTO t VALUES (7, 7, 'c', 1, 7, NULL)"), "INSERT 0 1");
+    assert_eq!(other.ok("UPDATE t SET v = 0"), "UPDATE 3");
+    assert_eq!(other.ok("DELETE FROM t"), "DELETE 3");
+}
+
+#[test]
+fn duplicates_name_their_key() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (a INT, b TEXT, PRIMARY KEY (a, b), c INT, CONSTRAINT c_once UNIQUE (c))");
+    client.ok("INSERT INTO t VALUES (1, 'x', 5)");
+    let error = client.err("INSERT INTO t VALUES (1, 'x', 6)");
+    assert_eq!(error.constraint.as_deref(), Some("t_pkey"));
+    assert_eq!(error.detail.as_deref(), Some("Key (a, b)=(1, x) already exists."));
+    let error = client.err("INSERT INTO t VALUES (2, 'x', 5)");
+    assert_eq!(error.message, "duplicate key value violates unique constraint \"c_once\"");
+    assert_eq!(error.detail.as_deref(), Some("Key (c)=(5) already exists."));
+    assert_eq!(error.table.as_deref(), Some("t"));
+}
+
+#[test]
+fn a_query_over_its_memory_stops_and_the_next_one_runs() {
+    let config = EngineConfig { query_threads: 2, query_memory_bytes: 2 << 20, ..EngineConfig::default() };
+    let db = Db::with(config);
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
+    client.ok("INSERT INTO t SELECT value, repeat('x', 100) || value FROM generate_series(1, 20000)");
+    let error = client.err("SELECT count(*) FROM (SELECT s, count(*) FROM t GROUP BY s) x");
+    assert_eq!(error.state.code(), "53200", "{error}");
+    assert_eq!(client.rows("SELECT count(*) FROM t WHERE id <= 100"), ["100"]);
+}
+
+#[test]
+fn a_full_region_is_an_error() {
+    let db = Db::open(Dir::new(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
+    let mut rounds = 0;
+    let error = loop {
+        let sql = format!("INSERT INTO t SELECT value + {}, repeat('x', 1000) FROM generate_series(1, 2000)", rounds * 2000);
+        match client.run(&sql) {
+            Ok(_) => rounds += 1,
+            Err(error) => break error,
+        }
+        assert!(rounds < 100, "16 MiB hold no 200 MB");
+    };
+    assert_eq!(error.state.code(), "53200", "{error}");
+    // The failed statement left nothing; what was there before is there.
+    assert_eq!(client.rows("SELECT count(*) FROM t"), [(rounds * 2000).to_string()]);
+    assert_eq!(client.ok("DELETE FROM t WHERE id <= 1000"), "DELETE 1000");
+    client.ok("INSERT INTO t VALUES (-1, 'fits again')");
+}
+
+#[test]
+fn a_row_too_large() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT, k TEXT UNIQUE)");
+    let big = "x".repeat(70_000);
+    assert_eq!(client.err(&format!("INSERT INTO t (id, s) VALUES (1, '{big}')")).state.code(), "54000");
+    client.ok("INSERT INTO t VALUES (1, 'small')");
+    assert_eq!(client.err(&format!("UPDATE t SET s = '{big}' WHERE id = 1")).state.code(), "54000");
+    assert_eq!(client.rows("SELECT s FROM t WHERE id = 1"), ["small"]);
+}
+
+#[test]
+fn a_running_query_can_be_cancelled() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY)");
+    client.ok("INSERT INTO t SELECT value FROM generate_series(1, 3000)");
+    let endless = "SELECT count(*) FROM t a, t b, t c WHERE a.id + b.id + c.id = 7";
+    for block in [false, true] {
+        if block {
+            client.ok("BEGIN");
+        }
+        let answer = client.start(endless);
+        // Cancels that come before it runs are forgotten, so they repeat until one hits.
+        let error = loop {
+            client.cancel.cancel();
+            match answer.recv_timeout(std::time::Duration::from_millis(5)) {
+                Ok(outcome) => break outcome.unwrap_err(),
+                Err(_) => continue,
+            }
+        };
+        assert_eq!(error.state.code(), "57014", "{error}");
+        if block {
+            assert_eq!(client.state(), TransactionState::Failed);
+            client.ok("ROLLBACK");
+        }
+        assert_eq!(client.rows("SELECT count(*) FROM t"), ["3000"]);
+    }
+    // Writes stop as well, and leave nothing.
+    let answer = client.start("DELETE FROM t WHERE id IN (SELECT a.id FROM t a, t b, t c WHERE a.id + b.id + c.id > 0)");
+    let error = loop {
+        client.cancel.time_out();
+        if let Ok(outcome) = answer.recv_timeout(std::time::Duration::from_millis(5)) {
+            break outcome.unwrap_err();
+        }
+    };
+    assert_eq!(error.message, "canceling statement due to statement timeout");
+    assert_eq!(client.rows("SELECT count(*) FROM t"), ["3000"]);
+}
+
+#[test]
+fn deep_statements_are_refused_not_fatal() {
+    let db = Db::new();
+    let client = db.client();
+    let deep = format!("SELECT {}1{}", "(".repeat(5000), ")".repeat(5000));
+    assert_eq!(client.err(&deep).state.code(), "54000");
+    let long = format!("SELECT 1{}", " + 1".repeat(3000));
+    match client.run(&long) {
+        Ok(answer) => assert_eq!(answer.lines(), ["3001"]),
+        Err(error) => assert_eq!(error.state.code(), "54000", "{error}"),
+    }
+    assert_eq!(client.rows("SELECT 1"), ["1"]);
+}

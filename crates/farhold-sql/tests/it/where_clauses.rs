@@ -1,0 +1,224 @@
+//! UPDATE and DELETE hit exactly the rows that their WHERE clause says: a naive oracle decides row by row.
+//!
+//! The clauses are those that a table's own hooks in the planner are known to lose or to widen.
+
+use crate::harness::{Client, Db};
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    id: i32,
+    a: Option<i32>,
+    b: i32,
+    s: Option<&'static str>,
+}
+
+/// SQL's three truth values: `None` is unknown.
+type Truth = Option<bool>;
+
+struct World {
+    rows: Vec<Row>,
+    /// The table `q`: a column with a NULL in it.
+    q: Vec<Option<i32>>,
+}
+
+fn and(a: Truth, b: Truth) -> Truth {
+    match (a, b) {
+        (Some(false), _) | (_, Some(false)) => Some(false),
+        (Some(true), Some(true)) => Some(true),
+        _ => None,
+    }
+}
+
+fn or(a: Truth, b: Truth) -> Truth {
+    not(and(not(a), not(b)))
+}
+
+fn not(a: Truth) -> Truth {
+    a.map(|v| !v)
+}
+
+fn equal(a: Option<i32>, b: Option<i32>) -> Truth {
+    Some(a? == b?)
+}
+
+/// `x IN (list)`.
+fn within(x: Option<i32>, list: &[Option<i32>]) -> Truth {
+    list.iter().fold(Some(false), |found, item| or(found, equal(x, *item)))
+}
+
+fn world() -> World {
+    let texts = [Some("alpha"), Some("beta"), None, Some("a%b"), Some("")];
+    let rows = (0..40)
+        .map(|n| Row {
+            id: n,
+            a: (n % 4 != 3).then_some(n % 7),
+            b: (n * 5) % 11,
+            s: texts[usize::try_from(n % 5).unwrap()],
+        })
+        .collect();
+    World { rows, q: vec![Some(1), Some(3), Some(5), None] }
+}
+
+type Oracle = fn(&Row, &World) -> Truth;
+
+fn clauses() -> Vec<(&'static str, Oracle)> {
+    vec![
+        ("true", |_, _| Some(true)),
+        ("false", |_, _| Some(false)),
+        ("NULL", |_, _| None),
+        ("1 = 2", |_, _| Some(false)),
+        ("id = 7", |r, _| Some(r.id == 7)),
+        ("id = 7 AND false", |_, _| Some(false)),
+        ("a = 3", |r, _| equal(r.a, Some(3))),
+        ("a <> 3", |r, _| not(equal(r.a, Some(3)))),
+        ("NOT (a = 3)", |r, _| not(equal(r.a, Some(3)))),
+        ("a IS NULL", |r, _| Some(r.a.is_none())),
+        ("a IS NOT NULL AND a > 2", |r, _| Some(r.a.is_some_and(|a| a > 2))),
+        ("a = NULL", |_, _| None),
+        ("a IS DISTINCT FROM 3", |r, _| Some(r.a != Some(3))),
+        ("a BETWEEN 2 AND 4", |r, _| Some((2..=4).contains(&r.a?))),
+        ("a NOT BETWEEN 2 AND 4", |r, _| Some(!(2..=4).contains(&r.a?))),
+        ("a IN (1, 2, NULL)", |r, _| within(r.a, &[Some(1), Some(2), None])),
+        ("a NOT IN (1, 2)", |r, _| not(within(r.a, &[Some(1), Some(2)]))),
+        ("a NOT IN (1, NULL)", |r, _| not(within(r.a, &[Some(1), None]))),
+        ("a IN (SELECT x FROM q)", |r, w| within(r.a, &w.q)),
+        ("a NOT IN (SELECT x FROM q)", |r, w| not(within(r.a, &w.q))),
+        ("a NOT IN (SELECT x FROM q WHERE x IS NOT NULL)", |r, w| {
+            let known: Vec<_> = w.q.iter().copied().filter(Option::is_some).collect();
+            not(within(r.a, &known))
+        }),
+        ("a IN (SELECT x FROM q WHERE false)", |_, _| Some(false)),
+        ("a NOT IN (SELECT x FROM q WHERE false)", |_, _| Some(true)),
+        ("EXISTS (SELECT 1 FROM q)", |_, _| Some(true)),
+        ("EXISTS (SELECT 1 FROM q WHERE x = 99)", |_, _| Some(false)),
+        ("NOT EXISTS (SELECT 1 FROM q WHERE x = 99)", |_, _| Some(true)),
+        ("EXISTS (SELECT 1 FROM q WHERE q.x = t.a)", |r, w| Some(w.q.iter().any(|x| equal(r.a, *x) == Some(true)))),
+        ("NOT EXISTS (SELECT 1 FROM q WHERE q.x = t.a)", |r, w| {
+            Some(!w.q.iter().any(|x| equal(r.a, *x) == Some(true)))
+        }),
+        ("EXISTS (SELECT 1 FROM t AS o WHERE o.b = t.b AND o.id < t.id)", |r, w| {
+            Some(w.rows.iter().any(|o| o.b == r.b && o.id < r.id))
+        }),
+        ("b = (SELECT max(b) FROM t)", |r, w| Some(w.rows.iter().map(|o| o.b).max()? == r.b)),
+        ("a > (SELECT avg(x) FROM q)", |r, _| Some(r.a? > 3)),
+        ("a = (SELECT x FROM q WHERE x > 100)", |_, _| None),
+        ("a > (SELECT min(x) FROM q WHERE q.x = t.b)", |r, w| {
+            Some(r.a? > w.q.iter().flatten().copied().filter(|x| *x == r.b).min()?)
+        }),
+        ("a = 1 OR b = 5 OR id IN (SELECT x FROM q)", |r, w| {
+            or(or(equal(r.a, Some(1)), Some(r.b == 5)), within(Some(r.id), &w.q))
+        }),
+        ("a = 1 OR NULL", |r, _| or(equal(r.a, Some(1)), None)),
+        ("(a = 1 AND b > 3) OR (a = 2 AND NOT b > 3)", |r, _| {
+            or(and(equal(r.a, Some(1)), Some(r.b > 3)), and(equal(r.a, Some(2)), Some(r.b <= 3)))
+        }),
+        ("CASE WHEN a > 3 THEN b > 5 ELSE id < 10 END", |r, _| {
+            Some(if r.a.is_some_and(|a| a > 3) { r.b > 5 } else { r.id < 10 })
+        }),
+        ("CASE a WHEN 1 THEN true WHEN 2 THEN NULL ELSE false END", |r, _| match r.a {
+            Some(1) => Some(true),
+            Some(2) => None,
+            _ => Some(false),
+        }),
+        ("s LIKE 'a%'", |r, _| Some(r.s?.starts_with('a'))),
+        ("s NOT LIKE '%a'", |r, _| Some(!r.s?.ends_with('a'))),
+        ("s LIKE 'a\\%%'", |r, _| Some(r.s?.starts_with("a%"))),
+        ("s = ''", |r, _| Some(r.s?.is_empty())),
+        ("s || 'x' = 'betax'", |r, _| Some(r.s? == "beta")),
+        ("substr(s, 2, 1) = 'l'", |r, _| Some(r.s?.get(1..2) == Some("l"))),
+        ("coalesce(a, -1) < 1", |r, _| Some(r.a.unwrap_or(-1) < 1)),
+        ("a + b > 9", |r, _| Some(r.a? + r.b > 9)),
+        ("b % 2 = 0", |r, _| Some(r.b % 2 == 0)),
+        ("b / 2 = 2", |r, _| Some(r.b / 2 == 2)),
+        ("(a = 1) IS NOT TRUE", |r, _| Some(r.a != Some(1))),
+        ("(a = 1) IS NULL", |r, _| Some(r.a.is_none())),
+        ("id >= 30 AND id < 35", |r, _| Some((30..35).contains(&r.id))),
+        ("id > 10 AND id > 30", |r, _| Some(r.id > 30)),
+        ("id = 5 AND id = 6", |_, _| Some(false)),
+        ("id IN (3, 4, 100)", |r, _| Some(r.id == 3 || r.id == 4)),
+        ("id = ANY (SELECT x FROM q)", |r, w| within(Some(r.id), &w.q)),
+    ]
+}
+
+fn fill(client: &Client, world: &World) {
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT NOT NULL, s TEXT, mark INT NOT NULL DEFAULT 0)");
+    client.ok("CREATE TABLE q (x INT)");
+    for row in &world.rows {
+        let text = |v: Option<String>| v.unwrap_or_else(|| "NULL".to_owned());
+        client.ok(&format!(
+            "INSERT INTO t VALUES ({}, {}, {}, {})",
+            row.id,
+            text(row.a.map(|a| a.to_string())),
+            row.b,
+            text(row.s.map(|s| format!("'{s}'")))
+        ));
+    }
+    client.ok("INSERT INTO q VALUES (1), (3), (5), (NULL)");
+}
+
+fn expected(world: &World, oracle: Oracle) -> Vec<String> {
+    let mut ids: Vec<_> =
+        world.rows.iter().filter(|r| oracle(r, world) == Some(true)).map(|r| r.id.to_string()).collect();
+    ids.sort();
+    ids
+}
+
+#[test]
+fn each_clause_hits_its_rows_and_no_other() {
+    let db = Db::new();
+    let client = db.client();
+    let world = world();
+    fill(&client, &world);
+    for (clause, oracle) in clauses() {
+        let expected = expected(&world, oracle);
+        assert_eq!(client.sorted(&format!("SELECT id FROM t WHERE {clause}")), expected, "SELECT {clause}");
+        // In a block, and undone.
+        client.ok("BEGIN");
+        assert_eq!(client.sorted(&format!("SELECT id FROM t WHERE {clause}")), expected, "block: SELECT {clause}");
+        assert_eq!(client.sorted(&format!("DELETE FROM t WHERE {clause} RETURNING id")), expected, "DELETE {clause}");
+        let left = world.rows.len() - expected.len();
+        assert_eq!(client.rows("SELECT count(*) FROM t"), [left.to_string()], "DELETE {clause}");
+        client.ok("ROLLBACK");
+        // By itself.
+        let updated = client.ok(&format!("UPDATE t SET mark = mark + 1 WHERE {clause}"));
+        assert_eq!(updated, format!("UPDATE {}", expected.len()), "UPDATE {clause}");
+        assert_eq!(client.sorted("SELECT id FROM t WHERE mark = 1"), expected, "UPDATE {clause}");
+        client.ok("UPDATE t SET mark = 0");
+        // With FROM: the clause and a join that gives each row twice.
+        let updated = client.ok(&format!("UPDATE t SET mark = 1 FROM q AS twice WHERE twice.x < 5 AND ({clause})"));
+        assert_eq!(updated, format!("UPDATE {}", expected.len()), "UPDATE FROM {clause}");
+        assert_eq!(client.sorted("SELECT id FROM t WHERE mark = 1"), expected, "UPDATE FROM {clause}");
+        client.ok("UPDATE t SET mark = 0");
+    }
+}
+
+#[test]
+fn what_the_planner_cannot_is_refused() {
+    let db = Db::new();
+    let client = db.client();
+    fill(&client, &world());
+    for clause in ["a > (SELECT min(x) FROM q WHERE q.x > t.b)", "a = (SELECT x FROM q WHERE q.x = t.b)"] {
+        for sql in [format!("DELETE FROM t WHERE {clause}"), format!("UPDATE t SET mark = 1 WHERE {clause}")] {
+            assert_eq!(client.err(&sql).state.code(), "0A000", "{sql}");
+        }
+    }
+    assert_eq!(client.rows("SELECT count(*), sum(mark) FROM t"), ["40|0"]);
+}
+
+#[test]
+fn parameters_in_clauses() {
+    use farhold_sql::Datum;
+    let db = Db::new();
+    let client = db.client();
+    let world = world();
+    fill(&client, &world);
+    let count = |sql: &str, parameters: &[Datum]| client.run_with(sql, parameters).unwrap().tag;
+    let int = Datum::Int;
+    assert_eq!(count("UPDATE t SET mark = $1 WHERE id = $2", &[int(1), int(3)]), "UPDATE 1");
+    assert_eq!(count("UPDATE t SET mark = mark + $1 WHERE a IN (SELECT x FROM q WHERE x = $2)", &[int(1), int(3)]), "UPDATE 4");
+    assert_eq!(count("DELETE FROM t WHERE a = $1", &[Datum::Null]), "DELETE 0");
+    assert_eq!(count("DELETE FROM t WHERE a IN (SELECT x FROM q WHERE x < $1) AND b > $2", &[int(3), int(20)]), "DELETE 0");
+    assert_eq!(count("SELECT id FROM t WHERE s = $1 AND b >= $2", &[Datum::Text("beta".into()), int(0)]), "SELECT 8");
+    assert_eq!(count("SELECT count(*) FROM t WHERE id > $1 LIMIT $2", &[int(3), Datum::BigInt(1)]), "SELECT 1");
+    assert_eq!(count("INSERT INTO q SELECT $1", &[int(7)]), "INSERT 0 1");
+}
