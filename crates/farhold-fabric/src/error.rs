@@ -114,6 +114,8 @@ pub enum FabricError {
     },
     /// A file of the cluster's directory is not what it should be.
     BadFormat(Box<BadFile>),
+    /// The file system of the cluster's directory has no room left.
+    FileSystemFull(Box<FullFileSystem>),
     /// The operating system refused.
     Io(Box<IoFailure>),
 }
@@ -125,6 +127,17 @@ pub struct BadFile {
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: &'static str,
+}
+
+/// A file that could not get memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FullFileSystem {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes that it was to get.
+    pub wanted_bytes: u64,
+    /// Bytes that the file system had left.
+    pub free_bytes: u64,
 }
 
 /// What the operating system refused.
@@ -146,6 +159,10 @@ const _: () = assert!(size_of::<FabricError>() <= 32);
 impl FabricError {
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>, error: &std::io::Error) -> Self {
         Self::Io(Box::new(IoFailure { action, path: path.into(), kind: error.kind(), reason: error.to_string() }))
+    }
+
+    pub(crate) fn file_system_full(path: impl Into<PathBuf>, wanted_bytes: u64, free_bytes: u64) -> Self {
+        Self::FileSystemFull(Box::new(FullFileSystem { path: path.into(), wanted_bytes, free_bytes }))
     }
 
     pub(crate) fn bad_format(path: impl Into<PathBuf>, reason: &'static str) -> Self {
@@ -216,6 +233,14 @@ impl fmt::Display for FabricError {
                 "{} is not usable: {}; remove the cluster's directory if nothing in it is needed",
                 file.path.display(),
                 file.reason
+            ),
+            Self::FileSystemFull(full) => write!(
+                f,
+                "no room for {} more bytes of {}: its file system has {} bytes left; give it more (docker: --shm-size), or \
+                 choose another directory for the cluster",
+                full.wanted_bytes,
+                full.path.display(),
+                full.free_bytes
             ),
             Self::Io(io) => write!(f, "could not {} {}: {}", io.action, io.path.display(), io.reason),
         }

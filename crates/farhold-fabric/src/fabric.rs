@@ -41,7 +41,8 @@ impl Fabric {
         self.membership.provider()
     }
 
-    /// Registers a new, zeroed region of this node, at least `len` bytes long. Memory is taken when first touched.
+    /// Registers a new, zeroed region of this node, at least `len` bytes long. Its bytes take memory when they are
+    /// [reserved](RegionMemory::reserve), or first touched.
     ///
     /// # Errors
     /// [`FabricError::RegionExists`]: attach to it or remove it. [`FabricError::Io`].

@@ -23,6 +23,7 @@ mod endpoint;
 mod error;
 mod fabric;
 mod memory;
+mod room;
 
 pub use address::{Address, FarPtr, NodeId, RegionId, RegionKey};
 pub use batch::{Batch, ObjectView, Slot};

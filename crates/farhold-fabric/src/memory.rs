@@ -7,6 +7,7 @@ use crate::address::FarPtr;
 use crate::copy;
 use crate::error::FabricError;
 use crate::object::{self, Meta, ObjectHeader, Version};
+use crate::room::Room;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -18,6 +19,8 @@ pub struct RegionMemory {
     /// What the region's first byte is called, for errors.
     origin: FarPtr,
     backing: Backing,
+    /// How its bytes get memory, if they must ask for it.
+    room: Option<Room>,
 }
 
 enum Backing {
@@ -49,7 +52,7 @@ impl RegionMemory {
                 std::alloc::Layout::from_size_align(len as usize, Self::PAGE as usize).expect("a valid layout");
             // SAFETY: the layout's size is not zero.
             let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("memory");
-            Ok(Self { base, len, origin, backing: Backing::Heap(layout) })
+            Ok(Self { base, len, origin, backing: Backing::Heap(layout), room: None })
         }
         #[cfg(not(miri))]
         {
@@ -64,6 +67,30 @@ impl RegionMemory {
         Self::map(origin, len, libc::MAP_SHARED, file.as_raw_fd())
     }
 
+    /// As [`Self::file`], of a file whose owner this is: [`Self::reserve`] gives its bytes memory.
+    pub(crate) fn growing_file(
+        origin: FarPtr,
+        len: u64,
+        file: std::fs::File,
+        path: &std::path::Path,
+    ) -> std::io::Result<Self> {
+        let mut this = Self::file(origin, len, &file)?;
+        this.room = Some(Room::new(file, path, len));
+        Ok(this)
+    }
+
+    /// Gives the bytes `offset..offset + len` memory, if they have none yet. Whoever is about to use bytes of a region for
+    /// the first time asks before, and can be refused; touching them without having asked can end the process if the file
+    /// system of the `shm` provider is full. Asking again is cheap. Other providers' memory, and a region of another node,
+    /// which its owner cares for, need nothing.
+    ///
+    /// # Errors
+    /// [`FabricError::FileSystemFull`]: nothing was changed. [`FabricError::OutOfBounds`], [`FabricError::Io`].
+    pub fn reserve(&self, offset: u64, len: u64) -> Result<(), FabricError> {
+        self.check(offset, len)?;
+        self.room.as_ref().map_or(Ok(()), |room| room.reserve(offset, len, self.len))
+    }
+
     fn map(origin: FarPtr, len: u64, flags: libc::c_int, fd: libc::c_int) -> std::io::Result<Self> {
         let bytes = usize::try_from(len).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
@@ -72,7 +99,7 @@ impl RegionMemory {
             return Err(std::io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast::<u8>()).expect("mmap never returns null without MAP_FIXED");
-        Ok(Self { base, len, origin, backing: Backing::Mapped(bytes) })
+        Ok(Self { base, len, origin, backing: Backing::Mapped(bytes), room: None })
     }
 
     /// Bytes of the region.

@@ -3,7 +3,7 @@
 use crate::object::ObjectRef;
 use crate::object::size_class::PAYLOAD_BYTES_MAX;
 use crate::row::RowError;
-use farhold_fabric::NodeId;
+use farhold_fabric::{FabricError, NodeId};
 use std::fmt;
 
 /// Number of a table, the same on every node; its owner gives it, and does not use it again for another table.
@@ -20,7 +20,7 @@ impl fmt::Display for TableId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The region has no run of pages left.
+    /// The region has no run of pages left, or its file system no memory for one.
     OutOfMemory {
         /// For which table.
         table: TableId,
@@ -30,7 +30,11 @@ pub enum StoreError {
         free_bytes: u64,
         /// Bytes of the region.
         region_bytes: u64,
+        /// If it is the file system below the region that is full: the bytes that it has left.
+        file_system_bytes: Option<u64>,
     },
+    /// The fabric refused the region's memory, when the store was made in it.
+    Fabric(FabricError),
     /// The row is longer than the longest slot.
     TooLarge {
         /// Bytes of key and value.
@@ -121,7 +125,12 @@ impl StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfMemory { table, wanted_bytes, free_bytes, region_bytes } => write!(
+            Self::OutOfMemory { table, wanted_bytes, file_system_bytes: Some(left), free_bytes, .. } => write!(
+                f,
+                "no room for {wanted_bytes} more bytes of {table}: the file system of the region has {left} bytes left, while \
+                 {free_bytes} of the region are free; delete rows, or give the file system more room (docker: --shm-size)"
+            ),
+            Self::OutOfMemory { table, wanted_bytes, free_bytes, region_bytes, file_system_bytes: None } => write!(
                 f,
                 "no room for {wanted_bytes} more bytes of {table}: {free_bytes} of the region's {region_bytes} bytes are free; \
                  delete rows, or start the node with a larger region"
@@ -153,6 +162,7 @@ impl fmt::Display for StoreError {
                 write!(f, "the region has {region_bytes} bytes but was made with {expected_bytes}; rows are missing")
             }
             Self::Corrupt { offset, reason } => write!(f, "the region is damaged at offset {offset:#x}: {reason}"),
+            Self::Fabric(error) => error.fmt(f),
             Self::Row(error) => write!(f, "no index key can be made of the row: {error}"),
             Self::Duplicate { index, first, second } => {
                 write!(f, "two rows have the same key in unique index {index}: {first:?} and {second:?}")

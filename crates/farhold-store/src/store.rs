@@ -41,7 +41,7 @@ impl Store {
     /// Makes a store in a region, over whatever is in it.
     ///
     /// # Errors
-    /// [`StoreError::RegionLength`].
+    /// [`StoreError::RegionLength`]; [`StoreError::Fabric`] if the region does not get its memory.
     pub fn format(memory: Arc<RegionMemory>, node: NodeId) -> Result<Arc<Self>, StoreError> {
         let incarnation = Superblock::format(&memory, node)?.incarnation();
         Self::open(memory, node, incarnation, Vec::new())

@@ -109,13 +109,15 @@ impl<'m> Superblock<'m> {
     /// Makes one, over whatever is there. The magic number comes last.
     ///
     /// # Errors
-    /// [`StoreError::RegionLength`].
+    /// [`StoreError::RegionLength`]; [`StoreError::Fabric`] if the region does not get its memory.
     pub(crate) fn format(memory: &'m RegionMemory, node: NodeId) -> Result<Self, StoreError> {
         check_length(memory)?;
         let this = Self(memory);
-        this.word(0).store(0, SeqCst);
         let pages = memory.len() / PAGE_BYTES;
-        for at in (8..SUPERBLOCK_BYTES + page_table_pages(pages) * PAGE_BYTES).step_by(8) {
+        let bytes = SUPERBLOCK_BYTES + page_table_pages(pages) * PAGE_BYTES;
+        memory.reserve(0, bytes).map_err(StoreError::Fabric)?;
+        this.word(0).store(0, SeqCst);
+        for at in (8..bytes).step_by(8) {
             this.word(at).store(0, Relaxed);
         }
         for (at, value) in [

@@ -107,7 +107,13 @@ fn a_full_region_is_an_error_with_numbers_and_deletes_make_room() {
     };
     assert_eq!(
         error,
-        StoreError::OutOfMemory { table: TableId(7), wanted_bytes: 16_384, free_bytes: 0, region_bytes: 8 * 65_536 }
+        StoreError::OutOfMemory {
+            table: TableId(7),
+            wanted_bytes: 16_384,
+            free_bytes: 0,
+            region_bytes: 8 * 65_536,
+            file_system_bytes: None
+        }
     );
     assert!(rows.len() >= 6 * 56, "{} rows of 1 KiB in 384 KiB", rows.len());
     for reference in rows.drain(..) {

@@ -14,7 +14,7 @@ use crate::error::{StoreError, TableId};
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
 use crate::object::{Object, ObjectRef, Word, Words};
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, page_table_pages};
-use farhold_fabric::{Meta, RegionMemory, Version};
+use farhold_fabric::{FabricError, Meta, RegionMemory, Version};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -257,13 +257,24 @@ impl Pages {
     }
 
     fn take(&self, table: TableId, pages: u32) -> Result<u32, StoreError> {
-        let mut free = self.lock();
-        free.take(pages).ok_or_else(|| StoreError::OutOfMemory {
-            table,
-            wanted_bytes: u64::from(pages) * PAGE_BYTES,
-            free_bytes: free.total() * PAGE_BYTES,
-            region_bytes: self.memory.len(),
-        })
+        let wanted_bytes = u64::from(pages) * PAGE_BYTES;
+        let full = |free_bytes, file_system_bytes| {
+            let region_bytes = self.memory.len();
+            StoreError::OutOfMemory { table, wanted_bytes, free_bytes, region_bytes, file_system_bytes }
+        };
+        let page = {
+            let mut free = self.lock();
+            free.take(pages).ok_or_else(|| full(free.total() * PAGE_BYTES, None))?
+        };
+        // First fit: pages that were used before, and so have their memory, come first.
+        self.memory.reserve(u64::from(page) * PAGE_BYTES, wanted_bytes).map_err(|error| {
+            self.lock().put(page, pages);
+            match error {
+                FabricError::FileSystemFull(found) => full(self.free_bytes(), Some(found.free_bytes)),
+                other => StoreError::Fabric(other),
+            }
+        })?;
+        Ok(page)
     }
 
     /// Enters a run in the page table.

@@ -3,14 +3,18 @@
 //! ```text
 //! +0      magic, closed                  lane: +0   head (consumer: bytes taken since the beginning)
 //! +64     ready: one bit a lane                +64  tail (producer: bytes put since the beginning)
-//! +2048   owner word of each lane              +128 ring of RING_BYTES: records of `length and sender | position | message`
+//! +2048   owner word of each lane
 //! +4096   lanes
+//! +36864  a ring of RING_BYTES for each lane: records of `length and sender | position | message`
 //! ```
+//!
+//! Memory: the part before the rings has it from the beginning, a ring from when a sender claims its lane, which is where a
+//! full file system is met. Nobody touches a ring before.
 //!
 //! Why lanes and not one ring for all: a producer that dies in the middle of a put must not stop the others. In its own lane
 //! a half-written record is behind a `tail` that never moved, so nobody sees it, and the next owner of the lane writes over
-//! it. Order per sender and freedom from contention between senders come for free; the price is memory (a lane's ring is
-//! touched only by use) and a limit on senders.
+//! it. Order per sender and freedom from contention between senders come for free; the price is memory (a ring for each sender
+//! that there has been) and a limit on senders.
 //!
 //! A lane's owner word names the sender's node, that node's incarnation and a serial number. A sender that finds no free lane
 //! takes one whose owner is dead (the caller says how to know). Head and tail stay: what the dead one put is still read.
@@ -28,18 +32,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a lane's ring. Small under Miri, where it is to go round often and 64 MiB are not to be interpreted.
 const RING_BYTES: u64 = if cfg!(miri) { 512 } else { LANE_BYTES_MAX };
 
-const MAGIC: u64 = u64::from_le_bytes(*b"farhinb1");
+const MAGIC: u64 = u64::from_le_bytes(*b"farhinb2");
 const AT_MAGIC: u64 = 0;
 const AT_CLOSED: u64 = 8;
 const AT_READY: u64 = 64;
 const AT_OWNERS: u64 = 2048;
 const AT_LANES: u64 = 4096;
-const LANE_BYTES: u64 = 128 + RING_BYTES;
+const LANE_BYTES: u64 = 128;
+/// Where the rings start: what is before it is used from the beginning.
+pub(crate) const AT_RINGS: u64 = AT_LANES + LANES as u64 * LANE_BYTES;
 const RECORD_HEADER: u64 = 16;
 const READY_WORDS: usize = LANES / 64;
 
 /// Bytes of an inbox.
-pub(crate) const INBOX_BYTES: u64 = AT_LANES + LANES as u64 * LANE_BYTES;
+pub(crate) const INBOX_BYTES: u64 = AT_RINGS + LANES as u64 * RING_BYTES;
 
 fn word(memory: &RegionMemory, at: u64) -> &AtomicU64 {
     // SAFETY: all offsets made in this module are multiples of 8 below INBOX_BYTES, and `Inbox` memory is that long
@@ -65,7 +71,7 @@ fn ready(memory: &RegionMemory, index: usize) -> &AtomicU64 {
 
 /// Calls `part(ring offset, range of the bytes)` for the one or two pieces of `len` bytes at `position`.
 fn pieces(lane: usize, position: u64, len: usize, mut part: impl FnMut(u64, std::ops::Range<usize>)) {
-    let base = AT_LANES + lane as u64 * LANE_BYTES + 128;
+    let base = AT_RINGS + lane as u64 * RING_BYTES;
     let start = position % RING_BYTES;
     let first = len.min((RING_BYTES - start) as usize);
     part(base + start, 0..first);
@@ -116,6 +122,11 @@ impl Sender {
         // A half-dead owner's ready bit may be missing for what it completed.
         ready(memory, lane / 64).fetch_or(1 << (lane % 64), Ordering::SeqCst);
         Some(Self { lane, owner: me, tail, head_seen: head(memory, lane).load(Ordering::Acquire) })
+    }
+
+    /// Where the lane's ring is, and how many bytes: they need memory before the first [`put`](Self::put).
+    pub(crate) fn ring(&self) -> (u64, u64) {
+        (AT_RINGS + self.lane as u64 * RING_BYTES, RING_BYTES)
     }
 
     /// Gives the lane back; what was put stays.

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! node-003                  the node's entry: incarnation, process, doorbell, and the directory of its regions
-//! node-003.region-005       a region's bytes, sparse: memory is taken when first touched
+//! node-003.region-005       a region's bytes, sparse: memory is taken when asked for
 //! node-003.inbox-2-7        inbox of port 7 of the node's 2nd incarnation
 //! ```
 //!
@@ -14,8 +14,8 @@
 //! - The directory of regions in the entry has a key for each region, new with each registration. An endpoint remembers the
 //!   key it first found, and every instruction compares it with the directory before it touches memory. That is one load of
 //!   a word that rarely changes. It cannot stop a store that is already past the check; a fenced process must be killed.
-//! - Files are sparse, so a file system that is full is met at the first touch of a page: the kernel kills the process with
-//!   SIGBUS. Give the directory's file system room for the sum of all regions.
+//! - Files are sparse and get memory piece by piece, by [`RegionMemory::reserve`], so a full file system is an error where
+//!   memory is asked for and not a signal where it is touched. A region may be larger than its file system.
 //! - Instructions are done at once, by the posting thread, as loads, stores and CPU atomics.
 
 mod inbox;
@@ -27,6 +27,7 @@ use crate::endpoint::Message;
 use crate::error::FabricError;
 use crate::executor::Handle;
 use crate::memory::{RegionMemory, round_up};
+use crate::room::{allocate, refusal};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -249,6 +250,7 @@ impl Member {
         if file.metadata().is_ok_and(|data| data.len() < ENTRY_BYTES) {
             file.set_len(ENTRY_BYTES).map_err(|error| FabricError::io("make room in", &path, &error))?;
         }
+        allocate(&file, 0, ENTRY_BYTES).map_err(|error| refusal(&error, &file, &path, ENTRY_BYTES))?;
         let entry = Entry::map(cluster, node, &file)?;
         match entry.word(AT_MAGIC).load(Ordering::Acquire) {
             0 | MAGIC => {}
@@ -293,10 +295,14 @@ fn create_inbox(cluster: &Path, of: Address, incarnation: u64) -> Result<RegionM
     let path = inbox_path(cluster, of, incarnation);
     let _ = fs::remove_file(&path);
     let len = round_up(inbox::INBOX_BYTES, PAGE);
-    let memory = open(&path, true)
-        .and_then(|file| file.set_len(len).map(|()| file))
-        .and_then(|file| RegionMemory::file(inbox::origin(of), len, &file))
-        .map_err(|error| FabricError::io("make the inbox", path, &error))?;
+    let failed = |error| FabricError::io("make the inbox", &path, &error);
+    let file = open(&path, true).map_err(failed)?;
+    let make = || {
+        file.set_len(len).map_err(failed)?;
+        allocate(&file, 0, inbox::AT_RINGS).map_err(|error| refusal(&error, &file, &path, inbox::AT_RINGS))?;
+        RegionMemory::file(inbox::origin(of), len, &file).map_err(failed)
+    };
+    let memory = make().inspect_err(|_| drop(fs::remove_file(&path)))?;
     inbox::format(&memory);
     Ok(memory)
 }
@@ -335,7 +341,7 @@ impl Membership for Member {
         };
         let memory = file
             .set_len(len)
-            .and_then(|()| RegionMemory::file(FarPtr::new(self.node, region, 0), len, &file))
+            .and_then(|()| RegionMemory::growing_file(FarPtr::new(self.node, region, 0), len, file, &path))
             .map_err(|error| FabricError::io("make room for the region", &path, &error))
             .inspect_err(|_| drop(fs::remove_file(&path)))?;
         let memory = Arc::new(memory);
@@ -346,7 +352,7 @@ impl Membership for Member {
 
     fn attach_region(&self, region: RegionId) -> Result<Arc<RegionMemory>, FabricError> {
         let mut own = self.own.lock().expect("the regions");
-        let memory = Arc::new(map_region(&self.cluster, self.node, region)?);
+        let memory = Arc::new(map_region(&self.cluster, self.node, region, true)?);
         self.publish(region, memory.len());
         own.insert(region, memory.clone());
         Ok(memory)
@@ -392,7 +398,7 @@ impl Membership for Member {
     }
 }
 
-fn map_region(cluster: &Path, node: NodeId, region: RegionId) -> Result<RegionMemory, FabricError> {
+fn map_region(cluster: &Path, node: NodeId, region: RegionId, mine: bool) -> Result<RegionMemory, FabricError> {
     let path = region_path(cluster, node, region);
     let file = open(&path, false).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => FabricError::NoSuchRegion { node, region },
@@ -402,8 +408,13 @@ fn map_region(cluster: &Path, node: NodeId, region: RegionId) -> Result<RegionMe
     if len == 0 || len % PAGE != 0 {
         return Err(FabricError::bad_format(path, "its length is not a whole number of pages"));
     }
-    RegionMemory::file(FarPtr::new(node, region, 0), len, &file)
-        .map_err(|error| FabricError::io("map the region", path, &error))
+    let origin = FarPtr::new(node, region, 0);
+    let memory = if mine {
+        RegionMemory::growing_file(origin, len, file, &path)
+    } else {
+        RegionMemory::file(origin, len, &file)
+    };
+    memory.map_err(|error| FabricError::io("map the region", path, &error))
 }
 
 /// A region of some node as an endpoint knows it.
@@ -494,7 +505,7 @@ impl Shm {
         };
         let memory = match own {
             Some(memory) => memory,
-            None => Arc::new(map_region(&self.member.cluster, node, region)?),
+            None => Arc::new(map_region(&self.member.cluster, node, region, false)?),
         };
         Ok(Known { memory, key })
     }
@@ -515,7 +526,15 @@ impl Shm {
             return Err(FabricError::NoSuchPort { to });
         }
         let lane = inbox::Sender::claim(&memory, self.owner, |owner| self.owner_is_dead(owner));
-        lane.map(|lane| (memory, lane)).ok_or(FabricError::TooManySenders { to })
+        let lane = lane.ok_or(FabricError::TooManySenders { to })?;
+        let (start, bytes) = lane.ring();
+        match allocate(&file, start, bytes) {
+            Ok(()) => Ok((memory, lane)),
+            Err(error) => {
+                lane.release(&memory);
+                Err(refusal(&error, &file, &path, bytes))
+            }
+        }
     }
 
     /// Is the endpoint that wrote this owner word gone for good?

@@ -1,0 +1,100 @@
+//! Room for the bytes of a sparse file, taken before they are touched.
+//!
+//! A page of a mapped file that has no memory yet gets it at the first touch, and if the file system is full then, the kernel
+//! kills the process (SIGBUS). So whoever is about to use bytes for the first time asks here, where a full file system is an
+//! error like any other. Asking costs a bit test once an extent has its memory.
+//!
+//! What stays uncovered: a file system that cannot allocate ahead (it says so, and files grow by touch as before; tmpfs,
+//! ext4, xfs and btrfs can), and a control group's memory limit, at which the kernel kills whatever the file system says.
+
+use crate::error::FabricError;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Memory is asked for in pieces of this size, where there is that much: 64 runs of slots a call. Its end is what a region
+/// may hold beyond what it uses.
+const EXTENT_BYTES: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+
+/// A file that grows, and which of its extents have memory.
+pub(crate) struct Room {
+    file: File,
+    path: PathBuf,
+    /// One bit an extent.
+    extents: Box<[AtomicU64]>,
+}
+
+impl Room {
+    pub fn new(file: File, path: &Path, bytes: u64) -> Self {
+        let words = bytes.div_ceil(EXTENT_BYTES).div_ceil(64) as usize;
+        Self { file, path: path.to_owned(), extents: (0..words).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Sees to it that `offset..offset + len`, inside a file of `file_bytes`, has memory.
+    pub fn reserve(&self, offset: u64, len: u64, file_bytes: u64) -> Result<(), FabricError> {
+        if len == 0 {
+            return Ok(());
+        }
+        let extents = offset / EXTENT_BYTES..(offset + len).div_ceil(EXTENT_BYTES);
+        let bit = |extent: u64| (&self.extents[(extent / 64) as usize], 1 << (extent % 64));
+        let missing = |extent: &u64| {
+            let (word, bit) = bit(*extent);
+            word.load(Relaxed) & bit == 0
+        };
+        if !extents.clone().any(|extent| missing(&extent)) {
+            return Ok(());
+        }
+        let (start, end) = (extents.start * EXTENT_BYTES, (extents.end * EXTENT_BYTES).min(file_bytes));
+        if allocate(&self.file, start, end - start).is_ok() {
+            for (word, bit) in extents.map(bit) {
+                word.fetch_or(bit, Relaxed);
+            }
+            return Ok(());
+        }
+        // Not that much is left: what is needed, then, and ask again next time.
+        let start = offset / PAGE * PAGE;
+        let end = (offset + len).next_multiple_of(PAGE).min(file_bytes);
+        allocate(&self.file, start, end - start).map_err(|error| refusal(&error, &self.file, &self.path, end - start))
+    }
+}
+
+/// Gives a part of a file memory, or nothing of it. The file's length and content stay as they are.
+pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    loop {
+        // SAFETY: the descriptor is open as long as `file`; the call touches no memory of ours.
+        let done = unsafe {
+            libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, offset.cast_signed(), len.cast_signed())
+        };
+        if done == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            // A file system, or a device, that knows no allocating ahead: see the module.
+            Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV) => return Ok(()),
+            _ => return Err(error),
+        }
+    }
+}
+
+/// What a refused [`allocate`] means.
+pub(crate) fn refusal(error: &io::Error, file: &File, path: &Path, wanted_bytes: u64) -> FabricError {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT | libc::ENOMEM) => {
+            FabricError::file_system_full(path, wanted_bytes, free_bytes(file))
+        }
+        _ => FabricError::io("make room in", path, error),
+    }
+}
+
+/// Bytes that the file's file system has left for us.
+fn free_bytes(file: &File) -> u64 {
+    // SAFETY: all-zero bytes are a valid statvfs.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open as long as `file`, and `found` is exclusively ours.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut found) } == 0 { found.f_bavail * found.f_frsize } else { 0 }
+}
