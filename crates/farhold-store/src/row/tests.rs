@@ -101,7 +101,7 @@ fn compare_parts(columns: &[usize], a: &[Datum], b: &[Datum]) -> Ordering {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 8 } else { 2000 }, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 2000 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn keys_order_as_rows_and_rows_come_back((schema, a, b) in schema_and_rows()) {
