@@ -1,5 +1,6 @@
 //! The engine through its sessions: one binary, since each links the planner.
 
+mod bench_runs;
 mod copy;
 mod errors;
 mod harness;

@@ -171,7 +171,9 @@ fn copy_by_the_simple_and_the_extended_protocol() {
     client.send(&query("COPY b_copy FROM STDIN"));
     assert_eq!(client.answer().unwrap().0, b'G');
     // Cut anywhere.
-    let answers = client.ask(&[message(b'd', b"1\to"), message(b'd', b"ne\n2\t"), message(b'd', b"two\n"), message(b'c', b"")].concat());
+    let answers = client.ask(
+        &[message(b'd', b"1\to"), message(b'd', b"ne\n2\t"), message(b'd', b"two\n"), message(b'c', b"")].concat(),
+    );
     assert_eq!(tag_text(&answers), ["COPY 2"]);
 
     let begin = [parse("", "COPY b_copy FROM STDIN"), bind("", "", &[]), describe(b'P', ""), execute("", 0)];

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::client::{Client, error, message, parse, query, startup, status, sync, tags};
 use crate::node::{server, server_with};
 
-const SLOW: &str = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b, generate_series(1, 100) c";
+const SLOW: &str =
+    "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b, generate_series(1, 100) c";
 
 #[test]
 fn versions_are_negotiated() {
@@ -27,7 +28,10 @@ fn versions_are_negotiated() {
 fn the_session_is_told_at_start() {
     let server = server();
     let mut client = Client::open(server.local_addr());
-    client.send(&startup(0, &[("user", "ann"), ("application_name", "a test"), ("options", "-c statement_timeout=1234")]));
+    client.send(&startup(
+        0,
+        &[("user", "ann"), ("application_name", "a test"), ("options", "-c statement_timeout=1234")],
+    ));
     let answers = client.until_ready();
     let told: Vec<(String, String)> = answers
         .iter()
@@ -63,7 +67,8 @@ fn a_statement_is_cancelled_by_its_key_alone() {
     let key = answers.iter().find(|(tag, _)| *tag == b'K').unwrap().1.clone();
     let cancel = |key: &[u8]| {
         let mut other = Client::open(server.local_addr());
-        let packet = [&(u32::try_from(key.len()).unwrap() + 8).to_be_bytes()[..], &0x04d2_162e_u32.to_be_bytes(), key].concat();
+        let packet =
+            [&(u32::try_from(key.len()).unwrap() + 8).to_be_bytes()[..], &0x04d2_162e_u32.to_be_bytes(), key].concat();
         other.send(&packet);
         // Closed without a word, either way.
         assert_eq!(other.until_end(), []);

@@ -102,14 +102,19 @@ pub(crate) fn choose(table: &TableInfo, conditions: &[Scalar], order: &[(usize, 
         let point = unique && equal.len() == columns.len();
         let (mut lower, mut upper) = (None, None);
         if let Some(&next) = columns.get(equal.len()) {
-            for sarg in sargs.iter().flatten().filter(|s| s.column == next) {
+            let exact = bounds_decide(table, next);
+            for (i, sarg) in sargs.iter().enumerate() {
+                let Some(sarg) = sarg.as_ref().filter(|s| s.column == next) else { continue };
                 let bound = |inclusive| Some((sarg.constant.clone(), inclusive));
                 match sarg.comparison {
                     Comparison::Greater if lower.is_none() => lower = bound(false),
                     Comparison::GreaterEqual if lower.is_none() => lower = bound(true),
                     Comparison::Less if upper.is_none() => upper = bound(false),
                     Comparison::LessEqual if upper.is_none() => upper = bound(true),
-                    _ => {}
+                    _ => continue,
+                }
+                if exact {
+                    used.push(i);
                 }
             }
         }
@@ -127,6 +132,40 @@ pub(crate) fn choose(table: &TableInfo, conditions: &[Scalar], order: &[(usize, 
     let (_, access, used, ordered) = best.expect("the primary key is always a candidate");
     let rest = conditions.iter().enumerate().filter(|(i, _)| !used.contains(i)).map(|(_, c)| c.clone()).collect();
     (access, rest, ordered)
+}
+
+/// Whether a range of keys holds exactly the rows of a comparison with this column: no NULLs among the keys, and every
+/// constant of the type has a key or is beyond all of them.
+fn bounds_decide(table: &TableInfo, column: usize) -> bool {
+    use ColumnType as T;
+    let column = &table.columns()[column];
+    !column.nullable && matches!(column.data_type, T::SmallInt | T::Int | T::BigInt | T::Date | T::Timestamp)
+}
+
+/// Where a constant lies among the values of a column's type.
+enum BoundKey {
+    /// It has a key.
+    At(Datum),
+    /// Below all of them.
+    Below,
+    /// Above all of them.
+    Above,
+    /// Between two of them, or not comparable: the filter decides.
+    Unknown,
+}
+
+fn bound_key(datum: Datum, data_type: ColumnType) -> BoundKey {
+    let negative = match datum {
+        Datum::Int(v) => Some(v < 0),
+        Datum::BigInt(v) => Some(v < 0),
+        _ => None,
+    };
+    let integer = matches!(data_type, ColumnType::SmallInt | ColumnType::Int);
+    match (exact(datum, data_type), negative) {
+        (Some(datum), _) => BoundKey::At(datum),
+        (None, Some(negative)) if integer => if negative { BoundKey::Below } else { BoundKey::Above },
+        _ => BoundKey::Unknown,
+    }
 }
 
 /// Whether an index whose first `bound` columns are fixed gives the order; and if so, whether from its end.
@@ -194,19 +233,35 @@ impl Access {
         };
         let prefix = encode(&parts)?;
         let after = |mut key: Vec<u8>| if next_prefix(&mut key) { Some(key) } else { None };
-        // A bound that is no value of the column's type is left to the filter.
-        let mut side = |bound: &Option<(Scalar, bool)>| -> Result<Option<(Vec<u8>, bool)>, SqlError> {
+        let mut nothing = false;
+        let mut side = |bound: &Option<(Scalar, bool)>, is_lower: bool| -> Result<Option<(Vec<u8>, bool)>, SqlError> {
             let Some((constant, inclusive)) = bound else { return Ok(None) };
             let column = columns[parts.len()];
-            let Some(datum) = exact(constant.evaluate(&[], parameters)?, table.columns()[column].data_type) else {
-                return Ok(None);
-            };
-            parts.push(datum);
-            let key = encode(&parts);
-            parts.pop();
-            Ok(Some((key?, *inclusive)))
+            let datum = constant.evaluate(&[], parameters)?;
+            // A comparison with NULL is true of no row.
+            nothing |= datum.is_null();
+            match bound_key(datum, table.columns()[column].data_type) {
+                BoundKey::At(datum) => {
+                    parts.push(datum);
+                    let key = encode(&parts);
+                    parts.pop();
+                    Ok(Some((key?, *inclusive)))
+                }
+                BoundKey::Below => {
+                    nothing |= !is_lower;
+                    Ok(None)
+                }
+                BoundKey::Above => {
+                    nothing |= is_lower;
+                    Ok(None)
+                }
+                BoundKey::Unknown => Ok(None),
+            }
         };
-        let (lower, upper) = (side(&self.lower)?, side(&self.upper)?);
+        let (lower, upper) = (side(&self.lower, true)?, side(&self.upper, false)?);
+        if nothing {
+            return Ok(None);
+        }
         let lo = match lower {
             Some((key, true)) => Bound::Included(key),
             Some((key, false)) => match after(key) {
