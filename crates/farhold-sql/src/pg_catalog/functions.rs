@@ -8,9 +8,7 @@ use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result;
-use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
-};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use datafusion::prelude::SessionContext;
 
 use super::{IndexKind, IndexOf, OWNER_OID, Relation, Relations, constraint_oid};
@@ -140,7 +138,10 @@ struct Function {
 enum Body {
     Constant(Constant),
     /// Of an object number, and of the second argument, if there is one and it is a number.
-    Spelled { relations: Arc<dyn Relations>, spell: fn(&Definitions, i32, i64) -> Option<String> },
+    Spelled {
+        relations: Arc<dyn Relations>,
+        spell: fn(&Definitions, i32, i64) -> Option<String>,
+    },
 }
 
 impl PartialEq for Function {

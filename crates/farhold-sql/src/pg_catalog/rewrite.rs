@@ -96,7 +96,9 @@ fn find_call(sql: &str, call: &str, from: usize) -> Option<usize> {
     for (at, byte) in sql.bytes().enumerate() {
         quoted ^= byte == b'\'';
         let begins = at >= from && !quoted && !before.is_ascii_alphanumeric() && before != b'_';
-        if begins && sql.as_bytes()[at..].get(..call.len()).is_some_and(|word| word.eq_ignore_ascii_case(call.as_bytes())) {
+        if begins
+            && sql.as_bytes()[at..].get(..call.len()).is_some_and(|word| word.eq_ignore_ascii_case(call.as_bytes()))
+        {
             return Some(at);
         }
         before = byte;
@@ -166,7 +168,9 @@ mod tests {
             "SELECT CAST(NULL AS text) AS b"
         );
         assert_eq!(rewrite("SELECT array_to_string(c || array(select 'x'), ', ')"), "SELECT CAST(NULL AS text)");
-        for same in ["SELECT array_to_string(a, 'array(select')", "SELECT my_array(1), ARRAY[1]", "SELECT array_to_string(a"] {
+        for same in
+            ["SELECT array_to_string(a, 'array(select')", "SELECT my_array(1), ARRAY[1]", "SELECT array_to_string(a"]
+        {
             assert_eq!(rewrite(same), same);
         }
     }

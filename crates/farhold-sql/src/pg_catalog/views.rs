@@ -8,7 +8,8 @@ use datafusion::error::Result;
 use self::batch::Kind::{Bool, Float, Int, Ints, Oid, Small, Text, Texts};
 use self::batch::{Kind, Value, batch};
 use super::{
-    DATABASE_OID, INFORMATION_SCHEMA_OID, IndexKind, OWNER_OID, PG_CATALOG_OID, PUBLIC_OID, Relation, Relations, UTF8, constraint_oid,
+    DATABASE_OID, INFORMATION_SCHEMA_OID, IndexKind, OWNER_OID, PG_CATALOG_OID, PUBLIC_OID, Relation, Relations, UTF8,
+    constraint_oid,
 };
 use crate::engine::ColumnType;
 use crate::server::oid;
@@ -223,7 +224,14 @@ fn pg_attribute(source: &Source<'_>) -> Vec<Vec<Value>> {
     let mut rows = Vec::new();
     for table in &source.tables {
         for (at, column) in table.columns.iter().enumerate() {
-            rows.push(row(table.oid(), &column.name, column.data_type, at + 1, !column.nullable, column.default.is_some()));
+            rows.push(row(
+                table.oid(),
+                &column.name,
+                column.data_type,
+                at + 1,
+                !column.nullable,
+                column.default.is_some(),
+            ));
         }
         for (oid, index) in table.numbered_indexes() {
             for (at, &column) in index.columns.iter().enumerate() {
@@ -244,7 +252,12 @@ fn pg_attrdef(source: &Source<'_>) -> Vec<Vec<Value>> {
         for (at, column) in table.columns.iter().enumerate() {
             if let Some(default) = &column.default {
                 let number = i32::try_from(rows.len()).unwrap_or(0);
-                rows.push(vec![Value::Int(number + 1), Value::Int(table.oid()), Value::Small(at as i16 + 1), text(default)]);
+                rows.push(vec![
+                    Value::Int(number + 1),
+                    Value::Int(table.oid()),
+                    Value::Small(at as i16 + 1),
+                    text(default),
+                ]);
             }
         }
     }
@@ -530,4 +543,3 @@ fn pg_indexes(source: &Source<'_>) -> Vec<Vec<Value>> {
     }
     rows
 }
-

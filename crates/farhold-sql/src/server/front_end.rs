@@ -8,8 +8,8 @@ use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use farhold_fabric::Handle;
 use crate::engine::{Node, Worker};
+use farhold_fabric::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 
@@ -125,10 +125,7 @@ pub fn start(
     }
 }
 
-fn prepare(
-    shared: &Arc<Shared>,
-    node: &Arc<Node>,
-) -> Result<(tokio::runtime::Runtime, FrontEnd), ServerError> {
+fn prepare(shared: &Arc<Shared>, node: &Arc<Node>) -> Result<(tokio::runtime::Runtime, FrontEnd), ServerError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(ServerError::Thread)?;
     // Waits inside the engine wake themselves, so they go on under tokio as under the fabric's own executor.

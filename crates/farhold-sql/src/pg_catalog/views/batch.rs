@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Int16Array, Int32Array, Int32Builder, ListBuilder, RecordBatch, RecordBatchOptions,
-    StringArray, StringBuilder,
+    ArrayRef, BooleanArray, Float32Array, Int16Array, Int32Array, Int32Builder, ListBuilder, RecordBatch,
+    RecordBatchOptions, StringArray, StringBuilder,
 };
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::error::Result;
@@ -63,7 +63,11 @@ fn field(name: &str, kind: Kind) -> Field {
 fn array<'a>(kind: Kind, values: impl Iterator<Item = &'a Value>) -> ArrayRef {
     macro_rules! collect {
         ($array:ty, $variant:ident) => {
-            Arc::new(values.map(|value| if let Value::$variant(value) = value { Some(value.clone()) } else { None }).collect::<$array>())
+            Arc::new(
+                values
+                    .map(|value| if let Value::$variant(value) = value { Some(value.clone()) } else { None })
+                    .collect::<$array>(),
+            )
         };
     }
     match kind {

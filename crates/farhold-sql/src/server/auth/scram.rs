@@ -251,10 +251,7 @@ mod tests {
     #[test]
     fn the_example_of_the_rfc() {
         let mut exchange = example();
-        assert_eq!(
-            exchange.step(FIRST),
-            Step::Continue(format!("r={NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"))
-        );
+        assert_eq!(exchange.step(FIRST), Step::Continue(format!("r={NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")));
         let last = format!("c=biws,r={NONCE},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=");
         let server = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
         assert_eq!(exchange.step(last.as_bytes()), Step::Accept(server.to_owned()));
@@ -265,7 +262,9 @@ mod tests {
         let wrong_proof = format!("c=biws,r={NONCE},p=eHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=");
         let wrong_nonce = "c=biws,r=rOprNGfwEbeRWgbNEkqO,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
         let wrong_binding = format!("c=eSws,r={NONCE},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=");
-        for (message, accepted_as_scram) in [(wrong_proof.as_str(), true), (wrong_nonce, false), (&wrong_binding, false)] {
+        for (message, accepted_as_scram) in
+            [(wrong_proof.as_str(), true), (wrong_nonce, false), (&wrong_binding, false)]
+        {
             let mut exchange = example();
             exchange.step(FIRST);
             let step = exchange.step(message.as_bytes());
@@ -276,7 +275,9 @@ mod tests {
 
     #[test]
     fn channel_binding_is_refused_and_so_is_garbage() {
-        for message in ["p=tls-server-end-point,,n=,r=abc", "n,a=root,n=,r=abc", "n,,r=abc", "n,,n=,r=", "n,,n=", "", "\u{7f}"] {
+        for message in
+            ["p=tls-server-end-point,,n=,r=abc", "n,a=root,n=,r=abc", "n,,r=abc", "n,,n=,r=", "n,,n=", "", "\u{7f}"]
+        {
             assert!(matches!(example().step(message.as_bytes()), Step::Malformed(_)), "{message}");
         }
         assert!(matches!(example().step(&[0xff, 0xfe]), Step::Malformed(_)));

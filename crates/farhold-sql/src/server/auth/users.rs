@@ -33,7 +33,9 @@ impl fmt::Display for UsersError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(error) => write!(f, "cannot read the users file: {error}"),
-            Self::Malformed { line } => write!(f, "line {line} of the users file is not name:password or name:verifier"),
+            Self::Malformed { line } => {
+                write!(f, "line {line} of the users file is not name:password or name:verifier")
+            }
             Self::Empty => f.write_str("the users file names no user"),
         }
     }

@@ -236,7 +236,8 @@ impl<'a> Words<'a> {
         if self.accept_symbol('"') {
             let mut name = String::new();
             loop {
-                let (part, rest) = self.rest.split_once('"').ok_or_else(|| SqlError::syntax("unterminated quoted identifier"))?;
+                let (part, rest) =
+                    self.rest.split_once('"').ok_or_else(|| SqlError::syntax("unterminated quoted identifier"))?;
                 name.push_str(part);
                 self.rest = rest;
                 match self.rest.strip_prefix('"') {
@@ -318,7 +319,8 @@ impl<'a> Words<'a> {
 
     fn unexpected(&mut self) -> SqlError {
         let word = self.peek();
-        let near = if word.is_empty() { &self.rest[..self.rest.chars().next().map_or(0, char::len_utf8)] } else { word };
+        let near =
+            if word.is_empty() { &self.rest[..self.rest.chars().next().map_or(0, char::len_utf8)] } else { word };
         if near.is_empty() {
             SqlError::syntax("syntax error at end of input")
         } else {
@@ -345,7 +347,8 @@ mod tests {
 
     #[test]
     fn other_statements_are_the_engines() {
-        for sql in ["select 1", "", "  -- fetch\n select 1", "closet", "prepare transaction 'x'", "(select 1)", "äé"] {
+        for sql in ["select 1", "", "  -- fetch\n select 1", "closet", "prepare transaction 'x'", "(select 1)", "äé"]
+        {
             assert_eq!(parsed(sql), None, "{sql}");
         }
     }
@@ -354,7 +357,12 @@ mod tests {
     fn cursors() {
         assert_eq!(
             parsed("/* psycopg */ DECLARE \"a \"\"b\" BINARY NO SCROLL CURSOR WITH HOLD FOR SELECT 1 -- x"),
-            Some(Command::Declare { cursor: "a \"b".to_owned(), holds: true, binary: true, query: "SELECT 1 -- x".to_owned() })
+            Some(Command::Declare {
+                cursor: "a \"b".to_owned(),
+                holds: true,
+                binary: true,
+                query: "SELECT 1 -- x".to_owned()
+            })
         );
         assert_eq!(parsed("fetch c"), fetched("c", Some(1)));
         assert_eq!(parsed("FETCH FORWARD 100 FROM \"C\";"), fetched("C", Some(100)));
@@ -363,9 +371,14 @@ mod tests {
         assert_eq!(parsed("FETCH NEXT c"), fetched("c", Some(1)));
         assert_eq!(parsed("FETCH next"), fetched("next", Some(1)));
         assert_eq!(parsed("FETCH 7 forward"), fetched("forward", Some(7)));
-        assert_eq!(parsed("MOVE 3 FROM c"), Some(Command::Fetch { cursor: "c".to_owned(), count: Some(3), skips: true }));
+        assert_eq!(
+            parsed("MOVE 3 FROM c"),
+            Some(Command::Fetch { cursor: "c".to_owned(), count: Some(3), skips: true })
+        );
         assert_eq!(parsed("CLOSE ALL"), Some(Command::Close(None)));
-        for sql in ["FETCH BACKWARD 1 FROM c", "FETCH -1 FROM c", "FETCH PRIOR c", "FETCH", "CLOSE", "CLOSE a b", "FETCH 1x c"] {
+        for sql in
+            ["FETCH BACKWARD 1 FROM c", "FETCH -1 FROM c", "FETCH PRIOR c", "FETCH", "CLOSE", "CLOSE a b", "FETCH 1x c"]
+        {
             assert!(Command::parse(sql).is_err(), "{sql}");
         }
     }

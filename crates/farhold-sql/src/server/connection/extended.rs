@@ -96,7 +96,9 @@ impl Connection {
         for ((value, format), parameter) in bind.parameters().zip(&statement.parameters) {
             portal.parameters.push(match value {
                 None => Datum::Null,
-                Some(bytes) if format == Format::Binary => binary::parse_parameter(parameter.oid, parameter.data_type, bytes)?,
+                Some(bytes) if format == Format::Binary => {
+                    binary::parse_parameter(parameter.oid, parameter.data_type, bytes)?
+                }
                 Some(bytes) => {
                     let text = utf8(bytes)?;
                     if parameter.oid == oid::TIMESTAMPTZ {
@@ -164,7 +166,12 @@ impl Connection {
     }
 
     /// Runs a portal from where it is; whether it has more.
-    async fn execute_portal(&mut self, portal: &mut Portal, rows_max: Option<u64>, is_last: bool) -> Result<bool, Failure> {
+    async fn execute_portal(
+        &mut self,
+        portal: &mut Portal,
+        rows_max: Option<u64>,
+        is_last: bool,
+    ) -> Result<bool, Failure> {
         let deadline = deadline_after(self.settings.statement_timeout);
         self.unfold(portal, deadline).await?;
         let statement = Rc::clone(&portal.statement);

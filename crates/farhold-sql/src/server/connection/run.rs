@@ -84,7 +84,9 @@ impl Connection {
         let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
         let output = self.wire.drive(&watch, self.session.execute(prepared, parameters)).await??;
         Ok(match output {
-            Output::Rows(Rows::Direct { rows, tag }) => Outcome::Rows(RowSource::Direct { rows: rows.into_iter(), tag }),
+            Output::Rows(Rows::Direct { rows, tag }) => {
+                Outcome::Rows(RowSource::Direct { rows: rows.into_iter(), tag })
+            }
             Output::Rows(Rows::Batches(rows)) => Outcome::Rows(RowSource::Batches { rows, current: None }),
             Output::Command(tag) => {
                 self.tell_settings();
@@ -214,7 +216,9 @@ impl Connection {
 
     /// Puts the statement that an EXECUTE names, with its arguments as parameters, in the place of the EXECUTE.
     pub async fn unfold(&mut self, portal: &mut Portal, deadline: Option<Instant>) -> Result<(), Failure> {
-        let Action::Command(Command::Execute { statement, arguments }) = &portal.statement.action else { return Ok(()) };
+        let Action::Command(Command::Execute { statement, arguments }) = &portal.statement.action else {
+            return Ok(());
+        };
         let target = Rc::clone(self.statements.get(statement)?);
         if arguments.len() != target.parameters.len() {
             let message = format!("wrong number of parameters for prepared statement \"{statement}\"");
@@ -245,7 +249,11 @@ impl Connection {
                 while let Some(batch) = self.wire.drive(&watch, rows.next()).await? {
                     let batch = batch?;
                     if batch.num_rows() > 0 && values.is_empty() {
-                        values = batch.columns().iter().map(|column| crate::engine::datum_at(column, 0)).collect::<Result<_, _>>()?;
+                        values = batch
+                            .columns()
+                            .iter()
+                            .map(|column| crate::engine::datum_at(column, 0))
+                            .collect::<Result<_, _>>()?;
                     }
                 }
                 values
@@ -311,5 +319,6 @@ fn missing_cursor(cursor: &str) -> SqlError {
 fn parameters(prepared: &Prepared, stated: &[u32]) -> Vec<Parameter> {
     let known = |index: usize| stated.get(index).copied().filter(|&oid| oid::parameter_type(oid).is_some());
     let each = prepared.parameters.iter().enumerate();
-    each.map(|(index, &data_type)| Parameter { oid: known(index).unwrap_or_else(|| oid::of(data_type)), data_type }).collect()
+    each.map(|(index, &data_type)| Parameter { oid: known(index).unwrap_or_else(|| oid::of(data_type)), data_type })
+        .collect()
 }

@@ -1,6 +1,7 @@
 //! The simple protocol: a string of statements, answered in text.
 
 use super::portal::{Portal, Progress};
+use super::run::Outcome;
 use super::statement::Action;
 use super::wire::deadline_after;
 use super::{Connection, Failure};
@@ -10,7 +11,6 @@ use crate::server::value::binary::utf8;
 use crate::server::wire::Fields;
 use crate::server::wire::frontend::Formats;
 use crate::server::wire::input::Frame;
-use super::run::Outcome;
 
 impl Connection {
     /// Answers a Query.

@@ -126,7 +126,10 @@ fn read_request(
 ) -> Result<Request, Failure> {
     let fatal = |state, message: String| Failure::Fatal(SqlError::new(state, message));
     if request.major != 3 {
-        let message = format!("unsupported frontend protocol {}.{}: server supports 3.0 to 3.{NEWEST_MINOR}", request.major, request.minor);
+        let message = format!(
+            "unsupported frontend protocol {}.{}: server supports 3.0 to 3.{NEWEST_MINOR}",
+            request.major, request.minor
+        );
         return Err(fatal(SqlState::FEATURE_NOT_SUPPORTED, message));
     }
     let unknown: Vec<&str> =
@@ -296,9 +299,9 @@ mod tests {
     #[test]
     fn options_are_settings() {
         let pairs = |options| {
-            command_line_settings(options).ok().map(|settings| {
-                settings.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
-            })
+            command_line_settings(options)
+                .ok()
+                .map(|settings| settings.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>())
         };
         assert_eq!(pairs(""), Some(vec![]));
         assert_eq!(

@@ -70,7 +70,9 @@ impl Statements {
         }
         if self.named.len() >= count_max {
             let message = format!("a connection may have {count_max} prepared statements");
-            return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).with_hint("Close those that are not used."));
+            return Err(
+                SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).with_hint("Close those that are not used.")
+            );
         }
         Ok(())
     }

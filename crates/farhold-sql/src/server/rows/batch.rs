@@ -9,8 +9,8 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, Field, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type, IntervalMonthDayNanoType,
-    IntervalUnit, Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
+    DataType, Date32Type, Decimal128Type, Field, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
+    IntervalMonthDayNanoType, IntervalUnit, Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
 };
 
 use super::{Column, Shape, put_value};
@@ -59,7 +59,9 @@ fn normal_type(arrow_type: &DataType) -> DataType {
         DataType::UInt16 => DataType::Int32,
         DataType::UInt32 => DataType::Int64,
         DataType::UInt64 => DataType::Decimal128(20, 0),
-        DataType::Decimal32(precision, scale) | DataType::Decimal64(precision, scale) => DataType::Decimal128(*precision, *scale),
+        DataType::Decimal32(precision, scale) | DataType::Decimal64(precision, scale) => {
+            DataType::Decimal128(*precision, *scale)
+        }
         DataType::Decimal256(_, scale) => DataType::Decimal128(38, *scale),
         DataType::Float16 => DataType::Float32,
         DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
@@ -136,7 +138,10 @@ impl BatchEncoder {
 
 fn normalize(array: &ArrayRef) -> Result<ArrayRef, SqlError> {
     // Strings and bytes have encoders in each of their layouts.
-    let has_encoder = matches!(array.data_type(), DataType::Utf8View | DataType::LargeUtf8 | DataType::BinaryView | DataType::LargeBinary);
+    let has_encoder = matches!(
+        array.data_type(),
+        DataType::Utf8View | DataType::LargeUtf8 | DataType::BinaryView | DataType::LargeBinary
+    );
     let to = normal_type(array.data_type());
     if has_encoder || array.data_type() == &to {
         return Ok(Arc::clone(array));
@@ -251,8 +256,12 @@ fn put_plain_binary(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
         DataType::LargeBinary => out.extend_from_slice(array.as_binary::<i64>().value(row)),
         DataType::BinaryView => out.extend_from_slice(array.as_binary_view().value(row)),
         DataType::Date32 => binary::put_date(array.as_primitive::<Date32Type>().value(row), out),
-        DataType::Time64(_) => out.extend_from_slice(&array.as_primitive::<Time64MicrosecondType>().value(row).to_be_bytes()),
-        DataType::Timestamp(..) => binary::put_timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row), out),
+        DataType::Time64(_) => {
+            out.extend_from_slice(&array.as_primitive::<Time64MicrosecondType>().value(row).to_be_bytes())
+        }
+        DataType::Timestamp(..) => {
+            binary::put_timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row), out)
+        }
         DataType::Interval(_) => {
             let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
             out.extend_from_slice(&(value.nanoseconds / 1000).to_be_bytes());
@@ -289,6 +298,9 @@ fn decimal(array: &ArrayRef, row: usize, scale: i8) -> Decimal {
     match u8::try_from(scale) {
         Ok(scale) => Decimal { unscaled, scale },
         // A negative scale counts whole tens.
-        Err(_) => Decimal { unscaled: unscaled.saturating_mul(10_i128.saturating_pow(u32::from(scale.unsigned_abs()))), scale: 0 },
+        Err(_) => Decimal {
+            unscaled: unscaled.saturating_mul(10_i128.saturating_pow(u32::from(scale.unsigned_abs()))),
+            scale: 0,
+        },
     }
 }

@@ -33,7 +33,13 @@ impl Shape {
             .map(|column| {
                 let oid = batch::wire_type(column);
                 let modifier = if oid == oid::of(column.data_type) { oid::modifier_of(column.data_type) } else { -1 };
-                Column { name: column.name.clone(), data_type: column.data_type, oid, size: oid::size_of(oid), modifier }
+                Column {
+                    name: column.name.clone(),
+                    data_type: column.data_type,
+                    oid,
+                    size: oid::size_of(oid),
+                    modifier,
+                }
             })
             .collect();
         Self { columns }

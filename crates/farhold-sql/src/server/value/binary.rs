@@ -64,7 +64,10 @@ pub fn parse(data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
             Ok(Decimal { unscaled, scale }) => Datum::Decimal { unscaled, scale },
             Err(NumericError::Malformed) => return Err(malformed()),
             Err(NumericError::OutOfRange) => {
-                return Err(SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, "numeric value out of range: more than 38 digits"));
+                return Err(SqlError::new(
+                    SqlState::NUMERIC_OUT_OF_RANGE,
+                    "numeric value out of range: more than 38 digits",
+                ));
             }
         },
         ColumnType::Char(_) | ColumnType::Varchar(_) | ColumnType::Text => Datum::Text(utf8(bytes)?.to_owned()),

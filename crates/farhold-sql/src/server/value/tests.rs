@@ -63,7 +63,9 @@ fn decimals_are_written_plainly() {
 fn decimals_survive_the_binary_form() {
     let mut magnitude = 1_i128;
     for digits in 0..38 {
-        for unscaled in [0, magnitude, magnitude - 1, magnitude + 1, -magnitude, magnitude * 9, 12_345 * (magnitude / 100_000)] {
+        for unscaled in
+            [0, magnitude, magnitude - 1, magnitude + 1, -magnitude, magnitude * 9, 12_345 * (magnitude / 100_000)]
+        {
             for scale in 0..=38 {
                 let decimal = Decimal { unscaled, scale };
                 let mut bytes = Vec::new();

@@ -61,7 +61,10 @@ impl Input {
     /// Takes the next whole frame. Its body stays readable through [`body`](Self::body) until the next [`fill`](Self::fill).
     ///
     /// `length_max` gives the longest body that a tag may have, or refuses the tag.
-    pub fn frame(&mut self, length_max: impl FnOnce(u8) -> Result<usize, Malformed>) -> Result<Option<Frame>, Malformed> {
+    pub fn frame(
+        &mut self,
+        length_max: impl FnOnce(u8) -> Result<usize, Malformed>,
+    ) -> Result<Option<Frame>, Malformed> {
         let Some((&tag, rest)) = self.pending().split_first() else { return Ok(None) };
         let length_max = length_max(tag)?;
         let Some(length) = rest.first_chunk().map(|bytes| i32::from_be_bytes(*bytes)) else { return Ok(None) };

@@ -4,7 +4,9 @@
 use bytes::{Bytes, BytesMut};
 use pgwire::messages::data::{FieldDescription, RowDescription};
 use pgwire::messages::extendedquery as pg;
-use pgwire::messages::{DecodeContext, PgWireBackendMessage, PgWireFrontendMessage, ProtocolVersion, simplequery, terminate};
+use pgwire::messages::{
+    DecodeContext, PgWireBackendMessage, PgWireFrontendMessage, ProtocolVersion, simplequery, terminate,
+};
 
 use super::backend::{Authentication, Output, Severity, Status};
 use super::frontend::{Format, Message, Target, body_bytes_max, message};
@@ -128,11 +130,11 @@ fn lengths_are_not_believed() {
 #[test]
 fn bent_binds_are_refused() {
     let bodies: [&[u8]; 5] = [
-        b"\0\0\0\x02\0\0\0\0\0\0\0\0",                 // two formats, no parameter
-        b"\0\0\0\x01\0\x02\0\0\0\0",                   // format 2
-        b"\0\0\0\0\0\x01\xff\xff\xff\xfe\0\0",         // a length of -2
-        b"\0\0\0\0\0\x01\0\0\0\x09abc\0\0",            // a value beyond the end
-        b"\0\0\0\0\0\0\0\0more",                       // something after the end
+        b"\0\0\0\x02\0\0\0\0\0\0\0\0",         // two formats, no parameter
+        b"\0\0\0\x01\0\x02\0\0\0\0",           // format 2
+        b"\0\0\0\0\0\x01\xff\xff\xff\xfe\0\0", // a length of -2
+        b"\0\0\0\0\0\x01\0\0\0\x09abc\0\0",    // a value beyond the end
+        b"\0\0\0\0\0\0\0\0more",               // something after the end
     ];
     for body in bodies {
         assert!(message(b'B', body).is_err(), "{body:?}");
@@ -157,7 +159,9 @@ fn openings() {
     let cancel = opening(b"\0\0\0\x10\x04\xd2\x16\x2e\0\0\0\x07abcd").unwrap().unwrap();
     assert_eq!(cancel.0, Opening::Cancel { process: 7, secret: b"abcd" });
 
-    for garbage in [&b"GET / HTTP/1.1\r\n"[..], b"\0\0\0\x07\0\0\0", b"\0\0\0\x09\0\x03\0\0x", b"\0\0\0\x0a\0\x03\0\0x\0"] {
+    for garbage in
+        [&b"GET / HTTP/1.1\r\n"[..], b"\0\0\0\x07\0\0\0", b"\0\0\0\x09\0\x03\0\0x", b"\0\0\0\x0a\0\x03\0\0x\0"]
+    {
         assert!(opening(garbage).is_err(), "{garbage:?}");
     }
 }
@@ -184,7 +188,8 @@ fn pgwire_reads_what_is_written_here() {
     output.copy_response(b'H', 2);
     output.copy_data(b"1\t2\n");
     output.copy_done();
-    let mut error = SqlError::new(SqlState::UNIQUE_VIOLATION, "duplicate key").with_detail("Key (a)=(1)").with_hint("Do not.");
+    let mut error =
+        SqlError::new(SqlState::UNIQUE_VIOLATION, "duplicate key").with_detail("Key (a)=(1)").with_hint("Do not.");
     error.position = Some(3);
     output.report(Severity::Error, &error);
     output.report(Severity::Warning, &error);
@@ -218,7 +223,9 @@ fn pgwire_reads_rows() {
     shape.put_row(&[Datum::Int(258), Datum::Null], formats, &mut output);
 
     let mut bytes = BytesMut::from(output.bytes());
-    let Ok(Some(PgWireBackendMessage::RowDescription(description))) = PgWireBackendMessage::decode(&mut bytes, &context()) else {
+    let Ok(Some(PgWireBackendMessage::RowDescription(description))) =
+        PgWireBackendMessage::decode(&mut bytes, &context())
+    else {
         panic!("no RowDescription");
     };
     let expected = RowDescription::new(vec![
