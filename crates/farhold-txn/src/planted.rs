@@ -18,7 +18,7 @@ pub enum Defect {
     NoPhantomCheck,
     /// Near rows are written without a lock.
     NoNearLock,
-    /// The epoch is read before the locks are taken.
+    /// The epoch is not read under the locks: it is what the node's last commit has read.
     EarlyEpoch,
     /// The lock of a validated row is not looked at.
     LockIgnored,
@@ -59,6 +59,25 @@ pub fn plant(defect: Option<Defect>) {
 #[cfg(feature = "planted")]
 pub(crate) fn is(defect: Defect) -> bool {
     PLANTED.get() == defect as u32
+}
+
+/// The epoch that a node's last commit has read, when this one has read `now`.
+#[cfg(feature = "planted")]
+pub(crate) fn last_epoch(node: crate::NodeId, now: u32) -> u32 {
+    std::thread_local! {
+        static LAST: std::cell::RefCell<std::collections::HashMap<u8, u32>> = std::cell::RefCell::default();
+    }
+    if !is(Defect::EarlyEpoch) {
+        return now;
+    }
+    LAST.with_borrow_mut(|last| last.insert(node.0, now).filter(|last| *last <= now).unwrap_or(now))
+}
+
+/// The epoch as it is.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) fn last_epoch(_: crate::NodeId, now: u32) -> u32 {
+    now
 }
 
 /// The next serial number of a commit.

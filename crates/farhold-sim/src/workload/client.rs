@@ -227,6 +227,11 @@ impl Running<'_> {
             return Ok(None);
         };
         let seen = self.see(number, handle);
+        if let Some((other, _)) = seen
+            && other != key
+        {
+            self.client.broken(&format!("{}: asked for row {key}, got row {other}", self.record.label));
+        }
         if let (Some(own), Some((_, row))) = (self.own.get(&name), seen)
             && *own != Some(i64::from(row.attribute))
         {

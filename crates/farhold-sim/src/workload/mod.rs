@@ -80,6 +80,7 @@ impl Workload {
                 deletes: 0,
                 ranges: 0,
                 operations: 4,
+                padding: 1_500,
                 ..mixed
             },
             // Rows come and go, ranges look: phantoms.

@@ -1,7 +1,7 @@
 //! The commit of a transaction whose rows are all on this node. Synchronous: it waits for nothing.
 
 use crate::TxnError;
-use crate::planted::next_serial;
+use crate::planted::{last_epoch, next_serial};
 use crate::protocol::section::latch::Latch;
 use crate::protocol::section::rtm::Rtm;
 use crate::protocol::section::{Near, Refused, Section, validate};
@@ -29,10 +29,9 @@ impl Txn {
         };
         let indexes_version = self.indexes_version;
         let serial = std::cell::Cell::new(0);
-        let early = if planted!(EarlyEpoch) { core.epoch.near().unwrap_or(0) } else { 0 };
         let epoch = || {
             serial.set(next_serial());
-            if planted!(EarlyEpoch) { early } else { core.epoch.near().unwrap_or(0) }
+            last_epoch(core.me, core.epoch.near().unwrap_or(0))
         };
         let before_write = |epoch| before_write(&core, &near, indexes_version, epoch);
         let hardware = core.node.hardware_transactions

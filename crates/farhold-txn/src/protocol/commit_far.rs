@@ -15,7 +15,7 @@
 
 use crate::TxnError;
 use crate::home::message::Request;
-use crate::planted::next_serial;
+use crate::planted::{last_epoch, next_serial};
 use crate::protocol::commit::before_write;
 use crate::protocol::execute::by_node;
 use crate::protocol::ident::{DATA, Ident};
@@ -76,19 +76,13 @@ impl Txn {
 
     /// Locks, validates and prepares the rest; everything up to the first write.
     async fn reach_commit_point(&mut self, core: &Core) -> Result<u32, TxnError> {
-        let early = if planted!(EarlyEpoch) { core.epoch.read(&core.endpoint).await? } else { 0 };
         self.lock_far(core).await?;
         let locked = latch::lock(&self.near(core));
         locked.map_err(|refused| self.refused(refused))?;
         self.held.near = true;
         // A read-only transaction is at no epoch, and validates without any lock.
-        let epoch = if self.state.writes == 0 {
-            0
-        } else if planted!(EarlyEpoch) {
-            early
-        } else {
-            core.epoch.read(&core.endpoint).await?
-        };
+        let epoch = if self.state.writes > 0 { core.epoch.read(&core.endpoint).await? } else { 0 };
+        let epoch = last_epoch(core.me, epoch);
         self.serial = next_serial();
         let valid = validate(&self.near(core));
         valid.map_err(|refused| self.refused(refused))?;
