@@ -4,7 +4,7 @@
 CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TEST_JOBS ?= $(shell nproc)
 
-.PHONY: help demo test lint teeth unit miri model clients e2e figures clean
+.PHONY: help demo test lint miri-full release figures clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +21,10 @@ test: ## Every check
 lint: ## Formatting, clippy, licences, layers
 	@scripts/install-deps test
 	@scripts/run-checks lint
+
+miri-full: ## Every test that Miri can run (an hour; `make test` runs those that race)
+	@scripts/install-deps test
+	scripts/check-miri full
 
 release: ## The optimised binary, target/release/farhold (half an hour on 2 cores)
 	@scripts/install-deps build
