@@ -149,7 +149,7 @@ impl fmt::Display for SqlState {
     }
 }
 
-/// Why a statement failed, in PostgreSQL's terms.
+/// Why a statement failed, in PostgreSQL's terms. Kept below 128 bytes: every result carries one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqlError {
     /// The SQLSTATE.
@@ -157,15 +157,15 @@ pub struct SqlError {
     /// One sentence in lower case without a full stop, as PostgreSQL's.
     pub message: String,
     /// What exactly: the key that is there already, the line of a COPY.
-    pub detail: Option<String>,
+    pub detail: Option<Box<str>>,
     /// What the user can do.
-    pub hint: Option<String>,
+    pub hint: Option<Box<str>>,
     /// Where in the statement, in characters from 1.
     pub position: Option<usize>,
     /// The constraint that was violated.
-    pub constraint: Option<String>,
+    pub constraint: Option<Box<str>>,
     /// The table that it concerns.
-    pub table: Option<String>,
+    pub table: Option<Box<str>>,
 }
 
 impl SqlError {
@@ -202,14 +202,14 @@ impl SqlError {
     /// With a DETAIL line.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
-        self.detail = Some(detail.into());
+        self.detail = Some(detail.into().into_boxed_str());
         self
     }
 
     /// With a HINT line.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint = Some(hint.into().into_boxed_str());
         self
     }
 }

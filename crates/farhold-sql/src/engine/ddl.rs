@@ -152,8 +152,8 @@ async fn add_index(worker: &Worker, table: &super::catalog::TableInfo, index: Se
             let mut error =
                 SqlError::new(SqlState::UNIQUE_VIOLATION, format!("could not create unique index \"{name}\""))
                     .with_detail("Rows of the table have the same key.");
-            error.constraint = Some(name.clone());
-            error.table = Some(table.name.clone());
+            error.constraint = Some(name.as_str().into());
+            error.table = Some(table.name.as_str().into());
             error
         }
         TxnError::AlreadyExists { .. } => {

@@ -91,7 +91,7 @@ impl Server {
         let tcp = TcpListener::bind(config.listen).map_err(listen_error)?;
         tcp.set_nonblocking(true).map_err(listen_error)?;
         let local_addr = tcp.local_addr().map_err(listen_error)?;
-        let unix = config.unix_socket.as_ref().map(|path| listen_unix(path)).transpose()?;
+        let unix = config.unix_socket.as_ref().map(listen_unix).transpose()?;
 
         let shared = Arc::new(Shared {
             engine,

@@ -70,7 +70,7 @@ impl Default for Limits {
             message_bytes_max: 256 << 20,
             statements_max: 10_000,
             // PostgreSQL's `authentication_timeout`.
-            startup_timeout: Duration::from_secs(60),
+            startup_timeout: Duration::from_mins(1),
             idle_timeout: None,
             shutdown_grace: Duration::from_secs(5),
         }

@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Nothing here takes so long; a test that waits for ever says where.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A message of the server: its tag and its body.
 pub type Answer = (u8, Vec<u8>);
@@ -128,7 +128,7 @@ impl Client {
         }
     }
 
-    /// Everything up to the next ReadyForQuery, or to the end.
+    /// Everything up to the next `ReadyForQuery`, or to the end.
     pub fn until_ready(&mut self) -> Vec<Answer> {
         let mut answers = Vec::new();
         while let Some(answer) = self.answer() {
@@ -179,7 +179,7 @@ pub fn error(answers: &[Answer]) -> Option<String> {
     Some(String::from_utf8(state.to_vec()).unwrap())
 }
 
-/// The status of the last ReadyForQuery.
+/// The status of the last `ReadyForQuery`.
 pub fn status(answers: &[Answer]) -> u8 {
     answers.iter().rfind(|(tag, _)| *tag == b'Z').expect("ready").1[0]
 }

@@ -9,7 +9,7 @@ use crate::node::server;
 const SEED: u64 = 0x5eed;
 const CASES: u32 = 4000;
 
-/// SplitMix64.
+/// `SplitMix64`.
 struct Random(u64);
 
 impl Random {

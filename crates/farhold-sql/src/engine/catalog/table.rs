@@ -206,8 +206,8 @@ impl TableInfo {
                 columns.iter().map(|&c| format_datum(&row[c]).unwrap_or_else(|| "null".to_owned())).collect();
             sql = sql.with_detail(format!("Key ({})=({}) already exists.", names.join(", "), values.join(", ")));
         }
-        sql.constraint = Some(constraint);
-        sql.table = Some(self.name.clone());
+        sql.constraint = Some(constraint.into());
+        sql.table = Some(self.name.as_str().into());
         sql
     }
 }

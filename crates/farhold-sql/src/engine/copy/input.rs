@@ -123,8 +123,8 @@ impl CopyIn {
                 loan.give_back(CopyReturn::Failed(txn));
             }
             CopyTxn::Own { .. } if self.committed > 0 => {
-                e.hint =
-                    Some(format!("The first {} rows have been committed (farhold.copy_chunk_rows).", self.committed));
+                let rows = self.committed;
+                e = e.with_hint(format!("The first {rows} rows have been committed (farhold.copy_chunk_rows)."));
             }
             CopyTxn::Own { .. } | CopyTxn::Gone => {}
         }
@@ -185,11 +185,11 @@ impl CopyIn {
 
     fn located(&self, mut error: SqlError) -> SqlError {
         let place = format!("COPY {}, line {}", self.insert.table.name, self.reader.line());
-        error.detail = Some(match error.detail {
+        let detail = match error.detail.take() {
             Some(detail) => format!("{detail} {place}"),
             None => place,
-        });
-        error
+        };
+        error.with_detail(detail)
     }
 }
 

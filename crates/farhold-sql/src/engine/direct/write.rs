@@ -50,7 +50,7 @@ pub(crate) fn check_not_null(table: &TableInfo, row: &[Datum]) -> Result<(), Sql
                     column.name, table.name
                 ),
             );
-            error.table = Some(table.name.clone());
+            error.table = Some(table.name.as_str().into());
             return Err(error);
         }
     }

@@ -24,7 +24,7 @@ impl Session {
         self.transaction.reclaim();
         let bound = self.current(prepared).await?;
         if let Plan::Utility(utility) = &bound.plan {
-            return self.utility(utility).await;
+            return Box::pin(self.utility(utility)).await;
         }
         if self.transaction_state() == TransactionState::Failed {
             return Err(aborted());
@@ -42,10 +42,11 @@ impl Session {
         self.transaction.enter(&self.worker);
         match &bound.plan {
             Plan::Direct(program) => self.direct(program, parameters).await,
-            Plan::Query(query) => self.query(query, parameters).await,
-            Plan::Explain { inner, analyze } => self.explain(inner, parameters, *analyze).await,
+            // What may be slow is boxed: the future of a direct statement, which every statement makes, stays small.
+            Plan::Query(query) => Box::pin(self.query(query, parameters)).await,
+            Plan::Explain { inner, analyze } => Box::pin(self.explain(inner, parameters, *analyze)).await,
             Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) => {
-                let effect = self.in_transaction(&bound.plan, parameters).await?;
+                let effect = Box::pin(self.in_transaction(&bound.plan, parameters)).await?;
                 Ok(self.effect(effect, verb_of(&bound.plan), writes(&bound.plan)))
             }
             Plan::CopyIn { table, columns, format } => {
@@ -67,7 +68,7 @@ impl Session {
                 let names: Vec<String> = inner.columns.iter().flatten().map(|c| c.name.clone()).collect();
                 let rows = match &inner.plan {
                     Plan::Direct(program) => self.direct(program, parameters).await?,
-                    Plan::Query(query) => self.query(query, parameters).await?,
+                    Plan::Query(query) => Box::pin(self.query(query, parameters)).await?,
                     _ => return Err(SqlError::unsupported("COPY of this statement")),
                 };
                 let Output::Rows(rows) = rows else { return Err(SqlError::unsupported("COPY of this statement")) };
@@ -89,7 +90,7 @@ impl Session {
             return Ok(bound);
         }
         let stated: Vec<_> = bound.parameters.iter().map(|t| Some(*t)).collect();
-        let again = self.bind(parse::parse_one(&prepared.sql)?, &prepared.sql, &stated).await?;
+        let again = Box::pin(self.bind(parse::parse_one(&prepared.sql)?, &prepared.sql, &stated)).await?;
         let same = |a: &Bound, b: &Bound| {
             let shape = |bound: &Bound| {
                 bound.columns.as_ref().map(|c| c.iter().map(|c| (c.name.clone(), c.data_type)).collect::<Vec<_>>())

@@ -75,7 +75,7 @@ impl Session {
         if self.transaction_state() == TransactionState::Failed && !prepare::ends_failure(&statement) {
             return Err(aborted());
         }
-        let bound = self.bind(statement, sql, parameter_types).await?;
+        let bound = Box::pin(self.bind(statement, sql, parameter_types)).await?;
         Ok(Rc::new(Prepared::new(sql, bound)))
     }
 

@@ -282,18 +282,22 @@ impl<'a> Words<'a> {
         let mut depth = 0_usize;
         let mut quote = None;
         for (at, character) in self.rest.char_indices() {
-            match (quote, character) {
-                (Some(open), _) if character == open => quote = None,
-                (Some(_), _) => {}
-                (None, '\'' | '"') => quote = Some(character),
-                (None, '(' | '[') => depth += 1,
-                (None, ')') if depth == 0 => {
+            if let Some(open) = quote {
+                if character == open {
+                    quote = None;
+                }
+                continue;
+            }
+            match character {
+                '\'' | '"' => quote = Some(character),
+                '(' | '[' => depth += 1,
+                ')' if depth == 0 => {
                     parts.push(self.rest[start..at].trim().to_owned());
                     self.rest = &self.rest[at + 1..];
                     return Ok(parts);
                 }
-                (None, ')' | ']') => depth = depth.saturating_sub(1),
-                (None, ',') if depth == 0 => {
+                ')' | ']' => depth = depth.saturating_sub(1),
+                ',' if depth == 0 => {
                     parts.push(self.rest[start..at].trim().to_owned());
                     start = at + 1;
                 }
@@ -341,8 +345,8 @@ mod tests {
         Command::parse(sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
-    fn fetched(cursor: &str, count: Option<u64>) -> Option<Command> {
-        Some(Command::Fetch { cursor: cursor.to_owned(), count, skips: false })
+    fn fetched(cursor: &str, count: Option<u64>) -> Command {
+        Command::Fetch { cursor: cursor.to_owned(), count, skips: false }
     }
 
     #[test]
@@ -364,13 +368,13 @@ mod tests {
                 query: "SELECT 1 -- x".to_owned()
             })
         );
-        assert_eq!(parsed("fetch c"), fetched("c", Some(1)));
-        assert_eq!(parsed("FETCH FORWARD 100 FROM \"C\";"), fetched("C", Some(100)));
-        assert_eq!(parsed("FETCH ALL IN c"), fetched("c", None));
-        assert_eq!(parsed("FETCH FORWARD ALL FROM c"), fetched("c", None));
-        assert_eq!(parsed("FETCH NEXT c"), fetched("c", Some(1)));
-        assert_eq!(parsed("FETCH next"), fetched("next", Some(1)));
-        assert_eq!(parsed("FETCH 7 forward"), fetched("forward", Some(7)));
+        assert_eq!(parsed("fetch c"), Some(fetched("c", Some(1))));
+        assert_eq!(parsed("FETCH FORWARD 100 FROM \"C\";"), Some(fetched("C", Some(100))));
+        assert_eq!(parsed("FETCH ALL IN c"), Some(fetched("c", None)));
+        assert_eq!(parsed("FETCH FORWARD ALL FROM c"), Some(fetched("c", None)));
+        assert_eq!(parsed("FETCH NEXT c"), Some(fetched("c", Some(1))));
+        assert_eq!(parsed("FETCH next"), Some(fetched("next", Some(1))));
+        assert_eq!(parsed("FETCH 7 forward"), Some(fetched("forward", Some(7))));
         assert_eq!(
             parsed("MOVE 3 FROM c"),
             Some(Command::Fetch { cursor: "c".to_owned(), count: Some(3), skips: true })

@@ -172,7 +172,7 @@ impl Connection {
         rows_max: Option<u64>,
         is_last: bool,
     ) -> Result<bool, Failure> {
-        let deadline = deadline_after(self.settings.statement_timeout);
+        let deadline = deadline_after(self.settings.statement_time);
         self.unfold(portal, deadline).await?;
         let statement = Rc::clone(&portal.statement);
         let mut tag = None;

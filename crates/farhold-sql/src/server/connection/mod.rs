@@ -74,7 +74,7 @@ struct Connection {
     /// The client waits for what has gathered.
     flush_wanted: bool,
     settings: Settings,
-    /// What CancelRequest finds the session by.
+    /// What `CancelRequest` finds the session by.
     _registration: Registration,
     /// Given back at the end.
     _place: Place,
@@ -83,9 +83,9 @@ struct Connection {
 /// The session's settings that are the connection's to obey.
 #[derive(Clone, Copy, Debug, Default)]
 struct Settings {
-    statement_timeout: Option<Duration>,
-    idle_in_transaction_timeout: Option<Duration>,
-    idle_session_timeout: Option<Duration>,
+    statement_time: Option<Duration>,
+    silence_in_transaction: Option<Duration>,
+    silence: Option<Duration>,
 }
 
 /// Serves a connection to its end.
@@ -136,11 +136,11 @@ impl Connection {
     async fn wait(&mut self) -> Result<(), Failure> {
         let (limit, state, message) = match self.session.transaction_state() {
             TransactionState::Idle => {
-                let limit = self.settings.idle_session_timeout.or(self.front_end.shared.config.limits.idle_timeout);
+                let limit = self.settings.silence.or(self.front_end.shared.config.limits.idle_timeout);
                 (limit, SqlState::IDLE_SESSION_TIMEOUT, "terminating connection due to idle-session timeout")
             }
             _ => (
-                self.settings.idle_in_transaction_timeout,
+                self.settings.silence_in_transaction,
                 SqlState::IDLE_IN_TRANSACTION_TIMEOUT,
                 "terminating connection due to idle-in-transaction timeout",
             ),
@@ -223,9 +223,9 @@ impl Settings {
             setting_duration(&value).filter(|span| !span.is_zero())
         };
         Self {
-            statement_timeout: milliseconds("statement_timeout"),
-            idle_in_transaction_timeout: milliseconds("idle_in_transaction_session_timeout"),
-            idle_session_timeout: milliseconds("idle_session_timeout"),
+            statement_time: milliseconds("statement_timeout"),
+            silence_in_transaction: milliseconds("idle_in_transaction_session_timeout"),
+            silence: milliseconds("idle_session_timeout"),
         }
     }
 }

@@ -39,7 +39,7 @@ pub enum RowSource {
     Direct {
         /// What is left.
         rows: std::vec::IntoIter<Vec<Datum>>,
-        /// What CommandComplete says.
+        /// What `CommandComplete` says.
         tag: CommandTag,
     },
     /// From the query threads.
@@ -52,7 +52,7 @@ pub enum RowSource {
 }
 
 impl RowSource {
-    /// What CommandComplete says when all rows are out.
+    /// What `CommandComplete` says when all rows are out.
     pub fn tag(&self) -> CommandTag {
         match self {
             Self::Direct { tag, .. } => *tag,

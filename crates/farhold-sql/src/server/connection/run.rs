@@ -15,7 +15,7 @@ use crate::server::rows::{BatchEncoder, Shape};
 use crate::server::value::oid;
 use crate::server::wire::frontend::Formats;
 
-/// How a statement has ended, for CommandComplete.
+/// How a statement has ended, for `CommandComplete`.
 pub enum Outcome {
     /// Its rows are ready to be sent.
     Rows(RowSource),
@@ -54,7 +54,7 @@ impl Connection {
     /// Lets the engine prepare a statement.
     pub async fn prepare_in_engine(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Prepared>, Failure> {
         let types: Vec<Option<ColumnType>> = types.iter().map(|&oid| oid::parameter_type(oid)).collect();
-        let deadline = deadline_after(self.settings.statement_timeout);
+        let deadline = deadline_after(self.settings.statement_time);
         let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
         Ok(self.wire.drive(&watch, self.session.prepare(sql, &types)).await??)
     }

@@ -63,7 +63,7 @@ impl Connection {
     }
 
     async fn simple_statement(&mut self, sql: &str, is_last: bool) -> Result<(), Failure> {
-        let deadline = deadline_after(self.settings.statement_timeout);
+        let deadline = deadline_after(self.settings.statement_time);
         let statement = self.prepare(sql, &[]).await?;
         let mut portal = Portal::new(statement);
         self.unfold(&mut portal, deadline).await?;

@@ -1,4 +1,4 @@
-//! DataRow from Arrow batches.
+//! `DataRow` from Arrow batches.
 //!
 //! A batch's columns are first brought to the few Arrow types that have an encoder here (a no-op for the engine's own columns), then
 //! rows are written one after the other. Types that only PostgreSQL's catalog or expressions bring (intervals, times, lists, unsigned
@@ -64,7 +64,6 @@ fn normal_type(arrow_type: &DataType) -> DataType {
         }
         DataType::Decimal256(_, scale) => DataType::Decimal128(38, *scale),
         DataType::Float16 => DataType::Float32,
-        DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
         DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => DataType::Binary,
         DataType::Date64 => DataType::Date32,
         DataType::Time32(_) | DataType::Time64(_) => DataType::Time64(TimeUnit::Microsecond),
@@ -85,6 +84,7 @@ fn normal_type(arrow_type: &DataType) -> DataType {
         | DataType::Binary
         | DataType::Date32
         | DataType::Null => arrow_type.clone(),
+        // The other layouts of strings, and whatever else can be shown.
         _ => DataType::Utf8,
     }
 }
@@ -257,10 +257,10 @@ fn put_plain_binary(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
         DataType::BinaryView => out.extend_from_slice(array.as_binary_view().value(row)),
         DataType::Date32 => binary::put_date(array.as_primitive::<Date32Type>().value(row), out),
         DataType::Time64(_) => {
-            out.extend_from_slice(&array.as_primitive::<Time64MicrosecondType>().value(row).to_be_bytes())
+            out.extend_from_slice(&array.as_primitive::<Time64MicrosecondType>().value(row).to_be_bytes());
         }
         DataType::Timestamp(..) => {
-            binary::put_timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row), out)
+            binary::put_timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row), out);
         }
         DataType::Interval(_) => {
             let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);

@@ -1,4 +1,4 @@
-//! Rows on the wire: RowDescription, and DataRow from datums and from Arrow batches.
+//! Rows on the wire: `RowDescription`, and `DataRow` from datums and from Arrow batches.
 
 mod batch;
 
@@ -50,7 +50,7 @@ impl Shape {
         self.columns.len()
     }
 
-    /// Writes RowDescription. A statement's formats are not known before Bind; they are told as text.
+    /// Writes `RowDescription`. A statement's formats are not known before Bind; they are told as text.
     pub fn describe(&self, formats: Formats<'_>, output: &mut Output) {
         let message = output.open(b'T');
         output.count(self.columns.len());

@@ -68,7 +68,7 @@ fn scaled(mut unscaled: u128, scale: i64, negative: bool) -> Result<Decimal, Num
     }
     while scale > i64::from(MAX_SCALE) {
         // Places that no decimal here can hold: they go only if they are zeros.
-        if unscaled % 10 != 0 {
+        if !unscaled.is_multiple_of(10) {
             return Err(NumericError::OutOfRange);
         }
         unscaled /= 10;

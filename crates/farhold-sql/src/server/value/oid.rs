@@ -62,7 +62,7 @@ pub fn of(data_type: ColumnType) -> u32 {
     }
 }
 
-/// Bytes of a value of the type, -1 when they vary (RowDescription's `typlen`).
+/// Bytes of a value of the type, -1 when they vary (`typlen` of `RowDescription`).
 pub fn size_of(oid: u32) -> i16 {
     match oid {
         BOOL | CHAR => 1,
@@ -75,7 +75,7 @@ pub fn size_of(oid: u32) -> i16 {
     }
 }
 
-/// RowDescription's `atttypmod`: the length of a string and the precision of a decimal, each with PostgreSQL's header of 4.
+/// `atttypmod` of `RowDescription`: the length of a string and the precision of a decimal, each with PostgreSQL's header of 4.
 pub fn modifier_of(data_type: ColumnType) -> i32 {
     match data_type {
         ColumnType::Char(length) | ColumnType::Varchar(length) => i32::try_from(length).map_or(-1, |length| length + 4),

@@ -15,7 +15,7 @@ pub struct Output {
 #[derive(Debug)]
 pub struct Open(usize);
 
-/// ReadyForQuery's status.
+/// `ReadyForQuery`'s status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Outside of a transaction block.

@@ -4,9 +4,9 @@ use super::{Fields, Malformed};
 
 /// PostgreSQL's own limit.
 const STARTUP_BYTES_MAX: usize = 10_000;
-const SSL_REQUEST: u32 = (1234 << 16) | 5679;
-const GSS_ENCRYPTION_REQUEST: u32 = (1234 << 16) | 5680;
-const CANCEL_REQUEST: u32 = (1234 << 16) | 5678;
+const SSL_REQUEST: u32 = 0x04d2_162f;
+const GSS_ENCRYPTION_REQUEST: u32 = 0x04d2_1630;
+const CANCEL_REQUEST: u32 = 0x04d2_162e;
 
 /// The newest version of the protocol spoken here is 3.2.
 pub const NEWEST_MINOR: u16 = 2;
