@@ -274,7 +274,7 @@ impl<'a> NodeProcess<'a> {
 
     fn memory(&self) -> Memory {
         let memory = self.database.node().memory();
-        Memory { data: memory.data_bytes, used: memory.used_bytes }
+        Memory { data: memory.data_bytes + memory.key_bytes, used: memory.used_bytes }
     }
 }
 
