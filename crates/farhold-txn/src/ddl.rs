@@ -6,7 +6,10 @@ use crate::system;
 use crate::table::{Open, Table, TableShared};
 use crate::worker::Core;
 use crate::{Index, NodeId, Retry, TableId, TxnError, Worker};
+use farhold_fabric::{Executor, Handle};
+use farhold_store::StoreError;
 use farhold_store::row::SecondaryIndex;
+use farhold_store::table::{FillRoom, SECONDARIES_MAX};
 use std::sync::Arc;
 
 impl Worker {
@@ -51,13 +54,24 @@ impl Worker {
         self.on_others(&Request::DropTable { id: table.id() }).await
     }
 
-    /// Creates an index and fills it, on every node, while others go on reading and writing the table.
+    /// Creates an index and fills it, on every node, while others go on reading and writing the table. Transactions that run
+    /// when it begins, and write, are refused at their commit.
     ///
     /// # Errors
-    /// [`TxnError::DuplicateKey`] when rows there contradict a unique index; [`TxnError::AlreadyExists`]; an unavailable node.
+    /// [`TxnError::DuplicateKey`] when rows there contradict a unique index; [`TxnError::AlreadyExists`];
+    /// [`TxnError::TooMany`] (dropped indexes count); [`TxnError::Row`] for a definition that does not fit; an unavailable
+    /// node.
     pub async fn create_index(&self, table: &Table, definition: SecondaryIndex) -> Result<Index, TxnError> {
-        let _ = (table, definition);
-        Err(TxnError::TooMany { what: "indexes created after their table", limit: 0 })
+        let (slot, recorded) = self.record_index(table, &definition).await?;
+        let filled = self.fill_everywhere(table, slot, &recorded).await;
+        let outcome = match filled {
+            Ok(()) => self.set_live(table, slot, true).await,
+            Err(error) => Err(error),
+        };
+        let ready = outcome.is_ok();
+        self.core.finish_index_here(&table.0, slot, ready);
+        let told = self.on_others(&Request::FinishIndex { table: table.id(), slot, ready }).await;
+        outcome.and(told).map(|()| Index::Secondary(slot))
     }
 
     /// Drops the secondary index of this name.
@@ -65,8 +79,94 @@ impl Worker {
     /// # Errors
     /// [`TxnError::NotFound`]; an unavailable node.
     pub async fn drop_index(&self, table: &Table, name: &str) -> Result<(), TxnError> {
-        let _ = table;
-        Err(TxnError::NotFound { what: format!("index \"{name}\"").into() })
+        let found = table.indexes().into_iter().find(|index| index.definition.name == name);
+        let Some(Index::Secondary(slot)) = found.map(|index| index.index) else {
+            return Err(TxnError::NotFound { what: format!("index \"{name}\"").into() });
+        };
+        self.set_live(table, slot, false).await?;
+        self.core.finish_index_here(&table.0, slot, false);
+        self.on_others(&Request::FinishIndex { table: table.id(), slot, ready: false }).await
+    }
+
+    /// Enters the index into the table's recorded definition, not live yet: which gives it its slot.
+    async fn record_index(&self, table: &Table, index: &SecondaryIndex) -> Result<(u16, TableDef), TxnError> {
+        let nodes = self.node().config().nodes;
+        let entered = self.change_definition(table, async |definition, live| {
+            definition.check_index(index, nodes)?;
+            let taken = definition.indexes.iter().zip(&*live).any(|(other, live)| *live && other.name == index.name);
+            if taken {
+                return Err(TxnError::AlreadyExists { name: index.name.as_str().into() });
+            }
+            definition.indexes.push(index.clone());
+            live.push(false);
+            if definition.indexes.len() > SECONDARIES_MAX {
+                return Err(TxnError::TooMany {
+                    what: "indexes of a table, dropped ones included",
+                    limit: SECONDARIES_MAX,
+                });
+            }
+            Ok(())
+        });
+        let definition = entered.await?;
+        Ok(((definition.indexes.len() - 1) as u16, definition))
+    }
+
+    async fn set_live(&self, table: &Table, slot: u16, is_live: bool) -> Result<(), TxnError> {
+        let set = self.change_definition(table, async |_, live| {
+            let live = live.get_mut(usize::from(slot)).ok_or(TxnError::SchemaChanged)?;
+            *live = is_live;
+            Ok(())
+        });
+        set.await.map(|_| ())
+    }
+
+    /// Changes a table's definition as it is recorded.
+    async fn change_definition(
+        &self,
+        table: &Table,
+        mut change: impl AsyncFnMut(&mut TableDef, &mut Vec<bool>) -> Result<(), TxnError>,
+    ) -> Result<TableDef, TxnError> {
+        let system = self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
+        let (key, _) = system::encode_row(system.schema(), table.name(), table.id(), &[])?;
+        let changed = self.run(Retry::default(), async |txn| {
+            let row = txn.get(&system, &key).await?.ok_or(TxnError::SchemaChanged)?;
+            let (name, id, bytes) = system::decode_row(system.schema(), txn.key(row), txn.value(row))?;
+            if id != table.id() {
+                return Err(TxnError::SchemaChanged);
+            }
+            let (mut definition, mut live) = TableDef::decode(&bytes)?;
+            change(&mut definition, &mut live).await?;
+            let (_, value) = system::encode_row(system.schema(), &name, id, &definition.encode(&live)?)?;
+            txn.update(row, &value)?;
+            Ok(definition)
+        });
+        changed.await
+    }
+
+    /// Adds the index on every node, then has every node fill its own. Only when all writers everywhere know of it may
+    /// anybody begin to fill: a writer elsewhere changes rows here without asking.
+    async fn fill_everywhere(&self, table: &Table, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
+        let id = table.id();
+        let bytes = definition.encode(&vec![true; definition.indexes.len()])?;
+        self.core.add_index_here(&table.0, slot, definition)?;
+        self.on_others(&Request::AddIndex { table: id, slot, definition: &bytes }).await?;
+        self.core.fill_index_here(table, slot)?;
+        self.on_others(&Request::FillIndex { table: id, slot }).await?;
+        for node in (0..self.node().config().nodes).map(NodeId) {
+            loop {
+                let filled = if node == self.core.me {
+                    table.0.is_filled(slot)?
+                } else {
+                    self.core.ask(node, &Request::IsFilled { table: id, slot }, |r| r.flag()).await?
+                };
+                if filled {
+                    break;
+                }
+                self.core.serve_one();
+                self.core.handle.sleep_ns(ASK_EVERY_NS).await;
+            }
+        }
+        Ok(())
     }
 
     /// Live rows of a table on all nodes, about.
@@ -120,16 +220,71 @@ impl Worker {
     }
 }
 
+/// How often a node that fills an index is asked whether it is done.
+const ASK_EVERY_NS: u64 = 200_000;
+/// Slots between two turns of letting others run.
+const SLOTS_PER_TURN: usize = 256;
+/// How long a filler waits for one row that stays locked: then its owner is dead.
+const LOCKED_NS_MAX: u64 = 10_000_000_000;
+
 impl Core {
-    /// Adds an index here, empty; writers keep it from now on.
-    pub fn add_index_here(&self, table: &TableShared, definition: &[u8]) -> Result<u16, TxnError> {
-        let _ = (table, definition);
-        Err(TxnError::TooMany { what: "indexes created after their table", limit: 0 })
+    /// Adds an index here, empty. Transactions that have begun before will be refused at their commit, so every writer from
+    /// now on keeps it.
+    pub fn add_index_here(&self, table: &TableShared, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
+        table.begin_index(slot, definition)?;
+        self.node.catalog.indexes_changed();
+        self.node.catalog.changed();
+        Ok(())
     }
 
-    /// Begins to fill it.
-    pub fn fill_index_here(&self, table: &TableShared, slot: u16) -> Result<(), TxnError> {
-        let _ = (table, slot);
-        Err(TxnError::TooMany { what: "indexes created after their table", limit: 0 })
+    /// Begins to fill it: on a thread of its own, or in virtual time as a task.
+    pub fn fill_index_here(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
+        let table = table.clone();
+        if self.handle.is_virtual() {
+            drop(self.handle.spawn(fill(table, slot, self.handle.clone())));
+            return Ok(());
+        }
+        let run = move || {
+            let executor = Executor::real(u64::from(slot));
+            executor.run(fill(table, slot, executor.handle()));
+        };
+        let spawned = std::thread::Builder::new().name("farhold-index".into()).spawn(run);
+        spawned.map(|_| ()).map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
     }
+
+    /// Makes it readable, or takes it away.
+    pub fn finish_index_here(&self, table: &TableShared, slot: u16, ready: bool) {
+        table.finish_index(slot, ready);
+        self.node.catalog.changed();
+    }
+}
+
+/// Brings all rows of this node into an index.
+async fn fill(table: Table, slot: u16, handle: Handle) {
+    let shared = &table.0;
+    let outcome = fill_slots(shared, slot, &handle).await;
+    shared.end_filling(slot, outcome);
+}
+
+async fn fill_slots(shared: &TableShared, slot: u16, handle: &Handle) -> Result<(), TxnError> {
+    let index = Index::Secondary(slot);
+    let refused = |error| match error {
+        StoreError::Duplicate { .. } => TxnError::DuplicateKey { table: shared.store.id(), index },
+        other => TxnError::store(other, shared.store.store().node()),
+    };
+    let mut room = FillRoom::default();
+    let runs = shared.store.pages();
+    for (count, offset) in runs.iter().flat_map(farhold_store::Run::slots).enumerate() {
+        if count.is_multiple_of(SLOTS_PER_TURN) {
+            handle.yield_now().await;
+        }
+        let until_ns = handle.now_ns() + LOCKED_NS_MAX;
+        while !shared.store.fill_slot(index.number(), offset, &mut room).map_err(refused)? {
+            if handle.now_ns() > until_ns {
+                return Err(TxnError::Conflict);
+            }
+            handle.yield_now().await;
+        }
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@ use crate::definition::{Placement, TableDef};
 use crate::{NodeId, TxnError};
 use farhold_btree::KeyShape;
 use farhold_store::row::{self, Layout, RowError, Schema, SecondaryIndex, SecondaryKeys};
+use farhold_store::table::FillRoom;
 use farhold_store::{IndexDef, KeyMaker, Store, TableStore};
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -241,26 +242,32 @@ impl TableShared {
         (nodes, owner): (u8, u64),
     ) -> Result<Self, TxnError> {
         let TableDef { name, schema, placement, hash, indexes, attributes } = definition;
+        let refused = |error| TxnError::store(error, store.node());
         let mut secondaries = Vec::with_capacity(indexes.len());
+        let mut later = Vec::new();
         let mut slots = Vec::with_capacity(indexes.len());
         for (index, live) in indexes.into_iter().zip(live) {
             let (def, keys) = index_def(&schema, &index)?;
-            secondaries.push(def);
-            slots.push(IndexSlot {
-                definition: index,
-                keys,
-                state: if *live { IndexState::Ready } else { IndexState::Dropped },
-            });
+            if *live && secondaries.len() == slots.len() {
+                secondaries.push(def);
+            } else if *live {
+                later.push((slots.len() + 1, def));
+            }
+            let state = if *live { IndexState::Ready } else { IndexState::Dropped };
+            slots.push(IndexSlot { definition: index, keys, state });
         }
         let def = farhold_store::TableDef { id, primary: primary_shape(&schema), hash, secondaries };
         let table = match open {
             Open::Create => TableStore::create(store, def),
             Open::Attach => TableStore::attach(store, def).map(|(table, _)| table),
         };
-        let table = table.map_err(|error| TxnError::store(error, store.node()))?;
-        for (slot, live) in live.iter().enumerate() {
-            if !live {
-                table.drop_index(slot + 1);
+        let table = table.map_err(refused)?;
+        // A slot whose index was dropped, or never became complete, stays empty; those behind it keep their numbers.
+        for (number, def) in later {
+            table.begin_index(number, def).map_err(refused)?;
+            let mut room = FillRoom::default();
+            for offset in table.pages().iter().flat_map(farhold_store::Run::slots) {
+                table.fill_slot(number, offset, &mut room).map_err(refused)?;
             }
         }
         let route = Route::new(placement, nodes, store.node(), &schema);
@@ -349,6 +356,36 @@ impl TableShared {
     /// A row was longer.
     pub fn hint_payload(&self, payload_len: usize) {
         self.payload_hint.fetch_max(payload_len as u32, Relaxed);
+    }
+
+    /// Adds an index, empty: writers keep it from now on, nobody reads it.
+    pub fn begin_index(&self, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
+        let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
+        let position = usize::from(slot);
+        if position >= definition.indexes.len() {
+            return Err(TxnError::Corrupt { what: "an index that its table's definition does not have" });
+        }
+        // Slots of other indexes that are being created at the same moment.
+        while slots.len() <= position {
+            let index = definition.indexes[slots.len()].clone();
+            let keys = Arc::new(SecondaryKeys::new(&self.schema, &index)?);
+            slots.push(IndexSlot { definition: index, keys, state: IndexState::Dropped });
+        }
+        let (def, keys) = index_def(&self.schema, &definition.indexes[position])?;
+        let begun = self.store.begin_index(position + 1, def);
+        begun.map_err(|error| TxnError::store(error, self.store.store().node()))?;
+        slots[position] =
+            IndexSlot { definition: definition.indexes[position].clone(), keys, state: IndexState::Filling };
+        self.has_secondary.store(true, SeqCst);
+        Ok(())
+    }
+
+    /// Says how filling an index has ended.
+    pub fn end_filling(&self, slot: u16, outcome: Result<(), TxnError>) {
+        let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = slots.get_mut(usize::from(slot)).filter(|slot| slot.state == IndexState::Filling) {
+            found.state = outcome.map_or_else(IndexState::Refused, |()| IndexState::Filled);
+        }
     }
 
     /// Has the index been filled?

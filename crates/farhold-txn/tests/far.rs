@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Cluster, aged, fill, ids, key, look, people, put, value};
+use farhold_store::row::{Datum, SecondaryIndex};
 use farhold_txn::{Index, NodeId, Placement, Retry, ScanSpec, TableDef, TxnError};
 
 /// People whose names need not be unique: no node could tell.
@@ -231,4 +232,95 @@ fn a_dropped_table_is_gone_everywhere() {
         assert_ne!(again.id(), table.id());
         assert_eq!(worker.run(Retry::default(), async |txn| txn.scan(&again, ScanSpec::all()).await).await, Ok(vec![]));
     });
+}
+
+#[test]
+fn an_index_is_filled_while_others_write() {
+    Cluster::new(3).run(async |cluster| {
+        let worker = &cluster.workers[0];
+        let table = worker.create_table(TableDef { indexes: Vec::new(), ..people() }).await.expect("a table");
+        let rows: Vec<_> = (1..=600).map(|id| (id, format!("p{id}"), id % 10)).collect();
+        fill(worker, &table, &rows).await;
+        let mut before = worker.begin();
+        put(&mut before, &table, 1001, "before", 5).await.expect("inserted");
+        let by_age = SecondaryIndex { name: "by_age".into(), columns: vec![2], unique: false };
+        let by_name = SecondaryIndex { name: "by_name".into(), columns: vec![0, 1], unique: true };
+        // Others go on moving rows between ages.
+        let other = cluster.workers[1].clone();
+        let there = other.node().table("people").expect("the table");
+        let age = table.layout().i32("age").expect("a column");
+        let writer = async {
+            for round in 0..40_i32 {
+                let moved = other.run(Retry::default(), async |txn| {
+                    for id in [1 + round * 3, 2 + round * 5, 3 + round * 7] {
+                        let row = txn.get(&there, &key(id)).await?.ok_or(TxnError::Conflict)?;
+                        age.set(txn.value_mut(row), 77);
+                    }
+                    put(txn, &there, 2000 + round, "new", 77).await
+                });
+                moved.await.expect("moved");
+            }
+        };
+        let (created, ()) = futures::join!(worker.create_index(&table, by_age.clone()), writer);
+        let index = created.expect("an index");
+        assert_eq!(before.commit().await, Err(TxnError::Conflict), "it might not be in the index");
+        assert!(matches!(worker.create_index(&table, by_age).await, Err(TxnError::AlreadyExists { .. })));
+        assert_eq!(worker.create_index(&table, by_name).await, Ok(Index::Secondary(1)));
+        cluster.serve();
+        let count = async |worker: &farhold_txn::Worker, age: i32| {
+            let table = worker.node().table("people").expect("the table");
+            let mut txn = worker.begin_read_only();
+            let lo = common::index_key(&table, index, Datum::Int(age));
+            let hi = common::index_key(&table, index, Datum::Int(age + 1));
+            let by_index = ids(&mut txn, &table, ScanSpec::range(&lo, &hi).index(index)).await;
+            let mut by_scan = Vec::new();
+            for id in ids(&mut txn, &table, ScanSpec::all()).await {
+                if look(&mut txn, &table, id).await.is_some_and(|row| row.1 == age) {
+                    by_scan.push(id);
+                }
+            }
+            txn.commit().await.expect("nobody writes");
+            assert_eq!(by_index, by_scan, "age {age}");
+            by_index.len()
+        };
+        assert!(count(worker, 77).await > 100);
+        assert!(count(&cluster.workers[2], 5).await > 30);
+        cluster.assert_quiet();
+        worker.drop_index(&table, "by_age").await.expect("dropped");
+        assert!(matches!(worker.drop_index(&table, "by_age").await, Err(TxnError::NotFound { .. })));
+        let mut txn = worker.begin();
+        let gone = txn.scan(&table, ScanSpec::all().index(index)).await;
+        assert!(matches!(gone, Err(TxnError::NotFound { .. })), "{gone:?}");
+        drop(txn);
+        let unique_age = SecondaryIndex { name: "age".into(), columns: vec![0, 2], unique: true };
+        worker.create_index(&table, unique_age).await.expect("ids are unique, so this is");
+    });
+}
+
+#[test]
+fn a_unique_index_over_equal_rows_is_refused_and_leaves_nothing() {
+    let dir = common::Dir::new();
+    for start in 0..2 {
+        let node = common::open(&dir);
+        let executor = farhold_fabric::Executor::real(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        executor.run(async {
+            if start == 0 {
+                let table = worker.create_table(TableDef { indexes: Vec::new(), ..people() }).await.expect("a table");
+                fill(&worker, &table, &[(1, "ann", 1), (2, "ann", 2)]).await;
+                let unique = |column| SecondaryIndex { name: "names".into(), columns: vec![column], unique: true };
+                let refused = worker.create_index(&table, unique(1)).await;
+                assert_eq!(refused, Err(TxnError::DuplicateKey { table: table.id(), index: Index::Secondary(0) }));
+                put(&mut worker.begin(), &table, 3, "ann", 3).await.expect("nothing forbids it");
+                assert_eq!(worker.create_index(&table, unique(2)).await, Ok(Index::Secondary(1)));
+            }
+            let table = node.table("people").expect("the table");
+            let mut txn = worker.begin();
+            let duplicate = Err(TxnError::DuplicateKey { table: table.id(), index: Index::Secondary(1) });
+            assert_eq!(put(&mut txn, &table, 4, "bob", 2).await, duplicate);
+            let rows = txn.scan(&table, ScanSpec::all().index(Index::Secondary(1))).await.expect("a scan");
+            assert_eq!(rows.len(), 2);
+            assert_eq!(table.indexes().len(), 1);
+        });
+    }
 }

@@ -18,7 +18,7 @@ mod reserve;
 mod statistics;
 
 pub use rebuild::{Damaged, Rebuilt};
-pub use reserve::Reserve;
+pub use reserve::{FillRoom, Reserve};
 pub use statistics::Statistics;
 
 use crate::error::{StoreError, TableId};
@@ -291,6 +291,20 @@ impl TableStore {
             self.drop_index(index);
         }
         filled.map(|()| index)
+    }
+
+    /// Adds an empty index under a number of the caller's, which no index of this table has had. Inserts enter it from now
+    /// on; [`Self::fill_slot`] brings in the rows that were there before.
+    ///
+    /// # Errors
+    /// [`StoreError::TooMany`], also for a number that is taken.
+    pub fn begin_index(&self, index: usize, def: IndexDef) -> Result<(), StoreError> {
+        let _one = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let too_many = StoreError::TooMany { what: "secondary indexes of a table", limit: SECONDARIES_MAX };
+        let place = index.checked_sub(1).and_then(|place| self.secondaries.get(place)).ok_or(too_many.clone())?;
+        place.set(Secondary::new(def)).map_err(|_| too_many)?;
+        self.secondary_count.fetch_max(index, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Takes an index out of use. Its number is not used again; its memory goes with the table.

@@ -259,28 +259,64 @@ impl TableStore {
 
     /// Puts all rows into a new index.
     pub(super) fn fill(&self, index: usize) -> Result<(), StoreError> {
-        let secondary = self.secondary(index).expect("just added");
-        let (mut payload, mut index_key) = (Vec::new(), Vec::new());
-        for offset in self.pages().iter().flat_map(crate::slab::Run::slots) {
-            let object = Object::at(self.store.memory(), offset);
-            let reference = ObjectRef::new(offset, object.meta().incarnation());
-            if self.occupant(reference) == Occupant::Gone {
-                continue;
+        let mut room = FillRoom::default();
+        self.pages()
+            .iter()
+            .flat_map(crate::slab::Run::slots)
+            .try_for_each(|offset| self.enter_slot(index, offset, &mut room))
+    }
+
+    /// Puts the row of a slot, if there is one, into an index made by [`begin_index`](Self::begin_index). To be called for
+    /// every slot of [`pages`](Self::pages). False: a writer holds the row, or the key belongs to an insert that may or may
+    /// not commit; ask again later.
+    ///
+    /// The caller has seen to it that whoever locks a row from now on, and changes it in place, knows of the index.
+    ///
+    /// # Errors
+    /// [`StoreError::Duplicate`] if the index is unique and the rows are not; [`StoreError::Row`].
+    pub fn fill_slot(&self, index: usize, offset: u64, room: &mut FillRoom) -> Result<bool, StoreError> {
+        // Free now means that the next writer takes the lock, and looks which indexes there are, after this.
+        if Object::at(self.store.memory(), offset).lock_word() != 0 {
+            return Ok(false);
+        }
+        match self.enter_slot(index, offset, room) {
+            Ok(()) => Ok(true),
+            Err(StoreError::Duplicate { first, second, .. })
+                if [first, second].into_iter().any(|it| self.occupant(it) != Occupant::Live) =>
+            {
+                Ok(false)
             }
-            let Some((key, value)) = payload_of(object, reference, &mut payload) else { continue };
-            secondary.def.keys.make(key, value, &mut index_key).map_err(StoreError::Row)?;
-            let entered = self.enter(&secondary.index, index as u16, &index_key, reference, &|_| false, &mut |_| ());
-            // Whoever removed the row since we read it may have come before our entry.
-            let gone = self.occupant(reference) == Occupant::Gone;
-            if gone {
-                secondary.index.remove(&index_key, reference.to_bits());
-            }
-            if let (Entered::No { reference: other, .. }, false) = (entered, gone) {
-                return Err(StoreError::Duplicate { index, first: other, second: reference });
-            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn enter_slot(&self, index: usize, offset: u64, room: &mut FillRoom) -> Result<(), StoreError> {
+        let Some(secondary) = self.secondary(index) else { return Ok(()) };
+        let object = Object::at(self.store.memory(), offset);
+        let reference = ObjectRef::new(offset, object.meta().incarnation());
+        if self.occupant(reference) == Occupant::Gone {
+            return Ok(());
+        }
+        let Some((key, value)) = payload_of(object, reference, &mut room.payload) else { return Ok(()) };
+        secondary.def.keys.make(key, value, &mut room.key).map_err(StoreError::Row)?;
+        let entered = self.enter(&secondary.index, index as u16, &room.key, reference, &|_| false, &mut |_| ());
+        // Whoever removed the row since we read it may have come before our entry.
+        let gone = self.occupant(reference) == Occupant::Gone;
+        if gone {
+            secondary.index.remove(&room.key, reference.to_bits());
+        }
+        if let (Entered::No { reference: other, .. }, false) = (entered, gone) {
+            return Err(StoreError::Duplicate { index, first: other, second: reference });
         }
         Ok(())
     }
+}
+
+/// Memory for [`TableStore::fill_slot`], kept from one slot to the next.
+#[derive(Debug, Default)]
+pub struct FillRoom {
+    payload: Vec<u8>,
+    key: Vec<u8>,
 }
 
 /// What became of an entry in one index.

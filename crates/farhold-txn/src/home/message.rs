@@ -42,8 +42,8 @@ pub(crate) enum Request<'a> {
     CreateTable { id: TableId, definition: &'a [u8] },
     /// Take a table out of use.
     DropTable { id: TableId },
-    /// Add an index, empty and unreadable.
-    AddIndex { table: TableId, definition: &'a [u8] },
+    /// Add the index of this slot of the table's definition, empty and unreadable.
+    AddIndex { table: TableId, slot: u16, definition: &'a [u8] },
     /// Fill the index with the rows there are.
     FillIndex { table: TableId, slot: u16 },
     /// Is it filled? Answer: a flag.
@@ -176,10 +176,9 @@ impl<'a> Request<'a> {
                 w.u32(id.0);
             }
 
-            Self::AddIndex { table, definition } => {
-                w.u32(table.0).bytes(definition);
+            Self::AddIndex { table, slot, definition } => {
+                w.u32(table.0).u16(*slot).bytes(definition);
             }
-
             Self::FillIndex { table, slot } | Self::IsFilled { table, slot } => {
                 w.u32(table.0).u16(*slot);
             }
@@ -273,7 +272,7 @@ impl<'a> Request<'a> {
             8 => Self::SaveUndo { epoch: r.u32()?, rows: r.list(|r| Ok((TableId(r.u32()?), r.reference()?)))? },
             9 => Self::CreateTable { id: table(&mut r)?, definition: r.bytes()? },
             10 => Self::DropTable { id: table(&mut r)? },
-            11 => Self::AddIndex { table: table(&mut r)?, definition: r.bytes()? },
+            11 => Self::AddIndex { table: table(&mut r)?, slot: r.u16()?, definition: r.bytes()? },
             12 => Self::FillIndex { table: table(&mut r)?, slot: r.u16()? },
             13 => Self::IsFilled { table: table(&mut r)?, slot: r.u16()? },
             14 => Self::FinishIndex { table: table(&mut r)?, slot: r.u16()?, ready: r.flag()? },
@@ -457,7 +456,7 @@ mod tests {
             Request::Publish { table, references: vec![reference] },
             Request::CreateTable { id: table, definition: b"definition" },
             Request::DropTable { id: table },
-            Request::AddIndex { table, definition: b"definition" },
+            Request::AddIndex { table, slot: 2, definition: b"definition" },
             Request::FillIndex { table, slot: 1 },
             Request::IsFilled { table, slot: 1 },
             Request::FinishIndex { table, slot: 1, ready: true },

@@ -111,18 +111,15 @@ impl Core {
             Request::CreateTable { id, definition } => self.create_table_here(id, definition)?,
             Request::DropTable { id } => drop(self.node.catalog.retire(id)),
             Request::FreeTable { id } => self.node.catalog.forget_retired(id),
-            Request::AddIndex { table, definition } => {
-                let slot = self.add_index_here(&*self.table(table)?, definition)?;
-                w.u16(slot);
+            Request::AddIndex { table, slot, definition } => {
+                let (definition, _) = TableDef::decode(definition)?;
+                self.add_index_here(&*self.table(table)?, slot, &definition)?;
             }
-            Request::FillIndex { table, slot } => self.fill_index_here(&*self.table(table)?, slot)?,
+            Request::FillIndex { table, slot } => self.fill_index_here(&self.table_handle(table)?, slot)?,
             Request::IsFilled { table, slot } => {
                 w.u8(u8::from(self.table(table)?.is_filled(slot)?));
             }
-            Request::FinishIndex { table, slot, ready } => {
-                self.table(table)?.finish_index(slot, ready);
-                self.node.catalog.changed();
-            }
+            Request::FinishIndex { table, slot, ready } => self.finish_index_here(&*self.table(table)?, slot, ready),
             Request::TurnPhase => {
                 w.u64(self.node.slots.turn_phase());
             }
@@ -152,6 +149,10 @@ impl Core {
 
     fn table(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
         self.node.catalog.by_id(id).map(|table| table.0).ok_or(TxnError::SchemaChanged)
+    }
+
+    fn table_handle(&self, id: TableId) -> Result<Table, TxnError> {
+        self.node.catalog.by_id(id).ok_or(TxnError::SchemaChanged)
     }
 
     fn table_even_dropped(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
