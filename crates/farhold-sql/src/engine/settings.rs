@@ -51,11 +51,11 @@ const SETTINGS: &[Setting] = &[
     // Rows after which COPY … FROM STDIN outside of a transaction block commits; 0 = all rows or none.
     setting("farhold.copy_chunk_rows", "0", Kind::Count),
     setting("idle_in_transaction_session_timeout", "0", Kind::Milliseconds),
+    setting("idle_session_timeout", "0", Kind::Milliseconds),
     reported("in_hot_standby", "off", Kind::ReadOnly),
     reported("integer_datetimes", "on", Kind::ReadOnly),
     reported("intervalstyle", "postgres", Kind::Text),
     reported("is_superuser", "on", Kind::ReadOnly),
-    setting("idle_session_timeout", "0", Kind::Milliseconds),
     setting("jit", "off", Kind::OneOf(BOOLEANS)),
     setting("lock_timeout", "0", Kind::Milliseconds),
     setting("max_identifier_length", "255", Kind::ReadOnly),
