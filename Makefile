@@ -26,6 +26,10 @@ miri-full: ## Every test that Miri can run (an hour; `make test` runs those that
 	@scripts/install-deps test
 	scripts/check-miri full
 
+clients: ## psql, psycopg, asyncpg and JDBC against a running server
+	@scripts/install-deps test
+	@scripts/run-checks clients
+
 release: ## The optimised binary, target/release/farhold (half an hour on 2 cores)
 	@scripts/install-deps build
 	$(CARGO) build --release --bin farhold
