@@ -27,7 +27,13 @@ fn relation(table: &TableInfo) -> Relation {
     for index in table.indexes.iter().filter(|index| index.ready) {
         // The hidden row number at the end of a key is nobody's business.
         let columns = index.columns.iter().copied().filter(|&column| column < table.visible).collect();
-        let kind = if index.unique { IndexKind::Unique } else { IndexKind::Plain };
+        // What ALTER TABLE … ADD PRIMARY KEY makes of a table whose rows have hidden numbers.
+        let added_key = table.hidden_row_number && index.unique && index.name == table.primary_key_name;
+        let kind = match index.unique {
+            true if added_key => IndexKind::PrimaryKey,
+            true => IndexKind::Unique,
+            false => IndexKind::Plain,
+        };
         indexes.push(IndexOf { name: index.name.clone(), columns, kind });
     }
     Relation { number: table.table.id().0, name: table.name.clone(), rows: -1, columns: columns.collect(), indexes }
