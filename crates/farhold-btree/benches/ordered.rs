@@ -50,11 +50,26 @@ impl Ours {
 
     fn with_key<R>(&self, key: u64, use_key: impl FnOnce(&[u8]) -> R) -> R {
         match self.shape {
+            KeyShape::Fixed(12) => use_key(bytes_of_line(key).as_slice()),
             KeyShape::Fixed(16) => use_key(bytes_of_pair(key).as_slice()),
             KeyShape::Bytes => use_key([&bytes_of_pair(key)[..], b"-and-some"].concat().as_slice()),
             _ => use_key(&key.to_be_bytes()),
         }
     }
+}
+
+/// As TPC-C's order lines: warehouse, district, order, number. Of a number `mix` makes, the parts of plausible size.
+fn bytes_of_line(key: u64) -> [u8; 12] {
+    line(key >> 60, key >> 44 & 0xffff, key >> 12 & 0xffff_ffff, key & 0xfff)
+}
+
+fn line(warehouse: u64, district: u64, order: u64, number: u64) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&warehouse.to_be_bytes()[4..]);
+    bytes[4..6].copy_from_slice(&district.to_be_bytes()[6..]);
+    bytes[6..10].copy_from_slice(&order.to_be_bytes()[4..]);
+    bytes[10..].copy_from_slice(&number.to_be_bytes()[6..]);
+    bytes
 }
 
 /// A composite key: ids of low order first, so that the first word does not decide alone.
@@ -215,23 +230,40 @@ fn latencies(shape: KeyShape, size: &Size) {
             ours.index.scan(Included(key), Unbounded, &mut visit, &mut leaves);
         });
     });
-    let appended = append(count);
+    let appended = append(shape, count);
     println!(
         "{:10} insert {insert:4.0}  get {random:4.0}  get, dependent {chained:4.0}  get, hot {hot:4.0}  first of range \
-         {first:4.0}  append {:4.0} ns, {:.1} B a key",
+         {first:4.0}  append {:4.0} ns, {:.1} B a key, get {:4.0}",
         format!("{shape:?}"),
-        appended.0,
-        appended.1,
+        appended.each,
+        appended.bytes,
+        appended.get,
     );
 }
 
-/// Ten districts, each appending: nanoseconds an insert, bytes a key.
-fn append(count: u64) -> (f64, f64) {
-    let index = OrderedIndex::new(KeyShape::Fixed(8));
-    let each = nanoseconds(count, |number| {
-        let _ = black_box(index.insert(&(((number % 10) << 32) | (number / 10)).to_be_bytes(), number));
+/// Ten runs that ascend: nanoseconds an insert, bytes a key, nanoseconds a get of a random key.
+struct Appended {
+    each: f64,
+    bytes: f64,
+    get: f64,
+}
+
+/// Ten districts, each appending, order lines by the ten where the key has the shape of one.
+fn append(shape: KeyShape, count: u64) -> Appended {
+    let index = OrderedIndex::new(shape);
+    let with_key = |number: u64, use_key: &mut dyn FnMut(&[u8])| {
+        let (district, order) = (number % 10, number / 10);
+        match shape {
+            KeyShape::Fixed(12) => use_key(&line(1, number / 10 % 10, number / 100, district)),
+            KeyShape::Fixed(16) => use_key(&(u128::from(district) << 64 | u128::from(order)).to_be_bytes()),
+            _ => use_key(&(district << 32 | order).to_be_bytes()),
+        }
+    };
+    let each = nanoseconds(count, |number| with_key(number, &mut |key| _ = black_box(index.insert(key, number))));
+    let get = least_nanoseconds(count, |number| {
+        with_key(mix(number) % count, &mut |key| assert!(black_box(index.get(key)).value.is_some()));
     });
-    (each, index.memory_bytes() as f64 / count as f64)
+    Appended { each, bytes: index.memory_bytes() as f64 / count as f64, get }
 }
 
 fn mix(number: u64) -> u64 {
@@ -249,8 +281,9 @@ fn main() {
     } else {
         Size { keys: 4_000_000, threads: 4, rounds: 3, latency_keys: 1_000_000 }
     };
-    let ours: [(&str, Build); 3] = [
+    let ours: [(&str, Build); 4] = [
         ("farhold u64", || Box::new(Ours::new(KeyShape::Fixed(8)))),
+        ("farhold 12 bytes", || Box::new(Ours::new(KeyShape::Fixed(12)))),
         ("farhold 16 bytes", || Box::new(Ours::new(KeyShape::Fixed(16)))),
         ("farhold 25 bytes", || Box::new(Ours::new(KeyShape::Bytes))),
     ];
@@ -278,7 +311,7 @@ fn main() {
         println!("{name:40} {inserts:8.2} {gets:7.2} {rows:7.0} {bytes_a_key:>8}");
     }
     println!("\n{} keys, one thread: ns", size.latency_keys);
-    for shape in [KeyShape::Fixed(8), KeyShape::Fixed(16), KeyShape::Bytes] {
+    for shape in [KeyShape::Fixed(8), KeyShape::Fixed(12), KeyShape::Fixed(16), KeyShape::Bytes] {
         latencies(shape, &size);
     }
 }

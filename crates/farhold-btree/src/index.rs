@@ -81,7 +81,7 @@ macro_rules! scan_with {
             Kind::Pair { tree, length } => {
                 let lo = lower_fitted($lo, *length, &mut lo_room).map(fixed_pair);
                 let hi = upper_fitted($hi, *length, &mut hi_room).map(fixed_pair);
-                let show = |key: u128, value| $visit(&key.to_be_bytes()[..*length], value);
+                let show = |key: u128, value| $visit(&key.to_be_bytes()[PAIR_BYTES - *length..], value);
                 tree.$scan(Span { lo, hi }, &Pair::enter(), show, $leaves);
             }
             Kind::Short { tree } => {
@@ -217,6 +217,15 @@ pub(crate) mod for_tests {
     /// Plants the bug of inserts that leave the version as it was (only where nothing else runs at the same time).
     pub(crate) fn forget_versions(index: &OrderedIndex, forget: bool) {
         with_tree!(index, |tree| tree.forgets_versions.store(forget, Relaxed));
+    }
+
+    /// The rows that fit in all leaves as they are.
+    pub(crate) fn cells_in_use(index: &mut OrderedIndex) -> usize {
+        match &mut index.kind {
+            Kind::Word { tree, .. } => tree.leaf_cells(),
+            Kind::Pair { tree, .. } | Kind::Short { tree } => tree.leaf_cells(),
+            Kind::Text { tree } => tree.leaf_cells(),
+        }
     }
 
     pub(crate) fn leaves_in_use(index: &OrderedIndex) -> usize {

@@ -5,13 +5,15 @@
 //!   random     a b c d x | e f g           half each
 //!   ascending  a b c d x | e f g           cut where the run goes on: the left leaf keeps room for the run only,
 //!   at the end a b c d e f g | x           and what a run leaves behind is full
+//!   far off    a b c d e f g | x           or on the left: the key lies 2^64 or more from one of the others, which
+//!                                          would no longer all fit in the leaf with it (see `frame`)
 //! ```
 //!
 //! The new key is put in under the same locks as the split, so one call makes one step of each leaf's version.
 //! A full parent is split first, on its own; then the insert starts again.
 
 use crate::key::KeyKind;
-use crate::node::{INNER_CELLS, LEAF_CELLS, Leaf, NodePtr};
+use crate::node::{INNER_CELLS, Leaf, NodePtr};
 use crate::stamp::{Change, Changes, LeafStamp};
 use crate::tree::{Parent, Reached, ToKey, Tree};
 use crate::version::Backoff;
@@ -49,7 +51,7 @@ impl<K: KeyKind> Tree<K> {
                         return Insert::Exists { value, leaf: leaf.stamp(reached.version) };
                     }
                 }
-                Err(position) if leaf.count() < LEAF_CELLS => {
+                Err(position) if leaf.has_room(position, key) => {
                     if leaf.lock.try_lock(reached.version) {
                         leaf.insert(position, self.own(key), value);
                         return Insert::Inserted { changes: Changes::new(self.unlock_leaf(leaf, reached.version)) };
@@ -65,7 +67,7 @@ impl<K: KeyKind> Tree<K> {
         }
     }
 
-    /// Splits the full leaf that was reached and inserts at `position`; `None` if that has to start again.
+    /// Splits the leaf without room that was reached and inserts at `position`; `None` if that has to start again.
     #[cold]
     fn split_and_insert(
         &self,
@@ -85,9 +87,9 @@ impl<K: KeyKind> Tree<K> {
             return None;
         }
         let (right, right_version) = self.new_leaf();
-        let cut = if leaf.ascends(position) { position } else { LEAF_CELLS / 2 };
+        let (cut, count) = (leaf.cut_for(position, key), leaf.count());
         leaf.move_tail(cut, right);
-        if position < cut || (position == cut && cut < LEAF_CELLS) {
+        if position < cut || (position == cut && cut < count) {
             leaf.insert(position, self.own(key), value);
         } else {
             right.insert(position - cut, self.own(key), value);

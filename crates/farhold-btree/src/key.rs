@@ -8,13 +8,16 @@
 //!  Text    any bytes                two u64 + pointer (24 B)     u128, then the bytes behind the pointer
 //! ```
 //!
-//! Fixed keys sit left-aligned in their word and are padded with zeros: all have the same length, so the order of the
+//! Fixed keys of one word sit left-aligned in it and are padded with zeros, those of two sit right-aligned, so that
+//! neighbours differ in the second word alone (`frame` makes use of that): all have the same length, so the order of the
 //! words is the order of the bytes. Keys of varying length up to 15 bytes carry their length in the last byte: among
 //! keys that agree in the padded bytes the shorter is a prefix of the longer and sorts first, as bytes do.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::frame::FramedRows;
+use crate::rows::{LeafRows, PlainRows};
 use crate::search::partition_point;
 
 /// A kind of key: how it is compared, how it lies in a node, who owns what lies behind it.
@@ -23,6 +26,8 @@ pub(crate) trait KeyKind: Sized + 'static {
     type Probe<'k>: Copy + Ord;
     /// A key's place in a node, read by some threads while another stores to it; all-zero bytes are valid.
     type Cell;
+    /// The rows of a leaf, made of atomics; all-zero bytes are valid.
+    type Rows: LeafRows<Self>;
     /// What a cell holds, read out of it. Means nothing until the node's version has been checked.
     type Held: Copy;
     /// Keeps what held keys point at alive while it lives.
@@ -64,6 +69,7 @@ pub(crate) enum Word {}
 impl KeyKind for Word {
     type Probe<'k> = u64;
     type Cell = AtomicU64;
+    type Rows = PlainRows<Self>;
     type Held = u64;
     type Guard = ();
 
@@ -153,6 +159,7 @@ impl PairCell {
 impl KeyKind for Pair {
     type Probe<'k> = u128;
     type Cell = PairCell;
+    type Rows = FramedRows;
     type Held = u128;
     type Guard = ();
 

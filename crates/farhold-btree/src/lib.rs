@@ -25,12 +25,14 @@
 
 mod arena;
 mod counter;
+mod frame;
 mod index;
 mod insert;
 mod key;
 mod lookup;
 mod merge;
 mod node;
+mod rows;
 mod scan;
 mod search;
 mod shape;

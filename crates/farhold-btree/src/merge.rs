@@ -11,16 +11,13 @@
 //! merge when it leaves a multiple of four rows, not each time: the look is a second way down the tree.
 
 use crate::key::KeyKind;
-use crate::node::{INNER_CELLS, Inner, LEAF_CELLS, NodePtr};
+use crate::node::{INNER_CELLS, Inner, Leaf, NodePtr};
 use crate::stamp::{Change, Changes};
 use crate::tree::{Parent, Reached, ToKey, Tree};
 use crate::version::{Backoff, VersionLock};
 
-/// A leaf with at most this many rows is thin.
-const THIN_LEAF: usize = LEAF_CELLS / 4;
 const THIN_INNER: usize = INNER_CELLS / 4;
-/// Merged nodes keep a quarter free, so that the next inserts do not split them again.
-const MERGED_LEAF_MAX: usize = LEAF_CELLS * 3 / 4;
+/// Merged nodes keep a quarter free, so that the next inserts do not split them again; leaves likewise.
 const MERGED_INNER_MAX: usize = INNER_CELLS * 3 / 4;
 const LOOK_EVERY: usize = 4;
 
@@ -51,12 +48,12 @@ impl<K: KeyKind> Tree<K> {
             if let Some(position) = position {
                 if leaf.lock.try_lock(reached.version) {
                     let held = leaf.remove(position);
-                    let count = leaf.count();
+                    let (count, thin) = (leaf.count(), thin(leaf));
                     let after = leaf.stamp(leaf.lock.unlock_changed(reached.version));
                     let mut changes = Changes::new(Change { before: leaf.stamp(reached.version), after });
                     self.len.add(-1);
                     self.discard(held, &guard);
-                    if count <= THIN_LEAF && count.is_multiple_of(LOOK_EVERY) {
+                    if count <= thin && count.is_multiple_of(LOOK_EVERY) {
                         self.thin_out(key, &mut changes, &guard);
                     }
                     return Some(changes);
@@ -80,9 +77,10 @@ impl<K: KeyKind> Tree<K> {
     fn try_thin_out(&self, key: K::Probe<'_>, changes: &mut Changes, guard: &K::Guard) -> Attempt {
         let reached = self.reach_leaf(&mut ToKey(key), guard);
         // SAFETY: reached at level 0.
-        let count = unsafe { self.leaf(reached.node) }.count();
+        let leaf = unsafe { self.leaf(reached.node) };
+        let count = leaf.count();
         let Some(parent) = &reached.parent else { return Attempt::Over };
-        if count > THIN_LEAF {
+        if count > thin(leaf) {
             return Attempt::Over;
         }
         if parent.inner.count() == 0 {
@@ -145,7 +143,7 @@ impl<K: KeyKind> Tree<K> {
         // SAFETY: both are children of a parent of leaves: `reached` at level 0, the other its neighbour.
         let (left, right, other) = unsafe { (self.leaf(pair.left), self.leaf(pair.right), self.leaf(pair.other)) };
         let Some(other_version) = other.lock.read() else { return Attempt::Disturbed };
-        if left.count() + right.count() > MERGED_LEAF_MAX {
+        if left.count() + right.count() > left.cells_joined(right) * 3 / 4 {
             return Attempt::Over;
         }
         if !lock_all([
@@ -247,6 +245,11 @@ impl<K: KeyKind> Tree<K> {
         }
         K::retire(key, guard);
     }
+}
+
+/// A leaf with at most this many rows is thin.
+fn thin<K: KeyKind>(leaf: &Leaf<K>) -> usize {
+    leaf.cells() / 4
 }
 
 /// The neighbour to merge with: the left one, for the leftmost the right one. What is read here may be torn; the

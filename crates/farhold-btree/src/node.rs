@@ -1,7 +1,8 @@
 //! How a node lies in memory, and the moves within one node.
 //!
 //! ```text
-//!  Leaf   | lock | count, newest, id | key 0 .. 62 | value 0 .. 62 |        1 KiB for word keys, all used
+//!  Leaf   | lock | count, newest, id | key 0 .. 62 | value 0 .. 62 |        1 KiB for word keys, all used; the rows
+//!                                                                          of pairs see `frame`
 //!  Inner  | lock | count, newest     | key 0 .. 61 | child 0 .. 62 |        1 KiB for word keys
 //! ```
 //!
@@ -13,15 +14,18 @@
 //! - Cells from `count` on are cleared: they compare as greater than any key, and point at nothing.
 //! - A child pointer, once not null, always points at a node, if perhaps no longer at the right one.
 
+use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32};
 
 use crate::arena::ArenaNode;
 use crate::key::KeyKind;
+use crate::rows::LeafRows;
 use crate::stamp::LeafStamp;
 use crate::version::VersionLock;
 
-/// With word keys exactly 1 KiB; six steps of a search. Other sizes have not been measured.
+/// The most rows a leaf can have. With word keys exactly 1 KiB; six steps of a search. Other sizes have not been measured.
 pub(crate) const LEAF_CELLS: usize = 63;
 pub(crate) const INNER_CELLS: usize = 62;
 
@@ -32,8 +36,7 @@ pub(crate) struct Leaf<K: KeyKind> {
     /// Where the last insert went: the next one right behind it makes an ascending run.
     newest: AtomicU16,
     id: AtomicU32,
-    keys: [K::Cell; LEAF_CELLS],
-    values: [AtomicU64; LEAF_CELLS],
+    rows: K::Rows,
 }
 
 #[repr(C, align(64))]
@@ -46,8 +49,10 @@ pub(crate) struct Inner<K: KeyKind> {
 }
 
 const _: () = assert!(size_of::<Leaf<crate::key::Word>>() == 1024 && size_of::<Inner<crate::key::Word>>() == 1024);
+const _: () = assert!(size_of::<Leaf<crate::key::Pair>>() == 1024);
 
-// SAFETY: atomics and `K::Cell`, which the kinds make of atomics alone: zero is valid, sharing is sound, no drop.
+// SAFETY: atomics, `K::Cell` and `K::Rows`, which the kinds make of atomics alone: zero is valid, sharing is sound, no
+// drop.
 unsafe impl<K: KeyKind> ArenaNode for Leaf<K> {}
 // SAFETY: as for `Leaf`.
 unsafe impl<K: KeyKind> ArenaNode for Inner<K> {}
@@ -73,46 +78,66 @@ impl<K: KeyKind> Leaf<K> {
     /// Makes of zeroed memory a leaf.
     pub fn begin(&self, id: u32) {
         self.id.store(id, Relaxed);
-        self.keys.iter().for_each(K::clear);
+        self.rows.begin();
+    }
+
+    /// How many rows fit in the present form.
+    pub fn cells(&self) -> usize {
+        self.rows.cells()
+    }
+
+    /// How many rows would fit in one leaf with these rows and then those of `next`.
+    pub fn cells_joined(&self, next: &Self) -> usize {
+        self.rows.cells_joined(self.count(), &next.rows, next.count())
+    }
+
+    /// Whether `key` can be inserted at `position` without a split.
+    #[inline]
+    pub fn has_room(&self, position: usize, key: K::Probe<'_>) -> bool {
+        self.rows.has_room(self.count(), position, key)
+    }
+
+    /// Where to split a leaf that has no room for `key` at `position`.
+    pub fn cut_for(&self, position: usize, key: K::Probe<'_>) -> usize {
+        let count = self.count();
+        let for_key = self.rows.cut_for(count, position, key);
+        for_key.unwrap_or(if self.ascends(position) { position } else { count / 2 })
     }
 
     #[inline]
     pub fn count_less(&self, probe: K::Probe<'_>, guard: &K::Guard) -> usize {
-        K::count_less(&self.keys, probe, guard).min(self.count())
+        self.rows.count_less(probe, guard).min(self.count())
     }
 
     #[inline]
     pub fn count_to(&self, probe: K::Probe<'_>, guard: &K::Guard) -> usize {
-        K::count_to(&self.keys, probe, guard).min(self.count())
+        self.rows.count_to(probe, guard).min(self.count())
     }
 
     /// Where the probe is, or where it would be.
     #[inline]
     pub fn find(&self, probe: K::Probe<'_>, guard: &K::Guard) -> Result<usize, usize> {
-        let position = self.count_less(probe, guard);
-        let found = position < self.count() && K::equal(&self.keys[position], probe, guard);
-        if found { Ok(position) } else { Err(position) }
+        self.rows.find(self.count(), probe, guard)
     }
 
     #[inline]
     pub fn key(&self, position: usize) -> K::Held {
-        K::load(&self.keys[position])
+        self.rows.key(position)
     }
 
     #[inline]
     pub fn value(&self, position: usize) -> u64 {
-        self.values[position].load(Relaxed)
+        self.rows.value(position)
     }
 
     pub fn set_value(&self, position: usize, value: u64) {
-        self.values[position].store(value, Relaxed);
+        self.rows.set_value(position, value);
     }
 
-    /// Rows `range`, which must lie within the cells.
+    /// Copies out the rows `range`, which must lie within the cells; returns how many were written.
     #[inline]
-    pub fn rows(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = (K::Held, u64)> {
-        let values = &self.values[range.clone()];
-        self.keys[range].iter().map(K::load).zip(values.iter().map(|value| value.load(Relaxed)))
+    pub fn copy(&self, range: Range<usize>, to: &mut [MaybeUninit<(K::Held, u64)>]) -> usize {
+        self.rows.copy(range, to)
     }
 
     /// Whether an insert at `position` goes on an ascending run.
@@ -123,11 +148,7 @@ impl<K: KeyKind> Leaf<K> {
     #[inline]
     pub fn insert(&self, position: usize, key: K::Held, value: u64) {
         let count = self.count();
-        for to in (position + 1..=count).rev() {
-            self.copy_within(to - 1, to);
-        }
-        K::store(&self.keys[position], key);
-        self.values[position].store(value, Relaxed);
+        self.rows.insert(count, position, key, value);
         self.set_count(count + 1);
         self.set_newest(position);
     }
@@ -135,10 +156,7 @@ impl<K: KeyKind> Leaf<K> {
     /// Takes the row out; the caller now owns the key.
     pub fn remove(&self, position: usize) -> K::Held {
         let (count, key) = (self.count(), self.key(position));
-        for to in position..count - 1 {
-            self.copy_within(to + 1, to);
-        }
-        K::clear(&self.keys[count - 1]);
+        self.rows.remove(count, position);
         self.set_count(count - 1);
         let newest = usize::from(self.newest.load(Relaxed));
         if position < newest {
@@ -150,23 +168,14 @@ impl<K: KeyKind> Leaf<K> {
     /// Moves the rows from `from` on to the end of `to`.
     pub fn move_tail(&self, from: usize, to: &Self) {
         let (count, to_count) = (self.count(), to.count());
-        for (step, position) in (from..count).enumerate() {
-            K::store(&to.keys[to_count + step], self.key(position));
-            to.values[to_count + step].store(self.value(position), Relaxed);
-        }
+        self.rows.move_tail(count, from, &to.rows, to_count);
         to.set_count(to_count + count - from);
-        self.keys[from..count].iter().for_each(K::clear);
         self.set_count(from);
     }
 
     /// Forgets the run; the next insert starts a new one.
     pub fn forget_newest(&self) {
         self.newest.store(u16::MAX - 1, Relaxed);
-    }
-
-    fn copy_within(&self, from: usize, to: usize) {
-        K::store(&self.keys[to], self.key(from));
-        self.values[to].store(self.value(from), Relaxed);
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most LEAF_CELLS")]

@@ -109,10 +109,7 @@ impl<K: KeyKind> Rows<K> {
             Bound::Included(hi) => leaf.count_to(hi, guard),
             Bound::Excluded(hi) => leaf.count_less(hi, guard),
         };
-        self.count = end.saturating_sub(begin);
-        for (to, row) in self.rows.iter_mut().zip(leaf.rows(begin..begin + self.count)) {
-            to.write(row);
-        }
+        self.count = leaf.copy(begin..end.max(begin), &mut self.rows);
     }
 
     #[inline]

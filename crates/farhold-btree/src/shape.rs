@@ -32,21 +32,19 @@ pub(crate) fn fixed_word(key: &[u8]) -> u64 {
     }
 }
 
-/// A key of exactly `key.len()` bytes, 8 to 16, as a pair of words.
+/// A key of exactly `key.len()` bytes, 9 to 16, right-aligned in a pair of words.
 #[inline]
 pub(crate) fn fixed_pair(key: &[u8]) -> u128 {
-    if key.len() < 8 {
-        return u128::from(padded(key)) << 64;
-    }
     // The last eight bytes begin inside the first eight unless there are sixteen: shift the overlap out.
-    let tail = u128::from(first_word(&key[key.len() - 8..])) << (8 * (16 - key.len()));
-    u128::from(first_word(key)) << 64 | tail & u128::from(u64::MAX)
+    let head = first_word(key) >> (8 * (16 - key.len()));
+    u128::from(head) << 64 | u128::from(first_word(&key[key.len() - 8..]))
 }
 
 /// A key of up to 15 bytes, padded, with its length in the last byte.
 #[inline]
 pub(crate) fn short_key(key: &[u8]) -> u128 {
-    let padded = if key.len() <= 8 { u128::from(fixed_word(key)) << 64 } else { fixed_pair(key) };
+    let padded =
+        if key.len() <= 8 { u128::from(fixed_word(key)) << 64 } else { fixed_pair(key) << (8 * (16 - key.len())) };
     padded | key.len() as u128
 }
 

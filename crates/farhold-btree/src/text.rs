@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use crossbeam_epoch::Guard;
 
 use crate::key::{KeyKind, PairCell};
+use crate::rows::PlainRows;
 use crate::search::partition_point;
 use crate::shape::{LONGER, SHORT_BYTES_MAX, short_key};
 
@@ -72,6 +73,7 @@ impl<'k> TextProbe<'k> {
 impl KeyKind for Text {
     type Probe<'k> = TextProbe<'k>;
     type Cell = TextCell;
+    type Rows = PlainRows<Self>;
     type Held = TextHeld;
     type Guard = Guard;
 

@@ -9,6 +9,7 @@
 //! RUSTFLAGS=-Zsanitizer=thread cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu -p farhold-btree --lib
 //! ```
 
+mod forms;
 mod memory;
 mod model;
 mod phantom;
@@ -39,11 +40,13 @@ const fn steps(full: u64, small: u64) -> u64 {
 }
 
 /// A key of the shape for a number below 2^32; numbers and keys have the same order. Keys of `Bytes` take both forms,
-/// short and long.
+/// short and long; those of `Fixed(16)` come in groups within which they lie close together (see `frame`), those of
+/// `Short` never do.
 fn key(shape: KeyShape, number: u64) -> Vec<u8> {
     let word = number.to_be_bytes();
     match shape {
         KeyShape::Fixed(length) if length <= 8 => word[8 - length..].to_vec(),
+        KeyShape::Fixed(16) => [(number / 100).to_be_bytes(), word].concat(),
         KeyShape::Fixed(length) => [&[7; 8][..length - 8], &word].concat(),
         KeyShape::Short => [&word[3..], &[1; 7][..(number % 8) as usize]].concat(),
         KeyShape::Bytes => [&word[..], &b"a name of some length"[..(number % 20) as usize]].concat(),
