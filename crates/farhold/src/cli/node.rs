@@ -122,14 +122,19 @@ impl<'a> NodeProcess<'a> {
         Scale::full(self.args.warehouses.cast_signed())
     }
 
-    /// The warehouses of worker `worker` of this node.
-    fn warehouses(&self, worker: u8) -> Vec<i32> {
-        let of_node = warehouses_of(self.args.node, self.args.nodes, self.args.warehouses.cast_signed());
-        let of_node: Vec<i32> = of_node.collect();
-        // A worker without one (fewer warehouses than workers) shares those of the node.
-        let own: Vec<i32> =
-            of_node.iter().copied().skip(usize::from(worker)).step_by(usize::from(self.args.workers)).collect();
-        if own.is_empty() { of_node } else { own }
+    fn warehouses_of_node(&self) -> impl Iterator<Item = i32> {
+        warehouses_of(self.args.node, self.args.nodes, self.args.warehouses.cast_signed())
+    }
+
+    /// The warehouses that worker `worker` of this node loads: each has one worker, some workers may have none.
+    fn warehouses_to_load(&self, worker: u8) -> Vec<i32> {
+        self.warehouses_of_node().skip(usize::from(worker)).step_by(usize::from(self.args.workers)).collect()
+    }
+
+    /// The warehouses whose terminals worker `worker` of this node runs: those it loads, or all if it loads none.
+    fn warehouses_to_run(&self, worker: u8) -> Vec<i32> {
+        let own = self.warehouses_to_load(worker);
+        if own.is_empty() { self.warehouses_of_node().collect() } else { own }
     }
 
     fn load(&self) -> Result<(), String> {
@@ -139,8 +144,7 @@ impl<'a> NodeProcess<'a> {
         let loaders: Vec<JoinHandle<Result<(), String>>> = (0..self.args.workers)
             .map(|number| {
                 let (database, rows, seed) = (self.database.clone(), rows.clone(), self.args.seed);
-                let mine = self.args.workers as usize <= self.warehouses_of_node();
-                let warehouses = if mine || number == 0 { self.warehouses(number) } else { Vec::new() };
+                let warehouses = self.warehouses_to_load(number);
                 let items = self.args.node == 0 && number == 0;
                 std::thread::spawn(move || {
                     database
@@ -162,7 +166,7 @@ impl<'a> NodeProcess<'a> {
                 })
             })
             .collect();
-        let rows_total = self.warehouses_of_node() as u64 * scale.rows_per_warehouse()
+        let rows_total = self.warehouses_of_node().count() as u64 * scale.rows_per_warehouse()
             + if self.args.node == 0 { scale.items as u64 } else { 0 };
         let sum = || rows.iter().map(Counter::get).sum();
         while loaders.iter().any(|l| !l.is_finished()) {
@@ -180,10 +184,6 @@ impl<'a> NodeProcess<'a> {
         }
         say(&Event::Loaded { rows: sum(), memory: self.memory() });
         Ok(())
-    }
-
-    fn warehouses_of_node(&self) -> usize {
-        warehouses_of(self.args.node, self.args.nodes, self.args.warehouses.cast_signed()).count()
     }
 
     /// Runs the mix. False: the parent said quit meanwhile.
@@ -248,7 +248,7 @@ impl<'a> NodeProcess<'a> {
             load_seed: self.args.seed,
             seed: self.args.seed,
             worker: worker_of_all,
-            warehouses: self.warehouses(number),
+            warehouses: self.warehouses_to_run(number),
             in_flight: self.args.in_flight,
             clock_start_us: unix_us(),
         };
