@@ -63,29 +63,60 @@ impl Worker {
     /// node.
     pub async fn create_index(&self, table: &Table, definition: SecondaryIndex) -> Result<Index, TxnError> {
         let (slot, recorded) = self.record_index(table, &definition).await?;
-        let filled = self.fill_everywhere(table, slot, &recorded).await;
-        let outcome = match filled {
+        let mut unfinished = Unfinished { core: &self.core, table, slot, is_over: false };
+        let filled = match self.fill_everywhere(table, slot, &recorded).await {
             Ok(()) => self.set_live(table, slot, true).await,
             Err(error) => Err(error),
         };
-        let ready = outcome.is_ok();
-        self.core.finish_index_here(&table.0, slot, ready);
-        let told = self.on_others(&Request::FinishIndex { table: table.id(), slot, ready }).await;
-        outcome.and(told).map(|()| Index::Secondary(slot))
+        match filled {
+            // Recorded, but for one node, which cannot be reached.
+            Ok(()) | Err(TxnError::NodeUnavailable { committed: true, .. }) => {}
+            Err(error) => {
+                // A node that is down will not find it in the definition.
+                let _ = self.step_down(table, slot).await;
+                unfinished.is_over = true;
+                return Err(error);
+            }
+        }
+        unfinished.is_over = true;
+        let opened = self.core.finish_index_here(&table.0, slot, true);
+        let told = self.on_all_others(&Request::FinishIndex { table: table.id(), slot, ready: true }).await;
+        match opened.and(told) {
+            Ok(()) => Ok(Index::Secondary(slot)),
+            // It has it when it is back.
+            Err(error @ TxnError::NodeUnavailable { .. }) => Err(error),
+            // Some node has lost it since it was filled there, or somebody has dropped it.
+            Err(error) => {
+                self.take_away(table, slot).await?;
+                Err(error)
+            }
+        }
     }
 
-    /// Drops the secondary index of this name.
+    /// Drops the secondary index of this name. Transactions that have read it fail at their commit.
     ///
     /// # Errors
-    /// [`TxnError::NotFound`]; an unavailable node.
+    /// [`TxnError::NotFound`], also for an index that is still being created; an unavailable node.
     pub async fn drop_index(&self, table: &Table, name: &str) -> Result<(), TxnError> {
-        let found = table.indexes().into_iter().find(|index| index.definition.name == name);
+        let found = table.indexes().into_iter().find(|index| index.ready && index.definition.name == name);
         let Some(Index::Secondary(slot)) = found.map(|index| index.index) else {
             return Err(TxnError::NotFound { what: format!("index \"{name}\"").into() });
         };
+        self.take_away(table, slot).await
+    }
+
+    /// Takes an index away that may be read: first nobody anywhere reads it any more, and what was read in it counts no more;
+    /// only then do writers let it be. In one step a writer of one node would change rows under a reader of another's.
+    async fn take_away(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
         self.set_live(table, slot, false).await?;
-        self.core.finish_index_here(&table.0, slot, false);
-        self.on_others(&Request::FinishIndex { table: table.id(), slot, ready: false }).await
+        self.step_down(table, slot).await?;
+        self.step_down(table, slot).await
+    }
+
+    /// Takes an index a step out of use on every living node.
+    async fn step_down(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
+        self.core.step_down_here(&table.0, slot);
+        self.on_all_others(&Request::FinishIndex { table: table.id(), slot, ready: false }).await
     }
 
     /// Enters the index into the table's recorded definition, not live yet: which gives it its slot.
@@ -143,8 +174,8 @@ impl Worker {
         changed.await
     }
 
-    /// Adds the index on every node, then has every node fill its own. Only when all writers everywhere know of it may
-    /// anybody begin to fill: a writer elsewhere changes rows here without asking.
+    /// Adds the index on every node, then has every node make and fill its own. Only when all writers everywhere know of it
+    /// may anybody make an entry: a writer elsewhere changes rows here without asking, and would leave the entry behind.
     async fn fill_everywhere(&self, table: &Table, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
         let id = table.id();
         let bytes = definition.encode(&vec![true; definition.indexes.len()])?;
@@ -191,6 +222,19 @@ impl Worker {
         Ok(())
     }
 
+    /// As [`Self::on_others`], but goes on after an error; a node that is dead is none.
+    async fn on_all_others(&self, request: &Request<'_>) -> Result<(), TxnError> {
+        let mut outcome = Ok(());
+        for node in (0..self.node().config().nodes).map(NodeId).filter(|node| *node != self.core.me) {
+            outcome = match self.core.call(node, request).await {
+                Err(TxnError::NodeUnavailable { .. }) if !self.node().fabric.node_is_live(node) => outcome,
+                Err(error) => outcome.and(Err(error)),
+                Ok(_) => outcome,
+            };
+        }
+        outcome
+    }
+
     /// Enters a table into the system table, which gives it its number.
     async fn record(&self, name: &str, definition: &[u8]) -> Result<TableId, TxnError> {
         let system = self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
@@ -228,17 +272,18 @@ const SLOTS_PER_TURN: usize = 256;
 const LOCKED_NS_MAX: u64 = 10_000_000_000;
 
 impl Core {
-    /// Adds an index here, empty. Transactions that have begun before will be refused at their commit, so every writer from
-    /// now on keeps it.
+    /// Lets this node's writers know of an index. Transactions that have begun before will be refused at their commit, or hold
+    /// the locks of what they write.
     pub fn add_index_here(&self, table: &TableShared, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
-        table.begin_index(slot, definition)?;
+        table.add_index(slot, definition)?;
         self.node.catalog.indexes_changed();
         self.node.catalog.changed();
         Ok(())
     }
 
-    /// Begins to fill it: on a thread of its own, or in virtual time as a task.
+    /// Makes it and begins to fill it: on a thread of its own, or in virtual time as a task.
     pub fn fill_index_here(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
+        table.0.begin_filling(slot)?;
         let table = table.clone();
         if self.handle.is_virtual() {
             drop(self.handle.spawn(fill(table, slot, self.handle.clone())));
@@ -252,10 +297,42 @@ impl Core {
         spawned.map(|_| ()).map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
     }
 
-    /// Makes it readable, or takes it away.
-    pub fn finish_index_here(&self, table: &TableShared, slot: u16, ready: bool) {
-        table.finish_index(slot, ready);
+    /// Makes it readable, or takes it a step out of use.
+    pub fn finish_index_here(&self, table: &TableShared, slot: u16, ready: bool) -> Result<(), TxnError> {
+        if ready {
+            table.open_index(slot)?;
+            self.node.catalog.changed();
+        } else {
+            self.step_down_here(table, slot);
+        }
+        Ok(())
+    }
+
+    /// Takes it a step out of use.
+    pub fn step_down_here(&self, table: &TableShared, slot: u16) {
+        table.step_down(slot);
         self.node.catalog.changed();
+    }
+}
+
+/// An index on its way. Dropped before it is over, because nobody waits for it any more, it takes the index away everywhere.
+struct Unfinished<'w> {
+    core: &'w Core,
+    table: &'w Table,
+    slot: u16,
+    is_over: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let core = self.core;
+        core.step_down_here(&self.table.0, self.slot);
+        for node in (0..core.node.config.nodes).map(NodeId).filter(|node| *node != core.me) {
+            core.tell_now(node, &Request::FinishIndex { table: self.table.id(), slot: self.slot, ready: false });
+        }
     }
 }
 

@@ -94,13 +94,16 @@ struct IndexSlot {
 
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum IndexState {
-    /// Writers keep it; it is not complete.
+    /// Writers give a row whose key in it changes another object, and keep it from when [`TableShared::begin_filling`] has
+    /// made it; it is not complete.
     Filling,
     /// Complete here, maybe not elsewhere.
     Filled,
     /// It cannot be complete.
     Refused(TxnError),
     Ready,
+    /// Writers keep it, because there may be readers on other nodes; nobody reads it here.
+    Closed,
     Dropped,
 }
 
@@ -358,26 +361,37 @@ impl TableShared {
         self.payload_hint.fetch_max(payload_len as u32, Relaxed);
     }
 
-    /// Adds an index, empty: writers keep it from now on, nobody reads it.
-    pub fn begin_index(&self, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
+    /// Lets writers know of an index to be: they change its keys of no object in place from now on. There is nothing yet that
+    /// an entry could be made in, because writers of other nodes may not know yet, and would change rows under their entries.
+    pub fn add_index(&self, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
         let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
         let position = usize::from(slot);
         if position >= definition.indexes.len() {
             return Err(TxnError::Corrupt { what: "an index that its table's definition does not have" });
         }
         // Slots of other indexes that are being created at the same moment.
-        while slots.len() <= position {
-            let index = definition.indexes[slots.len()].clone();
-            let keys = Arc::new(SecondaryKeys::new(&self.schema, &index)?);
-            slots.push(IndexSlot { definition: index, keys, state: IndexState::Dropped });
+        for index in definition.indexes.iter().take(position + 1).skip(slots.len()) {
+            let keys = Arc::new(SecondaryKeys::new(&self.schema, index)?);
+            slots.push(IndexSlot { definition: index.clone(), keys, state: IndexState::Dropped });
         }
-        let (def, keys) = index_def(&self.schema, &definition.indexes[position])?;
-        let begun = self.store.begin_index(position + 1, def);
-        begun.map_err(|error| TxnError::store(error, self.store.store().node()))?;
-        slots[position] =
-            IndexSlot { definition: definition.indexes[position].clone(), keys, state: IndexState::Filling };
+        let definition = definition.indexes[position].clone();
+        let keys = Arc::new(SecondaryKeys::new(&self.schema, &definition)?);
+        slots[position] = IndexSlot { definition, keys, state: IndexState::Filling };
         self.has_secondary.store(true, SeqCst);
         Ok(())
+    }
+
+    /// Makes the index, empty: inserts enter it from now on. Every node's writers know of it.
+    ///
+    /// # Errors
+    /// [`TxnError::NotFound`] if it has been taken away meanwhile, or is there.
+    pub fn begin_filling(&self, slot: u16) -> Result<(), TxnError> {
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let found = slots.get(usize::from(slot)).filter(|slot| slot.state == IndexState::Filling);
+        let found = found.ok_or_else(|| no_index(&self.name, Index::Secondary(slot)))?;
+        let (def, _) = index_def(&self.schema, &found.definition)?;
+        let begun = self.store.begin_index(Index::Secondary(slot).number(), def);
+        begun.map_err(|error| TxnError::store(error, self.store.store().node()))
     }
 
     /// Says how filling an index has ended.
@@ -396,16 +410,31 @@ impl TableShared {
             IndexState::Filling => Ok(false),
             IndexState::Filled | IndexState::Ready => Ok(true),
             IndexState::Refused(error) => Err(error.clone()),
-            IndexState::Dropped => Err(no_index(&self.name, Index::Secondary(slot))),
+            IndexState::Closed | IndexState::Dropped => Err(no_index(&self.name, Index::Secondary(slot))),
         }
     }
 
-    /// Makes an index readable, or takes it out of use.
-    pub fn finish_index(&self, slot: u16, ready: bool) {
+    /// Makes a filled index readable.
+    ///
+    /// # Errors
+    /// [`TxnError::NotFound`]: there is none, because the node has started again or somebody has dropped it.
+    pub fn open_index(&self, slot: u16) -> Result<(), TxnError> {
+        let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
+        let found = slots.get_mut(usize::from(slot));
+        let found = found.filter(|slot| matches!(slot.state, IndexState::Filled | IndexState::Ready));
+        found.ok_or_else(|| no_index(&self.name, Index::Secondary(slot)))?.state = IndexState::Ready;
+        Ok(())
+    }
+
+    /// Takes an index a step out of use: one that is read is closed, any other goes.
+    pub fn step_down(&self, slot: u16) {
         let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = slots.get_mut(usize::from(slot)) {
-            found.state = if ready { IndexState::Ready } else { IndexState::Dropped };
-            if !ready {
+            if found.state == IndexState::Ready {
+                found.state = IndexState::Closed;
+                self.store.close_index(usize::from(slot) + 1);
+            } else {
+                found.state = IndexState::Dropped;
                 self.store.drop_index(usize::from(slot) + 1);
             }
         }

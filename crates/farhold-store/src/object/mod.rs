@@ -212,6 +212,14 @@ impl<'m> Object<'m> {
         }
     }
 
+    /// Makes a reserved object one that passes for deleted. The caller alone may commit or cancel it.
+    pub(crate) fn give_up(&self) {
+        let meta = Meta(self.load(Word::Meta, Relaxed));
+        debug_assert_eq!(meta.state(), RESERVED, "{meta:?}");
+        let gone = Meta::new(meta.incarnation(), Meta::ROW, meta.key_len(), meta.payload_len());
+        self.store(Word::Meta, gone.0, SeqCst);
+    }
+
     /// Frees the lock of an owner who is dead.
     ///
     /// # Errors

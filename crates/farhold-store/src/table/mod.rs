@@ -136,6 +136,9 @@ pub struct TableStore {
 pub(crate) struct Secondary {
     pub index: OrderedIndex,
     pub def: IndexDef,
+    /// Nobody reads it any more.
+    closed: AtomicBool,
+    /// Nor does anybody keep it.
     dropped: AtomicBool,
 }
 
@@ -191,12 +194,12 @@ impl TableStore {
         &self.slab
     }
 
-    /// An ordered index by number: 0 the primary, then the secondaries. `None` for one that was dropped or never made.
+    /// An ordered index by number: 0 the primary, then the secondaries. `None` for one that was closed, or never made.
     /// Its values are [`ObjectRef`]s as words.
     #[must_use]
     #[inline]
     pub fn index(&self, index: usize) -> Option<&OrderedIndex> {
-        if index == 0 { Some(&self.primary) } else { self.secondary(index).map(|secondary| &secondary.index) }
+        if index == 0 { Some(&self.primary) } else { self.open_secondary(index).map(|secondary| &secondary.index) }
     }
 
     /// The primary index.
@@ -208,10 +211,15 @@ impl TableStore {
 
     fn secondary(&self, index: usize) -> Option<&Secondary> {
         let secondary = self.secondaries.get(index.checked_sub(1)?)?.get()?;
-        (!secondary.dropped.load(Ordering::Relaxed)).then_some(secondary)
+        (!secondary.dropped.load(Ordering::Acquire)).then_some(secondary)
     }
 
-    /// The secondary indexes in use, with their numbers.
+    fn open_secondary(&self, index: usize) -> Option<&Secondary> {
+        let secondary = self.secondaries.get(index.checked_sub(1)?)?.get()?;
+        (!secondary.closed.load(Ordering::Acquire)).then_some(secondary)
+    }
+
+    /// The secondary indexes that writers keep, with their numbers.
     pub(crate) fn secondaries(&self) -> impl Iterator<Item = (u16, &Secondary)> {
         (1..=self.secondary_count.load(Ordering::Acquire))
             .filter_map(|index| self.secondary(index).map(|secondary| (index as u16, secondary)))
@@ -244,7 +252,7 @@ impl TableStore {
     #[must_use]
     #[inline]
     pub fn lookup_secondary(&self, index: usize, key: &[u8]) -> Option<Lookup> {
-        let secondary = self.secondary(index)?;
+        let secondary = self.open_secondary(index)?;
         Some(self.lookup_in(index as u16, &secondary.index, key))
     }
 
@@ -307,10 +315,20 @@ impl TableStore {
         Ok(())
     }
 
+    /// Nobody finds anything in an index from now on, and no stamp of it is valid; inserts and deletes still keep it, those
+    /// of other nodes' transactions that do not know yet included. What comes before [`Self::drop_index`] where others read
+    /// it.
+    pub fn close_index(&self, index: usize) {
+        if let Some(secondary) = index.checked_sub(1).and_then(|place| self.secondaries.get(place)?.get()) {
+            secondary.closed.store(true, Ordering::SeqCst);
+        }
+    }
+
     /// Takes an index out of use. Its number is not used again; its memory goes with the table.
     pub fn drop_index(&self, index: usize) {
+        self.close_index(index);
         if let Some(secondary) = index.checked_sub(1).and_then(|place| self.secondaries.get(place)?.get()) {
-            secondary.dropped.store(true, Ordering::Relaxed);
+            secondary.dropped.store(true, Ordering::SeqCst);
         }
     }
 
@@ -352,7 +370,12 @@ pub enum Occupant {
 
 impl Secondary {
     fn new(def: IndexDef) -> Self {
-        Self { index: OrderedIndex::new(def.shape), def, dropped: AtomicBool::new(false) }
+        Self {
+            index: OrderedIndex::new(def.shape),
+            def,
+            closed: AtomicBool::new(false),
+            dropped: AtomicBool::new(false),
+        }
     }
 }
 

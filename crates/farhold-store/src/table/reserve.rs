@@ -7,6 +7,7 @@ use crate::object::{Object, ObjectRef, RESERVED, Words, write};
 use crate::slab::AllocCache;
 use farhold_btree::{Insert, OrderedIndex};
 use farhold_fabric::{Meta, Version};
+use std::sync::atomic::{Ordering, fence};
 
 /// What became of an insert's reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +71,7 @@ impl TableStore {
         if !matches!(entered, Entered::No { .. }) {
             replaces |= entered == Entered::Mine;
             if let Err(error) = self.enter_hash(entered, key, reference, moved) {
-                self.leave_all(key, value, reference, alloc, moved);
-                alloc.give(self.slab(), reference.offset());
+                self.give_up(key, value, reference, alloc, moved);
                 return Err(error);
             }
             entered = self.enter_secondaries(key, value, reference, alloc, mine, moved, &mut replaces)?;
@@ -79,10 +79,12 @@ impl TableStore {
         match entered {
             Entered::Yes | Entered::Mine | Entered::Over(_) => Ok(Reserve::Reserved { reference, replaces }),
             Entered::No { index, reference: other, occupant } => {
-                if index > 0 {
-                    self.leave_all(key, value, reference, alloc, moved);
+                // Also from indexes that it has not come to: whoever fills one may have met the object in its slot.
+                if index > 0 || self.secondaries().next().is_some() {
+                    self.give_up(key, value, reference, alloc, moved);
+                } else {
+                    alloc.give(self.slab(), reference.offset());
                 }
-                alloc.give(self.slab(), reference.offset());
                 Ok(Reserve::Exists { index, reference: other, occupant })
             }
         }
@@ -115,10 +117,23 @@ impl TableStore {
         }
         alloc.key = index_key;
         if result.is_err() {
-            self.leave_all(key, value, reference, alloc, moved);
-            alloc.give(self.slab(), reference.offset());
+            self.give_up(key, value, reference, alloc, moved);
         }
         result
+    }
+
+    /// Takes back what a reservation that fails has done so far.
+    fn give_up(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        reference: ObjectRef,
+        alloc: &mut AllocCache,
+        moved: &mut dyn FnMut(Moved),
+    ) {
+        self.store.object(reference).give_up();
+        self.leave_all(key, value, reference, alloc, moved);
+        alloc.give(self.slab(), reference.offset());
     }
 
     /// The primary index has spoken; the hash index follows.
@@ -181,6 +196,7 @@ impl TableStore {
 
     /// Takes a reservation back: out of the indexes, and free.
     pub fn cancel(&self, reference: ObjectRef, alloc: &mut AllocCache) {
+        self.store.object(reference).give_up();
         self.unlink(reference, alloc);
         alloc.give(self.slab(), reference.offset());
     }
@@ -234,6 +250,11 @@ impl TableStore {
         alloc: &mut AllocCache,
         moved: &mut dyn FnMut(Moved),
     ) {
+        if self.secondaries().next().is_some() {
+            // The object says by now that it is gone. Whoever fills an index enters it first and then asks; so either the
+            // entry is found here, or the answer there is that it is gone.
+            fence(Ordering::SeqCst);
+        }
         for (number, secondary) in self.secondaries() {
             if secondary.def.keys.make(key, value, &mut alloc.key).is_ok()
                 && let Some(changes) = secondary.index.remove(&alloc.key, reference.to_bits())
@@ -281,13 +302,20 @@ impl TableStore {
         }
         match self.enter_slot(index, offset, room) {
             Ok(()) => Ok(true),
+            // A transaction that deletes the one and inserts the other is no violation: it holds both locks until both are
+            // written, so the one is gone when the other is free.
             Err(StoreError::Duplicate { first, second, .. })
-                if [first, second].into_iter().any(|it| self.occupant(it) != Occupant::Live) =>
+                if ![first, second].into_iter().all(|it| self.is_settled(it)) =>
             {
                 Ok(false)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Is it a row that nobody is about to change?
+    fn is_settled(&self, reference: ObjectRef) -> bool {
+        self.store.object(reference).lock_word() == 0 && self.occupant(reference) == Occupant::Live
     }
 
     fn enter_slot(&self, index: usize, offset: u64, room: &mut FillRoom) -> Result<(), StoreError> {
@@ -301,6 +329,7 @@ impl TableStore {
         secondary.def.keys.make(key, value, &mut room.key).map_err(StoreError::Row)?;
         let entered = self.enter(&secondary.index, index as u16, &room.key, reference, &|_| false, &mut |_| ());
         // Whoever removed the row since we read it may have come before our entry.
+        fence(Ordering::SeqCst);
         let gone = self.occupant(reference) == Occupant::Gone;
         if gone {
             secondary.index.remove(&room.key, reference.to_bits());

@@ -119,7 +119,7 @@ impl Core {
             Request::IsFilled { table, slot } => {
                 w.u8(u8::from(self.table(table)?.is_filled(slot)?));
             }
-            Request::FinishIndex { table, slot, ready } => self.finish_index_here(&*self.table(table)?, slot, ready),
+            Request::FinishIndex { table, slot, ready } => self.finish_index_here(&*self.table(table)?, slot, ready)?,
             Request::TurnPhase => {
                 w.u64(self.node.slots.turn_phase());
             }
