@@ -2,6 +2,7 @@
 //! left behind, and a seed must give the same run each time.
 
 use farhold_sim::cluster::{Setup, run};
+use farhold_txn::{Defect, plant};
 
 #[test]
 fn every_history_is_serializable() {
@@ -24,6 +25,17 @@ fn a_seed_is_a_run() {
         assert_eq!(one.history.records.len(), two.history.records.len());
     }
     assert_ne!(run(&Setup::small(1)).trace_hash, run(&Setup::small(5)).trace_hash);
+}
+
+#[test]
+fn the_body_of_the_hardware_transaction_is_as_good_as_latches() {
+    plant(Some(Defect::SoftRtm));
+    for seed in 0..seeds() / 4 {
+        if let Err(what) = run(&Setup::small(seed)).check() {
+            panic!("seed {seed}: {what}");
+        }
+    }
+    plant(None);
 }
 
 /// 200, or what the environment asks for.

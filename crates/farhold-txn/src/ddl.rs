@@ -26,7 +26,7 @@ impl Worker {
         let live = vec![true; definition.indexes.len()];
         let bytes = definition.encode(&live)?;
         let id = self.record(&definition.name, &bytes).await?;
-        let shared =
+        let (shared, _) =
             TableShared::open(&node.store, id, definition, &live, Open::Create, (node.config().nodes, node.tag))?;
         let table = Table(Arc::new(shared));
         node.catalog.add(table.clone())?;

@@ -36,7 +36,7 @@ pub use error::TxnError;
 pub use farhold_fabric::NodeId;
 pub use home::HomeAgent;
 pub use memory::MemoryUse;
-pub use node::{Node, NodeConfig};
+pub use node::{Node, NodeConfig, Recovered};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use slots::Statistics;

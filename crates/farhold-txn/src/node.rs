@@ -2,12 +2,17 @@
 
 use crate::catalog::Catalog;
 use crate::home::reservations::Reservations;
+use crate::protocol::epoch::KEEPER;
 use crate::protocol::ident::DATA;
+use crate::protocol::section::Section;
+use crate::protocol::section::latch::Latch;
+use crate::protocol::section::rtm::Rtm;
 use crate::slots::{Slots, Statistics};
 use crate::snapshot::FarPlace;
 use crate::{NodeId, Table, TableId, TxnError, Worker};
 use farhold_fabric::{Fabric, FabricError, Handle};
 use farhold_store::Store;
+use farhold_store::table::Rebuilt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +34,29 @@ impl Default for NodeConfig {
     }
 }
 
+/// What was found in regions after nodes had died, since this one was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Rows put into indexes again.
+    pub rows: u64,
+    /// Locks of dead owners that were released. Their transactions may have been half committed: far rows are written one
+    /// node after the other, and there is no second copy yet.
+    pub locks_released: u64,
+    /// Rows that a dead owner was writing: table and key. They stay locked, so that nobody takes them for whole.
+    pub damaged: Vec<(String, Vec<u8>)>,
+    /// The latest epoch of a row.
+    pub epoch: u32,
+}
+
+impl Recovered {
+    pub(crate) fn add(&mut self, table: &str, found: &Rebuilt) {
+        self.rows += found.rows;
+        self.locks_released += found.locks_released;
+        self.damaged.extend(found.damaged.iter().map(|damaged| (table.to_owned(), damaged.key.clone())));
+        self.epoch = self.epoch.max(found.epoch_max);
+    }
+}
+
 /// This node's part of the database: its region, its tables, what its workers share.
 pub struct Node {
     pub(crate) fabric: Fabric,
@@ -40,6 +68,7 @@ pub struct Node {
     /// What other nodes' transactions have reserved here.
     pub(crate) reservations: Reservations,
     /// Snapshots' places on other nodes that nobody needs any more.
+    recovered: Mutex<Recovered>,
     released: Mutex<Vec<FarPlace>>,
     any_released: AtomicBool,
     /// Tells this node's table handles from those of other nodes in the same process.
@@ -76,11 +105,16 @@ impl Node {
             slots,
             hardware_transactions,
             reservations: Reservations::default(),
+            recovered: Mutex::default(),
             released: Mutex::default(),
             any_released: AtomicBool::new(false),
             tag,
         };
-        crate::system::open(&node)?;
+        let recovered = crate::system::open(&node)?;
+        if id == KEEPER {
+            node.store.superblock().raise_epoch(recovered.epoch);
+        }
+        node.add_recovered(recovered);
         Ok(Arc::new(node))
     }
 
@@ -94,6 +128,12 @@ impl Node {
     #[must_use]
     pub fn config(&self) -> &NodeConfig {
         &self.config
+    }
+
+    /// The form of its commits' near part: `rtm` where the CPU has hardware transactions, else `latch`.
+    #[must_use]
+    pub fn section(&self) -> &'static str {
+        if self.hardware_transactions { Rtm::NAME } else { Latch::NAME }
     }
 
     /// A worker for this thread, whose waiting goes by `handle`.
@@ -140,6 +180,20 @@ impl Node {
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.store.free_bytes()
+    }
+
+    /// What was found after nodes had died.
+    #[must_use]
+    pub fn recovered(&self) -> Recovered {
+        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn add_recovered(&self, found: Recovered) {
+        let mut recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        recovered.rows += found.rows;
+        recovered.locks_released += found.locks_released;
+        recovered.damaged.extend(found.damaged);
+        recovered.epoch = recovered.epoch.max(found.epoch);
     }
 
     /// Leaves a snapshot's place to be given back by the next worker that looks.

@@ -26,10 +26,12 @@ pub enum Defect {
     EarlyUnlock,
     /// Writers do not save older copies for snapshots.
     NoUndo,
+    /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
+    SoftRtm,
 }
 
 impl Defect {
-    /// All of them.
+    /// All true ones.
     pub const ALL: [Self; 10] = [
         Self::NoValidation,
         Self::NoFarLock,

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::definition::{Placement, TableDef};
-use crate::node::Node;
+use crate::node::{Node, Recovered};
 use crate::table::{Open, Table, TableShared};
 use crate::{TableId, TxnError};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
@@ -31,10 +31,14 @@ fn definition() -> Result<TableDef, TxnError> {
 }
 
 /// Opens the system table of a node and every table that it names; forgets rows of tables that it does not name.
-pub(crate) fn open(node: &Node) -> Result<(), TxnError> {
+pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
+    let mut recovered = Recovered::default();
     let how = |id| if node.store.unclaimed().contains(&id) { Open::Attach } else { Open::Create };
-    let shared = |id, definition, live: &[bool]| {
-        TableShared::open(&node.store, id, definition, live, how(id), (node.config.nodes, node.tag))
+    let mut shared = |id, definition, live: &[bool]| {
+        let cluster = (node.config.nodes, node.tag);
+        let (table, found) = TableShared::open(&node.store, id, definition, live, how(id), cluster)?;
+        recovered.add(&table.name, &found);
+        Ok::<_, TxnError>(table)
     };
     let system = shared(ID, definition()?, &[])?;
     let rows = read(&system)?;
@@ -46,7 +50,7 @@ pub(crate) fn open(node: &Node) -> Result<(), TxnError> {
     for id in node.store.unclaimed() {
         node.store.discard(id);
     }
-    Ok(())
+    Ok(recovered)
 }
 
 /// All rows, read before anybody else uses the table.

@@ -4,7 +4,7 @@ use crate::definition::{Placement, TableDef};
 use crate::{NodeId, TxnError};
 use farhold_btree::KeyShape;
 use farhold_store::row::{self, Layout, RowError, Schema, SecondaryIndex, SecondaryKeys};
-use farhold_store::table::FillRoom;
+use farhold_store::table::{FillRoom, Rebuilt};
 use farhold_store::{IndexDef, KeyMaker, Store, TableStore};
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -243,7 +243,7 @@ impl TableShared {
         live: &[bool],
         open: Open,
         (nodes, owner): (u8, u64),
-    ) -> Result<Self, TxnError> {
+    ) -> Result<(Self, Rebuilt), TxnError> {
         let TableDef { name, schema, placement, hash, indexes, attributes } = definition;
         let refused = |error| TxnError::store(error, store.node());
         let mut secondaries = Vec::with_capacity(indexes.len());
@@ -261,10 +261,10 @@ impl TableShared {
         }
         let def = farhold_store::TableDef { id, primary: primary_shape(&schema), hash, secondaries };
         let table = match open {
-            Open::Create => TableStore::create(store, def),
-            Open::Attach => TableStore::attach(store, def).map(|(table, _)| table),
+            Open::Create => TableStore::create(store, def).map(|table| (table, Rebuilt::default())),
+            Open::Attach => TableStore::attach(store, def),
         };
-        let table = table.map_err(refused)?;
+        let (table, found) = table.map_err(refused)?;
         // A slot whose index was dropped, or never became complete, stays empty; those behind it keep their numbers.
         for (number, def) in later {
             table.begin_index(number, def).map_err(refused)?;
@@ -275,7 +275,7 @@ impl TableShared {
         }
         let route = Route::new(placement, nodes, store.node(), &schema);
         let has_secondary = AtomicBool::new(live.contains(&true));
-        Ok(Self {
+        let this = Self {
             store: table,
             name,
             schema,
@@ -288,7 +288,8 @@ impl TableShared {
             payload_hint: AtomicU32::new(PAYLOAD_HINT_FIRST),
             dropped: AtomicBool::new(false),
             owner,
-        })
+        };
+        Ok((this, found))
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! What one thread needs to run transactions.
 
 use crate::home::call::Pending;
+use crate::home::message::Request;
 use crate::protocol::epoch::Epoch;
 use crate::slots::{Counter, OwnSlot};
 use crate::txn::state::State;
@@ -137,6 +138,30 @@ impl Worker {
     #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn poll(&self) -> bool {
         self.core.serve_one()
+    }
+
+    /// Tells all living nodes that this one has started: they release what its earlier starts had locked and reserved there.
+    /// To be called once after a restart, before the first transaction. Nodes that are down, or do not answer, do the same
+    /// for themselves when they start. Returns those that have answered.
+    ///
+    /// # Errors
+    /// What a node has answered that could not do it.
+    pub async fn join_cluster(&self) -> Result<Vec<NodeId>, TxnError> {
+        let node = self.node();
+        let epoch = node.recovered().epoch;
+        let hello = Request::Hello { node: node.id(), incarnation: node.store.incarnation(), epoch };
+        let mut heard = Vec::new();
+        for other in (0..node.config.nodes).map(NodeId).filter(|other| *other != node.id()) {
+            if !node.fabric.node_is_live(other) {
+                continue;
+            }
+            match self.core.call(other, &hello).await {
+                Ok(_) => heard.push(other),
+                Err(TxnError::NodeUnavailable { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(heard)
     }
 
     /// Serves this node's home inbox for a while: returns after `timeout_ns` without a request, or when `served_max` have

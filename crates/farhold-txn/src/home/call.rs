@@ -6,6 +6,9 @@ use crate::worker::Core;
 use crate::{NodeId, TxnError};
 use farhold_fabric::{Address, FabricError, Message};
 use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Poll, Waker};
 
 /// What came back.
 pub(crate) type Body = Vec<u8>;
@@ -14,7 +17,15 @@ pub(crate) type Body = Vec<u8>;
 #[derive(Default)]
 pub(crate) struct Pending {
     last: u64,
-    answers: HashMap<u64, Option<Result<Body, (u8, String)>>>,
+    answers: HashMap<u64, Waiting>,
+}
+
+/// One question.
+#[derive(Default)]
+struct Waiting {
+    answer: Option<Result<Body, (u8, String)>>,
+    /// Who asked: another task of the worker may be the one that finds the answer in the inbox.
+    asker: Option<Waker>,
 }
 
 /// Takes a question out when nobody waits for its answer any more.
@@ -45,7 +56,7 @@ impl Core {
             let mut pending = self.pending.borrow_mut();
             pending.last += 1;
             let number = pending.last;
-            pending.answers.insert(number, None);
+            pending.answers.insert(number, Waiting::default());
             number
         };
         let asked = Asked { core: self, number };
@@ -54,7 +65,7 @@ impl Core {
         let mut look_ns = self.handle.now_ns() + LOOK_AFTER_NS;
         loop {
             self.receive();
-            let answer = self.pending.borrow_mut().answers.get_mut(&number).and_then(Option::take);
+            let answer = self.pending.borrow_mut().answers.get_mut(&number).and_then(|it| it.answer.take());
             if let Some(answer) = answer {
                 drop(asked);
                 return answer.map_err(|(status, text)| error_of(status, text, node));
@@ -70,9 +81,24 @@ impl Core {
                 }
             }
             if !self.serve_one() {
-                let _ = self.endpoint.arrival(until_ns.min(look_ns) - now_ns).await;
+                self.wait_for(number, until_ns.min(look_ns) - now_ns).await;
             }
         }
+    }
+
+    /// Waits until the answer is there, or something else is in an inbox, or the time is over.
+    async fn wait_for(&self, number: u64, timeout_ns: u64) {
+        let mut arrival = pin!(self.endpoint.arrival(timeout_ns));
+        poll_fn(|cx| {
+            if let Some(waiting) = self.pending.borrow_mut().answers.get_mut(&number) {
+                if waiting.answer.is_some() {
+                    return Poll::Ready(());
+                }
+                waiting.asker = Some(cx.waker().clone());
+            }
+            arrival.as_mut().poll(cx).map(|_| ())
+        })
+        .await;
     }
 
     /// Asks, and reads the answer with `read`.
@@ -147,7 +173,10 @@ impl Core {
         if let Ok((number, answer)) = decode_reply(&message.bytes)
             && let Some(waiting) = self.pending.borrow_mut().answers.get_mut(&number)
         {
-            *waiting = Some(answer);
+            waiting.answer = Some(answer);
+            if let Some(asker) = waiting.asker.take() {
+                asker.wake();
+            }
         }
     }
 }

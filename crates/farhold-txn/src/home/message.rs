@@ -58,16 +58,17 @@ pub(crate) enum Request<'a> {
     FreeTable { id: TableId },
     /// How many rows? Answer: u64.
     Count { table: TableId },
-    /// A node has started anew: locks and reservations of its earlier starts are nobody's.
-    Hello { node: NodeId, incarnation: u16 },
+    /// A node has started anew: locks and reservations of its earlier starts are nobody's. Its rows reach up to this epoch.
+    Hello { node: NodeId, incarnation: u16, epoch: u32 },
     /// A snapshot will be taken. Answer: slot u8, incarnation u16.
     Announce,
     /// It has become this epoch's.
     Confirm { slot: SlotId, epoch: u32 },
     /// It is closed.
     Release { slot: SlotId, incarnation: u16 },
-    /// The asker holds the locks of the rows that these replace, and has committed: swing the index entries.
-    Publish { table: TableId, references: Vec<ObjectRef> },
+    /// The asker holds the locks of the rows that it deletes, which these replace, and has committed: swing the index
+    /// entries.
+    Publish { table: TableId, references: Vec<ObjectRef>, deleted: Vec<ObjectRef> },
     /// Which runs of pages hold the table's rows?
     Pages { table: TableId },
 }
@@ -163,10 +164,13 @@ impl<'a> Request<'a> {
                     w.u32(table.0).reference(*reference);
                 });
             }
-            Self::Publish { table, references } => {
-                w.u32(table.0).list(references, |w, it| {
-                    w.reference(*it);
-                });
+            Self::Publish { table, references, deleted } => {
+                w.u32(table.0);
+                for list in [references, deleted] {
+                    w.list(list, |w, it| {
+                        w.reference(*it);
+                    });
+                }
             }
             Self::CreateTable { id, definition } => {
                 w.u32(id.0).bytes(definition);
@@ -196,8 +200,8 @@ impl<'a> Request<'a> {
                 w.u32(table.0);
             }
 
-            Self::Hello { node, incarnation } => {
-                w.u8(node.0).u16(*incarnation);
+            Self::Hello { node, incarnation, epoch } => {
+                w.u8(node.0).u16(*incarnation).u32(*epoch);
             }
 
             Self::Confirm { slot, epoch } => {
@@ -280,12 +284,16 @@ impl<'a> Request<'a> {
             16 => Self::IsOver { phase: r.u64()? },
             17 => Self::FreeTable { id: table(&mut r)? },
             18 => Self::Count { table: table(&mut r)? },
-            19 => Self::Hello { node: NodeId(r.u8()?), incarnation: r.u16()? },
+            19 => Self::Hello { node: NodeId(r.u8()?), incarnation: r.u16()?, epoch: r.u32()? },
             20 => Self::Announce,
             21 => Self::Confirm { slot: read_slot(&mut r)?, epoch: r.u32()? },
             22 => Self::Release { slot: read_slot(&mut r)?, incarnation: r.u16()? },
             23 => Self::Pages { table: table(&mut r)? },
-            24 => Self::Publish { table: table(&mut r)?, references: r.list(Reader::reference)? },
+            24 => Self::Publish {
+                table: table(&mut r)?,
+                references: r.list(Reader::reference)?,
+                deleted: r.list(Reader::reference)?,
+            },
             _ => return Err(GARBAGE),
         };
         r.end()?;
@@ -453,7 +461,7 @@ mod tests {
             Request::Remove { table, epoch: 4, references: vec![reference] },
             Request::Validate { table, index: 1, leaves: vec![leaf; 3] },
             Request::SaveUndo { epoch: 3, rows: vec![(table, reference); 2] },
-            Request::Publish { table, references: vec![reference] },
+            Request::Publish { table, references: vec![reference], deleted: vec![reference; 2] },
             Request::CreateTable { id: table, definition: b"definition" },
             Request::DropTable { id: table },
             Request::AddIndex { table, slot: 2, definition: b"definition" },
@@ -464,7 +472,7 @@ mod tests {
             Request::IsOver { phase: 3 },
             Request::FreeTable { id: table },
             Request::Count { table },
-            Request::Hello { node: NodeId(2), incarnation: 9 },
+            Request::Hello { node: NodeId(2), incarnation: 9, epoch: 4 },
             Request::Announce,
             Request::Confirm { slot: SlotId(3), epoch: 8 },
             Request::Release { slot: SlotId(3), incarnation: 1 },

@@ -5,11 +5,13 @@ use farhold_store::{ObjectRef, Owner, TableId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One object that waits for its insert to commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub owner: u64,
     pub table: TableId,
     pub reference: ObjectRef,
+    /// The rows that its transaction deletes, once index entries of theirs may have been given to it.
+    pub replaced: Vec<ObjectRef>,
 }
 
 /// The list. Inserts that have committed are not told; they are found out when the list has doubled.
@@ -34,6 +36,14 @@ impl Reservations {
             list.sweep_at = list.entries.len() * 2;
         }
         list.entries.push(reservation);
+    }
+
+    /// Remembers whose index entries go to a reservation.
+    pub fn publish(&self, reference: ObjectRef, replaced: &[ObjectRef]) {
+        let mut list = self.lock();
+        if let Some(found) = list.entries.iter_mut().rfind(|it| it.reference == reference) {
+            found.replaced = replaced.to_vec();
+        }
     }
 
     /// Takes out what an owner has.

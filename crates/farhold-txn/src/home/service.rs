@@ -4,12 +4,14 @@ use super::message::{Found, Made, Page, Request, Reserved, encode_reply};
 use super::reservations::Reservation;
 use super::wire::Writer;
 use crate::definition::TableDef;
+use crate::node::Recovered;
+use crate::protocol::epoch::KEEPER;
 use crate::slots::Counter;
 use crate::snapshot::write_runs;
 use crate::table::{Index, Open, Table, TableShared};
 use crate::worker::Core;
-use crate::{TableId, TxnError};
-use farhold_fabric::{FabricError, Message, Meta};
+use crate::{NodeId, TableId, TxnError};
+use farhold_fabric::{FabricError, Message, Meta, Version};
 use farhold_store::object::RESERVED;
 use farhold_store::{Moved, Object, ObjectRef, Owner, Reserve};
 use std::ops::{Bound, ControlFlow};
@@ -100,10 +102,11 @@ impl Core {
                     }
                 }
             }
-            Request::Publish { table, references } => {
+            Request::Publish { table, references, deleted } => {
                 let table = self.table_even_dropped(table)?;
                 for reference in references {
                     if self.is_reserved(reference) {
+                        self.node.reservations.publish(reference, &deleted);
                         table.store.publish(reference, &mut self.alloc.borrow_mut());
                     }
                 }
@@ -130,7 +133,7 @@ impl Core {
                 w.u64(self.table(table)?.store.primary().len() as u64);
             }
             Request::Pages { table } => write_runs(&self.table(table)?.store.pages(), &mut w),
-            Request::Hello { node, incarnation } => self.forget_dead(node, incarnation)?,
+            Request::Hello { node, incarnation, epoch } => self.forget_dead(node, incarnation, epoch)?,
             Request::Announce => {
                 let superblock = self.node.store.superblock();
                 let slot = superblock.announce().map_err(|error| TxnError::store(error, self.me))?;
@@ -189,7 +192,7 @@ impl Core {
         drop(alloc);
         let outcome = match reserved.map_err(|error| TxnError::store(error, self.me))? {
             Reserve::Reserved { reference, replaces } => {
-                let reservation = Reservation { owner, table: table.store.id(), reference };
+                let reservation = Reservation { owner, table: table.store.id(), reference, replaced: Vec::new() };
                 self.node.reservations.add(reservation, |it| self.is_reserved(it.reference));
                 let version = self.node.store.object(reference).version().0;
                 Ok(Made { reference, version, replaces })
@@ -205,7 +208,9 @@ impl Core {
     }
 
     fn cancel(&self, table: &TableShared, reference: ObjectRef) {
-        if self.is_reserved(reference) {
+        // One that was being written when its owner died is no reservation any more, but damage.
+        let is_whole = self.row(reference).is_some_and(|row| !row.version().is_writing());
+        if is_whole && self.is_reserved(reference) {
             table.store.cancel(reference, &mut self.alloc.borrow_mut());
         }
     }
@@ -217,26 +222,47 @@ impl Core {
         }
         let (definition, live) = TableDef::decode(definition)?;
         let cluster = (self.node.config.nodes, self.node.tag);
-        let table = TableShared::open(&self.node.store, id, definition, &live, Open::Create, cluster)?;
+        let (table, _) = TableShared::open(&self.node.store, id, definition, &live, Open::Create, cluster)?;
         self.node.catalog.add(Table(Arc::new(table)))
     }
 
-    /// Frees what earlier starts of a node have locked and reserved here.
-    fn forget_dead(&self, node: crate::NodeId, incarnation: u16) -> Result<(), TxnError> {
-        for it in self.node.reservations.take_before(node, incarnation) {
-            self.cancel(&*self.table_even_dropped(it.table)?, it.reference);
-        }
-        let memory = self.node.store.memory();
-        for table in self.node.catalog.all() {
-            for offset in table.0.store.pages().iter().flat_map(farhold_store::slab::Run::slots) {
-                let object = Object::at(memory, offset);
-                let owner = Owner::from_word(object.lock_word());
-                if let Some(dead) = owner.filter(|owner| owner.node() == node && owner.incarnation() != incarnation) {
-                    // Somebody else's lock by now is as good.
-                    let _ = object.release_dead(dead);
-                }
+    /// What a dead transaction had reserved goes. If it died after index entries of rows that it would have deleted had been
+    /// given to the new row: they go back if the new row has not become one, else the old rows follow them.
+    fn undo_or_redo(&self, table: &TableShared, dead: &Reservation) {
+        let is_live = |row: Object<'_>| {
+            row.meta().state() == Meta::ROW && !row.version().is_absent() && !row.version().is_writing()
+        };
+        let became_row = self.row(dead.reference).is_some_and(is_live);
+        for old in &dead.replaced {
+            let Some(row) = self.row(*old).filter(|row| row.lock_word() == dead.owner && is_live(*row)) else {
+                continue;
+            };
+            if became_row {
+                let epoch = row.version().epoch();
+                row.restamp(row.version().next(epoch).with(Version::ABSENT));
+                row.unlock();
+                table.store.remove(*old, epoch, &mut self.alloc.borrow_mut());
+            } else {
+                table.store.publish(*old, &mut self.alloc.borrow_mut());
             }
         }
+        self.cancel(table, dead.reference);
+    }
+
+    /// Frees what earlier starts of a node have locked and reserved here.
+    fn forget_dead(&self, node: NodeId, incarnation: u16, epoch: u32) -> Result<(), TxnError> {
+        if self.me == KEEPER {
+            self.node.store.superblock().raise_epoch(epoch);
+        }
+        for it in self.node.reservations.take_before(node, incarnation) {
+            self.undo_or_redo(&*self.table_even_dropped(it.table)?, &it);
+        }
+        let mut found = Recovered::default();
+        for table in self.node.catalog.all() {
+            let dead = |owner: Owner| owner.node() == node && owner.incarnation() != incarnation;
+            found.add(table.name(), &table.0.store.release_locks(dead));
+        }
+        self.node.add_recovered(found);
         Ok(())
     }
 }

@@ -34,11 +34,14 @@ impl Txn {
             last_epoch(core.me, core.epoch.near().unwrap_or(0))
         };
         let before_write = |epoch| before_write(&core, &near, indexes_version, epoch);
-        let hardware = core.node.hardware_transactions
-            && self.state.replacing.is_empty()
-            && !core.node.store.superblock().snapshots_open();
-        let committed =
-            if hardware { Rtm::commit(&near, epoch, before_write) } else { Latch::commit(&near, epoch, before_write) };
+        let is_plain =
+            || core.node.catalog.indexes_version() == indexes_version && !core.node.store.superblock().snapshots_open();
+        let hardware = (core.node.hardware_transactions || planted!(SoftRtm)) && self.state.replacing.is_empty();
+        let committed = if hardware {
+            Rtm::commit(&near, epoch, is_plain, before_write)
+        } else {
+            Latch::commit(&near, epoch, is_plain, before_write)
+        };
         let epoch = committed.map_err(|refused| self.refused(refused))?;
         self.tidy_up(epoch);
         Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: serial.get() })

@@ -236,8 +236,13 @@ impl Txn {
         let names = inserted.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference()));
         let mut lost = None;
         for (node, table, references) in by_node(names) {
+            let deleted = |row: &&Row| {
+                row.ident.node() == node && row.table().store.id() == table && row.state == RowState::Deleted
+            };
+            let deleted: Vec<ObjectRef> =
+                self.state.rows.iter().filter(deleted).map(|row| row.ident.reference()).collect();
             for references in references.chunks(STAMPS_MAX) {
-                let request = Request::Publish { table, references: references.to_vec() };
+                let request = Request::Publish { table, references: references.to_vec(), deleted: deleted.clone() };
                 if core.call(node, &request).await.is_err() {
                     lost.get_or_insert(node);
                 }

@@ -17,6 +17,7 @@ impl Section for Latch {
     fn commit(
         near: &Near<'_>,
         epoch: impl Fn() -> u32,
+        _: impl Fn() -> bool,
         mut before_write: impl FnMut(u32) -> Result<(), Refused>,
     ) -> Result<u32, Refused> {
         lock(near)?;

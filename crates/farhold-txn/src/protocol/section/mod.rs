@@ -50,10 +50,12 @@ pub(crate) trait Section {
     const NAME: &'static str;
 
     /// Validates and writes, all or nothing; returns the epoch. `epoch` is called while all rows to write are locked (or
-    /// inside of the hardware transaction), `before_write` after validation: the last that can refuse.
+    /// inside of the hardware transaction), `before_write` after validation: the last that can refuse, and what a form may leave
+    /// out while `is_plain` says that it has nothing to do.
     fn commit(
         near: &Near<'_>,
         epoch: impl Fn() -> u32,
+        is_plain: impl Fn() -> bool,
         before_write: impl FnMut(u32) -> Result<(), Refused>,
     ) -> Result<u32, Refused>;
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Whoever locks a row that the transaction has looked at aborts it, because the lock word is then in its read set; so it
-//! needs no locks of its own. It must not call the system or allocate, so it is used only when no snapshot is open and no
-//! index entry is swung inside of it.
+//! needs no locks of its own. It must not call the system or allocate, so it does only plain commits: no snapshot is open, no
+//! index is being made, and no index entry is swung inside of it.
 //!
 //! Most CPUs of today have no RTM, or a microcode that makes it abort always, and the CPU on which this was written has
 //! none: the assembly has been assembled, its fallback and its body tested, but it has never committed a transaction. AMD
@@ -49,12 +49,21 @@ impl Section for Rtm {
     fn commit(
         near: &Near<'_>,
         epoch: impl Fn() -> u32,
+        is_plain: impl Fn() -> bool,
         before_write: impl FnMut(u32) -> Result<(), Refused>,
     ) -> Result<u32, Refused> {
+        if planted!(SoftRtm) {
+            // The body alone, where one thread is the whole world.
+            match body(near, &epoch, &is_plain) {
+                Err(Stop::NotPlain) => {}
+                Err(Stop::Refused(refused)) => return Err(refused),
+                Ok(epoch) => return Ok(epoch),
+            }
+        }
         #[cfg(target_arch = "x86_64")]
         if available() {
             for _ in 0..ATTEMPTS_MAX {
-                match attempt(near, &epoch) {
+                match attempt(near, &epoch, &is_plain) {
                     Attempt::Committed(epoch) => return Ok(epoch),
                     Attempt::Refused(refused) => return Err(refused),
                     Attempt::Again => std::hint::spin_loop(),
@@ -62,7 +71,20 @@ impl Section for Rtm {
                 }
             }
         }
-        Latch::commit(near, epoch, before_write)
+        Latch::commit(near, epoch, is_plain, before_write)
+    }
+}
+
+/// Why the body has changed nothing.
+enum Stop {
+    Refused(Refused),
+    /// There is more to do than this form can.
+    NotPlain,
+}
+
+impl From<Refused> for Stop {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
     }
 }
 
@@ -85,8 +107,11 @@ fn all_free(near: &Near<'_>) -> Result<(), Refused> {
 /// What runs inside of the hardware transaction; without one it is a section for a single thread, which is how it is
 /// tested.
 #[inline]
-fn body(near: &Near<'_>, epoch: &impl Fn() -> u32) -> Result<u32, Refused> {
+fn body(near: &Near<'_>, epoch: &impl Fn() -> u32, is_plain: &impl Fn() -> bool) -> Result<u32, Stop> {
     all_free(near)?;
+    if !is_plain() {
+        return Err(Stop::NotPlain);
+    }
     let epoch = epoch();
     validate(near)?;
     write(near, epoch);
@@ -105,7 +130,7 @@ enum Attempt {
 
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
-fn attempt(near: &Near<'_>, epoch: &impl Fn() -> u32) -> Attempt {
+fn attempt(near: &Near<'_>, epoch: &impl Fn() -> u32, is_plain: &impl Fn() -> bool) -> Attempt {
     /// What `xbegin` leaves in EAX when the transaction has begun.
     const STARTED: u32 = !0;
     /// Bits of the abort status: may succeed on a retry; by `xabort`, with its operand in bits 24 to 31.
@@ -129,21 +154,26 @@ fn attempt(near: &Near<'_>, epoch: &impl Fn() -> u32) -> Attempt {
             _ => Attempt::Never,
         };
     }
-    match body(near, epoch) {
+    match body(near, epoch, is_plain) {
         Ok(epoch) => {
             // SAFETY: inside of the transaction begun above.
             unsafe { std::arch::asm!("xend", options(nostack)) };
             Attempt::Committed(epoch)
         }
-        Err(Refused::Locked) => {
+        Err(Stop::Refused(Refused::Locked)) => {
             // SAFETY: inside of the transaction begun above; control goes back to `xbegin`.
             unsafe { std::arch::asm!("xabort 1", options(nostack)) };
             Attempt::Refused(Refused::Locked)
         }
-        Err(refused) => {
+        Err(Stop::Refused(refused)) => {
             // SAFETY: as above.
             unsafe { std::arch::asm!("xabort 2", options(nostack)) };
             Attempt::Refused(refused)
+        }
+        Err(Stop::NotPlain) => {
+            // SAFETY: as above.
+            unsafe { std::arch::asm!("xabort 3", options(nostack)) };
+            Attempt::Never
         }
     }
 }
