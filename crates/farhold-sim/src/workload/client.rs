@@ -88,6 +88,10 @@ impl Client {
         (self.handle.random_u64() % u64::from(limit.max(1))) as u32
     }
 
+    fn now(&self) -> u64 {
+        self.recorder.borrow().now()
+    }
+
     fn broken(&self, what: &str) {
         self.recorder.borrow_mut().broken.push(what.to_owned());
     }
@@ -95,7 +99,7 @@ impl Client {
     fn begin(&self, read_only: bool) -> Running<'_> {
         let id = self.recorder.borrow_mut().next_id();
         let label = format!("{}{}", self.name, if read_only { ", read-only" } else { "" });
-        let record = Record { id, label, began: self.handle.now_ns(), ..Record::default() };
+        let record = Record { id, label, began: self.now(), ..Record::default() };
         let txn = if read_only { self.worker.begin_read_only() } else { self.worker.begin() };
         Running { client: self, txn, record, own: BTreeMap::new(), doubts: Vec::new(), read_only }
     }
@@ -125,7 +129,7 @@ impl Client {
 
     async fn try_snapshot(&self) -> Result<(), TxnError> {
         let id = self.recorder.borrow_mut().next_id();
-        let began = self.handle.now_ns();
+        let began = self.now();
         let snapshot = self.worker.snapshot().await?;
         let mut record = Record {
             id,
@@ -156,7 +160,7 @@ impl Client {
             }
             record.ranges.push(RangeRead { table: number, by: By::Key, lo: 0, hi: i64::MAX, saw });
         }
-        record.ended = self.handle.now_ns();
+        record.ended = self.now();
         self.recorder.borrow_mut().add(record);
         Ok(())
     }
@@ -348,7 +352,7 @@ impl Running<'_> {
         let Self { client, txn, mut record, own, doubts, .. } = self;
         let info = txn.commit().await?;
         client.recorder.borrow_mut().broken.extend(doubts);
-        record.ended = client.handle.now_ns();
+        record.ended = client.now();
         record.serial = info.serial;
         record.epoch = info.epoch;
         // A row inserted and deleted again was never there for others.

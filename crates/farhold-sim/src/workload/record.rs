@@ -3,6 +3,8 @@
 use crate::history::{History, Record, Saw};
 use farhold_store::row::Datum;
 use farhold_txn::Table;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The history of a run so far.
 #[derive(Debug, Default)]
@@ -13,6 +15,8 @@ pub struct Recorder {
     pub broken: Vec<String>,
     /// The last transaction number given.
     pub last_id: u64,
+    /// Counts beginnings and ends, of all recorders that are to be merged.
+    pub clock: Arc<AtomicU64>,
 }
 
 impl Recorder {
@@ -20,6 +24,11 @@ impl Recorder {
     pub fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
+    }
+
+    /// The next moment.
+    pub fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
     /// Adds a committed transaction.
