@@ -26,9 +26,12 @@ use crate::txn::{CommitInfo, RowHandle, SharedTable, Txn};
 use crate::worker::Core;
 use crate::{Index, NodeId, TableId};
 use farhold_fabric::object::{META, PAYLOAD, VERSION};
-use farhold_fabric::{Batch, FarPtr, Meta, Slot, Version};
+use farhold_fabric::{Batch, FarPtr, Handle, Meta, Slot, Version};
 use farhold_store::object::size_class;
 use farhold_store::{ObjectRef, Superblock};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 /// What is locked, to be unlocked if the commit ends early, also by being dropped.
 #[derive(Debug, Default)]
@@ -37,27 +40,69 @@ pub(crate) struct Held {
     pub far: Vec<Ident>,
 }
 
+/// The part of a commit that must come to its end: whoever waits for it may stop waiting, then the executor goes on.
+struct Finishing {
+    rest: Option<Pin<Box<dyn Future<Output = Result<CommitInfo, TxnError>>>>>,
+    handle: Handle,
+}
+
+impl Future for Finishing {
+    type Output = Result<CommitInfo, TxnError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let rest = self.rest.as_mut().expect("not polled again after its end");
+        let done = rest.as_mut().poll(cx);
+        if done.is_ready() {
+            self.rest = None;
+        }
+        done
+    }
+}
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        if let Some(rest) = self.rest.take() {
+            drop(self.handle.spawn(rest));
+        }
+    }
+}
+
 impl Txn {
     /// Commits it, or leaves everything as it was.
-    pub(crate) async fn commit_far(&mut self) -> Result<CommitInfo, TxnError> {
+    pub(crate) async fn commit_far(mut self) -> Result<CommitInfo, TxnError> {
+        let core = self.core.clone();
+        let epoch = match self.lock_and_validate(&core).await {
+            Ok(epoch) => epoch,
+            Err(error) => {
+                let refused = Err(error);
+                self.ended(&refused);
+                return refused;
+            }
+        };
+        // The commit point: from here on everything is done, whatever happens to others, or to whoever waits for it.
+        self.held = Held::default();
+        self.past_commit_point();
+        Finishing { rest: Some(Box::pin(self.finish_far(epoch))), handle: core.handle.clone() }.await
+    }
+
+    /// Everything up to the commit point; nothing is locked after an error.
+    async fn lock_and_validate(&mut self, core: &Core) -> Result<u32, TxnError> {
         self.prepare()?;
         self.prepare_far().await?;
         self.order_writes();
+        let outcome = self.reach_commit_point(core).await;
+        if outcome.is_err() {
+            // What is dropped while it waits is still in `held`.
+            let held = Held { near: std::mem::take(&mut self.held.near), far: self.held.far.clone() };
+            self.release(held).await;
+            self.held.far.clear();
+        }
+        outcome
+    }
+
+    /// Everything behind the commit point.
+    async fn finish_far(mut self, epoch: u32) -> Result<CommitInfo, TxnError> {
         let core = self.core.clone();
-        let outcome = self.reach_commit_point(&core).await;
-        let epoch = match outcome {
-            Ok(epoch) => epoch,
-            Err(error) => {
-                // What is dropped while it waits is still in `held`.
-                let held = Held { near: std::mem::take(&mut self.held.near), far: self.held.far.clone() };
-                self.release(held).await;
-                self.held.far.clear();
-                return Err(error);
-            }
-        };
-        // The commit point: from here on everything is done, whatever happens to others.
-        self.held = Held::default();
-        self.past_commit_point();
         let unpublished = self.publish_far(&core).await;
         {
             let near = self.near(&core);
@@ -68,10 +113,12 @@ impl Txn {
         self.tidy_up(epoch);
         self.tidy_up_far(epoch).await;
         core.slot.count(Counter::FarCommits);
-        match lost {
+        let committed = match lost {
             Some(node) => Err(TxnError::NodeUnavailable { node, committed: true }),
             None => Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: self.serial }),
-        }
+        };
+        self.ended(&committed);
+        committed
     }
 
     /// Locks, validates and prepares the rest; everything up to the first write.

@@ -253,18 +253,23 @@ impl Txn {
             return Err(TxnError::Conflict);
         }
         self.stage = Stage::Failed;
-        let committed = if self.state.far || self.core.epoch.near().is_none() && self.state.writes > 0 {
-            Box::pin(self.commit_far()).await
-        } else {
-            self.commit_near()
-        };
+        if self.state.far || self.core.epoch.near().is_none() && self.state.writes > 0 {
+            return Box::pin(self.commit_far()).await;
+        }
+        let committed = self.commit_near();
+        self.ended(&committed);
+        committed
+    }
+
+    /// Counts how a commit has ended.
+    #[inline]
+    pub(crate) fn ended(&mut self, committed: &Result<CommitInfo, TxnError>) {
         if committed.is_ok() {
             self.stage = Stage::Over;
             self.core.slot.count(Counter::Commits);
         } else if !matches!(committed, Err(TxnError::Conflict)) {
             self.core.slot.count(Counter::AbortsOther);
         }
-        committed
     }
 
     /// Forgets all its writes. Dropping does the same.
