@@ -1,10 +1,11 @@
 //! The tables of a node.
 
+use crate::slots::Slots;
 use crate::table::{Table, TableShared};
-use crate::{TableId, TxnError};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use crate::{NodeId, TableId, TxnError};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Finds tables by name and number. Transactions do not come here: they are given handles.
@@ -13,6 +14,7 @@ pub(crate) struct Catalog {
     tables: RwLock<Tables>,
     version: AtomicU64,
     indexes_version: AtomicU64,
+    any_retired: AtomicBool,
 }
 
 #[derive(Default)]
@@ -20,7 +22,26 @@ struct Tables {
     by_name: HashMap<String, TableId>,
     by_id: BTreeMap<TableId, Table>,
     /// Dropped, and kept while a transaction may still use them.
-    retired: Vec<Arc<TableShared>>,
+    retired: Vec<Retired>,
+}
+
+/// A dropped table on its way out. Its pages are given back when no transaction that has begun before the drop runs on any
+/// node (they may hold locks in it, or be about to), and no snapshot is open.
+struct Retired {
+    table: Arc<TableShared>,
+    /// Of this node's transactions.
+    grace: Grace,
+    /// Nodes whose transactions of before are over.
+    quiet: BTreeSet<NodeId>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grace {
+    /// Another table's is being waited for.
+    Waiting,
+    /// Until all transactions of this phase are over.
+    Phase(u64),
+    Over,
 }
 
 impl Catalog {
@@ -36,25 +57,67 @@ impl Catalog {
         Ok(())
     }
 
-    /// Takes a table out; it stays alive until [`Self::forget_retired`].
+    /// Takes a table out; it stays alive until [`Self::let_go`].
     pub fn retire(&self, id: TableId) -> Option<Table> {
         let mut tables = self.write();
         let table = tables.by_id.remove(&id)?;
         tables.by_name.remove(table.name());
         table.0.mark_dropped();
-        tables.retired.push(table.0.clone());
+        tables.retired.push(Retired { table: table.0.clone(), grace: Grace::Waiting, quiet: BTreeSet::new() });
+        self.any_retired.store(true, Release);
         drop(tables);
         self.changed();
         Some(table)
     }
 
-    /// Lets go of a dropped table: no transaction, here or elsewhere, uses it any more.
-    pub fn forget_retired(&self, id: TableId) {
+    /// Is some dropped table still kept?
+    #[inline]
+    pub fn has_retired(&self) -> bool {
+        self.any_retired.load(Relaxed)
+    }
+
+    /// Looks how far the dropped tables have come. Returns those of which this node's transactions are over since the last
+    /// look, for the others to hear of it.
+    pub fn look_at_retired(&self, slots: &Slots) -> Vec<TableId> {
+        let mut over = Vec::new();
         let mut tables = self.write();
-        let (gone, kept) = tables.retired.drain(..).partition(|table| table.store.id() == id);
+        for retired in &mut tables.retired {
+            if let Grace::Phase(phase) = retired.grace
+                && slots.is_over(phase)
+            {
+                retired.grace = Grace::Over;
+                over.push(retired.table.store.id());
+            }
+        }
+        // One phase at a time: to turn it again would make this one's transactions look like the next one's.
+        let in_phase = tables.retired.iter().any(|retired| matches!(retired.grace, Grace::Phase(_)));
+        if !in_phase && tables.retired.iter().any(|retired| retired.grace == Grace::Waiting) {
+            let phase = Grace::Phase(slots.turn_phase());
+            tables.retired.iter_mut().filter(|it| it.grace == Grace::Waiting).for_each(|it| it.grace = phase);
+        }
+        over
+    }
+
+    /// Another node's transactions of before the drop are over.
+    pub fn note_quiet(&self, id: TableId, node: NodeId) {
+        if let Some(retired) = self.write().retired.iter_mut().find(|retired| retired.table.store.id() == id) {
+            retired.quiet.insert(node);
+        }
+    }
+
+    /// Lets go of the dropped tables that nobody uses any more; `is_gone` says of a node that it has no transactions.
+    pub fn let_go(&self, me: NodeId, nodes: u8, is_gone: impl Fn(NodeId) -> bool) {
+        let mut tables = self.write();
+        let is_over = |retired: &Retired| {
+            let mut others = (0..nodes).map(NodeId).filter(|node| *node != me);
+            retired.grace == Grace::Over && others.all(|node| retired.quiet.contains(&node) || is_gone(node))
+        };
+        let (gone, kept): (Vec<_>, Vec<_>) = tables.retired.drain(..).partition(is_over);
         tables.retired = kept;
+        self.any_retired.store(!tables.retired.is_empty(), Release);
         drop(tables);
-        let _: Vec<Arc<TableShared>> = gone;
+        // Rows and indexes go with the last handle, without the lock.
+        drop(gone);
     }
 
     pub fn by_name(&self, name: &str) -> Option<Table> {
@@ -70,7 +133,7 @@ impl Catalog {
     pub fn even_dropped(&self, id: TableId) -> Option<Arc<TableShared>> {
         let tables = self.read();
         let live = tables.by_id.get(&id).map(|table| &table.0);
-        live.or_else(|| tables.retired.iter().find(|table| table.store.id() == id)).cloned()
+        live.or_else(|| tables.retired.iter().map(|it| &it.table).find(|it| it.store.id() == id)).cloned()
     }
 
     pub fn all(&self) -> Vec<Table> {

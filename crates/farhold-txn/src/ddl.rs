@@ -2,6 +2,7 @@
 
 use crate::definition::TableDef;
 use crate::home::message::Request;
+use crate::home::wire::{read_flag, read_u64};
 use crate::system;
 use crate::table::{Open, Table, TableShared};
 use crate::worker::Core;
@@ -188,7 +189,7 @@ impl Worker {
                 let filled = if node == self.core.me {
                     table.0.is_filled(slot)?
                 } else {
-                    self.core.ask(node, &Request::IsFilled { table: id, slot }, |r| r.flag()).await?
+                    self.core.ask(node, &Request::IsFilled { table: id, slot }, read_flag).await?
                 };
                 if filled {
                     break;
@@ -208,7 +209,7 @@ impl Worker {
         let mut count = table.row_count();
         if !table.0.route.is_local_only() {
             for node in (0..self.node().config().nodes).map(NodeId).filter(|node| *node != self.core.me) {
-                count += self.core.ask(node, &Request::Count { table: table.id() }, |r| r.u64()).await?;
+                count += self.core.ask(node, &Request::Count { table: table.id() }, read_u64).await?;
             }
         }
         Ok(count)
@@ -241,17 +242,14 @@ impl Worker {
         let entered = self.run(Retry::default(), async |txn| {
             let schema = system.schema();
             let (counter, nothing) = system::encode_row(schema, "", TableId(system::FIRST_ID), &[])?;
-            let id = match txn.get(&system, &counter).await? {
-                Some(row) => {
-                    let id = TableId(system::decode_row(schema, txn.key(row), txn.value(row))?.1.0 + 1);
-                    let (_, value) = system::encode_row(schema, "", id, &[])?;
-                    txn.update(row, &value)?;
-                    id
-                }
-                None => {
-                    txn.insert(&system, &counter, &nothing).await?;
-                    TableId(system::FIRST_ID)
-                }
+            let id = if let Some(row) = txn.get(&system, &counter).await? {
+                let id = TableId(system::decode_row(schema, txn.key(row), txn.value(row))?.1.0 + 1);
+                let (_, value) = system::encode_row(schema, "", id, &[])?;
+                txn.update(row, &value)?;
+                id
+            } else {
+                txn.insert(&system, &counter, &nothing).await?;
+                TableId(system::FIRST_ID)
             };
             let (key, value) = system::encode_row(schema, name, id, definition)?;
             txn.insert(&system, &key, &value).await?;

@@ -15,7 +15,7 @@ pub(crate) const WORKERS_MAX: usize = 255;
 
 /// All slots of a node.
 pub(crate) struct Slots {
-    slots: Box<[Slot; WORKERS_MAX]>,
+    all: Box<[Slot]>,
     phase: AtomicU64,
     /// Counts of workers that are gone.
     past: Counts,
@@ -98,7 +98,7 @@ impl Counts {
 impl Slots {
     pub fn new() -> Self {
         Self {
-            slots: Box::new([const { Slot::EMPTY }; WORKERS_MAX]),
+            all: (0..WORKERS_MAX).map(|_| Slot::default()).collect(),
             phase: AtomicU64::new(0),
             past: Counts(std::array::from_fn(|_| AtomicU64::new(0))),
         }
@@ -111,7 +111,7 @@ impl Slots {
     pub fn take(self: &Arc<Self>) -> Result<OwnSlot, TxnError> {
         let free = |slot: &Slot| slot.taken.compare_exchange(false, true, SeqCst, Relaxed).is_ok();
         let number = self
-            .slots
+            .all
             .iter()
             .position(free)
             .ok_or(TxnError::TooMany { what: "workers of a node", limit: WORKERS_MAX })?;
@@ -120,7 +120,7 @@ impl Slots {
 
     pub fn statistics(&self) -> Statistics {
         let get = |counter| {
-            let of_slots: u64 = self.slots.iter().map(|slot| slot.counts.get(counter)).sum();
+            let of_slots: u64 = self.all.iter().map(|slot| slot.counts.get(counter)).sum();
             of_slots + self.past.get(counter)
         };
         Statistics {
@@ -144,17 +144,8 @@ impl Slots {
     /// Has every transaction ended that ran when `turn_phase` returned `phase`?
     pub fn is_over(&self, phase: u64) -> bool {
         let old = (phase & 1) as usize;
-        self.slots.iter().all(|slot| slot.running[old].load(SeqCst) == 0)
+        self.all.iter().all(|slot| slot.running[old].load(SeqCst) == 0)
     }
-}
-
-impl Slot {
-    #[allow(clippy::declare_interior_mutable_const, reason = "the initial value of an array's elements")]
-    const EMPTY: Self = Self {
-        taken: AtomicBool::new(false),
-        running: [const { AtomicU64::new(0) }; 2],
-        counts: Counts([const { AtomicU64::new(0) }; COUNTERS]),
-    };
 }
 
 /// The slot of this thread's worker.
@@ -171,7 +162,7 @@ pub(crate) struct Running(u8);
 impl OwnSlot {
     #[inline]
     fn slot(&self) -> &Slot {
-        &self.slots.slots[self.number]
+        &self.slots.all[self.number]
     }
 
     /// The worker's number.

@@ -92,26 +92,22 @@ impl Worker {
         for id in (0..node.config().nodes).map(NodeId) {
             let memory =
                 if id == core.me { Some(node.store.memory_shared().clone()) } else { core.endpoint.mapped(id, DATA) };
-            let (slot, incarnation) = match &memory {
-                Some(memory) => {
-                    let superblock = Superblock::of(memory).map_err(|error| TxnError::store(error, id))?;
-                    (superblock.announce().map_err(|error| TxnError::store(error, id))?, superblock.incarnation())
-                }
-                None => {
-                    let announced = |r: &mut Reader<'_>| Ok((SlotId(r.u8()?), r.u16()?));
-                    core.ask(id, &Request::Announce, announced).await?
-                }
+            let (slot, incarnation) = if let Some(memory) = &memory {
+                let superblock = Superblock::of(memory).map_err(|error| TxnError::store(error, id))?;
+                (superblock.announce().map_err(|error| TxnError::store(error, id))?, superblock.incarnation())
+            } else {
+                let announced = |r: &mut Reader<'_>| Ok((SlotId(r.u8()?), r.u16()?));
+                core.ask(id, &Request::Announce, announced).await?
             };
             snapshot.places.push(Place { node: id, memory, slot, incarnation });
         }
         snapshot.epoch = self.advance_epoch(&snapshot).await?;
         for place in &snapshot.places {
-            match place.superblock() {
-                Some(superblock) => superblock.confirm(place.slot, snapshot.epoch),
-                None => {
-                    let request = Request::Confirm { slot: place.slot, epoch: snapshot.epoch };
-                    core.call(place.node, &request).await?;
-                }
+            if let Some(superblock) = place.superblock() {
+                superblock.confirm(place.slot, snapshot.epoch);
+            } else {
+                let request = Request::Confirm { slot: place.slot, epoch: snapshot.epoch };
+                core.call(place.node, &request).await?;
             }
         }
         Ok(snapshot)
@@ -180,7 +176,7 @@ impl Worker {
                         Ok(view) => match state_at(&view, snapshot.epoch) {
                             StateAt::Row { key_len } => visit(&view.payload[..key_len], &view.payload[key_len..]),
                             StateAt::Older(link) => {
-                                self.visit_older(place.node, link, snapshot.epoch, room, visit).await?
+                                self.visit_older(place.node, link, snapshot.epoch, room, visit).await?;
                             }
                             StateAt::Nothing => {}
                         },

@@ -128,7 +128,7 @@ impl Route {
 
     /// The node of a primary key.
     #[inline]
-    pub fn home(&self, key: &[u8]) -> NodeId {
+    pub fn home(self, key: &[u8]) -> NodeId {
         if self.nodes == 1 {
             return self.me;
         }
@@ -141,7 +141,8 @@ impl Route {
 
     /// The node of all keys that begin with this integer column.
     #[inline]
-    pub fn by_integer(&self, key: &[u8]) -> NodeId {
+    #[allow(clippy::many_single_char_names, reason = "eight bytes")]
+    pub fn by_integer(self, key: &[u8]) -> NodeId {
         // Big-endian with the sign bit turned over. A key that is too short is refused elsewhere.
         let value = match (self.width, key) {
             (2, [a, b, ..]) => i64::from((u16::from_be_bytes([*a, *b]) ^ 0x8000).cast_signed()),
@@ -155,19 +156,19 @@ impl Route {
     }
 
     /// Bytes that decide a placement by integer; `None` for other placements.
-    pub fn integer_bytes(&self) -> Option<usize> {
+    pub fn integer_bytes(self) -> Option<usize> {
         (self.placement == Placement::ByInteger).then_some(usize::from(self.width))
     }
 
     /// Is every row on this node, or a copy of it?
     #[inline]
-    pub fn is_local_only(&self) -> bool {
+    pub fn is_local_only(self) -> bool {
         self.nodes == 1 || self.placement == Placement::Replicated
     }
 
     /// Must writes go to every node?
     #[inline]
-    pub fn writes_everywhere(&self) -> bool {
+    pub fn writes_everywhere(self) -> bool {
         self.nodes > 1 && self.placement == Placement::Replicated
     }
 }

@@ -32,8 +32,11 @@ pub(crate) struct Core {
     pub alloc: RefCell<AllocCache>,
     pub epoch: Epoch,
     /// States of past transactions, for the next ones.
+    #[allow(clippy::vec_box, reason = "a state moves by its pointer, in and out of transactions")]
     states: RefCell<Vec<Box<State>>>,
     transactions: Cell<u32>,
+    /// When to look after dropped tables again.
+    pub tidy_ns: Cell<u64>,
     /// Questions to other nodes that wait for an answer.
     pub pending: RefCell<Pending>,
     /// A message's memory.
@@ -99,6 +102,7 @@ impl Worker {
             alloc: RefCell::new(node.store.alloc_cache()),
             states: RefCell::default(),
             transactions: Cell::new(0),
+            tidy_ns: Cell::new(0),
             pending: RefCell::default(),
             inbox: Cell::default(),
             locations: RefCell::new(LocationCache::new(if node.config.nodes > 1 { LOCATIONS } else { 2 })),
@@ -231,6 +235,7 @@ impl Core {
         self.transactions.set(transaction);
         if transaction.is_multiple_of(COLLECT_EVERY) {
             self.alloc.borrow_mut().collect();
+            self.tidy_catalog();
         }
         Owner::new(self.node.store.incarnation(), self.me, self.slot.number(), transaction)
     }

@@ -201,10 +201,9 @@ fn a_snapshot_covers_all_nodes() {
         for id in 1..=9 {
             let mut txn = other.begin();
             let row = txn.get(&there, &key(id)).await.expect("a read").expect("a row");
-            if id % 3 == 0 {
-                txn.delete(row).expect("deleted")
-            } else {
-                age.set(txn.value_mut(row), 100)
+            match id % 3 {
+                0 => txn.delete(row).expect("deleted"),
+                _ => age.set(txn.value_mut(row), 100),
             }
             txn.commit().await.expect("committed");
         }
@@ -323,4 +322,42 @@ fn a_unique_index_over_equal_rows_is_refused_and_leaves_nothing() {
             assert_eq!(table.indexes().len(), 1);
         });
     }
+}
+
+#[test]
+fn the_pages_of_dropped_tables_come_back() {
+    Cluster::new(2).run(async |cluster| {
+        let (worker, other) = (&cluster.workers[0], &cluster.workers[1]);
+        let free = || cluster.workers.iter().map(|worker| worker.node().free_bytes()).collect::<Vec<_>>();
+        let mut before = Vec::new();
+        for round in 0..20 {
+            let table = worker.create_table(spread()).await.expect("a table");
+            let rows: Vec<_> = (1..=300).map(|id| (id, format!("p{id}"), id)).collect();
+            fill(worker, &table, &rows).await;
+            // One that has read the table when it is dropped: its pages have to wait.
+            let mut reader = other.begin();
+            let there = other.node().table("people").expect("the table");
+            assert!(look(&mut reader, &there, 1).await.is_some());
+            worker.drop_table(&table).await.expect("dropped");
+            drop((table, there));
+            cluster.serve();
+            worker.handle().sleep_ns(100_000).await;
+            let kept = free();
+            drop(reader);
+            for _ in 0..1_000 {
+                if free()[0] > kept[0] && free()[1] > kept[1] {
+                    break;
+                }
+                worker.handle().sleep_ns(100_000).await;
+            }
+            if round == 0 {
+                before = free();
+            }
+            assert!(free()[0] > kept[0] && free()[1] > kept[1], "round {round}: {kept:?} {:?}", free());
+        }
+        // The workers' own stocks of slots go with the next table's.
+        for (first, last) in before.iter().zip(free()) {
+            assert!(last + (1 << 20) > *first, "{before:?} {:?}", free());
+        }
+    });
 }

@@ -130,7 +130,7 @@ impl History {
     /// # Errors
     /// What is wrong with the history, in words.
     pub fn check(&self) -> Result<(), Box<Anomaly>> {
-        let versions = versions::Versions::new(self)?;
+        let versions = versions::Versions::new(self);
         versions.check_snapshots(self)?;
         graph::Graph::new(self, &versions)?.check(self)
     }

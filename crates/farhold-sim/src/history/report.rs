@@ -37,6 +37,7 @@ pub struct Anomaly {
     words: String,
 }
 
+#[allow(clippy::unnecessary_box_returns, reason = "the checks' error, boxed because it is larger than their result")]
 impl Anomaly {
     pub(super) fn cycle(history: &History, cycle: Vec<Edge>) -> Box<Self> {
         let mut words = String::from("no serial order explains this history:\n");

@@ -23,7 +23,7 @@ pub(super) struct Versions {
 }
 
 impl Versions {
-    pub fn new(history: &History) -> Result<Self, Box<Anomaly>> {
+    pub fn new(history: &History) -> Self {
         let mut by_id = HashMap::new();
         let mut by_key: BTreeMap<Key, Vec<Version>> = BTreeMap::new();
         for &(key, row) in &history.initial {
@@ -46,7 +46,7 @@ impl Versions {
         for versions in by_key.values_mut() {
             versions.sort_by_key(|version| version.serial);
         }
-        Ok(Self { by_key, by_id })
+        Self { by_key, by_id }
     }
 
     /// Which version of `key` a read saw: its position in the row of versions.

@@ -1,6 +1,6 @@
 //! Asking other nodes.
 
-use super::message::{Request, decode_reply, error_of};
+use super::message::{Answer, Request, decode_reply, error_of};
 use super::wire::Reader;
 use crate::worker::Core;
 use crate::{NodeId, TxnError};
@@ -23,7 +23,7 @@ pub(crate) struct Pending {
 /// One question.
 #[derive(Default)]
 struct Waiting {
-    answer: Option<Result<Body, (u8, String)>>,
+    answer: Option<Answer>,
     /// Who asked: another task of the worker may be the one that finds the answer in the inbox.
     asker: Option<Waker>,
 }

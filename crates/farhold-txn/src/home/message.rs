@@ -50,12 +50,8 @@ pub(crate) enum Request<'a> {
     IsFilled { table: TableId, slot: u16 },
     /// It may be read (true), or it goes (false).
     FinishIndex { table: TableId, slot: u16, ready: bool },
-    /// Begin to wait for all transactions of this node. Answer: the phase.
-    TurnPhase,
-    /// Are they over? Answer: a flag.
-    IsOver { phase: u64 },
-    /// Nobody uses this dropped table any more.
-    FreeTable { id: TableId },
+    /// This node's transactions that have begun before it heard of this drop are over.
+    Quiet { id: TableId, node: NodeId },
     /// How many rows? Answer: u64.
     Count { table: TableId },
     /// A node has started anew: locks and reservations of its earlier starts are nobody's. Its rows reach up to this epoch.
@@ -176,7 +172,10 @@ impl<'a> Request<'a> {
                 w.u32(id.0).bytes(definition);
             }
 
-            Self::DropTable { id } | Self::FreeTable { id } => {
+            Self::Quiet { id, node } => {
+                w.u32(id.0).u8(node.0);
+            }
+            Self::DropTable { id } => {
                 w.u32(id.0);
             }
 
@@ -191,11 +190,7 @@ impl<'a> Request<'a> {
                 w.u32(table.0).u16(*slot).u8(u8::from(*ready));
             }
 
-            Self::TurnPhase | Self::Announce => {}
-            Self::IsOver { phase } => {
-                w.u64(*phase);
-            }
-
+            Self::Announce => {}
             Self::Count { table } | Self::Pages { table } => {
                 w.u32(table.0);
             }
@@ -231,9 +226,7 @@ impl<'a> Request<'a> {
             Self::FillIndex { .. } => 12,
             Self::IsFilled { .. } => 13,
             Self::FinishIndex { .. } => 14,
-            Self::TurnPhase => 15,
-            Self::IsOver { .. } => 16,
-            Self::FreeTable { .. } => 17,
+            Self::Quiet { .. } => 15,
             Self::Count { .. } => 18,
             Self::Hello { .. } => 19,
             Self::Announce => 20,
@@ -280,9 +273,7 @@ impl<'a> Request<'a> {
             12 => Self::FillIndex { table: table(&mut r)?, slot: r.u16()? },
             13 => Self::IsFilled { table: table(&mut r)?, slot: r.u16()? },
             14 => Self::FinishIndex { table: table(&mut r)?, slot: r.u16()?, ready: r.flag()? },
-            15 => Self::TurnPhase,
-            16 => Self::IsOver { phase: r.u64()? },
-            17 => Self::FreeTable { id: table(&mut r)? },
+            15 => Self::Quiet { id: table(&mut r)?, node: NodeId(r.u8()?) },
             18 => Self::Count { table: table(&mut r)? },
             19 => Self::Hello { node: NodeId(r.u8()?), incarnation: r.u16()?, epoch: r.u32()? },
             20 => Self::Announce,
@@ -387,8 +378,11 @@ pub(crate) fn encode_reply(number: u64, outcome: Result<Writer, TxnError>) -> Ve
     w.0
 }
 
+/// What came back: the body that the request asked for, or the status and the words of an error.
+pub(crate) type Answer = Result<Vec<u8>, (u8, String)>;
+
 /// The number of a reply, and its body or the error that its sender met.
-pub(crate) fn decode_reply(bytes: &[u8]) -> Result<(u64, Result<Vec<u8>, (u8, String)>), TxnError> {
+pub(crate) fn decode_reply(bytes: &[u8]) -> Result<(u64, Answer), TxnError> {
     let mut r = Reader(bytes);
     if (r.u8()?, r.u8()?) != (REPLY, VERSION) {
         return Err(GARBAGE);
@@ -468,9 +462,7 @@ mod tests {
             Request::FillIndex { table, slot: 1 },
             Request::IsFilled { table, slot: 1 },
             Request::FinishIndex { table, slot: 1, ready: true },
-            Request::TurnPhase,
-            Request::IsOver { phase: 3 },
-            Request::FreeTable { id: table },
+            Request::Quiet { id: table, node: NodeId(1) },
             Request::Count { table },
             Request::Hello { node: NodeId(2), incarnation: 9, epoch: 4 },
             Request::Announce,

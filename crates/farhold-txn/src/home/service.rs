@@ -17,12 +17,15 @@ use farhold_store::{Moved, Object, ObjectRef, Owner, Reserve};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
+/// How often a worker looks after dropped tables: the look may ask the kernel about other nodes.
+const TIDY_EVERY_NS: u64 = 1_000_000;
 /// Most rows and leaves in one page of a scan: what surely fits a message beside the longest key.
 const PAGE_ROWS_MAX: usize = 1500;
 
 impl Core {
     /// Answers the next request to this node, if there is one.
     pub fn serve_one(&self) -> bool {
+        self.tidy_catalog();
         self.node.release_now(|place| {
             let request = Request::Release { slot: place.slot, incarnation: place.incarnation };
             self.tell_now(place.node, &request);
@@ -34,6 +37,33 @@ impl Core {
         }
         self.inbox.set(message);
         found
+    }
+
+    /// Lets dropped tables go when nobody uses them any more.
+    #[inline]
+    pub fn tidy_catalog(&self) {
+        if self.node.catalog.has_retired() {
+            self.tidy_catalog_cold();
+        }
+    }
+
+    #[cold]
+    fn tidy_catalog_cold(&self) {
+        let now_ns = self.handle.now_ns();
+        if now_ns < self.tidy_ns.get() {
+            return;
+        }
+        self.tidy_ns.set(now_ns + TIDY_EVERY_NS);
+        let (catalog, nodes) = (&self.node.catalog, self.node.config.nodes);
+        for id in catalog.look_at_retired(&self.node.slots) {
+            for node in (0..nodes).map(NodeId).filter(|node| *node != self.me) {
+                // One that is not heard keeps its pages until it is told again by a restart.
+                self.tell_now(node, &Request::Quiet { id, node: self.me });
+            }
+        }
+        if !self.node.store.superblock().snapshots_open() {
+            catalog.let_go(self.me, nodes, |node| !self.node.fabric.node_is_live(node));
+        }
     }
 
     fn serve(&self, message: &Message) {
@@ -60,7 +90,7 @@ impl Core {
     fn answer(&self, request: Request<'_>) -> Result<Writer, TxnError> {
         let mut w = Writer::default();
         match request {
-            Request::Lookup { table, index, key } => self.look_up(&*self.table(table)?, index, key)?.encode(&mut w),
+            Request::Lookup { table, index, key } => look_up(&*self.table(table)?, index, key)?.encode(&mut w),
             Request::Scan { table, index, lo, hi, descending, limit } => {
                 scan(&*self.table(table)?, index, lo, hi, descending, limit)?.encode(&mut w);
             }
@@ -69,7 +99,9 @@ impl Core {
             }
             Request::Cancel { table, references } => {
                 let table = self.table_even_dropped(table)?;
-                references.into_iter().for_each(|reference| self.cancel(&table, reference));
+                for reference in references {
+                    self.cancel(&table, reference);
+                }
             }
             Request::Forget { owner } => {
                 for it in self.node.reservations.take_of(owner) {
@@ -113,7 +145,7 @@ impl Core {
             }
             Request::CreateTable { id, definition } => self.create_table_here(id, definition)?,
             Request::DropTable { id } => drop(self.node.catalog.retire(id)),
-            Request::FreeTable { id } => self.node.catalog.forget_retired(id),
+            Request::Quiet { id, node } => self.node.catalog.note_quiet(id, node),
             Request::AddIndex { table, slot, definition } => {
                 let (definition, _) = TableDef::decode(definition)?;
                 self.add_index_here(&*self.table(table)?, slot, &definition)?;
@@ -123,12 +155,6 @@ impl Core {
                 w.u8(u8::from(self.table(table)?.is_filled(slot)?));
             }
             Request::FinishIndex { table, slot, ready } => self.finish_index_here(&*self.table(table)?, slot, ready)?,
-            Request::TurnPhase => {
-                w.u64(self.node.slots.turn_phase());
-            }
-            Request::IsOver { phase } => {
-                w.u8(u8::from(self.node.slots.is_over(phase)));
-            }
             Request::Count { table } => {
                 w.u64(self.table(table)?.store.primary().len() as u64);
             }
@@ -166,13 +192,6 @@ impl Core {
     fn row(&self, reference: ObjectRef) -> Option<Object<'_>> {
         let object = Object::try_at(self.node.store.memory(), reference.offset())?;
         (object.meta().incarnation() == reference.incarnation()).then_some(object)
-    }
-
-    fn look_up(&self, table: &TableShared, index: u16, key: &[u8]) -> Result<Found, TxnError> {
-        table.check_index_key(Index::from_number(index), key)?;
-        let ordered = table.store.index(index.into()).ok_or(TxnError::SchemaChanged)?;
-        let found = ordered.get(key);
-        Ok(Found { reference: found.value.map(ObjectRef::from_bits), leaf: found.leaf })
     }
 
     fn reserve(
@@ -265,6 +284,14 @@ impl Core {
         self.node.add_recovered(found);
         Ok(())
     }
+}
+
+/// What an ordered index knows of a key.
+fn look_up(table: &TableShared, index: u16, key: &[u8]) -> Result<Found, TxnError> {
+    table.check_index_key(Index::from_number(index), key)?;
+    let ordered = table.store.index(index.into()).ok_or(TxnError::SchemaChanged)?;
+    let found = ordered.get(key);
+    Ok(Found { reference: found.value.map(ObjectRef::from_bits), leaf: found.leaf })
 }
 
 /// A page of a range.

@@ -67,9 +67,21 @@ impl Writer {
     /// A list with its length in front.
     pub fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) -> &mut Self {
         self.u32(u32::try_from(items.len()).unwrap_or(u32::MAX));
-        items.iter().for_each(|item| write(self, item));
+        for item in items {
+            write(self, item);
+        }
         self
     }
+}
+
+/// [`Reader::flag`], for answers that are one.
+pub(crate) fn read_flag(r: &mut Reader<'_>) -> Result<bool, TxnError> {
+    r.flag()
+}
+
+/// [`Reader::u64`], for answers that are one.
+pub(crate) fn read_u64(r: &mut Reader<'_>) -> Result<u64, TxnError> {
+    r.u64()
 }
 
 /// A message being read. Every method fails rather than read past the end, and no length is believed before the bytes are

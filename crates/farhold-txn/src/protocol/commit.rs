@@ -100,7 +100,7 @@ impl Txn {
             }
             match row.state {
                 RowState::Deleted => {
-                    row.table().store.remove(row.ident.reference(), epoch, &mut core.alloc.borrow_mut())
+                    row.table().store.remove(row.ident.reference(), epoch, &mut core.alloc.borrow_mut());
                 }
                 RowState::Gone => row.table().store.cancel(row.ident.reference(), &mut core.alloc.borrow_mut()),
                 _ => {}

@@ -15,6 +15,7 @@
 
 use crate::TxnError;
 use crate::home::message::Request;
+use crate::home::wire::read_flag;
 use crate::planted::{last_epoch, next_serial};
 use crate::protocol::commit::before_write;
 use crate::protocol::execute::by_node;
@@ -40,9 +41,12 @@ pub(crate) struct Held {
     pub far: Vec<Ident>,
 }
 
+/// What is left of a commit.
+type Rest = Pin<Box<dyn Future<Output = Result<CommitInfo, TxnError>>>>;
+
 /// The part of a commit that must come to its end: whoever waits for it may stop waiting, then the executor goes on.
 struct Finishing {
-    rest: Option<Pin<Box<dyn Future<Output = Result<CommitInfo, TxnError>>>>>,
+    rest: Option<Rest>,
     handle: Handle,
 }
 
@@ -248,7 +252,7 @@ impl Txn {
             let (node, table, index) = (group.node, group.table().store.id(), group.index.number() as u16);
             for leaves in leaves.chunks(STAMPS_MAX) {
                 let request = Request::Validate { table, index, leaves: leaves.to_vec() };
-                let valid = core.ask(node, &request, |r| r.flag()).await?;
+                let valid = core.ask(node, &request, read_flag).await?;
                 if !valid {
                     return Err(self.refused(Refused::Changed));
                 }

@@ -40,11 +40,10 @@ impl State {
         let read = loop {
             let read = match object.read(ident.reference().incarnation(), self.room(len)) {
                 Ok(read) if read.lock == 0 || looks >= LOCKED_LOOKS_MAX => break read,
-                Ok(_) => None,
                 Err(ReadError::Stale) => return NearRead::Stale,
                 Err(ReadError::TooShort { payload_len }) => Some(payload_len),
                 Err(ReadError::Torn) if looks >= LOOKS_MAX => return NearRead::Busy,
-                Err(ReadError::Torn) => None,
+                Ok(_) | Err(ReadError::Torn) => None,
             };
             if let Some(payload_len) = read {
                 len = payload_len;

@@ -25,7 +25,7 @@ const ATTEMPTS_MAX: u32 = 8;
 pub(crate) enum Rtm {}
 
 /// Does this CPU have hardware transactions that can commit? CPUID leaf 7: EBX bit 11 is RTM, EDX bit 11 is
-/// RTM_ALWAYS_ABORT.
+/// `RTM_ALWAYS_ABORT`.
 #[must_use]
 pub(crate) fn available() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
