@@ -5,7 +5,7 @@
 
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
-use farhold_txn::{Node, NodeConfig, NodeId, Placement, ScanSpec, Table, TableDef, Worker};
+use farhold_txn::{HomeAgent, Node, NodeConfig, NodeId, Placement, ScanSpec, Table, TableDef, Worker};
 use std::hint::black_box;
 
 const ROWS: u64 = 100_000;
@@ -139,8 +139,39 @@ async fn run(bench: &Bench, rows: u64) {
         .await;
 }
 
+/// Rows of another node of this process: what the instructions cost, without the way between machines.
+async fn run_far(bench: &Bench, rows: u64) {
+    let worker = &bench.worker;
+    let table = bench.table("far", true, rows).await;
+    // Odd keys are on this node: 1 is placed first.
+    let far = || worker.handle().random_u64() % (rows / 2) * 2;
+    let count = table.layout().i64("count").expect("a column");
+    bench
+        .time("far: begin, get, commit", async |_| {
+            let mut txn = worker.begin();
+            let row = txn.get(&table, &key(far())).await.expect("a read").expect("a row");
+            black_box(txn.value(row));
+            txn.commit().await.expect("committed");
+        })
+        .await;
+    for rows_changed in [1, 10] {
+        bench
+            .time(&format!("far: read-modify-write of {rows_changed}"), async |_| {
+                let mut txn = worker.begin();
+                for _ in 0..rows_changed {
+                    let row = txn.get(&table, &key(far())).await.expect("a read").expect("a row");
+                    let value = txn.value_mut(row);
+                    count.set(value, count.get(value) + 1);
+                }
+                txn.commit().await.expect("committed");
+            })
+            .await;
+    }
+}
+
 fn main() {
-    let quick = std::env::args().any(|word| word == "--quick" || word == "--test");
+    let has = |wanted: &str| std::env::args().any(|word| word == wanted);
+    let quick = has("--quick") || !has("--bench");
     let dir = std::env::temp_dir().join(format!("farhold-bench-txn-{}", std::process::id()));
     let fabric = Fabric::join_shm(&dir, NodeId(0)).expect("the fabric");
     let region_bytes = if quick { 32 << 20 } else { 1 << 30 };
@@ -150,6 +181,17 @@ fn main() {
     let (rounds, per_round, rows) = if quick { (1, 50, 1_000) } else { (20, 20_000, ROWS) };
     let bench = Bench { worker, rounds, per_round };
     executor.run(run(&bench, rows));
-    drop(bench);
+    drop((bench, node));
+
+    let open = |id| {
+        let fabric = Fabric::join_shm(dir.join("pair"), NodeId(id)).expect("the fabric");
+        Node::open(fabric, NodeConfig { nodes: 2, region_bytes, ..NodeConfig::default() }).expect("a node")
+    };
+    let pair = [open(0), open(1)];
+    let agent = HomeAgent::start(&pair[1]).expect("an agent");
+    let worker = pair[0].worker(&executor.handle()).expect("a worker");
+    let bench = Bench { worker, rounds, per_round };
+    executor.run(run_far(&bench, rows));
+    drop((bench, agent, pair));
     let _ = std::fs::remove_dir_all(&dir);
 }
