@@ -63,6 +63,13 @@ pub(crate) fn is(defect: Defect) -> bool {
     PLANTED.get() == defect as u32
 }
 
+/// Nothing is.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) const fn is(_: Defect) -> bool {
+    false
+}
+
 /// The epoch that a node's last commit has read, when this one has read `now`.
 #[cfg(feature = "planted")]
 pub(crate) fn last_epoch(node: crate::NodeId, now: u32) -> u32 {
@@ -98,14 +105,7 @@ pub(crate) fn next_serial() -> u64 {
 
 /// `planted!(Name)`: is this defect switched on?
 macro_rules! planted {
-    ($defect:ident) => {{
-        #[cfg(feature = "planted")]
-        {
-            $crate::planted::is($crate::planted::Defect::$defect)
-        }
-        #[cfg(not(feature = "planted"))]
-        {
-            false
-        }
-    }};
+    ($defect:ident) => {
+        $crate::planted::is($crate::planted::Defect::$defect)
+    };
 }

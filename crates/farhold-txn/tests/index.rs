@@ -24,12 +24,7 @@ const ROWS: i32 = 60;
 fn nodes(dir: &Dir, count: u8) -> Vec<(HomeAgent, Arc<Node>)> {
     let start = |node| {
         let fabric = Fabric::join_shm(&dir.0, NodeId(node)).expect("the fabric");
-        let config = NodeConfig {
-            nodes: count,
-            region_bytes: 32 << 20,
-            request_timeout_ns: 60_000_000_000,
-            ..NodeConfig::default()
-        };
+        let config = NodeConfig { nodes: count, region_bytes: 32 << 20, request_timeout_ns: 60_000_000_000 };
         let node = Node::open(fabric, config).expect("a node");
         (HomeAgent::start(&node).expect("an agent"), node)
     };
@@ -60,7 +55,7 @@ async fn write(worker: &Worker, seed: u64, rounds: &AtomicUsize, over: &AtomicUs
     let mut random = seed;
     let mut below = move |limit: i32| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((random >> 33) % limit.unsigned_abs() as u64) as i32
+        ((random >> 33) % u64::from(limit.unsigned_abs())) as i32
     };
     while over.load(SeqCst) == 0 {
         let (from, to, years, what) = (1 + below(KEYS), 1 + below(KEYS), below(8), below(8));
