@@ -145,7 +145,7 @@ impl Worker {
     }
 
     /// Tells all living nodes that this one has started: they release what its earlier starts had locked and reserved there.
-    /// To be called once after a restart, before the first transaction. Nodes that are down, or do not answer, do the same
+    /// The [`HomeAgent`](crate::HomeAgent) does it; without one it is to be called once after a restart. Nodes that are down, or do not answer, do the same
     /// for themselves when they start. Returns those that have answered.
     ///
     /// # Errors

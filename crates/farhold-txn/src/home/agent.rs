@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 
-/// Sleeps until a message comes, serves it, sleeps again. Stopped and joined on drop.
+/// Says hello to the cluster, then sleeps until a message comes, serves it, sleeps again. Stopped and joined on drop.
 pub struct HomeAgent {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -44,6 +44,9 @@ impl HomeAgent {
 }
 
 async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
+    // What this node's earlier starts had locked elsewhere. Until the others have heard, it is a conflict, no more; one that
+    // does not answer does the same for itself when it starts.
+    let _ = worker.join_cluster().await;
     let mut idle = 0;
     while !stop.load(Acquire) {
         if worker.poll() {
