@@ -450,6 +450,20 @@ impl TableShared {
         slots.get(usize::from(slot)).is_some_and(|slot| slot.definition.columns.first() == self.schema.key().first())
     }
 
+    /// May transactions read this index?
+    ///
+    /// # Errors
+    /// [`TxnError::SchemaChanged`] if it has been dropped; [`TxnError::NotFound`] if it is not ready, or never was.
+    pub fn check_readable(&self, index: Index) -> Result<(), TxnError> {
+        let Index::Secondary(slot) = index else { return Ok(()) };
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        match slots.get(usize::from(slot)).map(|slot| &slot.state) {
+            Some(IndexState::Ready) => Ok(()),
+            Some(IndexState::Closed | IndexState::Dropped) => Err(TxnError::SchemaChanged),
+            _ => Err(no_index(&self.name, index)),
+        }
+    }
+
     /// The maker of a ready index's keys.
     ///
     /// # Errors

@@ -109,6 +109,7 @@ suites! {
     direct
     dml
     expressions
+    indexes
     joins
     settings
     transactions

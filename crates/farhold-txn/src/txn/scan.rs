@@ -112,7 +112,8 @@ impl Txn {
     /// The rows of a range of an index, in its order; with this transaction's own changes.
     ///
     /// # Errors
-    /// As [`get`](Self::get); [`TxnError::NotFound`] for an index that is not there.
+    /// As [`get`](Self::get); [`TxnError::NotFound`] for an index that is not there, [`TxnError::SchemaChanged`] for one that
+    /// has been dropped.
     pub async fn scan(&mut self, table: &Table, spec: ScanSpec<'_>) -> Result<Vec<RowHandle>, TxnError> {
         let mut rows = Vec::new();
         self.scan_into(table, spec, &mut rows).await?;
@@ -131,9 +132,7 @@ impl Txn {
         rows: &mut Vec<RowHandle>,
     ) -> Result<(), TxnError> {
         let shared = self.enter(table)?;
-        if spec.index != Index::Primary {
-            shared.keys_of(spec.index)?;
-        }
+        shared.check_readable(spec.index)?;
         let node = self.node_of(shared, &spec);
         let scanned = if node == Some(self.me()) {
             match self.scan_near(shared, &spec, rows) {

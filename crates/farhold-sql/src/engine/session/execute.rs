@@ -41,7 +41,13 @@ impl Session {
         }
         self.transaction.enter(&self.worker);
         match &bound.plan {
-            Plan::Direct(program) => self.direct(program, parameters).await,
+            Plan::Direct(program) => match self.direct(program, parameters).await {
+                // An index that it was bound to is gone; bound anew, it finds another way.
+                Err(e) if e.state == SqlState::SERIALIZATION_FAILURE && self.is_outdated(&bound) => {
+                    Box::pin(self.run(prepared, parameters)).await
+                }
+                outcome => outcome,
+            },
             // What may be slow is boxed: the future of a direct statement, which every statement makes, stays small.
             Plan::Query(query) => Box::pin(self.query(query, parameters)).await,
             Plan::Explain { inner, analyze } => Box::pin(self.explain(inner, parameters, *analyze)).await,
@@ -101,6 +107,11 @@ impl Session {
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, "cached plan must not change result type"));
         }
         Ok(prepared.rebind(again))
+    }
+
+    /// Is the statement its own transaction, and bound to a catalog that has changed since?
+    fn is_outdated(&self, bound: &Bound) -> bool {
+        self.transaction_state() == TransactionState::Idle && bound.version != self.engine.catalog.version()
     }
 
     fn effect(&self, effect: Effect, verb: &'static str, _writes: bool) -> Output {
