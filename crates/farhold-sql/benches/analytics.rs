@@ -1,7 +1,7 @@
 //! CH-benCHmark's queries over live rows, against DataFusion over in-memory Arrow tables of the same rows:
-//! `cargo bench -p farhold-sql --bench analytics -- [--warehouses N] [--threads N]`; `--quick` takes a small database.
+//! `cargo bench -p farhold-sql --bench analytics -- [--warehouses N] [--threads N] [--rounds N] [--only Q]`; `--quick` takes a small database.
 //!
-//! Each query runs three times each way; the best counts. Also: rows a second that a scan decodes.
+//! `--explain Q` shows what query Q does both ways instead. Each query runs three times each way; the best counts. Also: rows a second that a scan decodes.
 #![expect(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 use std::path::PathBuf;
@@ -41,9 +41,11 @@ fn argument(name: &str) -> Option<usize> {
 fn main() {
     let quick = std::env::args().any(|arg| arg == "--quick" || arg == "--test");
     let warehouses = i32::try_from(argument("--warehouses").unwrap_or(2)).expect("warehouses");
-    let threads = argument("--threads").unwrap_or_else(|| std::thread::available_parallelism().map_or(4, |n| n.get()));
+    let threads =
+        argument("--threads").unwrap_or_else(|| std::thread::available_parallelism().map_or(4, std::num::NonZero::get));
     let scale = if quick { Scale::tiny(2) } else { Scale::full(warehouses) };
-    run(scale, threads, if quick { 1 } else { 3 });
+    let rounds = argument("--rounds").unwrap_or(if quick { 1 } else { 3 });
+    run(scale, threads, u32::try_from(rounds).expect("rounds"));
 }
 
 fn run(scale: Scale, threads: usize, rounds: u32) {
@@ -54,7 +56,8 @@ fn run(scale: Scale, threads: usize, rounds: u32) {
     let node = Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() }).expect("a node");
     load(&node, scale);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let rival = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().expect("a runtime");
+    let rival =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().expect("a runtime");
     let worker = Rc::new(node.worker(&Handle::standalone(1)).expect("a worker"));
     let config = EngineConfig { query_threads: threads, query_memory_bytes: 8 << 30, ..EngineConfig::default() };
     let engine = runtime.block_on(Engine::open(Arc::clone(&node), config, &worker)).expect("an engine");
@@ -69,13 +72,26 @@ fn run(scale: Scale, threads: usize, rounds: u32) {
         "scan of 3 narrow columns of {count} rows: {:.1} M rows/s on {threads} threads",
         count as f64 / seconds / 1e6
     );
+    if let Some(number) = argument("--explain") {
+        let sql = format!("EXPLAIN ANALYZE {}", ch::QUERIES[number - 1]);
+        runtime.block_on(show(&mut session, &sql));
+        let plan = rival.block_on(async { context.sql(&sql).await.expect("a plan").collect().await.expect("its run") });
+        println!("{}", arrow::util::pretty::pretty_format_batches(&plan).expect("text"));
+        return;
+    }
     println!("{:>5} {:>12} {:>12} {:>7}", "query", "farhold ms", "memory ms", "ratio");
     let (mut all_ours, mut all_rival) = (0.0, 0.0);
-    for (number, sql) in (1..).zip(ch::QUERIES) {
+    let only = argument("--only");
+    for (number, sql) in (1..).zip(ch::QUERIES).filter(|(number, _)| only.is_none_or(|only| only == *number)) {
         let (our_rows, our_seconds) = ours(&mut session, &runtime, sql, rounds);
         let (rival_rows, rival_seconds) = theirs(&context, &rival, sql, rounds);
         assert_eq!(our_rows, rival_rows, "Q{number}");
-        println!("{number:>5} {:>12.1} {:>12.1} {:>7.2}", our_seconds * 1e3, rival_seconds * 1e3, our_seconds / rival_seconds);
+        println!(
+            "{number:>5} {:>12.1} {:>12.1} {:>7.2}",
+            our_seconds * 1e3,
+            rival_seconds * 1e3,
+            our_seconds / rival_seconds
+        );
         all_ours += our_seconds;
         all_rival += rival_seconds;
     }
@@ -112,6 +128,14 @@ async fn batches(session: &mut Session, sql: &str) -> Vec<RecordBatch> {
         _ => panic!("{sql} takes no planner"),
     }
     all
+}
+
+/// Prints the lines of an EXPLAIN.
+async fn show(session: &mut Session, sql: &str) {
+    let prepared = session.prepare(sql, &[]).await.expect(sql);
+    if let Output::Rows(Rows::Direct { rows, .. }) = session.execute(&prepared, &[]).await.expect(sql) {
+        rows.iter().flatten().filter_map(farhold_sql::format_datum).for_each(|line| println!("{line}"));
+    }
 }
 
 async fn single(session: &mut Session, sql: &str) -> i64 {

@@ -45,12 +45,11 @@ fn run(turns: &Turns) -> Vec<(&'static str, f64)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let worker = Rc::new(node.worker(&Handle::standalone(1)).expect("a worker"));
     let config = EngineConfig { query_threads: 1, ..EngineConfig::default() };
-    let results = runtime.block_on(async {
+    runtime.block_on(async {
         let engine = Engine::open(Arc::clone(&node), config, &worker).await.expect("an engine");
         let mut session = engine.session(worker, "bench");
         measure(&mut session, turns).await
-    });
-    results
+    })
 }
 
 async fn prepare(session: &mut Session, sql: &str) -> Rc<Prepared> {
@@ -97,7 +96,7 @@ async fn measure(session: &mut Session, turns: &Turns) -> Vec<(&'static str, f64
         let start = Instant::now();
         for _ in 0..turns.turns {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let id = (u64::from(seed) * u64::from(turns.rows.cast_unsigned()) >> 32) as i32;
+            let id = ((u64::from(seed) * u64::from(turns.rows.cast_unsigned())) >> 32) as i32;
             execute(session, &prepared, &[Datum::Int(id)]).await;
         }
         results.push((name, per(start, turns.turns)));

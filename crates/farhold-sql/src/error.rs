@@ -123,7 +123,7 @@ states! {
     OBJECT_NOT_IN_STATE = "55000";
     /// A parameter that cannot be changed now.
     CANNOT_CHANGE_PARAMETER = "55P02";
-    /// Cancelled by the user or by statement_timeout.
+    /// Cancelled by the user or by `statement_timeout`.
     QUERY_CANCELED = "57014";
     /// The server is going down.
     ADMIN_SHUTDOWN = "57P01";

@@ -42,7 +42,10 @@ impl std::fmt::Display for ImportError {
             Self::Io(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Format(path, message) => write!(f, "{}: {message}", path.display()),
             Self::Type { column, data_type } => {
-                write!(f, "column {column} has type {data_type}, which Farhold does not store; leave it out of the file")
+                write!(
+                    f,
+                    "column {column} has type {data_type}, which Farhold does not store; leave it out of the file"
+                )
             }
         }
     }
@@ -100,8 +103,9 @@ impl ImportFile {
                 Ok(Self { path: path.to_owned(), schema: Arc::new(schema), source, bytes_total, rows_total: None })
             }
             FileKind::Parquet => {
-                let builder = ParquetRecordBatchReaderBuilder::try_new(file)
-                    .map_err(|error| ImportError::Format(path.to_owned(), format!("not readable as Parquet: {error}")))?;
+                let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| {
+                    ImportError::Format(path.to_owned(), format!("not readable as Parquet: {error}"))
+                })?;
                 let schema = builder.schema().clone();
                 let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
                 for field in schema.fields() {
@@ -193,7 +197,9 @@ fn sql_type(column: &str, data_type: &DataType) -> Result<String, ImportError> {
         DataType::UInt64 => "DECIMAL(20, 0)".to_owned(),
         DataType::Float16 | DataType::Float32 => "REAL".to_owned(),
         DataType::Float64 => "DOUBLE PRECISION".to_owned(),
-        DataType::Decimal32(p, s) | DataType::Decimal64(p, s) | DataType::Decimal128(p, s) => format!("DECIMAL({p}, {s})"),
+        DataType::Decimal32(p, s) | DataType::Decimal64(p, s) | DataType::Decimal128(p, s) => {
+            format!("DECIMAL({p}, {s})")
+        }
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "TEXT".to_owned(),
         DataType::Date32 | DataType::Date64 => "DATE".to_owned(),
         DataType::Timestamp(_, None) => "TIMESTAMP".to_owned(),
@@ -237,7 +243,10 @@ mod tests {
             file.create_table("t", "id").unwrap(),
             "CREATE TABLE \"t\" (\"id\" BIGINT, \"price\" DECIMAL(10, 2), \"name\" TEXT, \"day\" DATE, PRIMARY KEY (\"id\"))"
         );
-        assert_eq!(file.copy_statement("t"), "COPY \"t\" (\"id\", \"price\", \"name\", \"day\") FROM STDIN (FORMAT csv, HEADER false)");
+        assert_eq!(
+            file.copy_statement("t"),
+            "COPY \"t\" (\"id\", \"price\", \"name\", \"day\") FROM STDIN (FORMAT csv, HEADER false)"
+        );
         let chunk = file.next_chunk().unwrap().unwrap();
         assert_eq!(String::from_utf8(chunk.csv).unwrap(), "1,1.50,\"a,\"\"b\"\"\",1970-01-01\n2,,c,1970-01-02\n");
         assert!(file.next_chunk().unwrap().is_none());

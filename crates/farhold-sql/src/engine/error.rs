@@ -218,7 +218,11 @@ fn from_plan(message: &str) -> SqlError {
         SqlState::SYNTAX_ERROR
     } else if lower.contains("divide by zero") {
         SqlState::DIVISION_BY_ZERO
-    } else if lower.contains("must be aggregated") || lower.contains("not supported") || lower.contains("unsupported") || lower.contains("not implemented") {
+    } else if lower.contains("must be aggregated")
+        || lower.contains("not supported")
+        || lower.contains("unsupported")
+        || lower.contains("not implemented")
+    {
         SqlState::FEATURE_NOT_SUPPORTED
     } else if lower.contains("type") {
         SqlState::DATATYPE_MISMATCH

@@ -65,6 +65,7 @@ impl Prepared {
 }
 
 /// What an executed statement gives.
+#[allow(clippy::large_enum_variant, reason = "one a statement, and the small ones are the frequent ones")]
 pub enum Output {
     /// Rows.
     Rows(Rows),
@@ -82,7 +83,7 @@ pub enum Rows {
     Direct {
         /// The rows.
         rows: Vec<Vec<Datum>>,
-        /// What CommandComplete says.
+        /// What `CommandComplete` says.
         tag: CommandTag,
     },
     /// Made by the query threads.
@@ -126,14 +127,14 @@ impl QueryRows {
         Some((0..batch.num_rows()).map(row).collect())
     }
 
-    /// What CommandComplete says, once all rows are out.
+    /// What `CommandComplete` says, once all rows are out.
     #[must_use]
     pub fn tag(&self) -> CommandTag {
         CommandTag::rows("SELECT", self.count)
     }
 }
 
-/// What CommandComplete says: `INSERT 0 3`, `CREATE TABLE`.
+/// What `CommandComplete` says: `INSERT 0 3`, `CREATE TABLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandTag {
     /// The verb.

@@ -136,11 +136,23 @@ fn check_depth(sql: &str) -> Result<(), SqlError> {
             }
             Token::Comma | Token::SemiColon => *depth = 0,
             Token::Word(word) => match word.keyword {
-                Keyword::AND | Keyword::OR | Keyword::NOT | Keyword::IS | Keyword::UNION | Keyword::INTERSECT
-                | Keyword::EXCEPT | Keyword::JOIN | Keyword::CASE | Keyword::LIKE | Keyword::COLLATE => *depth += 1,
+                Keyword::AND
+                | Keyword::OR
+                | Keyword::NOT
+                | Keyword::IS
+                | Keyword::UNION
+                | Keyword::INTERSECT
+                | Keyword::EXCEPT
+                | Keyword::JOIN
+                | Keyword::CASE
+                | Keyword::LIKE
+                | Keyword::COLLATE => *depth += 1,
                 _ => {}
             },
-            Token::Whitespace(_) | Token::Number(..) | Token::SingleQuotedString(_) | Token::Placeholder(_)
+            Token::Whitespace(_)
+            | Token::Number(..)
+            | Token::SingleQuotedString(_)
+            | Token::Placeholder(_)
             | Token::Period => {}
             _ => *depth += 1,
         }

@@ -23,7 +23,7 @@ struct Setting {
     name: &'static str,
     default: &'static str,
     kind: Kind,
-    /// Told to the client when it changes (ParameterStatus).
+    /// Told to the client when it changes (`ParameterStatus`).
     reported: bool,
 }
 

@@ -13,14 +13,22 @@ fn csv_in_and_out() {
     assert_eq!(client.copy("COPY t (id, s, n) FROM STDIN WITH (FORMAT csv, HEADER)", data).unwrap(), "COPY 4");
     assert_eq!(
         client.rows("SELECT id, s, n, d FROM t ORDER BY id"),
-        ["1|plain|1.50|2020-01-01", "2|quoted, \"so\"\nand on|NULL|2020-01-01", "3|NULL|2.00|2020-01-01", "4||3.00|2020-01-01"]
+        [
+            "1|plain|1.50|2020-01-01",
+            "2|quoted, \"so\"\nand on|NULL|2020-01-01",
+            "3|NULL|2.00|2020-01-01",
+            "4||3.00|2020-01-01"
+        ]
     );
     assert_eq!(
         client.rows("COPY (SELECT id, s, n FROM t ORDER BY id) TO STDOUT WITH (FORMAT csv, HEADER)").join("\n"),
         "id,s,n\n1,plain,1.50\n2,\"quoted, \"\"so\"\"\nand on\",\n3,,2.00\n4,\"\",3.00"
     );
     assert_eq!(client.rows("COPY t (id, s) TO STDOUT WITH (DELIMITER '|', NULL 'nothing')").len(), 4);
-    assert_eq!(client.copy("COPY t (id, s) FROM STDIN WITH (DELIMITER '|', NULL '-')", "5|a\n6|-\n").unwrap(), "COPY 2");
+    assert_eq!(
+        client.copy("COPY t (id, s) FROM STDIN WITH (DELIMITER '|', NULL '-')", "5|a\n6|-\n").unwrap(),
+        "COPY 2"
+    );
     assert_eq!(client.rows("SELECT s FROM t WHERE id = 6"), ["NULL"]);
 }
 
@@ -62,7 +70,7 @@ fn in_a_block_and_in_chunks() {
     assert_eq!(client.state(), TransactionState::Failed);
     client.ok("ROLLBACK");
     client.ok("SET farhold.copy_chunk_rows = 10");
-    let lines: String = (0..25).map(|n| format!("{n}\n")).collect();
+    let lines = (0..25).map(|n| n.to_string() + "\n").collect::<String>();
     let error = client.copy("COPY t FROM STDIN", &(lines + "oops\n")).unwrap_err();
     assert_eq!(error.hint.as_deref(), Some("The first 20 rows have been committed (farhold.copy_chunk_rows)."));
     assert_eq!(client.rows("SELECT count(*) FROM t"), ["20"]);

@@ -10,7 +10,9 @@ fn states_and_nothing_left_behind() {
     let db = Db::new();
     let client = db.client();
     let other = db.client();
-    client.ok("CREATE TABLE t (id INT PRIMARY KEY, v SMALLINT NOT NULL, s VARCHAR(3), n NUMERIC(4,2), u INT UNIQUE, d DATE)");
+    client.ok(
+        "CREATE TABLE t (id INT PRIMARY KEY, v SMALLINT NOT NULL, s VARCHAR(3), n NUMERIC(4,2), u INT UNIQUE, d DATE)",
+    );
     client.ok("INSERT INTO t VALUES (1, 1, 'a', 1, 1, NULL), (2, 2, 'b', 2, 2, NULL)");
     for (sql, state) in [
         ("SELEC 1", "42601"),
@@ -58,7 +60,10 @@ fn states_and_nothing_left_behind() {
         }
     }
     let nul = farhold_sql::Datum::Text("a\0b".to_owned());
-    assert_eq!(client.run_with("INSERT INTO t (id, v, s) VALUES (7, 1, $1)", &[nul]).unwrap_err().state.code(), "22021");
+    assert_eq!(
+        client.run_with("INSERT INTO t (id, v, s) VALUES (7, 1, $1)", &[nul]).unwrap_err().state.code(),
+        "22021"
+    );
     // No reserved row, no lock: the keys that failed can be used, the rows changed.
     assert_eq!(other.ok("INSERT INTO t VALUES (7, 7, 'c', 1, 7, NULL)"), "INSERT 0 1");
     assert_eq!(other.ok("UPDATE t SET v = 0"), "UPDATE 3");
@@ -99,7 +104,8 @@ fn a_full_region_is_an_error() {
     client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
     let mut rounds = 0;
     let error = loop {
-        let sql = format!("INSERT INTO t SELECT value + {}, repeat('x', 1000) FROM generate_series(1, 2000)", rounds * 2000);
+        let sql =
+            format!("INSERT INTO t SELECT value + {}, repeat('x', 1000) FROM generate_series(1, 2000)", rounds * 2000);
         match client.run(&sql) {
             Ok(_) => rounds += 1,
             Err(error) => break error,
@@ -140,9 +146,8 @@ fn a_running_query_can_be_cancelled() {
         // Cancels that come before it runs are forgotten, so they repeat until one hits.
         let error = loop {
             client.cancel.cancel();
-            match answer.recv_timeout(std::time::Duration::from_millis(5)) {
-                Ok(outcome) => break outcome.unwrap_err(),
-                Err(_) => continue,
+            if let Ok(outcome) = answer.recv_timeout(std::time::Duration::from_millis(5)) {
+                break outcome.unwrap_err();
             }
         };
         assert_eq!(error.state.code(), "57014", "{error}");
@@ -153,7 +158,8 @@ fn a_running_query_can_be_cancelled() {
         assert_eq!(client.rows("SELECT count(*) FROM t"), ["3000"]);
     }
     // Writes stop as well, and leave nothing.
-    let answer = client.start("DELETE FROM t WHERE id IN (SELECT a.id FROM t a, t b, t c WHERE a.id + b.id + c.id > 0)");
+    let answer =
+        client.start("DELETE FROM t WHERE id IN (SELECT a.id FROM t a, t b, t c WHERE a.id + b.id + c.id > 0)");
     let error = loop {
         client.cancel.time_out();
         if let Ok(outcome) = answer.recv_timeout(std::time::Duration::from_millis(5)) {

@@ -59,13 +59,15 @@ impl Answer {
 
 type Reply<T> = mpsc::Sender<T>;
 
+type Job = Box<dyn FnOnce(&mut Session, &tokio::runtime::Runtime) + Send>;
+
 enum Request {
     Run(String, Vec<Datum>, Reply<Result<Answer, SqlError>>),
     Copy(String, Vec<Vec<u8>>, Option<String>, Reply<Result<String, SqlError>>),
     Batch(String, Reply<Result<Vec<Answer>, SqlError>>),
     State(Reply<TransactionState>),
     /// Runs in the thread with the session.
-    With(Box<dyn FnOnce(&mut Session, &tokio::runtime::Runtime) + Send>, Reply<()>),
+    With(Job, Reply<()>),
 }
 
 /// A connection.

@@ -108,7 +108,8 @@ fn a_batch_is_one_transaction() {
     let client = db.client();
     client.ok("CREATE TABLE t (id INT PRIMARY KEY)");
     client.batch("INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)").unwrap();
-    let error = client.batch("INSERT INTO t VALUES (3); INSERT INTO t VALUES (1); INSERT INTO t VALUES (4)").unwrap_err();
+    let error =
+        client.batch("INSERT INTO t VALUES (3); INSERT INTO t VALUES (1); INSERT INTO t VALUES (4)").unwrap_err();
     assert_eq!(error.state.code(), "23505");
     assert_eq!(client.rows("SELECT count(*) FROM t"), ["2"]);
     client.batch("INSERT INTO t VALUES (3); COMMIT; INSERT INTO t VALUES (1)").unwrap_err();
@@ -139,7 +140,8 @@ fn definitions_reach_sessions_that_have_prepared() {
     client.ok("CREATE TABLE t (id INT PRIMARY KEY, v INT)");
     client.ok("INSERT INTO t VALUES (1, 10)");
     let same = client.with(|session, runtime| {
-        runtime.block_on(async { session.prepare("SELECT v FROM t WHERE id = $1", &[]).await.unwrap().parameters.len() })
+        runtime
+            .block_on(async { session.prepare("SELECT v FROM t WHERE id = $1", &[]).await.unwrap().parameters.len() })
     });
     assert_eq!(same, 1);
     other.ok("DROP TABLE t");

@@ -43,7 +43,7 @@ fn equal(a: Option<i32>, b: Option<i32>) -> Truth {
 
 /// `x IN (list)`.
 fn within(x: Option<i32>, list: &[Option<i32>]) -> Truth {
-    list.iter().fold(Some(false), |found, item| or(found, equal(x, *item)))
+    list.iter().map(|item| equal(x, *item)).reduce(or).unwrap_or(Some(false))
 }
 
 fn world() -> World {
@@ -84,7 +84,7 @@ fn clauses() -> Vec<(&'static str, Oracle)> {
         ("a IN (SELECT x FROM q)", |r, w| within(r.a, &w.q)),
         ("a NOT IN (SELECT x FROM q)", |r, w| not(within(r.a, &w.q))),
         ("a NOT IN (SELECT x FROM q WHERE x IS NOT NULL)", |r, w| {
-            let known: Vec<_> = w.q.iter().copied().filter(Option::is_some).collect();
+            let known: Vec<_> = w.q.iter().copied().flatten().map(Some).collect();
             not(within(r.a, &known))
         }),
         ("a IN (SELECT x FROM q WHERE false)", |_, _| Some(false)),
@@ -215,9 +215,15 @@ fn parameters_in_clauses() {
     let count = |sql: &str, parameters: &[Datum]| client.run_with(sql, parameters).unwrap().tag;
     let int = Datum::Int;
     assert_eq!(count("UPDATE t SET mark = $1 WHERE id = $2", &[int(1), int(3)]), "UPDATE 1");
-    assert_eq!(count("UPDATE t SET mark = mark + $1 WHERE a IN (SELECT x FROM q WHERE x = $2)", &[int(1), int(3)]), "UPDATE 4");
+    assert_eq!(
+        count("UPDATE t SET mark = mark + $1 WHERE a IN (SELECT x FROM q WHERE x = $2)", &[int(1), int(3)]),
+        "UPDATE 4"
+    );
     assert_eq!(count("DELETE FROM t WHERE a = $1", &[Datum::Null]), "DELETE 0");
-    assert_eq!(count("DELETE FROM t WHERE a IN (SELECT x FROM q WHERE x < $1) AND b > $2", &[int(3), int(20)]), "DELETE 0");
+    assert_eq!(
+        count("DELETE FROM t WHERE a IN (SELECT x FROM q WHERE x < $1) AND b > $2", &[int(3), int(20)]),
+        "DELETE 0"
+    );
     assert_eq!(count("SELECT id FROM t WHERE s = $1 AND b >= $2", &[Datum::Text("beta".into()), int(0)]), "SELECT 8");
     assert_eq!(count("SELECT count(*) FROM t WHERE id > $1 LIMIT $2", &[int(3), Datum::BigInt(1)]), "SELECT 1");
     assert_eq!(count("INSERT INTO q SELECT $1", &[int(7)]), "INSERT 0 1");

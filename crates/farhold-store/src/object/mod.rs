@@ -12,7 +12,9 @@ mod reference;
 
 pub mod size_class;
 
-pub use protocol::{LockError, Read, ReadError, Word, Words, lock, read, release_dead, restamp, unlock, write};
+pub use protocol::{
+    LockError, Read, ReadError, Word, Words, lock, read, read_part, release_dead, restamp, unlock, write,
+};
 pub use reference::{ObjectRef, Owner};
 
 use farhold_fabric::object::{HEADER_BYTES, PAYLOAD};
@@ -155,6 +157,15 @@ impl<'m> Object<'m> {
     #[inline(always)]
     pub fn read(&self, incarnation: u32, into: &mut [u8]) -> Result<Read, ReadError> {
         read(self, incarnation, into)
+    }
+
+    /// As [`Self::read`], of the key and at most the first `value_bytes_max` bytes of the value.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    #[inline(always)]
+    pub fn read_part(&self, incarnation: u32, value_bytes_max: usize, into: &mut [u8]) -> Result<Read, ReadError> {
+        read_part(self, incarnation, value_bytes_max, into)
     }
 
     /// Takes the lock and returns the version under it.

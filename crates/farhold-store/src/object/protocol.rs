@@ -121,6 +121,20 @@ pub enum LockError {
 /// See [`ReadError`].
 #[inline(always)]
 pub fn read<W: Words>(words: &W, incarnation: u32, into: &mut [u8]) -> Result<Read, ReadError> {
+    read_part(words, incarnation, usize::MAX, into)
+}
+
+/// As [`read`], of the key and at most the first `value_bytes_max` bytes of the value.
+///
+/// # Errors
+/// See [`ReadError`].
+#[inline(always)]
+pub fn read_part<W: Words>(
+    words: &W,
+    incarnation: u32,
+    value_bytes_max: usize,
+    into: &mut [u8],
+) -> Result<Read, ReadError> {
     let before = words.load(Word::Version, Acquire);
     let meta = Meta(words.load(Word::Meta, Relaxed));
     let lock = words.load(Word::Lock, Relaxed);
@@ -134,7 +148,7 @@ pub fn read<W: Words>(words: &W, incarnation: u32, into: &mut [u8]) -> Result<Re
     if len > into.len() || len > words.room() {
         return Err(too_short(words, before, len));
     }
-    words.copy_out(&mut into[..len]);
+    words.copy_out(&mut into[..len.min(meta.key_len().saturating_add(value_bytes_max))]);
     words.fence(Acquire);
     if words.load(Word::Version, Relaxed) != before {
         return Err(ReadError::Torn);

@@ -4,6 +4,7 @@
 use crate::error::StoreError;
 use crate::object::{Link, Object, ObjectRef, RESERVED, ReadError};
 use crate::slab::Run;
+use farhold_fabric::object::PAYLOAD;
 use farhold_fabric::{Meta, RegionMemory};
 
 /// Somebody is about to change the row, maybe still in the snapshot's epoch: ask again in a moment.
@@ -22,7 +23,7 @@ pub struct RowAt {
     pub reference: ObjectRef,
     /// Bytes of the key, at the start.
     pub key_len: usize,
-    /// Bytes of key and value.
+    /// Bytes of key and value in the buffer.
     pub payload_len: usize,
 }
 
@@ -31,7 +32,8 @@ const TRIES: usize = 16;
 
 /// The state that the object had at `epoch`, into `into` (which grows as needed); `None` if it was no row then.
 ///
-/// `epoch` is that of a snapshot that was open when the call began and stays open.
+/// `epoch` is that of a snapshot that was open when the call began and stays open. Of the value at most `value_bytes_max`
+/// bytes are copied (of an older copy all): of a wide row a scan may want only the first columns.
 ///
 /// # Errors
 /// `Ok(Err(Blocked))` if the row is locked; [`StoreError::Corrupt`] if a link leads astray.
@@ -39,6 +41,7 @@ const TRIES: usize = 16;
 pub fn read_at(
     object: Object<'_>,
     epoch: u32,
+    value_bytes_max: usize,
     into: &mut Vec<u8>,
 ) -> Result<Result<Option<RowAt>, Blocked>, StoreError> {
     for _ in 0..TRIES {
@@ -67,9 +70,10 @@ pub fn read_at(
         if version.is_absent() {
             return Ok(Ok(None));
         }
-        match object.read(meta.incarnation(), into) {
+        match object.read_part(meta.incarnation(), value_bytes_max, into) {
             Ok(read) if read.version == version => {
-                let (key_len, payload_len) = (read.key_len(), read.payload_len());
+                let key_len = read.key_len();
+                let payload_len = read.payload_len().min(key_len.saturating_add(value_bytes_max));
                 return Ok(Ok(Some(RowAt { reference, key_len, payload_len })));
             }
             Ok(_) | Err(ReadError::Torn | ReadError::Stale) => {}
@@ -108,6 +112,32 @@ fn read_undo(
     Ok(None)
 }
 
+/// How many slots ahead of its reading a scan asks for memory: wide slots are too far apart for the processor to see a
+/// stream in them. Rows of 112 bytes on 4 threads are scanned 15 % faster than without; other distances are unmeasured.
+const AHEAD_SLOTS: u64 = 6;
+/// About a key.
+const KEY_BYTES: u64 = 16;
+const LINE_BYTES: u64 = 64;
+
+/// Asks for `bytes` from `offset` on, if they are in the region.
+#[inline(always)]
+fn prefetch(memory: &RegionMemory, offset: u64, bytes: u64) {
+    let Ok(word) = memory.word(offset & !7) else { return };
+    let start = std::ptr::from_ref(word).cast::<i8>();
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let mut at = 0;
+        while at < bytes {
+            // SAFETY: a prefetch reads nothing and faults on nothing, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at as usize)) };
+            at += LINE_BYTES;
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (start, bytes);
+}
+
 /// Sees rows: object, key, value.
 pub type Visit<'v> = dyn FnMut(ObjectRef, &[u8], &[u8]) + 'v;
 
@@ -118,6 +148,7 @@ pub struct RunScan<'m> {
     run: Run,
     slot: u32,
     epoch: u32,
+    value_bytes_max: usize,
 }
 
 impl<'m> RunScan<'m> {
@@ -125,7 +156,13 @@ impl<'m> RunScan<'m> {
     /// named after the snapshot was taken.
     #[must_use]
     pub fn new(memory: &'m RegionMemory, run: Run, epoch: u32) -> Self {
-        Self { memory, run, slot: 0, epoch }
+        Self { memory, run, slot: 0, epoch, value_bytes_max: usize::MAX }
+    }
+
+    /// Only the first bytes of each value, if it has more.
+    #[must_use]
+    pub fn values_up_to(self, value_bytes_max: usize) -> Self {
+        Self { value_bytes_max, ..self }
     }
 
     /// Shows the rows (object, key, value) until the end of the run, or a locked row. Rows come in no order; each once.
@@ -134,9 +171,13 @@ impl<'m> RunScan<'m> {
     /// `Ok(Err(Blocked))` at a locked row: let others work and call again. [`StoreError::Corrupt`].
     pub fn go_on(&mut self, room: &mut Vec<u8>, visit: &mut Visit<'_>) -> Result<Result<(), Blocked>, StoreError> {
         let (start, step) = (self.run.offset(), self.run.class.slot_bytes() as u64);
+        // Header, a key, and what is wanted of the value.
+        let wanted = (PAYLOAD + KEY_BYTES + self.value_bytes_max.min(step as usize) as u64).min(step);
+        let ahead = step * AHEAD_SLOTS;
         while self.slot < self.run.slot_count() {
+            prefetch(self.memory, start + u64::from(self.slot) * step + ahead, wanted);
             let object = Object::at(self.memory, start + u64::from(self.slot) * step);
-            match read_at(object, self.epoch, room)? {
+            match read_at(object, self.epoch, self.value_bytes_max, room)? {
                 Err(blocked) => return Ok(Err(blocked)),
                 Ok(Some(row)) => visit(row.reference, &room[..row.key_len], &room[row.key_len..row.payload_len]),
                 Ok(None) => {}

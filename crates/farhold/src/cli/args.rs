@@ -112,7 +112,7 @@ pub struct ServeArgs {
 /// How a client command reaches its database.
 #[derive(Debug, Clone, Args)]
 pub struct ConnectArgs {
-    /// A PostgreSQL URL, e.g. postgresql://user:password@127.0.0.1:5433/farhold.
+    /// A PostgreSQL URL, e.g. `postgresql://user:password@127.0.0.1:5433/farhold`.
     #[arg(long, short = 'C', default_value = "postgresql://farhold@127.0.0.1:5433/farhold", env = "FARHOLD_URL")]
     pub connect: String,
 }

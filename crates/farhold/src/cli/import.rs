@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::args::{FileFormat, ImportArgs};
 use super::client;
+use super::clock::Stopwatch;
 
 /// Runs the command; the error is for a person.
 pub async fn run(args: &ImportArgs, json: bool) -> Result<(), String> {
@@ -29,7 +30,7 @@ pub async fn run(args: &ImportArgs, json: bool) -> Result<(), String> {
         let statement = file.create_table(&table, key).map_err(|error| error.to_string())?;
         connection.client.batch_execute(&statement).await.map_err(database)?;
     }
-    let started = std::time::Instant::now();
+    let started = Stopwatch::start();
     let copy = connection.client.copy_in::<_, Bytes>(&file.copy_statement(&table)).await.map_err(database)?;
     let mut copy = pin!(copy);
     let (mut rows, mut bytes) = (0, 0);
@@ -50,7 +51,7 @@ pub async fn run(args: &ImportArgs, json: bool) -> Result<(), String> {
     if live {
         eprintln!();
     }
-    let seconds = started.elapsed().as_secs_f64();
+    let seconds = started.seconds();
     if json {
         println!("{}", json!({ "table": table, "rows": rows, "seconds": seconds }));
     } else {

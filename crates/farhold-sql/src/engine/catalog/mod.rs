@@ -76,12 +76,6 @@ impl Catalog {
         *cached = Arc::clone(&loaded);
         loaded
     }
-
-    /// The table that a statement names.
-    pub(crate) fn table(&self, name: &ObjectName) -> Result<Arc<TableInfo>, SqlError> {
-        let name = table_name(name)?;
-        self.tables().get(&name).cloned().ok_or_else(|| no_such_table(&name))
-    }
 }
 
 /// The version is read first: a change in between makes the next look load again.

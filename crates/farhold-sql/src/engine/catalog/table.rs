@@ -10,6 +10,7 @@ use farhold_txn::{Index, Table, TxnError};
 
 use super::Attributes;
 use crate::engine::scalar::{Binder, ColumnRef, Scalar};
+use crate::engine::scan::SampleCache;
 use crate::engine::types::{format_datum, to_field};
 use crate::engine::{Datum, error};
 use crate::{SqlError, SqlState};
@@ -44,6 +45,8 @@ pub(crate) struct TableInfo {
     pub(crate) arrow: SchemaRef,
     /// All columns.
     pub(crate) arrow_full: SchemaRef,
+    /// Some of its rows, for estimates.
+    pub(crate) sample: SampleCache,
 }
 
 impl std::fmt::Debug for TableInfo {
@@ -96,6 +99,7 @@ impl TableInfo {
             indexes,
             arrow,
             arrow_full,
+            sample: SampleCache::default(),
             table,
         })
     }

@@ -104,7 +104,10 @@ mod tests {
     fn booleans_are_written_plainly() {
         for (sql, plain) in [
             ("copy t from stdin with (freeze on)", "copy t from stdin with (freeze true)"),
-            ("COPY t (on1) FROM STDIN (FORMAT csv, HEADER OFF, NULL '0')", "COPY t (on1) FROM STDIN (FORMAT csv, HEADER false, NULL '0')"),
+            (
+                "COPY t (on1) FROM STDIN (FORMAT csv, HEADER OFF, NULL '0')",
+                "COPY t (on1) FROM STDIN (FORMAT csv, HEADER false, NULL '0')",
+            ),
             ("copy (select 1 from a join b on true) to stdout", "copy (select 1 from a join b on true) to stdout"),
         ] {
             assert_eq!(plain_booleans(sql), plain);

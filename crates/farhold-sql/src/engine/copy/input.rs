@@ -133,7 +133,7 @@ impl CopyIn {
 
     async fn take_lines(&mut self, last: bool) -> Result<(), SqlError> {
         while let Some(fields) = self.reader.next(last)? {
-            if self.rows % 256 == 0 {
+            if self.rows.is_multiple_of(256) {
                 self.cancel.check()?;
             }
             let mut row = self.row(fields)?;

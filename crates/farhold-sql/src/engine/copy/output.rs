@@ -18,8 +18,8 @@ pub struct CopyOut {
 }
 
 impl CopyOut {
-    pub(crate) fn new(rows: Rows, names: Vec<String>, shape: Vec<OutputColumn>, format: CopyFormat) -> Self {
-        let header = format.header.then(|| names.clone());
+    pub(crate) fn new(rows: Rows, names: &[String], shape: Vec<OutputColumn>, format: CopyFormat) -> Self {
+        let header = format.header.then(|| names.to_vec());
         Self { columns: names.len(), rows, shape, format, header, count: 0, line_ends: Vec::new() }
     }
 
@@ -78,7 +78,7 @@ impl CopyOut {
         &self.line_ends
     }
 
-    /// What CommandComplete says, once all lines are out.
+    /// What `CommandComplete` says, once all lines are out.
     #[must_use]
     pub fn tag(&self) -> CommandTag {
         CommandTag::rows("COPY", self.count)

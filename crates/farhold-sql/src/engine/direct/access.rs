@@ -163,7 +163,13 @@ fn bound_key(datum: Datum, data_type: ColumnType) -> BoundKey {
     let integer = matches!(data_type, ColumnType::SmallInt | ColumnType::Int);
     match (exact(datum, data_type), negative) {
         (Some(datum), _) => BoundKey::At(datum),
-        (None, Some(negative)) if integer => if negative { BoundKey::Below } else { BoundKey::Above },
+        (None, Some(negative)) if integer => {
+            if negative {
+                BoundKey::Below
+            } else {
+                BoundKey::Above
+            }
+        }
         _ => BoundKey::Unknown,
     }
 }

@@ -306,7 +306,7 @@ impl Compiler<'_> {
         Binder { columns, parameters: self.parameters }
     }
 
-    /// A table of ours; a name that is not is the planner's (a view of pg_catalog, a CTE).
+    /// A table of ours; a name that is not is the planner's (a view of `pg_catalog`, a CTE).
     fn known_table(&self, name: &ObjectName) -> Result<Arc<TableInfo>> {
         let name = table_name(name).map_err(|_| BindError::Complex)?;
         self.tables.get(&name).cloned().ok_or(BindError::Complex)

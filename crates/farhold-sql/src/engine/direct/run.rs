@@ -144,6 +144,7 @@ pub(crate) fn returned(
 }
 
 /// A transaction's error that no row explains.
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn txn_error(e: farhold_txn::TxnError) -> SqlError {
     error::from_txn(&e)
 }

@@ -139,9 +139,11 @@ pub(crate) struct UniqueCheck {
 
 impl UniqueCheck {
     /// For an UPDATE of the columns `assigned`.
-    pub(crate) fn new(table: &TableInfo, assigned: impl Iterator<Item = usize> + Clone) -> Self {
-        let touched = |columns: &[usize]| assigned.clone().any(|column| columns.contains(&column));
-        let indexes = table.indexes.iter().filter(|i| i.unique && i.ready && touched(&i.columns)).map(|i| i.index).collect();
+    pub(crate) fn new(table: &TableInfo, assigned: impl Iterator<Item = usize>) -> Self {
+        let assigned: Vec<usize> = assigned.collect();
+        let touched = |columns: &[usize]| assigned.iter().any(|column| columns.contains(column));
+        let indexes =
+            table.indexes.iter().filter(|i| i.unique && i.ready && touched(&i.columns)).map(|i| i.index).collect();
         Self { indexes, changed: Vec::new() }
     }
 

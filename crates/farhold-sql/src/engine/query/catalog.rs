@@ -1,4 +1,4 @@
-//! The database as DataFusion's catalog: the schema `public`, and whatever is registered beside it (pg_catalog).
+//! The database as DataFusion's catalog: the schema `public`, and whatever is registered beside it (`pg_catalog`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};

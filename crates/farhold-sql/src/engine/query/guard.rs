@@ -52,8 +52,7 @@ fn guard_nested_loop(
     cancel: &CancelHandle,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let condition = Guarded { inner: Arc::clone(filter.expression()), cancel: cancel.clone() };
-    let filter =
-        JoinFilter::new(Arc::new(condition), filter.column_indices().to_vec(), Arc::clone(filter.schema()));
+    let filter = JoinFilter::new(Arc::new(condition), filter.column_indices().to_vec(), Arc::clone(filter.schema()));
     let projection = join.projection().as_ref().map(|p| p.to_vec());
     let guarded = NestedLoopJoinExec::try_new(
         Arc::clone(join.left()),

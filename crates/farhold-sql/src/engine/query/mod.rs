@@ -11,6 +11,7 @@ mod rewrite;
 mod stream;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -19,17 +20,17 @@ use datafusion::common::config::Dialect;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::SessionState;
-use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use datafusion::sql::sqlparser::ast;
-use farhold_txn::{ScanSpec, Txn};
+use farhold_txn::{ScanSpec, Txn, Worker};
 use tokio::runtime::Runtime;
 
 use super::cancel::CancelHandle;
@@ -343,6 +344,20 @@ pub(crate) fn all_narrow(scans: &[PlanScan]) -> bool {
         })
 }
 
+/// One state of the database, with the pages of the tables that the scans of a plan read.
+pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowSource, SqlError> {
+    let snapshot = worker.snapshot().await.map_err(|e| error::from_txn(&e))?;
+    let mut pages = HashMap::with_capacity(scans.len());
+    for scan in scans {
+        let table = &scan.table.table;
+        if let Entry::Vacant(place) = pages.entry(table.id()) {
+            let tasks = worker.snapshot_pages(&snapshot, table).await.map_err(|e| error::from_txn(&e))?;
+            place.insert(tasks.into());
+        }
+    }
+    Ok(RowSource::Snapshot(Arc::new(snapshot), pages))
+}
+
 /// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit.
 pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHandle) -> Result<RowSource, SqlError> {
     let mut gathered = HashMap::with_capacity(scans.len());
@@ -355,9 +370,11 @@ pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHan
         let mut decoder = BatchDecoder::new(table, &columns, Arc::clone(schema), BATCH_ROWS);
         let mut batches = Vec::new();
         let mut scratch = Vec::new();
-        let handles = match access.equal.is_empty() && access.lower.is_none() && access.upper.is_none() {
-            true => txn.scan(&table.table, ScanSpec::all()).await.map_err(|e| error::from_txn(&e))?,
-            false => access.rows(txn, table, &[], usize::MAX).await?,
+        let whole = access.equal.is_empty() && access.lower.is_none() && access.upper.is_none();
+        let handles = if whole {
+            txn.scan(&table.table, ScanSpec::all()).await.map_err(|e| error::from_txn(&e))?
+        } else {
+            access.rows(txn, table, &[], usize::MAX).await?
         };
         for handle in handles {
             let (key, value) = (txn.key(handle), txn.value(handle));

@@ -52,7 +52,8 @@ impl Rewriter {
 
     fn in_datafusions_words(&self, statement: Statement, sql: &str) -> Result<Statement, SqlError> {
         if is_catalog_query(sql) {
-            let mut statements = self.catalog_queries.parse(&crate::pg_catalog::rewrite(sql)).map_err(|e| error::from_parser(&e))?;
+            let mut statements =
+                self.catalog_queries.parse(&crate::pg_catalog::rewrite(sql)).map_err(|e| error::from_parser(&e))?;
             if statements.len() == 1 {
                 return Ok(statements.remove(0));
             }

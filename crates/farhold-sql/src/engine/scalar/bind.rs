@@ -105,14 +105,12 @@ impl Binder<'_> {
             }
             Expr::UnaryOp { op, expr } => self.unary(*op, expr),
             Expr::BinaryOp { left, op, right } => self.binary(left, op, right),
-            Expr::IsNull(inner) => self.is_null(inner, false),
-            Expr::IsNotNull(inner) => self.is_null(inner, true),
+            Expr::IsNull(inner) | Expr::IsUnknown(inner) => self.is_null(inner, false),
+            Expr::IsNotNull(inner) | Expr::IsNotUnknown(inner) => self.is_null(inner, true),
             Expr::IsTrue(inner) => self.is_boolean(inner, true, false),
             Expr::IsNotTrue(inner) => self.is_boolean(inner, true, true),
             Expr::IsFalse(inner) => self.is_boolean(inner, false, false),
             Expr::IsNotFalse(inner) => self.is_boolean(inner, false, true),
-            Expr::IsUnknown(inner) => self.is_null(inner, false),
-            Expr::IsNotUnknown(inner) => self.is_null(inner, true),
             Expr::IsDistinctFrom(a, b) => self.distinct(a, b, false),
             Expr::IsNotDistinctFrom(a, b) => self.distinct(a, b, true),
             Expr::Between { expr, negated, low, high } => {
@@ -613,10 +611,9 @@ fn number(text: &str) -> Result<Bound> {
             return Ok(known(Scalar::Literal(Datum::BigInt(v)), ColumnType::BigInt));
         }
     }
-    let datum = match parse_datum(text, ColumnType::Decimal { precision: 38, scale: 0 }) {
-        Ok(datum) => datum,
+    let Ok(datum) = parse_datum(text, ColumnType::Decimal { precision: 38, scale: 0 }) else {
         // More than a decimal holds.
-        Err(_) => return Ok(known(Scalar::Literal(parse_datum(text, ColumnType::Double)?), ColumnType::Double)),
+        return Ok(known(Scalar::Literal(parse_datum(text, ColumnType::Double)?), ColumnType::Double));
     };
     let Datum::Decimal { scale, .. } = datum else { return Err(BindError::Complex) };
     Ok(known(Scalar::Literal(datum), ColumnType::Decimal { precision: 38, scale }))
@@ -663,14 +660,14 @@ fn rank(data_type: ColumnType) -> Option<u8> {
 
 fn common_number(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
     use ColumnType as T;
-    let (x, y) = (rank(a)?, rank(b)?);
+    let wider = rank(a)? >= rank(b)?;
     Some(match (a, b) {
         (T::Decimal { scale: s, .. }, T::Decimal { scale: t, .. }) => T::Decimal { precision: 38, scale: s.max(t) },
         // PostgreSQL goes to double precision when a real meets a wider exact number.
         (T::Real, T::Int | T::BigInt | T::Decimal { .. }) | (T::Int | T::BigInt | T::Decimal { .. }, T::Real) => {
             T::Double
         }
-        _ if x >= y => a,
+        _ if wider => a,
         _ => b,
     })
 }

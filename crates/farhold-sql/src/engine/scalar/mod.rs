@@ -134,7 +134,9 @@ impl Scalar {
             }
             Self::InList(a, list) => {
                 a.visit(f);
-                list.iter().for_each(|item| item.visit(f));
+                for item in list {
+                    item.visit(f);
+                }
             }
             Self::Case(whens, otherwise) => {
                 for (condition, result) in whens {
@@ -143,7 +145,11 @@ impl Scalar {
                 }
                 otherwise.visit(f);
             }
-            Self::Coalesce(list) | Self::Call(_, list) => list.iter().for_each(|item| item.visit(f)),
+            Self::Coalesce(list) | Self::Call(_, list) => {
+                for item in list {
+                    item.visit(f);
+                }
+            }
         }
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct ColumnReader {
     pub(crate) stored: Stored,
     source: Source,
     null: Option<NullBit>,
+    /// It lies within so many bytes of the value.
+    value_bytes: usize,
 }
 
 /// How the value part holds a type; the key part widens small decimals.
@@ -53,27 +55,54 @@ fn stored(data_type: ColumnType, in_key: bool) -> Stored {
     }
 }
 
+impl Stored {
+    /// Bytes of a value, 0 where they vary.
+    const fn bytes(self) -> usize {
+        match self {
+            Self::Bool => 1,
+            Self::I16 => 2,
+            Self::I32 | Self::F32 => 4,
+            Self::I64 | Self::F64 => 8,
+            Self::I128 => 16,
+            Self::Text | Self::Bytes => 0,
+        }
+    }
+}
+
+/// The longest that a value can be up to the end of a column among its variable ones.
+fn variable_bytes(table: &TableInfo, column: usize) -> usize {
+    const CHARACTER_BYTES_MAX: usize = 4;
+    let layout = table.schema().layout();
+    let mut bytes = layout.fixed_bytes();
+    // The variable columns lie in the order of the table.
+    for (position, other) in table.columns().iter().enumerate().take(column + 1) {
+        if !matches!(layout.place(position), Place::Variable { .. }) {
+            continue;
+        }
+        bytes = match other.data_type {
+            ColumnType::Char(n) | ColumnType::Varchar(n) => bytes + CHARACTER_BYTES_MAX * n as usize,
+            _ => return usize::MAX,
+        };
+    }
+    bytes
+}
+
 /// The bytes of the first column of a key, and the rest.
 fn split(key: &[u8], stored: Stored) -> (&[u8], &[u8]) {
-    let len = match stored {
-        Stored::Bool => 1,
-        Stored::I16 => 2,
-        Stored::I32 | Stored::F32 => 4,
-        Stored::I64 | Stored::F64 => 8,
-        Stored::I128 => 16,
+    match stored {
         Stored::Text => {
             let end = key.iter().position(|b| *b == 0).unwrap_or(key.len());
-            return (&key[..end], key.get(end + 1..).unwrap_or_default());
+            (&key[..end], key.get(end + 1..).unwrap_or_default())
         }
         Stored::Bytes => {
             let mut at = 0;
             while at + 1 < key.len() && !(key[at] == 0 && key[at + 1] == 0) {
                 at += if key[at] == 0 { 2 } else { 1 };
             }
-            return (&key[..at], key.get(at + 2..).unwrap_or_default());
+            (&key[..at], key.get(at + 2..).unwrap_or_default())
         }
-    };
-    key.split_at(len.min(key.len()))
+        fixed => key.split_at(fixed.bytes().min(key.len())),
+    }
 }
 
 macro_rules! number {
@@ -112,7 +141,19 @@ impl ColumnReader {
                 (Source::Variable(schema.layout().variable_slot(slot, null)), null, false)
             }
         };
-        Self { stored: stored(data_type, in_key), source, null }
+        let stored = stored(data_type, in_key);
+        let value_bytes = match &source {
+            Source::KeyAt(_) | Source::KeyBehind(_) => 0,
+            Source::ValueAt(at) => at + stored.bytes(),
+            Source::Variable(_) => variable_bytes(table, column),
+        };
+        let null_bytes = null.map_or(0, |bit| bit.byte as usize + 1);
+        Self { stored, source, null, value_bytes: value_bytes.max(null_bytes) }
+    }
+
+    /// How many bytes of the value, from its start, hold the column in every row.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.value_bytes
     }
 
     /// Whether it can be null at all.

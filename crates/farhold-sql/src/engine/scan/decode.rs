@@ -7,7 +7,7 @@ use arrow::array::{
     Float32Array, Float64Array, Int16Array, Int32Array, Int64Array, RecordBatch, RecordBatchOptions,
     TimestampMicrosecondArray,
 };
-use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 
@@ -62,6 +62,11 @@ impl BatchDecoder {
             })
             .collect();
         Self { schema, columns, rows: 0, capacity, scratch: Vec::new() }
+    }
+
+    /// How many bytes of each value, from its start, the columns take.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.columns.iter().map(|c| c.reader.value_bytes()).max().unwrap_or(0)
     }
 
     /// Rows since the last batch.
@@ -131,7 +136,7 @@ impl Column {
     fn finish(&mut self, capacity: usize) -> Result<ArrayRef, ArrowError> {
         let nulls = self.valid.as_mut().map(|valid| {
             let full = std::mem::replace(valid, BooleanBufferBuilder::new(capacity));
-            NullBuffer::new(BooleanBuffer::from(full.build()))
+            NullBuffer::new(full.build())
         });
         let full = std::mem::replace(&mut self.values, Values::new(&self.reader, &self.data_type, capacity));
         Ok(match (full, &self.data_type) {

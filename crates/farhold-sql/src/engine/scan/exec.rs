@@ -159,8 +159,12 @@ impl ExecutionPlan for SnapshotScan {
             return Err(DataFusionError::Internal("a scan without rows to read".to_owned()));
         };
         let batch_rows = context.session_config().batch_size();
+        let decoder = BatchDecoder::new(&self.table, &self.columns, Arc::clone(&self.schema), batch_rows);
         let mut part = Part {
-            decoder: BatchDecoder::new(&self.table, &self.columns, Arc::clone(&self.schema), batch_rows),
+            value_bytes: decoder.value_bytes().max(self.filter.value_bytes()),
+            room: Vec::new(),
+            scratch: Vec::new(),
+            decoder,
             snapshot,
             tasks: Arc::clone(&self.tasks),
             next: partition,
@@ -188,6 +192,10 @@ impl ExecutionPlan for SnapshotScan {
 /// One partition while it runs.
 struct Part {
     decoder: BatchDecoder,
+    /// What is read of each row's value, from its start.
+    value_bytes: usize,
+    room: Vec<u8>,
+    scratch: Vec<u8>,
     snapshot: Arc<Snapshot>,
     tasks: Arc<[PageTask]>,
     next: usize,
@@ -205,13 +213,13 @@ impl Part {
             let Some(task) = self.tasks.get(self.next) else { break };
             self.next += self.step;
             self.cancel.check().map_err(|e| DataFusionError::External(Box::new(e)))?;
-            let (decoder, filter) = (&mut self.decoder, &self.filter);
-            let mut scratch = Vec::new();
+            let (decoder, filter, scratch) = (&mut self.decoder, &self.filter, &mut self.scratch);
+            let (snapshot, bytes, room) = (&self.snapshot, self.value_bytes, &mut self.room);
             let scanned = if filter.is_empty() {
-                self.snapshot.scan_page(task, &mut |key, value| decoder.append(key, value))
+                snapshot.scan_page_part(task, bytes, room, &mut |key, value| decoder.append(key, value))
             } else {
-                self.snapshot.scan_page(task, &mut |key, value| {
-                    if filter.matches(key, value, &mut scratch) {
+                snapshot.scan_page_part(task, bytes, room, &mut |key, value| {
+                    if filter.matches(key, value, scratch) {
                         decoder.append(key, value);
                     }
                 })

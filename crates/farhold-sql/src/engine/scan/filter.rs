@@ -80,6 +80,11 @@ impl RowFilter {
         self.terms.is_empty()
     }
 
+    /// How many bytes of each value, from its start, it looks at.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.terms.iter().map(Term::value_bytes).max().unwrap_or(0)
+    }
+
     /// Whether the row passes.
     #[inline]
     pub(crate) fn matches(&self, key: &[u8], value: &[u8], scratch: &mut Vec<u8>) -> bool {
@@ -278,6 +283,22 @@ impl RowFilter {
 }
 
 impl Term {
+    fn value_bytes(&self) -> usize {
+        match self {
+            Self::Integer(reader, ..)
+            | Self::Wide(reader, ..)
+            | Self::Float(reader, ..)
+            | Self::Bytes(reader, ..)
+            | Self::Prefix(reader, ..)
+            | Self::Bool(reader, ..)
+            | Self::Null(reader, ..)
+            | Self::IntegerIn(reader, ..)
+            | Self::BytesIn(reader, ..) => reader.value_bytes(),
+            Self::Any(ways) => ways.iter().flatten().map(Self::value_bytes).max().unwrap_or(0),
+            Self::Never => 0,
+        }
+    }
+
     #[inline]
     fn holds(&self, key: &[u8], value: &[u8], scratch: &mut Vec<u8>) -> bool {
         match self {

@@ -10,7 +10,9 @@ mod decode;
 mod exec;
 mod filter;
 mod provider;
+mod sample;
 
 pub(crate) use decode::BatchDecoder;
 pub(crate) use filter::RowFilter;
 pub(crate) use provider::{FarTable, QueryInput, RowSource, scan_key};
+pub(crate) use sample::SampleCache;

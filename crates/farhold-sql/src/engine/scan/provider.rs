@@ -7,8 +7,8 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::Session;
-use datafusion::common::{DFSchema, Statistics};
 use datafusion::common::stats::Precision;
+use datafusion::common::{DFSchema, Statistics};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::error::{DataFusionError, Result};
@@ -16,7 +16,7 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExecBuilder;
-use farhold_txn::{Placement, Snapshot};
+use farhold_txn::{PageTask, Placement, Snapshot, TableId};
 
 use super::exec::SnapshotScan;
 use super::filter::RowFilter;
@@ -27,8 +27,8 @@ use crate::engine::catalog::TableInfo;
 pub(crate) enum RowSource {
     /// Only planning: no rows.
     Nothing,
-    /// One consistent state of the database.
-    Snapshot(Arc<Snapshot>),
+    /// One consistent state of the database, and the pages of the tables that the plan scans.
+    Snapshot(Arc<Snapshot>, HashMap<TableId, Arc<[PageTask]>>),
     /// What a transaction has read for this plan, by [`scan_key`].
     Gathered(HashMap<String, Vec<RecordBatch>>),
 }
@@ -97,9 +97,12 @@ impl TableProvider for FarTable {
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        let decide = |filter: &&Expr| match RowFilter::supports(&self.info, filter) {
-            true => TableProviderFilterPushDown::Exact,
-            false => TableProviderFilterPushDown::Unsupported,
+        let decide = |filter: &&Expr| {
+            if RowFilter::supports(&self.info, filter) {
+                TableProviderFilterPushDown::Exact
+            } else {
+                TableProviderFilterPushDown::Unsupported
+            }
         };
         Ok(filters.iter().map(decide).collect())
     }
@@ -123,7 +126,8 @@ impl TableProvider for FarTable {
             let decided: Vec<Expr> = filters.iter().filter(|f| RowFilter::supports(&self.info, f)).cloned().collect();
             let all = self.scan_decided(&input, state, (0..full.fields().len()).collect(), filters, &decided, None)?;
             let predicate = state.create_physical_expr(rest, &DFSchema::try_from(full.as_ref().clone())?)?;
-            let filtered = FilterExecBuilder::new(predicate, all).apply_projection(Some(std::mem::take(&mut columns)))?;
+            let filtered =
+                FilterExecBuilder::new(predicate, all).apply_projection(Some(std::mem::take(&mut columns)))?;
             return Ok(Arc::new(filtered.build()?));
         }
         self.scan_decided(&input, state, columns, filters, filters, limit)
@@ -154,14 +158,20 @@ impl FarTable {
                 })?;
                 Ok(MemorySourceConfig::try_new_exec(std::slice::from_ref(batches), full, Some(columns))?)
             }
-            RowSource::Snapshot(snapshot) => {
-                let tasks = snapshot
-                    .pages(&self.info.table)
-                    .map_err(|e| DataFusionError::External(Box::new(crate::engine::error::from_txn(&e))))?;
+            RowSource::Snapshot(snapshot, pages) => {
+                let tasks = pages.get(&self.info.table.id()).ok_or_else(|| {
+                    DataFusionError::Internal(format!("the pages of {} were not asked for", self.info.name))
+                })?;
+                let sample = self.info.sample.get(self.row_count(), snapshot, tasks);
+                let statistics = if access.point {
+                    statistics
+                } else {
+                    sample.statistics(&self.info, (&columns, &schema), &filter, self.row_count())
+                };
                 let partitions = state.config().target_partitions().clamp(1, tasks.len().max(1));
                 Ok(Arc::new(SnapshotScan::new(
                     (Arc::clone(&self.info), schema, columns),
-                    (Arc::clone(snapshot), tasks.into()),
+                    (Arc::clone(snapshot), Arc::clone(tasks)),
                     filter,
                     partitions,
                     limit,

@@ -39,7 +39,8 @@ pub(super) fn name_columns(query: &mut Query, sql: &str) -> Option<Vec<String>> 
                 }
                 _ => continue,
             };
-            *item = SelectItem::ExprWithAlias { expr: expression, alias: Ident::with_quote('"', format!("{name} {n}")) };
+            *item =
+                SelectItem::ExprWithAlias { expr: expression, alias: Ident::with_quote('"', format!("{name} {n}")) };
         } else {
             seen.push(last);
         }

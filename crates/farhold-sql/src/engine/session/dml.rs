@@ -16,7 +16,9 @@ use farhold_txn::{RowHandle, Txn};
 use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
 use crate::SqlError;
 use crate::engine::catalog::TableInfo;
-use crate::engine::direct::{Effect, RowNumbers, UniqueCheck, Writer, apply_update, default_of, insert_moved, returned};
+use crate::engine::direct::{
+    Effect, RowNumbers, UniqueCheck, Writer, apply_update, default_of, insert_moved, returned,
+};
 use crate::engine::query::{ROWS_SCHEMA, sql_type};
 use crate::engine::types::{cast, datum_at};
 use crate::engine::{CancelHandle, ColumnType, Datum, error};

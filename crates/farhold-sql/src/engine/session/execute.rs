@@ -10,7 +10,7 @@ use super::{Session, TransactionState, aborted};
 use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program};
 use crate::engine::output::{Prepared, QueryRows};
-use crate::engine::query::{PlannedQuery, all_narrow, gather, scans};
+use crate::engine::query::{PlannedQuery, all_narrow, gather, scans, snapshot};
 use crate::engine::scan::RowSource;
 use crate::engine::types::cast;
 use crate::engine::{CommandTag, Datum, Output, Rows, error, parse};
@@ -53,7 +53,7 @@ impl Session {
             Plan::Explain { inner, analyze } => Box::pin(self.explain(inner, parameters, *analyze)).await,
             Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) => {
                 let effect = Box::pin(self.in_transaction(&bound.plan, parameters)).await?;
-                Ok(self.effect(effect, verb_of(&bound.plan), writes(&bound.plan)))
+                Ok(Self::output_of(effect, verb_of(&bound.plan)))
             }
             Plan::CopyIn { table, columns, format } => {
                 let txn = match self.transaction.lend() {
@@ -80,7 +80,7 @@ impl Session {
                 let Output::Rows(rows) = rows else { return Err(SqlError::unsupported("COPY of this statement")) };
                 Ok(Output::CopyOut(CopyOut::new(
                     rows,
-                    names,
+                    &names,
                     inner.columns.clone().unwrap_or_default(),
                     format.clone(),
                 )))
@@ -114,7 +114,7 @@ impl Session {
         self.transaction_state() == TransactionState::Idle && bound.version != self.engine.catalog.version()
     }
 
-    fn effect(&self, effect: Effect, verb: &'static str, _writes: bool) -> Output {
+    fn output_of(effect: Effect, verb: &'static str) -> Output {
         let tag = CommandTag::rows(verb, effect.count);
         match effect.rows {
             Some(rows) => Output::Rows(Rows::Direct { rows, tag }),
@@ -132,7 +132,7 @@ impl Session {
         let numbers = &self.engine.row_numbers;
         if let Some(txn) = self.transaction.txn() {
             let effect = program.run(txn, parameters, numbers, &self.cancel).await?;
-            return Ok(self.effect(effect, verb, true));
+            return Ok(Self::output_of(effect, verb));
         }
         let mut attempt = 0;
         loop {
@@ -141,7 +141,7 @@ impl Session {
             let outcome = match program.run(&mut txn, parameters, numbers, &self.cancel).await {
                 Ok(effect) => match txn.commit().await {
                     Ok(_) => Ok(effect),
-                    Err(e) => Err(self.commit_error(program, &e)),
+                    Err(e) => Err(Self::commit_error(program, &e)),
                 },
                 Err(e) => {
                     drop(txn);
@@ -149,14 +149,14 @@ impl Session {
                 }
             };
             match outcome {
-                Ok(effect) => return Ok(self.effect(effect, verb, true)),
+                Ok(effect) => return Ok(Self::output_of(effect, verb)),
                 Err(e) if self.again(&e, attempt).await? => {}
                 Err(e) => return Err(e),
             }
         }
     }
 
-    fn commit_error(&self, program: &Program, e: &farhold_txn::TxnError) -> SqlError {
+    fn commit_error(program: &Program, e: &farhold_txn::TxnError) -> SqlError {
         match program {
             Program::Insert(insert) => insert.table.explain(e, None),
             Program::Update(update) => update.table.explain(e, None),
@@ -198,8 +198,7 @@ impl Session {
                 }
             }
         } else {
-            let snapshot = self.worker.snapshot().await.map_err(|e| error::from_txn(&e))?;
-            RowSource::Snapshot(std::sync::Arc::new(snapshot))
+            snapshot(&scans, &self.worker).await?
         };
         let stream = self.engine.queries.run(plan, rows, &self.cancel);
         Ok(Output::Rows(Rows::Batches(QueryRows::new(stream))))
@@ -289,8 +288,7 @@ impl Session {
                 } else if let Some(txn) = self.transaction.txn().filter(|_| analyze && !writes) {
                     gather(&scans, txn, &self.cancel).await?
                 } else {
-                    let snapshot = self.worker.snapshot().await.map_err(|e| error::from_txn(&e))?;
-                    RowSource::Snapshot(std::sync::Arc::new(snapshot))
+                    snapshot(&scans, &self.worker).await?
                 };
                 if !scans.is_empty() {
                     lines.push(

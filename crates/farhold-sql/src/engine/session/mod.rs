@@ -21,7 +21,7 @@ use crate::{SqlError, SqlState};
 pub(crate) use plan::{Bound, Plan};
 pub(crate) use transaction::{CopyReturn, Loan};
 
-/// Where a session stands: ReadyForQuery's `I`, `T` and `E`.
+/// Where a session stands: `ReadyForQuery`'s `I`, `T` and `E`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionState {
     /// Outside of a transaction block.
@@ -119,7 +119,7 @@ impl Session {
         outcome
     }
 
-    /// ReadyForQuery's status.
+    /// `ReadyForQuery`'s status.
     #[must_use]
     pub fn transaction_state(&self) -> TransactionState {
         self.transaction.state()
@@ -150,12 +150,12 @@ impl Session {
         self.settings.set(name, Some(value))
     }
 
-    /// The settings whose value has changed since the last call and that clients are told of (ParameterStatus).
+    /// The settings whose value has changed since the last call and that clients are told of (`ParameterStatus`).
     pub fn changed_parameters(&mut self) -> Vec<(String, String)> {
         self.settings.take_changed()
     }
 
-    /// The notices since the last call, oldest first (NoticeResponse).
+    /// The notices since the last call, oldest first (`NoticeResponse`).
     pub fn notices(&mut self) -> Vec<SqlError> {
         std::mem::take(&mut self.notices)
     }

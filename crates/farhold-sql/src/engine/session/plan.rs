@@ -92,7 +92,7 @@ pub(crate) enum Utility {
     RollbackTo(String),
     Savepoint(String),
     Release(String),
-    Set(ast::Set),
+    Set(Box<ast::Set>),
     Show(String),
     ShowAll,
     Reset(Option<String>),

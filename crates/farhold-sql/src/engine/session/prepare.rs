@@ -38,7 +38,7 @@ impl Session {
         let tables = self.engine.catalog.tables();
         let version = tables.version;
         let mut types: Types = stated.to_vec();
-        let plan = self.plan_of(statement, sql, &tables, &mut types).await?;
+        let plan = Box::pin(self.plan_of(statement, sql, &tables, &mut types)).await?;
         let (parameters, columns) = match &plan {
             Plan::Direct(program) => (finish(&types), program.columns()),
             Plan::Query(query) => (query.parameters.clone(), Some(query.columns.clone())),
@@ -52,7 +52,6 @@ impl Session {
                 (inner.parameters.clone(), Some(vec![output_column("QUERY PLAN".to_owned(), ColumnType::Text)]))
             }
             Plan::CopyOut { inner, .. } => (inner.parameters.clone(), None),
-            Plan::CopyIn { .. } => (Vec::new(), None),
             Plan::Utility(Utility::Show(name)) => {
                 (Vec::new(), Some(vec![output_column(name.clone(), ColumnType::Text)]))
             }
@@ -60,7 +59,7 @@ impl Session {
                 let column = |name: &str| output_column(name.to_owned(), ColumnType::Text);
                 (Vec::new(), Some(vec![column("name"), column("setting")]))
             }
-            Plan::Utility(_) => (Vec::new(), None),
+            Plan::CopyIn { .. } | Plan::Utility(_) => (Vec::new(), None),
         };
         Ok(Bound { version, parameters, columns, plan })
     }
@@ -339,7 +338,7 @@ fn utility(statement: Statement, tables: &Tables) -> Result<Utility, SqlError> {
         Statement::Rollback { chain, savepoint: None } => Utility::Rollback { chain },
         Statement::Savepoint { name } => Utility::Savepoint(fold(&name)),
         Statement::ReleaseSavepoint { name } => Utility::Release(fold(&name)),
-        Statement::Set(set) => Utility::Set(set),
+        Statement::Set(set) => Utility::Set(Box::new(set)),
         Statement::ShowVariable { variable } => {
             let words: Vec<String> = variable.iter().map(|i| i.value.to_lowercase()).collect();
             match words.join(" ").as_str() {

@@ -45,6 +45,7 @@ impl Loan {
     }
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "they are independent")]
 struct Block {
     /// By BEGIN; else it ends with its batch.
     explicit: bool,
@@ -66,7 +67,7 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// ReadyForQuery's status. An implicit transaction is nobody's business.
+    /// `ReadyForQuery`'s status. An implicit transaction is nobody's business.
     pub(crate) fn state(&self) -> TransactionState {
         match &self.block {
             Some(block) if block.explicit => {

@@ -22,7 +22,7 @@ impl Session {
         }
         match utility {
             Utility::Begin { verb, modes } => {
-                let read_only = self.check_modes(modes)?;
+                let read_only = Self::wants_read_only(modes);
                 if !self.transaction.begin(&self.worker, read_only) {
                     self.warn(SqlState::ACTIVE_TRANSACTION, "there is already a transaction in progress");
                 }
@@ -132,7 +132,7 @@ impl Session {
     }
 
     /// Whether the transaction shall be read-only. Every isolation level is granted by the strictest one.
-    fn check_modes(&mut self, modes: &[TransactionMode]) -> Result<bool, SqlError> {
+    fn wants_read_only(modes: &[TransactionMode]) -> bool {
         let mut read_only = false;
         for mode in modes {
             match mode {
@@ -141,7 +141,7 @@ impl Session {
                 TransactionMode::IsolationLevel(_) => {}
             }
         }
-        Ok(read_only)
+        read_only
     }
 
     fn set(&mut self, set: &Set) -> Result<(), SqlError> {
@@ -158,18 +158,16 @@ impl Session {
             Set::SetNames { charset_name, .. } => self.set_one("client_encoding", Some(&charset_name.value), false),
             Set::SetNamesDefault {} => self.set_one("client_encoding", None, false),
             Set::SetTransaction { modes, snapshot: None, session } => {
-                let read_only = self.check_modes(modes)?;
+                let read_only = Self::wants_read_only(modes);
                 let states_access = modes.iter().any(|m| matches!(m, TransactionMode::AccessMode(_)));
                 if *session && read_only {
                     return Err(SqlError::unsupported("SET SESSION CHARACTERISTICS … READ ONLY"));
                 }
-                if !*session && states_access && read_only {
-                    if !self.transaction.set_read_only(&self.worker) {
-                        return Err(SqlError::new(
-                            SqlState::ACTIVE_TRANSACTION,
-                            "SET TRANSACTION READ ONLY must be called before any query",
-                        ));
-                    }
+                if !*session && states_access && read_only && !self.transaction.set_read_only(&self.worker) {
+                    return Err(SqlError::new(
+                        SqlState::ACTIVE_TRANSACTION,
+                        "SET TRANSACTION READ ONLY must be called before any query",
+                    ));
                 }
                 Ok(())
             }
@@ -198,8 +196,8 @@ fn value_text(values: &[Expr]) -> Result<Option<String>, SqlError> {
             Expr::Value(v) => match &v.value {
                 Value::SingleQuotedString(text)
                 | Value::DoubleQuotedString(text)
-                | Value::EscapedStringLiteral(text) => text.clone(),
-                Value::Number(text, _) => text.clone(),
+                | Value::EscapedStringLiteral(text)
+                | Value::Number(text, _) => text.clone(),
                 Value::Boolean(v) => (if *v { "on" } else { "off" }).to_owned(),
                 other => other.to_string(),
             },

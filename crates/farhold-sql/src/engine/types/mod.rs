@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use arrow::datatypes::{DataType, Field, TimeUnit};
 use datafusion::sql::sqlparser::ast::{self, ArrayElemTypeDef, CharacterLength, ExactNumberInfo, TimezoneInfo};
 
-pub(crate) use array::{ArrayWriter, datum_at, to_scalar};
+pub(crate) use array::{datum_at, to_scalar};
 pub(crate) use calendar::{civil_from_days, days_from_civil};
 pub(crate) use cast::{cast, round_decimal};
 pub use text::{format_datum, parse_datum};
