@@ -44,8 +44,9 @@ pub(crate) enum Counter {
     Retries,
     RequestsServed,
     FarCommits,
+    InboxLooks,
 }
-const COUNTERS: usize = 7;
+const COUNTERS: usize = 8;
 
 /// Counts since the node was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,6 +133,11 @@ impl Slots {
             retries: get(Counter::Retries),
             requests_served: get(Counter::RequestsServed),
         }
+    }
+
+    /// How often the present workers have looked into the node's inbox.
+    pub fn inbox_looks(&self) -> u64 {
+        self.all.iter().map(|slot| slot.counts.get(Counter::InboxLooks)).sum()
     }
 
     /// Begins to wait: [`Self::is_over`] will tell of every transaction that runs now.

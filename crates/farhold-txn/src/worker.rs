@@ -35,6 +35,7 @@ pub(crate) struct Core {
     #[allow(clippy::vec_box, reason = "a state moves by its pointer, in and out of transactions")]
     states: RefCell<Vec<Box<State>>>,
     transactions: Cell<u32>,
+    operations: Cell<u32>,
     /// When to look after dropped tables again.
     pub tidy_ns: Cell<u64>,
     /// Questions to other nodes that wait for an answer.
@@ -55,6 +56,8 @@ const STATES_KEPT_MAX: usize = 64;
 const LOCATIONS: usize = 64 << 10;
 /// Transactions between two looks for slots that snapshots held back.
 const COLLECT_EVERY: u32 = 256;
+/// Operations of transactions between two looks into the inbox: some 2 µs, so that others do not wait for long ones.
+const SERVE_EVERY: u32 = 16;
 
 /// How often [`Worker::run`] starts again, and how long it waits in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +105,7 @@ impl Worker {
             alloc: RefCell::new(node.store.alloc_cache()),
             states: RefCell::default(),
             transactions: Cell::new(0),
+            operations: Cell::new(0),
             tidy_ns: Cell::new(0),
             pending: RefCell::default(),
             inbox: Cell::default(),
@@ -238,6 +242,16 @@ impl Core {
             self.tidy_catalog();
         }
         Owner::new(self.node.store.incarnation(), self.me, self.slot.number(), transaction)
+    }
+
+    /// Called at each operation of a transaction: other nodes do not wait until a long one ends.
+    #[inline]
+    pub fn serve_now_and_then(&self) {
+        let operations = self.operations.get().wrapping_add(1);
+        self.operations.set(operations);
+        if operations.is_multiple_of(SERVE_EVERY) && self.node.config.nodes > 1 {
+            self.serve_one();
+        }
     }
 
     #[inline]

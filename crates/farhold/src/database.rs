@@ -138,10 +138,17 @@ impl Drop for Directory {
     }
 }
 
-/// A new directory in shared memory, or in the temporary folder where there is none.
+/// Where directories that nobody named are made.
+pub(crate) const DIRECTORY_VARIABLE: &str = "FARHOLD_SHM_DIR";
+
+/// A new directory below the one that the environment names, in shared memory, or in the temporary folder where there is none.
 pub(crate) fn ephemeral_directory() -> Result<PathBuf, OpenError> {
     let shm = Path::new("/dev/shm");
-    let root = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
+    let root = match std::env::var_os(DIRECTORY_VARIABLE) {
+        Some(root) => PathBuf::from(root),
+        None if shm.is_dir() => shm.to_owned(),
+        None => std::env::temp_dir(),
+    };
     let mut attempt = 0_u32;
     loop {
         let path = root.join(format!("farhold-{}-{attempt}", std::process::id()));

@@ -117,26 +117,6 @@ fn read_undo(
 const AHEAD_SLOTS: u64 = 6;
 /// About a key.
 const KEY_BYTES: u64 = 16;
-const LINE_BYTES: u64 = 64;
-
-/// Asks for `bytes` from `offset` on, if they are in the region.
-#[inline(always)]
-fn prefetch(memory: &RegionMemory, offset: u64, bytes: u64) {
-    let Ok(word) = memory.word(offset & !7) else { return };
-    let start = std::ptr::from_ref(word).cast::<i8>();
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let mut at = 0;
-        while at < bytes {
-            // SAFETY: a prefetch reads nothing and faults on nothing, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at as usize)) };
-            at += LINE_BYTES;
-        }
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = (start, bytes);
-}
 
 /// Sees rows: object, key, value.
 pub type Visit<'v> = dyn FnMut(ObjectRef, &[u8], &[u8]) + 'v;
@@ -175,7 +155,7 @@ impl<'m> RunScan<'m> {
         let wanted = (PAYLOAD + KEY_BYTES + self.value_bytes_max.min(step as usize) as u64).min(step);
         let ahead = step * AHEAD_SLOTS;
         while self.slot < self.run.slot_count() {
-            prefetch(self.memory, start + u64::from(self.slot) * step + ahead, wanted);
+            self.memory.prefetch(start + u64::from(self.slot) * step + ahead, wanted);
             let object = Object::at(self.memory, start + u64::from(self.slot) * step);
             match read_at(object, self.epoch, self.value_bytes_max, room)? {
                 Err(blocked) => return Ok(Err(blocked)),

@@ -239,6 +239,22 @@ impl TableStore {
         self.lookup_in(0, &self.primary, key)
     }
 
+    /// Starts loading what [`Self::lookup`] of this key will read first: its bucket.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) {
+        if let Some(hash) = &self.hash {
+            hash.prefetch_bucket(hash_key(key));
+        }
+    }
+
+    /// Starts loading the first bytes of the row with this key, header included, once [`Self::prefetch`] has had time.
+    #[inline]
+    pub fn prefetch_row(&self, key: &[u8], bytes: u64) {
+        if let Some(hash) = &self.hash {
+            hash.prefetch_object(hash_key(key), bytes);
+        }
+    }
+
     /// Does it have a hash index?
     #[must_use]
     pub fn has_hash(&self) -> bool {

@@ -6,8 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Says hello to the cluster, then sleeps until a message comes, serves it, sleeps again. Stopped and joined on drop.
+///
+/// While the node's workers look into the inbox themselves, as they do between transactions, it takes naps instead: a message
+/// then wakes nobody, which would cost its sender a system call and the workers a processor.
 pub struct HomeAgent {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -17,6 +21,10 @@ pub struct HomeAgent {
 const SLEEP_NS_MAX: u64 = 20_000_000;
 /// How often it looks again before it sleeps: answers come in bursts, and a sleep and its end cost some 10 µs.
 const LOOKS: u32 = 200;
+/// A nap: how late a message is served at worst when the workers have just stopped looking.
+const NAP: Duration = Duration::from_millis(1);
+/// Looks of the workers since the last nap that say that they will go on.
+const WORKERS_LOOKS: u64 = 16;
 
 impl HomeAgent {
     /// Starts the agent of a node.
@@ -47,8 +55,13 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
     // What this node's earlier starts had locked elsewhere. Until the others have heard, it is a conflict, no more; one that
     // does not answer does the same for itself when it starts.
     let _ = worker.join_cluster().await;
-    let mut idle = 0;
+    let (mut idle, mut looks) = (0, 0);
     while !stop.load(Acquire) {
+        let before = std::mem::replace(&mut looks, worker.core.node.slots.inbox_looks());
+        if looks.wrapping_sub(before) >= WORKERS_LOOKS {
+            std::thread::park_timeout(NAP);
+            continue;
+        }
         if worker.poll() {
             idle = 0;
         } else if idle < LOOKS {
@@ -66,6 +79,7 @@ impl Drop for HomeAgent {
     fn drop(&mut self) {
         self.stop.store(true, Release);
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }

@@ -25,6 +25,7 @@ const PAGE_ROWS_MAX: usize = 1500;
 impl Core {
     /// Answers the next request to this node, if there is one.
     pub fn serve_one(&self) -> bool {
+        self.slot.count(Counter::InboxLooks);
         self.tidy_catalog();
         self.node.release_now(|place| {
             let request = Request::Release { slot: place.slot, incarnation: place.incarnation };

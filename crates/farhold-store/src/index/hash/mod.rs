@@ -120,6 +120,24 @@ impl HashIndex {
         }
     }
 
+    /// Starts loading the bucket of a hash, so that a lookup soon after does not wait for memory.
+    #[inline]
+    pub fn prefetch_bucket(&self, hash: u64) {
+        self.memory().prefetch(self.offset_of(bucket_of(hash, self.count())), 1);
+    }
+
+    /// Starts loading the first `bytes` bytes of the objects that may have this hash. Its bucket should be loaded.
+    #[inline]
+    pub fn prefetch_object(&self, hash: u64, bytes: u64) {
+        let offset = self.offset_of(bucket_of(hash, self.count()));
+        for entry in 1..=ENTRIES as u64 {
+            let entry = at(self.memory(), offset + entry * 8).load(Relaxed);
+            if entry >> 56 == tag(hash) && entry != 0 {
+                self.memory().prefetch(ObjectRef::from_bits(entry).offset(), bytes);
+            }
+        }
+    }
+
     /// Adds an entry. The caller has made sure, by the primary index, that the key is not there.
     pub fn insert(&self, hash: u64, reference: ObjectRef) -> Result<Step, StoreError> {
         let (offset, word) = self.lock(hash);

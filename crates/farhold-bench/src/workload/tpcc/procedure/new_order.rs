@@ -7,6 +7,11 @@ use crate::workload::tpcc::tables::Tables;
 use farhold_store::row::StackKey;
 use farhold_txn::{Txn, TxnError};
 
+/// An item's row with header and key, up to about its end.
+const ITEM_BYTES: u64 = 128;
+/// A stock row's.
+const STOCK_BYTES: u64 = 384;
+
 /// What the terminal shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ordered {
@@ -33,9 +38,17 @@ pub async fn new_order(
     let lines = &input.lines[..usize::from(input.line_count)];
     let columns = &tables.columns;
 
+    // The cache misses of all items and stock rows overlap: first their buckets, then, with the district's row between, they
+    // themselves.
+    let (items, stocks) = (tables.get(TableKind::Item), tables.get(TableKind::Stock));
+    for line in lines {
+        txn.prefetch(items, StackKey::<4>::new().with(line.i_id).as_slice());
+        txn.prefetch(stocks, StackKey::<8>::new().with(line.supply_w_id).with(line.i_id).as_slice());
+    }
+    let customer_key = district_part_key(w_id, d_id, c_id);
+    txn.prefetch(tables.get(TableKind::Customer), customer_key.as_slice());
     let warehouse = txn.get(tables.get(TableKind::Warehouse), StackKey::<4>::new().with(w_id).as_slice()).await?;
     let w_tax = columns.warehouse.tax.get(txn.value(present(warehouse)?));
-    let customer_key = district_part_key(w_id, d_id, c_id);
     let customer = txn.get(tables.get(TableKind::Customer), customer_key.as_slice()).await?;
     let discount = columns.customer.discount.get(txn.value(present(customer)?));
     let district = txn.get(tables.get(TableKind::District), district_key(w_id, d_id).as_slice()).await?;
@@ -44,6 +57,10 @@ pub async fn new_order(
     columns.district.next_o_id.set(district, o_id + 1);
     let d_tax = columns.district.tax.get(district);
 
+    for line in lines {
+        txn.prefetch_row(items, StackKey::<4>::new().with(line.i_id).as_slice(), ITEM_BYTES);
+        txn.prefetch_row(stocks, StackKey::<8>::new().with(line.supply_w_id).with(line.i_id).as_slice(), STOCK_BYTES);
+    }
     let order_key = district_part_key(w_id, d_id, o_id);
     let all_local = lines.iter().all(|line| line.supply_w_id == w_id);
     let mut value = tables.get(TableKind::Orders).layout().build(&mut scratch.value);

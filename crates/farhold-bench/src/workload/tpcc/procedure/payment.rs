@@ -38,6 +38,8 @@ pub async fn payment(
     // w_name, four blanks, d_name (clause 2.5.2.2)
     let mut h_data = [b' '; 24];
 
+    // The customer first: it may be another node's, and while the answer travels others change the warehouse.
+    let customer = find_customer(txn, tables, c_w_id, c_d_id, input.customer, &mut scratch.rows).await?;
     let warehouse = txn.get(tables.get(TableKind::Warehouse), StackKey::<4>::new().with(w_id).as_slice()).await?;
     let row = txn.value_mut(present(warehouse)?);
     columns.warehouse.ytd.set(row, columns.warehouse.ytd.get(row) + i64::from(amount));
@@ -52,7 +54,6 @@ pub async fn payment(
     let h_data_len = blanks + 4 + name.len();
     h_data[blanks + 4..h_data_len].copy_from_slice(name);
 
-    let customer = find_customer(txn, tables, c_w_id, c_d_id, input.customer, &mut scratch.rows).await?;
     let c_id = customer_id(txn, customer)?;
     let c = &columns.customer;
     let row = txn.value_mut(customer);
