@@ -91,7 +91,9 @@ impl Server {
         let tcp = TcpListener::bind(config.listen).map_err(listen_error)?;
         tcp.set_nonblocking(true).map_err(listen_error)?;
         let local_addr = tcp.local_addr().map_err(listen_error)?;
-        let unix = config.unix_socket.as_ref().map(listen_unix).transpose()?;
+        let unix_socket =
+            config.unix_socket_dir.as_ref().map(|folder| folder.join(format!(".s.PGSQL.{}", local_addr.port())));
+        let unix = unix_socket.as_ref().map(listen_unix).transpose()?;
 
         let shared = Arc::new(Shared {
             engine,
@@ -101,8 +103,7 @@ impl Server {
             config,
         });
         let (stop, stopped) = watch::channel(false);
-        let mut handle =
-            ServerHandle { local_addr, stop, threads: Vec::new(), unix_socket: shared.config.unix_socket.clone() };
+        let mut handle = ServerHandle { local_addr, stop, threads: Vec::new(), unix_socket };
         let mut front_ends = Vec::new();
         for index in 0..shared.config.front_end_threads.max(1) {
             let (sockets, incoming) = mpsc::unbounded_channel();

@@ -12,8 +12,8 @@ use super::{Tls, TlsError, Users, UsersError};
 pub struct ServerConfig {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// A Unix socket to listen on as well, for clients of this machine.
-    pub unix_socket: Option<PathBuf>,
+    /// A folder to make a Unix socket in, `.s.PGSQL.<port>`, for clients of this machine: `psql -h <folder>`.
+    pub unix_socket_dir: Option<PathBuf>,
     /// Certificate and key, if TLS is offered.
     pub tls: Option<Tls>,
     /// Who may connect.
@@ -54,7 +54,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 5432)),
-            unix_socket: None,
+            unix_socket_dir: None,
             tls: None,
             authentication: Authentication::Trust,
             front_end_threads: std::thread::available_parallelism().map_or(4, std::num::NonZero::get),

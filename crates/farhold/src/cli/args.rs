@@ -86,6 +86,9 @@ pub struct ServeArgs {
     /// Address of the PostgreSQL protocol. Anything but loopback needs --password-file.
     #[arg(long, short = 'l', default_value = "127.0.0.1:5433")]
     pub listen: SocketAddr,
+    /// Folder for a Unix socket, which costs clients of this machine less than TCP: psql -h FOLDER.
+    #[arg(long)]
+    pub unix_socket_dir: Option<PathBuf>,
     /// This node's number, from 0.
     #[arg(long, default_value_t = 0)]
     pub node: u8,
