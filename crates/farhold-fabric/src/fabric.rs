@@ -29,6 +29,20 @@ impl Fabric {
         Ok(Self::new(shm::Member::join(cluster.as_ref(), node)?))
     }
 
+    /// Joins a cluster as `node` by libfabric; `directory` holds this node's own regions, and on one host what the nodes
+    /// know of each other. See [`libfabric`](crate::provider::libfabric).
+    ///
+    /// # Errors
+    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] if libfabric has no such provider, or it cannot do what is needed.
+    #[cfg(feature = "libfabric")]
+    pub fn join_libfabric(
+        directory: impl AsRef<Path>,
+        node: NodeId,
+        config: crate::provider::libfabric::Config,
+    ) -> Result<Self, FabricError> {
+        Ok(Self::new(crate::provider::libfabric::Member::join(directory.as_ref(), node, config)?))
+    }
+
     /// Which node this is.
     #[must_use]
     pub fn node(&self) -> NodeId {

@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 mod conformance;
+#[cfg(feature = "libfabric")]
+pub mod libfabric;
 pub mod shm;
 pub mod sim;
 
@@ -23,12 +25,18 @@ pub struct Kind {
     pub name: &'static str,
     /// What it is, in one line.
     pub about: &'static str,
+    /// Clusters to test it on, made of a seed.
     #[cfg(test)]
-    bed: fn(u64) -> conformance::Bed,
+    beds: &'static [fn(u64) -> conformance::Bed],
 }
 
 /// All providers, by name.
-pub const ALL: &[Kind] = &[shm::KIND, sim::KIND];
+pub const ALL: &[Kind] = &[
+    #[cfg(feature = "libfabric")]
+    libfabric::KIND,
+    shm::KIND,
+    sim::KIND,
+];
 
 /// Longest message. Longer ones belong into a region, with their address in the message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;

@@ -18,11 +18,13 @@
 //!   memory is asked for and not a signal where it is touched. A region may be larger than its file system.
 //! - Instructions are done at once, by the posting thread, as loads, stores and CPU atomics.
 
-mod inbox;
+pub(super) mod inbox;
 
 use super::{Inbox, Membership, Posted, Provider, Ticket};
 use crate::address::{Address, FarPtr, NodeId, RegionId, RegionKey};
 use crate::batch::Batch;
+#[cfg(feature = "libfabric")]
+use crate::batch::{Buffer, Op};
 use crate::endpoint::Message;
 use crate::error::FabricError;
 use crate::executor::Handle;
@@ -189,6 +191,24 @@ impl Entry {
             unsafe { libc::syscall(libc::SYS_futex, self.futex(), libc::FUTEX_WAIT, rings, &raw const timeout) };
         }
         self.word(AT_PARKED).fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Another node's count of starts, as it is now.
+#[cfg(feature = "libfabric")]
+pub(super) struct Starts(Entry);
+
+#[cfg(feature = "libfabric")]
+impl Starts {
+    /// None if the node never joined.
+    pub(super) fn of(cluster: &Path, node: NodeId) -> Option<Self> {
+        let file = open(&entry_path(cluster, node), false).ok()?;
+        let entry = Entry::map(cluster, node, &file).ok()?;
+        (entry.word(AT_MAGIC).load(Ordering::Acquire) == MAGIC).then_some(Self(entry))
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.incarnation()
     }
 }
 
@@ -370,6 +390,17 @@ impl Membership for Member {
     }
 
     fn endpoint(self: Arc<Self>, _handle: &Handle, port: Option<u16>) -> Result<Box<dyn Provider>, FabricError> {
+        Ok(Box::new(self.open(port)?))
+    }
+
+    fn node_is_live(&self, node: NodeId) -> bool {
+        node == self.node || holder(&self.cluster, node).is_some()
+    }
+}
+
+impl Member {
+    /// Opens an endpoint, as a provider that is built on this one needs it.
+    pub(super) fn open(self: Arc<Self>, port: Option<u16>) -> Result<Shm, FabricError> {
         let port = {
             let mut ports = self.ports.lock().expect("the ports");
             let port = port.or_else(|| ports.free()).ok_or(FabricError::PortInUse { port: u16::MAX })?;
@@ -382,7 +413,7 @@ impl Membership for Member {
         let inbox = create_inbox(&self.cluster, address, self.incarnation)
             .inspect_err(|_| self.ports.lock().expect("the ports").give_back(port))?;
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Shm {
+        Ok(Shm {
             address,
             owner: u64::from(self.node.0) << 56 | (self.incarnation & 0xff_ffff) << 32 | u64::from(serial),
             member: self,
@@ -390,11 +421,32 @@ impl Membership for Member {
             receiver: RefCell::default(),
             peers: RefCell::new((0..256).map(|_| None).collect()),
             empty_polls: Cell::new(0),
-        }))
+        })
     }
 
-    fn node_is_live(&self, node: NodeId) -> bool {
-        node == self.node || holder(&self.cluster, node).is_some()
+    /// The key of an own region and its memory now, if it is registered.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn registered(&self, region: RegionId) -> Option<(u64, Arc<RegionMemory>)> {
+        let own = self.own.lock().expect("the regions");
+        Some((self.key(region)?, own.get(&region)?.clone()))
+    }
+
+    /// The key of an own region now.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn key(&self, region: RegionId) -> Option<u64> {
+        let key = self.entry.key(region).load(Ordering::Acquire);
+        (key != 0 && key & REMOVED == 0).then_some(key)
+    }
+
+    #[cfg(feature = "libfabric")]
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Wakes the threads of this node that wait for messages.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn ring(&self) {
+        self.entry.ring();
     }
 }
 
@@ -433,7 +485,7 @@ struct Peer {
 }
 
 /// One thread's endpoint.
-struct Shm {
+pub(super) struct Shm {
     member: Arc<Member>,
     address: Address,
     /// Word that marks our lanes.
@@ -508,6 +560,25 @@ impl Shm {
             None => Arc::new(map_region(&self.member.cluster, node, region, false)?),
         };
         Ok(Known { memory, key })
+    }
+
+    /// Takes no message any more.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn close(&self) {
+        inbox::close(&self.inbox);
+    }
+
+    /// Does one instruction on a region of this node.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn execute(&self, op: &mut Op, data: &mut Buffer) -> Result<(), FabricError> {
+        op.execute(data, self.region(&mut self.peers.borrow_mut(), op.at)?)
+    }
+
+    /// A lane into an inbox of this node, for messages that come from elsewhere.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn own_lane(&self, to: Address) -> Result<(RegionMemory, inbox::Sender), FabricError> {
+        let mut peers = self.peers.borrow_mut();
+        self.open_lane(self.peer(&mut peers, self.address.node)?, to)
     }
 
     fn open_lane(&self, peer: &Peer, to: Address) -> Result<(RegionMemory, inbox::Sender), FabricError> {
@@ -672,7 +743,7 @@ pub(super) const KIND: super::Kind = super::Kind {
     name: "shm",
     about: "files mapped by every process of a host; also CXL or DAX memory, by path",
     #[cfg(test)]
-    bed: super::conformance::Bed::shm,
+    beds: &[super::conformance::Bed::shm],
 };
 
 impl Drop for Shm {

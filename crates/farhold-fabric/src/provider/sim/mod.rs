@@ -813,5 +813,5 @@ pub(super) const KIND: super::Kind = super::Kind {
     name: "sim",
     about: "a cluster in one thread, in virtual time, from a seed",
     #[cfg(test)]
-    bed: super::conformance::Bed::sim,
+    beds: &[super::conformance::Bed::sim],
 };
