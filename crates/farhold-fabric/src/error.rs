@@ -126,7 +126,7 @@ pub enum FabricError {
         /// The node that was asked.
         node: NodeId,
     },
-    /// There is no such provider of libfabric, or it cannot do what is needed.
+    /// There is no such provider, or it cannot do what is needed.
     ProviderUnfit(Box<UnfitProvider>),
     /// A file of the cluster's directory is not what it should be.
     BadFormat(Box<BadFile>),
@@ -136,7 +136,7 @@ pub enum FabricError {
     Io(Box<IoFailure>),
 }
 
-/// A provider of libfabric that cannot be used.
+/// A provider that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfitProvider {
     /// Its name.
@@ -190,9 +190,8 @@ impl FabricError {
         Self::FileSystemFull(Box::new(FullFileSystem { path: path.into(), wanted_bytes, free_bytes }))
     }
 
-    #[cfg(feature = "libfabric")]
-    pub(crate) fn unfit_provider(provider: &str, reason: String) -> Self {
-        Self::ProviderUnfit(Box::new(UnfitProvider { provider: provider.to_owned(), reason }))
+    pub(crate) fn unfit_provider(provider: &str, reason: impl Into<String>) -> Self {
+        Self::ProviderUnfit(Box::new(UnfitProvider { provider: provider.to_owned(), reason: reason.into() }))
     }
 
     pub(crate) fn bad_format(path: impl Into<PathBuf>, reason: &'static str) -> Self {
@@ -270,7 +269,7 @@ impl fmt::Display for FabricError {
             Self::ProviderUnfit(unfit) => {
                 write!(
                     f,
-                    "libfabric's provider {} cannot be used: {}; `fi_info -l` lists those of this machine",
+                    "the provider {} cannot be used: {}; `fi_info -l` lists what libfabric has on this machine",
                     unfit.provider, unfit.reason
                 )
             }

@@ -29,6 +29,26 @@ impl Fabric {
         Ok(Self::new(shm::Member::join(cluster.as_ref(), node)?))
     }
 
+    /// Joins the cluster of this host's processes in a directory, as `node`, by a provider's name: `shm`, or `libfabric:` and the
+    /// name of one of libfabric's (`libfabric:tcp;ofi_rxm`), whose secret is then a file of the directory.
+    ///
+    /// # Errors
+    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] for a name that is none, or that this build lacks.
+    pub fn join(cluster: impl AsRef<Path>, node: NodeId, provider: &str) -> Result<Self, FabricError> {
+        match provider.split_once(':') {
+            None if provider == "shm" => Self::join_shm(cluster, node),
+            #[cfg(feature = "libfabric")]
+            Some(("libfabric", name)) => {
+                use crate::provider::libfabric::{Config, Secret};
+                let secret = Secret::of_file(&cluster.as_ref().join(shm::SECRET))?;
+                Self::join_libfabric(cluster, node, Config::new(name, secret))
+            }
+            #[cfg(not(feature = "libfabric"))]
+            Some(("libfabric", _)) => Err(FabricError::unfit_provider(provider, "this build is without the feature `libfabric`")),
+            _ => Err(FabricError::unfit_provider(provider, "known are shm and libfabric:NAME")),
+        }
+    }
+
     /// Joins a cluster as `node` by libfabric; `directory` holds this node's own regions, and on one host what the nodes
     /// know of each other. See [`libfabric`](crate::provider::libfabric).
     ///

@@ -131,7 +131,7 @@ impl Worker {
     /// # Errors
     /// An unavailable node, a dropped table, a damaged region.
     pub async fn snapshot_pages(&self, snapshot: &Snapshot, table: &Table) -> Result<Vec<PageTask>, TxnError> {
-        let mut tasks = snapshot.pages(table)?;
+        let mut tasks = snapshot.mapped_pages(table)?;
         for (position, place) in snapshot.places.iter().enumerate() {
             if place.memory.is_none() && !table.0.route.is_local_only() {
                 let request = Request::Pages { table: table.id() };
@@ -281,12 +281,22 @@ impl Snapshot {
         self.epoch
     }
 
-    /// Splits a table into tasks of one run of pages each, on all nodes whose memory is mapped here (with shared memory:
-    /// all; for others there is [`Worker::snapshot_pages`]).
+    /// Splits a table into tasks of one run of pages each.
     ///
     /// # Errors
-    /// A dropped table; a damaged region.
+    /// A dropped table; a damaged region; [`TxnError::NodeUnavailable`] if a node's memory is not mapped here, as it is with
+    /// shared memory: then there is [`Worker::snapshot_pages`].
     pub fn pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
+        let far = self.places.iter().find(|place| place.memory.is_none());
+        match far {
+            Some(place) if !table.0.route.is_local_only() => {
+                Err(TxnError::NodeUnavailable { node: place.node, committed: false })
+            }
+            _ => self.mapped_pages(table),
+        }
+    }
+
+    fn mapped_pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
         if table.is_dropped() {
             return Err(TxnError::SchemaChanged);
         }

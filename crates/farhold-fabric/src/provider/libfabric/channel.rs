@@ -358,7 +358,7 @@ impl Channel {
         }
         let c_string = |text: &str| {
             CString::new(text)
-                .map_err(|_| FabricError::unfit_provider(provider, "there is none of this name".to_owned()))
+                .map_err(|_| FabricError::unfit_provider(provider, "there is none of this name"))
         };
         let (name, local) = (c_string(provider)?, address.map(c_string).transpose()?);
         let arena = Arena::new(FRAME_BYTES * (size.rx + size.tx) as usize)?;
@@ -387,7 +387,7 @@ impl Channel {
                             .to_owned(),
                     )
                 } else {
-                    FabricError::unfit_provider(provider, "there is none of this name".to_owned())
+                    FabricError::unfit_provider(provider, "there is none of this name")
                 });
             }
             // SAFETY: a constant string of the shim.
@@ -419,7 +419,7 @@ impl Channel {
         }
         channel.post_receives();
         if channel.open.unposted.borrow().len() == size.rx as usize {
-            return Err(FabricError::unfit_provider(provider, "it takes no buffers to receive into".to_owned()));
+            return Err(FabricError::unfit_provider(provider, "it takes no buffers to receive into"));
         }
         Ok(channel)
     }

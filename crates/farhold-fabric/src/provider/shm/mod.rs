@@ -53,6 +53,9 @@ const AT_PARKED: u64 = 128;
 const AT_REGIONS: u64 = 4096;
 const PAGE: u64 = 4096;
 
+/// The file of a cluster's directory with the secret that its nodes share, if its provider wants one.
+pub(crate) const SECRET: &str = "secret";
+
 /// The directory that clusters without a path of their own live in.
 #[must_use]
 pub fn default_cluster(name: &str) -> PathBuf {
@@ -83,6 +86,7 @@ pub fn remove(cluster: &Path) -> Result<(), FabricError> {
         let path = cluster.join(name);
         fs::remove_file(&path).map_err(|error| FabricError::io("remove", path, &error))?;
     }
+    let _ = fs::remove_file(cluster.join(SECRET));
     fs::remove_dir(cluster).map_err(|error| FabricError::io("remove", cluster, &error))
 }
 
