@@ -44,7 +44,9 @@ impl Fabric {
                 Self::join_libfabric(cluster, node, Config::new(name, secret))
             }
             #[cfg(not(feature = "libfabric"))]
-            Some(("libfabric", _)) => Err(FabricError::unfit_provider(provider, "this build is without the feature `libfabric`")),
+            Some(("libfabric", _)) => {
+                Err(FabricError::unfit_provider(provider, "this build is without the feature `libfabric`"))
+            }
             _ => Err(FabricError::unfit_provider(provider, "known are shm and libfabric:NAME")),
         }
     }

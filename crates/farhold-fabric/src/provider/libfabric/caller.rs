@@ -82,7 +82,8 @@ struct Known {
     lanes: HashMap<(u16, u16), Lane>,
     /// Its count of starts, where we share a directory.
     starts: Option<Starts>,
-    retry_ns: u64,
+    /// Why it could not be met, and until when nobody asks again.
+    refusal: Option<(u64, FabricError)>,
 }
 
 struct Session {
@@ -149,13 +150,18 @@ enum Then {
     Done,
     /// Its bytes are outside the region of this length: it was asked only whether something else is wrong, too.
     Outside(u64),
+    /// Key and bounds are good: the instruction's bulk transfers may start.
+    Go,
     /// The NIC could not, and the agent sees no reason: the node is not reached.
     Unreached,
 }
 
 struct Flight {
     content: Box<Content>,
+    /// Requests and bulk transfers that are not over.
     left: usize,
+    /// Bulk transfers whose instruction has not got its [`Then::Go`] yet.
+    bulk: Vec<BulkPiece>,
     is_abandoned: bool,
     /// What the asker gets while the NIC still has the content.
     instead: Option<Box<Content>>,
@@ -249,13 +255,16 @@ impl Caller {
             }
         }
         let before_ns = self.shared.clock.now_ns();
-        if before_ns < known.retry_ns {
-            return Err(FabricError::NodeUnavailable { node });
+        match &known.refusal {
+            Some((until_ns, refusal)) if before_ns < *until_ns => return Err(refusal.clone()),
+            _ => known.refusal = None,
         }
         let met = self.meet(node);
         let after_ns = self.shared.clock.now_ns();
-        if met.is_err() && after_ns - before_ns > RETRY_AFTER_NS / 10 {
-            self.known(node).retry_ns = after_ns + RETRY_AFTER_NS;
+        if let Err(error) = &met
+            && after_ns - before_ns > RETRY_AFTER_NS / 10
+        {
+            self.known(node).refusal = Some((after_ns + RETRY_AFTER_NS, error.clone()));
         }
         met
     }
@@ -487,12 +496,11 @@ impl Caller {
             *kept = Some(content);
             return None;
         }
-        self.state.flights.insert(flight, Flight { content, left, is_abandoned: false, instead: None });
+        self.state.flights.insert(flight, Flight { content, left, bulk, is_abandoned: false, instead: None });
         let until_ns = self.shared.clock.now_ns() + self.shared.config.request_timeout_ns;
         for Plan { node, body, pieces, .. } in plans {
             self.ask(node, Kind::Request, &body, What::Ops { flight, pieces }, until_ns);
         }
-        self.state.bulk_waiting.extend(bulk);
         Some(flight)
     }
 
@@ -524,7 +532,7 @@ impl Caller {
         };
         let is_bulk = len >= self.shared.config.bulk_bytes_min && region.nic.is_some();
         let is_outside = at.offset() > region.bytes || len as u64 > region.bytes - at.offset();
-        if is_outside && (is_bulk || len > piece_max) {
+        if is_outside && !is_bulk && len > piece_max {
             // Nothing of it may be done: the agent says what is wrong.
             wire.kind = OpKind::Flush;
             add(plans, at.node(), &wire, &[], piece(index, 0, len, Then::Outside(region.bytes)));
@@ -532,6 +540,9 @@ impl Caller {
         }
         let is_write = op.kind == OpKind::Write;
         if let Some((nic_key, nic_base)) = region.nic.filter(|_| is_bulk) {
+            // The agent is asked first: a NIC's way of refusing an old key is to break the connection (`tcp`), or none at all.
+            wire.kind = OpKind::Flush;
+            add(plans, at.node(), &wire, &[], piece(index, 0, len, Then::Go));
             let local = content.data.start_of(data_start, len);
             // SAFETY: the buffer belongs to the flight, which keeps it until the transfer's end, and so longer than the
             // registration, which ends with its pieces.
@@ -808,21 +819,27 @@ impl State {
     fn settle(&mut self, node: NodeId, flight: u64, pieces: Vec<Piece>, answer: Option<&[u8]>) {
         let Some(found) = self.flights.get_mut(&flight) else { return };
         let mut reader = Reader(answer.unwrap_or(&[]));
+        let mut over = 1;
         for piece in pieces {
             let at = found.content.ops[piece.op].at;
             let answer = frame::take_answer(&mut reader, at, Address::home(node));
             let answer = answer.unwrap_or(Err(FabricError::NodeUnavailable { node }));
-            if let Err(error) = answer.and_then(|bytes| accept(&mut found.content, &piece, bytes)) {
+            let accepted = answer.and_then(|bytes| accept(&mut found.content, &piece, bytes));
+            if let Then::Go = piece.then {
+                let transfers = found.bulk.extract_if(.., |it| it.op == piece.op);
+                if accepted.is_ok() { self.bulk_waiting.extend(transfers) } else { over += transfers.count() }
+            }
+            if let Err(error) = accepted {
                 fail(&mut found.content, piece.op, error);
             }
         }
-        self.land(flight);
+        self.land(flight, over);
     }
 
-    /// One more part of a flight is over.
-    fn land(&mut self, flight: u64) {
+    /// Some more parts of a flight are over.
+    fn land(&mut self, flight: u64, parts: usize) {
         let Some(found) = self.flights.get_mut(&flight) else { return };
-        found.left -= 1;
+        found.left -= parts;
         if found.left > 0 {
             return;
         }
@@ -854,7 +871,7 @@ impl State {
             if let Some(found) = self.flights.get_mut(&piece.flight) {
                 fail(&mut found.content, piece.op, FabricError::NodeUnavailable { node });
             }
-            self.land(piece.flight);
+            self.land(piece.flight, 1);
         }
     }
 
@@ -915,7 +932,7 @@ impl State {
 
     fn end_bulk(&mut self, slot: u32, is_done: bool) {
         let Some(piece) = self.bulk_active.remove(&slot) else { return };
-        if is_done { self.land(piece.flight) } else { self.classify(&piece) }
+        if is_done { self.land(piece.flight, 1) } else { self.classify(&piece) }
     }
 
     /// The NIC could not: the home agent knows whether the key has gone stale.
@@ -1000,6 +1017,7 @@ fn accept(content: &mut Content, piece: &Piece, bytes: &[u8]) -> Result<(), Fabr
     let unusable = FabricError::NodeUnavailable { node: op.at.node() };
     match piece.then {
         Then::Done => {}
+        Then::Go => return Ok(()),
         Then::Outside(region_bytes) => {
             return Err(FabricError::OutOfBounds { at: op.at, bytes: u64::from(op.len), region_bytes });
         }

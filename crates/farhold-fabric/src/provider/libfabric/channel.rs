@@ -356,9 +356,11 @@ impl Channel {
                 return Ok(Self::of(kept.swap_remove(at)));
             }
         }
+        if provider.is_empty() {
+            return Err(FabricError::unfit_provider(provider, "there is none of this name"));
+        }
         let c_string = |text: &str| {
-            CString::new(text)
-                .map_err(|_| FabricError::unfit_provider(provider, "there is none of this name"))
+            CString::new(text).map_err(|_| FabricError::unfit_provider(provider, "there is none of this name"))
         };
         let (name, local) = (c_string(provider)?, address.map(c_string).transpose()?);
         let arena = Arena::new(FRAME_BYTES * (size.rx + size.tx) as usize)?;
