@@ -422,13 +422,13 @@ impl Home {
     /// The memory that an instruction's key opens now.
     fn memory(&mut self, place: &Place<'_>, op: &WireOp) -> Result<&RegionMemory, FabricError> {
         let (node, region) = (place.shared.node(), op.region);
-        let now = place.shared.near.key(region);
+        let now = place.shared.key(region);
         if now != Some(op.key) {
             return Err(FabricError::StaleKey { node, region });
         }
         let seen = &mut self.seen[usize::from(region.0)];
         if seen.as_ref().map(|(key, _)| *key) != now {
-            *seen = place.shared.near.registered(region).filter(|(key, _)| Some(*key) == now);
+            *seen = place.shared.registered(region).filter(|(key, _)| Some(*key) == now);
         }
         seen.as_ref().map(|(_, memory)| &**memory).ok_or(FabricError::StaleKey { node, region })
     }
@@ -489,7 +489,7 @@ fn execute(
 /// A region's key and length, and how the NIC reaches it: `key | bytes | NIC's key | NIC's base | does it`.
 fn learn(place: &Place<'_>, region: RegionId) -> Result<Vec<u8>, FabricError> {
     let node = place.shared.node();
-    let (key, memory) = place.shared.near.registered(region).ok_or(FabricError::NoSuchRegion { node, region })?;
+    let (key, memory) = place.shared.registered(region).ok_or(FabricError::NoSuchRegion { node, region })?;
     let open = place.shared.open_to_nics(region, key, &memory);
     let words = [key, memory.len(), open.map_or(0, |it| it.0), open.map_or(0, |it| it.1), u64::from(open.is_some())];
     Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())

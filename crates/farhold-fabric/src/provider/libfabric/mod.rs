@@ -19,7 +19,7 @@
 //! - **Bulk goes by the NIC** where the provider does remote reads and writes: those of `bulk_bytes_min` bytes and more.
 //!   Such a copy may tear words that change meanwhile; whoever needs one state reads objects. Remote writes are complete when their
 //!   bytes are in place (`FI_DELIVERY_COMPLETE`).
-//! - **Keys.** A region's key changes with each registration; the agent compares it before each instruction. The NIC's key
+//! - **Keys.** A region's key changes with each registration and each start; the agent compares it before each instruction. The NIC's key
 //!   is random, and goes with the region's: an old one opens nothing.
 //! - **Admission.** Sessions ask for the cluster's [`Secret`]; without one nothing is read or written. Frames are not encrypted: that
 //!   is the network's part.
@@ -36,6 +36,8 @@ mod channel;
 mod endpoint;
 mod frame;
 mod rendezvous;
+#[doc(hidden)]
+pub mod rival;
 mod secret;
 #[cfg(test)]
 mod tests;
@@ -162,6 +164,8 @@ struct Shared {
     /// The home agent's libfabric address.
     home_name: Vec<u8>,
     registrar: Option<Registrar>,
+    /// Random, added to a region's key: a node that starts again without its directory has no key that it had before.
+    key_base: u64,
     /// Regions that the NIC may read and write, with the key that they had when opened.
     open: Mutex<HashMap<RegionId, (u64, Registration)>>,
     closings: Closings,
@@ -216,11 +220,21 @@ impl Shared {
         lock(&self.senders).remove(&port).unwrap_or_default()
     }
 
+    /// The key that opens a region of ours now.
+    fn key(&self, region: RegionId) -> Option<u64> {
+        self.near.key(region).map(|key| self.key_base.wrapping_add(key))
+    }
+
+    /// That key, and the memory that it opens.
+    fn registered(&self, region: RegionId) -> Option<(u64, Arc<RegionMemory>)> {
+        self.near.registered(region).map(|(key, memory)| (self.key_base.wrapping_add(key), memory))
+    }
+
     /// Opens a region to NICs, if it still has that key and the provider can: its NIC's key and base.
     fn open_to_nics(&self, region: RegionId, key: u64, memory: &Arc<RegionMemory>) -> Option<(u64, u64)> {
         let registrar = self.registrar.as_ref()?;
         let mut open = lock(&self.open);
-        if self.near.key(region) != Some(key) {
+        if self.key(region) != Some(key) {
             return None;
         }
         if open.get(&region).is_none_or(|(opened, _)| *opened != key) {
@@ -258,6 +272,7 @@ impl Member {
             provider: channel.traits().provider.clone(),
             home_name: channel.name()?,
             registrar: channel.traits().has_rma.then(|| channel.registrar()),
+            key_base: secret::random_u64(),
             open: Mutex::default(),
             closings: Closings::default(),
             senders: Mutex::default(),

@@ -81,6 +81,11 @@ impl Bed {
         self.assert_usable(&self.endpoint(&self.one));
     }
 
+    /// The key of node 2's region, for who builds requests by hand.
+    fn key(&self) -> u64 {
+        self.endpoint(&self.one).refresh(NodeId(2), REGION).unwrap().0
+    }
+
     fn assert_usable(&self, endpoint: &Endpoint) {
         let done = run(&self.executor, endpoint, |batch| {
             batch.read(at(8), 8);
@@ -211,7 +216,7 @@ fn who_does_not_know_the_secret_reads_and_writes_nothing() {
         let outsider = bed.endpoint(&three);
         let refused = Err(FabricError::NotAdmitted { node: NodeId(2) });
         assert_eq!(run(&bed.executor, &outsider, |batch| _ = batch.write(at(64), &[9; 8])), refused);
-        assert_eq!(run(&bed.executor, &outsider, |batch| _ = batch.write(at(0), &[9; 1 << 20])), refused);
+        assert_eq!(run(&bed.executor, &outsider, |batch| _ = batch.write(at(0), &vec![9; 1 << 20])), refused);
         assert_eq!(run(&bed.executor, &outsider, |batch| _ = batch.read(at(64), 8)), refused);
         assert_eq!(
             outsider.send(Address::home(NodeId(2)), b"hello").map_err(|it| it == refused.clone().unwrap_err()),
@@ -233,7 +238,7 @@ fn who_does_not_know_the_secret_reads_and_writes_nothing() {
 fn frames_without_a_session_are_dropped_unread() {
     on_each(|bed| {
         let mut stranger = Stranger::of(bed);
-        let body = request_of(&write_of(1), &[9; 8]);
+        let body = request_of(&write_of(bed.key()), &[9; 8]);
         let (challenge, _) = stranger.hello();
         for (session, token) in [(0, 0), (challenge.session, 0), (challenge.session, 1), (0, 1), (u32::MAX, 77)] {
             stranger.send(Header::new(Kind::Request, session, token, 99, body.len()), &body);
@@ -246,7 +251,7 @@ fn frames_without_a_session_are_dropped_unread() {
         bed.assert_whole();
         // With the secret the same frame is a request like any other.
         let (session, token) = stranger.enter(&secret()).unwrap();
-        let (_, answer) = stranger.ask(Kind::Request, session, token, &request_of(&write_of(1), &[7; 8]));
+        let (_, answer) = stranger.ask(Kind::Request, session, token, &request_of(&write_of(bed.key()), &[7; 8]));
         assert_eq!(frame::take_answer(&mut Reader(&answer), at(64), Address::default()), Some(Ok(&[][..])));
         bed.assert_whole();
     });
@@ -257,7 +262,8 @@ fn rubbish_gets_no_answer_and_harms_nobody() {
     on_each(|bed| {
         let mut stranger = Stranger::of(bed);
         let (session, token) = stranger.enter(&secret()).unwrap();
-        let word = |kind, len, offset| WireOp { kind, region: REGION, len, offset, key: 1, a: 1, b: 2 };
+        let key = bed.key();
+        let word = |kind, len, offset| WireOp { kind, region: REGION, len, offset, key, a: 1, b: 2 };
         let ops = [
             // Words of four bytes, and of none.
             request_of(&word(OpKind::FetchAdd, 4, 64), &[]),
@@ -337,7 +343,10 @@ fn bulk_stays_inside_and_needs_a_living_key() {
             run(e, &endpoint, |batch| _ = batch.write(at(BYTES - 8), &vec![9; mib])),
             outside(BYTES - 8, 1 << 20)
         );
-        assert_eq!(run(e, &endpoint, |batch| _ = batch.write(at(BYTES - 8), &[9; 40_000])), outside(BYTES - 8, 40_000));
+        assert_eq!(
+            run(e, &endpoint, |batch| _ = batch.write(at(BYTES - 8), &vec![9; 40_000])),
+            outside(BYTES - 8, 40_000)
+        );
         assert_eq!(run(e, &endpoint, |batch| _ = batch.read(at(BYTES + 8), mib)), outside(BYTES + 8, 1 << 20));
         bed.assert_whole();
         // Registered anew: the NIC's key went with the region's.
@@ -345,7 +354,7 @@ fn bulk_stays_inside_and_needs_a_living_key() {
         let stale = Err(FabricError::StaleKey { node: NodeId(2), region: REGION });
         assert_eq!(run(e, &endpoint, |batch| _ = batch.write(at(0), &vec![9; mib])), stale);
         assert_eq!(run(e, &endpoint, |batch| _ = batch.read(at(0), mib)), stale);
-        assert_eq!(run(e, &endpoint, |batch| _ = batch.write(at(0), &[9; 40_000])), stale);
+        assert_eq!(run(e, &endpoint, |batch| _ = batch.write(at(0), &vec![9; 40_000])), stale);
         let mut bytes = vec![0; BYTES as usize];
         memory.copy_out(0, &mut bytes).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 7), "an old key wrote");
@@ -427,7 +436,7 @@ fn unfit_providers_are_named() {
     for name in ["nosuch", "tcp;nosuch", "", "with\0zero"] {
         match join(1, name) {
             Some(FabricError::ProviderUnfit(unfit)) => {
-                assert_eq!((&*unfit.provider, &*unfit.reason), (name, "there is none of this name"))
+                assert_eq!((&*unfit.provider, &*unfit.reason), (name, "there is none of this name"));
             }
             other => panic!("{name}: {other:?}"),
         }
