@@ -10,6 +10,7 @@ use farhold_fabric::provider::shm;
 use farhold_fabric::{
     Batch, Endpoint, Executor, Fabric, FarPtr, Meta, NodeId, RegionId, RegionMemory, Version, object,
 };
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -107,12 +108,13 @@ impl Bed {
         black_box(&batch);
     }
 
-    /// Median microseconds of an operation of each rival, interleaved.
-    fn race(&self, blocks: usize, rivals: &mut [&mut dyn FnMut()]) -> Vec<f64> {
+    /// Median microseconds of an operation of each rival, interleaved, with nobody polling but those who must.
+    fn race(&self, blocks: usize, raw: &RefCell<Rival>, rivals: &mut [(Side, &mut dyn FnMut())]) -> Vec<f64> {
         let handle = self.executor.handle();
         let mut times = vec![Vec::new(); rivals.len()];
         for block in 0..=blocks {
-            for (rival, times) in rivals.iter_mut().zip(&mut times) {
+            for ((side, rival), times) in rivals.iter_mut().zip(&mut times) {
+                raw.borrow().set_polling(*side == Side::Raw);
                 for _ in 0..BLOCK {
                     let before_ns = handle.now_ns();
                     rival();
@@ -133,6 +135,13 @@ impl Bed {
     }
 }
 
+/// Whose other side must be awake.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Raw,
+    Ours,
+}
+
 impl Drop for Bed {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.dir);
@@ -143,7 +152,7 @@ fn far_objects(report: &mut Report) {
     for provider in ["tcp;ofi_rxm", "shm"] {
         report.table(&format!("A far object over libfabric's {provider}: us"));
         let bed = Bed::over_libfabric(provider);
-        let raw = std::cell::RefCell::new(Rival::open(provider, BYTES).expect("the rival"));
+        let raw = RefCell::new(Rival::open(provider, BYTES).expect("the rival"));
         for payload_len in [64, 256, 1024, 4096, 8192] {
             bed.format(payload_len);
             let (mut batch, bytes) = (Batch::new(), object::HEADER_BYTES + payload_len);
@@ -151,7 +160,11 @@ fn far_objects(report: &mut Report) {
             let mut object = || bed.submit(&mut batch, |batch| _ = batch.read_object(at, payload_len));
             let mut read = || assert!(raw.borrow_mut().read(0, bytes));
             let mut twice = || assert!(raw.borrow_mut().read(0, bytes) && raw.borrow_mut().read(object::VERSION, 8));
-            let times = bed.race(report.blocks(), &mut [&mut object, &mut read, &mut twice]);
+            let times = bed.race(
+                report.blocks(),
+                &raw,
+                &mut [(Side::Ours, &mut object), (Side::Raw, &mut read), (Side::Raw, &mut twice)],
+            );
             let figures = [
                 ("object", times[0]),
                 ("raw read", times[1]),
@@ -168,14 +181,18 @@ fn shared_memory(report: &mut Report) {
     report.table("Shared memory, ours and libfabric's: us a read");
     let ours = Bed::new("shm", |dir, node| Fabric::join_shm(dir, node).expect("a node"));
     let over = Bed::over_libfabric("shm");
-    let mut raw = Rival::open("shm", BYTES).expect("the rival");
+    let raw = RefCell::new(Rival::open("shm", BYTES).expect("the rival"));
     for len in [64, 1024, 8192] {
         let at = FarPtr::new(NodeId(1), REGION, 0);
         let (mut batch, mut far_batch) = (Batch::new(), Batch::new());
         let mut near = || ours.submit(&mut batch, |batch| _ = batch.read(at, len));
         let mut libfabric = || over.submit(&mut far_batch, |batch| _ = batch.read(at, len));
-        let mut read = || assert!(raw.read(0, len));
-        let times = ours.race(report.blocks(), &mut [&mut near, &mut read, &mut libfabric]);
+        let mut read = || assert!(raw.borrow_mut().read(0, len));
+        let times = ours.race(
+            report.blocks(),
+            &raw,
+            &mut [(Side::Ours, &mut near), (Side::Raw, &mut read), (Side::Ours, &mut libfabric)],
+        );
         let figures = [
             ("shm", times[0]),
             ("raw libfabric shm", times[1]),

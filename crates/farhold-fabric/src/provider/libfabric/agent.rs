@@ -37,6 +37,8 @@ const STRANGER_NS_MAX: u64 = 2_000_000_000;
 const LANES_PER_SESSION_MAX: usize = 4096;
 /// Frames kept for workers that do not take them; beyond that the worker is as good as dead.
 const OUTBOX_MAX: usize = 8192;
+/// Turns without a frame between two offers of the core to others.
+const TURNS_PER_YIELD: u32 = 8;
 /// How long it goes on looking after the last frame before it sleeps. A sleep and its end cost some 10 µs.
 const LOOK_NS: u64 = 50_000;
 /// The same where the provider cannot be waited for, and the naps after it.
@@ -128,13 +130,16 @@ impl Agent {
         let clock = Clock::start();
         let has_wait = self.channel.traits().has_wait;
         let look_ns = if has_wait { LOOK_NS } else { LOOK_NS_WITHOUT_WAIT };
-        let (mut busy_ns, mut nap) = (0, NAP_MIN);
+        let (mut busy_ns, mut nap, mut empty) = (0, NAP_MIN, 0u32);
         while !self.shared.stop.load(Ordering::Acquire) {
             let now_ns = clock.now_ns();
             if self.turn(now_ns) {
                 (busy_ns, nap) = (now_ns, NAP_MIN);
             } else if now_ns - busy_ns < look_ns || !self.home.outbox.is_empty() {
-                std::thread::yield_now();
+                empty = empty.wrapping_add(1);
+                if empty.is_multiple_of(TURNS_PER_YIELD) {
+                    std::thread::yield_now();
+                }
             } else if has_wait {
                 self.channel.wait(bell, SLEEP_MAX);
             } else {

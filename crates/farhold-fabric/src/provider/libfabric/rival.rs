@@ -19,8 +19,16 @@ pub struct Rival {
     base: u64,
     local: Vec<u8>,
     registration: Option<Registration>,
-    stop: Arc<AtomicBool>,
+    orders: Arc<Orders>,
     target: Option<JoinHandle<()>>,
+}
+
+/// To the polling thread.
+#[derive(Default)]
+struct Orders {
+    stop: AtomicBool,
+    /// Poll: else sleep, so that the core is free for who is measured now.
+    poll: AtomicBool,
 }
 
 impl Rival {
@@ -35,25 +43,35 @@ impl Rival {
         let memory = Arc::new(RegionMemory::anonymous(FarPtr::default(), bytes)?);
         let opened = target.registrar().open_to_peers(&memory, random_u64())?;
         let peer = channel.meet(&target.name()?)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let orders = Arc::new(Orders::default());
+        let ordered = orders.clone();
         let mut local = vec![0; bytes as usize];
         // SAFETY: the vector is never resized and is dropped after the registration (field order).
         let registration = unsafe { channel.register_local(local.as_mut_ptr(), bytes)? };
         let (key, base) = (opened.key, opened.base);
         let poll = move || {
             let _registered = opened;
-            while !stopped.load(Ordering::Relaxed) {
-                if !target.poll(|_| {}) {
+            while !ordered.stop.load(Ordering::Relaxed) {
+                if !ordered.poll.load(Ordering::Relaxed) {
+                    std::thread::park();
+                } else if !target.poll(|_| {}) {
                     std::thread::yield_now();
                 }
             }
         };
         let target = Some(std::thread::spawn(poll));
-        Ok(Self { channel, peer, key, base, local, registration, stop, target })
+        Ok(Self { channel, peer, key, base, local, registration, orders, target })
     }
 
-    /// Reads `len` bytes at `offset` and waits for them; true if they came.
+    /// Has the other side poll, or sleep.
+    pub fn set_polling(&self, polls: bool) {
+        self.orders.poll.store(polls, Ordering::Relaxed);
+        if let Some(target) = &self.target {
+            target.thread().unpark();
+        }
+    }
+
+    /// Reads `len` bytes at `offset` and waits for them; true if they came. The other side must be polling.
     pub fn read(&mut self, offset: u64, len: usize) -> bool {
         assert!(offset as usize + len <= self.local.len());
         let target = BulkTarget { remote: self.base + offset, key: self.key };
@@ -77,7 +95,8 @@ impl Rival {
 
 impl Drop for Rival {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.orders.stop.store(true, Ordering::Relaxed);
+        self.set_polling(false);
         drop(self.target.take().map(JoinHandle::join));
         self.registration = None;
     }
