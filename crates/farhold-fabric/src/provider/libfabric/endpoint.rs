@@ -72,6 +72,15 @@ impl Endpoint {
         node == self.near.address().node
     }
 
+    /// On a machine with more threads than cores, what is waited for may be waiting for this very core.
+    fn count_empty_poll(&self) {
+        let polls = self.empty_polls.get() + 1;
+        self.empty_polls.set(polls % POLLS_PER_YIELD);
+        if polls == POLLS_PER_YIELD {
+            std::thread::yield_now();
+        }
+    }
+
     /// Brings on what is under way.
     fn turn(&self) {
         if let Some(mut far) = self.far()
@@ -114,12 +123,7 @@ impl Provider for Endpoint {
                 return Poll::Ready(());
             }
         }
-        let polls = self.empty_polls.get() + 1;
-        self.empty_polls.set(polls % POLLS_PER_YIELD);
-        if polls == POLLS_PER_YIELD {
-            // On a machine with more threads than cores the answer may be waiting for this very core.
-            std::thread::yield_now();
-        }
+        self.count_empty_poll();
         // The answer wakes nobody: look again next turn.
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -169,6 +173,7 @@ impl Provider for Endpoint {
 
     fn wake_on_arrival(&self, cx: &mut Context<'_>) {
         self.turn();
+        self.count_empty_poll();
         self.near.wake_on_arrival(cx);
     }
 }
