@@ -11,7 +11,7 @@ use common::{Dir, key, people, put};
 use farhold_fabric::Executor;
 use farhold_store::row::{Datum, SecondaryIndex};
 use farhold_txn::{
-    HomeAgent, Index, Node, NodeConfig, NodeId, Placement, Retry, ScanSpec, Table, TableDef, Txn, TxnError, Worker,
+    HomeAgent, Index, Node, NodeConfig, Placement, Retry, ScanSpec, Table, TableDef, Txn, TxnError, Worker,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

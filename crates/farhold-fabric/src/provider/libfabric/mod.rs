@@ -7,7 +7,7 @@
 //!                                       └──── bulk, by the NIC ──────────┘   └── inboxes
 //! ```
 //!
-//! - **A node's own memory is shared memory**, with the files of the [`shm`](super::shm) provider: near rows are loads and
+//! - **A node's own memory is shared memory**, with the files of the [`shm`] provider: near rows are loads and
 //!   stores, and a process's death leaves its regions.
 //! - **Everything far goes to the home agent**, a thread of the node that owns the memory, in one round trip for all of a
 //!   batch's instructions there. What NICs cannot do at all (`read_object`), or not everywhere (atomics on TCP, EFA and
