@@ -20,7 +20,8 @@
 //!   Such a copy may tear words that change meanwhile; whoever needs one state reads objects. Remote writes are complete when their
 //!   bytes are in place (`FI_DELIVERY_COMPLETE`).
 //! - **Keys.** A region's key changes with each registration and each start; the agent compares it before each instruction. The NIC's key
-//!   is random, and goes with the region's: an old one opens nothing.
+//!   is random, and goes with the region's: an old one opens nothing. libfabric's `shm` alone looks at no key: its processes
+//!   copy by the kernel's leave (`process_vm_readv`), which is for processes of the same user.
 //! - **Admission.** Sessions ask for the cluster's [`Secret`]; without one nothing is read or written. Frames are not encrypted: that
 //!   is the network's part.
 //! - **Time-outs** are this provider's own. A node that dies without a word is [`FabricError::NodeUnavailable`] within

@@ -1,7 +1,7 @@
 //! What must not work: strangers, other versions, rubbish, peers that go silent. Each is a typed error in time, nothing is
 //! written, and everybody else goes on.
 
-use super::channel::{Channel, Event, Peer, Size};
+use super::channel::{BulkTarget, Channel, Event, Peer, Size};
 use super::frame::{self, Header, Kind, Reader, Tag, WireOp};
 use super::rendezvous::{self, Record};
 use super::secret::{Introduction, NONCE_BYTES, Side};
@@ -129,6 +129,40 @@ impl Stranger {
         Self { channel, home, record, number: 0 }
     }
 
+    /// Is found as a node that it is not.
+    fn publish_as(&self, bed: &Bed, member: &shm::Member) -> rendezvous::Publication {
+        let record = Record {
+            version: frame::VERSION,
+            node: crate::provider::Membership::node(member),
+            incarnation: member.incarnation(),
+            pid: std::process::id(),
+            provider: self.record.provider.clone(),
+            name: self.channel.name().unwrap(),
+        };
+        rendezvous::Publication::new(&bed.dir.0, &Rendezvous::Directory, &record).unwrap()
+    }
+
+    /// Writes by the NIC; true if it says that it did.
+    fn write(&self, bytes: &mut [u8], target: BulkTarget) -> bool {
+        let (local, len) = (bytes.as_mut_ptr(), bytes.len() as u64);
+        // SAFETY: the bytes are borrowed until the event has come.
+        while let Err(refusal) = unsafe { self.channel.bulk(true, local, len, None, self.home, target) } {
+            if refusal == super::channel::Refusal::Broken {
+                return false;
+            }
+            self.channel.poll(|_| {});
+        }
+        let mut outcome = None;
+        while outcome.is_none() {
+            self.channel.poll(|event| {
+                if let Event::Bulk { is_done, .. } = event {
+                    outcome = Some(is_done);
+                }
+            });
+        }
+        outcome == Some(true)
+    }
+
     fn send(&mut self, header: Header, body: &[u8]) {
         for (head, part) in frame::frames(header, body) {
             while self.channel.send(self.home, 0, &[&head, part]).is_err() {
@@ -240,8 +274,13 @@ fn frames_without_a_session_are_dropped_unread() {
         let mut stranger = Stranger::of(bed);
         let body = request_of(&write_of(bed.key()), &[9; 8]);
         let (challenge, _) = stranger.hello();
-        for (session, token) in [(0, 0), (challenge.session, 0), (challenge.session, 1), (0, 1), (u32::MAX, 77)] {
-            stranger.send(Header::new(Kind::Request, session, token, 99, body.len()), &body);
+        // Among these are the numbers of living sessions, whose tokens nobody can guess.
+        let living = bed.endpoint(&bed.one);
+        bed.assert_usable(&living);
+        for session in (0..8).chain([challenge.session, u32::MAX]) {
+            for token in [0, 1, u64::MAX, 0x1234_5678_9abc_def0] {
+                stranger.send(Header::new(Kind::Request, session, token, 99, body.len()), &body);
+            }
         }
         // A wrong proof is told so; then the right one is too late.
         let (refusal, why) = stranger.ask(Kind::Proof, challenge.session, 0, &[0; 32]);
@@ -298,6 +337,77 @@ fn rubbish_gets_no_answer_and_harms_nobody() {
         assert!(home.try_recv_home().is_none(), "nothing too long arrives");
         bed.assert_whole();
     });
+}
+
+/// A home that does not know the secret and welcomes everybody: nobody confides in it.
+#[test]
+fn an_impostor_is_told_nothing() {
+    on_each(|bed| {
+        let mut impostor = Stranger::of(bed);
+        let four = shm::Member::join(&bed.dir.0, NodeId(4)).unwrap();
+        let _published = impostor.publish_as(bed, &four);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let heard = std::thread::scope(|scope| {
+            let stopped = &stop;
+            let answering = scope.spawn(move || {
+                let mut heard = Vec::new();
+                while !stopped.load(Ordering::SeqCst) {
+                    let mut frames = Vec::new();
+                    impostor.channel.poll(|event| {
+                        if let Event::Received(frame) = event {
+                            frames.extend(Header::read(frame).map(|(header, part)| (header, part.to_vec())));
+                        }
+                    });
+                    for (header, body) in frames {
+                        heard.push(header.kind);
+                        let len = usize::from(body[0]);
+                        impostor.home = impostor.channel.meet(&body[2..2 + len]).unwrap();
+                        let (kind, body) = match header.kind {
+                            Kind::Hello => (Kind::Challenge, vec![3; NONCE_BYTES + 32]),
+                            _ => (Kind::Welcome, vec![]),
+                        };
+                        impostor.send(Header::new(kind, 0, 0, header.number, body.len()), &body);
+                    }
+                }
+                heard
+            });
+            let endpoint = bed.endpoint(&bed.one);
+            let far = FarPtr::new(NodeId(4), REGION, 0);
+            let refused = Err(FabricError::NotAdmitted { node: NodeId(4) });
+            assert_eq!(run(&bed.executor, &endpoint, |batch| _ = batch.write(far, b"confided")), refused);
+            bed.assert_usable(&endpoint);
+            stop.store(true, Ordering::SeqCst);
+            answering.join().unwrap()
+        });
+        assert_eq!(heard, [Kind::Hello], "and no proof, which it could use elsewhere");
+        bed.assert_whole();
+    });
+}
+
+/// The NIC's own keys: what a peer kept of an earlier registration opens nothing, whoever asks. (Not on libfabric's `shm`,
+/// whose processes read each other by the kernel's leave and look at no key.)
+#[test]
+fn an_old_key_opens_nothing_to_a_nic() {
+    let bed = Bed::new("tcp;ofi_rxm");
+    let mut insider = Stranger::of(&bed);
+    let (session, token) = insider.enter(&secret()).unwrap();
+    let (_, learned) = insider.ask(Kind::Request, session, token, &frame::request(Tag::Learn, u32::from(REGION.0), 0));
+    let mut words = Reader(&learned[8..]);
+    let [_, bytes, key, base, has_nic] = [(); 5].map(|()| words.u64().unwrap());
+    assert_eq!((bytes, has_nic), (BYTES, 1));
+    let mut text = [7; 64];
+    let target = BulkTarget { remote: base + 128, key };
+    assert!(insider.write(&mut text, target), "a good key writes");
+    assert!(!insider.write(&mut text, BulkTarget { key: key ^ 1, ..target }), "a wrong one does not");
+    bed.assert_whole();
+    let memory = bed.two.attach_region(REGION).unwrap();
+    let mut insider = Stranger::of(&bed);
+    insider.hello();
+    let mut text = [9; 64];
+    assert!(!insider.write(&mut text, target), "nor an old one");
+    let mut bytes = vec![0; BYTES as usize];
+    memory.copy_out(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7), "an old key wrote");
 }
 
 #[test]
@@ -402,15 +512,7 @@ fn a_silent_node_is_unavailable_in_time() {
     on_each(|bed| {
         let silent = Stranger::of(bed);
         let four = shm::Member::join(&bed.dir.0, NodeId(4)).unwrap();
-        let record = Record {
-            version: frame::VERSION,
-            node: NodeId(4),
-            incarnation: four.incarnation(),
-            pid: std::process::id(),
-            provider: silent.record.provider.clone(),
-            name: silent.channel.name().unwrap(),
-        };
-        let _published = rendezvous::Publication::new(&bed.dir.0, &Rendezvous::Directory, &record).unwrap();
+        let _published = silent.publish_as(bed, &four);
         let endpoint = bed.endpoint(&bed.one);
         let far = FarPtr::new(NodeId(4), REGION, 0);
         let handle = bed.executor.handle();
