@@ -14,13 +14,14 @@ pub struct Config {
     node: u8,
     nodes: u8,
     memory_bytes: u64,
+    provider: String,
 }
 
 impl Config {
     /// A database of one node in memory that ends with the [`Database`].
     #[must_use]
     pub fn in_memory() -> Self {
-        Self { dir: None, node: 0, nodes: 1, memory_bytes: 1 << 30 }
+        Self { dir: None, node: 0, nodes: 1, memory_bytes: 1 << 30, provider: "shm".into() }
     }
 
     /// A database in this directory, whose rows live as long as its files: a folder of shared memory, or of a DAX or CXL
@@ -34,6 +35,15 @@ impl Config {
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
+        self
+    }
+
+    /// How nodes reach each other's rows: `shm` otherwise, or `libfabric:` and the name of one of libfabric's providers, as
+    /// `libfabric:tcp;ofi_rxm`, with the feature `libfabric`. Transactions work over all; analytical SQL over the rows of
+    /// other nodes reads mapped memory, so only over `shm`.
+    #[must_use]
+    pub fn provider(mut self, provider: impl Into<String>) -> Self {
+        self.provider = provider.into();
         self
     }
 
@@ -86,7 +96,7 @@ impl Database {
             }
             None => Directory { path: ephemeral_directory()?, ephemeral: true },
         };
-        let fabric = Fabric::join_shm(&dir.path, NodeId(config.node)).map_err(OpenError::Fabric)?;
+        let fabric = Fabric::join(&dir.path, NodeId(config.node), &config.provider).map_err(OpenError::Fabric)?;
         let node_config =
             NodeConfig { nodes: config.nodes, region_bytes: config.memory_bytes, ..NodeConfig::default() };
         let node = Node::open(fabric, node_config).map_err(OpenError::Node)?;
