@@ -98,7 +98,7 @@ pub struct ServeArgs {
     /// Memory of this node's region, e.g. 512M or 4G; pages are used as they are touched.
     #[arg(long, short = 'm', default_value = "4G", value_parser = parse_bytes)]
     pub memory: u64,
-    /// Threads that talk to clients. 0 = one a core.
+    /// Threads that talk to clients. 0 = two a core.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// File of users, one `name:SCRAM-SHA-256$...` a line (as PostgreSQL stores it), or `name:plain password`.
