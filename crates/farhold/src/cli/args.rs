@@ -101,6 +101,9 @@ pub struct ServeArgs {
     /// Threads that talk to clients. 0 = two a core.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    /// Bind these threads to processors: more statements a second where the machine does little else.
+    #[arg(long)]
+    pub pin: bool,
     /// File of users, one `name:SCRAM-SHA-256$...` a line (as PostgreSQL stores it), or `name:plain password`.
     #[arg(long)]
     pub password_file: Option<PathBuf>,
