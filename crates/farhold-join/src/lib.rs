@@ -4,6 +4,9 @@
 
 pub mod algorithm;
 mod error;
+mod hash;
+mod pages;
+mod partition;
 mod run;
 
 pub use algorithm::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};

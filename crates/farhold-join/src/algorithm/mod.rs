@@ -17,7 +17,10 @@
 //! cancel token; that a table built over rows of equal keys does not take quadratic time; and that
 //! [`Matches::First`] answers the same build payload for the same key each time a table is asked.
 
+mod dense;
 pub mod nested_loop;
+pub mod no_partition;
+pub mod radix;
 
 #[cfg(test)]
 mod conformance;
@@ -28,7 +31,7 @@ use std::fmt;
 use crate::{JoinError, Run};
 
 /// Every algorithm, the oracle first.
-pub static ALL: [&dyn Algorithm; 1] = [&nested_loop::NestedLoop];
+pub static ALL: [&dyn Algorithm; 3] = [&nested_loop::NestedLoop, &no_partition::NoPartition, &radix::Radix];
 
 /// The algorithm of this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Algorithm> {
@@ -43,8 +46,11 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// The columns; [`JoinError::Invalid`] if their lengths differ.
+    /// The columns; [`JoinError::Invalid`] if their lengths differ or reach 2^32 - 1.
     pub fn new(keys: &'a [u64], payloads: &'a [u64]) -> Result<Self, JoinError> {
+        if keys.len() >= u32::MAX as usize {
+            return Err(JoinError::Invalid(format!("{} tuples; columns hold fewer than 2^32 - 1", keys.len())));
+        }
         if keys.len() != payloads.len() {
             return Err(JoinError::Invalid(format!("{} keys but {} payloads", keys.len(), payloads.len())));
         }
@@ -222,6 +228,9 @@ pub trait Table: Send + Sync {
         run: &Run,
     ) -> Result<(), JoinError>;
 
+    /// How the keys are found, for EXPLAIN: "list", "perfect", "unchained", "chained".
+    fn scheme(&self) -> &'static str;
+
     /// Bytes the table holds.
     fn memory_bytes(&self) -> u64;
 }
@@ -234,6 +243,6 @@ impl fmt::Debug for dyn Algorithm {
 
 impl fmt::Debug for dyn Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Table {{ memory_bytes: {} }}", self.memory_bytes())
+        write!(f, "Table {{ scheme: {}, memory_bytes: {} }}", self.scheme(), self.memory_bytes())
     }
 }

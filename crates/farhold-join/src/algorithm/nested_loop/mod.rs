@@ -73,6 +73,10 @@ impl Table for Rows {
         Ok(())
     }
 
+    fn scheme(&self) -> &'static str {
+        "list"
+    }
+
     fn memory_bytes(&self) -> u64 {
         16 * self.keys.capacity() as u64
     }
