@@ -77,7 +77,8 @@ impl Run {
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> JoinError {
+/// What a caught panic becomes.
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> JoinError {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     JoinError::WorkerPanicked(
         text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into()),

@@ -209,6 +209,11 @@ pub trait Algorithm: Send + Sync {
         Ok(())
     }
 
+    /// A probe of many tuples costs much less a tuple than one of few, because the probe side is rearranged.
+    fn wants_many_probe_rows(&self) -> bool {
+        false
+    }
+
     /// Makes the table of the build side.
     fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError>;
 }

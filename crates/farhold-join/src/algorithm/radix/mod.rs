@@ -83,6 +83,10 @@ impl Algorithm for Radix {
             + shape.threads as u64 * local::memory_bytes(shape.build_rows)
     }
 
+    fn wants_many_probe_rows(&self) -> bool {
+        true
+    }
+
     fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError> {
         run.cancel.check()?;
         let seed = run.seed;
