@@ -4,8 +4,12 @@
 //! cargo bench -p farhold-join --bench joins                    16 M x 16 M and 64 M x 64 M, all cores, 3 rounds
 //! cargo bench -p farhold-join --bench joins -- --quick         what the tests run: seconds, figures without meaning
 //! cargo bench -p farhold-join --bench joins -- --json FILE     also as JSON
+//! cargo bench -p farhold-join --bench joins -- --raw           only the raw columns (--arrow: only the budgets)
+//! cargo bench -p farhold-join --bench joins -- --only radix    one algorithm, as for a profile
 //! cargo bench -p farhold-join --bench joins -- --threads 2     on so many threads
 //! ```
+//!
+//! The second table joins Arrow batches of the same tuples within 1/2, 1/4 and 1/10 of the build side's bytes, on one thread.
 //!
 //! Unique build keys in random order, uniform foreign keys, the sums of both payloads. Rates are millions of tuples (of both
 //! sides) a second: the median of the rounds, which run turn and turn about. `dense` keys are 0..n, `sparse` ones any
@@ -15,16 +19,20 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::ptr;
+use std::sync::Arc;
 use std::time::Instant;
 
-use farhold_join::algorithm::{self, Columns, Sum};
-use farhold_join::{Algorithm, Run};
+use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
+use farhold_join::algorithm::{self, Columns, Shape, Sum};
+use farhold_join::model::{self, Machine};
+use farhold_join::{Algorithm, BUDGET_BYTES_MIN, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, Run};
 
 struct Options {
     quick: bool,
     rounds: usize,
     threads: usize,
     rows: Option<usize>,
+    only: Option<String>,
 }
 
 fn main() {
@@ -40,9 +48,15 @@ fn main() {
         rounds: number("--rounds").unwrap_or(if quick { 1 } else { 3 }),
         threads: number("--threads").unwrap_or(cores),
         rows: number("--rows"),
+        only: value("--only"),
     };
     let mut report = Report { quick, json: String::new() };
-    raw(&options, &mut report);
+    if !has("--arrow") {
+        raw(&options, &mut report);
+    }
+    if !has("--raw") {
+        budgets(&options, &mut report);
+    }
     if let Some(path) = value("--json") {
         report.write(Path::new(&path));
     }
@@ -140,6 +154,7 @@ fn raw(options: &Options, report: &mut Report) {
     let contenders: Vec<&dyn Algorithm> = algorithm::ALL
         .into_iter()
         .filter(|algorithm| algorithm.name() != "nested_loop" && algorithm.check_available().is_ok())
+        .filter(|algorithm| options.only.as_ref().is_none_or(|only| only == algorithm.name()))
         .collect();
     let sizes = options
         .rows
@@ -169,8 +184,10 @@ fn raw(options: &Options, report: &mut Report) {
                     probes.push(probe);
                 }
             }
+            let mut totals = Vec::new();
             for (algorithm, (scheme, builds, probes)) in contenders.iter().zip(times) {
                 let all = median(builds.iter().zip(&probes).map(|(build, probe)| build + probe).collect());
+                totals.push((algorithm.name(), all));
                 let mut figures = vec![
                     ("mtuples_s", 2.0 * rows as f64 / all / 1e6),
                     ("build_s", median(builds)),
@@ -181,7 +198,103 @@ fn raw(options: &Options, report: &mut Report) {
                 }
                 report.row("raw", &format!("{rows} {kind} {} {scheme}", algorithm.name()), &figures);
             }
+            compare_choice(
+                report,
+                &format!("{rows} {kind}"),
+                Shape { build_rows: rows, probe_rows: rows, threads: options.threads },
+                !sparse,
+                &totals,
+            );
         }
+    }
+}
+
+/// The model's choice for these sides, and how its time compares with the best.
+fn compare_choice(report: &mut Report, name: &str, shape: Shape, fills_interval: bool, times: &[(&str, f64)]) {
+    let choice = model::choose(shape, shape.probe_rows as u64, fills_interval, &Machine::detect());
+    let best = times.iter().map(|time| time.1).fold(f64::INFINITY, f64::min);
+    let chosen = times.iter().find(|time| time.0 == choice.algorithm.name()).map_or(f64::NAN, |time| time.1);
+    let mut figures = vec![("over_best", chosen / best)];
+    for &(candidate, time) in times {
+        let predicted = choice
+            .predicted_ns
+            .iter()
+            .find(|prediction| prediction.0 == candidate)
+            .map_or(0, |prediction| prediction.1);
+        figures.push((
+            if candidate == "radix" { "radix_predicted_over_actual" } else { "no_partition_predicted_over_actual" },
+            predicted as f64 / 1e9 / time,
+        ));
+    }
+    report.row("choice", &format!("{name} choice {}", choice.algorithm.name()), &figures);
+}
+
+/// One side as Arrow batches of 8192 rows.
+fn batches(keys: &[u64], payloads: &[u64]) -> Vec<RecordBatch> {
+    let column = |values: &[u64]| -> ArrayRef { Arc::new(UInt64Array::from(values.to_vec())) };
+    let rows = keys.chunks(8192).zip(payloads.chunks(8192));
+    rows.map(|(keys, payloads)| {
+        RecordBatch::try_from_iter([("key", column(keys)), ("payload", column(payloads))]).expect("a batch")
+    })
+    .collect()
+}
+
+/// Joins within a budget; seconds, the most memory reserved, bytes spilled.
+fn join_batches(build: &[RecordBatch], probe: &[RecordBatch], budget: u64) -> (f64, u64, u64) {
+    let spec = JoinSpec::new(build[0].schema(), probe[0].schema(), vec![(0, 0)], JoinKind::Inner);
+    let options = JoinOptions::new(MemoryPool::new(budget));
+    let pool = options.pool.clone();
+    let mut rows = 0;
+    let (report, time) = seconds(|| {
+        let mut join = Join::new(spec, options)?;
+        build.iter().try_for_each(|batch| join.push_build(batch))?;
+        join.finish_build()?;
+        let mut drain = |join: &mut Join| -> Result<(), JoinError> {
+            while let Some(batch) = join.next_output()? {
+                rows += batch.num_rows();
+            }
+            Ok(())
+        };
+        for batch in probe {
+            join.push_probe(batch)?;
+            drain(&mut join)?;
+        }
+        join.finish_probe()?;
+        drain(&mut join)?;
+        Ok::<_, JoinError>(join.report().clone())
+    });
+    assert_eq!(rows, probe.iter().map(RecordBatch::num_rows).sum::<usize>());
+    (time, pool.peak(), report.expect("a join").spilled_bytes)
+}
+
+fn budgets(options: &Options, report: &mut Report) {
+    let rows = options.rows.unwrap_or(if options.quick { 100_000 } else { 16_000_000 });
+    let sides = Sides::new(rows, true);
+    let (build, probe) =
+        (batches(&sides.build_keys, &sides.build_payloads), batches(&sides.probe_keys, &sides.probe_payloads));
+    drop(sides);
+    report.table(&format!("Arrow batches, {rows} x {rows} rows of 16 bytes, 1 thread"));
+    let build_bytes = 16 * rows as u64;
+    let (_, peak, _) = join_batches(&build, &probe, u64::MAX / 2);
+    let budgets = [("in memory", peak), ("1/2", build_bytes / 2), ("1/4", build_bytes / 4), ("1/10", build_bytes / 10)];
+    let mut times = vec![(vec![], 0); budgets.len()];
+    for _ in 0..options.rounds {
+        for ((_, budget), (times, spilled)) in budgets.iter().zip(&mut times) {
+            let (time, _, bytes) = join_batches(&build, &probe, (*budget).max(BUDGET_BYTES_MIN));
+            times.push(time);
+            *spilled = bytes;
+        }
+    }
+    let in_memory = times[0].0.clone();
+    for ((name, budget), (times, spilled)) in budgets.iter().zip(times) {
+        let slowdown = median(times.iter().zip(&in_memory).map(|(time, base)| time / base).collect());
+        let rate = 2.0 * rows as f64 / median(times) / 1e6;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        report.row(
+            "budgets",
+            name,
+            &[("mtuples_s", rate), ("slowdown", slowdown), ("budget_mib", mib(*budget)), ("spilled_mib", mib(spilled))],
+        );
     }
 }
 

@@ -1,7 +1,8 @@
 //! The cost model: which algorithm, why, and how right that was.
 //!
-//! It counts what bounds a join in memory: bytes that stream past, and accesses that miss the caches. Constants were
-//! measured on a 4-core AMD EPYC (Zen 5, 1 MiB + 32 MiB of cache); they are per core, and ratios matter more than values.
+//! It counts what bounds a join in memory: the processor's work a tuple, accesses that miss the caches, and bytes that stream
+//! past. The constants are nanoseconds of one thread, fitted to `benches/joins.rs` from 50 K to 64 M tuples a side on an AMD
+//! EPYC (Zen 5, 1 MiB of second-level cache, 32 MiB shared); their ratios matter more than their values.
 
 use std::fs;
 use std::time::Instant;
@@ -15,29 +16,26 @@ pub struct Machine {
     pub l2_bytes: u64,
     /// Last-level cache.
     pub l3_bytes: u64,
-    /// Bytes a second that one core streams, reads and writes together.
-    pub core_bytes_per_s: f64,
-    /// Bytes a second that all cores stream.
-    pub all_bytes_per_s: f64,
-    /// Accesses to memory that miss, a second and core, with as many under way as the core can have.
-    pub core_misses_per_s: f64,
+    /// Bytes a second that all cores stream, reads and writes together.
+    pub bytes_per_s: f64,
 }
 
 impl Machine {
-    /// Cache sizes from the system where it tells, and constants.
+    /// Cache sizes from the system where it tells, and a bandwidth of 36 GB/s.
     pub fn detect() -> Self {
         let cache = |index: u32| {
             let text = fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok()?;
             let number: u64 = text.trim().trim_end_matches(['K', 'M']).parse().ok()?;
             Some(if text.contains('M') { number << 20 } else { number << 10 })
         };
-        Self {
-            l2_bytes: cache(2).unwrap_or(1 << 20),
-            l3_bytes: cache(3).unwrap_or(32 << 20),
-            core_bytes_per_s: 16e9,
-            all_bytes_per_s: 36e9,
-            core_misses_per_s: 80e6,
-        }
+        Self { l2_bytes: cache(2).unwrap_or(1 << 20), l3_bytes: cache(3).unwrap_or(32 << 20), bytes_per_s: 36e9 }
+    }
+
+    /// Nanoseconds that an access at random into `bytes` costs beyond one to the second-level cache, when `memory_ns` is what
+    /// a miss of all caches costs with many under way. Half of the last-level cache belongs to others.
+    fn access_ns(&self, bytes: f64, memory_ns: f64) -> f64 {
+        let miss_share = |cache: u64| 1.0 - (cache as f64 / bytes.max(1.0)).min(1.0);
+        miss_share(self.l2_bytes) * 2.5 + miss_share(self.l3_bytes / 2) * memory_ns
     }
 }
 
@@ -61,32 +59,36 @@ impl Choice {
     }
 }
 
-/// The cheapest algorithm for a build side of that shape and `probe_rows` probe tuples in all.
-pub fn choose(shape: Shape, probe_rows: u64, machine: &Machine) -> Choice {
-    let (build, probe) = (shape.build_rows as f64, probe_rows as f64);
-    let threads = shape.threads as f64;
-    let bytes_per_s = (machine.core_bytes_per_s * threads).min(machine.all_bytes_per_s);
-    // Keys, copy, and the tuple's own read.
-    let partition_ns =
-        |rows: f64, passes: f64| rows * ((8.0 + 32.0 * passes + 16.0) / bytes_per_s * 1e9 + 2.5 * passes / threads);
-    let table_bytes = 24 * shape.build_rows as u64;
-    let miss_share = 1.0 - (machine.l3_bytes as f64 / table_bytes.max(1) as f64).min(1.0);
-    let miss_ns = 1e9 / (machine.core_misses_per_s * threads);
-    // A directory slot and a tuple.
-    let no_partition =
-        partition_ns(build, 1.0) + 4.0 * build / threads + probe * (2.5 / threads + 2.0 * miss_share * miss_ns);
-    let radix = partition_ns(build, 1.0) + partition_ns(probe, 1.0) + (build * 3.0 + probe * 3.5) / threads;
-    let nested_loop = 0.5 * build * probe;
-    let candidates = [("nested_loop", nested_loop), ("no_partition", no_partition), ("radix", radix)];
+/// The cheapest algorithm for a build side of that shape and `probe_rows` probe tuples in all. `fills_interval`: the build
+/// keys are unique and leave few holes, so that an array finds them.
+pub fn choose(shape: Shape, probe_rows: u64, fills_interval: bool, machine: &Machine) -> Choice {
+    let (build, probe, threads) = (shape.build_rows as f64, probe_rows as f64, shape.threads as f64);
+    let slot_bytes = if fills_interval { 8.0 } else { 24.0 };
+    let table_bytes = slot_bytes * build;
+    let start_ns = 15_000.0 * (threads - 1.0);
+    let no_partition = if fills_interval {
+        build * (3.0 + machine.access_ns(table_bytes, 11.0)) + probe * (3.0 + machine.access_ns(table_bytes, 5.0))
+    } else {
+        // Partitioned and sorted; then a directory slot and a tuple a probe.
+        build * 12.0 + probe * (8.0 + 2.0 * machine.access_ns(table_bytes, 10.0))
+    };
+    let radix = if fills_interval { build * 6.0 + probe * 10.0 } else { build * 7.5 + probe * 17.0 };
+    // Keys read for the histogram, tuples read, their pages zeroed, written, and read again.
+    let radix_stream = (build + probe) * (8.0 + 16.0 + 16.0 + 16.0 + 16.0) / machine.bytes_per_s * 1e9;
+    let candidates = [
+        ("nested_loop", 0.5 * build * probe),
+        ("no_partition", start_ns + no_partition / threads),
+        ("radix", 2.0 * start_ns + (radix / threads).max(radix_stream)),
+    ];
     let best = candidates.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or("no_partition", |best| best.0);
-    let (mib, l3_mib) = (table_bytes >> 20, machine.l3_bytes >> 20);
+    let (mib, l3_mib) = (table_bytes as u64 >> 20, machine.l3_bytes >> 20);
     let reason = match best {
         "nested_loop" => format!("{} x {probe_rows} comparisons cost less than a table", shape.build_rows),
-        "radix" => {
-            format!("a table of {mib} MiB misses the {l3_mib} MiB cache more often than partitioning both sides costs")
-        }
+        "radix" => format!(
+            "random accesses to a table of {mib} MiB beside {l3_mib} MiB of cache cost more than partitioning both sides"
+        ),
         _ => format!(
-            "a table of {mib} MiB beside {l3_mib} MiB of cache is probed faster than both sides are partitioned"
+            "random accesses to a table of {mib} MiB beside {l3_mib} MiB of cache cost less than partitioning both sides"
         ),
     };
     Choice {
@@ -115,17 +117,21 @@ impl Stopwatch {
 mod tests {
     use super::*;
 
-    fn chosen(build_rows: usize, probe_rows: u64) -> &'static str {
+    fn chosen(build_rows: usize, probe_rows: u64, fills_interval: bool) -> &'static str {
         let machine = Machine { l2_bytes: 1 << 20, l3_bytes: 32 << 20, ..Machine::detect() };
-        let choice = choose(Shape { build_rows, probe_rows: 0, threads: 4 }, probe_rows, &machine);
-        assert_eq!(choice.predicted_ns.len(), algorithm::ALL.len().min(3));
+        let choice = choose(Shape { build_rows, probe_rows: 0, threads: 1 }, probe_rows, fills_interval, &machine);
+        let predicted = |name| choice.predicted_ns.iter().find(|prediction| prediction.0 == name).unwrap().1;
+        assert!(choice.predicted_ns.iter().all(|other| predicted(choice.algorithm.name()) <= other.1));
+        assert!(choice.reason.contains("cost"));
         choice.algorithm.name()
     }
 
     #[test]
     fn the_choice_follows_the_sizes() {
-        assert_eq!(chosen(2, 3), "nested_loop");
-        assert_eq!(chosen(100_000, 10_000_000), "no_partition");
-        assert_eq!(chosen(200_000_000, 200_000_000), "radix");
+        assert_eq!(chosen(2, 3, false), "nested_loop");
+        assert_eq!(chosen(50_000, 50_000, false), "no_partition");
+        assert_eq!(chosen(1_000_000, 1_000_000, false), "radix");
+        assert_eq!(chosen(1_000_000, 1_000_000, true), "no_partition");
+        assert_eq!(chosen(16_000_000, 16_000_000, true), "radix");
     }
 }

@@ -30,7 +30,7 @@ pub fn working_bytes(rows: usize, cx: &Context) -> (u64, Choice) {
     let shape = Shape { build_rows: rows, probe_rows: probe_rows_at_once(rows), threads: cx.options.run.threads };
     let choice = match cx.options.algorithm {
         Some(algorithm) => Choice::given(algorithm),
-        None => model::choose(shape, cx.options.probe_rows_expected.unwrap_or(rows as u64), &cx.machine),
+        None => model::choose(shape, cx.options.probe_rows_expected.unwrap_or(rows as u64), false, &cx.machine),
     };
     let flags = if cx.spec.kind.keep_build() == Keep::Nothing { 0 } else { Bits::bytes(rows) };
     // 16 bytes a row of codes and ids, until the table has its own copy.

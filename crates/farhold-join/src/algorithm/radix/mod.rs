@@ -27,7 +27,8 @@ use crate::{JoinError, Run};
 #[derive(Debug)]
 pub struct Radix;
 
-/// Build tuples of a chained partition: 16 bytes each, and up to 12 of chains, are 448 KiB of a second level of 1 MiB.
+/// Build tuples of a chained partition: 16 bytes each, 4 of links and 8 to 16 of buckets are 448 to 576 KiB of a second
+/// level of 1 MiB.
 const CHAINED_ROWS_LOG: u32 = 14;
 /// Slots of a perfect partition: 256 KiB of payloads.
 const PERFECT_SLOTS_LOG: u32 = 15;
