@@ -9,6 +9,7 @@ use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
 
 use crate::hash::hash;
+use crate::planted::{self, Defect};
 use crate::{JoinError, JoinSpec};
 
 /// Turns key columns of one side into codes.
@@ -105,7 +106,7 @@ impl Encoder {
     /// The codes of every row; those of invalid rows mean nothing.
     pub fn encode(&self, batch: &RecordBatch) -> Result<Codes, JoinError> {
         let columns: Vec<ArrayRef> = self.columns.iter().map(|&column| batch.column(column).clone()).collect();
-        let valid = if self.null_equals_null {
+        let valid = if self.null_equals_null || planted::is(Defect::NullsMatch) {
             None
         } else {
             columns
@@ -115,7 +116,8 @@ impl Encoder {
         let codes = match &self.converter {
             Some(converter) => {
                 let rows = converter.convert_columns(&columns)?;
-                rows.iter().map(|row| hash_bytes(row.as_ref())).collect()
+                let mask = if planted::is(Defect::WeakCodes) { 15 } else { u64::MAX };
+                rows.iter().map(|row| hash_bytes(row.as_ref()) & mask).collect()
             }
             None => pack(&columns, batch.num_rows()),
         };

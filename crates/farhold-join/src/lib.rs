@@ -50,12 +50,16 @@ pub mod model;
 mod options;
 mod pages;
 mod partition;
+#[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "without the feature nobody plants anything"))]
+mod planted;
 mod run;
 mod spill;
 
-pub use algorithm::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};
+pub use algorithm::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table, by_name};
 pub use error::JoinError;
 pub use join::{Join, JoinReport};
 pub use memory::{BUDGET_BYTES_MIN, MemoryPool};
 pub use options::{Evaluate, JoinKind, JoinOptions, JoinSpec, OnProgress, Progress, Residual};
+#[cfg(feature = "planted")]
+pub use planted::{Defect, plant};
 pub use run::{CancelToken, Run};

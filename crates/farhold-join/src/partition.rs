@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use crate::algorithm::Columns;
 use crate::pages::{Pages, Plain, Shared};
+use crate::planted::{self, Defect};
 use crate::{JoinError, Run};
 
 /// A key and its payload.
@@ -321,6 +322,9 @@ impl Scatter {
     /// As for [`Scatter::tuples`].
     unsafe fn finish(&mut self, out: Shared<'_, Tuple>) {
         for partition in 0..self.lines.len() {
+            if planted::is(Defect::LostLines) {
+                break;
+            }
             let next = self.next[partition];
             let start = (next - next % LINE).max(self.first[partition]);
             // SAFETY: these positions are this worker's and have not been written yet.

@@ -10,6 +10,7 @@ use crate::blocks::{batch_bytes, slices};
 use crate::bloom::{BloomBuilder, BloomFilter};
 use crate::memory::Reservation;
 use crate::options::Keep;
+use crate::planted::{self, Defect};
 
 /// Build rows so far.
 pub struct BuildSide {
@@ -57,18 +58,31 @@ impl BuildSide {
     /// The partitions; the first call distributes what has been held so far.
     fn spilling(&mut self, cx: &Context, memory: &mut Reservation) -> Result<&mut Spilling, JoinError> {
         if self.spilling.is_none() {
+            // The first batches make room for the filter; for a moment they are there beside it.
+            let mut first = Vec::new();
+            let full = self.held_bytes;
+            while self.held_bytes + cx.sizes.bloom_bytes > full
+                && let Some(batch) = self.pop_held(memory)
+            {
+                first.push(batch);
+            }
             let mut spilling = Spilling::new(self.round, cx, memory)?;
-            self.held_rows = 0;
-            // Newest first, so that the vector gives up what it has handed over.
-            while let Some(batch) = self.held.pop() {
-                let bytes = batch_bytes(&batch);
-                memory.shrink(bytes);
-                self.held_bytes -= bytes;
+            while let Some(batch) = first.pop().or_else(|| self.pop_held(memory)) {
                 spilling.add(&batch, cx, memory)?;
             }
             self.spilling = Some(spilling);
         }
         self.spilling.as_mut().ok_or_else(|| JoinError::Invalid("no partitions".into()))
+    }
+
+    /// Newest first, so that the vector gives up what it has handed over.
+    fn pop_held(&mut self, memory: &mut Reservation) -> Option<RecordBatch> {
+        let batch = self.held.pop()?;
+        let bytes = batch_bytes(&batch);
+        memory.shrink(bytes);
+        self.held_bytes -= bytes;
+        self.held_rows -= batch.num_rows();
+        Some(batch)
     }
 
     /// Makes the table of what fits, and files of the rest.
@@ -121,7 +135,11 @@ impl Spilling {
     fn add(&mut self, batch: &RecordBatch, cx: &Context, memory: &mut Reservation) -> Result<(), JoinError> {
         let codes = cx.build_keys.encode(batch)?;
         if let Some(bloom) = &mut self.bloom {
-            (0..batch.num_rows()).filter(|&row| codes.is_valid(row)).for_each(|row| bloom.insert(codes.codes[row]));
+            let is_lost = |row: usize| {
+                planted::is(Defect::EarlyFilter) && self.partitions.is_spilled(self.partitions.of(codes.codes[row]))
+            };
+            let valid = (0..batch.num_rows()).filter(|&row| codes.is_valid(row) && !is_lost(row));
+            valid.for_each(|row| bloom.insert(codes.codes[row]));
         }
         // A row whose key equals nothing matters only where rows without a match do.
         let keeps_invalid = matches!(cx.spec.kind.keep_build(), Keep::Unmatched | Keep::Marked);

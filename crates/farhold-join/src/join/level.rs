@@ -19,6 +19,7 @@ use crate::algorithm::Pairs;
 use crate::bits::Bits;
 use crate::memory::Reservation;
 use crate::options::Keep;
+use crate::planted::{self, Defect};
 use crate::spill::SpillFile;
 
 /// A partition of both sides, in files.
@@ -153,11 +154,11 @@ impl Level {
         let mut pairs = Vec::new();
         if let Some((build, mut partitions)) = self.spilled {
             let probe_files = partitions.finish_spilled(cx, memory)?;
+            let keeps_build = matches!(cx.spec.kind.keep_build(), Keep::Unmatched | Keep::Marked)
+                && !planted::is(Defect::DroppedPair);
             for (build_part, probe) in build.files.into_iter().zip(probe_files) {
                 if let (Some(build_part), Some(probe)) = (build_part, probe) {
-                    let is_needed = probe.file.rows > 0
-                        || cx.spec.kind.keep_build() == Keep::Unmatched
-                        || cx.spec.kind.keep_build() == Keep::Marked;
+                    let is_needed = probe.file.rows > 0 || keeps_build;
                     pairs.extend(is_needed.then_some(SpilledPair {
                         build: build_part,
                         probe: probe.file,

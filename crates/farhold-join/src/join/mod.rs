@@ -29,6 +29,7 @@ use crate::blocks::batch_bytes;
 use crate::keys::{Encoder, encoders};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation};
 use crate::model::{Choice, Machine};
+use crate::planted::{self, Defect};
 use crate::run::panicked;
 use crate::spill::{FlagReader, FlagWriter, Reader};
 use crate::{JoinError, JoinOptions, JoinSpec, Progress};
@@ -336,6 +337,7 @@ impl Join {
                     Feed::Blocks(passes) => match passes.probe.next().transpose()? {
                         Some(batch) => {
                             let known = passes.known.as_mut().map(|known| known.next(batch.num_rows())).transpose()?;
+                            let known = known.filter(|_| !planted::is(Defect::ForgottenFlags));
                             let known = known.unwrap_or_else(|| Bits::new(batch.num_rows()));
                             level.push(&batch, Some(known), cx, memory)?;
                         }
@@ -402,7 +404,7 @@ impl Join {
             let has_room =
                 more_bytes + more_working <= reserved || memory.try_grow(more_bytes + more_working - reserved);
             if !has_room && !batches.is_empty() {
-                passes.carry = Some(batch);
+                passes.carry = Some(batch).filter(|_| !planted::is(Defect::LostCarry));
                 passes.is_last = false;
                 break;
             }

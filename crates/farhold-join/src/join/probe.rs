@@ -15,6 +15,7 @@ use crate::blocks::{Blocks, batch_bytes, batch_of, row_id};
 use crate::keys::Codes;
 use crate::memory::Reservation;
 use crate::options::Keep;
+use crate::planted::{self, Defect};
 
 /// Probe batches that go through the table together.
 #[derive(Default)]
@@ -82,10 +83,13 @@ impl ProbeWork {
             pairs.clear();
             let columns = Columns::new(&self.codes, &self.ids)?;
             resident.table.pairs(columns, resident.matches, &mut self.cursor, pairs, &cx.options.run)?;
-            if !cx.build_keys.is_exact() && !pairs.is_empty() {
+            if !cx.build_keys.is_exact() && !pairs.is_empty() && !planted::is(Defect::CodesTrusted) {
                 let equal =
                     keys_equal((&resident.blocks, &pairs.build), (&self.blocks, &pairs.probe), cx, &cx.probe_keys)?;
                 keep_only(pairs, |pair| equal[pair]);
+            }
+            if let Some(matched) = self.matched.as_mut().filter(|_| planted::is(Defect::EarlyMatch)) {
+                pairs.probe.iter().for_each(|&id| matched.set(self.blocks.number(id)));
             }
             self.apply_residual(resident, cx, pairs)?;
             if let Some(matched) = &mut resident.matched {

@@ -11,6 +11,7 @@ use crate::keys::Encoder;
 use crate::memory::Reservation;
 use crate::model::{self, Choice};
 use crate::options::Keep;
+use crate::planted::{self, Defect};
 use crate::{JoinError, JoinSpec};
 
 /// Build rows, ready to be probed.
@@ -123,7 +124,7 @@ impl Resident {
 
     /// What is known of a representative becomes known of all rows with its key. Call once, after the last probe.
     pub fn spread_matches(&mut self, cx: &Context) -> Result<(), JoinError> {
-        if self.matches != Matches::First {
+        if self.matches != Matches::First || planted::is(Defect::MatchesNotSpread) {
             return Ok(());
         }
         let Some(mut matched) = self.matched.take() else { return Ok(()) };

@@ -101,7 +101,12 @@ fn text(id: i64, bytes: usize) -> String {
 /// A row of the output: the row numbers of both sides, and the mark.
 pub type Row = (Option<i64>, Option<i64>, Option<bool>);
 
-/// The condition of the tests: the sum of both row numbers is not divisible by 3.
+/// The condition of the tests: odd probe rows match in one thousand of build rows only, so that blocks differ.
+fn holds(build: usize, probe: usize) -> bool {
+    !(build + probe).is_multiple_of(3) && (probe.is_multiple_of(2) || build / 1000 == probe % 8)
+}
+
+/// [`holds`], of the columns with the row numbers.
 pub fn residual(build: &Side, probe: &Side) -> Residual {
     Residual {
         build_columns: vec![build.key_columns],
@@ -111,7 +116,7 @@ pub fn residual(build: &Side, probe: &Side) -> Residual {
                 (pairs.column(0).as_primitive::<Int64Type>(), pairs.column(1).as_primitive::<Int64Type>());
             // Null where it does not hold: that drops a pair as false does.
             Ok(BooleanArray::from_iter(
-                build.values().iter().zip(probe.values()).map(|(b, p)| ((b + p) % 3 != 0).then_some(true)),
+                build.values().iter().zip(probe.values()).map(|(b, p)| holds(*b as usize, *p as usize).then_some(true)),
             ))
         }),
     }
@@ -134,7 +139,7 @@ pub fn expected(build: &Side, probe: &Side, spec: &JoinSpec) -> Vec<Row> {
     let (mut build_matched, mut probe_matched) = (vec![false; build.keys.len()], vec![false; probe.keys.len()]);
     for (p, key) in probe.keys.iter().enumerate() {
         for &b in by_key.get(key).into_iter().flatten() {
-            if spec.residual.is_none() || (b + p) % 3 != 0 {
+            if spec.residual.is_none() || holds(b, p) {
                 pairs.push((Some(b as i64), Some(p as i64), None));
                 build_matched[b] = true;
                 probe_matched[p] = true;

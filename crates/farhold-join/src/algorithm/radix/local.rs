@@ -3,6 +3,7 @@
 use super::super::{Matches, Pairs, Sum};
 use super::{ByOffset, MORSEL, Scheme, hash, top};
 use crate::partition::Tuple;
+use crate::planted::{self, Defect};
 use crate::{JoinError, Run};
 
 /// A worker's table; its room is used again for the next partition.
@@ -76,7 +77,7 @@ impl Local {
         for tuple in tuples {
             let slot = by.slot(tuple.key, partition, bits) as usize;
             let (word, bit) = (&mut filled[slot / 64], 1 << (slot % 64));
-            if *word & bit != 0 {
+            if *word & bit != 0 && !planted::is(Defect::DuplicateOverwritten) {
                 return false;
             }
             *word |= bit;
