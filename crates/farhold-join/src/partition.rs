@@ -1,7 +1,7 @@
 //! Radix partitioning: histogram, software write-combining, streaming stores.
 //!
 //! ```text
-//!   input ──▶ histogram of each worker's part ──▶ prefix sums: where worker w writes partition p
+//!   input ──▶ histogram of each part of it ──▶ prefix sums: where part w writes partition p
 //!   input ──▶ one cache line a partition, in the second-level cache ── full ──▶ streamed to its place in memory
 //! ```
 //!
@@ -120,7 +120,8 @@ pub fn partition_bytes(rows: usize, bits: u32, threads: usize) -> u64 {
     let copies = if bits > PASS_BITS_MAX { 2 } else { 1 };
     let copy = 16 * rows as u64 + if rows * 16 >= 2 << 20 { 2 << 20 } else { 0 };
     let parts = 1_u64 << bits.min(PASS_BITS_MAX);
-    copies * copy + threads as u64 * parts * (64 + 8 + 16) + (8 << bits) * 2
+    let lists = self::parts(rows, threads) as u64 * parts * (4 + 8);
+    copies * copy + threads as u64 * parts * (64 + 16) + lists + (8 << bits) * 2
 }
 
 /// Orders `source` by the `1 << bits` partitions of `by`, in as many passes as the fan-out asks for.
@@ -156,9 +157,12 @@ fn first_pass<S: Source>(
         })?;
         return Ok(Partitioned { tuples, starts: vec![0, source.len()] });
     }
-    let histograms = run.on_all(|worker| {
+    // More parts than workers; the same parts in both steps, because the histogram says where a part's tuples go.
+    let parts = parts(source.len(), run.threads);
+    let part = |part: usize| source.len() * part / parts..source.len() * (part + 1) / parts;
+    let histograms = run.on_tasks(parts, |task| {
         let mut histogram = vec![0_u32; count];
-        for morsel in morsels(run.part(source.len(), worker)) {
+        for morsel in morsels(part(task)) {
             run.cancel.check()?;
             count_keys(source, morsel, of, &mut histogram);
         }
@@ -166,12 +170,12 @@ fn first_pass<S: Source>(
     })?;
     let (starts, positions) = prefix_sums(&histograms, 0);
     let out = tuples.shared();
-    run.on_all(|worker| {
-        let mut scatter = Scatter::new(positions[worker].clone());
-        for morsel in morsels(run.part(source.len(), worker)) {
+    run.on_tasks(parts, |task| {
+        let mut scatter = Scatter::new(positions[task].clone());
+        for morsel in morsels(part(task)) {
             run.cancel.check()?;
-            // SAFETY: the histograms counted these very tuples, so each worker's positions lie in the array and apart
-            // from every other's.
+            // SAFETY: the histograms counted these very tuples, so each part's positions lie in the array and apart from
+            // every other's.
             unsafe { scatter.tuples(source, morsel, of, out) };
         }
         // SAFETY: as above.
@@ -179,6 +183,11 @@ fn first_pass<S: Source>(
         Ok(())
     })?;
     Ok(Partitioned { tuples, starts })
+}
+
+/// Four parts a worker, unless they would be short.
+fn parts(rows: usize, threads: usize) -> usize {
+    if threads == 1 { 1 } else { (4 * threads).min(rows / MORSEL).max(threads) }
 }
 
 /// Splits every partition further. Workers take whole partitions; one that holds more than its share is split by all.

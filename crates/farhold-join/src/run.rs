@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::JoinError;
@@ -71,6 +71,29 @@ impl Run {
         })
     }
 
+    /// Runs `work(task)` for every task below `tasks`; each worker takes the next when it has done one, so that one that is
+    /// held up does not hold up all. The results in the order of the tasks.
+    pub fn on_tasks<T: Send>(
+        &self,
+        tasks: usize,
+        work: impl Fn(usize) -> Result<T, JoinError> + Sync,
+    ) -> Result<Vec<T>, JoinError> {
+        let next = AtomicUsize::new(0);
+        let done = self.on_all(|_| {
+            let mut done = Vec::new();
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks {
+                    return Ok(done);
+                }
+                done.push((task, work(task)?));
+            }
+        })?;
+        let mut done: Vec<(usize, T)> = done.into_iter().flatten().collect();
+        done.sort_unstable_by_key(|done| done.0);
+        Ok(done.into_iter().map(|done| done.1).collect())
+    }
+
     /// The part of `0..count` that belongs to `worker`: parts are contiguous, in order, of nearly equal length.
     pub fn part(&self, count: usize, worker: usize) -> std::ops::Range<usize> {
         count * worker / self.threads..count * (worker + 1) / self.threads
@@ -106,5 +129,10 @@ mod tests {
         let answer = run.on_all(|worker| if worker == 1 { panic!("planted") } else { Ok(worker) });
         assert!(matches!(answer, Err(JoinError::WorkerPanicked(message)) if message == "planted"));
         assert_eq!(run.on_all(Ok).unwrap(), [0, 1, 2]);
+        assert_eq!(run.on_tasks(10, Ok).unwrap(), (0..10).collect::<Vec<_>>());
+        assert!(matches!(
+            run.on_tasks(10, |task| if task == 7 { Err(JoinError::Cancelled) } else { Ok(()) }),
+            Err(JoinError::Cancelled)
+        ));
     }
 }

@@ -91,7 +91,7 @@ impl Level {
             && self.resident.probe_rows_wanted() > batch.num_rows()
             && self.waiting.reserve(batch, memory);
         match &mut self.spilled {
-            None => self.waiting.push(batch.clone(), &codes, |_| false),
+            None => self.waiting.push(batch.clone(), codes, None),
             Some((build, partitions)) => {
                 let is_spilled: Vec<bool> = (0..partitions.count()).map(|part| build.files[part].is_some()).collect();
                 let may_match =
@@ -99,7 +99,8 @@ impl Level {
                 partitions.scatter(batch, &codes, false, |row, part| is_spilled[part] && may_match(row), cx, memory)?;
                 let is_elsewhere =
                     |row: usize| codes.is_valid(row) && is_spilled[partitions.of(codes.codes[row])] && may_match(row);
-                self.waiting.push(batch.clone(), &codes, is_elsewhere);
+                let elsewhere: Vec<bool> = (0..batch.num_rows()).map(is_elsewhere).collect();
+                self.waiting.push(batch.clone(), codes, Some(&|row| elsewhere[row]));
             }
         }
         if !waits || self.waiting.blocks.rows() >= self.resident.probe_rows_wanted() {

@@ -23,7 +23,7 @@ pub struct ProbeWork {
     pub blocks: Blocks,
     codes: Vec<u64>,
     ids: Vec<u64>,
-    /// Rows that a file has taken, by number.
+    /// Rows that a file has taken, by number; empty if no file takes any.
     elsewhere: Vec<bool>,
     /// Bytes of the reservation held for batches that wait.
     reserved: u64,
@@ -35,8 +35,12 @@ pub struct ProbeWork {
 
 impl ProbeWork {
     /// Adds a batch; rows for which `is_elsewhere` are left to others.
-    pub fn push(&mut self, batch: RecordBatch, codes: &Codes, is_elsewhere: impl Fn(usize) -> bool) {
+    pub fn push(&mut self, batch: RecordBatch, codes: Codes, is_elsewhere: Option<&dyn Fn(usize) -> bool>) {
         let number = self.blocks.batches().len();
+        let Some(is_elsewhere) = is_elsewhere else {
+            self.push_all(batch, codes, number);
+            return;
+        };
         for row in 0..batch.num_rows() {
             let elsewhere = is_elsewhere(row);
             self.elsewhere.push(elsewhere);
@@ -44,6 +48,19 @@ impl ProbeWork {
                 self.codes.push(codes.codes[row]);
                 self.ids.push(row_id(number, row));
             }
+        }
+        self.blocks.push(batch);
+    }
+
+    fn push_all(&mut self, batch: RecordBatch, codes: Codes, number: usize) {
+        let rows = batch.num_rows();
+        self.ids.extend((0..rows).filter(|&row| codes.is_valid(row)).map(|row| row_id(number, row)));
+        match &codes.valid {
+            Some(valid) => self
+                .codes
+                .extend(codes.codes.iter().zip(valid).filter_map(|(&code, is_valid)| is_valid.then_some(code))),
+            None if self.codes.is_empty() => self.codes = codes.codes,
+            None => self.codes.extend(codes.codes),
         }
         self.blocks.push(batch);
     }
@@ -131,7 +148,9 @@ impl ProbeWork {
         let (keep, Some(matched)) = (cx.spec.kind.keep_probe(), &self.matched) else { return Ok(None) };
         let limit = cx.batch_rows(self.blocks.row_bytes_max());
         let elsewhere = &self.elsewhere;
-        let wanted = |number: usize| !elsewhere[number] && wants(keep, matched.get(number));
+        let wanted = |number: usize| {
+            !elsewhere.get(number).is_some_and(|&elsewhere| elsewhere) && wants(keep, matched.get(number))
+        };
         let Some(kept) = Kept::next(&self.blocks, &mut self.tail, limit, wanted) else { return Ok(None) };
         let mut columns = Vec::new();
         if keep == Keep::Unmatched && cx.spec.kind.emits_pairs() {
