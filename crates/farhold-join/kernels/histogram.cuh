@@ -8,7 +8,7 @@ template <int WORDS, class From> static __device__ __forceinline__ void histogra
     u32 *counters = reinterpret_cast<u32 *>(shared_memory());
     const u32 partitions = 1u << arguments.radix.bits;
     for (u32 i = FARHOLD_THREAD; i < partitions * arguments.replicas; i += FARHOLD_THREADS) counters[i] = 0;
-    if (FARHOLD_PLANTED != PLANTED_NO_BARRIER) __syncthreads();
+    if (!is_planted(Planted::NoBarrierHistogram)) __syncthreads();
     u32 *mine = counters + warp_of_thread() % arguments.replicas * partitions;
     const Piece piece = piece_of_block(arguments.source.count);
     for (u64 i = piece.begin + FARHOLD_THREAD; i < piece.end; i += FARHOLD_THREADS) {
@@ -26,7 +26,7 @@ template <int WORDS, class From> static __device__ __forceinline__ void histogra
 
 // The exclusive prefix sum of the counts, each rounded up to `align_tuples`. One block.
 // Shared memory: 8 bytes a thread.
-static __device__ __forceinline__ void prefix_sum(const PrefixSumArguments &arguments) {
+static __device__ __forceinline__ void place_partitions(const PrefixSumArguments &arguments) {
     u64 *sums = reinterpret_cast<u64 *>(shared_memory());
     const u64 *counts = at_address<const u64>(arguments.counts);
     const u64 mask = arguments.align_tuples - 1;

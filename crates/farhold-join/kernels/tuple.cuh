@@ -81,7 +81,7 @@ static __device__ __forceinline__ void flush_by_warp(const Tuple<WORDS> *from, u
 }
 
 // Tuples of one transaction.
-template <int WORDS> constexpr u32 transaction_tuples() { return TRANSACTION_BYTES / sizeof(Tuple<WORDS>); }
+template <int WORDS> constexpr u32 TRANSACTION_TUPLES = TRANSACTION_BYTES / sizeof(Tuple<WORDS>);
 
 // The part of the input that this block works on: equal pieces, cut at whole transactions.
 struct Piece {

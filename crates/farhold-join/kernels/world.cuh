@@ -132,8 +132,23 @@ static inline void store_once(Vector *to, Vector v) { *to = v; }
 // Memory of the whole grid, where a relaxed read of a word is enough.
 template <class T> static __device__ __forceinline__ T *at_address(u64 address) { return reinterpret_cast<T *>(address); }
 
-// A mistake planted on purpose, so that the checks can prove that they see it; never set in a real build.
-#ifndef FARHOLD_PLANTED
-#define FARHOLD_PLANTED 0
+// A mistake planted on purpose, so that the checks can prove that they see it. Only the emulation can: on a GPU `is_planted`
+// is a constant.
+enum class Planted : int {
+    Nothing,
+    NoBarrierHistogram,
+    NoBarrierLinear,
+    NoBarrierShared,
+    NoBarrierHierarchical,
+    NoBarrierJoin,
+    NoCommitWait,
+    EarlyUnlockShared,
+    EarlyUnlockHierarchical,
+    DivergentBallot,
+};
+#ifdef __CUDACC__
+static __device__ __forceinline__ constexpr bool is_planted(Planted) { return false; }
+#else
+inline Planted planted = Planted::Nothing;
+static inline bool is_planted(Planted mistake) { return planted == mistake; }
 #endif
-enum Planted : int { PLANTED_NOTHING, PLANTED_NO_BARRIER, PLANTED_NO_COMMIT_WAIT, PLANTED_DIVERGENT_BALLOT, PLANTED_EARLY_UNLOCK };

@@ -1,13 +1,13 @@
 // Joins pairs of partitions that fit, or nearly fit, shared memory (paper, section 5.1, "Join R and S").
 //
-//   schedule   pairs of partitions -> tasks; a long probe side becomes several tasks, so that skew is shared by blocks
+//   make_tasks pairs of partitions -> tasks; a long probe side becomes several tasks, so that skew is shared by blocks
 //   join       a block takes a task, builds a table from the build side, probes it; a build side larger than the table
 //              takes several rounds, so every skew gives the right answer
 #pragma once
 #include "result.cuh"
 #include "table.cuh"
 
-static __device__ __forceinline__ void schedule(const ScheduleArguments &arguments) {
+static __device__ __forceinline__ void make_tasks(const ScheduleArguments &arguments) {
     const u64 *build_begins = at_address<const u64>(arguments.build_begins), *build_counts = at_address<const u64>(arguments.build_counts);
     const u64 *probe_begins = at_address<const u64>(arguments.probe_begins), *probe_counts = at_address<const u64>(arguments.probe_counts);
     JoinTask *tasks = at_address<JoinTask>(arguments.tasks);
@@ -53,12 +53,12 @@ static __device__ __forceinline__ void probe(const JoinArguments &arguments, con
     }
 }
 
-// Shared memory: Perfect table_tuples * (sizeof(Tuple) + 1/8); Linear table_tuples * sizeof(Tuple) + table_slots * 4;
-// Chaining table_tuples * (sizeof(Tuple) + 4) + table_slots * 4; each rounded up to 16, and 16 more for the task's number.
+// Shared memory: Perfect table_tuples * sizeof(Tuple) + ceil(table_tuples / 32) * 4; Linear table_tuples * sizeof(Tuple) + table_slots * 4;
+// Chaining table_tuples * (sizeof(Tuple) + 4) + table_slots * 4; and 16 more, in front, for the task's number.
 template <int WORDS, template <int> class Scheme, bool MATERIALIZE>
-static __device__ __forceinline__ void join_partitions(const JoinArguments &arguments, u32 task_word_at) {
-    const Scheme<WORDS> table = {TableMemory<WORDS>(shared_memory(), arguments.table_tuples), arguments};
-    u32 *task_number = reinterpret_cast<u32 *>(shared_memory() + task_word_at);
+static __device__ __forceinline__ void join_partitions(const JoinArguments &arguments) {
+    u32 *task_number = reinterpret_cast<u32 *>(shared_memory());
+    const Scheme<WORDS> table = {TableMemory<WORDS>(shared_memory() + 16, arguments.table_tuples), arguments};
     const u32 task_count = *at_address<const u32>(arguments.task_count);
     Sums sums;
     for (;;) {
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void join_partitions(const JoinArguments &argu
                     table.memory.tuples[i] = load_row<WORDS>(arguments.build, task.build_begin + chunk + i);
                 __syncthreads();
                 for (u32 i = FARHOLD_THREAD; i < count; i += FARHOLD_THREADS) table.insert(i);
-                if (FARHOLD_PLANTED != PLANTED_NO_BARRIER) __syncthreads();
+                if (!is_planted(Planted::NoBarrierJoin)) __syncthreads();
                 probe<WORDS, MATERIALIZE>(arguments, task, table.memory.tuples, sums, [&](u64 key) { return table.start(key); },
                                           [&](u64 key, u32 &cursor) { return table.find(key, cursor); });
                 __syncthreads();

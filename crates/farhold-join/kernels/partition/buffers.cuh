@@ -62,7 +62,7 @@ static __device__ __forceinline__ void fill_buffers(const PartitionArguments &ar
                     done = true;
                 }
             }
-            if (FARHOLD_PLANTED == PLANTED_DIVERGENT_BALLOT && done && lane >= 16) break;
+            if (is_planted(Planted::DivergentBallot) && done && lane >= 16) break;
             if (__ballot_sync(FULL_WARP, !done) == 0) break;
             const u32 holders = __ballot_sync(FULL_WARP, has_lock);
             if (holders == 0) {
@@ -72,7 +72,7 @@ static __device__ __forceinline__ void fill_buffers(const PartitionArguments &ar
             const u32 leader = __ffs(holders) - 1;
             if (has_lock && lane != leader) release_store(&buffers.claimed[p], buffers.size);
             const u32 full = __shfl_sync(FULL_WARP, p, leader);
-            if (lane == leader && FARHOLD_PLANTED != PLANTED_NO_COMMIT_WAIT)
+            if (lane == leader && !is_planted(Planted::NoCommitWait))
                 while (acquire_load(&buffers.committed[full]) != buffers.size) spin_pause();
             __syncwarp();
             empty(full);
@@ -95,5 +95,5 @@ static __device__ __forceinline__ void flush_remainder(const PartitionArguments 
 }
 
 template <int WORDS> static __device__ __forceinline__ u32 flush_unit(u32 buffer_tuples) {
-    return buffer_tuples < transaction_tuples<WORDS>() ? buffer_tuples : transaction_tuples<WORDS>();
+    return buffer_tuples < TRANSACTION_TUPLES<WORDS> ? buffer_tuples : TRANSACTION_TUPLES<WORDS>;
 }

@@ -40,7 +40,7 @@ template <int WORDS, class From> static __device__ __forceinline__ void partitio
     for (u32 p = FARHOLD_THREAD; p < partitions; p += FARHOLD_THREADS)
         second[p] = arguments.resume ? SecondLevel{state[p]} : SecondLevel::of(p, 0);
     u32 spare = arguments.resume ? state[partitions + warp_of_thread()] : partitions + warp_of_thread();
-    if (FARHOLD_PLANTED != PLANTED_NO_BARRIER) __syncthreads();
+    if (!is_planted(Planted::NoBarrierHierarchical)) __syncthreads();
 
     // Appends to p's second-level buffer. By a whole warp that owns p; `unlock` is called as soon as p may be used again.
     auto evict = [&](u32 p, u32 count, auto &&unlock) {
@@ -63,9 +63,9 @@ template <int WORDS, class From> static __device__ __forceinline__ void partitio
     };
 
     fill_buffers<WORDS, From>(arguments, buffers, [&](u32 p) {
-        if (FARHOLD_PLANTED == PLANTED_EARLY_UNLOCK && lane == 0) buffers.unlock(p);
+        if (is_planted(Planted::EarlyUnlockHierarchical) && lane == 0) buffers.unlock(p);
         evict(p, buffers.size, [&] {
-            if (FARHOLD_PLANTED != PLANTED_EARLY_UNLOCK && lane == 0) buffers.unlock(p);
+            if (!is_planted(Planted::EarlyUnlockHierarchical) && lane == 0) buffers.unlock(p);
         });
         __syncwarp();
     });

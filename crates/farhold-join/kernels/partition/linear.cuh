@@ -7,12 +7,12 @@
 #include "../tuple.cuh"
 
 // Tuples a thread holds in registers between the steps.
-template <int WORDS> constexpr u32 linear_tuples_per_thread() { return WORDS == 1 ? 4 : 1; }
+template <int WORDS> constexpr u32 LINEAR_TUPLES_PER_THREAD = WORDS == 1 ? 4 : 1;
 
 // Shared memory: batch tuples, then for each partition its place in memory (u64), count and begin in the batch (u32 each), then
 // the allocator (16 bytes).
 template <int WORDS, class From> static __device__ __forceinline__ void partition_linear(const PartitionArguments &arguments) {
-    constexpr u32 EACH = linear_tuples_per_thread<WORDS>();
+    constexpr u32 EACH = LINEAR_TUPLES_PER_THREAD<WORDS>;
     constexpr u32 VECTORS = Tuple<WORDS>::VECTORS;
     const u32 partitions = 1u << arguments.radix.bits, batch = EACH * FARHOLD_THREADS;
     Tuple<WORDS> *grouped = reinterpret_cast<Tuple<WORDS> *>(shared_memory());
@@ -30,7 +30,7 @@ template <int WORDS, class From> static __device__ __forceinline__ void partitio
         __syncthreads();
 
         Tuple<WORDS> tuples[EACH];
-        u32 ranks[EACH];
+        u32 ranks[EACH] = {};
         FARHOLD_UNROLL for (u32 k = 0; k < EACH; k++) {
             const u32 i = k * FARHOLD_THREADS + FARHOLD_THREAD;
             if (i >= size) continue;
@@ -45,7 +45,7 @@ template <int WORDS, class From> static __device__ __forceinline__ void partitio
             begins[p] = relaxed_add(allocator, count);
             places[p] = relaxed_add(&fronts[p], static_cast<u64>(count));
         }
-        if (FARHOLD_PLANTED != PLANTED_NO_BARRIER) __syncthreads();
+        if (!is_planted(Planted::NoBarrierLinear)) __syncthreads();
 
         FARHOLD_UNROLL for (u32 k = 0; k < EACH; k++) {
             if (k * FARHOLD_THREADS + FARHOLD_THREAD >= size) continue;

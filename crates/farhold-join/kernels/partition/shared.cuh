@@ -8,16 +8,16 @@ template <int WORDS, class From> static __device__ __forceinline__ void partitio
     u64 *fronts = at_address<u64>(arguments.fronts);
     const u32 lane = lane_of_thread();
     buffers.clear();
-    if (FARHOLD_PLANTED != PLANTED_NO_BARRIER) __syncthreads();
+    if (!is_planted(Planted::NoBarrierShared)) __syncthreads();
 
     fill_buffers<WORDS, From>(arguments, buffers, [&](u32 p) {
         u64 position = 0;
         if (lane == 0) position = relaxed_add(&fronts[p], static_cast<u64>(buffers.size));
         position = __shfl_sync(FULL_WARP, position, 0);
-        if (FARHOLD_PLANTED == PLANTED_EARLY_UNLOCK && lane == 0) buffers.unlock(p);
+        if (is_planted(Planted::EarlyUnlockShared) && lane == 0) buffers.unlock(p);
         flush_by_warp<WORDS>(buffers.of(p), buffers.size, arguments.out, position);
         __syncwarp();
-        if (FARHOLD_PLANTED != PLANTED_EARLY_UNLOCK && lane == 0) buffers.unlock(p);
+        if (!is_planted(Planted::EarlyUnlockShared) && lane == 0) buffers.unlock(p);
     });
 
     __syncthreads();
