@@ -42,6 +42,7 @@ mod bits;
 mod blocks;
 mod bloom;
 mod error;
+pub mod gpu;
 mod hash;
 mod join;
 mod keys;
