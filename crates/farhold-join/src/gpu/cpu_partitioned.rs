@@ -34,7 +34,11 @@ fn scatter<'d>(cx: &Context<'d>, relation: &Relation<'_>, radix: Radix) -> Resul
     let mut counts = vec![0u64; 1 << radix.bits];
     relation.keys.iter().for_each(|&key| counts[radix.partition(key)] += 1);
     let mut end = 0;
-    let begins: Vec<u64> = counts.iter().map(|count| std::mem::replace(&mut end, end + count.next_multiple_of(cx.plan.align_tuples()))).collect();
+    let mut begins = Vec::with_capacity(counts.len());
+    for count in &counts {
+        begins.push(end);
+        end += count.next_multiple_of(cx.plan.align_tuples());
+    }
     let mut places = begins.clone();
     let partitioned = lay_out(cx, begins, counts, end, 0)?;
     let (shift, words) = (cx.options.tuning.page_shift, cx.plan.words as usize);

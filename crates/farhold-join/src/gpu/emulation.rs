@@ -50,6 +50,7 @@ pub struct Emulation {
     memory_bytes: u64,
     calls: Cell<u64>,
     fail_at_call: Option<u64>,
+    ignores_events: bool,
     is_lost: Cell<bool>,
 }
 
@@ -57,13 +58,20 @@ impl Emulation {
     /// An emulated device with `memory_bytes` of device memory, whose streams interleave by `seed`.
     pub fn new(memory_bytes: u64, seed: u64) -> Self {
         let state = State { random: seed.wrapping_mul(2).wrapping_add(1), ..State::default() };
-        Self { state: RefCell::new(state), memory_bytes, calls: Cell::new(0), fail_at_call: None, is_lost: Cell::new(false) }
+        Self { state: RefCell::new(state), memory_bytes, calls: Cell::new(0), fail_at_call: None, ignores_events: false, is_lost: Cell::new(false) }
     }
 
     /// Is lost at the `call`-th call that can fail (from 0): that call and all later ones fail, and queued work is dropped.
     #[must_use]
     pub fn failing_at(mut self, call: u64) -> Self {
         self.fail_at_call = Some(call);
+        self
+    }
+
+    /// Lets streams run past the events they should wait for: a mistake planted on purpose.
+    #[must_use]
+    pub fn ignoring_events(mut self) -> Self {
+        self.ignores_events = true;
         self
     }
 
@@ -102,7 +110,7 @@ impl Emulation {
         let ready: Vec<usize> = (0..usize::from(STREAMS))
             .filter(|&s| match state.streams[s].front() {
                 None => false,
-                Some(Operation::Wait(event)) => state.recorded.contains(event),
+                Some(Operation::Wait(event)) => self.ignores_events || state.recorded.contains(event),
                 Some(_) => true,
             })
             .collect();

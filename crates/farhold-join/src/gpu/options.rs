@@ -86,7 +86,8 @@ pub enum Scheme {
     Chaining,
     /// Open slots.
     Linear,
-    /// The key's distance from `key_min` is its slot. Build keys are unique and lie in `key_min..=key_max`.
+    /// The key's distance from `key_min` is its slot. Build keys are unique and lie in `key_min..=key_max`: a repeated key is
+    /// refused, one outside too unless the last slots, which are rounded up, happen to hold it.
     Perfect {
         /// The smallest build key.
         key_min: u64,

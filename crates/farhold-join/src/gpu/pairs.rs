@@ -109,7 +109,8 @@ impl<'d> Side<'d> {
                 }
             };
             // SAFETY: the side is idle, so the last copy out of this memory has ended.
-            unsafe { self.directory_host.words_mut(n as u64 * 8, 1) }[0] = address;
+            let word = unsafe { self.directory_host.words_mut(n as u64 * 8, 1) };
+            word[0] = address;
         }
         cx.copy(COPY, self.directory.address(), self.directory_host.at(0, count as u64 * 8), count as u64 * 8)?;
         let rows = Rows { base: 0, pages: self.directory.address(), page_shift: shift, reserved: 0 };

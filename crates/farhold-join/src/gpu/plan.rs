@@ -72,18 +72,15 @@ impl Plan {
         while piece_tuples > 64 && ring_bytes + pair_bytes(piece_tuples) > budget / 2 {
             piece_tuples /= 2;
         }
-        let first_bits = bits_for(larger + larger / 4, piece_tuples).max(1);
+        // Two passes must be enough for tables in shared memory, also where the workspace alone would not ask for it.
+        let entries = match options.scheme {
+            Scheme::Perfect { key_min, key_max } => key_max.wrapping_sub(key_min).saturating_add(1),
+            _ => build + build / 4,
+        };
+        let all_bits = (0..2 * BITS_MAX).find(|&bits| entries >> bits <= u64::from(tuning.table_tuples)).unwrap_or(2 * BITS_MAX);
+        let first_bits = bits_for(larger + larger / 4, piece_tuples).max(all_bits.saturating_sub(BITS_MAX)).max(1);
         let partitions = 1u64 << first_bits;
-        let build_partition = (build >> first_bits).min(piece_tuples).max(1);
-        let second_bits = match options.scheme {
-            // A window of the table holds every slot of a partition.
-            Scheme::Perfect { key_min, key_max } => {
-                let interval = key_max.wrapping_sub(key_min).saturating_add(1) >> first_bits;
-                bits_for(interval, u64::from(tuning.table_tuples))
-            }
-            _ => bits_for(build_partition + build_partition / 4, u64::from(tuning.table_tuples)),
-        }
-        .max(1);
+        let second_bits = bits_for(entries >> first_bits, u64::from(tuning.table_tuples)).max(1);
 
         let warps = u64::from(threads / 32);
         let second_level_buffers = u64::from(blocks) * (partitions + warps);
