@@ -5,6 +5,12 @@ fn main() {
     #[cfg(feature = "emulation")]
     {
         println!("cargo::rerun-if-changed=kernels");
-        cc::Build::new().cpp(true).std("c++17").opt_level(1).warnings(false).file("kernels/emulation.cpp").compile("farhold_emulation");
+        cc::Build::new()
+            .cpp(true)
+            .std("c++17")
+            .opt_level(1)
+            .warnings(false)
+            .file("kernels/emulation.cpp")
+            .compile("farhold_emulation");
     }
 }

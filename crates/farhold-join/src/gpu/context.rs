@@ -37,14 +37,26 @@ impl Context<'_> {
     }
 
     /// Queues a kernel.
-    pub fn launch<A: Arguments>(&self, stream: Stream, kernel: &str, grid: Grid, arguments: &A) -> Result<(), GpuError> {
+    pub fn launch<A: Arguments>(
+        &self,
+        stream: Stream,
+        kernel: &str,
+        grid: Grid,
+        arguments: &A,
+    ) -> Result<(), GpuError> {
         // SAFETY: every address in the arguments is of a `Buffer` or a borrowed relation that the join holds until the device
         // has been quiesced (`Quiesce`), and was asked for with the extent that the kernel's comment gives.
         unsafe { self.device.launch(stream, kernel, grid, bytes_of(arguments)) }
     }
 
     /// Queues the form of a kernel for the plan's tuple width.
-    pub fn launch_wide<A: Arguments>(&self, stream: Stream, kernel: &str, grid: Grid, arguments: &A) -> Result<(), GpuError> {
+    pub fn launch_wide<A: Arguments>(
+        &self,
+        stream: Stream,
+        kernel: &str,
+        grid: Grid,
+        arguments: &A,
+    ) -> Result<(), GpuError> {
         self.launch(stream, &format!("{kernel}_w{}", self.plan.words), grid, arguments)
     }
 

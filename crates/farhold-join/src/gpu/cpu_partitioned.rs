@@ -13,7 +13,12 @@ use super::{GpuAnswer, check_widths, pairs};
 ///
 /// # Errors
 /// As for [`triton`](super::triton()).
-pub fn cpu_partitioned(device: &dyn Device, build: Relation<'_>, probe: Relation<'_>, options: GpuOptions) -> Result<GpuAnswer, GpuError> {
+pub fn cpu_partitioned(
+    device: &dyn Device,
+    build: Relation<'_>,
+    probe: Relation<'_>,
+    options: GpuOptions,
+) -> Result<GpuAnswer, GpuError> {
     let words = check_widths(&build, &probe)?;
     let mut answer = GpuAnswer::default();
     if build.is_empty() || probe.is_empty() {
@@ -52,7 +57,11 @@ fn scatter<'d>(cx: &Context<'d>, relation: &Relation<'_>, radix: Radix) -> Resul
         unsafe {
             at.write(key);
             for word in 0..words {
-                let payload = if relation.payloads.is_empty() { row as u64 } else { relation.payloads[word * relation.keys.len() + row] };
+                let payload = if relation.payloads.is_empty() {
+                    row as u64
+                } else {
+                    relation.payloads[word * relation.keys.len() + row]
+                };
                 at.add(1 + word).write(payload);
             }
         }

@@ -70,7 +70,9 @@ impl Cuda {
         // SAFETY: a whole cubin or PTX with a zero at its end.
         cuda.module = unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(absent)?;
         for _ in 0..STREAMS {
-            cuda.streams.push(result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed("create a stream"))?);
+            cuda.streams.push(
+                result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed("create a stream"))?,
+            );
         }
         Ok(cuda)
     }
@@ -107,13 +109,21 @@ fn image(cubins: Option<&Path>, major: i32, minor: i32) -> Result<Vec<u8>, GpuEr
     }
     // SAFETY: only looks for the library.
     if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
-        return Err(GpuError::Absent("there are neither prebuilt kernels (scripts/gpu-kernels) nor NVRTC to compile them".into()));
+        return Err(GpuError::Absent(
+            "there are neither prebuilt kernels (scripts/gpu-kernels) nor NVRTC to compile them".into(),
+        ));
     }
     let options = cudarc::nvrtc::CompileOptions {
-        options: vec!["--std=c++17".into(), format!("--gpu-architecture=compute_{major}{minor}")],
+        // -default-device: a lambda in a kernel has no annotation.
+        options: vec![
+            "--std=c++17".into(),
+            "-default-device".into(),
+            format!("--gpu-architecture=compute_{major}{minor}"),
+        ],
         ..Default::default()
     };
-    let ptx = cudarc::nvrtc::compile_ptx_with_opts(source(), options).map_err(|error| GpuError::Absent(format!("NVRTC: {error:?}")))?;
+    let ptx = cudarc::nvrtc::compile_ptx_with_opts(source(), options)
+        .map_err(|error| GpuError::Absent(format!("NVRTC: {error:?}")))?;
     let mut image = ptx.to_src().into_bytes();
     image.push(0);
     Ok(image)
@@ -147,12 +157,11 @@ fn source() -> String {
         let no_partition = ("no_partition.cuh", include_str!("../../kernels/join/no_partition.cuh"));
         let Some((_, text)) = FILES.iter().chain([&no_partition]).find(|(file, _)| *file == name) else { return };
         for line in text.lines().filter(|line| line.trim() != "#pragma once") {
-            match line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next()) {
-                Some(path) => add(path.rsplit('/').next().unwrap_or(path), seen, out),
-                None => {
-                    out.push_str(line);
-                    out.push('\n');
-                }
+            if let Some(path) = line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next()) {
+                add(path.rsplit('/').next().unwrap_or(path), seen, out);
+            } else {
+                out.push_str(line);
+                out.push('\n');
             }
         }
     }
@@ -174,32 +183,32 @@ impl Device for Cuda {
     }
 
     fn allocate(&self, place: Place, bytes: u64) -> Result<u64, GpuError> {
-        // SAFETY: the context is current; `Buffer` asks for at least one byte.
         let answer = match place {
+            // SAFETY: the context is current; `Buffer` asks for at least one byte.
             Place::Device => unsafe { result::malloc_sync(bytes as usize) },
-            // SAFETY: as above. Portable and mapped: with unified addressing kernels use the same address.
-            Place::Host => unsafe { result::malloc_host(bytes as usize, sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP) }
-                .map(|at| at as u64),
-        };
-        answer.map_err(|error| match error.0 {
-            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                GpuError::OutOfMemory { wanted_bytes: bytes, free_bytes: result::mem_get_info().map_or(0, |(free, _)| free as u64) }
+            Place::Host => {
+                let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+                // SAFETY: as above. Mapped: with unified addressing kernels use the same address.
+                unsafe { result::malloc_host(bytes as usize, flags) }.map(|at| at as u64)
             }
-            _ => failed("allocate")(error),
+        };
+        answer.map_err(|error| {
+            if error.0 != sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                return failed("allocate")(error);
+            }
+            let free_bytes = result::mem_get_info().map_or(0, |(free, _)| free as u64);
+            GpuError::OutOfMemory { wanted_bytes: bytes, free_bytes }
         })
     }
 
     unsafe fn release(&self, place: Place, address: u64) {
-        // Both wait for the device. A device that failed fails here too; there is nothing more to give back then.
-        // SAFETY: allocated by `allocate` with this place, released once (the caller).
+        // A device that failed fails here too; there is nothing more to give back then.
+        let _ = result::ctx::synchronize();
         let _ = match place {
+            // SAFETY: allocated by `allocate` with this place, released once (the caller).
             Place::Device => unsafe { result::free_sync(address) },
             // SAFETY: as above.
-            Place::Host => {
-                let _ = result::ctx::synchronize();
-                // SAFETY: as above.
-                unsafe { result::free_host(address as *mut c_void) }
-            }
+            Place::Host => unsafe { result::free_host(address as *mut c_void) },
         };
     }
 
@@ -219,12 +228,22 @@ impl Device for Cuda {
         let (blocks, threads) = ((grid.blocks, 1, 1), (grid.threads, 1, 1));
         // SAFETY: the kernel takes one structure, of which `arguments` are the bytes (`Arguments`, asserted in size on both
         // sides); the addresses in it are the caller's contract.
-        unsafe { result::launch_kernel(function, blocks, threads, grid.shared_bytes as u32, self.stream(stream), &mut parameters) }
-            .map_err(failed("launch"))
+        unsafe {
+            result::launch_kernel(
+                function,
+                blocks,
+                threads,
+                grid.shared_bytes as u32,
+                self.stream(stream),
+                &mut parameters,
+            )
+        }
+        .map_err(failed("launch"))
     }
 
     fn record(&self, stream: Stream) -> Result<Event, GpuError> {
-        let event = result::event::create(sys::CUevent_flags_enum::CU_EVENT_DEFAULT).map_err(failed("create an event"))?;
+        let event =
+            result::event::create(sys::CUevent_flags_enum::CU_EVENT_DEFAULT).map_err(failed("create an event"))?;
         *self.next_event.borrow_mut() += 1;
         let id = Event(*self.next_event.borrow());
         self.events.borrow_mut().insert(id, event);

@@ -38,7 +38,9 @@ impl fmt::Display for GpuError {
                 write!(f, "the GPU has no room for {wanted_bytes} bytes; {free_bytes} are free")
             }
             Self::Failed { operation, message } => write!(f, "the GPU failed ({operation}): {message}"),
-            Self::NotPerfect => f.write_str("the build keys repeat or leave their stated interval; perfect hashing cannot hold them"),
+            Self::NotPerfect => {
+                f.write_str("the build keys repeat or leave their stated interval; perfect hashing cannot hold them")
+            }
             Self::Invalid(why) => write!(f, "invalid GPU join: {why}"),
         }
     }
@@ -170,7 +172,11 @@ impl<'d> Buffer<'d> {
 
     /// The address `offset` bytes in; `len` bytes from there lie inside.
     pub fn at(&self, offset: u64, len: u64) -> u64 {
-        assert!(offset.checked_add(len).is_some_and(|end| end <= self.bytes), "{offset} + {len} of {} bytes", self.bytes);
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.bytes),
+            "{offset} + {len} of {} bytes",
+            self.bytes
+        );
         self.address + offset
     }
 
@@ -179,7 +185,7 @@ impl<'d> Buffer<'d> {
     /// # Safety
     /// No queued work writes the range now or while the slice lives, and the words have been written.
     pub unsafe fn words(&self, offset: u64, count: usize) -> &[u64] {
-        assert!(self.place == Place::Host && offset % 8 == 0, "words are read from aligned host memory");
+        assert!(self.place == Place::Host && offset.is_multiple_of(8), "words are read from aligned host memory");
         let at = self.at(offset, count as u64 * 8) as *const u64;
         // SAFETY: inside of the allocation (`at` checks), aligned, and not written meanwhile (the caller).
         unsafe { std::slice::from_raw_parts(at, count) }
@@ -190,7 +196,7 @@ impl<'d> Buffer<'d> {
     /// # Safety
     /// No queued work reads or writes the range while the slice lives.
     pub unsafe fn words_mut(&mut self, offset: u64, count: usize) -> &mut [u64] {
-        assert!(self.place == Place::Host && offset % 8 == 0, "words are written to aligned host memory");
+        assert!(self.place == Place::Host && offset.is_multiple_of(8), "words are written to aligned host memory");
         let at = self.at(offset, count as u64 * 8) as *mut u64;
         // SAFETY: inside of the allocation (`at` checks), aligned, borrowed mutably; u64 has no invalid values; devices give
         // zeroed or previously written host memory, which the contract of `allocate` leaves undefined only in content.

@@ -58,7 +58,14 @@ impl Emulation {
     /// An emulated device with `memory_bytes` of device memory, whose streams interleave by `seed`.
     pub fn new(memory_bytes: u64, seed: u64) -> Self {
         let state = State { random: seed.wrapping_mul(2).wrapping_add(1), ..State::default() };
-        Self { state: RefCell::new(state), memory_bytes, calls: Cell::new(0), fail_at_call: None, ignores_events: false, is_lost: Cell::new(false) }
+        Self {
+            state: RefCell::new(state),
+            memory_bytes,
+            calls: Cell::new(0),
+            fail_at_call: None,
+            ignores_events: false,
+            is_lost: Cell::new(false),
+        }
     }
 
     /// Is lost at the `call`-th call that can fail (from 0): that call and all later ones fail, and queued work is dropped.
@@ -115,7 +122,10 @@ impl Emulation {
             })
             .collect();
         if ready.is_empty() {
-            assert!(state.streams.iter().all(VecDeque::is_empty), "emulation: every stream waits for an event that never comes");
+            assert!(
+                state.streams.iter().all(VecDeque::is_empty),
+                "emulation: every stream waits for an event that never comes"
+            );
             return false;
         }
         state.random = state.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

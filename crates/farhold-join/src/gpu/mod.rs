@@ -69,6 +69,8 @@ impl GpuAnswer {
 fn check_widths(build: &Relation<'_>, probe: &Relation<'_>) -> Result<u32, GpuError> {
     match (build.words(), probe.words()) {
         (Some(words), Some(other)) if words == other || build.is_empty() || probe.is_empty() => Ok(words),
-        _ => Err(GpuError::Invalid("both sides need the same number of payload columns (1, 3 or 7), each as long as the keys".into())),
+        _ => Err(GpuError::Invalid(
+            "both sides need the same number of payload columns (1, 3 or 7), each as long as the keys".into(),
+        )),
     }
 }

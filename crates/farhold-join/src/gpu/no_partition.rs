@@ -13,7 +13,12 @@ use super::{GpuAnswer, Sum, check_widths, pairs::take_rows};
 ///
 /// # Errors
 /// [`GpuError::OutOfMemory`] if the table, or with `materialize` the rows of one chunk, have no room on the device.
-pub fn no_partition(device: &dyn Device, build: Relation<'_>, probe: Relation<'_>, options: GpuOptions) -> Result<GpuAnswer, GpuError> {
+pub fn no_partition(
+    device: &dyn Device,
+    build: Relation<'_>,
+    probe: Relation<'_>,
+    options: GpuOptions,
+) -> Result<GpuAnswer, GpuError> {
     let words = check_widths(&build, &probe)?;
     let mut answer = GpuAnswer::default();
     if build.is_empty() || probe.is_empty() {
@@ -23,15 +28,12 @@ pub fn no_partition(device: &dyn Device, build: Relation<'_>, probe: Relation<'_
     let cx = Context { device, options, plan };
     let _quiesce = Quiesce(device);
     let mut ring = Ring::new(&cx, !(build.is_pinned && probe.is_pinned))?;
-    let (name, slots, key_bytes) = match options.scheme {
-        Scheme::Perfect { key_min, key_max } => {
-            let slots = key_max.wrapping_sub(key_min).saturating_add(1);
-            ("perfect", slots, slots.div_ceil(32).saturating_mul(4))
-        }
-        _ => {
-            let slots = (build.len() * 2).next_power_of_two();
-            ("linear", slots, slots * 8)
-        }
+    let (name, slots, key_bytes) = if let Scheme::Perfect { key_min, key_max } = options.scheme {
+        let slots = key_max.wrapping_sub(key_min).saturating_add(1);
+        ("perfect", slots, slots.div_ceil(32).saturating_mul(4))
+    } else {
+        let slots = (build.len() * 2).next_power_of_two();
+        ("linear", slots, slots * 8)
     };
     let payload_bytes = slots.saturating_mul(8 * u64::from(words));
     let free_bytes = device.properties()?.free_bytes.min(options.device_bytes_max.unwrap_or(u64::MAX));
@@ -69,7 +71,9 @@ pub fn no_partition(device: &dyn Device, build: Relation<'_>, probe: Relation<'_
     grid.threads = grid.threads.min(512);
     grid.blocks *= 4; // no shared memory: as many blocks as a multiprocessor holds at 512 threads
     let build_kernel = format!("table_build_{name}");
-    ring.stream(&cx, &build, true, |source, _, _| cx.launch_wide(COMPUTE, &build_kernel, grid, &TableArguments { source, ..arguments }))?;
+    ring.stream(&cx, &build, true, |source, _, _| {
+        cx.launch_wide(COMPUTE, &build_kernel, grid, &TableArguments { source, ..arguments })
+    })?;
 
     let outcome_now = || {
         cx.copy(COMPUTE, outcome_host.address(), outcome.address(), outcome.bytes())?;

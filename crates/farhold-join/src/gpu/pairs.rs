@@ -27,7 +27,12 @@ struct Piece {
 }
 
 /// Joins all pairs.
-pub fn join(cx: &Context<'_>, build: &Partitioned<'_>, probe: &Partitioned<'_>, answer: &mut GpuAnswer) -> Result<(), GpuError> {
+pub fn join(
+    cx: &Context<'_>,
+    build: &Partitioned<'_>,
+    probe: &Partitioned<'_>,
+    answer: &mut GpuAnswer,
+) -> Result<(), GpuError> {
     let mut pieces: VecDeque<Piece> = VecDeque::new();
     for partition in 0..build.counts.len() {
         for build in cut(build.positions(partition), cx.plan.piece_tuples) {
@@ -36,7 +41,8 @@ pub fn join(cx: &Context<'_>, build: &Partitioned<'_>, probe: &Partitioned<'_>, 
             }
         }
     }
-    let mut workspaces = (0..PAIRS_IN_FLIGHT).map(|n| Workspace::new(cx, Stream(2 + n as u8))).collect::<Result<Vec<_>, _>>()?;
+    let mut workspaces =
+        (0..PAIRS_IN_FLIGHT).map(|n| Workspace::new(cx, Stream(2 + n as u8))).collect::<Result<Vec<_>, _>>()?;
     let mut next = 0;
     while !pieces.is_empty() || workspaces.iter().any(|workspace| workspace.piece.is_some()) {
         let workspace = &mut workspaces[next];
@@ -91,10 +97,15 @@ impl<'d> Side<'d> {
     }
 
     /// Queues the copies of the spilled pages, and gives the source that reads them and the cached ones. The side is idle.
-    fn stage(&mut self, cx: &Context<'_>, relation: &Partitioned<'_>, positions: &Range<u64>) -> Result<Source, GpuError> {
+    fn stage(
+        &mut self,
+        cx: &Context<'_>,
+        relation: &Partitioned<'_>,
+        positions: &Range<u64>,
+    ) -> Result<Source, GpuError> {
         let shift = cx.options.tuning.page_shift;
         let (page_tuples, tuple_bytes) = (1u64 << shift, cx.plan.tuple_bytes);
-        let pages = positions.start >> shift..(positions.end - 1 >> shift) + 1;
+        let pages = positions.start >> shift..((positions.end - 1) >> shift) + 1;
         let count = (pages.end - pages.start) as usize;
         for (n, i) in pages.clone().enumerate() {
             let page = relation.pages[i as usize];
@@ -104,7 +115,12 @@ impl<'d> Side<'d> {
                 Place::Device => page.address,
                 Place::Host => {
                     let staged = self.staging.at(n as u64 * page_tuples * tuple_bytes, page_tuples * tuple_bytes);
-                    cx.copy(COPY, staged + begin * tuple_bytes, page.address + begin * tuple_bytes, (end - begin) * tuple_bytes)?;
+                    cx.copy(
+                        COPY,
+                        staged + begin * tuple_bytes,
+                        page.address + begin * tuple_bytes,
+                        (end - begin) * tuple_bytes,
+                    )?;
                     staged
                 }
             };
@@ -165,11 +181,13 @@ const ROWS_HOST_MAX: u64 = 1 << 20;
 impl<'d> Workspace<'d> {
     fn new(cx: &Context<'d>, stream: Stream) -> Result<Self, GpuError> {
         let plan = &cx.plan;
-        let task_capacity = (1 << plan.second_bits) + plan.piece_tuples / u64::from(cx.options.tuning.probe_tuples_max) + 1;
+        let task_capacity =
+            (1 << plan.second_bits) + plan.piece_tuples / u64::from(cx.options.tuning.probe_tuples_max) + 1;
         let row_bytes = 16 * u64::from(plan.words);
-        let rows_host = match cx.options.materialize {
-            true => Some(Buffer::new(cx.device, Place::Host, plan.result_rows.min(ROWS_HOST_MAX) * row_bytes)?),
-            false => None,
+        let rows_host = if cx.options.materialize {
+            Some(Buffer::new(cx.device, Place::Host, plan.result_rows.min(ROWS_HOST_MAX) * row_bytes)?)
+        } else {
+            None
         };
         Ok(Self {
             stream,
@@ -186,7 +204,13 @@ impl<'d> Workspace<'d> {
     }
 
     /// Queues a piece; the workspace is idle.
-    fn start(&mut self, cx: &Context<'_>, build: &Partitioned<'_>, probe: &Partitioned<'_>, piece: Piece) -> Result<(), GpuError> {
+    fn start(
+        &mut self,
+        cx: &Context<'_>,
+        build: &Partitioned<'_>,
+        probe: &Partitioned<'_>,
+        piece: Piece,
+    ) -> Result<(), GpuError> {
         let build_source = self.build.stage(cx, build, &piece.build)?;
         let probe_source = self.probe.stage(cx, probe, &piece.probe)?;
         let staged = cx.device.record(COPY)?;
@@ -214,7 +238,12 @@ impl<'d> Workspace<'d> {
             table_tuples: tuning.table_tuples,
             probe_tuples_max: tuning.probe_tuples_max,
         };
-        cx.launch(self.stream, "schedule", Grid { blocks: plan.blocks, threads: plan.threads, shared_bytes: 0 }, &schedule)?;
+        cx.launch(
+            self.stream,
+            "schedule",
+            Grid { blocks: plan.blocks, threads: plan.threads, shared_bytes: 0 },
+            &schedule,
+        )?;
 
         let (table_slots, table_bytes) = table(cx);
         let arguments = JoinArguments {
@@ -233,7 +262,8 @@ impl<'d> Workspace<'d> {
         };
         let result = if cx.options.materialize { "materialize" } else { "sum" };
         let blocks_each = (plan.shared_bytes / table_bytes).clamp(1, 2) as u32;
-        let grid = Grid { blocks: plan.blocks * blocks_each, threads: plan.threads.min(512), shared_bytes: table_bytes };
+        let grid =
+            Grid { blocks: plan.blocks * blocks_each, threads: plan.threads.min(512), shared_bytes: table_bytes };
         cx.launch_wide(self.stream, &format!("join_{}_{result}", cx.options.scheme.name()), grid, &arguments)?;
         cx.copy(self.stream, self.outcome_host.address(), self.outcome.address(), self.outcome.bytes())
     }
@@ -244,7 +274,8 @@ impl<'d> Workspace<'d> {
         cx.device.synchronize(self.stream)?;
         // SAFETY: the stream is idle, and its last copy wrote all of these words.
         let words = unsafe { self.outcome_host.words(0, OUTCOME_WORDS as usize) };
-        let aggregate = JoinAggregate { matches: words[0], build_sum: words[1], probe_sum: words[2], refused: words[3] };
+        let aggregate =
+            JoinAggregate { matches: words[0], build_sum: words[1], probe_sum: words[2], refused: words[3] };
         let (rows, tasks) = (words[4], words[5] as u32);
         assert!(u64::from(tasks) <= self.task_capacity, "{tasks} tasks, room for {}", self.task_capacity);
         if aggregate.refused > 0 {

@@ -51,7 +51,13 @@ pub struct Plan {
 
 impl Plan {
     /// Divides what `properties` says is free; [`GpuError::OutOfMemory`] if not even a small join has room.
-    pub fn new(properties: &Properties, options: &GpuOptions, words: u32, build: u64, probe: u64) -> Result<Self, GpuError> {
+    pub fn new(
+        properties: &Properties,
+        options: &GpuOptions,
+        words: u32,
+        build: u64,
+        probe: u64,
+    ) -> Result<Self, GpuError> {
         let tuning = &options.tuning;
         let tuple_bytes = 8 * (u64::from(words) + 1);
         let threads = if words == 1 { tuning.threads } else { tuning.threads.min(512) };
@@ -63,7 +69,8 @@ impl Plan {
 
         // The pairs in flight take up to half of what is left, in halves: staging and output of both sides, and rows.
         let mut piece_tuples = tuning.piece_tuples_max.min(larger).max(64);
-        let result_rows = |piece: u64| if options.materialize { tuning.result_rows_max.min(piece * 2).max(piece) } else { 0 };
+        let result_rows =
+            |piece: u64| if options.materialize { tuning.result_rows_max.min(piece * 2).max(piece) } else { 0 };
         let pair_bytes = |piece: u64| {
             let page_bytes = tuple_bytes << tuning.page_shift;
             let side = 2 * (piece * tuple_bytes) + 2 * page_bytes + (2048 * 8 * 5) + (2048 * TRANSACTION_BYTES);
@@ -77,7 +84,8 @@ impl Plan {
             Scheme::Perfect { key_min, key_max } => key_max.wrapping_sub(key_min).saturating_add(1),
             _ => build + build / 4,
         };
-        let all_bits = (0..2 * BITS_MAX).find(|&bits| entries >> bits <= u64::from(tuning.table_tuples)).unwrap_or(2 * BITS_MAX);
+        let all_bits =
+            (0..2 * BITS_MAX).find(|&bits| entries >> bits <= u64::from(tuning.table_tuples)).unwrap_or(2 * BITS_MAX);
         let first_bits = bits_for(larger + larger / 4, piece_tuples).max(all_bits.saturating_sub(BITS_MAX)).max(1);
         let partitions = 1u64 << first_bits;
         let second_bits = bits_for(entries >> first_bits, u64::from(tuning.table_tuples)).max(1);
@@ -87,7 +95,8 @@ impl Plan {
         let left = budget.saturating_sub(ring_bytes + pair_bytes(piece_tuples));
         let per_buffer = left / 2 / second_level_buffers / tuple_bytes;
         let first_buffer_tuples = buffer_tuples(properties.shared_bytes_max, partitions, tuple_bytes, 12);
-        let second_level_tuples = floor_power_of_two(per_buffer.clamp(1, SECOND_LEVEL_TUPLES_MAX)).max(u64::from(first_buffer_tuples));
+        let second_level_tuples =
+            floor_power_of_two(per_buffer.clamp(1, SECOND_LEVEL_TUPLES_MAX)).max(u64::from(first_buffer_tuples));
         let second_level_bytes = match options.partitioner {
             Partitioner::Hierarchical => second_level_buffers * (second_level_tuples * tuple_bytes + 4),
             _ => 0,
@@ -140,7 +149,13 @@ mod tests {
     use super::*;
 
     fn h100() -> Properties {
-        Properties { name: "test".into(), multiprocessors: 132, shared_bytes_max: 227 << 10, memory_bytes: 80 << 30, free_bytes: 78 << 30 }
+        Properties {
+            name: "test".into(),
+            multiprocessors: 132,
+            shared_bytes_max: 227 << 10,
+            memory_bytes: 80 << 30,
+            free_bytes: 78 << 30,
+        }
     }
 
     #[test]
@@ -158,7 +173,9 @@ mod tests {
                 let properties = Properties { free_bytes: free, memory_bytes: free, ..h100() };
                 match Plan::new(&properties, &GpuOptions::default(), words, 1 << 24, 1 << 26) {
                     Ok(plan) => assert!(plan.cache_bytes < free && plan.piece_tuples >= 64),
-                    Err(error) => assert!(matches!(error, GpuError::OutOfMemory { .. }) && free < 1 << 30, "{free}: {error}"),
+                    Err(error) => {
+                        assert!(matches!(error, GpuError::OutOfMemory { .. }) && free < 1 << 30, "{free}: {error}");
+                    }
                 }
             }
         }

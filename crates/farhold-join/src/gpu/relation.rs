@@ -67,9 +67,10 @@ pub fn lay_out<'d>(
     let (mut device_pages, mut host_pages) = (0, 0);
     let pages: Vec<Page> = (0..pages)
         .map(|i| {
-            let (buffer, next, place) = match is_cached(i, pages, cached) {
-                true => (&cached_buffer, &mut device_pages, Place::Device),
-                false => (&spilled_buffer, &mut host_pages, Place::Host),
+            let (buffer, next, place) = if is_cached(i, pages, cached) {
+                (&cached_buffer, &mut device_pages, Place::Device)
+            } else {
+                (&spilled_buffer, &mut host_pages, Place::Host)
             };
             *next += 1;
             Page { address: buffer.at((*next - 1) * page_bytes, page_bytes), place }
@@ -135,7 +136,14 @@ impl<'d> Ring<'d> {
         }
     }
 
-    fn fill(&mut self, cx: &Context<'d>, relation: &Relation<'_>, begin: u64, count: u64, with_payloads: bool) -> Result<Source, GpuError> {
+    fn fill(
+        &mut self,
+        cx: &Context<'d>,
+        relation: &Relation<'_>,
+        begin: u64,
+        count: u64,
+        with_payloads: bool,
+    ) -> Result<Source, GpuError> {
         let slot = &mut self.slots[self.next];
         self.next = (self.next + 1) % RING_SLOTS as usize;
         if let Some(used) = slot.used {
@@ -177,7 +185,14 @@ impl<'d> Ring<'d> {
 fn in_place(relation: &Relation<'_>) -> Source {
     let payloads = if relation.payloads.is_empty() { 0 } else { relation.payloads.as_ptr() as u64 };
     let count = relation.len();
-    Source { keys: relation.keys.as_ptr() as u64, payloads, payload_stride: count, rows: Rows::default(), first: 0, count }
+    Source {
+        keys: relation.keys.as_ptr() as u64,
+        payloads,
+        payload_stride: count,
+        rows: Rows::default(),
+        first: 0,
+        count,
+    }
 }
 
 /// Partitions a relation by the radix.
@@ -208,7 +223,12 @@ pub fn partition<'d>(
     }
     let (begins, counts, positions) = places.settle(cx)?;
     let relation_pages = lay_out(cx, begins, counts, positions, cache_bytes)?;
-    let out = Rows { base: 0, pages: relation_pages.directory.address(), page_shift: cx.options.tuning.page_shift, reserved: 0 };
+    let out = Rows {
+        base: 0,
+        pages: relation_pages.directory.address(),
+        page_shift: cx.options.tuning.page_shift,
+        reserved: 0,
+    };
     partition_columns(cx, ring, relation, radix, &places, out)?;
     cx.device.synchronize(COMPUTE)?;
     Ok(relation_pages)
@@ -228,7 +248,11 @@ fn partition_columns<'d>(
         Partitioner::Hierarchical => u64::from(plan.blocks) * (places.partitions + u64::from(plan.threads / 32)),
         _ => 0,
     };
-    let second_level = Buffer::new(cx.device, Place::Device, second_level_buffers * u64::from(plan.second_level_tuples) * plan.tuple_bytes)?;
+    let second_level = Buffer::new(
+        cx.device,
+        Place::Device,
+        second_level_buffers * u64::from(plan.second_level_tuples) * plan.tuple_bytes,
+    )?;
     let state = Buffer::new(cx.device, Place::Device, second_level_buffers * 4)?;
     let shared_bytes = match cx.options.partitioner {
         Partitioner::Standard => 0,
@@ -305,7 +329,8 @@ impl<'d> Places<'d> {
             partitions: self.partitions as u32,
             align_tuples: cx.plan.align_tuples() as u32,
         };
-        let grid = super::device::Grid { blocks: 1, threads: cx.plan.threads, shared_bytes: u64::from(cx.plan.threads) * 8 };
+        let grid =
+            super::device::Grid { blocks: 1, threads: cx.plan.threads, shared_bytes: u64::from(cx.plan.threads) * 8 };
         cx.launch(stream, "prefix_sum", grid, &arguments)
     }
 

@@ -26,7 +26,9 @@ fn random(state: &mut u64) -> u64 {
 
 /// Sum and sorted rows, by a table on the host.
 fn oracle(build: &Data, probe: &Data, words: usize) -> (Sum, Vec<Vec<u64>>) {
-    let payload = |data: &Data, row: usize| -> Vec<u64> { (0..words).map(|word| data.payloads[word * data.keys.len() + row]).collect() };
+    let payload = |data: &Data, row: usize| -> Vec<u64> {
+        (0..words).map(|word| data.payloads[word * data.keys.len() + row]).collect()
+    };
     let mut table: HashMap<u64, Vec<usize>> = HashMap::new();
     build.keys.iter().enumerate().for_each(|(row, &key)| table.entry(key).or_default().push(row));
     let (mut sum, mut rows) = (Sum::default(), Vec::new());
@@ -92,7 +94,7 @@ fn every_partitioner_scheme_and_source_of_counts() {
             for histogram in [Histogram::Device, Histogram::Host] {
                 seed += 1;
                 let materialize = seed % 2 == 0;
-                let options = GpuOptions { partitioner, scheme, histogram, materialize, ..small() };
+                let options = GpuOptions { partitioner, histogram, scheme, materialize, ..small() };
                 check(triton, &build, &probe, 1, options, seed);
             }
         }
@@ -143,7 +145,10 @@ fn kernels_read_pinned_input_in_place() {
     for feed in [Feed::Kernels, Feed::CopyEngine] {
         for driver in [triton as Driver, no_partition] {
             let device = Emulation::new(64 << 20, 9);
-            assert_eq!(driver(&device, pinned(&build), pinned(&probe), GpuOptions { feed, ..small() }).unwrap().sum, sum);
+            assert_eq!(
+                driver(&device, pinned(&build), pinned(&probe), GpuOptions { feed, ..small() }).unwrap().sum,
+                sum
+            );
         }
     }
 }
@@ -257,7 +262,8 @@ fn ignored_events_are_seen() {
     let (build, probe) = (Data::new(build, 1, 0), Data::new(probe, 1, 7));
     let sum = oracle(&build, &probe, 1).0;
     // The join without partitioning: what it reads too early is data, never an address.
-    let wrong = |device: &Emulation| no_partition(device, build.relation(), probe.relation(), small()).unwrap().sum != sum;
+    let wrong =
+        |device: &Emulation| no_partition(device, build.relation(), probe.relation(), small()).unwrap().sum != sum;
     assert!((0..8).any(|seed| wrong(&Emulation::new(64 << 20, seed).ignoring_events())));
     assert!(!(0..8).any(|seed| wrong(&Emulation::new(64 << 20, seed))));
 }

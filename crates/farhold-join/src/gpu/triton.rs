@@ -11,7 +11,12 @@ use super::{GpuAnswer, check_widths, pairs, relation};
 ///
 /// # Errors
 /// [`GpuError`]; nothing is left behind, and the caller may join on the CPU instead.
-pub fn triton(device: &dyn Device, build: Relation<'_>, probe: Relation<'_>, options: GpuOptions) -> Result<GpuAnswer, GpuError> {
+pub fn triton(
+    device: &dyn Device,
+    build: Relation<'_>,
+    probe: Relation<'_>,
+    options: GpuOptions,
+) -> Result<GpuAnswer, GpuError> {
     let words = check_widths(&build, &probe)?;
     let mut answer = GpuAnswer::default();
     if build.is_empty() || probe.is_empty() {
@@ -23,7 +28,8 @@ pub fn triton(device: &dyn Device, build: Relation<'_>, probe: Relation<'_>, opt
     let mut ring = relation::Ring::new(&cx, !(build.is_pinned && probe.is_pinned))?;
     let radix = cx.radix(0, plan.first_bits);
     // The cache is shared in proportion to the tuples.
-    let build_cache = (u128::from(plan.cache_bytes) * u128::from(build.len()) / u128::from(build.len() + probe.len())) as u64;
+    let build_cache =
+        (u128::from(plan.cache_bytes) * u128::from(build.len()) / u128::from(build.len() + probe.len())) as u64;
     let build = relation::partition(&cx, &mut ring, &build, radix, build_cache)?;
     let probe = relation::partition(&cx, &mut ring, &probe, radix, plan.cache_bytes - build_cache)?;
     drop(ring);
