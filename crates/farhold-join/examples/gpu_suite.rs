@@ -81,7 +81,7 @@ impl<'d> Suite<'d> {
     }
 
     /// Best of three, in seconds.
-    fn best(&self, mut work: impl FnMut() -> Result<(), GpuError>) -> Result<f64, GpuError> {
+    fn best(mut work: impl FnMut() -> Result<(), GpuError>) -> Result<f64, GpuError> {
         let mut best = f64::INFINITY;
         for _ in 0..3 {
             let started = now();
@@ -102,9 +102,9 @@ impl<'d> Suite<'d> {
         let copy = |stream, to: &Buffer<'_>, from: &Buffer<'_>| unsafe {
             self.device.copy(Stream(stream), to.address(), from.address(), bytes)
         };
-        let down = self.best(|| copy(0, &device, &host).and_then(|()| self.device.synchronize(Stream(0))))?;
-        let up = self.best(|| copy(0, &other_host, &other_device).and_then(|()| self.device.synchronize(Stream(0))))?;
-        let both = self.best(|| {
+        let down = Self::best(|| copy(0, &device, &host).and_then(|()| self.device.synchronize(Stream(0))))?;
+        let up = Self::best(|| copy(0, &other_host, &other_device).and_then(|()| self.device.synchronize(Stream(0))))?;
+        let both = Self::best(|| {
             copy(0, &device, &host)?;
             copy(1, &other_host, &other_device)?;
             self.device.synchronize(Stream(0))?;
@@ -143,7 +143,7 @@ impl<'d> Suite<'d> {
                 };
                 let groups = u64::from(grid.blocks * grid.threads / (granularity_bytes / word));
                 let moved = arguments.accesses / groups * groups * u64::from(granularity_bytes);
-                let seconds = self.best(|| {
+                let seconds = Self::best(|| {
                     // SAFETY: the range ends before the buffer does (4 KiB more than `bytes`), and the launch is waited for.
                     unsafe { self.device.launch(Stream(1), &format!("{way}_{word}"), grid, bytes_of(&arguments)) }?;
                     self.device.synchronize(Stream(1))
@@ -161,13 +161,7 @@ impl<'d> Suite<'d> {
     }
 
     /// One join, checked and timed (second of two runs: the first one loads kernels).
-    fn join(
-        &self,
-        figure: &str,
-        driver: &str,
-        data: &Data<'d>,
-        build: u64,
-        probe: u64,
+    fn join(&self, figure: &str, driver: &str, data: &Data<'d>, (build, probe): (u64, u64),
         options: GpuOptions,
         note: &str,
     ) {
@@ -218,8 +212,7 @@ impl<'d> Suite<'d> {
                     "partitioners",
                     "triton",
                     data,
-                    all,
-                    all,
+                    (all, all),
                     options,
                     &format!("{} {feed:?}", partitioner.name()),
                 );
@@ -234,8 +227,7 @@ impl<'d> Suite<'d> {
                         "scaling",
                         driver,
                         data,
-                        size,
-                        size,
+                        (size, size),
                         GpuOptions { scheme, ..default },
                         if scheme == Scheme::Chaining { "hash" } else { "perfect" },
                     );
@@ -243,15 +235,14 @@ impl<'d> Suite<'d> {
             }
             size *= 2;
         }
-        self.join("scaling", "cpu_partitioned", data, 128 << 20, 128 << 20, default, "one CPU thread");
+        self.join("scaling", "cpu_partitioned", data, (128 << 20, 128 << 20), default, "one CPU thread");
         // Figure 19: cache.
         for gib in [0u64, 8, 16, 32, 64] {
             self.join(
                 "cache",
                 "triton",
                 data,
-                all,
-                all,
+                (all, all),
                 GpuOptions { cache_bytes_max: Some(gib << 30), ..default },
                 &format!("{gib} GiB"),
             );
@@ -262,22 +253,20 @@ impl<'d> Suite<'d> {
                 "histogram",
                 "triton",
                 data,
-                all,
-                all,
+                (all, all),
                 GpuOptions { histogram, ..default },
                 &format!("{histogram:?}"),
             );
         }
         for ratio in [1, 2, 4, 8, 16, 32] {
-            self.join("ratio", "triton", data, all / ratio, all, default, &format!("1:{ratio}"));
+            self.join("ratio", "triton", data, (all / ratio, all), default, &format!("1:{ratio}"));
         }
         for count in [8, 16, 32, 64, 96, 132] {
             self.join(
                 "multiprocessors",
                 "triton",
                 data,
-                all / 4,
-                all / 4,
+                (all / 4, all / 4),
                 GpuOptions { multiprocessors_max: Some(count), ..default },
                 &count.to_string(),
             );
@@ -286,8 +275,7 @@ impl<'d> Suite<'d> {
             "materialize",
             "triton",
             data,
-            all / 8,
-            all / 8,
+            (all / 8, all / 8),
             GpuOptions { materialize: true, ..default },
             "rows to the host",
         );
