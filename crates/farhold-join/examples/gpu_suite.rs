@@ -161,7 +161,12 @@ impl<'d> Suite<'d> {
     }
 
     /// One join, checked and timed (second of two runs: the first one loads kernels).
-    fn join(&self, figure: &str, driver: &str, data: &Data<'d>, (build, probe): (u64, u64),
+    fn join(
+        &self,
+        figure: &str,
+        driver: &str,
+        data: &Data<'d>,
+        (build, probe): (u64, u64),
         options: GpuOptions,
         note: &str,
     ) {
