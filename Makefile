@@ -26,6 +26,14 @@ miri-full: ## Every test that Miri can run (an hour; `make test` runs those that
 	@scripts/install-deps test
 	scripts/check-miri full
 
+gpu-kernels: ## Compiles the GPU kernels for sm_80 and sm_90, no register spilled (downloads nvcc, half a gigabyte)
+	@scripts/install-deps build
+	scripts/gpu-kernels
+
+gpu-suite: ## Builds, checks and measures the GPU joins (needs a GPU; see docs/guide/gpu.md)
+	@scripts/install-deps build
+	scripts/gpu-suite
+
 clients: ## psql, psycopg, asyncpg and JDBC against a running server
 	@scripts/install-deps test
 	@scripts/run-checks clients
