@@ -4,7 +4,7 @@
 CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TEST_JOBS ?= $(shell nproc)
 
-.PHONY: help demo test lint miri-full release figures clean
+.PHONY: help demo test lint miri-full models clients release figures clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,10 @@ lint: ## Formatting, clippy, licences, layers
 miri-full: ## Every test that Miri can run (an hour; `make test` runs those that race)
 	@scripts/install-deps test
 	scripts/check-miri full
+
+models: ## The models of concurrent protocols (models/), every state of each, with Spin
+	@scripts/install-deps models
+	scripts/check-models
 
 clients: ## psql, psycopg, asyncpg and JDBC against a running server
 	@scripts/install-deps test

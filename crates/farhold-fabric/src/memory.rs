@@ -230,6 +230,32 @@ impl RegionMemory {
         unsafe { copy::copy_from_shared(self.base.as_ptr().add(offset as usize), to.as_mut_ptr(), to.len()) }
     }
 
+    /// Copies bytes out of lines of 64 bytes, each of which begins with a word that does not belong to them: 56 bytes a line,
+    /// fewer of the last. Returns how these words differ from `expected`, all differences together. For layouts that keep a
+    /// version in every line; what others change meanwhile is for these versions to say.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`], [`FabricError::Misaligned`].
+    #[inline]
+    pub fn copy_out_lines(&self, offset: u64, expected: u64, to: &mut [u8]) -> Result<u64, FabricError> {
+        let (whole, last) = to.as_chunks_mut::<56>();
+        let bytes = whole.len() as u64 * 64;
+        self.check(offset, bytes)?;
+        if !offset.is_multiple_of(8) {
+            return Err(self.misaligned(offset, 8));
+        }
+        // SAFETY: the lines are inside, which is checked above, and aligned; `whole` is exclusive, so it does not overlap.
+        let mut differences = unsafe {
+            let lines = self.base.as_ptr().add(offset as usize);
+            copy::copy_lines_from_shared(lines, expected, whole.as_mut_ptr().cast(), whole.len())
+        };
+        if !last.is_empty() {
+            differences |= self.word(offset + bytes)?.load(Ordering::Relaxed) ^ expected;
+            self.copy_out(offset + bytes + 8, last)?;
+        }
+        Ok(differences)
+    }
+
     /// Copies bytes in; readers meanwhile see each word old or new.
     ///
     /// # Errors
