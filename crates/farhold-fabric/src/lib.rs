@@ -16,6 +16,7 @@ pub mod batch;
 pub mod executor;
 pub mod object;
 pub mod provider;
+pub mod sync;
 
 mod address;
 mod copy;
