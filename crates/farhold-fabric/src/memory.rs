@@ -28,7 +28,11 @@ enum Backing {
     #[cfg_attr(not(miri), allow(dead_code, reason = "Miri has no file mappings"))]
     Heap(std::alloc::Layout),
     /// A mapping of this many bytes, of something that may outlast the machine's power or not.
-    Mapped { bytes: usize, durable: bool },
+    Mapped {
+        bytes: usize,
+        #[cfg_attr(miri, allow(dead_code, reason = "Miri has no file mappings"))]
+        durable: bool,
+    },
 }
 
 // SAFETY: the memory is owned by this value (unmapped on drop only) and every access to it is atomic or an opaque copy, so

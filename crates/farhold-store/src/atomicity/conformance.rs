@@ -55,7 +55,7 @@ fn what_is_written_is_read_and_nothing_else_changes() {
     let clock = Handle::standalone(1);
     for mechanism in ALL {
         let memory = anonymous();
-        for &len in LENGTHS {
+        for &len in LENGTHS.iter().step_by(if cfg!(miri) { 6 } else { 1 }) {
             let (at, bytes) = (8 * LINE, mechanism.bytes(len));
             assert!(bytes.is_multiple_of(LINE as usize) && bytes >= len);
             memory.copy_in(0, &vec![0; 16 << 10]).unwrap();
@@ -138,7 +138,7 @@ fn stops_at_every_line(mechanism: &'static dyn Mechanism, len: usize) {
 #[test]
 fn a_write_that_stops_anywhere_is_not_seen() {
     for mechanism in ALL {
-        for len in [64, 200, 1024] {
+        for len in if cfg!(miri) { vec![64] } else { vec![64, 200, 1024] } {
             stops_at_every_line(*mechanism, len);
         }
     }
@@ -147,7 +147,7 @@ fn a_write_that_stops_anywhere_is_not_seen() {
 /// Virtual time: a writer that lets time pass after each line, far readers whose reads take lines one by one.
 /// Returns (whole, torn).
 fn simulated(mechanism: &'static dyn Mechanism, seed: u64) -> (u32, u32) {
-    const ROUNDS: u64 = 60;
+    const ROUNDS: u64 = if cfg!(miri) { 8 } else { 60 };
     let executor = Executor::virtual_time(seed);
     let handle = executor.handle();
     let sim = sim::Sim::new(&handle, sim::Rdma, sim::Faults::default());
@@ -221,11 +221,12 @@ fn simulated(mechanism: &'static dyn Mechanism, seed: u64) -> (u32, u32) {
 fn simulated_reads_tear_and_are_never_used() {
     for mechanism in ALL {
         let (mut whole, mut torn) = (0, 0);
-        for seed in 0..4 {
+        for seed in 0..if cfg!(miri) { 1 } else { 4 } {
             let counts = simulated(*mechanism, seed);
             (whole, torn) = (whole + counts.0, torn + counts.1);
         }
-        assert!(whole > 50 && torn > 5, "{mechanism:?}: {whole} whole, {torn} torn");
+        let (whole_min, torn_min) = if cfg!(miri) { (1, 0) } else { (50, 5) };
+        assert!(whole > whole_min && torn >= torn_min, "{mechanism:?}: {whole} whole, {torn} torn");
     }
 }
 
@@ -390,6 +391,7 @@ fn is_caught(run: impl FnOnce()) -> bool {
 
 /// The suite sees what it is there for: each check left out, and no check at all.
 #[test]
+#[cfg_attr(miri, ignore = "too long for it")]
 fn planted_defects_are_found() {
     for mechanism in ALL.iter().filter(|mechanism| mechanism.name() != "destination") {
         let stops = is_caught(|| planted::without_checks(|| stops_at_every_line(*mechanism, 200)));
