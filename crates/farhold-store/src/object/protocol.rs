@@ -197,7 +197,7 @@ pub fn write<W: Words>(words: &W, meta: Meta, version: Version, fill: impl FnOnc
     end_write(words, meta, version);
 }
 
-/// The first part of [`write`]: readers meet the mark from here on. The caller holds the lock.
+/// The first part of [`write()`]: readers meet the mark from here on. The caller holds the lock.
 #[inline(always)]
 pub fn begin_write<W: Words>(words: &W) {
     let old = words.load(Word::Version, Relaxed);
@@ -205,7 +205,7 @@ pub fn begin_write<W: Words>(words: &W) {
     words.fence(Release);
 }
 
-/// The last part of [`write`]: the payload, whose lengths are in `meta`, is readable as `version`.
+/// The last part of [`write()`]: the payload, whose lengths are in `meta`, is readable as `version`.
 #[inline(always)]
 pub fn end_write<W: Words>(words: &W, meta: Meta, version: Version) {
     let old = words.load(Word::Version, Relaxed);

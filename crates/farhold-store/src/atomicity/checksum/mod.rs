@@ -15,7 +15,7 @@ use farhold_fabric::{Batch, FabricError, Handle, RegionMemory};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// See the [module](self).
+/// A CRC64 in each object's header, computed again by the reader.
 pub struct Checksum;
 
 const SUM: u64 = 8;

@@ -10,7 +10,7 @@ use farhold_fabric::{Batch, FabricError, Handle, Meta, RegionMemory, Version};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// See the [module](self).
+/// `read_object`: the version is checked where the data lives.
 pub struct Destination;
 
 const INCARNATION: u32 = 1;

@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
-/// See the [module](self).
+/// A version in each cache line, compared and stripped by the reader.
 pub struct LineVersions;
 
 const LOCK: u64 = 8;

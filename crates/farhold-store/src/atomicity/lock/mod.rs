@@ -18,7 +18,7 @@ use farhold_fabric::{Batch, FabricError, Handle, RegionMemory};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// See the [module](self).
+/// A lease on the object while it is read.
 pub struct Lock;
 
 /// How long a lease lasts. DrTM's 0.4 ms are for transactions; a read of 8 KiB over RDMA takes 3 µs, so this covers ten.
