@@ -4,7 +4,7 @@
 CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TEST_JOBS ?= $(shell nproc)
 
-.PHONY: help demo test lint miri-full release figures clean
+.PHONY: help demo test lint miri-full models clients release figures clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,10 @@ gpu-kernels: ## Compiles the GPU kernels for sm_80 and sm_90, no register spille
 gpu-suite: ## Builds, checks and measures the GPU joins (needs a GPU; see docs/guide/gpu.md)
 	@scripts/install-deps build
 	scripts/gpu-suite
+
+models: ## The models of concurrent protocols (models/), every state of each, with Spin
+	@scripts/install-deps models
+	scripts/check-models
 
 clients: ## psql, psycopg, asyncpg and JDBC against a running server
 	@scripts/install-deps test

@@ -17,6 +17,7 @@ pub mod executor;
 pub mod object;
 pub mod processor;
 pub mod provider;
+pub mod sync;
 
 mod address;
 mod copy;
