@@ -4,7 +4,7 @@
 CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TEST_JOBS ?= $(shell nproc)
 
-.PHONY: help demo test lint miri-full models clients release figures clean
+.PHONY: help demo test lint miri-full gpu-kernels gpu-suite models clients release figures clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
