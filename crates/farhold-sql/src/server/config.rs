@@ -18,8 +18,12 @@ pub struct ServerConfig {
     pub tls: Option<Tls>,
     /// Who may connect.
     pub authentication: Authentication,
-    /// Threads that serve connections. A point statement runs on them, so as many as cores do no harm.
+    /// Threads that serve connections. A point statement runs on them. With more threads than cores fewer connections share
+    /// one, and the kernel brings each together with its client.
     pub front_end_threads: usize,
+    /// Whether each of these threads is bound to a processor, in turns: fewer wake-ups from one processor to another, on a
+    /// machine that the server has to itself.
+    pub pin_front_ends: bool,
     /// What one client may use up.
     pub limits: Limits,
 }
@@ -57,7 +61,8 @@ impl Default for ServerConfig {
             unix_socket_dir: None,
             tls: None,
             authentication: Authentication::Trust,
-            front_end_threads: std::thread::available_parallelism().map_or(4, std::num::NonZero::get),
+            front_end_threads: 2 * std::thread::available_parallelism().map_or(4, std::num::NonZero::get),
+            pin_front_ends: false,
             limits: Limits::default(),
         }
     }

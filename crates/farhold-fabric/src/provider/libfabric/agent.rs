@@ -477,7 +477,7 @@ fn execute(
             Ok(())
         }
         OpKind::Flush => {
-            memory.check(op.offset, u64::from(op.len))?;
+            memory.flush(op.offset, u64::from(op.len))?;
             frame::put_done(answer, &[]);
             Ok(())
         }

@@ -46,8 +46,9 @@ mod tests;
 pub use rendezvous::Rendezvous;
 pub use secret::Secret;
 
-use super::{Membership, Provider, shm};
+use super::{Doer, Membership, Provider, shm};
 use crate::address::{Address, NodeId, RegionId};
+use crate::batch::OpKind;
 use crate::error::FabricError;
 use crate::executor::Handle;
 use crate::memory::RegionMemory;
@@ -355,6 +356,10 @@ impl Membership for Member {
 pub(super) const KIND: super::Kind = super::Kind {
     name: "libfabric",
     about: "machines with a network between them, by libfabric: verbs, EFA, TCP, shared memory",
+    does: |op| match op {
+        OpKind::Read | OpKind::Write => Doer::Library,
+        _ => Doer::HomeAgent,
+    },
     #[cfg(test)]
     beds: &[super::conformance::Bed::libfabric_tcp, super::conformance::Bed::libfabric_shm],
 };
