@@ -101,6 +101,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     warehouses: own,
                     in_flight,
                     clock_start_us: now_us,
+                    survives: false,
                 };
                 barrier.wait();
                 executor.run(driver::run(&worker, &handle, &tables, &plan, &counters, &stop))

@@ -29,8 +29,9 @@ impl Fabric {
         Ok(Self::new(shm::Member::join(cluster.as_ref(), node)?))
     }
 
-    /// Joins the cluster of this host's processes in a directory, as `node`, by a provider's name: `shm`, or `libfabric:` and the
-    /// name of one of libfabric's (`libfabric:tcp;ofi_rxm`), whose secret is then a file of the directory.
+    /// Joins a cluster as `node`, by a provider's name: `shm`, or `libfabric:` and the name of one of libfabric's, with more if the
+    /// nodes are on several hosts (`libfabric:tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&secret-file=PATH`). In
+    /// the directory are this node's own regions.
     ///
     /// # Errors
     /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] for a name that is none, or that this build lacks.
@@ -38,16 +39,15 @@ impl Fabric {
         match provider.split_once(':') {
             None if provider == "shm" => Self::join_shm(cluster, node),
             #[cfg(feature = "libfabric")]
-            Some(("libfabric", name)) => {
-                use crate::provider::libfabric::{Config, Secret};
-                let secret = Secret::of_file(&cluster.as_ref().join(shm::SECRET))?;
-                Self::join_libfabric(cluster, node, Config::new(name, secret))
+            Some(("libfabric", url)) => {
+                let config = crate::provider::libfabric::Config::of_url(url, cluster.as_ref())?;
+                Self::join_libfabric(cluster, node, config)
             }
             #[cfg(not(feature = "libfabric"))]
             Some(("libfabric", _)) => {
                 Err(FabricError::unfit_provider(provider, "this build is without the feature `libfabric`"))
             }
-            _ => Err(FabricError::unfit_provider(provider, "known are shm and libfabric:NAME")),
+            _ => Err(FabricError::unfit_provider(provider, "known are shm and libfabric:NAME[?listen=..&peer=..]")),
         }
     }
 

@@ -20,6 +20,7 @@ mod catalog;
 mod ddl;
 mod definition;
 mod error;
+mod far_pages;
 mod home;
 mod memory;
 mod node;

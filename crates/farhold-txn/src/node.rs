@@ -1,6 +1,7 @@
 //! A node: one process's (or one simulated machine's) store, tables and workers.
 
 use crate::catalog::Catalog;
+use crate::far_pages::FarPages;
 use crate::home::reservations::Reservations;
 use crate::protocol::epoch::KEEPER;
 use crate::protocol::ident::DATA;
@@ -71,6 +72,7 @@ pub struct Node {
     recovered: Mutex<Recovered>,
     released: Mutex<Vec<FarPlace>>,
     any_released: AtomicBool,
+    pub(crate) far_pages: FarPages,
     /// Tells this node's table handles from those of other nodes in the same process.
     pub(crate) tag: u64,
 }
@@ -108,6 +110,7 @@ impl Node {
             recovered: Mutex::default(),
             released: Mutex::default(),
             any_released: AtomicBool::new(false),
+            far_pages: FarPages::default(),
             tag,
         };
         let recovered = crate::system::open(&node)?;
@@ -241,6 +244,7 @@ impl Node {
 
     /// Says that everything is in order, for the next start to find. No transaction runs any more.
     pub fn close(&self) {
+        self.far_pages.close();
         self.store.close();
     }
 }

@@ -18,6 +18,7 @@ use farhold_store::snapshot::{Blocked, RunScan};
 use farhold_store::{SlotId, StoreError, Superblock};
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The state of all tables at one epoch. May be shared by threads; scans never block a writer, never fail because of
 /// one, and wait only for rows that are in the middle of a commit. Older copies of rows are kept until it is dropped.
@@ -77,8 +78,6 @@ impl PageTask {
 
 /// How often a locked row is looked at before the thread gives up its turn; a commit near by takes some µs.
 const LOOKS_PER_TURN: u32 = 1_000;
-/// Turns before the row's owner counts as dead: some seconds.
-const TURNS_MAX: u32 = 1_000_000;
 
 impl Worker {
     /// The state of all tables at this moment.
@@ -154,42 +153,52 @@ impl Worker {
         task: &PageTask,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), TxnError> {
-        let core = &*self.core;
         let place = &snapshot.places[task.place];
-        if place.memory.is_some() && !core.handle.is_virtual() {
+        if place.memory.is_some() && !self.core.handle.is_virtual() {
             return snapshot.scan_page(task, visit);
         }
-        let room = task.run.class.payload_bytes_max();
-        let mut offsets: Vec<u64> = task.run.slots().collect();
-        let mut turns = 0;
+        self.scan_run(place.node, task.run, snapshot.epoch, visit).await
+    }
+
+    /// Reads a run of pages by batches of object reads. A row that stays locked has a dead owner.
+    pub(crate) async fn scan_run(
+        &self,
+        node: NodeId,
+        run: Run,
+        epoch: u32,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), TxnError> {
+        let core = &*self.core;
+        let room = run.class.payload_bytes_max();
+        let until_ns = core.handle.now_ns() + core.node.config().request_timeout_ns;
+        let mut offsets: Vec<u64> = run.slots().collect();
         while !offsets.is_empty() {
             let mut later = Vec::new();
             for chunk in offsets.chunks(READS_PER_BATCH) {
                 let mut batch = core.take_batch();
-                let at = |offset: u64| FarPtr::new(place.node, DATA, offset);
+                let at = |offset: u64| FarPtr::new(node, DATA, offset);
                 let slots: Vec<_> =
                     chunk.iter().map(|offset| (*offset, batch.read_object(at(*offset), room))).collect();
                 let batch = core.endpoint.submit(batch).await;
                 for (offset, slot) in slots {
                     match batch.object(slot) {
                         Ok(view) if view.lock != 0 => later.push(offset),
-                        Ok(view) => match state_at(&view, snapshot.epoch) {
+                        Ok(view) => match state_at(&view, epoch) {
                             StateAt::Row { key_len } => visit(&view.payload[..key_len], &view.payload[key_len..]),
                             StateAt::Older(link) => {
-                                self.visit_older(place.node, link, snapshot.epoch, room, visit).await?;
+                                self.visit_older(node, link, epoch, room, visit).await?;
                             }
                             StateAt::Nothing => {}
                         },
                         Err(FabricError::Torn { .. }) => later.push(offset),
-                        Err(error) => return Err(core.far_error(error, place.node)),
+                        Err(error) => return Err(core.far_error(error, node)),
                     }
                 }
                 core.give_batch(batch);
             }
             offsets = later;
-            turns += 1;
-            if turns > TURNS_MAX {
-                return Err(TxnError::NodeUnavailable { node: place.node, committed: false });
+            if !offsets.is_empty() && core.handle.now_ns() > until_ns {
+                return Err(TxnError::NodeUnavailable { node, committed: false });
             }
             if !offsets.is_empty() {
                 core.handle.yield_now().await;
@@ -251,7 +260,7 @@ fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
 }
 
 /// Runs of pages, come from afar.
-fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Run>, TxnError> {
+pub(crate) fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Run>, TxnError> {
     r.list(|r| {
         let (page, pages, table, class) = (r.u32()?, r.u32()?, TableId(r.u32()?), r.u8()?);
         if usize::from(class) >= size_class::COUNT {
@@ -281,19 +290,21 @@ impl Snapshot {
         self.epoch
     }
 
-    /// Splits a table into tasks of one run of pages each.
+    /// Splits a table into tasks of one run of pages each. Blocks the thread where a node's memory is not mapped here:
+    /// [`Worker::snapshot_pages`] does not.
     ///
     /// # Errors
-    /// A dropped table; a damaged region; [`TxnError::NodeUnavailable`] if a node's memory is not mapped here, as it is with
-    /// shared memory: then there is [`Worker::snapshot_pages`].
+    /// A dropped table; a damaged region; an unavailable node.
     pub fn pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
-        let far = self.places.iter().find(|place| place.memory.is_none());
-        match far {
-            Some(place) if !table.0.route.is_local_only() => {
-                Err(TxnError::NodeUnavailable { node: place.node, committed: false })
+        let mut tasks = self.mapped_pages(table)?;
+        for (position, place) in self.places.iter().enumerate() {
+            if place.memory.is_none() && !table.0.route.is_local_only() {
+                let runs = self.node.far_pages.runs(&self.node, place.node, table.id())?;
+                let task = |run| PageTask { node: place.node, place: position, run, table: table.clone() };
+                tasks.extend(runs.into_iter().map(task));
             }
-            _ => self.mapped_pages(table),
         }
+        Ok(tasks)
     }
 
     fn mapped_pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
@@ -323,11 +334,11 @@ impl Snapshot {
         Ok(tasks)
     }
 
-    /// Visits (key bytes, value bytes) of every row of this state in these pages, in no order.
+    /// Visits (key bytes, value bytes) of every row of this state in these pages, in no order. Pages that are not mapped here are
+    /// read by another thread of the node, which this one waits for.
     ///
     /// # Errors
-    /// [`TxnError::NodeUnavailable`] if a row stays locked for seconds: its owner is dead; or if the pages are not mapped
-    /// here.
+    /// [`TxnError::NodeUnavailable`] if a row stays locked for seconds: its owner is dead; or if the node of the pages is.
     pub fn scan_page(&self, task: &PageTask, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), TxnError> {
         self.scan_page_part(task, usize::MAX, &mut Vec::new(), visit)
     }
@@ -346,32 +357,53 @@ impl Snapshot {
     ) -> Result<(), TxnError> {
         let place = &self.places[task.place];
         let unavailable = TxnError::NodeUnavailable { node: place.node, committed: false };
-        let Some(memory) = &place.memory else { return Err(unavailable) };
+        let Some(memory) = &place.memory else {
+            self.node.far_pages.rows(&self.node, place.node, task.run, self.epoch)?.visit(visit);
+            return Ok(());
+        };
         let mut scan = RunScan::new(memory, task.run, self.epoch).values_up_to(value_bytes);
-        let mut looks = 0_u32;
-        let mut last = None;
+        let mut patience = Patience::new(self.node.config().request_timeout_ns);
         loop {
             let went = scan.go_on(room, &mut |_, key, value| visit(key, value));
             let Err(blocked) = went.map_err(|error| TxnError::store(error, place.node))? else { return Ok(()) };
-            if !wait_for(blocked, &mut last, &mut looks) {
+            if !patience.wait_for(blocked) {
                 return Err(unavailable);
             }
         }
     }
 }
 
-/// Lets a row's owner go on; false if that has been long enough.
-fn wait_for(blocked: Blocked, last: &mut Option<Blocked>, looks: &mut u32) -> bool {
-    if *last != Some(blocked) {
-        (*last, *looks) = (Some(blocked), 0);
+/// How long a scan waits for the owner of one row's lock.
+struct Patience {
+    limit: Duration,
+    blocked: Option<Blocked>,
+    looks: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    fn new(limit_ns: u64) -> Self {
+        Self { limit: Duration::from_nanos(limit_ns), blocked: None, looks: 0, since: None }
     }
-    *looks += 1;
-    if looks.is_multiple_of(LOOKS_PER_TURN) {
+
+    /// Lets the owner go on; false if that has been long enough: it is dead.
+    fn wait_for(&mut self, blocked: Blocked) -> bool {
+        if self.blocked != Some(blocked) {
+            (self.blocked, self.looks, self.since) = (Some(blocked), 0, None);
+        }
+        self.looks += 1;
+        if !self.looks.is_multiple_of(LOOKS_PER_TURN) {
+            std::hint::spin_loop();
+            return true;
+        }
         std::thread::yield_now();
-    } else {
-        std::hint::spin_loop();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "mapped memory is only scanned in real time, on threads without an executor"
+        )]
+        let since = *self.since.get_or_insert_with(Instant::now);
+        since.elapsed() < self.limit
     }
-    *looks / LOOKS_PER_TURN <= TURNS_MAX
 }
 
 impl Drop for Snapshot {

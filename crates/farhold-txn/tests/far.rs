@@ -209,8 +209,26 @@ fn a_snapshot_covers_all_nodes() {
             txn.commit().await.expect("committed");
         }
         assert_eq!(count(&before).await, (9, sum));
-        assert_eq!(count(&cluster.workers[0].snapshot().await.expect("a snapshot")).await, (6, 600));
-        drop(before);
+        let after = cluster.workers[0].snapshot().await.expect("a snapshot");
+        assert_eq!(count(&after).await, (6, 600));
+        // The same on a thread that has no worker, while the nodes are served here.
+        let by_thread = std::thread::spawn({
+            let table = table.clone();
+            move || {
+                [before, after].map(|snapshot| {
+                    let mut sum = (0, 0);
+                    for task in snapshot.pages(&table).expect("pages") {
+                        let add = &mut |_: &[u8], value: &[u8]| sum = (sum.0 + 1, sum.1 + age.get(value));
+                        snapshot.scan_page(&task, add).expect("a scan");
+                    }
+                    sum
+                })
+            }
+        });
+        while !by_thread.is_finished() {
+            cluster.workers[0].handle().yield_now().await;
+        }
+        assert_eq!(by_thread.join().expect("no panic"), [(9, sum), (6, 600)]);
         cluster.assert_quiet().await;
     });
 }

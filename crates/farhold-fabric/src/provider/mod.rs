@@ -27,9 +27,20 @@ pub struct Kind {
     pub about: &'static str,
     /// Who executes an instruction on another node's memory.
     pub does: fn(OpKind) -> Doer,
+    /// How it can be had on this machine.
+    pub here: fn() -> Vec<Here>,
     /// Clusters to test it on, made of a seed.
     #[cfg(test)]
     beds: &'static [fn(u64) -> conformance::Bed],
+}
+
+/// A way to have a provider on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Here {
+    /// What [`Fabric::join`](crate::Fabric::join) calls it.
+    pub name: String,
+    /// What there is to say about it, in one line.
+    pub about: String,
 }
 
 /// Who executes an instruction on another node's memory.

@@ -76,6 +76,9 @@ pub struct DemoArgs {
     /// Keep serving after the summary until Ctrl-C, so that psql can look around.
     #[arg(long)]
     pub stay: bool,
+    /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
+    #[arg(long, default_value = "shm")]
+    pub provider: String,
 }
 
 /// Flags of `farhold serve`.
@@ -97,6 +100,12 @@ pub struct ServeArgs {
     /// Nodes of the cluster; all use the same directory.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub nodes: u8,
+    /// How nodes reach each other: shm, for processes of one host, or libfabric:NAME for a network (tcp;ofi_rxm, shm,
+    /// verbs;ofi_rxm, efa). Nodes on other hosts, each with a directory of its own, are named behind it:
+    /// 'libfabric:tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&secret-file=PATH', one peer for each other node and
+    /// the same secret for all.
+    #[arg(long, default_value = "shm")]
+    pub provider: String,
     /// Memory of this node's region, e.g. 512M or 4G; pages are used as they are touched.
     #[arg(long, short = 'm', default_value = "4G", value_parser = parse_bytes)]
     pub memory: u64,
@@ -266,6 +275,9 @@ pub struct TpccArgs {
     /// Bind worker n to processor n.
     #[arg(long)]
     pub pin: bool,
+    /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
+    #[arg(long, default_value = "shm")]
+    pub provider: String,
 }
 
 /// Flags of `farhold bench ch`.
@@ -372,6 +384,12 @@ pub struct NodeArgs {
     /// Also load the CH-benCHmark tables.
     #[arg(long)]
     pub ch: bool,
+    /// How nodes reach each other.
+    #[arg(long, default_value = "shm")]
+    pub provider: String,
+    /// Go on when another node does not answer, and count it.
+    #[arg(long)]
+    pub survive: bool,
 }
 
 /// An exponent of Zipf's law.

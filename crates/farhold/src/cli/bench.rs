@@ -27,6 +27,7 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         pin: args.pin,
         listen: None,
         ch: false,
+        provider: args.provider.clone(),
     };
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {
@@ -46,7 +47,7 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
                     "nodes": plan.nodes, "workers_per_node": plan.workers, "warehouses": plan.warehouses,
                     "in_flight": plan.in_flight, "seconds": args.seconds, "seed": plan.seed, "pinned": plan.pin,
                     "remote_item_percent": plan.remote_item_percent,
-                    "remote_payment_percent": plan.remote_payment_percent, "provider": "shm", "replicas": 1,
+                    "remote_payment_percent": plan.remote_payment_percent, "provider": plan.provider, "replicas": 1,
                 },
                 "transactions_per_second": total.rate(total.commits),
                 "new_orders_per_second": total.rate(total.new_orders),
@@ -61,8 +62,8 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         );
     } else {
         println!(
-            "TPC-C, {} nodes x {} workers, {} warehouses, provider shm, no replication, {} s",
-            plan.nodes, plan.workers, plan.warehouses, args.seconds
+            "TPC-C, {} nodes x {} workers, {} warehouses, provider {}, no replication, {} s",
+            plan.nodes, plan.workers, plan.warehouses, plan.provider, args.seconds
         );
         demo::print_transactions(&outcome);
         println!(
@@ -104,6 +105,7 @@ pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
         pin: false,
         listen: Some(args.listen),
         ch: true,
+        provider: "shm".into(),
     };
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {

@@ -88,6 +88,7 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
         pin: false,
         listen: Some(args.listen),
         ch: false,
+        provider: args.provider.clone(),
     };
     let whole = Stopwatch::start();
     let mut cluster = Cluster::start(&plan)?;
@@ -109,7 +110,11 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
             "Farhold demo: {} node processes x {} worker, {} TPC-C warehouses, seed {}",
             plan.nodes, plan.workers, plan.warehouses, plan.seed
         );
-        println!("memory instructions: provider shm, regions in {} (ordinary DRAM)", cluster.dir().display());
+        println!(
+            "memory instructions: provider {}, regions in {} (ordinary DRAM)",
+            plan.provider,
+            cluster.dir().display()
+        );
     }
     let url = load(cluster, json).await?;
     if !json {

@@ -90,6 +90,10 @@ pub struct Interval {
     pub aborts: u64,
     /// New-orders that the specification rolls back.
     pub rollbacks: u64,
+    /// Transactions that ended because another node did not answer.
+    pub unavailable: u64,
+    /// The longest of them, in microseconds.
+    pub unavailable_us_max: u64,
     /// Latency: (upper bound of a bucket in microseconds, transactions in it).
     pub latency_us: Vec<(u64, u64)>,
 }
@@ -126,6 +130,8 @@ impl Interval {
         self.new_orders += other.new_orders;
         self.aborts += other.aborts;
         self.rollbacks += other.rollbacks;
+        self.unavailable += other.unavailable;
+        self.unavailable_us_max = self.unavailable_us_max.max(other.unavailable_us_max);
         merge_buckets(&mut self.latency_us, &other.latency_us);
     }
 

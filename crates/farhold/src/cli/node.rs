@@ -51,6 +51,7 @@ impl<'a> NodeProcess<'a> {
     fn open(args: &'a NodeArgs) -> Result<Self, String> {
         let commands = listen_to_parent();
         let config = Config::at(&args.dir).memory_bytes(args.memory).node(args.node, args.nodes);
+        let config = config.provider(&args.provider);
         let database = Arc::new(Database::open(&config).map_err(|error| error.to_string())?);
         let mut node = Self { args, database, server: None, arrow: None, commands };
         if let Some(listen) = args.listen {
@@ -251,6 +252,7 @@ impl<'a> NodeProcess<'a> {
             warehouses: self.warehouses_to_run(number),
             in_flight: self.args.in_flight,
             clock_start_us: unix_us(),
+            survives: self.args.survive,
         };
         let (database, counters, stop) = (self.database.clone(), counters.clone(), stop.clone());
         let processor = self.args.pin_from.map(|first| first + usize::from(number));
@@ -285,6 +287,8 @@ fn interval(totals: &Totals, elapsed_us: u64) -> Interval {
         new_orders: totals.new_orders(),
         aborts: totals.conflicts(),
         rollbacks: totals.rollbacks(),
+        unavailable: totals.unavailable.count(),
+        unavailable_us_max: totals.unavailable.quantile_ns(1.0) / 1000,
         latency_us: totals.latency().buckets_us(),
     }
 }

@@ -16,7 +16,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     }
     let ended = signal::ended()?;
     let mut config = args.dir.as_ref().map_or_else(Config::in_memory, Config::at);
-    config = config.memory_bytes(args.memory).node(args.node, args.nodes);
+    config = config.memory_bytes(args.memory).node(args.node, args.nodes).provider(&args.provider);
     let server_config = server_config(args)?;
     let database = Database::open(&config).map_err(|error| error.to_string())?;
     let server = start(&database, server_config)?;
@@ -27,7 +27,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         println!("farhold {} listens on {listen}", env!("CARGO_PKG_VERSION"));
         println!("  psql -h {} -p {} -U farhold farhold", listen.ip(), listen.port());
         match &args.dir {
-            Some(dir) => println!("  rows live in {} (provider shm)", dir.display()),
+            Some(dir) => println!("  rows live in {} (provider {})", dir.display(), args.provider),
             None => println!("  rows live in shared memory until this process ends; keep them with --dir"),
         }
         println!("  Ctrl-C ends it");

@@ -36,6 +36,8 @@ pub struct Plan {
     pub in_flight: u16,
     /// Microseconds since 1970 at which the executor's clock was zero.
     pub clock_start_us: i64,
+    /// Go on when another node does not answer: the transaction counts as [unavailable](Totals::unavailable).
+    pub survives: bool,
 }
 
 /// What terminals do between attempts.
@@ -58,6 +60,7 @@ pub struct KindCounters {
 pub struct Counters {
     kinds: [KindCounters; 5],
     districts_skipped: Counter,
+    unavailable: LatencyRecorder,
 }
 
 /// Counts of one transaction type.
@@ -82,6 +85,8 @@ pub struct Totals {
     pub kinds: [KindTotals; 5],
     /// Districts that a delivery found without an undelivered order (clause 2.7.4.2).
     pub districts_skipped: u64,
+    /// Transactions that ended because a node did not answer: after how long.
+    pub unavailable: Latencies,
 }
 
 impl Counters {
@@ -95,7 +100,11 @@ impl Counters {
             given_up: k.given_up.get(),
             latency: k.latency.latencies(),
         };
-        Totals { kinds: self.kinds.each_ref().map(kind), districts_skipped: self.districts_skipped.get() }
+        Totals {
+            kinds: self.kinds.each_ref().map(kind),
+            districts_skipped: self.districts_skipped.get(),
+            unavailable: self.unavailable.latencies(),
+        }
     }
 }
 
@@ -117,6 +126,7 @@ impl Totals {
             a.latency.add(&b.latency);
         }
         self.districts_skipped += other.districts_skipped;
+        self.unavailable.add(&other.unavailable);
     }
 
     /// What came since `earlier`.
@@ -130,7 +140,8 @@ impl Totals {
             a.given_up -= b.given_up;
             a.latency = a.latency.since(&b.latency);
         }
-        Self { kinds, districts_skipped: self.districts_skipped - earlier.districts_skipped }
+        let districts_skipped = self.districts_skipped - earlier.districts_skipped;
+        Self { kinds, districts_skipped, unavailable: self.unavailable.since(&earlier.unavailable) }
     }
 
     /// Committed transactions of all types.
@@ -239,6 +250,7 @@ enum Attempt {
     Committed,
     RolledBack,
     Conflict,
+    Unavailable,
 }
 
 impl Terminal {
@@ -322,19 +334,25 @@ impl Terminal {
             let read_only = matches!(kind, Kind::OrderStatus | Kind::StockLevel);
             let mut txn = if read_only { self.worker.begin_read_only() } else { self.worker.begin() };
             let outcome = match body(&self.shared, &mut txn, &mut self.scratch).await {
-                Ok(true) => match txn.commit().await {
-                    Ok(_) => Attempt::Committed,
-                    Err(error) => lost(error, &mut last)?,
-                },
+                Ok(true) => txn.commit().await.map(|_| Attempt::Committed),
                 Ok(false) => {
                     txn.abort();
-                    Attempt::RolledBack
+                    Ok(Attempt::RolledBack)
                 }
+                Err(error) => Err(error),
+            };
+            let outcome = match outcome {
+                Err(TxnError::NodeUnavailable { .. }) if self.shared.plan.survives => Attempt::Unavailable,
                 Err(error) => lost(error, &mut last)?,
+                Ok(outcome) => outcome,
             };
             match outcome {
                 Attempt::Committed => counters.commits.increment(),
                 Attempt::RolledBack => counters.rollbacks.increment(),
+                Attempt::Unavailable => {
+                    self.shared.counters.unavailable.record(self.handle.now_ns() - start);
+                    return Ok(());
+                }
                 Attempt::Conflict => {
                     counters.conflicts.increment();
                     self.back_off(attempt).await;

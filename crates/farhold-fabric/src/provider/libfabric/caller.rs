@@ -42,6 +42,10 @@ const TURNS_PER_CLOCK: u32 = 32;
 const LOOK_AFTER_NS: u64 = 20_000_000;
 /// How long a node that did not answer a hello is not asked again: who waits for it waits once.
 const RETRY_AFTER_NS: u64 = 50_000_000;
+/// The same for a node that had answered before, and how long it may then take. A hello blocks the thread, so a node that is cut
+/// off costs a fifth of it at most.
+const LOST_RETRY_AFTER_NS: u64 = 1_000_000_000;
+const LOST_CONNECT_NS_MAX: u64 = 100_000_000;
 /// How long a message may take to leave the thread.
 const FLUSH_NS_MAX: u64 = 10_000_000;
 /// How long a farewell may take.
@@ -84,6 +88,8 @@ struct Known {
     starts: Option<Starts>,
     /// Why it could not be met, and until when nobody asks again.
     refusal: Option<(u64, FabricError)>,
+    /// There has been a session with it.
+    was_there: bool,
 }
 
 struct Session {
@@ -259,12 +265,17 @@ impl Caller {
             Some((until_ns, refusal)) if before_ns < *until_ns => return Err(refusal.clone()),
             _ => known.refusal = None,
         }
-        let met = self.meet(node);
+        let was_there = known.was_there;
+        let met = self.meet(node, was_there);
         let after_ns = self.shared.clock.now_ns();
-        if let Err(error) = &met
-            && after_ns - before_ns > RETRY_AFTER_NS / 10
-        {
-            self.known(node).refusal = Some((after_ns + RETRY_AFTER_NS, error.clone()));
+        let known = self.known(node);
+        match &met {
+            Ok(()) => known.was_there = true,
+            Err(error) if after_ns - before_ns > RETRY_AFTER_NS / 10 => {
+                let pause_ns = if was_there { LOST_RETRY_AFTER_NS } else { RETRY_AFTER_NS };
+                known.refusal = Some((after_ns + pause_ns, error.clone()));
+            }
+            Err(_) => {}
         }
         met
     }
@@ -274,10 +285,12 @@ impl Caller {
     }
 
     #[cold]
-    fn meet(&mut self, node: NodeId) -> Result<(), FabricError> {
+    fn meet(&mut self, node: NodeId, was_there: bool) -> Result<(), FabricError> {
         self.leave(node);
         let shared = self.shared.clone();
-        let record = rendezvous::find(&shared.cluster, &shared.config.rendezvous, node)?;
+        let max_ns = if was_there { LOST_CONNECT_NS_MAX } else { u64::MAX };
+        let timeout_ns = shared.config.connect_timeout_ns.min(max_ns);
+        let record = rendezvous::find(&shared.cluster, &shared.config.rendezvous, node, timeout_ns)?;
         if shared.config.rendezvous == Rendezvous::Directory {
             let starts = Starts::of(&shared.cluster, node).filter(|starts| starts.count() == record.incarnation);
             if starts.is_none() || !shared.is_live(node) {
@@ -295,7 +308,7 @@ impl Caller {
         let epoch = known.epoch;
         let incarnation = record.incarnation;
         known.session = Some(Session { epoch, peer, incarnation, index: 0, token: 0, is_broken: false });
-        let introduced = self.introduce(node, &record.name);
+        let introduced = self.introduce(node, &record.name, timeout_ns);
         if introduced.is_err() {
             self.state.break_session(node, epoch);
         }
@@ -315,7 +328,7 @@ impl Caller {
     }
 
     /// Shows each other that both know the secret: see [`super::secret`].
-    fn introduce(&mut self, node: NodeId, home_name: &[u8]) -> Result<(), FabricError> {
+    fn introduce(&mut self, node: NodeId, home_name: &[u8], timeout_ns: u64) -> Result<(), FabricError> {
         let shared = self.shared.clone();
         let name = self.name.clone();
         let mut worker_nonce: Nonce = [0; NONCE_BYTES];
@@ -325,7 +338,7 @@ impl Caller {
         hello.push(shared.node().0);
         hello.extend_from_slice(&shared.near.incarnation().to_le_bytes());
         hello.extend_from_slice(&worker_nonce);
-        let until_ns = shared.clock.now_ns() + shared.config.connect_timeout_ns;
+        let until_ns = shared.clock.now_ns() + timeout_ns;
         let (kind, index, body) = self.exchange(node, Kind::Hello, 0, &hello, until_ns)?;
         if kind != Kind::Challenge {
             return Err(refusal(node, &body));

@@ -68,7 +68,18 @@ struct RawRegion {
 const _: () = assert!(size_of::<Options>() == 56 && size_of::<RawTraits>() == 96);
 const _: () = assert!(size_of::<Completion>() == 16 && size_of::<RawRegion>() == 24);
 
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawFound {
+    provider: [u8; 64],
+    has_rma: u32,
+    has_atomics: u32,
+}
+const _: () = assert!(size_of::<RawFound>() == 72);
+const FOUND_MAX: usize = 32;
+
 unsafe extern "C" {
+    fn farhold_found(found: *mut RawFound, count_max: u32, version: *mut u32) -> c_int;
     fn farhold_provider_exists(provider: *const c_char) -> c_int;
     fn farhold_open(
         options: *const Options,
@@ -340,6 +351,35 @@ const DRAIN_TURNS_MAX: u32 = 10_000;
 
 // SAFETY: a channel may move to the thread that will use it; it holds no thread's own things.
 unsafe impl Send for Channel {}
+
+/// A provider that this machine has, with reliable messages in order.
+pub(super) struct Found {
+    pub provider: String,
+    pub has_rma: bool,
+    pub has_atomics: bool,
+}
+
+/// libfabric's version (major in the upper half), and what it offers here, by name.
+pub(super) fn found() -> (u32, Vec<Found>) {
+    let mut raw = [RawFound { provider: [0; 64], has_rma: 0, has_atomics: 0 }; FOUND_MAX];
+    let mut version = 0;
+    // SAFETY: there is room for FOUND_MAX.
+    let count = unsafe { farhold_found(raw.as_mut_ptr(), FOUND_MAX as u32, &raw mut version) };
+    let read = |raw: &RawFound| Found {
+        provider: text_of(&raw.provider),
+        has_rma: raw.has_rma != 0,
+        has_atomics: raw.has_atomics != 0,
+    };
+    let mut found: Vec<Found> = raw[..usize::try_from(count).unwrap_or(0)].iter().map(read).collect();
+    found.sort_by(|a, b| a.provider.cmp(&b.provider));
+    (version, found)
+}
+
+/// A terminated string in an array.
+fn text_of(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
 
 /// Does libfabric know a provider of this name, whatever that can do?
 fn provider_exists(provider: &CStr) -> bool {

@@ -42,11 +42,12 @@ pub mod rival;
 mod secret;
 #[cfg(test)]
 mod tests;
+mod url;
 
 pub use rendezvous::Rendezvous;
 pub use secret::Secret;
 
-use super::{Doer, Membership, Provider, shm};
+use super::{Doer, Here, Membership, Provider, shm};
 use crate::address::{Address, NodeId, RegionId};
 use crate::batch::OpKind;
 use crate::error::FabricError;
@@ -196,7 +197,8 @@ impl Shared {
         match self.config.rendezvous {
             Rendezvous::Directory => self.near.node_is_live(node),
             Rendezvous::Hosts { .. } => {
-                node == self.node() || rendezvous::find(&self.cluster, &self.config.rendezvous, node).is_ok()
+                let Config { rendezvous, connect_timeout_ns, .. } = &self.config;
+                node == self.node() || rendezvous::find(&self.cluster, rendezvous, node, *connect_timeout_ns).is_ok()
             }
         }
     }
@@ -352,6 +354,27 @@ impl Membership for Member {
     }
 }
 
+/// libfabric's providers that this one is written for.
+const WRITTEN_FOR: [&str; 4] = ["efa", "shm", "tcp;ofi_rxm", "verbs;ofi_rxm"];
+
+/// Those of them that this machine has.
+fn here() -> Vec<Here> {
+    let (version, found) = channel::found();
+    let written_for = found.into_iter().filter(|it| WRITTEN_FOR.contains(&&*it.provider));
+    let describe = |it: channel::Found| {
+        let has = |has, what| if has { what } else { "" };
+        let about = format!(
+            "libfabric {}.{}: messages{}{}",
+            version >> 16,
+            version & 0xffff,
+            has(it.has_rma, ", remote reads and writes (long ones go by them)"),
+            has(it.has_atomics, ", atomics (unused: words have one master, the CPU of their node)"),
+        );
+        Here { name: format!("{}:{}", KIND.name, it.provider), about }
+    };
+    written_for.map(describe).collect()
+}
+
 /// See [`super::ALL`].
 pub(super) const KIND: super::Kind = super::Kind {
     name: "libfabric",
@@ -360,6 +383,7 @@ pub(super) const KIND: super::Kind = super::Kind {
         OpKind::Read | OpKind::Write => Doer::Library,
         _ => Doer::HomeAgent,
     },
+    here,
     #[cfg(test)]
     beds: &[super::conformance::Bed::libfabric_tcp, super::conformance::Bed::libfabric_shm],
 };

@@ -160,7 +160,12 @@ impl Drop for Publication {
 ///
 /// # Errors
 /// [`FabricError::NodeUnavailable`] if it has none now; [`FabricError::VersionMismatch`]; [`FabricError::BadFormat`].
-pub(super) fn find(cluster: &Path, rendezvous: &Rendezvous, node: NodeId) -> Result<Record, FabricError> {
+pub(super) fn find(
+    cluster: &Path,
+    rendezvous: &Rendezvous,
+    node: NodeId,
+    timeout_ns: u64,
+) -> Result<Record, FabricError> {
     let unavailable = FabricError::NodeUnavailable { node };
     let (text, place) = match rendezvous {
         Rendezvous::Directory => {
@@ -169,7 +174,7 @@ pub(super) fn find(cluster: &Path, rendezvous: &Rendezvous, node: NodeId) -> Res
         }
         Rendezvous::Hosts { peers, .. } => {
             let at = peers.iter().find(|(peer, _)| *peer == node).map(|(_, at)| at).ok_or(unavailable.clone())?;
-            (ask(at).ok_or(unavailable)?, PathBuf::from(at))
+            (ask(at, Duration::from_nanos(timeout_ns).min(ANSWER_MAX)).ok_or(unavailable)?, PathBuf::from(at))
         }
     };
     let garbled = || FabricError::bad_format(&place, "it is no address of a node");
@@ -183,11 +188,11 @@ pub(super) fn find(cluster: &Path, rendezvous: &Rendezvous, node: NodeId) -> Res
 }
 
 /// What a bootstrap port says.
-fn ask(at: &str) -> Option<String> {
+fn ask(at: &str, timeout: Duration) -> Option<String> {
     let mut text = String::new();
     let address = at.to_socket_addrs().ok()?.next()?;
-    let stream = TcpStream::connect_timeout(&address, ANSWER_MAX).ok()?;
-    stream.set_read_timeout(Some(ANSWER_MAX)).ok()?;
+    let stream = TcpStream::connect_timeout(&address, timeout).ok()?;
+    stream.set_read_timeout(Some(timeout)).ok()?;
     stream.take(RECORD_BYTES_MAX).read_to_string(&mut text).ok()?;
     Some(text)
 }

@@ -83,7 +83,7 @@ static struct fi_info *hints_of(const char *provider, uint64_t caps) {
     hints->domain_attr->threading = FI_THREAD_SAFE;
     hints->tx_attr->msg_order = FI_ORDER_SAS;
     hints->rx_attr->msg_order = FI_ORDER_SAS;
-    hints->fabric_attr->prov_name = strdup(provider);
+    hints->fabric_attr->prov_name = provider ? strdup(provider) : NULL;
     return hints;
 }
 
@@ -108,6 +108,39 @@ int farhold_provider_exists(const char *provider) {
     fi_freeinfo(hints);
     fi_freeinfo(info);
     return done == 0;
+}
+
+struct farhold_found {
+    char provider[64];
+    uint32_t has_rma;
+    uint32_t has_atomics;
+};
+
+/* What this machine has with reliable messages in order, each provider once; returns how many. */
+int farhold_found(struct farhold_found *found, uint32_t count_max, uint32_t *version) {
+    struct fi_info *hints = hints_of(NULL, 0), *info = NULL; /* no capabilities asked for: all are told */
+    uint32_t count = 0;
+    *version = fi_version();
+    if (!hints)
+        return 0;
+    int done = fi_getinfo(API, NULL, NULL, 0, hints, &info);
+    fi_freeinfo(hints);
+    for (struct fi_info *one = done < 0 ? NULL : info; one; one = one->next) {
+        const char *name = one->fabric_attr->prov_name;
+        uint32_t at = 0;
+        while (at < count && strncmp(found[at].provider, name, sizeof found[at].provider - 1))
+            at++;
+        if (at == count) {
+            if (count == count_max)
+                break;
+            memset(&found[count], 0, sizeof *found);
+            snprintf(found[count++].provider, sizeof found[at].provider, "%s", name);
+        }
+        found[at].has_rma |= (one->caps & FI_RMA) != 0;
+        found[at].has_atomics |= (one->caps & FI_ATOMIC) != 0;
+    }
+    fi_freeinfo(info);
+    return (int)count;
 }
 
 void farhold_close(struct farhold_channel *channel) {

@@ -31,7 +31,7 @@ impl Dir {
     }
 
     fn record(&self, node: u8) -> Record {
-        rendezvous::find(&self.0, &Rendezvous::Directory, NodeId(node)).unwrap()
+        rendezvous::find(&self.0, &Rendezvous::Directory, NodeId(node), u64::MAX).unwrap()
     }
 }
 

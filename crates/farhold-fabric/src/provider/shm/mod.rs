@@ -747,6 +747,7 @@ pub(super) const KIND: super::Kind = super::Kind {
     name: "shm",
     about: "files mapped by every process of a host; also CXL or DAX memory, by path",
     does: |_| super::Doer::Cpu,
+    here: || vec![super::Here { name: "shm".into(), about: "files below /dev/shm, unless told otherwise".into() }],
     #[cfg(test)]
     beds: &[super::conformance::Bed::shm],
 };
