@@ -9,6 +9,9 @@ use std::time::Instant;
 
 use crate::algorithm::{self, Algorithm, Shape};
 
+/// The algorithms for more than a handful of rows.
+pub(crate) const SCALABLE: [&str; 2] = ["no_partition", "radix"];
+
 /// What the model knows of the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Machine {
