@@ -41,6 +41,8 @@ pub mod algorithm;
 mod bits;
 mod blocks;
 mod bloom;
+#[cfg(feature = "datafusion")]
+pub mod datafusion;
 mod error;
 pub mod gpu;
 mod hash;
@@ -58,8 +60,8 @@ mod spill;
 
 pub use algorithm::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table, by_name};
 pub use error::JoinError;
-pub use join::{Join, JoinReport};
-pub use memory::{BUDGET_BYTES_MIN, MemoryPool};
+pub use join::{Join, JoinReport, Step};
+pub use memory::{Above, BUDGET_BYTES_MIN, MemoryPool, SHARE_BYTES_MIN};
 pub use options::{Evaluate, JoinKind, JoinOptions, JoinSpec, OnProgress, Progress, Residual};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
