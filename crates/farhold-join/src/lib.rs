@@ -41,6 +41,8 @@ pub mod algorithm;
 mod bits;
 mod blocks;
 mod bloom;
+#[cfg(feature = "datafusion")]
+pub mod datafusion;
 mod error;
 pub mod gpu;
 mod hash;
@@ -59,8 +61,8 @@ mod widest;
 
 pub use algorithm::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table, by_name};
 pub use error::JoinError;
-pub use join::{Join, JoinReport};
-pub use memory::{BUDGET_BYTES_MIN, MemoryPool, hand_back_freed_memory};
+pub use join::{Join, JoinReport, Step};
+pub use memory::{Above, BUDGET_BYTES_MIN, MemoryPool, SHARE_BYTES_MIN, hand_back_freed_memory};
 pub use options::{Evaluate, JoinKind, JoinOptions, JoinSpec, OnProgress, Progress, Residual};
 pub use pages::PageStore;
 #[cfg(feature = "planted")]

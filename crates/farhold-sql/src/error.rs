@@ -113,6 +113,8 @@ states! {
     INVALID_COLUMN_REFERENCE = "42P10";
     /// A parameter whose type nobody said.
     INDETERMINATE_TYPE = "42P18";
+    /// The disk that joins spill to is full.
+    DISK_FULL = "53100";
     /// Memory is used up: the query's budget or the data region.
     OUT_OF_MEMORY = "53200";
     /// The connections are used up.
@@ -131,6 +133,8 @@ states! {
     IDLE_SESSION_TIMEOUT = "57P05";
     /// The node cannot serve now.
     CANNOT_CONNECT_NOW = "57P03";
+    /// The directory that joins spill to cannot be used.
+    IO_ERROR = "58030";
     /// A bug in Farhold.
     INTERNAL_ERROR = "XX000";
 }

@@ -5,7 +5,7 @@ use arrow::compute::kernels::cmp::{eq, not_distinct};
 
 use super::{Context, probe_rows_at_once};
 use crate::algorithm::{self, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Table};
-use crate::bits::Bits;
+use crate::bits::{Bits, SharedBits};
 use crate::blocks::{Blocks, coalesce, row_id};
 use crate::keys::Encoder;
 use crate::memory::Reservation;
@@ -20,7 +20,7 @@ pub struct Resident {
     pub table: Box<dyn Table>,
     pub choice: Choice,
     /// Build rows that have had a match, if the kind wants to know.
-    pub matched: Option<Bits>,
+    pub matched: Option<SharedBits>,
     pub matches: Matches,
     /// Bytes of the reservation that this holds.
     reserved: u64,
@@ -93,7 +93,7 @@ impl Resident {
         let table = choice.algorithm.build(Columns::new(&codes, &ids)?, &cx.options.run)?;
         let choice = Choice { actual_build_ns: started.ns(), ..choice };
         drop((codes, ids));
-        let matched = (cx.spec.kind.keep_build() != Keep::Nothing).then(|| Bits::new(blocks.rows()));
+        let matched = (cx.spec.kind.keep_build() != Keep::Nothing).then(|| SharedBits::new(blocks.rows()));
         let needed = table.memory_bytes() + if matched.is_some() { Bits::bytes(blocks.rows()) } else { 0 };
         let kept = batch_bytes + needed.min(working_bytes);
         memory.shrink(batch_bytes + working_bytes - kept);
@@ -109,8 +109,8 @@ impl Resident {
         if self.choice.algorithm.wants_many_probe_rows() { probe_rows_at_once(self.blocks.rows()) } else { 0 }
     }
 
-    /// Gives the memory back.
-    pub fn release(self, memory: &mut Reservation) {
+    /// Gives the memory back to the reservation that it is of; nobody asks the table any more.
+    pub fn release(&self, memory: &mut Reservation) {
         memory.shrink(self.reserved);
     }
 
@@ -156,11 +156,11 @@ impl Resident {
     }
 
     /// What is known of a representative becomes known of all rows with its key. Call once, after the last probe.
-    pub fn spread_matches(&mut self, cx: &Context) -> Result<(), JoinError> {
+    pub fn spread_matches(&self, cx: &Context) -> Result<(), JoinError> {
         if self.matches != Matches::First || planted::is(Defect::MatchesNotSpread) {
             return Ok(());
         }
-        let Some(mut matched) = self.matched.take() else { return Ok(()) };
+        let Some(matched) = &self.matched else { return Ok(()) };
         self.with_representatives(cx, |pairs| {
             for (&first, &row) in pairs.build.iter().zip(&pairs.probe) {
                 if matched.get(self.blocks.number(first)) {
@@ -168,9 +168,7 @@ impl Resident {
                 }
             }
             Ok(())
-        })?;
-        self.matched = Some(matched);
-        Ok(())
+        })
     }
 }
 

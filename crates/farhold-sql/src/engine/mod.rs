@@ -22,6 +22,7 @@ mod session;
 mod settings;
 mod types;
 
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -48,6 +49,10 @@ pub struct EngineConfig {
     pub query_threads: usize,
     /// What all running queries together may hold, in bytes; more is error 53200.
     pub query_memory_bytes: usize,
+    /// How much of that joins may hold; what does not fit is spilled. Without it, all.
+    pub join_memory_bytes: Option<usize>,
+    /// Where joins spill to. Files have no name there.
+    pub spill_directory: PathBuf,
 }
 
 impl Default for EngineConfig {
@@ -56,6 +61,8 @@ impl Default for EngineConfig {
             database: "farhold".to_owned(),
             query_threads: std::thread::available_parallelism().map_or(4, std::num::NonZero::get),
             query_memory_bytes: 2 << 30,
+            join_memory_bytes: None,
+            spill_directory: std::env::temp_dir(),
         }
     }
 }

@@ -4,6 +4,7 @@ mod bench_runs;
 mod copy;
 mod errors;
 mod harness;
+mod joins;
 mod slt;
 mod smoke;
 mod tpcc;
