@@ -7,6 +7,8 @@
 use std::fs;
 use std::time::Instant;
 
+use arrow::datatypes::DataType;
+
 use crate::algorithm::{self, Algorithm, Shape};
 
 /// What the model knows of the machine.
@@ -99,6 +101,49 @@ pub fn choose(shape: Shape, probe_rows: u64, fills_interval: bool, machine: &Mac
     }
 }
 
+/// What of the probe side a join of batches hands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Width {
+    /// Columns.
+    pub columns: usize,
+    /// Bytes of a row in them, about.
+    pub row_bytes: usize,
+}
+
+impl Width {
+    /// Of these columns; a text counts as 24 bytes.
+    pub fn of<'a>(types: impl Iterator<Item = &'a DataType>) -> Self {
+        types.fold(Self { columns: 0, row_bytes: 0 }, |width, kind| Self {
+            columns: width.columns + 1,
+            row_bytes: width.row_bytes + kind.primitive_width().unwrap_or(24),
+        })
+    }
+}
+
+/// As [`choose`], for batches: an algorithm that rearranges the probe side pays for gathering its columns out of order. One
+/// that takes the rows as they come finds them in the cache.
+pub fn choose_for_batches(shape: Shape, probe_rows: u64, probe: Width, machine: &Machine) -> Choice {
+    let mut choice = choose(shape, probe_rows, false, machine);
+    let gathered_bytes = (probe.row_bytes * shape.probe_rows.min(probe_rows as usize)) as f64;
+    let gather_ns = probe.columns as f64 * (1.0 + machine.access_ns(gathered_bytes, 10.0));
+    let extra_ns = (probe_rows as f64 * gather_ns / shape.threads as f64) as u64;
+    for (name, ns) in &mut choice.predicted_ns {
+        if algorithm::by_name(name).is_some_and(Algorithm::wants_many_probe_rows) {
+            *ns += extra_ns;
+        }
+    }
+    let best = choice.predicted_ns.iter().min_by_key(|prediction| prediction.1).map_or("no_partition", |best| best.0);
+    if best != choice.algorithm.name() {
+        choice.reason = format!(
+            "{} would cost less but for gathering {} columns of the probe side out of order",
+            choice.algorithm.name(),
+            probe.columns
+        );
+        choice.algorithm = algorithm::by_name(best).unwrap_or(choice.algorithm);
+    }
+    choice
+}
+
 /// Measures what EXPLAIN shows beside the prediction; decides nothing.
 pub(crate) struct Stopwatch(Instant);
 
@@ -133,5 +178,15 @@ mod tests {
         assert_eq!(chosen(1_000_000, 1_000_000, false), "radix");
         assert_eq!(chosen(1_000_000, 1_000_000, true), "no_partition");
         assert_eq!(chosen(16_000_000, 16_000_000, true), "radix");
+    }
+
+    #[test]
+    fn wide_probe_rows_are_not_rearranged() {
+        let machine = Machine { l2_bytes: 1 << 20, l3_bytes: 32 << 20, ..Machine::detect() };
+        let shape = Shape { build_rows: 1_000_000, probe_rows: 1_000_000, threads: 1 };
+        let chosen = |columns| {
+            choose_for_batches(shape, 1_000_000, Width { columns, row_bytes: 8 * columns }, &machine).algorithm.name()
+        };
+        assert_eq!((chosen(0), chosen(6)), ("radix", "no_partition"));
     }
 }

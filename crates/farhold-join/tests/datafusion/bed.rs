@@ -103,10 +103,16 @@ impl Bed {
         if let Some(bytes) = budget {
             runtime = runtime.with_memory_limit(bytes as usize, 1.0);
         }
-        Self::with_runtime(tables, threads, runtime, config)
+        Self::with_runtime(tables, threads, runtime, None, config)
     }
 
-    pub fn with_runtime(tables: &[Table], threads: usize, runtime: RuntimeEnvBuilder, config: JoinConfig) -> Self {
+    pub fn with_runtime(
+        tables: &[Table],
+        threads: usize,
+        runtime: RuntimeEnvBuilder,
+        join_bytes: Option<u64>,
+        config: JoinConfig,
+    ) -> Self {
         let runtime = runtime.build_arc().unwrap();
         let session = session(threads).with_option_extension(config);
         let state = SessionStateBuilder::new()
@@ -114,7 +120,7 @@ impl Bed {
             .with_runtime_env(Arc::clone(&runtime))
             .with_default_features()
             .build();
-        let memory = JoinMemory::new(&runtime.memory_pool, None);
+        let memory = JoinMemory::new(&runtime.memory_pool, join_bytes);
         let context = SessionContext::new_with_state(with_joins(state, &memory));
         tables.iter().for_each(|table| table.register(&context));
         Self { context, runtime, memory }
