@@ -11,6 +11,9 @@ use arrow::datatypes::DataType;
 
 use crate::algorithm::{self, Algorithm, Shape};
 
+/// The algorithms for more than a handful of rows.
+pub(crate) const SCALABLE: [&str; 2] = ["no_partition", "radix"];
+
 /// What the model knows of the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Machine {
@@ -67,20 +70,21 @@ pub fn choose(shape: Shape, probe_rows: u64, fills_interval: bool, machine: &Mac
     let (build, probe, threads) = (shape.build_rows as f64, probe_rows as f64, shape.threads as f64);
     let slot_bytes = if fills_interval { 8.0 } else { 24.0 };
     let table_bytes = slot_bytes * build;
-    let start_ns = 15_000.0 * (threads - 1.0);
+    // Of one step on all threads.
+    let start_ns = 70_000.0 * (threads - 1.0);
     let no_partition = if fills_interval {
         build * (3.0 + machine.access_ns(table_bytes, 11.0)) + probe * (3.0 + machine.access_ns(table_bytes, 5.0))
     } else {
         // Partitioned and sorted; then a directory slot and a tuple a probe.
-        build * 12.0 + probe * (8.0 + 2.0 * machine.access_ns(table_bytes, 10.0))
+        build * 14.0 + probe * (8.0 + 2.0 * machine.access_ns(table_bytes, 9.0))
     };
     let radix = if fills_interval { build * 6.0 + probe * 10.0 } else { build * 7.5 + probe * 17.0 };
     // Keys read for the histogram, tuples read, their pages zeroed, written, and read again.
     let radix_stream = (build + probe) * (8.0 + 16.0 + 16.0 + 16.0 + 16.0) / machine.bytes_per_s * 1e9;
     let candidates = [
         ("nested_loop", 0.5 * build * probe),
-        ("no_partition", start_ns + no_partition / threads),
-        ("radix", 2.0 * start_ns + (radix / threads).max(radix_stream)),
+        ("no_partition", start_ns * if fills_interval { 3.0 } else { 5.0 } + no_partition / threads),
+        ("radix", start_ns * 5.0 + (radix / threads).max(radix_stream)),
     ];
     let best = candidates.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or("no_partition", |best| best.0);
     let (mib, l3_mib) = (table_bytes as u64 >> 20, machine.l3_bytes >> 20);
@@ -120,7 +124,10 @@ impl Width {
     }
 }
 
-/// As [`choose`], for batches: an algorithm that rearranges the probe side pays for gathering its columns out of order. One
+/// Build rows that a list may have where the number of probe rows is an estimate: so few cost no more than a table.
+const LIST_ROWS_MAX: usize = 16;
+
+/// As [`choose`], for batches, whose number of probe rows is an estimate at best: an algorithm that rearranges the probe side pays for gathering its columns out of order. One
 /// that takes the rows as they come finds them in the cache.
 pub fn choose_for_batches(shape: Shape, probe_rows: u64, probe: Width, machine: &Machine) -> Choice {
     let mut choice = choose(shape, probe_rows, false, machine);
@@ -132,8 +139,15 @@ pub fn choose_for_batches(shape: Shape, probe_rows: u64, probe: Width, machine: 
             *ns += extra_ns;
         }
     }
+    let was_list = choice.algorithm.name() == "nested_loop";
+    if shape.build_rows > LIST_ROWS_MAX {
+        choice.predicted_ns.retain(|prediction| prediction.0 != "nested_loop");
+    }
     let best = choice.predicted_ns.iter().min_by_key(|prediction| prediction.1).map_or("no_partition", |best| best.0);
-    if best != choice.algorithm.name() {
+    if best != choice.algorithm.name() && was_list {
+        choice.reason = format!("{probe_rows} probe rows are an estimate: a list of build rows would not stand more");
+        choice.algorithm = algorithm::by_name(best).unwrap_or(choice.algorithm);
+    } else if best != choice.algorithm.name() {
         choice.reason = format!(
             "{} would cost less but for gathering {} columns of the probe side out of order",
             choice.algorithm.name(),
@@ -188,5 +202,10 @@ mod tests {
             choose_for_batches(shape, 1_000_000, Width { columns, row_bytes: 8 * columns }, &machine).algorithm.name()
         };
         assert_eq!((chosen(0), chosen(6)), ("radix", "no_partition"));
+        let few = |build_rows| {
+            let shape = Shape { build_rows, probe_rows: 3, threads: 4 };
+            choose_for_batches(shape, 3, Width { columns: 1, row_bytes: 8 }, &machine).algorithm.name()
+        };
+        assert_eq!((few(10), few(100)), ("nested_loop", "no_partition"));
     }
 }

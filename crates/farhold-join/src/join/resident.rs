@@ -4,7 +4,7 @@ use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::compute::kernels::cmp::{eq, not_distinct};
 
 use super::{Context, probe_rows_at_once};
-use crate::algorithm::{Columns, Cursor, Matches, Pairs, Shape, Table};
+use crate::algorithm::{self, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Table};
 use crate::bits::{Bits, SharedBits};
 use crate::blocks::{Blocks, merge, row_id};
 use crate::keys::Encoder;
@@ -28,13 +28,46 @@ pub struct Resident {
 
 /// Bytes beside the rows themselves that a table of them needs while it is built, with the choice of the algorithm.
 pub fn working_bytes(rows: usize, cx: &Context) -> (u64, Choice) {
-    let shape = Shape { build_rows: rows, probe_rows: probe_rows_at_once(rows), threads: cx.options.run.threads };
+    let shape = shape(rows, cx);
     let probe_rows = cx.options.probe_rows_expected.unwrap_or(rows as u64);
     let choose = || model::choose_for_batches(shape, probe_rows, cx.probe_width, &cx.machine);
     let choice = cx.options.algorithm.map_or_else(choose, Choice::given);
+    (bytes_with(choice.algorithm, shape, cx), choice)
+}
+
+/// Takes [`working_bytes`] and `beside` more. Where the cheapest algorithm has no room, one that needs less memory may have:
+/// any of them costs less than files do.
+pub fn take_working_bytes(rows: usize, beside: u64, cx: &Context, memory: &mut Reservation) -> Option<(u64, Choice)> {
+    let (bytes, choice) = working_bytes(rows, cx);
+    if memory.try_grow(bytes + beside) {
+        return Some((bytes, choice));
+    }
+    let shape = shape(rows, cx);
+    let smaller = model::SCALABLE.into_iter().filter_map(algorithm::by_name);
+    let smaller = smaller.min_by_key(|algorithm| algorithm.memory_bytes(shape))?;
+    let smaller_bytes = bytes_with(smaller, shape, cx);
+    let is_free = cx.options.algorithm.is_none() && smaller_bytes < bytes;
+    (is_free && memory.try_grow(smaller_bytes + beside)).then(|| {
+        let reason = format!(
+            "{} would cost less, but needs {} MiB where {} needs {}",
+            choice.algorithm.name(),
+            bytes >> 20,
+            smaller.name(),
+            smaller_bytes >> 20
+        );
+        (smaller_bytes, Choice { algorithm: smaller, reason, ..choice })
+    })
+}
+
+fn shape(rows: usize, cx: &Context) -> Shape {
+    Shape { build_rows: rows, probe_rows: probe_rows_at_once(rows), threads: cx.options.run.threads }
+}
+
+fn bytes_with(algorithm: &dyn Algorithm, shape: Shape, cx: &Context) -> u64 {
+    let rows = shape.build_rows;
     let flags = if cx.spec.kind.keep_build() == Keep::Nothing { 0 } else { Bits::bytes(rows) };
     // 16 bytes a row of codes and ids, until the table has its own copy.
-    (choice.algorithm.memory_bytes(shape) + 16 * rows as u64 + flags, choice)
+    algorithm.memory_bytes(shape) + 16 * rows as u64 + flags
 }
 
 impl Resident {
