@@ -120,7 +120,10 @@ impl Width {
     }
 }
 
-/// As [`choose`], for batches: an algorithm that rearranges the probe side pays for gathering its columns out of order. One
+/// Build rows that a list may have where the number of probe rows is an estimate: so few cost no more than a table.
+const LIST_ROWS_MAX: usize = 16;
+
+/// As [`choose`], for batches, whose number of probe rows is an estimate at best: an algorithm that rearranges the probe side pays for gathering its columns out of order. One
 /// that takes the rows as they come finds them in the cache.
 pub fn choose_for_batches(shape: Shape, probe_rows: u64, probe: Width, machine: &Machine) -> Choice {
     let mut choice = choose(shape, probe_rows, false, machine);
@@ -132,8 +135,15 @@ pub fn choose_for_batches(shape: Shape, probe_rows: u64, probe: Width, machine: 
             *ns += extra_ns;
         }
     }
+    let was_list = choice.algorithm.name() == "nested_loop";
+    if shape.build_rows > LIST_ROWS_MAX {
+        choice.predicted_ns.retain(|prediction| prediction.0 != "nested_loop");
+    }
     let best = choice.predicted_ns.iter().min_by_key(|prediction| prediction.1).map_or("no_partition", |best| best.0);
-    if best != choice.algorithm.name() {
+    if best != choice.algorithm.name() && was_list {
+        choice.reason = format!("{probe_rows} probe rows are an estimate: a list of build rows would not stand more");
+        choice.algorithm = algorithm::by_name(best).unwrap_or(choice.algorithm);
+    } else if best != choice.algorithm.name() {
         choice.reason = format!(
             "{} would cost less but for gathering {} columns of the probe side out of order",
             choice.algorithm.name(),
@@ -188,5 +198,10 @@ mod tests {
             choose_for_batches(shape, 1_000_000, Width { columns, row_bytes: 8 * columns }, &machine).algorithm.name()
         };
         assert_eq!((chosen(0), chosen(6)), ("radix", "no_partition"));
+        let few = |build_rows| {
+            let shape = Shape { build_rows, probe_rows: 3, threads: 4 };
+            choose_for_batches(shape, 3, Width { columns: 1, row_bytes: 8 }, &machine).algorithm.name()
+        };
+        assert_eq!((few(10), few(100)), ("nested_loop", "no_partition"));
     }
 }
