@@ -255,25 +255,24 @@ impl ExecutionPlan for JoinExec {
         let partitions = right.output_partitioning().partition_count();
         let (building, cancel, seen) = {
             let mut execution = lock(&self.running);
-            let building = match &execution.building {
-                Some(building) => building.clone(),
-                None => {
-                    let inputs = 0..left.output_partitioning().partition_count();
-                    let plan = Plan {
-                        description: Arc::clone(description),
-                        memory: Arc::clone(memory),
-                        options: options(&context, execution.cancel.clone(), prediction, *algorithm, *way, partitions)?,
-                        cancel: execution.cancel.clone(),
-                        inputs: inputs.map(|input| left.execute(input, Arc::clone(&context))).collect::<Result<_>>()?,
-                        is_partitioned: *way == Way::Partitioned,
-                        shares: partitions,
-                        filter: Filter::of(&self.planned, context.session_config().options())?,
-                        rows: MetricBuilder::new(&self.metrics).counter("build_input_rows", partition),
-                        time: MetricBuilder::new(&self.metrics).subset_time("build_time", partition),
-                        actual: Arc::clone(&self.actual),
-                    };
-                    execution.building.insert(plan.start()).clone()
-                }
+            let building = if let Some(building) = &execution.building {
+                building.clone()
+            } else {
+                let inputs = 0..left.output_partitioning().partition_count();
+                let plan = Plan {
+                    description: Arc::clone(description),
+                    memory: Arc::clone(memory),
+                    options: options(&context, execution.cancel.clone(), prediction, *algorithm, *way, partitions)?,
+                    cancel: execution.cancel.clone(),
+                    inputs: inputs.map(|input| left.execute(input, Arc::clone(&context))).collect::<Result<_>>()?,
+                    is_partitioned: *way == Way::Partitioned,
+                    shares: partitions,
+                    filter: Filter::of(&self.planned, context.session_config().options())?,
+                    rows: MetricBuilder::new(&self.metrics).counter("build_input_rows", partition),
+                    time: MetricBuilder::new(&self.metrics).subset_time("build_time", partition),
+                    actual: Arc::clone(&self.actual),
+                };
+                execution.building.insert(plan.start()).clone()
             };
             execution.begun += 1;
             execution.live += 1;
