@@ -47,7 +47,9 @@ impl Table {
             (
                 "price",
                 Arc::new(
-                    Decimal128Array::from_iter(keys().map(|key| key.map(|key| i128::from(key) << 70)))
+                    keys()
+                        .map(|key| key.map(|key| i128::from(key) << 70))
+                        .collect::<Decimal128Array>()
                         .with_precision_and_scale(38, 2)
                         .unwrap(),
                 ),
@@ -122,7 +124,9 @@ impl Bed {
             .build();
         let memory = JoinMemory::new(&runtime.memory_pool, join_bytes);
         let context = SessionContext::new_with_state(with_joins(state, &memory));
-        tables.iter().for_each(|table| table.register(&context));
+        for table in tables {
+            table.register(&context);
+        }
         Self { context, runtime, memory }
     }
 
@@ -162,7 +166,9 @@ fn session(threads: usize) -> SessionConfig {
 /// The same tables without the rule.
 pub fn plain(tables: &[Table], threads: usize) -> SessionContext {
     let context = SessionContext::new_with_config(session(threads));
-    tables.iter().for_each(|table| table.register(&context));
+    for table in tables {
+        table.register(&context);
+    }
     context
 }
 
