@@ -7,6 +7,8 @@
 use std::fs;
 use std::time::Instant;
 
+use arrow::datatypes::DataType;
+
 use crate::algorithm::{self, Algorithm, Shape};
 
 /// The algorithms for more than a handful of rows.
@@ -68,20 +70,21 @@ pub fn choose(shape: Shape, probe_rows: u64, fills_interval: bool, machine: &Mac
     let (build, probe, threads) = (shape.build_rows as f64, probe_rows as f64, shape.threads as f64);
     let slot_bytes = if fills_interval { 8.0 } else { 24.0 };
     let table_bytes = slot_bytes * build;
-    let start_ns = 15_000.0 * (threads - 1.0);
+    // Of one step on all threads.
+    let start_ns = 70_000.0 * (threads - 1.0);
     let no_partition = if fills_interval {
         build * (3.0 + machine.access_ns(table_bytes, 11.0)) + probe * (3.0 + machine.access_ns(table_bytes, 5.0))
     } else {
         // Partitioned and sorted; then a directory slot and a tuple a probe.
-        build * 12.0 + probe * (8.0 + 2.0 * machine.access_ns(table_bytes, 10.0))
+        build * 14.0 + probe * (8.0 + 2.0 * machine.access_ns(table_bytes, 9.0))
     };
     let radix = if fills_interval { build * 6.0 + probe * 10.0 } else { build * 7.5 + probe * 17.0 };
     // Keys read for the histogram, tuples read, their pages zeroed, written, and read again.
     let radix_stream = (build + probe) * (8.0 + 16.0 + 16.0 + 16.0 + 16.0) / machine.bytes_per_s * 1e9;
     let candidates = [
         ("nested_loop", 0.5 * build * probe),
-        ("no_partition", start_ns + no_partition / threads),
-        ("radix", 2.0 * start_ns + (radix / threads).max(radix_stream)),
+        ("no_partition", start_ns * if fills_interval { 3.0 } else { 5.0 } + no_partition / threads),
+        ("radix", start_ns * 5.0 + (radix / threads).max(radix_stream)),
     ];
     let best = candidates.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or("no_partition", |best| best.0);
     let (mib, l3_mib) = (table_bytes as u64 >> 20, machine.l3_bytes >> 20);
@@ -100,6 +103,59 @@ pub fn choose(shape: Shape, probe_rows: u64, fills_interval: bool, machine: &Mac
         predicted_ns: candidates.iter().map(|&(name, ns)| (name, ns as u64)).collect(),
         actual_build_ns: 0,
     }
+}
+
+/// What of the probe side a join of batches hands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Width {
+    /// Columns.
+    pub columns: usize,
+    /// Bytes of a row in them, about.
+    pub row_bytes: usize,
+}
+
+impl Width {
+    /// Of these columns; a text counts as 24 bytes.
+    pub fn of<'a>(types: impl Iterator<Item = &'a DataType>) -> Self {
+        types.fold(Self { columns: 0, row_bytes: 0 }, |width, kind| Self {
+            columns: width.columns + 1,
+            row_bytes: width.row_bytes + kind.primitive_width().unwrap_or(24),
+        })
+    }
+}
+
+/// Build rows that a list may have where the number of probe rows is an estimate: so few cost no more than a table.
+const LIST_ROWS_MAX: usize = 16;
+
+/// As [`choose`], for batches, whose number of probe rows is an estimate at best: an algorithm that rearranges the probe side pays for gathering its columns out of order. One
+/// that takes the rows as they come finds them in the cache.
+pub fn choose_for_batches(shape: Shape, probe_rows: u64, probe: Width, machine: &Machine) -> Choice {
+    let mut choice = choose(shape, probe_rows, false, machine);
+    let gathered_bytes = (probe.row_bytes * shape.probe_rows.min(probe_rows as usize)) as f64;
+    let gather_ns = probe.columns as f64 * (1.0 + machine.access_ns(gathered_bytes, 10.0));
+    let extra_ns = (probe_rows as f64 * gather_ns / shape.threads as f64) as u64;
+    for (name, ns) in &mut choice.predicted_ns {
+        if algorithm::by_name(name).is_some_and(Algorithm::wants_many_probe_rows) {
+            *ns += extra_ns;
+        }
+    }
+    let was_list = choice.algorithm.name() == "nested_loop";
+    if shape.build_rows > LIST_ROWS_MAX {
+        choice.predicted_ns.retain(|prediction| prediction.0 != "nested_loop");
+    }
+    let best = choice.predicted_ns.iter().min_by_key(|prediction| prediction.1).map_or("no_partition", |best| best.0);
+    if best != choice.algorithm.name() && was_list {
+        choice.reason = format!("{probe_rows} probe rows are an estimate: a list of build rows would not stand more");
+        choice.algorithm = algorithm::by_name(best).unwrap_or(choice.algorithm);
+    } else if best != choice.algorithm.name() {
+        choice.reason = format!(
+            "{} would cost less but for gathering {} columns of the probe side out of order",
+            choice.algorithm.name(),
+            probe.columns
+        );
+        choice.algorithm = algorithm::by_name(best).unwrap_or(choice.algorithm);
+    }
+    choice
 }
 
 /// Measures what EXPLAIN shows beside the prediction; decides nothing.
@@ -136,5 +192,20 @@ mod tests {
         assert_eq!(chosen(1_000_000, 1_000_000, false), "radix");
         assert_eq!(chosen(1_000_000, 1_000_000, true), "no_partition");
         assert_eq!(chosen(16_000_000, 16_000_000, true), "radix");
+    }
+
+    #[test]
+    fn wide_probe_rows_are_not_rearranged() {
+        let machine = Machine { l2_bytes: 1 << 20, l3_bytes: 32 << 20, ..Machine::detect() };
+        let shape = Shape { build_rows: 1_000_000, probe_rows: 1_000_000, threads: 1 };
+        let chosen = |columns| {
+            choose_for_batches(shape, 1_000_000, Width { columns, row_bytes: 8 * columns }, &machine).algorithm.name()
+        };
+        assert_eq!((chosen(0), chosen(6)), ("radix", "no_partition"));
+        let few = |build_rows| {
+            let shape = Shape { build_rows, probe_rows: 3, threads: 4 };
+            choose_for_batches(shape, 3, Width { columns: 1, row_bytes: 8 }, &machine).algorithm.name()
+        };
+        assert_eq!((few(10), few(100)), ("nested_loop", "no_partition"));
     }
 }

@@ -6,9 +6,11 @@ use std::time::Instant;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use clap::ValueEnum;
 use datafusion::arrow::array::RecordBatch;
+use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use farhold_bench::workload::tpch;
+use farhold_join::datafusion::{JoinMemory, with_joins};
 use tokio::runtime::Runtime;
 
 use crate::Failure;
@@ -19,6 +21,8 @@ use crate::answer::Answer;
 pub enum Joins {
     /// DataFusion's own.
     Plain,
+    /// Farhold's, by its rule.
+    Farhold,
 }
 
 /// DataFusion with its threads and its memory.
@@ -38,6 +42,15 @@ impl Engine {
         settings.options_mut().sql_parser.parse_float_as_decimal = true;
         let context = match joins {
             Joins::Plain => SessionContext::new_with_config_rt(settings, environment),
+            Joins::Farhold => {
+                let memory = JoinMemory::new(&environment.memory_pool, None);
+                let state = SessionStateBuilder::new()
+                    .with_config(settings)
+                    .with_runtime_env(environment)
+                    .with_default_features()
+                    .build();
+                SessionContext::new_with_state(with_joins(state, &memory))
+            }
         };
         for table in tpch::TABLES {
             let path = folder.join(table);
@@ -51,6 +64,7 @@ impl Engine {
     pub fn name(&self) -> &'static str {
         match self.joins {
             Joins::Plain => "plain",
+            Joins::Farhold => "farhold",
         }
     }
 

@@ -69,7 +69,7 @@ impl Plan {
         let count = if self.is_partitioned { self.inputs.len() } else { 1 };
         let (pool, begun) = self.memory.begin(count as u64 * floor_bytes(shares)).map_err(to_datafusion)?;
         let joins = (0..count).map(|_| Join::new(self.description.spec.clone(), (self.options)(Arc::clone(&pool))));
-        let joins = joins.map(|join| join.map(|join| Arc::new(Mutex::new(join)))).collect::<Result<Vec<_>, _>>();
+        let joins = joins.map(|join| join.map(|join| Arc::new(Mutex::new(Some(join))))).collect::<Result<Vec<_>, _>>();
         let joins = joins.map_err(to_datafusion)?;
 
         let mut drains = Vec::new();
@@ -87,7 +87,7 @@ impl Plan {
             let mut finished = Vec::new();
             for join in joins {
                 let mut join = Arc::into_inner(join)
-                    .map(|join| join.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+                    .and_then(|join| join.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
                     .ok_or_else(|| JoinError::Invalid("a build side is still being drained".into()))?;
                 join.finish_build()?;
                 if shares > 1 {
@@ -113,7 +113,7 @@ impl Plan {
 
 async fn drain(
     mut input: SendableRecordBatchStream,
-    join: Arc<Mutex<Join>>,
+    join: Arc<Mutex<Option<Join>>>,
     description: Arc<Description>,
     filter: Option<Filter>,
     rows: Count,
@@ -126,7 +126,13 @@ async fn drain(
             filter.see(seen, &batch)?;
         }
         let batch = description.build.with_keys(batch)?;
-        lock(&join).push_build(&batch).map_err(to_datafusion)?;
+        let mut slot = lock(&join);
+        // Another drain has failed, and tells why.
+        let Some(open) = slot.as_mut() else { break };
+        if let Err(error) = open.push_build(&batch) {
+            *slot = None;
+            return Err(to_datafusion(error));
+        }
     }
     Ok(seen)
 }

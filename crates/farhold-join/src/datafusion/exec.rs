@@ -74,32 +74,24 @@ struct Execution {
     building: Option<Building>,
     cancel: CancelToken,
     seen: Arc<ProbeSeen>,
+    /// Output partitions that have been asked for.
     begun: usize,
+    /// Those of them that have not ended.
     live: usize,
-    is_cut_short: bool,
 }
 
 /// An output partition that has not ended.
 pub struct Live {
     of: Arc<Mutex<Execution>>,
     partitions: usize,
-    is_finished: bool,
-}
-
-impl Live {
-    /// Its stream has been read to the end.
-    pub fn finish(&mut self) {
-        self.is_finished = true;
-    }
 }
 
 impl Drop for Live {
-    /// The last gives the execution up, unless partitions are still to come.
+    /// The last of all partitions ends the execution, so that a plan that is kept holds no memory.
     fn drop(&mut self) {
         let mut execution = lock(&self.of);
         execution.live -= 1;
-        execution.is_cut_short |= !self.is_finished;
-        if execution.live == 0 && (execution.is_cut_short || execution.begun == self.partitions) {
+        if execution.live == 0 && execution.begun == self.partitions {
             let over = std::mem::take(&mut *execution);
             drop(execution);
             drop(over);
@@ -263,31 +255,30 @@ impl ExecutionPlan for JoinExec {
         let partitions = right.output_partitioning().partition_count();
         let (building, cancel, seen) = {
             let mut execution = lock(&self.running);
-            let building = match &execution.building {
-                Some(building) => building.clone(),
-                None => {
-                    let inputs = 0..left.output_partitioning().partition_count();
-                    let plan = Plan {
-                        description: Arc::clone(description),
-                        memory: Arc::clone(memory),
-                        options: options(&context, execution.cancel.clone(), prediction, *algorithm, *way, partitions)?,
-                        cancel: execution.cancel.clone(),
-                        inputs: inputs.map(|input| left.execute(input, Arc::clone(&context))).collect::<Result<_>>()?,
-                        is_partitioned: *way == Way::Partitioned,
-                        shares: partitions,
-                        filter: Filter::of(&self.planned, context.session_config().options())?,
-                        rows: MetricBuilder::new(&self.metrics).counter("build_input_rows", partition),
-                        time: MetricBuilder::new(&self.metrics).subset_time("build_time", partition),
-                        actual: Arc::clone(&self.actual),
-                    };
-                    execution.building.insert(plan.start()).clone()
-                }
+            let building = if let Some(building) = &execution.building {
+                building.clone()
+            } else {
+                let inputs = 0..left.output_partitioning().partition_count();
+                let plan = Plan {
+                    description: Arc::clone(description),
+                    memory: Arc::clone(memory),
+                    options: options(&context, execution.cancel.clone(), prediction, *algorithm, *way, partitions)?,
+                    cancel: execution.cancel.clone(),
+                    inputs: inputs.map(|input| left.execute(input, Arc::clone(&context))).collect::<Result<_>>()?,
+                    is_partitioned: *way == Way::Partitioned,
+                    shares: partitions,
+                    filter: Filter::of(&self.planned, context.session_config().options())?,
+                    rows: MetricBuilder::new(&self.metrics).counter("build_input_rows", partition),
+                    time: MetricBuilder::new(&self.metrics).subset_time("build_time", partition),
+                    actual: Arc::clone(&self.actual),
+                };
+                execution.building.insert(plan.start()).clone()
             };
             execution.begun += 1;
             execution.live += 1;
             (building, execution.cancel.clone(), Arc::clone(&execution.seen))
         };
-        let live = Live { of: Arc::clone(&self.running), partitions, is_finished: false };
+        let live = Live { of: Arc::clone(&self.running), partitions };
         let metric = || MetricBuilder::new(&self.metrics);
         let probe = Probe {
             description: Arc::clone(description),
@@ -304,10 +295,9 @@ impl ExecutionPlan for JoinExec {
                 probe_rows: metric().counter("input_rows", partition),
                 spilled_bytes: metric().spilled_bytes(partition),
                 spilled_partitions: metric().spill_count(partition),
-                probe_time: metric().subset_time("join_time", partition),
             },
             actual: Arc::clone(&self.actual),
-            live,
+            _live: live,
         };
         Ok(probe.stream())
     }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use super::memory::lock;
 use crate::algorithm::Shape;
-use crate::model::{Choice, Machine, choose};
+use crate::model::{Choice, Machine, Width, choose_for_batches};
 use crate::{Algorithm, JoinReport, Progress};
 
 /// What the model expects of a join, from statistics.
@@ -23,12 +23,13 @@ impl Prediction {
     pub fn new(
         build_rows: Option<u64>,
         probe_rows: Option<u64>,
+        probe: Width,
         threads: usize,
         given: Option<&'static dyn Algorithm>,
     ) -> Self {
-        let choice = build_rows.zip(probe_rows).map(|(build, probe)| {
-            let shape = Shape { build_rows: build as usize, probe_rows: probe as usize, threads };
-            choose(shape, probe, false, &Machine::detect())
+        let choice = build_rows.zip(probe_rows).map(|(build_rows, probe_rows)| {
+            let shape = Shape { build_rows: build_rows as usize, probe_rows: probe_rows as usize, threads };
+            choose_for_batches(shape, probe_rows, probe, &Machine::detect())
         });
         Self { build_rows, probe_rows, choice, given }
     }

@@ -22,7 +22,7 @@ use datafusion::common::NullEquality;
 /// The filter of a join whose probe side has somebody who asks it.
 #[derive(Debug, Clone)]
 pub struct Filter {
-    filter: Arc<DynamicFilterPhysicalExpr>,
+    dynamic: Arc<DynamicFilterPhysicalExpr>,
     build_keys: Vec<PhysicalExprRef>,
     probe_keys: Vec<PhysicalExprRef>,
     build_schema: SchemaRef,
@@ -55,7 +55,7 @@ impl Filter {
         }
         let (build_keys, probe_keys) = planned.on().iter().cloned().unzip();
         Ok(Some(Self {
-            filter,
+            dynamic: filter,
             build_keys,
             probe_keys,
             build_schema: planned.left().schema(),
@@ -102,9 +102,9 @@ impl Filter {
     /// Publishes what is known of all build rows, in whatever parts they were seen.
     pub fn publish(&self, parts: Vec<Seen>) -> Result<()> {
         if let Some(filter) = self.expression(parts)? {
-            self.filter.update(filter)?;
+            self.dynamic.update(filter)?;
         }
-        self.filter.mark_complete();
+        self.dynamic.mark_complete();
         Ok(())
     }
 

@@ -14,6 +14,8 @@ use super::exec::{JoinExec, Runner, Way};
 use super::explain::Prediction;
 use super::memory::{JoinMemory, PlanMemory, floor_bytes};
 use super::{JoinConfig, memory};
+use crate::model::Width;
+use crate::options::Origin;
 use crate::{Algorithm, by_name};
 
 /// Swaps every `HashJoinExec` for a [`JoinExec`]. It belongs right after `join_selection`, which has decided by then what
@@ -112,12 +114,17 @@ impl Planning {
         let runner = match describe(join) {
             Err(reason) => Runner::Theirs { reason },
             Ok(description) => {
-                let size = |side: &Arc<dyn ExecutionPlan>| Size::of(side);
-                let (build, probe) = (size(join.left())?, size(join.right())?);
+                let (build, probe) = (Size::of(join.left())?, Size::of(join.right())?);
+                let spec = &description.spec;
+                let probe_columns = spec.output_columns().into_iter().filter_map(|origin| match origin {
+                    Origin::Probe(column) => Some(spec.probe.field(column).data_type()),
+                    Origin::Build(_) | Origin::Mark => None,
+                });
+                let width = Width::of(probe_columns);
                 Runner::Ours {
                     way: self.way(&build, description.null_aware),
                     description: Arc::new(description),
-                    prediction: Prediction::new(build.rows, probe.rows, self.threads, self.asked.algorithm),
+                    prediction: Prediction::new(build.rows, probe.rows, width, self.threads, self.asked.algorithm),
                     memory: Arc::clone(&self.memory),
                     algorithm: self.asked.algorithm,
                 }

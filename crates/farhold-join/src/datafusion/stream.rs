@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use arrow::array::{Array, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::{BatchCoalescer, filter_record_batch, is_not_null};
@@ -10,8 +11,9 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::DataFusionError;
 use datafusion::error::Result;
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::physical_plan::metrics::{BaselineMetrics, Count, Time};
+use datafusion::physical_plan::metrics::{BaselineMetrics, Count, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::future::poll_fn;
 use futures::{StreamExt, stream};
 
 use super::build::{Building, CancelOnDrop, panicked};
@@ -42,7 +44,8 @@ pub struct Probe {
     pub seen: Arc<ProbeSeen>,
     pub metrics: Metrics,
     pub actual: Arc<Actual>,
-    pub live: Live,
+    /// Dropped with the stream.
+    pub _live: Live,
 }
 
 /// Figures of an output partition.
@@ -51,7 +54,6 @@ pub struct Metrics {
     pub probe_rows: Count,
     pub spilled_bytes: Count,
     pub spilled_partitions: Count,
-    pub probe_time: Time,
 }
 
 impl Probe {
@@ -60,7 +62,7 @@ impl Probe {
         let output = BatchCoalescer::new(Arc::clone(&schema), self.batch_rows)
             .with_biggest_coalesce_batch_size(Some(self.batch_rows / 2));
         let wanted = self.fetch.unwrap_or(usize::MAX);
-        let running = Running { probe: self, join: None, output, wanted, is_done: false };
+        let running = Running { probe: self, join: None, output, wanted, is_done: false, silent_steps: 0 };
         let batches = stream::try_unfold(running, |mut running| async move {
             let batch = running.next().await?;
             Ok::<_, DataFusionError>(batch.map(|batch| (batch, running)))
@@ -75,7 +77,11 @@ struct Running {
     output: BatchCoalescer,
     wanted: usize,
     is_done: bool,
+    silent_steps: usize,
 }
+
+/// Steps without a batch between two looks at the runtime.
+const SILENT_STEPS_MAX: usize = 8;
 
 impl Running {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
@@ -83,8 +89,7 @@ impl Running {
             if let Some(batch) = self.output.next_completed_batch() {
                 let batch = if batch.num_rows() > self.wanted { batch.slice(0, self.wanted) } else { batch };
                 self.wanted -= batch.num_rows();
-                self.probe.metrics.baseline.record_output(batch.num_rows());
-                return Ok(Some(batch));
+                return Ok(Some(batch.record_output(&self.probe.metrics.baseline)));
             }
             if self.is_done || self.wanted == 0 {
                 self.end();
@@ -95,7 +100,7 @@ impl Running {
                 continue;
             };
             let step = {
-                let _timer = self.probe.metrics.probe_time.timer();
+                let _timer = self.probe.metrics.baseline.elapsed_compute().timer();
                 if join.is_reading_back() {
                     let step;
                     (join, step) = step_aside(join, &self.probe.cancel).await?;
@@ -106,7 +111,7 @@ impl Running {
             };
             match step {
                 Step::Output(batch) => self.take(batch)?,
-                Step::Working => {}
+                Step::Working => self.breathe().await,
                 Step::Hungry => self.feed(&mut join).await?,
                 Step::Done => {
                     self.output.finish_buffered_batch()?;
@@ -133,12 +138,26 @@ impl Running {
         Ok(())
     }
 
+    /// Lets others on this thread have their turn now and then: a condition that never holds gives no batch for long.
+    async fn breathe(&mut self) {
+        self.silent_steps += 1;
+        let mut is_due = self.silent_steps.is_multiple_of(SILENT_STEPS_MAX);
+        poll_fn(move |context| {
+            if !std::mem::take(&mut is_due) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
     async fn feed(&mut self, join: &mut Join) -> Result<()> {
         let Some(batch) = self.probe.input.next().await else {
             return join.finish_probe().map_err(to_datafusion);
         };
         let batch = batch?;
-        let _timer = self.probe.metrics.probe_time.timer();
+        let _timer = self.probe.metrics.baseline.elapsed_compute().timer();
         self.probe.metrics.probe_rows.add(batch.num_rows());
         let batch = self.probe.description.probe.with_keys(batch)?;
         if self.probe.description.null_aware && batch.num_rows() > 0 {
@@ -176,8 +195,7 @@ impl Running {
         let (report, metrics) = (join.report(), &self.probe.metrics);
         metrics.spilled_bytes.add(report.spilled_bytes as usize);
         metrics.spilled_partitions.add(report.spilled_partitions as usize);
-        self.probe.actual.probed(&join.progress(), report, metrics.probe_time.value() as u64);
-        self.probe.live.finish();
+        self.probe.actual.probed(&join.progress(), report, metrics.baseline.elapsed_compute().value() as u64);
     }
 }
 

@@ -60,6 +60,8 @@ enum End {
 /// What a level has to say next.
 pub enum Next {
     Batch(RecordBatch),
+    /// Nothing yet.
+    Working,
     /// Work is done; these are the flags of its probe rows.
     WorkDone(Option<Bits>),
     /// It wants a probe batch.
@@ -159,8 +161,9 @@ impl Level {
     pub fn next(&mut self, keeps_probe: bool, cx: &Context, memory: &mut Reservation) -> Result<Next, JoinError> {
         cx.options.run.cancel.check()?;
         if let Some(work) = &mut self.work {
-            if let Some(batch) = work.next_pairs(&self.resident, cx, &mut self.pairs)? {
-                return Ok(Next::Batch(batch));
+            if !work.is_enumerated() {
+                let batch = work.next_pairs(&self.resident, cx, &mut self.pairs)?;
+                return Ok(batch.map_or(Next::Working, Next::Batch));
             }
             if keeps_probe && let Some(batch) = work.next_kept(cx)? {
                 return Ok(Next::Batch(batch));

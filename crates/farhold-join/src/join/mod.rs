@@ -31,12 +31,12 @@ use crate::bits::Bits;
 use crate::blocks::{batch_bytes, batch_of};
 use crate::keys::{Encoder, encoders};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation, SHARE_BYTES_MIN};
-use crate::model::{Choice, Machine};
+use crate::model::{Choice, Machine, Width};
 use crate::options::Origin;
 use crate::planted::{self, Defect};
 use crate::run::panicked;
 use crate::spill::{FlagReader, FlagWriter, Reader, Readers, read_all};
-use crate::{JoinError, JoinOptions, JoinSpec, Progress};
+use crate::{JoinError, JoinOptions, JoinSpec, Progress, Run};
 
 /// Rounds of partitioning before a pair is joined block by block, whatever its keys: 8 partitions a round at least, so
 /// that a side of 8^12 times the budget is meant for it.
@@ -123,6 +123,9 @@ pub(crate) struct Context {
     pub probe_keys: Encoder,
     pub sizes: Sizes,
     pub machine: Machine,
+    pub probe_width: Width,
+    /// Of one share among others, which has a thread of its own, or of the only one, which has all.
+    pub probe_run: Run,
 }
 
 /// The wanted columns of each side, and where in the output they go.
@@ -238,9 +241,13 @@ impl Join {
         let shares = if options.shares > 1 { options.shares } else { 0 };
         let for_shares = (0..shares).map(|_| Reservation::new(&options.pool, SHARE_BYTES_MIN));
         let for_shares = for_shares.collect::<Result<_, _>>()?;
+        let probe_run = Run { threads: if shares > 1 { 1 } else { options.run.threads }, ..options.run.clone() };
+        let outputs = Outputs::new(&spec);
         let cx = Context {
+            probe_width: Width::of(outputs.probe().map(|column| spec.probe.field(column).data_type())),
+            probe_run,
             schema: spec.output_schema(),
-            outputs: Outputs::new(&spec),
+            outputs,
             spec,
             options,
             build_keys,
@@ -454,6 +461,7 @@ impl Join {
         let keeps_probe = !matches!(feed, Feed::Blocks(passes) if !passes.is_last);
         match level.next(keeps_probe, cx, memory)? {
             Next::Batch(batch) => return Ok(Step::Output(batch)),
+            Next::Working => {}
             Next::WorkDone(flags) => {
                 if let (Feed::Blocks(passes), Some(flags)) = (feed, flags) {
                     passes.learn(&flags)?;
@@ -489,15 +497,17 @@ impl Join {
         self.pending.extend(pairs);
         self.state = match feed {
             Feed::Blocks(passes) if !passes.is_last => self.next_block(*passes)?,
-            _ => match self.pending.pop() {
-                Some(pair) => self.open(pair)?,
-                None => {
-                    self.memory.release();
-                    State::Done
-                }
-            },
+            _ => self.next_pair()?,
         };
         Ok(())
+    }
+
+    fn next_pair(&mut self) -> Result<State, JoinError> {
+        let Some(pair) = self.pending.pop() else {
+            self.memory.release();
+            return Ok(State::Done);
+        };
+        self.open(pair)
     }
 
     fn open(&mut self, pair: SpilledPair) -> Result<State, JoinError> {

@@ -89,37 +89,39 @@ impl ProbeWork {
         self.matched.as_ref()
     }
 
-    /// The next batch of pairs; `None` when there are no more. Kinds that do not hand out pairs go through them all the same.
+    /// All pairs have been looked at.
+    pub fn is_enumerated(&self) -> bool {
+        self.cursor.is_done
+    }
+
+    /// The next batch of pairs, unless nothing is left of it. Kinds that do not hand out pairs go through them all the same.
     pub fn next_pairs(
         &mut self,
         resident: &Resident,
         cx: &Context,
         pairs: &mut Pairs,
     ) -> Result<Option<RecordBatch>, JoinError> {
-        while !self.cursor.is_done {
-            pairs.clear();
-            let columns = Columns::new(&self.codes, &self.ids)?;
-            resident.table.pairs(columns, resident.matches, &mut self.cursor, pairs, &cx.options.run)?;
-            if !cx.build_keys.is_exact() && !pairs.is_empty() && !planted::is(Defect::CodesTrusted) {
-                let equal =
-                    keys_equal((&resident.blocks, &pairs.build), (&self.blocks, &pairs.probe), cx, &cx.probe_keys)?;
-                keep_only(pairs, |pair| equal[pair]);
-            }
-            if let Some(matched) = self.matched.as_mut().filter(|_| planted::is(Defect::EarlyMatch)) {
-                pairs.probe.iter().for_each(|&id| matched.set(self.blocks.number(id)));
-            }
-            self.apply_residual(resident, cx, pairs)?;
-            if let Some(matched) = &resident.matched {
-                pairs.build.iter().for_each(|&id| matched.set(resident.blocks.number(id)));
-            }
-            if let Some(matched) = &mut self.matched {
-                pairs.probe.iter().for_each(|&id| matched.set(self.blocks.number(id)));
-            }
-            if cx.spec.kind.emits_pairs() && !pairs.is_empty() {
-                let columns = resident.blocks.gather(&pairs.build, cx.outputs.build())?;
-                let more = self.blocks.gather(&pairs.probe, cx.outputs.probe())?;
-                return cx.output_of(columns.into_iter().chain(more), pairs.len()).map(Some);
-            }
+        pairs.clear();
+        let columns = Columns::new(&self.codes, &self.ids)?;
+        resident.table.pairs(columns, resident.matches, &mut self.cursor, pairs, &cx.probe_run)?;
+        if !cx.build_keys.is_exact() && !pairs.is_empty() && !planted::is(Defect::CodesTrusted) {
+            let equal = keys_equal((&resident.blocks, &pairs.build), (&self.blocks, &pairs.probe), cx, &cx.probe_keys)?;
+            keep_only(pairs, |pair| equal[pair]);
+        }
+        if let Some(matched) = self.matched.as_mut().filter(|_| planted::is(Defect::EarlyMatch)) {
+            pairs.probe.iter().for_each(|&id| matched.set(self.blocks.number(id)));
+        }
+        self.apply_residual(resident, cx, pairs)?;
+        if let Some(matched) = &resident.matched {
+            pairs.build.iter().for_each(|&id| matched.set(resident.blocks.number(id)));
+        }
+        if let Some(matched) = &mut self.matched {
+            pairs.probe.iter().for_each(|&id| matched.set(self.blocks.number(id)));
+        }
+        if cx.spec.kind.emits_pairs() && !pairs.is_empty() {
+            let columns = resident.blocks.gather(&pairs.build, cx.outputs.build())?;
+            let more = self.blocks.gather(&pairs.probe, cx.outputs.probe())?;
+            return cx.output_of(columns.into_iter().chain(more), pairs.len()).map(Some);
         }
         Ok(None)
     }

@@ -6,13 +6,13 @@ use arrow::compute::kernels::cmp::{eq, not_distinct};
 use super::{Context, probe_rows_at_once};
 use crate::algorithm::{self, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Table};
 use crate::bits::{Bits, SharedBits};
-use crate::blocks::{Blocks, coalesce, row_id};
+use crate::blocks::{Blocks, merge, row_id};
 use crate::keys::Encoder;
 use crate::memory::Reservation;
 use crate::model::{self, Choice};
 use crate::options::Keep;
 use crate::planted::{self, Defect};
-use crate::{JoinError, JoinSpec};
+use crate::{JoinError, JoinSpec, Run};
 
 /// Build rows, ready to be probed.
 pub struct Resident {
@@ -29,10 +29,9 @@ pub struct Resident {
 /// Bytes beside the rows themselves that a table of them needs while it is built, with the choice of the algorithm.
 pub fn working_bytes(rows: usize, cx: &Context) -> (u64, Choice) {
     let shape = shape(rows, cx);
-    let choice = match cx.options.algorithm {
-        Some(algorithm) => Choice::given(algorithm),
-        None => model::choose(shape, cx.options.probe_rows_expected.unwrap_or(rows as u64), false, &cx.machine),
-    };
+    let probe_rows = cx.options.probe_rows_expected.unwrap_or(rows as u64);
+    let choose = || model::choose_for_batches(shape, probe_rows, cx.probe_width, &cx.machine);
+    let choice = cx.options.algorithm.map_or_else(choose, Choice::given);
     (bytes_with(choice.algorithm, shape, cx), choice)
 }
 
@@ -82,15 +81,13 @@ impl Resident {
         cx: &Context,
         memory: &mut Reservation,
     ) -> Result<Self, JoinError> {
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        let run = run_for(rows, &cx.options.run);
         let mut blocks = Blocks::default();
-        coalesce(batches.into_iter(), cx.sizes.block_bytes, |batch| {
-            cx.options.run.cancel.check()?;
-            blocks.push(batch);
-            Ok(())
-        })?;
-        let (codes, ids) = codes_of(&blocks, &cx.build_keys)?;
+        merge(batches, cx.sizes.block_bytes, &run)?.into_iter().for_each(|block| blocks.push(block));
+        let (codes, ids) = codes_of(&blocks, &cx.build_keys, &run)?;
         let started = model::Stopwatch::start();
-        let table = choice.algorithm.build(Columns::new(&codes, &ids)?, &cx.options.run)?;
+        let table = choice.algorithm.build(Columns::new(&codes, &ids)?, &run)?;
         let choice = Choice { actual_build_ns: started.ns(), ..choice };
         drop((codes, ids));
         let matched = (cx.spec.kind.keep_build() != Keep::Nothing).then(|| SharedBits::new(blocks.rows()));
@@ -172,11 +169,21 @@ impl Resident {
     }
 }
 
+/// Rows below which other threads cost more than they help: starting one takes as long as building a table of thousands.
+const ROWS_FOR_THREADS: usize = 1 << 15;
+
+fn run_for(rows: usize, run: &Run) -> Run {
+    Run { threads: if rows < ROWS_FOR_THREADS { 1 } else { run.threads }, ..run.clone() }
+}
+
 /// Codes and ids of all rows with a valid key.
-fn codes_of(blocks: &Blocks, encoder: &Encoder) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
+fn codes_of(blocks: &Blocks, encoder: &Encoder, run: &Run) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
     let (mut codes, mut ids) = (Vec::with_capacity(blocks.rows()), Vec::with_capacity(blocks.rows()));
-    for (number, batch) in blocks.batches().iter().enumerate() {
-        let (more_codes, more_ids) = codes_of_batch(batch, number, encoder)?;
+    let of_block = |number: usize| {
+        run.cancel.check()?;
+        codes_of_batch(&blocks.batches()[number], number, encoder)
+    };
+    for (more_codes, more_ids) in run.on_tasks(blocks.batches().len(), of_block)? {
         codes.extend(more_codes);
         ids.extend(more_ids);
     }

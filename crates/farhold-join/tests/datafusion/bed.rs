@@ -47,7 +47,9 @@ impl Table {
             (
                 "price",
                 Arc::new(
-                    Decimal128Array::from_iter(keys().map(|key| key.map(|key| i128::from(key) << 70)))
+                    keys()
+                        .map(|key| key.map(|key| i128::from(key) << 70))
+                        .collect::<Decimal128Array>()
                         .with_precision_and_scale(38, 2)
                         .unwrap(),
                 ),
@@ -103,10 +105,16 @@ impl Bed {
         if let Some(bytes) = budget {
             runtime = runtime.with_memory_limit(bytes as usize, 1.0);
         }
-        Self::with_runtime(tables, threads, runtime, config)
+        Self::with_runtime(tables, threads, runtime, None, config)
     }
 
-    pub fn with_runtime(tables: &[Table], threads: usize, runtime: RuntimeEnvBuilder, config: JoinConfig) -> Self {
+    pub fn with_runtime(
+        tables: &[Table],
+        threads: usize,
+        runtime: RuntimeEnvBuilder,
+        join_bytes: Option<u64>,
+        config: JoinConfig,
+    ) -> Self {
         let runtime = runtime.build_arc().unwrap();
         let session = session(threads).with_option_extension(config);
         let state = SessionStateBuilder::new()
@@ -114,9 +122,11 @@ impl Bed {
             .with_runtime_env(Arc::clone(&runtime))
             .with_default_features()
             .build();
-        let memory = JoinMemory::new(&runtime.memory_pool, None);
+        let memory = JoinMemory::new(&runtime.memory_pool, join_bytes);
         let context = SessionContext::new_with_state(with_joins(state, &memory));
-        tables.iter().for_each(|table| table.register(&context));
+        for table in tables {
+            table.register(&context);
+        }
         Self { context, runtime, memory }
     }
 
@@ -156,7 +166,9 @@ fn session(threads: usize) -> SessionConfig {
 /// The same tables without the rule.
 pub fn plain(tables: &[Table], threads: usize) -> SessionContext {
     let context = SessionContext::new_with_config(session(threads));
-    tables.iter().for_each(|table| table.register(&context));
+    for table in tables {
+        table.register(&context);
+    }
     context
 }
 

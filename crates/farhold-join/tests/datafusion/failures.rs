@@ -64,7 +64,7 @@ fn a_spill_directory_that_is_gone() {
         let disk =
             DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![directory.path().to_path_buf()]));
         let runtime = RuntimeEnvBuilder::new().with_memory_limit(4 << 20, 1.0).with_disk_manager_builder(disk);
-        let bed = Bed::with_runtime(&tables(), 2, runtime, JoinConfig::default());
+        let bed = Bed::with_runtime(&tables(), 2, runtime, None, JoinConfig::default());
         std::fs::remove_dir_all(directory.path()).unwrap();
         let error = bed.rows(QUERY).await.unwrap_err();
         assert!(matches!(join_error(&error), Some(JoinError::Spill(_))), "{error:?}");
@@ -76,12 +76,12 @@ fn a_spill_directory_that_is_gone() {
 #[test]
 fn no_spill_directory_is_an_error_only_if_something_is_spilled() {
     on_runtime(async {
-        let disk = || DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
-        let runtime = |bytes| RuntimeEnvBuilder::new().with_memory_limit(bytes, 1.0).with_disk_manager_builder(disk());
-        let bed = Bed::with_runtime(&tables(), 2, runtime(4 << 20), JoinConfig::default());
+        let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+        let runtime = RuntimeEnvBuilder::new().with_memory_limit(256 << 20, 1.0).with_disk_manager_builder(disk);
+        let bed = Bed::with_runtime(&tables(), 2, runtime.clone(), Some(4 * MIB), JoinConfig::default());
         let error = bed.rows(QUERY).await.unwrap_err();
         assert!(matches!(join_error(&error), Some(JoinError::Spill(_))), "{error:?}");
-        let bed = Bed::with_runtime(&tables(), 2, runtime(256 << 20), JoinConfig::default());
+        let bed = Bed::with_runtime(&tables(), 2, runtime, None, JoinConfig::default());
         assert!(bed.rows(QUERY).await.unwrap().len() > 20_000);
     });
 }

@@ -95,6 +95,9 @@ fn every_budget_gives_the_same_rows() {
     let tables = [table("l", 5), table("r", 6)];
     on_runtime(async {
         let plain = plain(&tables, 4);
+        let bed = Bed::new(&tables, 4, Some(3 * MIB), config("auto", "auto"));
+        let spilled = bed.explain("ANALYZE SELECT l.pad, l.text, r.pad FROM l JOIN r ON l.k64 = r.k64").await;
+        assert!(spilled.contains("actual=[") && !spilled.contains(" 0 bytes spilled"), "{spilled}");
         for (kind, text) in KINDS {
             for and in CONDITIONS {
                 let query = query(&text.replace("SELECT", "SELECT l.pad AS lp, r.pad AS rp,"), "l.k64 = r.k64", and);

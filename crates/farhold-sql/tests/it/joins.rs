@@ -5,8 +5,7 @@ use farhold_sql::engine::EngineConfig;
 use super::harness::Db;
 
 const PAIRS: &str = "SELECT count(*), sum(a.n), min(b.pad), max(a.pad) FROM a JOIN b ON a.k = b.k";
-const ALL: &str =
-    "SELECT count(*), count(a.id), count(b.id), sum(a.n + b.n) FROM a FULL JOIN b ON a.k = b.k AND a.n <> b.n";
+const ALL: &str = "SELECT count(*), count(a.id), count(b.id), sum(a.n + b.n), max(length(a.pad || b.pad)) FROM a FULL JOIN b ON a.k = b.k AND a.n <> b.n";
 
 fn filled(config: EngineConfig) -> Db {
     let db = Db::with(EngineConfig { query_threads: 3, ..config });
@@ -16,7 +15,7 @@ fn filled(config: EngineConfig) -> Db {
         let step = if table == "a" { 7 } else { 11 };
         client.ok(&format!(
             "INSERT INTO {table} SELECT value, CASE WHEN value % 19 = 0 THEN NULL ELSE value * {step} % 30011 END, \
-             value % 100, repeat('p', 100) || value FROM generate_series(1, 20000)"
+             value % 100, repeat('p', 250) || value FROM generate_series(1, 20000)"
         ));
     }
     db
