@@ -4,6 +4,7 @@ mod bench_runs;
 mod copy;
 mod errors;
 mod harness;
+mod sequences;
 mod slt;
 mod smoke;
 mod tpcc;
