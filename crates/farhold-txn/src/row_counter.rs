@@ -78,7 +78,7 @@ impl Worker {
     async fn with_word(
         &self,
         counter: RowCounter<'_>,
-        execute: impl AsyncFnOnce(&Posted<&Endpoint>, FarPtr) -> Result<u64, farhold_fabric::FabricError>,
+        execute: impl AsyncFn(&Posted<&Endpoint>, FarPtr) -> Result<u64, farhold_fabric::FabricError>,
     ) -> Result<u64, TxnError> {
         for attempt in 1.. {
             let mut txn = self.begin();
@@ -88,7 +88,11 @@ impl Worker {
                     let row = txn.state.row(row);
                     let at = word_of(row.ident.far(), row.key_len as usize, txn.state.value(row).len())?;
                     let words = Posted::through(&self.core.endpoint);
-                    return execute(&words, at).await.map_err(|error| TxnError::far(error, at.node()));
+                    match execute(&words, at).await.map_err(|error| self.core.far_error(error, at.node())) {
+                        // The node has been taken over since its key was learned.
+                        Err(TxnError::Conflict) => drop(txn),
+                        outcome => return outcome,
+                    }
                 }
                 Ok(None) => {
                     drop(txn);
