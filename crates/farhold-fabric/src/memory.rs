@@ -46,7 +46,7 @@ unsafe impl Sync for RegionMemory {}
 #[inline]
 pub fn sum_words(bytes: &[u8]) -> u64 {
     let words = bytes.len() / 8;
-    if bytes.as_ptr().cast::<u64>().is_aligned() {
+    if bytes.as_ptr().addr().is_multiple_of(8) {
         // SAFETY: so many words of the slice, which is aligned and which nobody writes while it is borrowed.
         return unsafe { copy::sum_shared(bytes.as_ptr(), words) };
     }

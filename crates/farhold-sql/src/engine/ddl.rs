@@ -523,6 +523,7 @@ impl Definition {
                 ColumnOption::NotNull => self.columns[position].nullable = false,
                 ColumnOption::Default(expression) => {
                     check_default(expression, &name, data_type)?;
+                    self.check_plain(position)?;
                     self.defaults.push((position, expression.to_string()));
                 }
                 ColumnOption::PrimaryKey(_) => {
@@ -554,13 +555,18 @@ impl Definition {
 
     /// A sequence numbers the column.
     fn number(&mut self, column: usize, sequence: SequenceDef) -> Result<(), SqlError> {
-        let name = &self.columns[column].name;
-        if self.sequences.iter().any(|(other, _)| *other == column) || self.defaults.iter().any(|(c, _)| *c == column) {
-            let message = format!("multiple default values specified for column \"{name}\"");
-            return Err(SqlError::syntax(message));
-        }
+        self.check_plain(column)?;
         self.columns[column].nullable = false;
         self.sequences.push((column, sequence));
+        Ok(())
+    }
+
+    /// A column has one default, a sequence's or another.
+    fn check_plain(&self, column: usize) -> Result<(), SqlError> {
+        if self.sequences.iter().any(|(c, _)| *c == column) || self.defaults.iter().any(|(c, _)| *c == column) {
+            let message = format!("multiple default values specified for column \"{}\"", self.columns[column].name);
+            return Err(SqlError::syntax(message));
+        }
         Ok(())
     }
 

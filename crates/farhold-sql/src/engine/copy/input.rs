@@ -166,8 +166,10 @@ impl CopyIn {
         }
         let table = &self.insert.table;
         let mut row = Vec::with_capacity(table.columns().len());
-        for default in &self.insert.rows[0] {
-            row.push(self.engine.numbers(&self.numbers, &self.worker).evaluate(default, &[], &[]).await?);
+        let numbers = self.engine.numbers(&self.numbers, &self.worker);
+        for (column, default) in self.insert.rows[0].iter().enumerate() {
+            let given = self.targets.contains(&column);
+            row.push(if given { Datum::Null } else { numbers.evaluate(default, &[], &[]).await? });
         }
         for (field, &target) in fields.into_iter().zip(&self.targets) {
             row[target] = match field {

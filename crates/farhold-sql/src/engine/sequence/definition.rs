@@ -19,8 +19,10 @@ const OWNED: u8 = 2;
 
 /// Numbers that a node takes at a time unless the sequence says otherwise: `PostgreSQL` loses as many with a crash.
 const CACHE: u32 = 32;
-/// The most that a block may span, so that a counter beside its limits cannot come round to them again.
+/// The most that a block may span, and the fewest numbers outside of the limits: so that a counter that has passed one limit
+/// does not come round to the other, whatever many ask at the same time before it is put back.
 const SPAN_MAX: u128 = 1 << 40;
+const OUTSIDE_MIN: i128 = 1 << 56;
 
 /// The column that a sequence was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,9 +102,8 @@ impl SequenceDef {
         if min < low || max > high || min > max {
             return Err(wrong(format!("MINVALUE ({min}) must be at most MAXVALUE ({max}), both within the type")));
         }
-        if i128::from(max) - i128::from(min) > i128::from(i64::MAX) {
-            return Err(SqlError::unsupported("a sequence that spans more than 2^63 numbers")
-                .with_hint("Give MINVALUE or MAXVALUE."));
+        if i128::from(max) - i128::from(min) > i128::from(u64::MAX) - OUTSIDE_MIN {
+            return Err(SqlError::unsupported("a sequence of all numbers").with_hint("Give MINVALUE or MAXVALUE."));
         }
         let start = start.unwrap_or(if rises { min } else { max });
         if !(min..=max).contains(&start) {

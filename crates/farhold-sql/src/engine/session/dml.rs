@@ -233,8 +233,10 @@ impl InsertQuery {
             cancel.check()?;
             for n in 0..batch.num_rows() {
                 let mut row = Vec::with_capacity(table.columns().len());
-                for default in defaults {
-                    row.push(numbers.evaluate(default, &[], parameters).await?);
+                for (column, default) in defaults.iter().enumerate() {
+                    // What the query gives needs no default, which would take a number of a sequence for nothing.
+                    let given = self.targets.contains(&column);
+                    row.push(if given { Datum::Null } else { numbers.evaluate(default, &[], parameters).await? });
                 }
                 for (column, &target) in batch.columns().iter().zip(&self.targets) {
                     row[target] = cast(datum_at(column, n)?, table.columns()[target].data_type)?;

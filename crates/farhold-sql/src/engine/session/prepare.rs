@@ -195,7 +195,7 @@ impl Session {
             Err(BindError::Complex) => *types = before,
         }
         let mut compiler = Compiler { tables, parameters: types };
-        let (table, targets) = compiler.insert_target(&insert).map_err(not_simple)?;
+        let (table, mut targets) = compiler.insert_target(&insert).map_err(not_simple)?;
         let on_conflict = compiler.conflict(&insert, &table).map_err(not_simple)?;
         let qualifier = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
         let returning =
@@ -210,7 +210,8 @@ impl Session {
         if query.columns.len() < targets.len() && !insert.columns.is_empty() {
             return Err(SqlError::syntax("INSERT has more target columns than expressions"));
         }
-        for column in &targets[..query.columns.len()] {
+        targets.truncate(query.columns.len());
+        for column in &targets {
             table.check_given(*column, "cannot insert a non-DEFAULT value into")?;
         }
         let rows = vec![default_row(&table)];
