@@ -21,8 +21,9 @@ pub(crate) struct Restart {
 
 /// The statement, if it is an ALTER SEQUENCE.
 pub(crate) fn restart(sql: &str) -> Result<Option<Restart>, SqlError> {
-    let mut words = sql.split_ascii_whitespace().map(str::to_ascii_lowercase);
-    if words.next().as_deref() != Some("alter") || words.next().as_deref() != Some("sequence") {
+    let mut words = sql.split_ascii_whitespace();
+    let mut next_is = |word: &str| words.next().is_some_and(|found| found.eq_ignore_ascii_case(word));
+    if !(next_is("alter") && next_is("sequence")) {
         return Ok(None);
     }
     let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(sql).map_err(|e| error::from_parser(&e))?;
@@ -60,8 +61,11 @@ pub(crate) fn restart(sql: &str) -> Result<Option<Restart>, SqlError> {
 
 /// A CREATE SEQUENCE or CREATE TABLE with the options of its sequences in the one order that the parser takes.
 pub(crate) fn in_order(sql: &str) -> Cow<'_, str> {
+    if !sql.get(.."create".len()).is_some_and(|word| word.eq_ignore_ascii_case("create")) {
+        return Cow::Borrowed(sql);
+    }
     let lower = sql.to_ascii_lowercase();
-    if !lower.starts_with("create") || !(lower.contains("sequence") || lower.contains("identity")) {
+    if !(lower.contains("sequence") || lower.contains("identity")) {
         return Cow::Borrowed(sql);
     }
     let Ok(tokens) = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize() else { return Cow::Borrowed(sql) };
