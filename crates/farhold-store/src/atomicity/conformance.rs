@@ -116,7 +116,7 @@ fn stops_at_every_line(mechanism: &'static dyn Mechanism, len: usize) {
         let pieces = mechanism.pieces(len);
         for (nth, backwards) in (0..=pieces).flat_map(|stop| [(stop, false), (stop, true)]) {
             let at = (nth as u64 % 2) * (8 << 10);
-            memory.copy_in(at, &vec![0; 8 << 10]).unwrap();
+            memory.copy_in(at, &vec![0; mechanism.bytes(len)]).unwrap();
             mechanism.create(&memory, at, &old).unwrap();
             let writing = mechanism.begin_write(&memory, at, owner(1), &handle).unwrap();
             let done = if backwards { pieces - nth..pieces } else { 0..nth };
@@ -129,7 +129,7 @@ fn stops_at_every_line(mechanism: &'static dyn Mechanism, len: usize) {
                 let old = farhold_fabric::sum_words(&old);
                 assert_eq!(sum, old, "{mechanism:?} used in place, pieces {done:?} of {pieces} written");
             }
-            let mut read = FarRead::new(FarPtr::new(NodeId(0), REGION, at), ROOM);
+            let mut read = FarRead::new(FarPtr::new(NodeId(0), REGION, at), len);
             let check = |view: View<'_>| {
                 assert_eq!(view.payload, old, "{mechanism:?} from afar, pieces {done:?} of {pieces} written");
             };
