@@ -18,6 +18,7 @@ mod parse;
 mod query;
 mod scalar;
 mod scan;
+mod sequence;
 mod session;
 mod settings;
 mod types;
@@ -38,6 +39,7 @@ pub use types::{format_datum, parse_datum};
 use self::catalog::Catalog;
 use self::direct::RowNumbers;
 use self::query::QueryEngine;
+use self::sequence::{Numbers, Sequences, SessionNumbers};
 use crate::SqlError;
 
 /// What an engine is told at its start.
@@ -73,6 +75,7 @@ pub struct Engine {
     catalog: Arc<Catalog>,
     queries: QueryEngine,
     row_numbers: RowNumbers,
+    sequences: Sequences,
 }
 
 impl Engine {
@@ -90,13 +93,18 @@ impl Engine {
         let row_numbers = RowNumbers::new(node.id().0, i64::try_from(microseconds).unwrap_or(0));
         let catalog = Arc::new(Catalog::new(node));
         let queries = QueryEngine::new(&catalog, &config, nodes)?;
-        Ok(Arc::new(Self { config, catalog, queries, row_numbers }))
+        Ok(Arc::new(Self { config, catalog, queries, row_numbers, sequences: Sequences::default() }))
     }
 
     /// What it was told at its start.
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.config
+    }
+
+    /// Where a statement's expressions get numbers from.
+    pub(crate) fn numbers<'a>(&'a self, session: &'a SessionNumbers, worker: &'a Worker) -> Numbers<'a> {
+        Numbers { catalog: &self.catalog, sequences: &self.sequences, rows: &self.row_numbers, session, worker }
     }
 
     /// A session for one connection, on the thread of `worker`.

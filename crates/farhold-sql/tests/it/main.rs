@@ -5,6 +5,7 @@ mod copy;
 mod errors;
 mod harness;
 mod joins;
+mod sequences;
 mod slt;
 mod smoke;
 mod tpcc;

@@ -31,6 +31,7 @@ pub use line_versions::LineVersions;
 pub use lock::{LEASE_NS, Lock};
 
 use crate::object::Owner;
+use farhold_fabric::sum_words;
 use farhold_fabric::{Batch, Endpoint, FabricError, FarPtr, Handle, RegionMemory, Slot};
 use std::fmt;
 use std::ops::Range;
@@ -68,6 +69,17 @@ pub trait Mechanism: Sync {
     /// # Errors
     /// See [`Unread`].
     fn read(&self, memory: &RegionMemory, at: u64, into: &mut [u8], clock: &Handle) -> Result<Seen, Unread>;
+
+    /// Reads an object of mapped memory and uses every word of its payload once: their sum. What an application does with it, so
+    /// that a mechanism pays for the copy if its payloads cannot be used where they lie. `into` is room for such a copy.
+    ///
+    /// # Errors
+    /// See [`Unread`].
+    #[inline]
+    fn total(&self, memory: &RegionMemory, at: u64, into: &mut [u8], clock: &Handle) -> Result<(Seen, u64), Unread> {
+        let seen = self.read(memory, at, into, clock)?;
+        Ok((seen, sum_words(&into[..seen.len])))
+    }
 
     /// Adds what the next round of a far read needs.
     fn post(&self, read: &mut FarRead<'_>, batch: &mut Batch, clock: &Handle);

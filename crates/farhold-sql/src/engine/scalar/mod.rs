@@ -12,6 +12,7 @@ mod like;
 pub(crate) use arithmetic::Arithmetic;
 pub(crate) use bind::{BindError, Binder, ColumnRef, fold, parameter_index, same_kind};
 
+use super::sequence::Call;
 use super::{ColumnType, Datum};
 
 /// A comparison.
@@ -101,6 +102,8 @@ pub(crate) enum Scalar {
     Coalesce(Vec<Scalar>),
     NullIf(Box<Scalar>, Box<Scalar>),
     Call(Function, Vec<Scalar>),
+    /// A function of sequences, which [`Numbers::evaluate`](super::sequence::Numbers::evaluate) calls.
+    Sequence(Call, Vec<Scalar>),
 }
 
 impl Scalar {
@@ -145,10 +148,48 @@ impl Scalar {
                 }
                 otherwise.visit(f);
             }
-            Self::Coalesce(list) | Self::Call(_, list) => {
+            Self::Coalesce(list) | Self::Call(_, list) | Self::Sequence(_, list) => {
                 for item in list {
                     item.visit(f);
                 }
+            }
+        }
+    }
+
+    /// As [`visit`](Self::visit), for changes: what `f` puts in the place of an expression is visited on.
+    #[recursive::recursive]
+    pub(crate) fn visit_mut(&mut self, f: &mut dyn FnMut(&mut Self)) {
+        f(self);
+        match self {
+            Self::Literal(_) | Self::Parameter(_) | Self::Column(_) => {}
+            Self::Negate(a) | Self::Not(a) | Self::IsNull(a) | Self::IsBoolean(a, _) | Self::Cast { inner: a, .. } => {
+                a.visit_mut(f);
+            }
+            Self::Arithmetic(_, _, a, b)
+            | Self::DatePlusDays(a, b)
+            | Self::DateMinusDate(a, b)
+            | Self::Compare(_, a, b)
+            | Self::DistinctFrom(a, b)
+            | Self::And(a, b)
+            | Self::Or(a, b)
+            | Self::NullIf(a, b)
+            | Self::Like { text: a, pattern: b, .. } => {
+                a.visit_mut(f);
+                b.visit_mut(f);
+            }
+            Self::InList(a, list) => {
+                a.visit_mut(f);
+                list.iter_mut().for_each(|item| item.visit_mut(f));
+            }
+            Self::Case(whens, otherwise) => {
+                for (condition, result) in whens {
+                    condition.visit_mut(f);
+                    result.visit_mut(f);
+                }
+                otherwise.visit_mut(f);
+            }
+            Self::Coalesce(list) | Self::Call(_, list) | Self::Sequence(_, list) => {
+                list.iter_mut().for_each(|item| item.visit_mut(f));
             }
         }
     }
