@@ -64,6 +64,9 @@ impl Choice {
     }
 }
 
+/// Histograms and write-combining buffers of the radix join, however few the rows are.
+const RADIX_START_NS: f64 = 20_000.0;
+
 /// The cheapest algorithm for a build side of that shape and `probe_rows` probe tuples in all. `fills_interval`: the build
 /// keys are unique and leave few holes, so that an array finds them.
 pub fn choose(shape: Shape, probe_rows: u64, fills_interval: bool, machine: &Machine) -> Choice {
@@ -84,7 +87,7 @@ pub fn choose(shape: Shape, probe_rows: u64, fills_interval: bool, machine: &Mac
     let candidates = [
         ("nested_loop", 0.5 * build * probe),
         ("no_partition", start_ns * if fills_interval { 3.0 } else { 5.0 } + no_partition / threads),
-        ("radix", start_ns * 5.0 + (radix / threads).max(radix_stream)),
+        ("radix", RADIX_START_NS + start_ns * 5.0 + (radix / threads).max(radix_stream)),
     ];
     let best = candidates.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or("no_partition", |best| best.0);
     let (mib, l3_mib) = (table_bytes as u64 >> 20, machine.l3_bytes >> 20);
@@ -127,8 +130,8 @@ impl Width {
 /// Build rows that a list may have where the number of probe rows is an estimate: so few cost no more than a table.
 const LIST_ROWS_MAX: usize = 16;
 
-/// As [`choose`], for batches, whose number of probe rows is an estimate at best: an algorithm that rearranges the probe side pays for gathering its columns out of order. One
-/// that takes the rows as they come finds them in the cache.
+/// As [`choose`], for batches, whose number of probe rows is an estimate at best: an algorithm that rearranges the probe side
+/// pays for gathering its columns out of order. One that takes the rows as they come finds them in the cache.
 pub fn choose_for_batches(shape: Shape, probe_rows: u64, probe: Width, machine: &Machine) -> Choice {
     let mut choice = choose(shape, probe_rows, false, machine);
     let gathered_bytes = (probe.row_bytes * shape.probe_rows.min(probe_rows as usize)) as f64;
