@@ -211,7 +211,8 @@ fn raw(options: &Options, report: &mut Report) {
 
 /// The model's choice for these sides, and how its time compares with the best.
 fn compare_choice(report: &mut Report, name: &str, shape: Shape, fills_interval: bool, times: &[(&str, f64)]) {
-    let choice = model::choose(shape, shape.probe_rows as u64, fills_interval, &Machine::detect());
+    let choice =
+        model::choose(shape.build_rows, shape.probe_rows as u64, shape.threads, fills_interval, &Machine::detect());
     let best = times.iter().map(|time| time.1).fold(f64::INFINITY, f64::min);
     let chosen = times.iter().find(|time| time.0 == choice.algorithm.name()).map_or(f64::NAN, |time| time.1);
     let mut figures = vec![("over_best", chosen / best)];

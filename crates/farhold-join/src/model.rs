@@ -8,9 +8,14 @@ use std::fs;
 use std::time::Instant;
 
 use crate::algorithm::{self, Algorithm, Shape};
+use crate::gpu::{self, Description, Driver, Gpu, Work};
+
+/// The GPU that the model may choose, with the memory that is free now, or why there is none. Asked only for joins that are
+/// long enough to be worth it, since the first answer may take as long as it takes to open the device.
+pub type AskGpu = fn() -> Result<Description, String>;
 
 /// What the model knows of the machine.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Machine {
     /// Second-level cache of a core.
     pub l2_bytes: u64,
@@ -18,6 +23,25 @@ pub struct Machine {
     pub l3_bytes: u64,
     /// Bytes a second that all cores stream, reads and writes together.
     pub bytes_per_s: f64,
+    /// The GPU.
+    pub gpu: AskGpu,
+    /// The most bytes of host memory that a join may take; an algorithm of the GPU that needs more is not chosen.
+    pub budget_bytes: u64,
+}
+
+/// Tuples below which no GPU is asked: a radix join of them takes some tens of milliseconds on one core.
+const GPU_TUPLES_MIN: u64 = 2 << 20;
+
+/// The machine's own GPU. The emulation is refused: it is for tests, which name it.
+fn gpu_of_this_machine() -> Result<Description, String> {
+    let described =
+        Gpu::of_this_machine().map_err(ToString::to_string)?.describe().map_err(|error| error.to_string())?;
+    if described.is_emulation { Err(format!("the only GPU is an {}", described.name)) } else { Ok(described) }
+}
+
+/// For joins that are to stay on the CPU.
+pub(crate) fn no_gpu_wanted() -> Result<Description, String> {
+    Err("GPUs are switched off".into())
 }
 
 impl Machine {
@@ -28,7 +52,13 @@ impl Machine {
             let number: u64 = text.trim().trim_end_matches(['K', 'M']).parse().ok()?;
             Some(if text.contains('M') { number << 20 } else { number << 10 })
         };
-        Self { l2_bytes: cache(2).unwrap_or(1 << 20), l3_bytes: cache(3).unwrap_or(32 << 20), bytes_per_s: 36e9 }
+        Self {
+            l2_bytes: cache(2).unwrap_or(1 << 20),
+            l3_bytes: cache(3).unwrap_or(32 << 20),
+            bytes_per_s: 36e9,
+            gpu: gpu_of_this_machine,
+            budget_bytes: u64::MAX,
+        }
     }
 
     /// Nanoseconds that an access at random into `bytes` costs beyond one to the second-level cache, when `memory_ns` is what
@@ -46,6 +76,9 @@ pub struct Choice {
     pub algorithm: &'static dyn Algorithm,
     /// Why, in one sentence.
     pub reason: String,
+    /// Where it runs; for the CPU, why not on a GPU: "cpu (no GPU can be used: ...)". What became of it in the end is
+    /// [`JoinReport::fallback`](crate::JoinReport::fallback).
+    pub device: String,
     /// Predicted nanoseconds of building the table and probing it once, of every candidate.
     pub predicted_ns: Vec<(&'static str, u64)>,
     /// What building the table took, once it has been built.
@@ -55,14 +88,19 @@ pub struct Choice {
 impl Choice {
     /// The caller's choice.
     pub fn given(algorithm: &'static dyn Algorithm) -> Self {
-        Self { algorithm, reason: "asked for".into(), predicted_ns: Vec::new(), actual_build_ns: 0 }
+        let is_gpu = Driver::ALL.iter().any(|driver| driver.name() == algorithm.name());
+        let device = Gpu::of_this_machine().ok().filter(|_| is_gpu).and_then(|gpu| gpu.describe().ok());
+        let device = device.map_or_else(|| "cpu".into(), |described| described.name);
+        Self { algorithm, reason: "asked for".into(), device, predicted_ns: Vec::new(), actual_build_ns: 0 }
     }
 }
 
-/// The cheapest algorithm for a build side of that shape and `probe_rows` probe tuples in all. `fills_interval`: the build
+/// The cheapest algorithm for a build side of `build_rows` and `probe_rows` probe tuples in all. `fills_interval`: the build
 /// keys are unique and leave few holes, so that an array finds them.
-pub fn choose(shape: Shape, probe_rows: u64, fills_interval: bool, machine: &Machine) -> Choice {
-    let (build, probe, threads) = (shape.build_rows as f64, probe_rows as f64, shape.threads as f64);
+pub fn choose(build_rows: usize, probe_rows: u64, threads: usize, fills_interval: bool, machine: &Machine) -> Choice {
+    let tuples = build_rows as u64 + probe_rows;
+    let work = (build_rows, probe_rows, threads);
+    let (build, probe, threads) = (build_rows as f64, probe_rows as f64, threads as f64);
     let slot_bytes = if fills_interval { 8.0 } else { 24.0 };
     let table_bytes = slot_bytes * build;
     let start_ns = 15_000.0 * (threads - 1.0);
@@ -75,28 +113,68 @@ pub fn choose(shape: Shape, probe_rows: u64, fills_interval: bool, machine: &Mac
     let radix = if fills_interval { build * 6.0 + probe * 10.0 } else { build * 7.5 + probe * 17.0 };
     // Keys read for the histogram, tuples read, their pages zeroed, written, and read again.
     let radix_stream = (build + probe) * (8.0 + 16.0 + 16.0 + 16.0 + 16.0) / machine.bytes_per_s * 1e9;
-    let candidates = [
+    let mut candidates = vec![
         ("nested_loop", 0.5 * build * probe),
         ("no_partition", start_ns + no_partition / threads),
         ("radix", 2.0 * start_ns + (radix / threads).max(radix_stream)),
     ];
+    let gpu =
+        if tuples < GPU_TUPLES_MIN { Err(format!("{tuples} tuples are too few for a GPU")) } else { (machine.gpu)() };
+    if let Ok(gpu) = &gpu {
+        candidates.extend(on_gpu(gpu, work, machine));
+    }
     let best = candidates.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or("no_partition", |best| best.0);
     let (mib, l3_mib) = (table_bytes as u64 >> 20, machine.l3_bytes >> 20);
-    let reason = match best {
-        "nested_loop" => format!("{} x {probe_rows} comparisons cost less than a table", shape.build_rows),
-        "radix" => format!(
-            "random accesses to a table of {mib} MiB beside {l3_mib} MiB of cache cost more than partitioning both sides"
+    let beside = format!("random accesses to a table of {mib} MiB beside {l3_mib} MiB of cache");
+    let is_gpu = |name: &str| Driver::ALL.iter().any(|driver| driver.name() == name);
+    let reason = match (best, &gpu) {
+        ("nested_loop", _) => format!("{} x {probe_rows} comparisons cost less than a table", build_rows),
+        ("radix", _) => format!("{beside} cost more than partitioning both sides"),
+        (_, Ok(gpu)) if is_gpu(best) => format!(
+            "moving {} MiB over a link of {:.0} GB/s costs less than partitioning them on {threads} threads",
+            (16 * tuples) >> 20,
+            gpu.to_device_bytes_per_s / 1e9,
         ),
-        _ => format!(
-            "random accesses to a table of {mib} MiB beside {l3_mib} MiB of cache cost less than partitioning both sides"
-        ),
+        _ => format!("{beside} cost less than partitioning both sides"),
+    };
+    let device = match gpu {
+        Ok(gpu) if is_gpu(best) => gpu.name,
+        Ok(gpu) => format!("cpu (predicted to be faster than {})", gpu.name),
+        Err(why) => format!("cpu ({why})"),
     };
     Choice {
         algorithm: algorithm::by_name(best).unwrap_or(algorithm::ALL[0]),
         reason,
+        device,
         predicted_ns: candidates.iter().map(|&(name, ns)| (name, ns as u64)).collect(),
         actual_build_ns: 0,
     }
+}
+
+/// The joins of a GPU that have room on the device and in the budget, with their nanoseconds.
+fn on_gpu(
+    gpu: &Description,
+    (build_rows, probe_rows, threads): (usize, u64, usize),
+    machine: &Machine,
+) -> Vec<(&'static str, f64)> {
+    let predicted = |driver: Driver| {
+        let algorithm = algorithm::by_name(driver.name())?;
+        if algorithm.memory_bytes(Shape::of(algorithm, build_rows, threads)) > machine.budget_bytes {
+            return None;
+        }
+        let work = Work {
+            build_rows: build_rows as u64,
+            probe_rows,
+            probes: probe_rows.div_ceil(algorithm.probe_rows_wanted(build_rows) as u64),
+            words: 1,
+            rows: probe_rows,
+            is_pinned: false,
+            threads,
+        };
+        let options = gpu::tuned(gpu, &work);
+        Some((driver.name(), gpu::predict(driver, gpu, &work, &options).ok()?.seconds * 1e9))
+    };
+    Driver::ALL.into_iter().filter_map(predicted).collect()
 }
 
 /// Measures what EXPLAIN shows beside the prediction; decides nothing.
@@ -118,11 +196,11 @@ mod tests {
     use super::*;
 
     fn chosen(build_rows: usize, probe_rows: u64, fills_interval: bool) -> &'static str {
-        let machine = Machine { l2_bytes: 1 << 20, l3_bytes: 32 << 20, ..Machine::detect() };
-        let choice = choose(Shape { build_rows, probe_rows: 0, threads: 1 }, probe_rows, fills_interval, &machine);
+        let machine = Machine { l2_bytes: 1 << 20, l3_bytes: 32 << 20, gpu: no_gpu_wanted, ..Machine::detect() };
+        let choice = choose(build_rows, probe_rows, 1, fills_interval, &machine);
         let predicted = |name| choice.predicted_ns.iter().find(|prediction| prediction.0 == name).unwrap().1;
         assert!(choice.predicted_ns.iter().all(|other| predicted(choice.algorithm.name()) <= other.1));
-        assert!(choice.reason.contains("cost"));
+        assert!(choice.reason.contains("cost") && choice.device.starts_with("cpu ("));
         choice.algorithm.name()
     }
 
@@ -133,5 +211,39 @@ mod tests {
         assert_eq!(chosen(1_000_000, 1_000_000, false), "radix");
         assert_eq!(chosen(1_000_000, 1_000_000, true), "no_partition");
         assert_eq!(chosen(16_000_000, 16_000_000, true), "radix");
+    }
+
+    fn chosen_beside_a_gpu(rows: usize, gpu: AskGpu, budget_bytes: u64) -> Choice {
+        let machine = Machine { l2_bytes: 1 << 20, l3_bytes: 32 << 20, bytes_per_s: 36e9, gpu, budget_bytes };
+        choose(rows, rows as u64, 16, false, &machine)
+    }
+
+    #[test]
+    fn a_gpu_is_chosen_where_its_link_memory_and_the_budget_allow() {
+        let fast: AskGpu = || Ok(Description { host_read_bytes_per_s: 200e9, ..Description::published_h100() });
+        let slow: AskGpu =
+            || Ok(Description { to_device_bytes_per_s: 1e9, both_bytes_per_s: 2e9, ..Description::published_h100() });
+        let full: AskGpu = || Ok(Description { free_bytes: 1 << 20, ..Description::published_h100() });
+        let broken: AskGpu = || Err("it has failed before: planted".into());
+        let large = chosen_beside_a_gpu(256 << 20, fast, u64::MAX);
+        assert!(Driver::ALL.iter().any(|driver| driver.name() == large.algorithm.name()), "{large:?}");
+        assert!(large.device.contains("H100") && large.reason.contains("link of 55 GB/s"), "{large:?}");
+        let small = chosen_beside_a_gpu(1000, fast, u64::MAX);
+        assert!(small.device.contains("too few"), "{small:?}");
+        for (gpu, budget, why) in [
+            (slow, u64::MAX, "predicted to be faster"),
+            (full, u64::MAX, "predicted to be faster"),
+            (fast, 1 << 30, "predicted to be faster"),
+            (broken, u64::MAX, "failed before"),
+        ] {
+            let choice = chosen_beside_a_gpu(256 << 20, gpu, budget);
+            assert!(choice.device.starts_with("cpu (") && choice.device.contains(why), "{choice:?}");
+        }
+    }
+
+    #[test]
+    fn no_emulation_is_ever_chosen() {
+        let choice = chosen_beside_a_gpu(256 << 20, gpu_of_this_machine, u64::MAX);
+        assert!(!choice.device.starts_with("emulation"), "{choice:?}");
     }
 }

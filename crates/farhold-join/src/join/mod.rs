@@ -28,11 +28,11 @@ use crate::bits::Bits;
 use crate::blocks::batch_bytes;
 use crate::keys::{Encoder, encoders};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation};
-use crate::model::{Choice, Machine};
+use crate::model::{Choice, Machine, no_gpu_wanted};
 use crate::planted::{self, Defect};
 use crate::run::panicked;
 use crate::spill::{FlagReader, FlagWriter, Reader};
-use crate::{JoinError, JoinOptions, JoinSpec, Progress};
+use crate::{Devices, JoinError, JoinOptions, JoinSpec, Progress};
 
 /// Rounds of partitioning before a pair is joined block by block, whatever its keys: 8 partitions a round at least, so
 /// that a side of 8^12 times the budget is meant for it.
@@ -45,6 +45,8 @@ pub struct JoinReport {
     pub choice: Option<Choice>,
     /// How that table finds keys.
     pub scheme: Option<&'static str>,
+    /// Why a table has gone on elsewhere than its algorithm says (the first of them): a GPU that was busy, too small, or failed.
+    pub fallback: Option<String>,
     /// Tables that were built: 1 if everything fitted.
     pub tables: u64,
     /// Pairs of partitions that went to files.
@@ -151,11 +153,6 @@ impl Context {
     }
 }
 
-/// Probe rows that go through a table of that many rows together, where the algorithm wants many.
-fn probe_rows_at_once(build_rows: usize) -> usize {
-    build_rows.clamp(1 << 13, 1 << 22)
-}
-
 impl Join {
     /// Begins a join. [`JoinError::BudgetTooSmall`] if the pool has less than [`BUDGET_BYTES_MIN`] left.
     pub fn new(spec: JoinSpec, options: JoinOptions) -> Result<Self, JoinError> {
@@ -169,15 +166,12 @@ impl Join {
         if !memory.try_grow(sizes.in_flight_bytes.min(BUDGET_BYTES_MIN / 2)) {
             return Err(JoinError::OutOfMemory { wanted_bytes: sizes.in_flight_bytes });
         }
-        let cx = Context {
-            schema: spec.output_schema(),
-            spec,
-            options,
-            build_keys,
-            probe_keys,
-            sizes,
-            machine: Machine::detect(),
+        let machine = Machine { budget_bytes: options.pool.limit(), ..Machine::detect() };
+        let machine = match options.devices {
+            Devices::Cpu => Machine { gpu: no_gpu_wanted, ..machine },
+            Devices::Any => machine,
         };
+        let cx = Context { schema: spec.output_schema(), spec, options, build_keys, probe_keys, sizes, machine };
         let (progress, report) = (Progress::default(), JoinReport::default());
         Ok(Self { cx, memory, state: State::Build(BuildSide::new(0)), pending: Vec::new(), progress, report })
     }
@@ -352,6 +346,9 @@ impl Join {
     /// The active level has handed out everything: on to the next block, the next pair, or the end.
     fn next_level(&mut self) -> Result<(), JoinError> {
         let State::Probe(level, feed) = std::mem::replace(&mut self.state, State::Failed) else { return Ok(()) };
+        if self.report.fallback.is_none() {
+            self.report.fallback = level.resident.table.fallback().map(Into::into);
+        }
         let pairs = level.close(&self.cx, &mut self.memory)?;
         self.report.spilled_partitions += pairs.len() as u64;
         self.report.spilled_bytes += pairs.iter().map(|pair| pair.probe.bytes).sum::<u64>();

@@ -3,8 +3,8 @@
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::compute::kernels::cmp::{eq, not_distinct};
 
-use super::{Context, probe_rows_at_once};
-use crate::algorithm::{Columns, Cursor, Matches, Pairs, Shape, Table};
+use super::Context;
+use crate::algorithm::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Table};
 use crate::bits::Bits;
 use crate::blocks::{Blocks, coalesce, row_id};
 use crate::keys::Encoder;
@@ -28,14 +28,21 @@ pub struct Resident {
 
 /// Bytes beside the rows themselves that a table of them needs while it is built, with the choice of the algorithm.
 pub fn working_bytes(rows: usize, cx: &Context) -> (u64, Choice) {
-    let shape = Shape { build_rows: rows, probe_rows: probe_rows_at_once(rows), threads: cx.options.run.threads };
     let choice = match cx.options.algorithm {
         Some(algorithm) => Choice::given(algorithm),
-        None => model::choose(shape, cx.options.probe_rows_expected.unwrap_or(rows as u64), false, &cx.machine),
+        None => {
+            let probe_rows = cx.options.probe_rows_expected.unwrap_or(rows as u64);
+            model::choose(rows, probe_rows, cx.options.run.threads, false, &cx.machine)
+        }
     };
     let flags = if cx.spec.kind.keep_build() == Keep::Nothing { 0 } else { Bits::bytes(rows) };
     // 16 bytes a row of codes and ids, until the table has its own copy.
-    (choice.algorithm.memory_bytes(shape) + 16 * rows as u64 + flags, choice)
+    (choice.algorithm.memory_bytes(shape(choice.algorithm, rows, cx)) + 16 * rows as u64 + flags, choice)
+}
+
+/// A join of that many rows with as many probe rows at a time as the algorithm wants.
+fn shape(algorithm: &dyn Algorithm, rows: usize, cx: &Context) -> Shape {
+    Shape::of(algorithm, rows, cx.options.run.threads)
 }
 
 impl Resident {
@@ -61,7 +68,12 @@ impl Resident {
         let choice = Choice { actual_build_ns: started.ns(), ..choice };
         drop((codes, ids));
         let matched = (cx.spec.kind.keep_build() != Keep::Nothing).then(|| Bits::new(blocks.rows()));
-        let needed = table.memory_bytes() + if matched.is_some() { Bits::bytes(blocks.rows()) } else { 0 };
+        // What rearranges the probe side needs room at every probe; the others are done with what they took to build.
+        let held = match choice.algorithm.probe_rows_wanted(blocks.rows()) {
+            0 => table.memory_bytes(),
+            _ => choice.algorithm.memory_bytes(shape(choice.algorithm, blocks.rows(), cx)),
+        };
+        let needed = held + if matched.is_some() { Bits::bytes(blocks.rows()) } else { 0 };
         let kept = batch_bytes + needed.min(working_bytes);
         memory.shrink(batch_bytes + working_bytes - kept);
         let mut resident = Self { blocks, table, choice, matched, matches: Matches::All, reserved: kept };
@@ -73,7 +85,7 @@ impl Resident {
 
     /// Probe rows that are to be gathered before they go through the table.
     pub fn probe_rows_wanted(&self) -> usize {
-        if self.choice.algorithm.wants_many_probe_rows() { probe_rows_at_once(self.blocks.rows()) } else { 0 }
+        self.choice.algorithm.probe_rows_wanted(self.blocks.rows())
     }
 
     /// Gives the memory back.
