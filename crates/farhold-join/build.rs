@@ -24,7 +24,7 @@ fn embed_cubins() {
     use std::{env, fs};
 
     println!("cargo::rerun-if-env-changed=FARHOLD_CUBINS");
-    let mut entries = String::new();
+    let mut entries = Vec::new();
     if let Some(folder) = env::var_os("FARHOLD_CUBINS").map(PathBuf::from) {
         for major in [8, 9] {
             let file = folder.join(format!("farhold_sm_{major}0.cubin"));
@@ -32,9 +32,11 @@ fn embed_cubins() {
             let file = fs::canonicalize(&file).unwrap_or_else(|error| {
                 panic!("FARHOLD_CUBINS: {}: {error}; scripts/gpu-kernels makes it", file.display())
             });
-            entries.push_str(&format!("({major}, include_bytes!({file:?}).as_slice()), "));
+            let path = file.to_str().expect("a path that Rust can spell").escape_default().to_string();
+            entries.push(format!("({major}, include_bytes!(\"{path}\").as_slice())"));
         }
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("cubins.rs");
-    fs::write(out, format!("static EMBEDDED: &[(i32, &[u8])] = &[{entries}];\n")).expect("OUT_DIR can be written");
+    fs::write(out, format!("static EMBEDDED: &[(i32, &[u8])] = &[{}];\n", entries.join(", ")))
+        .expect("OUT_DIR can be written");
 }

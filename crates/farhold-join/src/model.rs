@@ -128,7 +128,7 @@ pub fn choose(build_rows: usize, probe_rows: u64, threads: usize, fills_interval
     let beside = format!("random accesses to a table of {mib} MiB beside {l3_mib} MiB of cache");
     let is_gpu = |name: &str| Driver::ALL.iter().any(|driver| driver.name() == name);
     let reason = match (best, &gpu) {
-        ("nested_loop", _) => format!("{} x {probe_rows} comparisons cost less than a table", build_rows),
+        ("nested_loop", _) => format!("{build_rows} x {probe_rows} comparisons cost less than a table"),
         ("radix", _) => format!("{beside} cost more than partitioning both sides"),
         (_, Ok(gpu)) if is_gpu(best) => format!(
             "moving {} MiB over a link of {:.0} GB/s costs less than partitioning them on {threads} threads",

@@ -238,12 +238,9 @@ impl Mapped {
     /// Creates and maps the pages one by one into the reserved range; `self` knows what there is to undo.
     fn fill(&mut self, at: u64, places: &[Place], device: sys::CUdevice) -> Result<(), result::DriverError> {
         for (&place, i) in places.iter().zip(0..) {
-            let mut handle = 0;
+            let (mut handle, properties) = (0, page_properties(place, device));
             // SAFETY: the out pointer and the properties live during the call.
-            unsafe {
-                sys::cuMemCreate(&raw mut handle, self.page_bytes, &raw const *&page_properties(place, device), 0)
-            }
-            .result()?;
+            unsafe { sys::cuMemCreate(&raw mut handle, self.page_bytes, &raw const properties, 0) }.result()?;
             // SAFETY: inside of the reserved range, at a place where nothing is mapped.
             let mapped = unsafe { sys::cuMemMap(at + i * self.page_bytes as u64, self.page_bytes, 0, handle, 0) };
             if let Err(error) = mapped.result() {
@@ -340,7 +337,7 @@ impl Device for Cuda {
                 .map_err(failed("ask for the granularity of pages"))?;
             granularity = granularity.max(of_place as u64);
         }
-        if page_bytes % granularity != 0 {
+        if !page_bytes.is_multiple_of(granularity) {
             return Ok(None);
         }
         let bytes = places.len() * page_bytes as usize;

@@ -246,7 +246,7 @@ fn run(operation: &Operation, seed: u64) {
                     grid.shared_bytes as usize,
                     seed,
                     // Now and then on two threads of the system: the tests of the kernels do so always.
-                    if seed % 8 == 0 { 2 } else { 1 },
+                    if seed.is_multiple_of(8) { 2 } else { 1 },
                 )
             };
             assert!(answer == 0, "emulation: kernel {kernel:?} with {grid:?}: refused ({answer})");

@@ -39,7 +39,7 @@ pub struct Description {
 }
 
 impl Description {
-    /// An H100 on PCIe 5 in a host of 16 cores, **from what others have published, not measured by us**: link rates as read,
+    /// An H100 on `PCIe` 5 in a host of 16 cores, **from what others have published, not measured by us**: link rates as read,
     /// both directions at once and the host's rate assumed. For predictions where no GPU is at hand.
     pub fn published_h100() -> Self {
         Self {

@@ -116,7 +116,10 @@ impl Driver {
             return Ok(GpuAnswer::default());
         }
         let wanted = if options.materialize { Wanted::Rows { max: u64::MAX } } else { Wanted::Sum };
-        self.build(device, build, probe.len(), options, run)?.probe(probe, wanted, run)
+        let built = self.build(device, build, probe.len(), options, run)?;
+        let mut answer = built.probe(probe, wanted, run)?;
+        answer.profile.extend_from_slice(built.profile());
+        Ok(answer)
     }
 }
 
@@ -139,6 +142,11 @@ pub trait Built: Send + Sync {
     /// # Errors
     /// [`GpuError`]; after [`GpuError::TooManyRows`] and [`GpuError::Cancelled`] it may be probed again.
     fn probe(&self, probe: Relation<'_>, wanted: Wanted, run: &Run) -> Result<GpuAnswer, GpuError>;
+
+    /// With `profile`: milliseconds of each kernel that brought it to the device.
+    fn profile(&self) -> &[(String, f64)] {
+        &[]
+    }
 
     /// Bytes of host memory that it holds.
     fn host_bytes(&self) -> u64 {
@@ -168,7 +176,8 @@ pub struct GpuAnswer {
     pub pages_spilled: u64,
     /// Pieces whose rows had no room and that were cut.
     pub pieces_halved: u64,
-    /// With `profile`: milliseconds of each kernel, and 0 where time means nothing (the emulation).
+    /// With `profile`: milliseconds of each kernel, of the probe and then of the build side, and 0 where time means nothing
+    /// (the emulation).
     pub profile: Vec<(String, f64)>,
 }
 

@@ -87,7 +87,7 @@ pub fn predict(
     let (build, tuples) = (work.build_rows as f64, (work.build_rows + work.probe_rows) as f64);
     let input_bytes = tuples * plan.tuple_bytes as f64;
     let launches =
-        tuples / plan.chunk_tuples as f64 * 2.0 + (1 << plan.first_bits) as f64 * 12.0 * work.probes.max(1) as f64;
+        tuples / plan.chunk_tuples as f64 * 2.0 + (1u64 << plan.first_bits) as f64 * 12.0 * work.probes.max(1) as f64;
 
     let staging_rate = (work.threads as f64 * HOST_COPY_BYTES_PER_S).min(device.host_read_bytes_per_s / 2.0);
     // Unpinned input is copied by the host beside the link, so the slower of the two counts.

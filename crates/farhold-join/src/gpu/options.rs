@@ -135,6 +135,8 @@ pub struct GpuOptions {
     pub device_bytes_max: Option<u64>,
     /// Device memory that caches partitions; none: what the rest of the join leaves.
     pub cache_bytes_max: Option<u64>,
+    /// Radix bits of the first pass, 1 to 11; none: as many as the workspace of the second asks for.
+    pub first_bits: Option<u32>,
     /// Multiprocessors to use; none: all.
     pub multiprocessors_max: Option<u32>,
     /// Time every kernel with events around it, which keeps launches apart that would otherwise follow at once.
@@ -207,6 +209,7 @@ impl Default for GpuOptions {
             materialize: false,
             device_bytes_max: None,
             cache_bytes_max: None,
+            first_bits: None,
             multiprocessors_max: None,
             profile: false,
             tuning: Tuning::default(),

@@ -94,6 +94,7 @@ impl Plan {
         let all_bits =
             (0..2 * BITS_MAX).find(|&bits| entries >> bits <= u64::from(tuning.table_tuples)).unwrap_or(2 * BITS_MAX);
         let first_bits = bits_for(larger + larger / 4, piece_tuples).max(all_bits.saturating_sub(BITS_MAX)).max(1);
+        let first_bits = options.first_bits.map_or(first_bits, |bits| bits.clamp(1, BITS_MAX));
         let partitions = 1u64 << first_bits;
         let second_bits = bits_for(entries >> first_bits, u64::from(tuning.table_tuples)).max(1);
 

@@ -12,6 +12,7 @@ use crate::Run;
 pub struct Triton {
     setup: Setup,
     build: Partitioned,
+    profile: Vec<(String, f64)>,
     /// Device memory left for the probe side's partitions.
     probe_cache_bytes: u64,
 }
@@ -24,8 +25,9 @@ impl Triton {
         let share = u128::from(build.len()) * u128::from(cache_bytes) / u128::from(build.len() + probe_rows);
         let mut ring = Ring::new(&cx, !build.is_pinned)?;
         let partitioned = partition(&cx, &mut ring, build, cx.radix(0, cx.plan.first_bits), share as u64)?;
+        let profile = cx.profile();
         drop((ring, cx));
-        Ok(Self { setup, build: partitioned, probe_cache_bytes: cache_bytes - share as u64 })
+        Ok(Self { setup, build: partitioned, profile, probe_cache_bytes: cache_bytes - share as u64 })
     }
 }
 
@@ -45,6 +47,10 @@ impl Built for Triton {
         pairs::join(&cx, &self.build, &probe, &mut answer)?;
         answer.profile = cx.profile();
         Ok(answer)
+    }
+
+    fn profile(&self) -> &[(String, f64)] {
+        &self.profile
     }
 
     fn host_bytes(&self) -> u64 {

@@ -28,12 +28,11 @@ pub struct Resident {
 
 /// Bytes beside the rows themselves that a table of them needs while it is built, with the choice of the algorithm.
 pub fn working_bytes(rows: usize, cx: &Context) -> (u64, Choice) {
-    let choice = match cx.options.algorithm {
-        Some(algorithm) => Choice::given(algorithm),
-        None => {
-            let probe_rows = cx.options.probe_rows_expected.unwrap_or(rows as u64);
-            model::choose(rows, probe_rows, cx.options.run.threads, false, &cx.machine)
-        }
+    let choice = if let Some(algorithm) = cx.options.algorithm {
+        Choice::given(algorithm)
+    } else {
+        let probe_rows = cx.options.probe_rows_expected.unwrap_or(rows as u64);
+        model::choose(rows, probe_rows, cx.options.run.threads, false, &cx.machine)
     };
     let flags = if cx.spec.kind.keep_build() == Keep::Nothing { 0 } else { Bits::bytes(rows) };
     // 16 bytes a row of codes and ids, until the table has its own copy.

@@ -42,8 +42,11 @@ fn all_pairs(table: &dyn Table, probe: Columns<'_>, matches: Matches, run: &Run)
     all
 }
 
-/// A whole use of a table: a sum, all pairs, first pairs twice. The answers, and why the CPU took over if it did.
-fn use_of(algorithm: &dyn Algorithm, sides: &Sides) -> (Sum, [Vec<(u64, u64)>; 3], Option<String>) {
+/// The sum; first pairs, all pairs, first pairs again; why the CPU took over if it did.
+type Answers = (Sum, [Vec<(u64, u64)>; 3], Option<String>);
+
+/// A whole use of a table.
+fn use_of(algorithm: &dyn Algorithm, sides: &Sides) -> Answers {
     let run = Run::with_threads(2);
     let probe = sides.probe.columns().unwrap();
     let table = algorithm.build(sides.build.columns().unwrap(), &run).unwrap();
