@@ -89,7 +89,9 @@ impl Choice {
     /// The caller's choice.
     pub fn given(algorithm: &'static dyn Algorithm) -> Self {
         let is_gpu = Driver::ALL.iter().any(|driver| driver.name() == algorithm.name());
-        let device = Gpu::of_this_machine().ok().filter(|_| is_gpu).and_then(|gpu| gpu.describe().ok());
+        // Only whoever asks for a GPU's algorithm has it opened.
+        let gpu = if is_gpu { Gpu::of_this_machine().ok() } else { None };
+        let device = gpu.and_then(|gpu| gpu.describe().ok());
         let device = device.map_or_else(|| "cpu".into(), |described| described.name);
         Self { algorithm, reason: "asked for".into(), device, predicted_ns: Vec::new(), actual_build_ns: 0 }
     }

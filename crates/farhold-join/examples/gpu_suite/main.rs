@@ -3,8 +3,10 @@
 //! `gpu_suite CUBINS SECONDS` - kernels from the folder CUBINS (`-`: those of this binary, or compiled by NVRTC), and no new
 //! measurement after SECONDS. `gpu_suite --small SECONDS` runs every section with tiny inputs, on the emulation where it was
 //! built in and there is no GPU: it shows that the suite works, and measures nothing.
+//! `gpu_suite --modelled` prints what the cost model says of an H100 from published rates, and asks no device.
 //! Exit status 3: there is no GPU, and nothing was measured; 1: a section failed, the others' results are there.
 
+mod modelled;
 mod suite;
 
 use std::path::Path;
@@ -24,6 +26,10 @@ fn open(cubins: Option<&Path>) -> Result<Arc<dyn Device>, GpuError> {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "--modelled") {
+        modelled::print();
+        return ExitCode::SUCCESS;
+    }
     let is_small = arguments.first().is_some_and(|first| first == "--small");
     let cubins = arguments.first().filter(|folder| *folder != "-" && !is_small).map(Path::new);
     let seconds = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(480.0);

@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow::util::display::array_value_to_string;
+
 use super::*;
 use crate::algorithm::nested_loop::NestedLoop;
 use crate::gpu::{Emulation, Fault};
+use crate::{Join, JoinKind, JoinOptions, JoinReport, JoinSpec, MemoryPool};
 
 struct Sides {
     build: Side,
@@ -176,6 +180,60 @@ fn a_device_that_this_machine_does_not_have_is_a_typed_error() {
             assert!(matches!(&error, JoinError::Unavailable(why) if why.contains("no GPU")), "{error}");
             let build = TRITON.build(Columns::new(&[1], &[1]).unwrap(), &Run::default());
             assert!(matches!(build, Err(JoinError::Unavailable(_))));
+        }
+    }
+}
+
+fn batch(keys: impl Iterator<Item = i64>) -> RecordBatch {
+    let keys: Int64Array = keys.map(|key| (key % 11 > 0).then_some(key)).collect();
+    let rows: Int64Array = (0..keys.len() as i64).collect();
+    RecordBatch::try_from_iter([("key", Arc::new(keys) as ArrayRef), ("row", Arc::new(rows) as ArrayRef)]).unwrap()
+}
+
+/// Rows of a join of Arrow batches as text, sorted, and its report.
+fn joined(kind: JoinKind, algorithm: &'static dyn Algorithm) -> (Vec<String>, JoinReport) {
+    let (build, probe) = (batch((0..300).map(|row| row % 90)), batch((0..400).map(|row| row % 120)));
+    let spec = JoinSpec::new(build.schema(), probe.schema(), vec![(0, 0)], kind);
+    let pool = MemoryPool::new(16 << 20);
+    let mut join =
+        Join::new(spec, JoinOptions { algorithm: Some(algorithm), ..JoinOptions::new(pool.clone()) }).unwrap();
+    join.push_build(&build).unwrap();
+    join.finish_build().unwrap();
+    let mut rows = Vec::new();
+    let mut take = |join: &mut Join| {
+        while let Some(batch) = join.next_output().unwrap() {
+            rows.extend((0..batch.num_rows()).map(|row| {
+                let values = batch.columns().iter().map(|column| array_value_to_string(column, row).unwrap());
+                values.collect::<Vec<_>>().join("|")
+            }));
+        }
+    };
+    join.push_probe(&probe).unwrap();
+    take(&mut join);
+    join.finish_probe().unwrap();
+    take(&mut join);
+    rows.sort_unstable();
+    let report = join.report().clone();
+    drop(join);
+    assert_eq!(pool.used(), 0);
+    (rows, report)
+}
+
+#[test]
+fn a_join_of_batches_goes_on_on_the_cpu_and_its_report_says_so() {
+    for kind in [JoinKind::Full, JoinKind::LeftSemi, JoinKind::RightMark] {
+        let (expected, _) = joined(kind, &NestedLoop);
+        let (whole, device) = on(Driver::Triton, emulation()).unwrap();
+        let calibration = device.calls();
+        let (rows, report) = joined(kind, Box::leak(Box::new(whole)));
+        assert!(rows == expected && report.fallback.is_none(), "{kind:?}");
+        let calls = device.calls();
+        for call in (calibration..calls).step_by(29) {
+            let (lost, device) = on(Driver::Triton, emulation().failing_at(call, Fault::Lost)).unwrap();
+            let (rows, report) = joined(kind, Box::leak(Box::new(lost)));
+            assert!(rows == expected, "{kind:?}, lost at call {call} of {calls}");
+            assert!(report.fallback.is_some_and(|why| why.contains("CPU")), "{kind:?}, call {call}");
+            assert_eq!(device.live_allocations(), 0);
         }
     }
 }
