@@ -56,12 +56,14 @@ mod partition;
 mod planted;
 mod run;
 mod spill;
+mod widest;
 
 pub use algorithm::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table, by_name};
 pub use error::JoinError;
 pub use join::{Join, JoinReport};
-pub use memory::{BUDGET_BYTES_MIN, MemoryPool};
+pub use memory::{BUDGET_BYTES_MIN, MemoryPool, hand_back_freed_memory};
 pub use options::{Devices, Evaluate, JoinKind, JoinOptions, JoinSpec, OnProgress, Progress, Residual};
+pub use pages::PageStore;
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use run::{CancelToken, Run};

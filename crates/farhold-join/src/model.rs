@@ -14,6 +14,9 @@ use crate::gpu::{self, Description, Driver, Gpu, Work};
 /// long enough to be worth it, since the first answer may take as long as it takes to open the device.
 pub type AskGpu = fn() -> Result<Description, String>;
 
+/// The algorithms for more than a handful of rows.
+pub(crate) const SCALABLE: [&str; 2] = ["no_partition", "radix"];
+
 /// What the model knows of the machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {

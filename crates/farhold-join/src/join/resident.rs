@@ -4,7 +4,7 @@ use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::compute::kernels::cmp::{eq, not_distinct};
 
 use super::Context;
-use crate::algorithm::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Table};
+use crate::algorithm::{self, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Table};
 use crate::bits::Bits;
 use crate::blocks::{Blocks, coalesce, row_id};
 use crate::keys::Encoder;
@@ -34,14 +34,42 @@ pub fn working_bytes(rows: usize, cx: &Context) -> (u64, Choice) {
         let probe_rows = cx.options.probe_rows_expected.unwrap_or(rows as u64);
         model::choose(rows, probe_rows, cx.options.run.threads, false, &cx.machine)
     };
-    let flags = if cx.spec.kind.keep_build() == Keep::Nothing { 0 } else { Bits::bytes(rows) };
-    // 16 bytes a row of codes and ids, until the table has its own copy.
-    (choice.algorithm.memory_bytes(shape(choice.algorithm, rows, cx)) + 16 * rows as u64 + flags, choice)
+    (bytes_with(choice.algorithm, rows, cx), choice)
+}
+
+/// Takes [`working_bytes`] and `beside` more. Where the cheapest algorithm has no room, one that needs less memory may have:
+/// any of them costs less than files do.
+pub fn take_working_bytes(rows: usize, beside: u64, cx: &Context, memory: &mut Reservation) -> Option<(u64, Choice)> {
+    let (bytes, choice) = working_bytes(rows, cx);
+    if memory.try_grow(bytes + beside) {
+        return Some((bytes, choice));
+    }
+    let smaller = model::SCALABLE.into_iter().filter_map(algorithm::by_name);
+    let smaller = smaller.min_by_key(|algorithm| bytes_with(*algorithm, rows, cx))?;
+    let smaller_bytes = bytes_with(smaller, rows, cx);
+    let is_free = cx.options.algorithm.is_none() && smaller_bytes < bytes;
+    (is_free && memory.try_grow(smaller_bytes + beside)).then(|| {
+        let reason = format!(
+            "{} would cost less, but needs {} MiB where {} needs {}",
+            choice.algorithm.name(),
+            bytes >> 20,
+            smaller.name(),
+            smaller_bytes >> 20
+        );
+        let device = if choice.device.starts_with("cpu") { choice.device } else { format!("cpu ({reason})") };
+        (smaller_bytes, Choice { algorithm: smaller, reason, device, ..choice })
+    })
 }
 
 /// A join of that many rows with as many probe rows at a time as the algorithm wants.
 fn shape(algorithm: &dyn Algorithm, rows: usize, cx: &Context) -> Shape {
     Shape::of(algorithm, rows, cx.options.run.threads)
+}
+
+fn bytes_with(algorithm: &dyn Algorithm, rows: usize, cx: &Context) -> u64 {
+    let flags = if cx.spec.kind.keep_build() == Keep::Nothing { 0 } else { Bits::bytes(rows) };
+    // 16 bytes a row of codes and ids, until the table has its own copy.
+    algorithm.memory_bytes(shape(algorithm, rows, cx)) + 16 * rows as u64 + flags
 }
 
 impl Resident {
