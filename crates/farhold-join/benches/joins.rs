@@ -163,8 +163,7 @@ fn join(algorithm: &dyn Algorithm, sides: &Sides, run: &Run) -> (Sum, &'static s
 /// Runs the join that the model chooses once a line of input, and prints the seconds.
 fn serve(rows: usize, sparse: bool, threads: usize) {
     let (sides, run) = (Sides::new(rows, sparse), kept_pages(threads));
-    let shape = Shape { build_rows: rows, probe_rows: rows, threads };
-    let choice = model::choose(shape, rows as u64, !sparse, &Machine::detect());
+    let choice = model::choose(rows, rows as u64, threads, !sparse, &Machine::detect());
     println!("Farhold {}", choice.algorithm.name());
     for line in std::io::stdin().lines() {
         line.expect("a line");
