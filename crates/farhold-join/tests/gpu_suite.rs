@@ -21,6 +21,7 @@ fn every_section_measures_something_and_every_answer_is_right() {
     let bad: Vec<&String> =
         lines.iter().filter(|line| line.contains("\"failed\"") || line.contains("\"error\"")).collect();
     assert!(failed == 0 && bad.is_empty(), "{bad:#?}");
+    assert!(!lines.iter().any(|line| line.contains("_per_s\": 0}")), "a section that does nothing: {lines:#?}");
     assert_eq!(device.live_allocations(), 0);
     for (figure, count) in [
         ("link", 3),

@@ -320,8 +320,8 @@ impl Suite<'_> {
                 let arguments = AccessArguments {
                     at: host.address(),
                     bytes,
-                    // Small accesses take their time: a quarter of the array is enough of them.
-                    accesses: bytes / u64::from(granularity_bytes.max(16)),
+                    // As many as 16-byte accesses of the array: smaller ones take as long each. At least one a thread.
+                    accesses: (bytes / u64::from(granularity_bytes.max(16))).max(u64::from(grid.blocks * grid.threads)),
                     granularity_bytes,
                     misalign_bytes,
                     is_sequential,
