@@ -108,20 +108,21 @@ pub fn choose(build_rows: usize, probe_rows: u64, threads: usize, fills_interval
     let (build, probe, threads) = (build_rows as f64, probe_rows as f64, threads as f64);
     let slot_bytes = if fills_interval { 8.0 } else { 24.0 };
     let table_bytes = slot_bytes * build;
-    let start_ns = 15_000.0 * (threads - 1.0);
+    // Of one step on all threads.
+    let start_ns = 70_000.0 * (threads - 1.0);
     let no_partition = if fills_interval {
         build * (3.0 + machine.access_ns(table_bytes, 11.0)) + probe * (3.0 + machine.access_ns(table_bytes, 5.0))
     } else {
         // Partitioned and sorted; then a directory slot and a tuple a probe.
-        build * 12.0 + probe * (8.0 + 2.0 * machine.access_ns(table_bytes, 10.0))
+        build * 14.0 + probe * (8.0 + 2.0 * machine.access_ns(table_bytes, 9.0))
     };
     let radix = if fills_interval { build * 6.0 + probe * 10.0 } else { build * 7.5 + probe * 17.0 };
     // Keys read for the histogram, tuples read, their pages zeroed, written, and read again.
     let radix_stream = (build + probe) * (8.0 + 16.0 + 16.0 + 16.0 + 16.0) / machine.bytes_per_s * 1e9;
     let mut candidates = vec![
         ("nested_loop", 0.5 * build * probe),
-        ("no_partition", start_ns + no_partition / threads),
-        ("radix", 2.0 * start_ns + (radix / threads).max(radix_stream)),
+        ("no_partition", start_ns * if fills_interval { 3.0 } else { 5.0 } + no_partition / threads),
+        ("radix", start_ns * 5.0 + (radix / threads).max(radix_stream)),
     ];
     let gpu =
         if tuples < GPU_TUPLES_MIN { Err(format!("{tuples} tuples are too few for a GPU")) } else { (machine.gpu)() };

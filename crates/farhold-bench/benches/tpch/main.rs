@@ -36,7 +36,7 @@ struct Args {
     #[arg(long, default_value_t = 0)]
     threads: usize,
     /// Measured runs of each query; one run before them warms the file cache.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     runs: usize,
     /// Which queries; all by default.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=22))]
@@ -97,18 +97,18 @@ fn main() -> Result<(), Failure> {
     let mut wrong = Vec::new();
     for number in numbers {
         let outcomes = run_query(&mut contestants, number, &args);
-        let mut line = format!("Q{number:<3}");
+        print!("Q{number:<3}");
         for outcome in &outcomes {
-            line += &match (&outcome.answer, &outcome.verdict) {
-                (Err(error), _) => format!("  {} failed: {}", outcome.name, first_line(error)),
+            match (&outcome.answer, &outcome.verdict) {
+                (Err(error), _) => print!("  {} failed: {}", outcome.name, first_line(error)),
                 (Ok(_), Some(difference)) => {
+                    print!("  {} WRONG: {difference}", outcome.name);
                     wrong.push(format!("Q{number}, {}: {difference}", outcome.name));
-                    format!("  {} WRONG: {difference}", outcome.name)
                 }
-                (Ok(_), None) => format!("  {} {:>9.1}", outcome.name, outcome.median_ms()),
-            };
+                (Ok(_), None) => print!("  {} {:>9.1}", outcome.name, outcome.median_ms()),
+            }
         }
-        println!("{line}");
+        println!();
         records.push(json!({
             "query": number,
             "engines": outcomes.iter().map(Outcome::record).collect::<Vec<Value>>(),
