@@ -47,7 +47,7 @@ fn nodes_take_different_numbers() {
                 let own: Vec<u64> = unique.iter().filter(|(counter, _)| *counter == of).map(|(_, n)| *n).collect();
                 assert_eq!(own, (0..own.len() as u64).map(|n| 100 + 2 * n).collect::<Vec<_>>(), "{nodes} nodes");
             }
-            cluster.assert_quiet();
+            cluster.assert_quiet().await;
         });
     }
 }

@@ -1,5 +1,7 @@
 //! The command line: every flag of the `farhold` binary, with the help texts that teach it.
 
+#![allow(clippy::doc_markdown, reason = "these are the texts of --help, which would show the backticks")]
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 

@@ -179,7 +179,9 @@ impl Scalar {
             }
             Self::InList(a, list) => {
                 a.visit_mut(f);
-                list.iter_mut().for_each(|item| item.visit_mut(f));
+                for item in list {
+                    item.visit_mut(f);
+                }
             }
             Self::Case(whens, otherwise) => {
                 for (condition, result) in whens {
@@ -189,7 +191,9 @@ impl Scalar {
                 otherwise.visit_mut(f);
             }
             Self::Coalesce(list) | Self::Call(_, list) | Self::Sequence(_, list) => {
-                list.iter_mut().for_each(|item| item.visit_mut(f));
+                for item in list {
+                    item.visit_mut(f);
+                }
             }
         }
     }

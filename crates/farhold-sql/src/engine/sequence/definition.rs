@@ -138,7 +138,7 @@ impl SequenceDef {
             ColumnType::Int => 4,
             _ => 8,
         };
-        let flags = u8::from(self.cycle) * CYCLE | u8::from(self.owner.is_some()) * OWNED;
+        let flags = (u8::from(self.cycle) * CYCLE) | (u8::from(self.owner.is_some()) * OWNED);
         let mut out = vec![MAGIC, VERSION, data_type, flags];
         for number in [self.increment, self.min, self.max, self.start] {
             out.extend_from_slice(&number.to_le_bytes());

@@ -456,9 +456,12 @@ pub(super) fn writes(plan: &Plan) -> bool {
     match plan {
         Plan::Direct(Program::Constant(output)) => output.iter().any(|(scalar, _)| scalar.takes_numbers()),
         Plan::Direct(program) => !matches!(program, Program::Select(_)),
-        Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) | Plan::CopyIn { .. } => true,
+        Plan::InsertQuery(_)
+        | Plan::UpdateQuery(_)
+        | Plan::DeleteQuery(_)
+        | Plan::CopyIn { .. }
+        | Plan::SetSequence(_) => true,
         Plan::Explain { inner, analyze } => *analyze && writes(&inner.plan),
-        Plan::SetSequence(_) => true,
         Plan::Query(_) | Plan::CopyOut { .. } => false,
         Plan::Utility(utility) => matches!(
             utility,
