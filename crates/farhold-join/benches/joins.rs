@@ -163,8 +163,7 @@ fn join(algorithm: &dyn Algorithm, sides: &Sides, run: &Run) -> (Sum, &'static s
 /// Runs the join that the model chooses once a line of input, and prints the seconds.
 fn serve(rows: usize, sparse: bool, threads: usize) {
     let (sides, run) = (Sides::new(rows, sparse), kept_pages(threads));
-    let shape = Shape { build_rows: rows, probe_rows: rows, threads };
-    let choice = model::choose(shape, rows as u64, !sparse, &Machine::detect());
+    let choice = model::choose(rows, rows as u64, threads, !sparse, &Machine::detect());
     println!("Farhold {}", choice.algorithm.name());
     for line in std::io::stdin().lines() {
         line.expect("a line");
@@ -284,7 +283,8 @@ fn raw(options: &Options, report: &mut Report) {
 
 /// The model's choice for these sides, and how its time compares with the best.
 fn compare_choice(report: &mut Report, name: &str, shape: Shape, fills_interval: bool, times: &[(&str, f64)]) {
-    let choice = model::choose(shape, shape.probe_rows as u64, fills_interval, &Machine::detect());
+    let choice =
+        model::choose(shape.build_rows, shape.probe_rows as u64, shape.threads, fills_interval, &Machine::detect());
     let best = times.iter().map(|time| time.1).fold(f64::INFINITY, f64::min);
     let chosen = times.iter().find(|time| time.0 == choice.algorithm.name()).map_or(f64::NAN, |time| time.1);
     let mut figures = vec![("over_best", chosen / best)];

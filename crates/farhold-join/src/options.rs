@@ -235,6 +235,16 @@ pub struct Progress {
 /// Told how far a join is, after every batch.
 pub type OnProgress = dyn Fn(Progress) + Send + Sync;
 
+/// Where the cost model may place a join.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Devices {
+    /// On the CPU only; no GPU is looked for.
+    Cpu,
+    /// On this machine's GPU too, if there is one (feature `gpu`).
+    #[default]
+    Any,
+}
+
 /// The means of a join.
 #[derive(Clone)]
 pub struct JoinOptions {
@@ -246,6 +256,8 @@ pub struct JoinOptions {
     pub spill_directory: PathBuf,
     /// The algorithm; without one the cost model chooses.
     pub algorithm: Option<&'static dyn Algorithm>,
+    /// Where the cost model may place it; an algorithm that is given runs where it runs.
+    pub devices: Devices,
     /// Rows that the probe side is expected to have, for the cost model.
     pub probe_rows_expected: Option<u64>,
     /// The most rows of an output batch.
@@ -267,6 +279,7 @@ impl JoinOptions {
             pool,
             spill_directory: std::env::temp_dir(),
             algorithm: None,
+            devices: Devices::default(),
             probe_rows_expected: None,
             batch_rows_max: 8192,
             batch_bytes_max: i32::MAX as usize,
@@ -283,6 +296,7 @@ impl fmt::Debug for JoinOptions {
             .field("pool", &self.pool)
             .field("spill_directory", &self.spill_directory)
             .field("algorithm", &self.algorithm)
+            .field("devices", &self.devices)
             .field("probe_rows_expected", &self.probe_rows_expected)
             .field("batch_rows_max", &self.batch_rows_max)
             .field("batch_bytes_max", &self.batch_bytes_max)

@@ -49,7 +49,7 @@ pub enum Runner {
     Ours {
         description: Arc<Description>,
         way: Way,
-        prediction: Prediction,
+        prediction: Box<Prediction>,
         memory: Arc<PlanMemory>,
         algorithm: Option<&'static dyn Algorithm>,
     },

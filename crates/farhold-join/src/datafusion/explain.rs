@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Mutex;
 
 use super::memory::lock;
-use crate::algorithm::Shape;
-use crate::model::{Choice, Machine, Width, choose_for_batches};
+use crate::model::{Choice, Machine, ProbeSide, Width, choose_for_batches};
 use crate::{Algorithm, JoinReport, Progress};
 
 /// What the model expects of a join, from statistics.
@@ -14,42 +13,39 @@ pub struct Prediction {
     pub build_rows: Option<u64>,
     pub probe_rows: Option<u64>,
     /// None without statistics of both sides.
-    pub choice: Option<Choice>,
-    /// The algorithm was asked for.
+    choice: Option<Choice>,
+    /// The algorithm that was asked for.
+    given: Option<Choice>,
+}
+
+/// What a prediction goes by beside the numbers of rows.
+pub struct Circumstances {
+    pub probe: Width,
+    pub threads: usize,
+    /// Threads that will probe one table at once.
+    pub probers: usize,
+    pub budget_bytes: u64,
+    /// The algorithm is asked for.
     pub given: Option<&'static dyn Algorithm>,
 }
 
 impl Prediction {
-    pub fn new(
-        build_rows: Option<u64>,
-        probe_rows: Option<u64>,
-        probe: Width,
-        threads: usize,
-        given: Option<&'static dyn Algorithm>,
-    ) -> Self {
-        let choice = build_rows.zip(probe_rows).map(|(build_rows, probe_rows)| {
-            let shape = Shape { build_rows: build_rows as usize, probe_rows: probe_rows as usize, threads };
-            choose_for_batches(shape, probe_rows, probe, &Machine::detect())
+    pub fn new(build_rows: Option<u64>, probe_rows: Option<u64>, by: &Circumstances) -> Self {
+        let machine = Machine { budget_bytes: by.budget_bytes, ..Machine::detect() };
+        let choice = build_rows.zip(probe_rows).map(|(build_rows, rows)| {
+            let probe = ProbeSide { rows, width: by.probe, probers: by.probers };
+            choose_for_batches(build_rows as usize, &probe, by.threads, &machine)
         });
-        Self { build_rows, probe_rows, choice, given }
-    }
-
-    fn algorithm(&self) -> Option<&'static dyn Algorithm> {
-        self.given.or(self.choice.as_ref().map(|choice| choice.algorithm))
+        Self { build_rows, probe_rows, choice, given: by.given.map(Choice::given) }
     }
 }
 
 impl fmt::Display for Prediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(algorithm) = self.algorithm() else {
-            return write!(f, "algorithm=chosen by the size of the build side, which no statistics tell, device=cpu");
+        let Some(Choice { algorithm, device, reason, .. }) = self.given.as_ref().or(self.choice.as_ref()) else {
+            return write!(f, "algorithm and device=chosen by the size of the build side, which no statistics tell");
         };
-        write!(f, "algorithm={}, device=cpu", algorithm.name())?;
-        match (&self.given, &self.choice) {
-            (Some(_), _) => write!(f, ", reason=asked for")?,
-            (None, Some(choice)) => write!(f, ", reason={}", choice.reason)?,
-            (None, None) => {}
-        }
+        write!(f, "algorithm={}, device={device}, reason={reason}", algorithm.name())?;
         let Some(choice) = &self.choice else { return Ok(()) };
         let ns = choice.predicted_ns.iter().find(|prediction| prediction.0 == algorithm.name());
         let rows = |rows: Option<u64>| rows.unwrap_or_default();
@@ -76,6 +72,8 @@ struct Figures {
     spilled_bytes: u64,
     spilled_partitions: u64,
     rounds: u32,
+    /// Why the table has gone on elsewhere than its algorithm says.
+    fallback: Option<String>,
 }
 
 #[derive(Debug)]
@@ -103,6 +101,9 @@ impl Actual {
         figures.spilled_bytes += report.spilled_bytes;
         figures.spilled_partitions += report.spilled_partitions;
         figures.rounds = figures.rounds.max(report.rounds);
+        if figures.fallback.is_none() {
+            figures.fallback.clone_from(&report.fallback);
+        }
     }
 }
 
@@ -113,7 +114,7 @@ impl fmt::Display for Actual {
         write!(
             f,
             ", actual=[{}/{}, {} x {} rows, built in {}, probed in {} of all threads, {} rows out, {} bytes spilled in {} \
-             partitions, {} rounds]",
+             partitions, {} rounds",
             table.algorithm,
             table.scheme,
             figures.build_rows,
@@ -124,7 +125,11 @@ impl fmt::Display for Actual {
             figures.spilled_bytes,
             figures.spilled_partitions,
             figures.rounds,
-        )
+        )?;
+        if let Some(fallback) = &figures.fallback {
+            write!(f, ", {fallback}")?;
+        }
+        f.write_str("]")
     }
 }
 

@@ -11,7 +11,7 @@ use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext
 
 use super::describe::describe;
 use super::exec::{JoinExec, Runner, Way};
-use super::explain::Prediction;
+use super::explain::{Circumstances, Prediction};
 use super::memory::{JoinMemory, PlanMemory, floor_bytes};
 use super::{JoinConfig, memory};
 use crate::model::Width;
@@ -120,11 +120,18 @@ impl Planning {
                     Origin::Probe(column) => Some(spec.probe.field(column).data_type()),
                     Origin::Build(_) | Origin::Mark => None,
                 });
-                let width = Width::of(probe_columns);
+                let way = self.way(&build, description.null_aware);
+                let by = Circumstances {
+                    probe: Width::of(probe_columns),
+                    threads: self.threads,
+                    probers: if way == Way::Shared { self.threads } else { 1 },
+                    budget_bytes: self.memory.limit(),
+                    given: self.asked.algorithm,
+                };
                 Runner::Ours {
-                    way: self.way(&build, description.null_aware),
+                    way,
                     description: Arc::new(description),
-                    prediction: Prediction::new(build.rows, probe.rows, width, self.threads, self.asked.algorithm),
+                    prediction: Box::new(Prediction::new(build.rows, probe.rows, &by)),
                     memory: Arc::clone(&self.memory),
                     algorithm: self.asked.algorithm,
                 }

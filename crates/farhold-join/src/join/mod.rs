@@ -31,12 +31,12 @@ use crate::bits::Bits;
 use crate::blocks::{batch_bytes, batch_of};
 use crate::keys::{Encoder, encoders};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation, SHARE_BYTES_MIN};
-use crate::model::{Choice, Machine, Width};
+use crate::model::{Choice, Machine, Width, no_gpu_wanted};
 use crate::options::Origin;
 use crate::planted::{self, Defect};
 use crate::run::panicked;
 use crate::spill::{FlagReader, FlagWriter, Reader, Readers, read_all};
-use crate::{JoinError, JoinOptions, JoinSpec, Progress, Run};
+use crate::{Devices, JoinError, JoinOptions, JoinSpec, Progress, Run};
 
 /// Rounds of partitioning before a pair is joined block by block, whatever its keys: 8 partitions a round at least, so
 /// that a side of 8^12 times the budget is meant for it.
@@ -49,6 +49,8 @@ pub struct JoinReport {
     pub choice: Option<Choice>,
     /// How that table finds keys.
     pub scheme: Option<&'static str>,
+    /// Why a table has gone on elsewhere than its algorithm says (the first of them): a GPU that was busy, too small, or failed.
+    pub fallback: Option<String>,
     /// Tables that were built: 1 if everything fitted.
     pub tables: u64,
     /// Pairs of partitions that went to files.
@@ -220,11 +222,6 @@ impl Context {
     }
 }
 
-/// Probe rows that go through a table of that many rows together, where the algorithm wants many.
-fn probe_rows_at_once(build_rows: usize) -> usize {
-    build_rows.clamp(1 << 13, 1 << 22)
-}
-
 impl Join {
     /// Begins a join. [`JoinError::BudgetTooSmall`] if the pool has less than [`BUDGET_BYTES_MIN`] left.
     pub fn new(spec: JoinSpec, options: JoinOptions) -> Result<Self, JoinError> {
@@ -238,6 +235,11 @@ impl Join {
         if !memory.try_grow(sizes.in_flight_bytes.min(BUDGET_BYTES_MIN / 2)) {
             return Err(JoinError::OutOfMemory { wanted_bytes: sizes.in_flight_bytes });
         }
+        let machine = Machine { budget_bytes: options.pool.limit(), ..Machine::detect() };
+        let machine = match options.devices {
+            Devices::Cpu => Machine { gpu: no_gpu_wanted, ..machine },
+            Devices::Any => machine,
+        };
         let shares = if options.shares > 1 { options.shares } else { 0 };
         let for_shares = (0..shares).map(|_| Reservation::new(&options.pool, SHARE_BYTES_MIN));
         let for_shares = for_shares.collect::<Result<_, _>>()?;
@@ -253,7 +255,7 @@ impl Join {
             build_keys,
             probe_keys,
             sizes,
-            machine: Machine::detect(),
+            machine,
         };
         let (progress, report) = (Progress::default(), JoinReport::default());
         let (cx, state) = (Arc::new(cx), State::Build(BuildSide::new(0)));
@@ -491,6 +493,9 @@ impl Join {
     /// The active level has handed out everything: on to the next block, the next pair, or the end.
     fn next_level(&mut self) -> Result<(), JoinError> {
         let State::Probe(level, feed) = std::mem::replace(&mut self.state, State::Failed) else { return Ok(()) };
+        if self.report.fallback.is_none() {
+            self.report.fallback = level.resident.table.fallback().map(Into::into);
+        }
         let pairs = level.close(&self.cx, &mut self.memory);
         self.report.spilled_partitions += pairs.len() as u64;
         self.report.spilled_bytes += pairs.iter().flat_map(|pair| &pair.probe).map(|file| file.bytes).sum::<u64>();
@@ -539,12 +544,12 @@ impl Join {
     fn next_block(&mut self, mut passes: Passes) -> Result<State, JoinError> {
         let (cx, memory) = (&*self.cx, &mut self.memory);
         let (mut batches, mut rows, mut bytes) = (Vec::new(), 0, 0);
-        let (mut working, mut choice) = working_bytes(0, cx);
+        let (mut working, mut choice) = working_bytes(0, 1, cx);
         let mut reserved = 0;
         passes.is_last = true;
         while let Some(batch) = passes.carry.take().map(Ok).or_else(|| passes.build.next()).transpose()? {
             let (more_rows, more_bytes) = (rows + batch.num_rows(), bytes + batch_bytes(&batch));
-            let (more_working, more_choice) = working_bytes(more_rows, cx);
+            let (more_working, more_choice) = working_bytes(more_rows, 1, cx);
             let has_room =
                 more_bytes + more_working <= reserved || memory.try_grow(more_bytes + more_working - reserved);
             if !has_room && !batches.is_empty() {

@@ -3,13 +3,13 @@
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::compute::kernels::cmp::{eq, not_distinct};
 
-use super::{Context, probe_rows_at_once};
-use crate::algorithm::{self, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Table};
+use super::Context;
+use crate::algorithm::{self, Algorithm, Columns, Cursor, Matches, Pairs, Table};
 use crate::bits::{Bits, SharedBits};
 use crate::blocks::{Blocks, merge, row_id};
 use crate::keys::Encoder;
 use crate::memory::Reservation;
-use crate::model::{self, Choice};
+use crate::model::{self, Choice, ProbeSide};
 use crate::options::Keep;
 use crate::planted::{self, Defect};
 use crate::{JoinError, JoinSpec, Run};
@@ -26,26 +26,36 @@ pub struct Resident {
     reserved: u64,
 }
 
-/// Bytes beside the rows themselves that a table of them needs while it is built, with the choice of the algorithm.
-pub fn working_bytes(rows: usize, cx: &Context) -> (u64, Choice) {
-    let shape = shape(rows, cx);
-    let probe_rows = cx.options.probe_rows_expected.unwrap_or(rows as u64);
-    let choose = || model::choose_for_batches(shape, probe_rows, cx.probe_width, &cx.machine);
-    let choice = cx.options.algorithm.map_or_else(choose, Choice::given);
-    (bytes_with(choice.algorithm, shape, cx), choice)
+/// Bytes beside the rows themselves that a table of them needs while it is built and probed, with the choice of the algorithm.
+/// `probers`: joins that will probe it at once.
+pub fn working_bytes(rows: usize, probers: usize, cx: &Context) -> (u64, Choice) {
+    let choice = cx.options.algorithm.map_or_else(
+        || {
+            let expected = cx.options.probe_rows_expected.unwrap_or(rows as u64);
+            let probe = ProbeSide { rows: expected, width: cx.probe_width, probers };
+            model::choose_for_batches(rows, &probe, cx.options.run.threads, &cx.machine)
+        },
+        Choice::given,
+    );
+    (bytes_with(choice.algorithm, rows, probers, cx), choice)
 }
 
 /// Takes [`working_bytes`] and `beside` more. Where the cheapest algorithm has no room, one that needs less memory may have:
 /// any of them costs less than files do.
-pub fn take_working_bytes(rows: usize, beside: u64, cx: &Context, memory: &mut Reservation) -> Option<(u64, Choice)> {
-    let (bytes, choice) = working_bytes(rows, cx);
+pub fn take_working_bytes(
+    rows: usize,
+    probers: usize,
+    beside: u64,
+    cx: &Context,
+    memory: &mut Reservation,
+) -> Option<(u64, Choice)> {
+    let (bytes, choice) = working_bytes(rows, probers, cx);
     if memory.try_grow(bytes + beside) {
         return Some((bytes, choice));
     }
-    let shape = shape(rows, cx);
     let smaller = model::SCALABLE.into_iter().filter_map(algorithm::by_name);
-    let smaller = smaller.min_by_key(|algorithm| algorithm.memory_bytes(shape))?;
-    let smaller_bytes = bytes_with(smaller, shape, cx);
+    let smaller = smaller.min_by_key(|algorithm| bytes_with(*algorithm, rows, probers, cx))?;
+    let smaller_bytes = bytes_with(smaller, rows, probers, cx);
     let is_free = cx.options.algorithm.is_none() && smaller_bytes < bytes;
     (is_free && memory.try_grow(smaller_bytes + beside)).then(|| {
         let reason = format!(
@@ -55,19 +65,18 @@ pub fn take_working_bytes(rows: usize, beside: u64, cx: &Context, memory: &mut R
             smaller.name(),
             smaller_bytes >> 20
         );
-        (smaller_bytes, Choice { algorithm: smaller, reason, ..choice })
+        let device = if choice.device.starts_with("cpu") { choice.device } else { format!("cpu ({reason})") };
+        (smaller_bytes, Choice { algorithm: smaller, reason, device, ..choice })
     })
 }
 
-fn shape(rows: usize, cx: &Context) -> Shape {
-    Shape { build_rows: rows, probe_rows: probe_rows_at_once(rows), threads: cx.options.run.threads }
-}
+/// Bytes a row of codes and ids, until the table has its own copy.
+const COLUMNS_ROW_BYTES: u64 = 16;
 
-fn bytes_with(algorithm: &dyn Algorithm, shape: Shape, cx: &Context) -> u64 {
-    let rows = shape.build_rows;
+fn bytes_with(algorithm: &dyn Algorithm, rows: usize, probers: usize, cx: &Context) -> u64 {
     let flags = if cx.spec.kind.keep_build() == Keep::Nothing { 0 } else { Bits::bytes(rows) };
-    // 16 bytes a row of codes and ids, until the table has its own copy.
-    algorithm.memory_bytes(shape) + 16 * rows as u64 + flags
+    let table = algorithm::memory_bytes_of_all(algorithm, rows, cx.options.run.threads, probers);
+    table + COLUMNS_ROW_BYTES * rows as u64 + flags
 }
 
 impl Resident {
@@ -91,7 +100,11 @@ impl Resident {
         let choice = Choice { actual_build_ns: started.ns(), ..choice };
         drop((codes, ids));
         let matched = (cx.spec.kind.keep_build() != Keep::Nothing).then(|| SharedBits::new(blocks.rows()));
-        let needed = table.memory_bytes() + if matched.is_some() { Bits::bytes(blocks.rows()) } else { 0 };
+        // What rearranges the probe side needs room at every probe; the others are done with what they took to build.
+        let needed = match choice.algorithm.probe_rows_wanted(blocks.rows()) {
+            0 => table.memory_bytes() + if matched.is_some() { Bits::bytes(blocks.rows()) } else { 0 },
+            _ => working_bytes.saturating_sub(COLUMNS_ROW_BYTES * rows as u64),
+        };
         let kept = batch_bytes + needed.min(working_bytes);
         memory.shrink(batch_bytes + working_bytes - kept);
         let mut resident = Self { blocks, table, choice, matched, matches: Matches::All, reserved: kept };
@@ -103,7 +116,12 @@ impl Resident {
 
     /// Probe rows that are to be gathered before they go through the table.
     pub fn probe_rows_wanted(&self) -> usize {
-        if self.choice.algorithm.wants_many_probe_rows() { probe_rows_at_once(self.blocks.rows()) } else { 0 }
+        self.choice.algorithm.probe_rows_wanted(self.blocks.rows())
+    }
+
+    /// The run of a probe.
+    pub fn probe_run<'a>(&self, cx: &'a Context) -> &'a Run {
+        if self.table.takes_turns() { &cx.options.run } else { &cx.probe_run }
     }
 
     /// Gives the memory back to the reservation that it is of; nobody asks the table any more.

@@ -41,6 +41,7 @@ fn explain_shows_who_runs_a_join_and_why_and_analyze_what_came_of_it() {
         for part in ["JoinExec: partitioning=shared, algorithm=", "reason=", "predicted=[500 x 900 rows in "] {
             assert!(plan.contains(part), "{part} in {plan}");
         }
+        assert!(plan.contains("device=cpu (1400 tuples are too few for a GPU), reason="), "{plan}");
         assert!(!plan.contains("actual=") && !plan.contains("RepartitionExec: partitioning=Hash"), "{plan}");
         let plan = bed.explain(&format!("ANALYZE {query}")).await;
         for part in [
@@ -55,8 +56,15 @@ fn explain_shows_who_runs_a_join_and_why_and_analyze_what_came_of_it() {
 
         bed.context.sql("SET farhold_join.algorithm = 'radix'").await.unwrap();
         let plan = bed.explain(&format!("ANALYZE {query}")).await;
-        assert!(plan.contains("algorithm=radix") && plan.contains("reason=asked for"), "{plan}");
+        assert!(plan.contains("algorithm=radix, device=cpu, reason=asked for"), "{plan}");
         assert!(plan.contains("actual=[radix/"), "{plan}");
+        bed.context.sql("SET farhold_join.algorithm = 'triton'").await.unwrap();
+        if farhold_join::by_name("triton").unwrap().check_available().is_err() {
+            let plan = bed.explain(query).await;
+            assert!(plan.contains("algorithm=triton, device=none (no GPU can be used: "), "{plan}");
+            let error = bed.rows(query).await.unwrap_err().to_string();
+            assert!(error.contains("no GPU can be used"), "{error}");
+        }
         bed.context.sql("SET farhold_join.algorithm = 'none'").await.unwrap();
         let error = bed.rows(query).await.unwrap_err().to_string();
         assert!(error.contains("farhold_join.algorithm cannot be \"none\""), "{error}");

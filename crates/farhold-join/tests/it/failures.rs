@@ -210,6 +210,27 @@ fn a_smaller_algorithm_is_taken_before_a_file_is() {
     assert!(choice.reason.contains("radix would cost less"), "{}", choice.reason);
 }
 
+/// What rearranges the probe side holds memory for a probe; each of several shares needs it.
+#[test]
+fn memory_for_probing_is_held_for_every_share() {
+    let rows = 100_000_u64;
+    let keys: ArrayRef = Arc::new((0..rows).map(|row| super::oracle::mix(row) as i64).collect::<Int64Array>());
+    let side = RecordBatch::try_from_iter([("key", keys)]).unwrap();
+    let held = |algorithm: &str, shares: usize| {
+        let pool = MemoryPool::new(256 * MIB);
+        let options = JoinOptions { algorithm: by_name(algorithm), shares, ..JoinOptions::new(pool.clone()) };
+        let spec = JoinSpec::new(side.schema(), side.schema(), vec![(0, 0)], JoinKind::Inner);
+        let mut join = Join::new(spec, options).unwrap();
+        join.push_build(&side).unwrap();
+        join.finish_build().unwrap();
+        assert!(!join.is_spilled());
+        pool.used()
+    };
+    assert_eq!(held("no_partition", 1), held("no_partition", 4));
+    let (one, four) = (held("radix", 1), held("radix", 4));
+    assert!(four >= one + 3 * 16 * rows, "{one} bytes for one, {four} for four");
+}
+
 #[test]
 fn a_dropped_join_leaves_nothing() {
     let (build, probe) = sides();

@@ -85,8 +85,8 @@ impl Algorithm for Radix {
             + shape.threads as u64 * local::memory_bytes(shape.build_rows)
     }
 
-    fn wants_many_probe_rows(&self) -> bool {
-        true
+    fn probe_rows_wanted(&self, build_rows: usize) -> usize {
+        build_rows.clamp(1 << 13, 1 << 22)
     }
 
     fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError> {
