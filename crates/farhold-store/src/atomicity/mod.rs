@@ -62,7 +62,12 @@ pub trait Mechanism: Sync {
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
-    fn create(&self, memory: &RegionMemory, at: u64, payload: &[u8]) -> Result<(), FabricError>;
+    fn create(&self, memory: &RegionMemory, at: u64, payload: &[u8]) -> Result<(), FabricError> {
+        memory.check(at, self.bytes(payload.len()) as u64)?;
+        self.fill(memory, at, &Writing { version: 0 }, payload, 0..self.pieces(payload.len()));
+        self.end_write(memory, at, Writing { version: 0 }, payload);
+        Ok(())
+    }
 
     /// Reads an object of mapped memory into `into[..len]`.
     ///
@@ -107,7 +112,9 @@ pub trait Mechanism: Sync {
     fn begin_write(&self, memory: &RegionMemory, at: u64, owner: Owner, clock: &Handle) -> Result<Writing, Busy>;
 
     /// Into how many pieces of about a line a payload falls.
-    fn pieces(&self, payload_len: usize) -> usize;
+    fn pieces(&self, payload_len: usize) -> usize {
+        payload_len.div_ceil(PIECE)
+    }
 
     /// Writes some of these pieces of the new payload. Every piece is written once, in any order.
     fn fill(&self, memory: &RegionMemory, at: u64, writing: &Writing, payload: &[u8], pieces: Range<usize>);

@@ -69,10 +69,6 @@ impl Mechanism for Destination {
         Ok(Writing { version: version.0 })
     }
 
-    fn pieces(&self, payload_len: usize) -> usize {
-        payload_len.div_ceil(super::PIECE)
-    }
-
     fn fill(&self, memory: &RegionMemory, at: u64, _: &Writing, payload: &[u8], pieces: Range<usize>) {
         let bytes = clean_bytes(&pieces, payload.len());
         Object::at(memory, at).copy_in(bytes.start, &payload[bytes]);
