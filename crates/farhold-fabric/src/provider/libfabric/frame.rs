@@ -255,7 +255,8 @@ pub(super) struct WireOp {
 
 impl WireOp {
     pub fn of(op: &Op, key: u64) -> Self {
-        let (a, b) = op.operands();
+        // Others may have operands that mean nothing: a cancelled instruction is a flush with those that it had.
+        let (a, b) = if op.kind.is_word() { op.operands() } else { (0, 0) };
         Self { kind: op.kind, region: op.at.region(), len: op.len, offset: op.at.offset(), key, a, b }
     }
 
