@@ -72,13 +72,6 @@ struct farhold_channel {
     struct fi_context2 *contexts;
 };
 
-/* `ofi_rxm` over tcp has a way without headers, bounce buffers and their 50 MiB of its own, which 1.17 takes only if this is set
- * before libfabric looks at the environment, which it does once. Set before main, since no other thread may look at the
- * environment meanwhile; whoever has set it himself is left alone. */
-__attribute__((constructor)) static void prefer_passthru(void) {
-    setenv("FI_OFI_RXM_ENABLE_PASSTHRU", "1", 0);
-}
-
 static struct fi_info *hints_of(const char *provider, uint64_t caps) {
     struct fi_info *hints = fi_allocinfo();
     if (!hints)
