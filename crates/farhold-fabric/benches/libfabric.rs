@@ -1,6 +1,7 @@
 //! What far memory costs over libfabric, on one machine: a far object in one round trip against the provider's own read of as
 //! many bytes, alone and with a second read of the version behind it; and our shared memory against libfabric's. Rivals of
-//! one row run interleaved, block by block; each figure is the median latency of single operations in microseconds.
+//! one row run interleaved, block by block; each figure is the median latency of single operations in microseconds. Who asks is
+//! bound to one processor, who answers to another, ours and the rival's.
 //!
 //! `cargo bench -p farhold-fabric --features libfabric --bench libfabric -- [--quick] [--json FILE]`
 
@@ -8,14 +9,14 @@ use farhold_fabric::provider::libfabric::rival::Rival;
 use farhold_fabric::provider::libfabric::{Config, Secret};
 use farhold_fabric::provider::shm;
 use farhold_fabric::{
-    Batch, Endpoint, Executor, Fabric, FarPtr, Meta, NodeId, RegionId, RegionMemory, Version, object,
+    Batch, Endpoint, Executor, Fabric, FarPtr, Meta, NodeId, RegionId, RegionMemory, Version, object, processor,
 };
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 const REGION: RegionId = RegionId(1);
 const BYTES: u64 = 1 << 20;
@@ -27,6 +28,18 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let json = args.iter().position(|arg| arg == "--json").map(|at| args.get(at + 1).expect("--json FILE").clone());
     run(args.iter().any(|arg| arg == "--quick"), json.as_deref().map(Path::new));
+}
+
+/// Threads that are made while this runs answer on another processor than the one that asks and measures, the `number`th: else it
+/// is the scheduler's whim that is measured, and whether two threads share a core.
+fn elsewhere<T>(number: usize, make: impl FnOnce() -> T) -> T {
+    static USABLE: OnceLock<Vec<usize>> = OnceLock::new();
+    let usable = USABLE.get_or_init(processor::usable);
+    let (here, there) = (usable[0], usable[number % usable.len()]);
+    processor::bind_this_thread(there);
+    let made = make();
+    processor::bind_this_thread(here);
+    made
 }
 
 /// Runs all tables.
@@ -79,18 +92,21 @@ struct Bed {
 impl Bed {
     fn new(name: &str, join: impl Fn(&Path, NodeId) -> Fabric) -> Self {
         let dir = shm::default_cluster(&format!("bench-{name}-{}", std::process::id()));
-        let nodes = [join(&dir, NodeId(0)), join(&dir, NodeId(1))];
+        let nodes = elsewhere(1, || [join(&dir, NodeId(0)), join(&dir, NodeId(1))]);
         let memory = nodes[1].create_region(REGION, BYTES).expect("a region");
         let executor = Executor::real(1);
         let endpoint = nodes[0].endpoint(&executor.handle()).expect("an endpoint");
         Self { dir, executor, endpoint, memory, _nodes: nodes }
     }
 
-    fn over_libfabric(provider: &str) -> Self {
-        let name = format!("libfabric-{}", provider.replace(';', "-"));
-        Self::new(&name, |dir, node| {
-            Fabric::join_libfabric(dir, node, Config::new(provider, Secret::new(b"of the bench"))).expect("a node")
-        })
+    fn over_libfabric(provider: &str, agent_spins: bool) -> Self {
+        let name = format!("libfabric-{}-{agent_spins}", provider.replace(';', "-"));
+        let config = |node| {
+            // Only the agent that is asked: the other would take its processor.
+            let agent_spins = agent_spins && node == NodeId(1);
+            Config { agent_spins, ..Config::new(provider, Secret::new(b"of the bench")) }
+        };
+        Self::new(&name, |dir, node| Fabric::join_libfabric(dir, node, config(node)).expect("a node"))
     }
 
     fn format(&self, payload_len: usize) {
@@ -150,38 +166,44 @@ impl Drop for Bed {
 
 fn far_objects(report: &mut Report) {
     for provider in ["tcp;ofi_rxm", "shm"] {
-        report.table(&format!("A far object over libfabric's {provider}: us"));
-        let bed = Bed::over_libfabric(provider);
-        let raw = RefCell::new(Rival::open(provider, BYTES).expect("the rival"));
-        for payload_len in [64, 256, 1024, 4096, 8192] {
-            bed.format(payload_len);
-            let (mut batch, bytes) = (Batch::new(), object::HEADER_BYTES + payload_len);
-            let at = FarPtr::new(NodeId(1), REGION, 0);
-            let mut object = || bed.submit(&mut batch, |batch| _ = batch.read_object(at, payload_len));
-            let mut read = || assert!(raw.borrow_mut().read(0, bytes));
-            let mut twice = || assert!(raw.borrow_mut().read(0, bytes) && raw.borrow_mut().read(object::VERSION, 8));
-            let times = bed.race(
-                report.blocks(),
-                &raw,
-                &mut [(Side::Ours, &mut object), (Side::Raw, &mut read), (Side::Raw, &mut twice)],
-            );
-            let figures = [
-                ("object", times[0]),
-                ("raw read", times[1]),
-                ("read and reread", times[2]),
-                ("object/raw", times[0] / times[1]),
-                ("reread/object", times[2] / times[0]),
-            ];
-            report.row(&format!("far object, {provider}"), &format!("{payload_len} B"), &figures);
-        }
+        far_objects_of(report, provider, false);
+        far_objects_of(report, provider, true);
+    }
+}
+
+fn far_objects_of(report: &mut Report, provider: &str, agent_spins: bool) {
+    let agent = if agent_spins { "agent spins" } else { "agent sleeps" };
+    report.table(&format!("A far object over libfabric's {provider}, {agent}: us"));
+    let bed = Bed::over_libfabric(provider, agent_spins);
+    let raw = RefCell::new(elsewhere(2, || Rival::open(provider, BYTES)).expect("the rival"));
+    for payload_len in [64, 256, 1024, 4096, 8192] {
+        bed.format(payload_len);
+        let (mut batch, bytes) = (Batch::new(), object::HEADER_BYTES + payload_len);
+        let at = FarPtr::new(NodeId(1), REGION, 0);
+        let mut object = || bed.submit(&mut batch, |batch| _ = batch.read_object(at, payload_len));
+        let mut read = || assert!(raw.borrow_mut().read(0, bytes));
+        let mut twice = || assert!(raw.borrow_mut().read(0, bytes) && raw.borrow_mut().read(object::VERSION, 8));
+        let times = bed.race(
+            report.blocks(),
+            &raw,
+            &mut [(Side::Ours, &mut object), (Side::Raw, &mut read), (Side::Raw, &mut twice)],
+        );
+        let figures = [
+            ("object", times[0]),
+            ("raw read", times[1]),
+            ("read and reread", times[2]),
+            ("object/raw", times[0] / times[1]),
+            ("reread/object", times[2] / times[0]),
+        ];
+        report.row(&format!("far object, {provider}, {agent}"), &format!("{payload_len} B"), &figures);
     }
 }
 
 fn shared_memory(report: &mut Report) {
     report.table("Shared memory, ours and libfabric's: us a read");
     let ours = Bed::new("shm", |dir, node| Fabric::join_shm(dir, node).expect("a node"));
-    let over = Bed::over_libfabric("shm");
-    let raw = RefCell::new(Rival::open("shm", BYTES).expect("the rival"));
+    let over = Bed::over_libfabric("shm", false);
+    let raw = RefCell::new(elsewhere(2, || Rival::open("shm", BYTES)).expect("the rival"));
     for len in [64, 1024, 8192] {
         let at = FarPtr::new(NodeId(1), REGION, 0);
         let (mut batch, mut far_batch) = (Batch::new(), Batch::new());

@@ -79,6 +79,8 @@ impl PageTask {
 
 /// How often a locked row is looked at before the thread gives up its turn; a commit near by takes some µs.
 const LOOKS_PER_TURN: u32 = 1_000;
+/// Turns at least before a locked row's owner counts as dead, however long they took: a machine may pause.
+const TURNS_MIN: u32 = 1_000;
 
 impl Worker {
     /// The state of all tables at this moment.
@@ -169,6 +171,7 @@ impl Worker {
         let core = &*self.core;
         let room = run.class.payload_bytes_max();
         let until_ns = core.handle.now_ns() + core.node.config().request_timeout_ns;
+        let mut turns = 0;
         let mut offsets: Vec<u64> = run.slots().collect();
         while !offsets.is_empty() {
             let mut later = Vec::new();
@@ -195,7 +198,8 @@ impl Worker {
                 core.give_batch(batch);
             }
             offsets = later;
-            if !offsets.is_empty() && core.handle.now_ns() > until_ns {
+            turns += 1;
+            if !offsets.is_empty() && turns > TURNS_MIN && core.handle.now_ns() > until_ns {
                 return Err(TxnError::NodeUnavailable { node, committed: false });
             }
             if !offsets.is_empty() {
@@ -400,7 +404,7 @@ impl Patience {
             reason = "mapped memory is only scanned in real time, on threads without an executor"
         )]
         let since = *self.since.get_or_insert_with(Instant::now);
-        since.elapsed() < self.limit
+        self.looks / LOOKS_PER_TURN < TURNS_MIN || since.elapsed() < self.limit
     }
 }
 

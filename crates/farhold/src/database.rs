@@ -39,8 +39,8 @@ impl Config {
     }
 
     /// How nodes reach each other's rows: `shm` otherwise, or `libfabric:` and the name of one of libfabric's providers, as
-    /// `libfabric:tcp;ofi_rxm`, with the feature `libfabric`. Transactions work over all; analytical SQL over the rows of
-    /// other nodes reads mapped memory, so only over `shm`.
+    /// `libfabric:tcp;ofi_rxm`, with the feature `libfabric`. Nodes on several hosts are named behind it: see
+    /// [`Fabric::join`].
     #[must_use]
     pub fn provider(mut self, provider: impl Into<String>) -> Self {
         self.provider = provider.into();

@@ -110,6 +110,8 @@ struct Home {
     seen: Box<[Seen]>,
     answer: Vec<u8>,
     next_check_ns: u64,
+    /// Orders to shut nodes out that have been carried out.
+    fences_seen: u64,
 }
 
 impl Agent {
@@ -121,6 +123,7 @@ impl Agent {
             seen: vec![None; 256].into(),
             answer: Vec::new(),
             next_check_ns: 0,
+            fences_seen: 0,
         };
         Self { shared, channel, near, home }
     }
@@ -128,14 +131,14 @@ impl Agent {
     /// Serves until told to stop.
     pub fn run(mut self, bell: &Bell) {
         let clock = Clock::start();
-        let has_wait = self.channel.traits().has_wait;
+        let (has_wait, spins) = (self.channel.traits().has_wait, self.shared.config.agent_spins);
         let look_ns = if has_wait { LOOK_NS } else { LOOK_NS_WITHOUT_WAIT };
         let (mut busy_ns, mut nap, mut empty) = (0, NAP_MIN, 0u32);
         while !self.shared.stop.load(Ordering::Acquire) {
             let now_ns = clock.now_ns();
             if self.turn(now_ns) {
                 (busy_ns, nap) = (now_ns, NAP_MIN);
-            } else if now_ns - busy_ns < look_ns || !self.home.outbox.is_empty() {
+            } else if spins || now_ns - busy_ns < look_ns || !self.home.outbox.is_empty() {
                 empty = empty.wrapping_add(1);
                 if empty.is_multiple_of(TURNS_PER_YIELD) {
                     std::thread::yield_now();
@@ -151,6 +154,7 @@ impl Agent {
 
     fn turn(&mut self, now_ns: u64) -> bool {
         let Self { shared, channel, near, home } = self;
+        home.shut_out(shared, channel);
         let worked = channel.poll(|event| match event {
             Event::Received(frame) => home.take(&Place { shared, channel, near, now_ns }, frame),
             Event::Lost(tag) => home.end(channel, tag as usize),
@@ -207,6 +211,10 @@ impl Home {
         let read = || Some((NodeId(reader.u8()?), reader.u64()?, reader.bytes(NONCE_BYTES)?));
         let mut read = read;
         let Some((node, incarnation, nonce)) = read() else { return };
+        if place.shared.fence.is_out(node, incarnation) {
+            self.refuse(place, name, header, Refusal::ShutOut, 0);
+            return;
+        }
         let worker_nonce: Nonce = nonce.try_into().expect("as many bytes");
         let mut home_nonce = [0; NONCE_BYTES];
         random(&mut home_nonce);
@@ -320,6 +328,23 @@ impl Home {
         }
     }
 
+    /// Ends the sessions of nodes that are to be shut out.
+    fn shut_out(&mut self, shared: &Shared, channel: &Channel) {
+        let mut seen = self.fences_seen;
+        shared.fence.work(&mut seen, |node, last| {
+            let of_node = |it: &&Session| it.node == node && !matches!(it.state, State::Leaving { .. });
+            let starts = self.sessions.iter().flatten().filter(of_node).map(|it| it.incarnation);
+            let last = starts.max().unwrap_or(0).max(last);
+            for index in 0..self.sessions.len() {
+                if self.sessions[index].as_ref().is_some_and(|it| it.node == node && it.incarnation <= last) {
+                    self.end(channel, index);
+                }
+            }
+            last
+        });
+        self.fences_seen = seen;
+    }
+
     /// Strangers whose time is over.
     fn show_out(&mut self, channel: &Channel, now_ns: u64) {
         for index in 0..self.sessions.len() {
@@ -415,7 +440,10 @@ impl Home {
             let bytes = if op.kind == OpKind::Write { reader.padded(op.len as usize)? } else { &[] };
             let node = place.shared.node();
             let start = answer.len();
-            let done = self.memory(place, &op).and_then(|memory| execute(&op, node, memory, bytes, answer));
+            let done = self.memory(place, &op).and_then(|memory| match op.kind {
+                OpKind::Flush if op.a == frame::NIC_KEY => open_to_nic(place, &op, memory, answer),
+                _ => execute(&op, node, memory, bytes, answer),
+            });
             if let Err(error) = done {
                 answer.truncate(start);
                 frame::put_error(answer, &error);
@@ -425,7 +453,7 @@ impl Home {
     }
 
     /// The memory that an instruction's key opens now.
-    fn memory(&mut self, place: &Place<'_>, op: &WireOp) -> Result<&RegionMemory, FabricError> {
+    fn memory(&mut self, place: &Place<'_>, op: &WireOp) -> Result<&Arc<RegionMemory>, FabricError> {
         let (node, region) = (place.shared.node(), op.region);
         let now = place.shared.key(region);
         if now != Some(op.key) {
@@ -435,7 +463,7 @@ impl Home {
         if seen.as_ref().map(|(key, _)| *key) != now {
             *seen = place.shared.registered(region).filter(|(key, _)| Some(*key) == now);
         }
-        seen.as_ref().map(|(_, memory)| &**memory).ok_or(FabricError::StaleKey { node, region })
+        seen.as_ref().map(|(_, memory)| memory).ok_or(FabricError::StaleKey { node, region })
     }
 }
 
@@ -444,6 +472,21 @@ fn put_result(answer: &mut Vec<u8>, result: Result<&[u8], &FabricError>) {
         Ok(bytes) => frame::put_done(answer, bytes),
         Err(error) => frame::put_error(answer, error),
     }
+}
+
+/// Key and bounds are good: how the NIC gets there now.
+fn open_to_nic(
+    place: &Place<'_>,
+    op: &WireOp,
+    memory: &Arc<RegionMemory>,
+    answer: &mut Vec<u8>,
+) -> Result<(), FabricError> {
+    memory.check(op.offset, u64::from(op.len))?;
+    match place.shared.open_to_nics(op.region, op.key, memory) {
+        Some((key, base)) => frame::put_done(answer, &[key.to_le_bytes(), base.to_le_bytes()].concat()),
+        None => frame::put_done(answer, &[]),
+    }
+    Ok(())
 }
 
 /// Does one instruction with the CPU.
@@ -491,12 +534,12 @@ fn execute(
     }
 }
 
-/// A region's key and length, and how the NIC reaches it: `key | bytes | NIC's key | NIC's base | does it`.
+/// A region's key and length, and whether the NIC reaches it.
 fn learn(place: &Place<'_>, region: RegionId) -> Result<Vec<u8>, FabricError> {
     let node = place.shared.node();
     let (key, memory) = place.shared.registered(region).ok_or(FabricError::NoSuchRegion { node, region })?;
-    let open = place.shared.open_to_nics(region, key, &memory);
-    let words = [key, memory.len(), open.map_or(0, |it| it.0), open.map_or(0, |it| it.1), u64::from(open.is_some())];
+    let is_open = place.shared.open_to_nics(region, key, &memory).is_some();
+    let words = [key, memory.len(), u64::from(is_open)];
     Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())
 }
 

@@ -107,8 +107,8 @@ struct Session {
 struct Region {
     key: u64,
     bytes: u64,
-    /// The NIC's key and base, where it reads and writes by itself.
-    nic: Option<(u64, u64)>,
+    /// The NIC reads and writes it by itself.
+    has_nic: bool,
 }
 
 /// Our way into an inbox of another node.
@@ -336,7 +336,7 @@ impl Caller {
         let mut hello = (name.len() as u16).to_le_bytes().to_vec();
         hello.extend_from_slice(&name);
         hello.push(shared.node().0);
-        hello.extend_from_slice(&shared.near.incarnation().to_le_bytes());
+        hello.extend_from_slice(&shared.start.to_le_bytes());
         hello.extend_from_slice(&worker_nonce);
         let until_ns = shared.clock.now_ns() + timeout_ns;
         let (kind, index, body) = self.exchange(node, Kind::Hello, 0, &hello, until_ns)?;
@@ -469,9 +469,7 @@ impl Caller {
         let body = self.call(Address::home(node), Tag::Learn, u32::from(region.0), 0, timeout_ns)?;
         let mut reader = Reader(&body);
         let mut word = || reader.u64().ok_or(FabricError::NodeUnavailable { node });
-        let (key, bytes, nic_key, nic_base, has_nic) = (word()?, word()?, word()?, word()?, word()?);
-        let nic = (has_nic != 0).then_some((nic_key, nic_base));
-        let learned = Region { key, bytes, nic };
+        let learned = Region { key: word()?, bytes: word()?, has_nic: word()? != 0 };
         self.known(node).regions.insert(region, learned);
         Ok(learned)
     }
@@ -543,7 +541,7 @@ impl Caller {
                 return Ok(());
             }
         };
-        let is_bulk = len >= self.shared.config.bulk_bytes_min && region.nic.is_some();
+        let is_bulk = len >= self.shared.config.bulk_bytes_min && region.has_nic;
         let is_outside = at.offset() > region.bytes || len as u64 > region.bytes - at.offset();
         if is_outside && !is_bulk && len > piece_max {
             // Nothing of it may be done: the agent says what is wrong.
@@ -552,9 +550,10 @@ impl Caller {
             return Ok(());
         }
         let is_write = op.kind == OpKind::Write;
-        if let Some((nic_key, nic_base)) = region.nic.filter(|_| is_bulk) {
-            // The agent is asked first: a NIC's way of refusing an old key is to break the connection (`tcp`), or none at all.
-            wire.kind = OpKind::Flush;
+        if is_bulk {
+            // The agent is asked first: a NIC's way of refusing an old key is to break the connection (`tcp`), or none at all. It
+            // tells the NIC's key, which changes when a node is shut out.
+            (wire.kind, wire.a) = (OpKind::Flush, frame::NIC_KEY);
             add(plans, at.node(), &wire, &[], piece(index, 0, len, Then::Go));
             let local = content.data.start_of(data_start, len);
             // SAFETY: the buffer belongs to the flight, which keeps it until the transfer's end, and so longer than the
@@ -574,7 +573,7 @@ impl Caller {
                     local: unsafe { local.add(start) },
                     len: piece_max.min(len - start),
                     at: at.add(start as u64),
-                    target: BulkTarget { remote: nic_base + at.offset() + start as u64, key: nic_key },
+                    target: BulkTarget::default(),
                     registration: registration.clone(),
                     since_ns: 0,
                 });
@@ -837,10 +836,17 @@ impl State {
             let at = found.content.ops[piece.op].at;
             let answer = frame::take_answer(&mut reader, at, Address::home(node));
             let answer = answer.unwrap_or(Err(FabricError::NodeUnavailable { node }));
+            let nic = answer.as_ref().ok().and_then(|bytes| nic_of(bytes));
             let accepted = answer.and_then(|bytes| accept(&mut found.content, &piece, bytes));
             if let Then::Go = piece.then {
                 let transfers = found.bulk.extract_if(.., |it| it.op == piece.op);
-                if accepted.is_ok() { self.bulk_waiting.extend(transfers) } else { over += transfers.count() }
+                match nic.filter(|_| accepted.is_ok()) {
+                    Some((key, base)) => self.bulk_waiting.extend(transfers.map(|mut it| {
+                        it.target = BulkTarget { remote: base + it.at.offset(), key };
+                        it
+                    })),
+                    None => over += transfers.count(),
+                }
             }
             if let Err(error) = accepted {
                 fail(&mut found.content, piece.op, error);
@@ -1023,6 +1029,12 @@ impl State {
     }
 }
 
+/// The NIC's key and base, if the answer has them.
+fn nic_of(answer: &[u8]) -> Option<(u64, u64)> {
+    let mut reader = Reader(answer);
+    Some((reader.u64()?, reader.u64()?))
+}
+
 /// Takes a piece's answer into the batch.
 fn accept(content: &mut Content, piece: &Piece, bytes: &[u8]) -> Result<(), FabricError> {
     let (ops, data, _) = content.parts();
@@ -1030,11 +1042,11 @@ fn accept(content: &mut Content, piece: &Piece, bytes: &[u8]) -> Result<(), Fabr
     let unusable = FabricError::NodeUnavailable { node: op.at.node() };
     match piece.then {
         Then::Done => {}
-        Then::Go => return Ok(()),
+        Then::Go if nic_of(bytes).is_some() => return Ok(()),
         Then::Outside(region_bytes) => {
             return Err(FabricError::OutOfBounds { at: op.at, bytes: u64::from(op.len), region_bytes });
         }
-        Then::Unreached => return Err(unusable),
+        Then::Go | Then::Unreached => return Err(unusable),
     }
     match op.kind {
         OpKind::Read if bytes.len() == piece.len => data.put(op.start as usize + piece.start, bytes),

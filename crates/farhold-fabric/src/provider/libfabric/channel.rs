@@ -263,7 +263,7 @@ unsafe fn register(
 pub(super) struct Peer(u64);
 
 /// Where a bulk transfer goes, in the terms of the peer's registration.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BulkTarget {
     pub remote: u64,
     pub key: u64,

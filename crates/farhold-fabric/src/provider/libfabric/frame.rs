@@ -223,6 +223,8 @@ pub(super) fn request(tag: Tag, a: u32, b: u32) -> Vec<u8> {
     body
 }
 
+/// The operand of a flush that asks for the NIC's key and base, too: two words, none if the NIC cannot be had.
+pub(super) const NIC_KEY: u64 = 1;
 /// Bytes of an instruction in a request, without what it writes.
 pub(super) const OP_BYTES: usize = 40;
 const OP_KINDS: [OpKind; 11] = [
@@ -253,7 +255,8 @@ pub(super) struct WireOp {
 
 impl WireOp {
     pub fn of(op: &Op, key: u64) -> Self {
-        let (a, b) = op.operands();
+        // Others may have operands that mean nothing: a cancelled instruction is a flush with those that it had.
+        let (a, b) = if op.kind.is_word() { op.operands() } else { (0, 0) };
         Self { kind: op.kind, region: op.at.region(), len: op.len, offset: op.at.offset(), key, a, b }
     }
 
@@ -285,6 +288,7 @@ impl WireOp {
         8 + match self.kind {
             OpKind::Read => (self.len as usize).next_multiple_of(8),
             OpKind::ReadObject => HEADER_BYTES + (self.len as usize).next_multiple_of(8),
+            OpKind::Flush if self.a == NIC_KEY => 16,
             OpKind::Write | OpKind::Flush => 0,
             _ => 8,
         }
@@ -383,4 +387,6 @@ pub(super) enum Refusal {
     NotAdmitted = 2,
     /// More workers than the agent takes.
     TooMany = 3,
+    /// The worker's node is shut out until it starts again.
+    ShutOut = 4,
 }

@@ -35,6 +35,7 @@ mod agent;
 mod caller;
 mod channel;
 mod endpoint;
+mod fence;
 mod frame;
 mod rendezvous;
 #[doc(hidden)]
@@ -55,6 +56,7 @@ use crate::executor::Handle;
 use crate::memory::RegionMemory;
 use agent::Agent;
 use channel::{Bell, Channel, Registrar, Registration};
+use fence::Fence;
 use rendezvous::{Publication, Record};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -84,6 +86,9 @@ pub struct Config {
     /// Reads and writes of so many bytes and more go by the NIC, where it can. A NIC that never tears words (most on
     /// PCI Express; none promises it) allows less.
     pub bulk_bytes_min: usize,
+    /// The home agent never sleeps: a microsecond less for each request, for a core of its own. Else it sleeps when nothing has
+    /// come for a while, and what wakes it costs system calls with every frame.
+    pub agent_spins: bool,
 }
 
 impl Config {
@@ -97,6 +102,7 @@ impl Config {
             connect_timeout_ns: 2_000_000_000,
             request_timeout_ns: 2_000_000_000,
             bulk_bytes_min: 64 << 10,
+            agent_spins: false,
         }
     }
 }
@@ -169,6 +175,9 @@ struct Shared {
     registrar: Option<Registrar>,
     /// Random, added to a region's key: a node that starts again without its directory has no key that it had before.
     key_base: u64,
+    /// Grows with each start of this node.
+    start: u64,
+    fence: Fence,
     /// Regions that the NIC may read and write, with the key that they had when opened.
     open: Mutex<HashMap<RegionId, (u64, Registration)>>,
     closings: Closings,
@@ -251,6 +260,11 @@ impl Shared {
     fn close_to_nics(&self, region: RegionId) {
         lock(&self.open).remove(&region);
     }
+
+    /// Takes all regions away from all NICs. Who may still have one asks for its new key before each transfer.
+    fn close_all_to_nics(&self) {
+        lock(&self.open).clear();
+    }
 }
 
 /// The local address that a provider's endpoints are bound to: `shm` has names of its own.
@@ -269,7 +283,7 @@ pub(crate) struct Member {
 impl Member {
     pub(crate) fn join(cluster: &Path, node: NodeId, config: Config) -> Result<Arc<Self>, FabricError> {
         let near = shm::Member::join(cluster, node)?;
-        let channel = Channel::open(&config.provider, local_address(&config), agent::SIZE, true)?;
+        let channel = Channel::open(&config.provider, local_address(&config), agent::SIZE, !config.agent_spins)?;
         let shared = Arc::new(Shared {
             cluster: cluster.to_owned(),
             clock: Clock::start(),
@@ -277,6 +291,12 @@ impl Member {
             home_name: channel.name()?,
             registrar: channel.traits().has_rma.then(|| channel.registrar()),
             key_base: secret::random_u64(),
+            start: match config.rendezvous {
+                Rendezvous::Directory => near.incarnation(),
+                // Also of a node that has lost its directory.
+                Rendezvous::Hosts { .. } => fence::unix_us(),
+            },
+            fence: Fence::default(),
             open: Mutex::default(),
             closings: Closings::default(),
             senders: Mutex::default(),
@@ -296,7 +316,7 @@ impl Member {
         let record = Record {
             version: frame::VERSION,
             node,
-            incarnation: shared.near.incarnation(),
+            incarnation: shared.start,
             pid: std::process::id(),
             provider: shared.provider.clone(),
             name: shared.home_name.clone(),
@@ -351,6 +371,10 @@ impl Membership for Member {
             // A question over the network: its answer is good for a while.
             Rendezvous::Hosts { .. } => self.shared.was_live(node, self.shared.clock.now_ns()),
         }
+    }
+
+    fn fence(&self, node: NodeId) -> Result<(), FabricError> {
+        fence::shut_out(&self.shared, &self.bell, node)
     }
 }
 

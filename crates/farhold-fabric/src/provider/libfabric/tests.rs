@@ -142,6 +142,15 @@ impl Stranger {
         rendezvous::Publication::new(&bed.dir.0, &Rendezvous::Directory, &record).unwrap()
     }
 
+    /// How the NIC gets to byte 128 of the region.
+    fn nic_target(&mut self, bed: &Bed, session: u32, token: u64) -> BulkTarget {
+        let wire = WireOp { kind: OpKind::Flush, a: frame::NIC_KEY, ..write_of(bed.key()) };
+        let (_, answer) = self.ask(Kind::Request, session, token, &request_of(&wire, &[]));
+        let mut words = Reader(&answer[8..]);
+        let [key, base] = [(); 2].map(|()| words.u64().unwrap());
+        BulkTarget { remote: base + 128, key }
+    }
+
     /// Writes by the NIC; true if it says that it did.
     fn write(&self, bytes: &mut [u8], target: BulkTarget) -> bool {
         let (local, len) = (bytes.as_mut_ptr(), bytes.len() as u64);
@@ -391,14 +400,10 @@ fn an_old_key_opens_nothing_to_a_nic() {
     let bed = Bed::new("tcp;ofi_rxm");
     let mut insider = Stranger::of(&bed);
     let (session, token) = insider.enter(&secret()).unwrap();
-    let (_, learned) = insider.ask(Kind::Request, session, token, &frame::request(Tag::Learn, u32::from(REGION.0), 0));
-    let mut words = Reader(&learned[8..]);
-    let [_, bytes, key, base, has_nic] = [(); 5].map(|()| words.u64().unwrap());
-    assert_eq!((bytes, has_nic), (BYTES, 1));
+    let target = insider.nic_target(&bed, session, token);
     let mut text = [7; 64];
-    let target = BulkTarget { remote: base + 128, key };
     assert!(insider.write(&mut text, target), "a good key writes");
-    assert!(!insider.write(&mut text, BulkTarget { key: key ^ 1, ..target }), "a wrong one does not");
+    assert!(!insider.write(&mut text, BulkTarget { key: target.key ^ 1, ..target }), "a wrong one does not");
     bed.assert_whole();
     let memory = bed.two.attach_region(REGION).unwrap();
     let mut insider = Stranger::of(&bed);
@@ -408,6 +413,42 @@ fn an_old_key_opens_nothing_to_a_nic() {
     let mut bytes = vec![0; BYTES as usize];
     memory.copy_out(0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 7), "an old key wrote");
+}
+
+/// Who is shut out reaches nothing, neither by the agent nor by a NIC's key that it has kept, and is not heard; others go on; and
+/// so does its next start.
+#[test]
+fn a_fenced_node_writes_nothing() {
+    let bed = Bed::new("tcp;ofi_rxm");
+    let mut insider = Stranger::of(&bed);
+    let (session, token) = insider.enter(&secret()).unwrap();
+    let kept = insider.nic_target(&bed, session, token);
+    let three = bed.dir.join(3, &config(bed.provider));
+    let (zombie, bulk) = (bed.endpoint(&three), vec![7; 1 << 20]);
+    let home = Address::home(NodeId(2));
+    let write =
+        |endpoint: &Endpoint, bytes: &[u8]| run(&bed.executor, endpoint, |batch| _ = batch.write(at(64), bytes));
+    assert_eq!((write(&zombie, &[7; 8]), write(&zombie, &bulk)), (Ok(()), Ok(())));
+    let good = bed.endpoint(&bed.one);
+    assert_eq!(write(&good, &bulk), Ok(()));
+
+    bed.two.fence(NodeId(3)).unwrap();
+    let unavailable = Err(FabricError::NodeUnavailable { node: NodeId(2) });
+    for _ in 0..2 {
+        assert_eq!(write(&zombie, &[9; 8]), unavailable);
+        assert_eq!(write(&zombie, &vec![9; 1 << 20]), unavailable);
+        assert_eq!(zombie.send(home, b"I am alive"), unavailable);
+    }
+    assert!(!insider.write(&mut [9; 64], kept), "a NIC's key of before");
+    assert!(bed.endpoint(&bed.two).try_recv_home().is_none());
+    assert_eq!(write(&good, &bulk), Ok(()), "who is not shut out");
+    bed.assert_whole();
+    assert!(matches!(bed.two.fence(NodeId(2)), Err(FabricError::Unsupported { .. })));
+
+    drop((zombie, three));
+    let again = bed.endpoint(&bed.dir.join(3, &config(bed.provider)));
+    assert_eq!((write(&again, &[7; 8]), write(&again, &bulk)), (Ok(()), Ok(())));
+    bed.assert_whole();
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! `listen`: where others learn this node's address, and the local address of its endpoints; then each other node is a
-//! `peer`. `secret-file`: `fabric.secret` in the cluster's directory otherwise. `timeout-ms`: of requests and of hellos.
+//! `peer`. `secret-file`: `secret` in the cluster's directory otherwise. `timeout-ms`: of requests and of hellos. `agent`:
+//! `sleeps` when nobody asks, or `spins`.
 
 use super::{Config, Rendezvous, Secret};
 use crate::address::NodeId;
@@ -22,7 +23,8 @@ impl Config {
     pub fn of_url(url: &str, cluster: &Path) -> Result<Self, FabricError> {
         let (provider, query) = url.split_once('?').unwrap_or((url, ""));
         let wrong = |what: String| FabricError::unfit_provider(&format!("libfabric:{url}"), what);
-        let (mut listen, mut peers, mut secret, mut timeout_ns) = (None, Vec::new(), None, None);
+        let (mut listen, mut peers, mut secret, mut timeout_ns, mut agent_spins) =
+            (None, Vec::new(), None, None, false);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("listen", at)) => listen = Some(at.to_owned()),
@@ -36,11 +38,13 @@ impl Config {
                     let read: Option<u64> = ms.parse().ok().filter(|ms| (1..=3_600_000).contains(ms));
                     timeout_ns = Some(read.ok_or_else(|| wrong(format!("`{pair}`: from 1 to 3600000")))? * 1_000_000);
                 }
-                _ => return Err(wrong(format!("`{pair}` is none of listen, peer, secret-file, timeout-ms"))),
+                Some(("agent", how @ ("sleeps" | "spins"))) => agent_spins = how == "spins",
+                Some(("agent", _)) => return Err(wrong(format!("`{pair}`: an agent sleeps or spins"))),
+                _ => return Err(wrong(format!("`{pair}` is none of listen, peer, secret-file, timeout-ms, agent"))),
             }
         }
         let secret = secret.map_or_else(|| Secret::of_file(&cluster.join(shm::SECRET)), Ok)?;
-        let mut config = Self::new(provider, secret);
+        let mut config = Self { agent_spins, ..Self::new(provider, secret) };
         config.rendezvous = match listen {
             Some(listen) => Rendezvous::Hosts { listen, peers },
             None if peers.is_empty() => Rendezvous::Directory,
@@ -62,19 +66,24 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("farhold-url-{}", std::process::id()));
         let read = |url: &str| Config::of_url(url, &dir);
         let one_host = read("tcp;ofi_rxm").unwrap();
-        assert_eq!((&*one_host.provider, one_host.rendezvous), ("tcp;ofi_rxm", Rendezvous::Directory));
+        assert_eq!((&*one_host.provider, &one_host.rendezvous), ("tcp;ofi_rxm", &Rendezvous::Directory));
         let file = dir.join("other");
-        let three = read(&format!("efa?listen=a:1&peer=1@b:2&peer=2@c:3&secret-file={}&timeout-ms=7", file.display()));
+        let three = read(&format!(
+            "efa?listen=a:1&peer=1@b:2&peer=2@c:3&secret-file={}&timeout-ms=7&agent=spins",
+            file.display()
+        ));
         let three = three.unwrap();
         let peers = vec![(NodeId(1), "b:2".to_owned()), (NodeId(2), "c:3".to_owned())];
         assert_eq!(three.rendezvous, Rendezvous::Hosts { listen: "a:1".into(), peers });
         assert_eq!((three.request_timeout_ns, three.connect_timeout_ns), (7_000_000, 7_000_000));
+        assert!(three.agent_spins && !one_host.agent_spins);
         assert!(file.exists(), "a secret of its own");
         for (url, complaint) in [
             ("tcp?listen=a:1&peer=b:2", "peer=NODE@HOST:PORT"),
             ("tcp?peer=1@b:2", "without listen"),
             ("tcp?timeout-ms=0", "from 1"),
             ("tcp?speed=high", "none of listen"),
+            ("tcp?agent=dozes", "sleeps or spins"),
         ] {
             let error = read(url).unwrap_err();
             assert!(matches!(error, FabricError::ProviderUnfit(_)), "{error:?}");
