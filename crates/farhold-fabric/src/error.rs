@@ -116,6 +116,11 @@ pub enum FabricError {
     BadFormat(Box<BadFile>),
     /// The file system of the cluster's directory has no room left.
     FileSystemFull(Box<FullFileSystem>),
+    /// The provider has no way to do this.
+    Unsupported {
+        /// What, and of which provider.
+        what: &'static str,
+    },
     /// The operating system refused.
     Io(Box<IoFailure>),
 }
@@ -242,6 +247,7 @@ impl fmt::Display for FabricError {
                 full.path.display(),
                 full.free_bytes
             ),
+            Self::Unsupported { what } => write!(f, "this provider cannot do that: {what}"),
             Self::Io(io) => write!(f, "could not {} {}: {}", io.action, io.path.display(), io.reason),
         }
     }

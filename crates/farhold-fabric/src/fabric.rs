@@ -84,6 +84,15 @@ impl Fabric {
         self.membership.clone().endpoint(handle, Some(port)).map(|provider| Endpoint::new(provider, handle.clone()))
     }
 
+    /// Shuts a node out: when this returns, nothing that it has posted, or will post, touches this node's memory or inboxes any
+    /// more, until it has joined anew. How is the provider's: `shm` ends the process, `sim` checks at the target.
+    ///
+    /// # Errors
+    /// [`FabricError::Unsupported`] by a provider that cannot; [`FabricError::Io`].
+    pub fn fence(&self, node: NodeId) -> Result<(), FabricError> {
+        self.membership.fence(node)
+    }
+
     /// Does a living process (or simulated node) run this node now? On `shm` it asks the kernel, so not for hot paths.
     #[must_use]
     pub fn node_is_live(&self, node: NodeId) -> bool {

@@ -11,5 +11,7 @@
 #![deny(missing_docs)]
 
 pub mod cluster;
+pub mod failover;
 pub mod history;
+pub mod register;
 pub mod workload;

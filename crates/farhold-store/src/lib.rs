@@ -20,6 +20,7 @@
 #![deny(missing_docs)]
 
 pub mod index;
+pub mod log;
 pub mod object;
 pub mod row;
 pub mod slab;

@@ -7,7 +7,7 @@
 
 use crate::home::message::Request;
 use crate::home::wire::{GARBAGE, Reader, Writer};
-use crate::protocol::epoch::{Epoch, KEEPER};
+use crate::protocol::epoch::Epoch;
 use crate::protocol::ident::DATA;
 use crate::{Node, NodeId, Table, TableId, TxnError, Worker};
 use farhold_fabric::{FabricError, FarPtr, Meta, ObjectView, RegionMemory, Version};
@@ -25,6 +25,8 @@ pub struct Snapshot {
     node: Arc<Node>,
     epoch: u32,
     places: Vec<Place>,
+    /// The configuration that it is of: rows of a node that has died since are elsewhere, under later epochs.
+    configuration: u64,
 }
 
 /// A snapshot's place on one node.
@@ -88,8 +90,9 @@ impl Worker {
     pub async fn snapshot(&self) -> Result<Snapshot, TxnError> {
         let node = self.node();
         let core = &*self.core;
-        let mut snapshot = Snapshot { node: node.clone(), epoch: 0, places: Vec::new() };
-        for id in (0..node.config().nodes).map(NodeId) {
+        let configuration = node.settled_configuration()?;
+        let mut snapshot = Snapshot { node: node.clone(), epoch: 0, places: Vec::new(), configuration };
+        for id in node.everybody() {
             let memory =
                 if id == core.me { Some(node.store.memory_shared().clone()) } else { core.endpoint.mapped(id, DATA) };
             let (slot, incarnation) = if let Some(memory) = &memory {
@@ -110,20 +113,26 @@ impl Worker {
                 core.call(place.node, &request).await?;
             }
         }
+        self.check(&snapshot)?;
         Ok(snapshot)
     }
 
     /// Raises the global epoch; the one before is the snapshot's.
     async fn advance_epoch(&self, snapshot: &Snapshot) -> Result<u32, TxnError> {
-        if let Some(superblock) = snapshot.places[usize::from(KEEPER.0)].superblock() {
-            return Ok(superblock.advance_epoch());
-        }
-        let mut batch = self.core.take_batch();
-        let slot = batch.fetch_add(Epoch::place(), 1);
-        let batch = self.core.endpoint.submit(batch).await;
-        let epoch = batch.word(slot).map_err(|error| self.core.far_error(error, KEEPER))?;
-        self.core.give_batch(batch);
-        Ok(epoch as u32)
+        let keeper = self.core.keeper();
+        let near = snapshot.places.iter().find(|place| place.node == keeper).and_then(Place::superblock);
+        let epoch = if let Some(superblock) = near {
+            superblock.advance_epoch()
+        } else {
+            let mut batch = self.core.take_batch();
+            let slot = batch.fetch_add(Epoch::place(keeper), 1);
+            let batch = self.core.endpoint.submit(batch).await;
+            let epoch = batch.word(slot).map_err(|error| self.core.far_error(error, keeper))?;
+            self.core.give_batch(batch);
+            epoch as u32
+        };
+        self.core.saw_epoch(epoch + 1);
+        Ok(epoch)
     }
 
     /// The tasks of a table, also for nodes whose memory is not mapped here.
@@ -159,6 +168,7 @@ impl Worker {
         if place.memory.is_some() && !core.handle.is_virtual() {
             return snapshot.scan_page(task, visit);
         }
+        self.check(snapshot)?;
         let room = task.run.class.payload_bytes_max();
         let mut offsets: Vec<u64> = task.run.slots().collect();
         let mut turns = 0;
@@ -173,6 +183,7 @@ impl Worker {
                 for (offset, slot) in slots {
                     match batch.object(slot) {
                         Ok(view) if view.lock != 0 => later.push(offset),
+                        Ok(view) if is_unsettled(&view, snapshot.epoch) => later.push(offset),
                         Ok(view) => match state_at(&view, snapshot.epoch) {
                             StateAt::Row { key_len } => visit(&view.payload[..key_len], &view.payload[key_len..]),
                             StateAt::Older(link) => {
@@ -195,7 +206,14 @@ impl Worker {
                 core.handle.yield_now().await;
             }
         }
-        Ok(())
+        self.check(snapshot)
+    }
+
+    /// Is everything still where it was, and does this node still belong to those who know?
+    fn check(&self, snapshot: &Snapshot) -> Result<(), TxnError> {
+        let core = &*self.core;
+        let leased = core.node.replication.as_ref().is_none_or(|it| it.view.is_settled(core.handle.now_ns()));
+        if leased { snapshot.check() } else { Err(TxnError::Recovering { node: core.me }) }
     }
 
     /// Follows the links to the copy of the snapshot's epoch, which is held for it.
@@ -224,6 +242,12 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// Is it of the snapshot's time, and not replicated yet?
+fn is_unsettled(view: &ObjectView<'_>, epoch: u32) -> bool {
+    let (meta, version) = (Meta(view.meta), Version(view.version));
+    version.is_odd() && version.epoch() <= epoch && matches!(meta.state(), Meta::ROW | RESERVED)
 }
 
 /// Far objects read at a time.
@@ -275,6 +299,12 @@ impl Place {
 }
 
 impl Snapshot {
+    /// Is everything still where it was?
+    fn check(&self) -> Result<(), TxnError> {
+        let now = self.node.settled_configuration();
+        if now == Ok(self.configuration) { Ok(()) } else { Err(TxnError::Recovering { node: self.node.id() }) }
+    }
+
     /// Which state: the transactions of all epochs up to this one.
     #[must_use]
     pub fn epoch(&self) -> u32 {
@@ -342,7 +372,8 @@ impl Snapshot {
         let mut last = None;
         loop {
             let went = scan.go_on(room, &mut |_, key, value| visit(key, value));
-            let Err(blocked) = went.map_err(|error| TxnError::store(error, place.node))? else { return Ok(()) };
+            let went = went.map_err(|error| TxnError::store(error, place.node))?;
+            let Err(blocked) = went else { return self.check() };
             if !wait_for(blocked, &mut last, &mut looks) {
                 return Err(unavailable);
             }

@@ -65,6 +65,10 @@ pub(crate) trait Membership: Send + Sync {
     fn remove_region(&self, region: RegionId) -> Result<(), FabricError>;
     fn endpoint(self: Arc<Self>, handle: &Handle, port: Option<u16>) -> Result<Box<dyn Provider>, FabricError>;
     fn node_is_live(&self, node: NodeId) -> bool;
+    /// See [`crate::Fabric::fence`].
+    fn fence(&self, _node: NodeId) -> Result<(), FabricError> {
+        Err(FabricError::Unsupported { what: "shutting another node out" })
+    }
 }
 
 /// One thread's end of a provider. The caller stays on one thread. The implementer checks key, bounds and alignment of every

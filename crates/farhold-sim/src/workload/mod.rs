@@ -7,7 +7,7 @@
 mod client;
 mod record;
 
-pub use client::Client;
+pub use client::{Client, Ended};
 pub use record::{Recorder, Row};
 
 use crate::history::Key;

@@ -2,7 +2,8 @@
 
 use crate::TxnError;
 use crate::protocol::ident::DATA;
-use farhold_fabric::{Batch, Endpoint, FarPtr, NodeId, RegionMemory};
+use crate::worker::Core;
+use farhold_fabric::{Batch, Endpoint, FabricError, FarPtr, NodeId, RegionMemory};
 use farhold_store::Superblock;
 use std::sync::Arc;
 
@@ -39,8 +40,8 @@ impl Epoch {
     }
 
     /// The word's place.
-    pub fn place() -> FarPtr {
-        FarPtr::new(KEEPER, DATA, Superblock::EPOCH)
+    pub fn place(keeper: NodeId) -> FarPtr {
+        FarPtr::new(keeper, DATA, Superblock::EPOCH)
     }
 
     /// The epoch, wherever it is.
@@ -51,11 +52,44 @@ impl Epoch {
         if let Some(epoch) = self.near() {
             return Ok(epoch);
         }
-        let mut batch = Batch::new();
-        // An atomic that changes nothing: a bulk read need not be one word at once on every fabric.
-        let slot = batch.fetch_add(Self::place(), 0);
-        let batch = endpoint.submit(batch).await;
-        #[allow(clippy::cast_possible_truncation, reason = "an epoch has 32 bits")]
-        batch.word(slot).map(|epoch| epoch as u32).map_err(|error| TxnError::far(error, KEEPER))
+        read_far(endpoint, KEEPER).await.map_err(|error| TxnError::far(error, KEEPER))
+    }
+}
+
+async fn read_far(endpoint: &Endpoint, keeper: NodeId) -> Result<u32, FabricError> {
+    let mut batch = Batch::new();
+    // An atomic that changes nothing: a bulk read need not be one word at once on every fabric.
+    let slot = batch.fetch_add(Epoch::place(keeper), 0);
+    let batch = endpoint.submit(batch).await;
+    batch.word(slot).map(|epoch| epoch as u32)
+}
+
+impl Core {
+    /// Whose epoch word counts now.
+    pub fn keeper(&self) -> NodeId {
+        self.node.replication.as_ref().map_or(KEEPER, |replication| replication.view.keeper())
+    }
+
+    /// The epoch now, for a commit that holds all its locks.
+    ///
+    /// # Errors
+    /// The keeper is unavailable.
+    pub async fn read_epoch(&self) -> Result<u32, TxnError> {
+        let Some(replication) = &self.node.replication else { return self.epoch.read(&self.endpoint).await };
+        let keeper = replication.view.keeper();
+        let epoch = if keeper == self.me {
+            self.node.store.superblock().epoch()
+        } else {
+            read_far(&self.endpoint, keeper).await.map_err(|error| self.far_error(error, keeper))?
+        };
+        replication.view.saw_epoch(epoch);
+        Ok(epoch)
+    }
+
+    /// Remembers an epoch, for the keeper after this one.
+    pub fn saw_epoch(&self, epoch: u32) {
+        if let Some(replication) = &self.node.replication {
+            replication.view.saw_epoch(epoch);
+        }
     }
 }

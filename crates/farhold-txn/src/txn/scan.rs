@@ -309,8 +309,12 @@ impl Txn {
         if let Some(node) = node {
             return self.scan_node(table, spec, node, rows).await;
         }
+        if table.route.has_unserved() {
+            return Err(TxnError::Recovering { node: self.me() });
+        }
         let mut found = Vec::new();
-        for node in (0..self.core.node.config.nodes).map(NodeId) {
+        let core = self.core.clone();
+        for node in core.node.everybody() {
             if node != self.me() {
                 self.scan_node(table, spec, node, &mut found).await?;
             } else if let Scanned::BusyAt(key) = self.scan_near(table, spec, &mut found)? {
@@ -353,6 +357,7 @@ impl Txn {
     ) -> Result<(), TxnError> {
         self.state.far = true;
         let core = self.core.clone();
+        core.check_served(node)?;
         let (mut left, mut last) = (spec.limit, None::<Vec<u8>>);
         while left > 0 {
             let from = last.as_deref().map(Bound::Excluded);

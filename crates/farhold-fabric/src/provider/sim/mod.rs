@@ -77,6 +77,7 @@ enum Event {
         flight: u64,
     },
     Deliver {
+        from_incarnation: u64,
         to: Address,
         incarnation: u64,
         message: Message,
@@ -91,6 +92,9 @@ struct Node {
     regions: BTreeMap<RegionId, Region>,
     inboxes: BTreeMap<u16, InboxState>,
     next_port: u16,
+    /// Nodes that it has shut out, up to which incarnation.
+    fenced: BTreeMap<NodeId, u64>,
+    paused_until_ns: u64,
 }
 
 struct Region {
@@ -115,6 +119,7 @@ struct Link {
 /// A batch under way.
 struct Flight {
     node: NodeId,
+    incarnation: u64,
     content: Box<Content>,
     /// The key that each instruction presents.
     keys: Vec<u64>,
@@ -312,6 +317,12 @@ impl State {
         self.links.get(&hop).copied().unwrap_or_default()
     }
 
+    /// Has the target shut the initiator out?
+    fn is_fenced(&self, hop: Hop, incarnation: u64) -> bool {
+        let fenced = self.nodes.get(&hop.to).and_then(|target| target.fenced.get(&hop.from));
+        fenced.is_some_and(|last| incarnation <= *last)
+    }
+
     fn is_live(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|entry| entry.live)
     }
@@ -323,8 +334,18 @@ impl State {
     fn handle(&mut self, event: Event, wakers: &mut Vec<Waker>) {
         match event {
             Event::Step { flight, op, step } => self.step(flight, op, step),
-            Event::Done { flight } => self.done(flight, wakers),
-            Event::Deliver { to, incarnation, message } => self.deliver(to, incarnation, message, wakers),
+            Event::Done { flight } => {
+                let node = self.flights.get(&flight).map(|flight| flight.node);
+                match node.and_then(|node| self.paused_until(node)) {
+                    Some(at_ns) => self.schedule(at_ns, Event::Done { flight }),
+                    None => self.done(flight, wakers),
+                }
+            }
+            Event::Deliver { from_incarnation, to, incarnation, message } => match self.paused_until(to.node) {
+                // In the order of their times before, because events of one time go by their sequence.
+                Some(at_ns) => self.schedule(at_ns, Event::Deliver { from_incarnation, to, incarnation, message }),
+                None => self.deliver(from_incarnation, to, incarnation, message, wakers),
+            },
             Event::Fault(fault) => self.fault(fault, wakers),
         }
     }
@@ -344,17 +365,39 @@ impl State {
                     self.flights.values_mut().filter(|flight| flight.node == node).filter_map(|f| f.waker.take()),
                 );
             }
+            Fault::Pause(node, until_ns) => {
+                self.trace.event(now_ns, "pause", &[u64::from(node.0), until_ns]);
+                if let Some(entry) = self.nodes.get_mut(&node) {
+                    entry.paused_until_ns = until_ns;
+                }
+            }
             Fault::Delay(hop, delay_ns) => self.links.entry(hop).or_default().delay_ns = delay_ns,
             Fault::Cut(hop) => self.links.entry(hop).or_default().cut = true,
             Fault::Heal(hop) => drop(self.links.remove(&hop)),
         }
     }
 
-    fn deliver(&mut self, to: Address, incarnation: u64, message: Message, wakers: &mut Vec<Waker>) {
+    /// Until when a node stands still, if it does.
+    fn paused_until(&self, node: NodeId) -> Option<u64> {
+        let until_ns = self.nodes.get(&node)?.paused_until_ns;
+        (until_ns > self.now_ns).then_some(until_ns)
+    }
+
+    fn deliver(
+        &mut self,
+        from_incarnation: u64,
+        to: Address,
+        incarnation: u64,
+        message: Message,
+        wakers: &mut Vec<Waker>,
+    ) {
         let bytes: u64 =
             message.bytes.iter().fold(0, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
         let numbers = [message.from.node.0.into(), message.from.port.into(), to.node.0.into(), to.port.into(), bytes];
         self.trace.event(self.now_ns, "deliver", &numbers);
+        if self.is_fenced(Hop { from: message.from.node, to: to.node }, from_incarnation) {
+            return;
+        }
         let Some(node) = self.nodes.get_mut(&to.node) else { return };
         if !node.live || node.incarnation != incarnation {
             return;
@@ -374,11 +417,15 @@ impl State {
         };
         let hop = Hop { from: flight.node, to: at.node() };
         self.trace.event(self.now_ns, "step", &[kind as u64, hop.from.0.into(), at.to_bits(), step as u64]);
-        let memory = self.target(hop, at, flight.keys[index]);
+        let memory = self.target(hop, flight.incarnation, at, flight.keys[index]);
         match memory.and_then(|memory| touch(&mut flight.content, index, &memory, step)) {
             Ok(true) => {
                 let at_ns = self.now_ns + self.next_line_ns(hop);
                 self.schedule(at_ns, Event::Step { flight: flight_id, op: index, step: step + 1 });
+            }
+            Ok(false) if self.link(Hop { from: hop.to, to: hop.from }).cut => {
+                flight.content.fail(index, FabricError::NodeUnavailable { node: hop.to });
+                self.respond(flight_id, hop, self.model.give_up_ns());
             }
             Ok(false) => {
                 let ns = self.model.response_ns(hop, kind, len);
@@ -400,9 +447,9 @@ impl State {
     }
 
     /// The target's side of the checks: is it alive, can it be reached, does the key still open the region?
-    fn target(&self, hop: Hop, at: FarPtr, key: u64) -> Result<Arc<RegionMemory>, FabricError> {
+    fn target(&self, hop: Hop, incarnation: u64, at: FarPtr, key: u64) -> Result<Arc<RegionMemory>, FabricError> {
         let (node, region) = (at.node(), at.region());
-        if self.link(hop).cut || !self.is_live(node) {
+        if self.link(hop).cut || !self.is_live(node) || self.is_fenced(hop, incarnation) {
             return Err(FabricError::NodeUnavailable { node });
         }
         match self.nodes.get(&node).and_then(|entry| entry.regions.get(&region)) {
@@ -570,6 +617,15 @@ impl Membership for Member {
     fn node_is_live(&self, node: NodeId) -> bool {
         self.world.lock().is_live(node)
     }
+
+    fn fence(&self, node: NodeId) -> Result<(), FabricError> {
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        let last = state.nodes.get(&node).map_or(0, |entry| entry.incarnation);
+        state.trace.event(now_ns, "fence", &[u64::from(self.node.0), u64::from(node.0), last]);
+        self.entry(&mut state)?.fenced.insert(node, last);
+        Ok(())
+    }
 }
 
 impl Drop for Member {
@@ -666,7 +722,7 @@ impl Provider for SimEndpoint {
             state.schedule(at_ns, Event::Step { flight, op: index, step: 0 });
         }
         let left = started.len();
-        state.flights.insert(flight, Flight { node, content, keys, left, abandoned: false, waker: None });
+        state.flights.insert(flight, Flight { node, incarnation, content, keys, left, abandoned: false, waker: None });
         Posted::UnderWay(Ticket(flight))
     }
 
@@ -751,7 +807,7 @@ impl Provider for SimEndpoint {
         at_ns = at_ns.max(*last_ns + 1);
         *last_ns = at_ns;
         let message = Message { from: self.address, bytes: message.to_vec() };
-        state.schedule(at_ns, Event::Deliver { to, incarnation, message });
+        state.schedule(at_ns, Event::Deliver { from_incarnation: self.member.incarnation, to, incarnation, message });
         Ok(())
     }
 

@@ -158,3 +158,56 @@ fn links_can_be_slow_and_cut() {
         assert_eq!(b.recv().await.bytes, b"again");
     });
 }
+
+/// Who is shut out changes nothing any more, not even by what was under way, and is not heard; its next incarnation is.
+#[test]
+fn a_fenced_node_writes_nothing() {
+    let executor = Executor::virtual_time(4);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (one, two) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+    let memory = one.create_region(REGION, 4096).unwrap();
+    executor.run(async {
+        let zombie = two.endpoint(&handle).unwrap();
+        write(&zombie, at(0, 0), &[1; 8]).await.unwrap();
+        let (late, later) = (handle.clone(), handle.clone());
+        let writing = handle.spawn(async move {
+            let wrote = write(&zombie, at(0, 0), &[2; 8]).await;
+            zombie.send(Address::home(NodeId(0)), b"I am alive").unwrap();
+            late.sleep_ns(10_000).await;
+            (wrote, zombie)
+        });
+        // Posted, and not yet there.
+        later.sleep_ns(300).await;
+        one.fence(NodeId(1)).unwrap();
+        let (wrote, zombie) = writing.await;
+        assert_eq!(wrote, Err(FabricError::NodeUnavailable { node: NodeId(0) }));
+        assert_eq!(memory.word(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0x0101_0101_0101_0101);
+        assert!(one.endpoint(&handle).unwrap().try_recv_home().is_none());
+        drop((zombie, two));
+        let again = sim.join(NodeId(1)).unwrap();
+        write(&again.endpoint(&handle).unwrap(), at(0, 0), &[3; 8]).await.unwrap();
+    });
+}
+
+/// With the way back cut, an instruction is done and its initiator does not learn it; a paused node learns everything later.
+#[test]
+fn answers_can_be_lost_or_late() {
+    let executor = Executor::virtual_time(5);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (one, two) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+    let memory = one.create_region(REGION, 4096).unwrap();
+    executor.run(async {
+        let endpoint = two.endpoint(&handle).unwrap();
+        sim.inject(Fault::Cut(hop(0, 1)));
+        let wrote = write(&endpoint, at(0, 0), &[2; 8]).await;
+        assert_eq!(wrote, Err(FabricError::NodeUnavailable { node: NodeId(0) }));
+        assert_eq!(memory.word(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0x0202_0202_0202_0202);
+        sim.inject(Fault::Heal(hop(0, 1)));
+        sim.inject(Fault::Pause(NodeId(1), handle.now_ns() + 1_000_000));
+        let began_ns = handle.now_ns();
+        write(&endpoint, at(0, 8), &[3; 8]).await.unwrap();
+        assert!(handle.now_ns() >= began_ns + 1_000_000);
+    });
+}
