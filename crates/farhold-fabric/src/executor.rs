@@ -112,6 +112,13 @@ const PARK_MAX: Duration = Duration::from_millis(10);
 
 static EXECUTOR_COUNT: AtomicU32 = AtomicU32::new(1);
 
+/// When the clock of this process's executors stood at 0: the same for all, so that threads can compare their times.
+fn process_start() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    #[expect(clippy::disallowed_methods, reason = "this is where the clock of everybody else comes from")]
+    *START.get_or_init(Instant::now)
+}
+
 fn registry() -> &'static Mutex<HashMap<u32, Arc<Remote>>> {
     static REGISTRY: OnceLock<Mutex<HashMap<u32, Arc<Remote>>>> = OnceLock::new();
     REGISTRY.get_or_init(Mutex::default)
@@ -132,8 +139,7 @@ impl Core {
             thread: Mutex::new(None),
         });
         registry().lock().expect("the registry").insert(id, remote.clone());
-        #[expect(clippy::disallowed_methods, reason = "this is where the clock of everybody else comes from")]
-        let start = Instant::now();
+        let start = process_start();
         Rc::new(Self {
             mode,
             id,
@@ -414,7 +420,7 @@ impl Handle {
         Self { core: Core::new(Mode::Standalone, seed) }
     }
 
-    /// Nanoseconds since the executor was made.
+    /// Nanoseconds: virtual ones since the executor was made, real ones since the first executor of the process was made.
     #[must_use]
     #[inline]
     pub fn now_ns(&self) -> u64 {

@@ -1,6 +1,9 @@
 //! A thread that serves the node's inbox when its workers do not.
 
+use crate::membership::FileRegister;
 use crate::{Node, TxnError, Worker};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use farhold_fabric::Executor;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,6 +22,8 @@ pub struct HomeAgent {
 
 /// How long it sleeps at most: how late it hears that it shall stop.
 const SLEEP_NS_MAX: u64 = 20_000_000;
+/// The same for one that also applies others' records, and renews a lease.
+const MEMBER_SLEEP_NS_MAX: u64 = 500_000;
 /// How often it looks again before it sleeps: answers come in bursts, and a sleep and its end cost some 10 µs.
 const LOOKS: u32 = 200;
 /// A nap: how late a message is served at worst when the workers have just stopped looking.
@@ -32,6 +37,19 @@ impl HomeAgent {
     /// # Errors
     /// No worker number or endpoint is left for it.
     pub fn start(node: &Arc<Node>) -> Result<Self, TxnError> {
+        Self::start_with(node, None)
+    }
+
+    /// As [`Self::start`], of a node whose rows are replicated: it keeps the node's membership as well, by the register in
+    /// the cluster's directory. The node takes part when [`Node::is_member`] says so.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_member(node: &Arc<Node>, cluster: &Path) -> Result<Self, TxnError> {
+        Self::start_with(node, Some(cluster.to_owned()))
+    }
+
+    fn start_with(node: &Arc<Node>, cluster: Option<PathBuf>) -> Result<Self, TxnError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, node) = (stop.clone(), node.clone());
         let (report, started) = std::sync::mpsc::channel();
@@ -42,6 +60,13 @@ impl HomeAgent {
                 Err(error) => return drop(report.send(Err(error))),
             };
             let _ = report.send(Ok(()));
+            if let Some(cluster) = cluster {
+                let register = FileRegister::new(&cluster, &node.fabric, node.config.nodes);
+                let member = worker.clone();
+                drop(executor.handle().spawn(async move {
+                    let _ = member.keep_membership(Rc::new(register)).await;
+                }));
+            }
             executor.run(serve(worker, stopped));
         };
         let spawned = std::thread::Builder::new().name("farhold-home".into()).spawn(run);
@@ -56,10 +81,17 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
     // does not answer does the same for itself when it starts.
     let _ = worker.join_cluster().await;
     let (mut idle, mut looks) = (0, 0);
+    // Other tasks of this thread look after the membership: it may not sleep for long.
+    let is_member = worker.core.node.replication.is_some();
+    let sleep_ns_max = if is_member { MEMBER_SLEEP_NS_MAX } else { SLEEP_NS_MAX };
     while !stop.load(Acquire) {
         let before = std::mem::replace(&mut looks, worker.core.node.slots.inbox_looks());
         if looks.wrapping_sub(before) >= WORKERS_LOOKS {
+            worker.core.apply_log();
             std::thread::park_timeout(NAP);
+            if is_member {
+                worker.handle().yield_now().await;
+            }
             continue;
         }
         if worker.poll() {
@@ -69,7 +101,10 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
             worker.handle().yield_now().await;
         } else {
             worker.core.alloc.borrow_mut().collect();
-            let _ = worker.core.endpoint.wait(SLEEP_NS_MAX);
+            let _ = worker.core.endpoint.wait(sleep_ns_max);
+            if is_member {
+                worker.handle().yield_now().await;
+            }
             idle = 0;
         }
     }

@@ -6,10 +6,12 @@
 //! ```
 
 mod configuration;
+mod file;
 mod register;
 mod view;
 mod watch;
 
 pub use configuration::{Configuration, Mirror, Serving};
+pub use file::FileRegister;
 pub use register::{Register, RegisterError, RegisterFuture, Registered};
 pub(crate) use view::{Admitted, NOBODY, NodeSet, ServingMap, View};

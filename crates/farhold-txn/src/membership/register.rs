@@ -60,4 +60,9 @@ pub trait Register {
 
     /// Counts a renewal of this node's lease.
     fn renew(&self, node: NodeId) -> RegisterFuture<'_, ()>;
+
+    /// Is it certain that this node's process has ended, whatever its lease says? False if that cannot be known.
+    fn is_dead(&self, _node: NodeId) -> bool {
+        false
+    }
 }

@@ -213,8 +213,9 @@ impl Worker {
         let now_ns = self.handle().now_ns();
         let Some(replication) = &self.node().replication else { return Ok(()) };
         let installed = replication.view.configuration();
+        let is_gone = |node| leases.is_over(node, now_ns) || register.is_dead(node);
         let gone: Vec<NodeId> =
-            configuration.everybody().filter(|node| *node != me && leases.is_over(*node, now_ns)).collect();
+            configuration.everybody().filter(|node| *node != me && is_gone(*node)).collect();
         let lowest = configuration.members.iter().find(|node| !gone.contains(node));
         if !gone.is_empty() {
             if lowest != Some(&me) {
