@@ -38,7 +38,9 @@ pub use definition::{Placement, TableDef};
 pub use error::TxnError;
 pub use farhold_fabric::NodeId;
 pub use home::HomeAgent;
-pub use membership::{Configuration, FileRegister, Mirror, Register, RegisterError, RegisterFuture, Registered, Serving};
+pub use membership::{
+    Configuration, FileRegister, Mirror, Register, RegisterError, RegisterFuture, Registered, Serving,
+};
 pub use memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
 #[cfg(feature = "planted")]

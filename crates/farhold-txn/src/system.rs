@@ -40,7 +40,7 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
         Ok::<_, TxnError>(table)
     };
     let system = shared(ID, definition()?, &[])?;
-    let rows = read(&system)?;
+    let (rows, _) = read(&system)?;
     node.catalog.add(Table(Arc::new(system)))?;
     for (_, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
         let (definition, live) = TableDef::decode(&definition)?;
@@ -56,9 +56,10 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
 /// it died, or because this node has just come.
 pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
     let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
-    let rows = read(&system.0)?;
+    let (rows, whole) = read(&system.0)?;
     for table in node.tables() {
-        if !rows.iter().any(|(_, id, _)| *id == table.id()) {
+        // A row that is just being written is there.
+        if whole && !rows.iter().any(|(_, id, _)| *id == table.id()) {
             node.catalog.retire(table.id());
         }
     }
@@ -72,8 +73,12 @@ pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
     Ok(())
 }
 
-/// All rows that are there, as they are.
-fn read(system: &TableShared) -> Result<Vec<(String, TableId, Vec<u8>)>, TxnError> {
+/// Name, number and definition of each table.
+type Rows = Vec<(String, TableId, Vec<u8>)>;
+
+/// All rows that are there, as they are; and whether none was just being written.
+fn read(system: &TableShared) -> Result<(Rows, bool), TxnError> {
+    let mut whole = true;
     let mut rows = Vec::new();
     let mut bytes = vec![0; farhold_store::object::size_class::PAYLOAD_BYTES_MAX];
     let mut references = Vec::new();
@@ -85,13 +90,16 @@ fn read(system: &TableShared) -> Result<Vec<(String, TableId, Vec<u8>)>, TxnErro
     system.store.primary().scan(all, all, &mut visit, &mut Vec::new());
     for reference in references {
         let object = system.store.store().object(reference);
-        let Ok(read) = object.read(reference.incarnation(), &mut bytes) else { continue };
+        let Ok(read) = object.read(reference.incarnation(), &mut bytes) else {
+            whole = false;
+            continue;
+        };
         if !read.is_absent() {
             let (key, value) = bytes[..read.payload_len()].split_at(read.key_len());
             rows.push(decode_row(&system.schema, key, value)?);
         }
     }
-    Ok(rows)
+    Ok((rows, whole))
 }
 
 /// A row as it lies in the table.

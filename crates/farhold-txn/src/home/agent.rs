@@ -2,9 +2,9 @@
 
 use crate::membership::FileRegister;
 use crate::{Node, TxnError, Worker};
+use farhold_fabric::Executor;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use farhold_fabric::Executor;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -93,6 +93,10 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
                 worker.handle().yield_now().await;
             }
             continue;
+        }
+        if is_member {
+            // However many requests come, the lease is renewed.
+            worker.handle().yield_now().await;
         }
         if worker.poll() {
             idle = 0;

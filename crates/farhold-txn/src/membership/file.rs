@@ -7,8 +7,8 @@
 //!
 //! The kernel knows which process runs, so a death is known at once and for certain; leases are for processes that stand still.
 
-use super::register::{Register, RegisterError, RegisterFuture, Registered};
 use super::Configuration;
+use super::register::{Register, RegisterError, RegisterFuture, Registered};
 use crate::NodeId;
 use crate::home::wire::{Reader, Writer};
 use farhold_fabric::Fabric;

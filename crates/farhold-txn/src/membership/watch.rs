@@ -214,8 +214,7 @@ impl Worker {
         let Some(replication) = &self.node().replication else { return Ok(()) };
         let installed = replication.view.configuration();
         let is_gone = |node| leases.is_over(node, now_ns) || register.is_dead(node);
-        let gone: Vec<NodeId> =
-            configuration.everybody().filter(|node| *node != me && is_gone(*node)).collect();
+        let gone: Vec<NodeId> = configuration.everybody().filter(|node| *node != me && is_gone(*node)).collect();
         let lowest = configuration.members.iter().find(|node| !gone.contains(node));
         if !gone.is_empty() {
             if lowest != Some(&me) {
