@@ -4,7 +4,7 @@
 CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TEST_JOBS ?= $(shell nproc)
 
-.PHONY: help demo test lint miri-full release figures clean
+.PHONY: help demo test lint miri-full gpu-kernels gpu-suite models clients release figures clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,18 @@ lint: ## Formatting, clippy, licences, layers
 miri-full: ## Every test that Miri can run (an hour; `make test` runs those that race)
 	@scripts/install-deps test
 	scripts/check-miri full
+
+gpu-kernels: ## Compiles the GPU kernels for sm_80 and sm_90, no register spilled (downloads nvcc, half a gigabyte)
+	@scripts/install-deps build
+	scripts/gpu-kernels
+
+gpu-suite: ## Builds, checks and measures the GPU joins (needs a GPU; see docs/guide/gpu.md)
+	@scripts/install-deps build
+	scripts/gpu-suite
+
+models: ## The models of concurrent protocols (models/), every state of each, with Spin
+	@scripts/install-deps models
+	scripts/check-models
 
 clients: ## psql, psycopg, asyncpg and JDBC against a running server
 	@scripts/install-deps test

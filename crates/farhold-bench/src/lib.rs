@@ -3,6 +3,8 @@
 //! ```text
 //!   workload/tpcc   nine tables, their population, the five transactions, the driver, the consistency conditions
 //!   workload/ch     three more tables and 22 analytical queries over the same rows (CH-benCHmark)
+//!   fabric          what the fabric's instructions, counters and latches cost on this machine
+//!   workload/kv     gets of far rows by one-sided reads, puts by message or transaction; the same gets against a Redis
 //!   measure         counters and latency histograms of workers, readable while they run
 //! ```
 //!
@@ -10,6 +12,8 @@
 //! [`farhold_fabric::Handle`], randomness from seeds, so a run can be repeated.
 #![deny(missing_docs)]
 
+pub mod fabric;
 pub mod measure;
 pub mod random;
+pub mod report;
 pub mod workload;

@@ -310,6 +310,18 @@ impl Batch {
         self.push(OpKind::Flush, at, 0, 0, 0, len)
     }
 
+    /// Takes an instruction back before it is submitted: it becomes a flush of no bytes, which every provider knows and which
+    /// changes nothing; its slot says [`done`](Self::done). What is under way cannot be called back.
+    ///
+    /// # Panics
+    /// If the batch has been submitted with it.
+    pub fn cancel(&mut self, slot: Slot) {
+        let op = self.content.as_mut().and_then(|content| content.ops.get_mut(slot.0 as usize));
+        let op = op.expect("a slot of this batch");
+        assert!(op.state == State::Pending, "instruction {} ({:?}) has been submitted", slot.0, op.kind);
+        (op.kind, op.len) = (OpKind::Flush, 0);
+    }
+
     /// The old value that a word instruction returned.
     ///
     /// # Errors
@@ -444,7 +456,7 @@ impl Op {
                 let (header, payload) = data.bytes_mut(start, HEADER_BYTES + len).split_at_mut(HEADER_BYTES);
                 put_header(&memory.read_object(offset, payload)?, header);
             }
-            OpKind::Flush => memory.check(offset, len as u64)?,
+            OpKind::Flush => memory.flush(offset, len as u64)?,
             _ => self.a = self.execute_word(memory.word(offset)?),
         }
         self.state = State::Done;

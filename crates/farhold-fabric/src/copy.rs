@@ -9,9 +9,9 @@
 //!   relies on more than bytes being whole.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) use kernel::{copy_from_shared, copy_to_shared};
+pub(crate) use kernel::{copy_from_shared, copy_lines_from_shared, copy_to_shared};
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) use portable::{copy_from_shared, copy_to_shared};
+pub(crate) use portable::{copy_from_shared, copy_lines_from_shared, copy_to_shared};
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod kernel {
@@ -35,6 +35,48 @@ mod kernel {
     pub(crate) unsafe fn copy_to_shared(from: *const u8, shared: *mut u8, len: usize) {
         // SAFETY: the caller's promise is the one that `copy` asks for.
         unsafe { copy(from, shared, len) }
+    }
+
+    /// Copies `count` times 56 bytes out of lines of 64 that begin with a word; returns how these words differ from
+    /// `expected`, all differences together. Two moves a line, the second of which overlaps the first.
+    ///
+    /// # Safety
+    /// `lines..lines + 64 * count` is mapped memory, `lines` is a multiple of 8, `to..to + 56 * count` is private writable
+    /// memory, and they do not overlap.
+    #[inline]
+    pub(crate) unsafe fn copy_lines_from_shared(lines: *const u8, expected: u64, to: *mut u8, count: usize) -> u64 {
+        if !is_x86_feature_detected!("avx") {
+            // SAFETY: the caller's promise; on this processor a plain move of a word is an atomic one.
+            return unsafe { super::portable::copy_lines_from_shared(lines, expected, to, count) };
+        }
+        let mut differences = 0;
+        if count > 0 {
+            // SAFETY: line i is read at 64 i + (0..8, 8..40, 32..64) and written to 56 i + (0..32, 24..56), for i < count: all
+            // inside what the caller promises. Registers that change are named, and the upper halves are cleared.
+            unsafe {
+                asm!(
+                    ".p2align 4",
+                    "2:",
+                    "mov {word}, [{from}]",
+                    "vmovdqu ymm0, [{from} + 8]",
+                    "vmovdqu ymm1, [{from} + 32]",
+                    "vmovdqu [{to}], ymm0",
+                    "vmovdqu [{to} + 24], ymm1",
+                    "xor {word}, {expected}",
+                    "or {differences}, {word}",
+                    "add {from}, 64",
+                    "add {to}, 56",
+                    "dec {count}",
+                    "jnz 2b",
+                    "vzeroupper",
+                    from = inout(reg) lines => _, to = inout(reg) to => _, count = inout(reg) count => _,
+                    word = out(reg) _, expected = in(reg) expected, differences = inout(reg) differences,
+                    out("ymm0") _, out("ymm1") _,
+                    options(nostack),
+                );
+            }
+        }
+        differences
     }
 
     /// # Safety
@@ -217,6 +259,25 @@ pub(crate) mod portable {
         }
     }
 
+    /// Copies `count` times 56 bytes out of lines of 64 that begin with a word; returns how these words differ from
+    /// `expected`, all differences together.
+    ///
+    /// # Safety
+    /// `lines..lines + 64 * count` is live memory that is only accessed atomically, in whole words, `lines` is a multiple of
+    /// 8; `to..to + 56 * count` is private writable memory.
+    pub(crate) unsafe fn copy_lines_from_shared(lines: *const u8, expected: u64, to: *mut u8, count: usize) -> u64 {
+        let mut differences = 0;
+        for line in 0..count {
+            // SAFETY: line `line` and its place in `to` are inside what the caller promises; the first word is aligned.
+            unsafe {
+                let start = lines.add(line * 64);
+                differences |= (*word_of(start).0).load(Relaxed) ^ expected;
+                copy_from_shared(start.add(8), to.add(line * 56), 56);
+            }
+        }
+        differences
+    }
+
     /// Copies `len` bytes into shared memory. The other bytes of the first and the last word are kept, also against
     /// somebody who changes them meanwhile.
     ///
@@ -272,6 +333,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    type CopyLines = unsafe fn(*const u8, u64, *mut u8, usize) -> u64;
+
+    /// All payloads move, nothing else; one line with another word is noticed.
+    fn check_lines(copy: CopyLines) {
+        for count in 0..6 {
+            let line = |i: usize| i / 8;
+            let mut from: Vec<u64> =
+                (0..8 * 6).map(|i| if i % 8 == 0 { 9 } else { (line(i) * 100 + i % 8) as u64 }).collect();
+            for odd in 0..=count {
+                let mut to = vec![0x55_u8; 56 * 6];
+                // SAFETY: six lines and room for six payloads, of which `count` are used; nobody else has them.
+                let differences = unsafe { copy(from.as_ptr().cast(), 9, to.as_mut_ptr(), count) };
+                assert_eq!(differences != 0, odd > 0, "{count} lines, line {odd} before differs");
+                let words: Vec<u64> = to.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
+                for (i, word) in words.iter().enumerate() {
+                    let want = if i < 7 * count { (i / 7 * 100 + i % 7 + 1) as u64 } else { 0x5555_5555_5555_5555 };
+                    assert_eq!(*word, want);
+                }
+                from.iter_mut().step_by(8).for_each(|word| *word = 9);
+                from[8 * odd.min(5)] = 8;
+            }
+        }
+    }
+
+    #[test]
+    fn copies_payloads_out_of_lines() {
+        check_lines(copy_lines_from_shared);
+        check_lines(portable::copy_lines_from_shared);
     }
 
     #[test]

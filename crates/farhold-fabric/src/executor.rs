@@ -98,6 +98,14 @@ impl Ord for Timer {
     }
 }
 
+/// The machine's monotonic clock.
+fn machine_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is exclusively ours; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
 const SLOT_BITS: u32 = 20;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 /// Most tasks of an executor; the last number stands for the future that `run` drives.
@@ -425,6 +433,14 @@ impl Handle {
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.core.now_ns()
+    }
+
+    /// Nanoseconds of a clock that all executors of this machine share, also those of other processes: what leases go by.
+    /// (The kernel's monotonic clock; in virtual time, the simulation's.)
+    #[must_use]
+    #[inline]
+    pub fn shared_now_ns(&self) -> u64 {
+        if self.is_virtual() { self.core.now_ns() } else { machine_ns() }
     }
 
     /// A random number of the executor's seed.

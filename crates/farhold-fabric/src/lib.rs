@@ -15,7 +15,9 @@
 pub mod batch;
 pub mod executor;
 pub mod object;
+pub mod processor;
 pub mod provider;
+pub mod sync;
 
 mod address;
 mod copy;

@@ -27,8 +27,12 @@ enum Backing {
     /// An allocation of ours.
     #[cfg_attr(not(miri), allow(dead_code, reason = "Miri has no file mappings"))]
     Heap(std::alloc::Layout),
-    /// A mapping of this many bytes.
-    Mapped(usize),
+    /// A mapping of this many bytes, of something that may outlast the machine's power or not.
+    Mapped {
+        bytes: usize,
+        #[cfg_attr(miri, allow(dead_code, reason = "Miri has no file mappings"))]
+        durable: bool,
+    },
 }
 
 // SAFETY: the memory is owned by this value (unmapped on drop only) and every access to it is atomic or an opaque copy, so
@@ -96,6 +100,31 @@ impl RegionMemory {
         self.room.as_ref().map_or(Ok(()), |room| room.reserve(offset, len, self.len))
     }
 
+    /// Makes what was written to these bytes durable, as far as what they are mapped from is: persistent memory and files of a
+    /// disk, not memory that goes with the machine.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`]; [`FabricError::Io`] if the device refuses.
+    pub fn flush(&self, offset: u64, len: u64) -> Result<(), FabricError> {
+        self.check(offset, len)?;
+        #[cfg(not(miri))]
+        if let Backing::Mapped { durable: true, .. } = self.backing
+            && len > 0
+        {
+            let start = offset / Self::PAGE * Self::PAGE;
+            // SAFETY: whole pages of our own mapping; flushing changes none of their bytes.
+            let done = unsafe {
+                let start_ptr = self.base.as_ptr().add(start as usize).cast();
+                libc::msync(start_ptr, (offset + len - start) as usize, libc::MS_SYNC)
+            };
+            if done != 0 {
+                let what = format!("{}", self.name(offset));
+                return Err(FabricError::io("flush", what, &std::io::Error::last_os_error()));
+            }
+        }
+        Ok(())
+    }
+
     fn map(origin: FarPtr, len: u64, flags: libc::c_int, fd: libc::c_int) -> std::io::Result<Self> {
         let bytes = usize::try_from(len).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
@@ -104,7 +133,13 @@ impl RegionMemory {
             return Err(std::io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast::<u8>()).expect("mmap never returns null without MAP_FIXED");
-        Ok(Self { base, len, origin, backing: Backing::Mapped(bytes), room: None })
+        Ok(Self {
+            base,
+            len,
+            origin,
+            backing: Backing::Mapped { bytes, durable: fd >= 0 && !is_memory(fd) },
+            room: None,
+        })
     }
 
     /// Bytes of the region.
@@ -228,6 +263,32 @@ impl RegionMemory {
         // SAFETY: the source is inside the region by the caller's promise, which is a whole number of words; `to` is
         // exclusive, so it is private and does not overlap.
         unsafe { copy::copy_from_shared(self.base.as_ptr().add(offset as usize), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies bytes out of lines of 64 bytes, each of which begins with a word that does not belong to them: 56 bytes a line,
+    /// fewer of the last. Returns how these words differ from `expected`, all differences together. For layouts that keep a
+    /// version in every line; what others change meanwhile is for these versions to say.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`], [`FabricError::Misaligned`].
+    #[inline]
+    pub fn copy_out_lines(&self, offset: u64, expected: u64, to: &mut [u8]) -> Result<u64, FabricError> {
+        let (whole, last) = to.as_chunks_mut::<56>();
+        let bytes = whole.len() as u64 * 64;
+        self.check(offset, bytes)?;
+        if !offset.is_multiple_of(8) {
+            return Err(self.misaligned(offset, 8));
+        }
+        // SAFETY: the lines are inside, which is checked above, and aligned; `whole` is exclusive, so it does not overlap.
+        let mut differences = unsafe {
+            let lines = self.base.as_ptr().add(offset as usize);
+            copy::copy_lines_from_shared(lines, expected, whole.as_mut_ptr().cast(), whole.len())
+        };
+        if !last.is_empty() {
+            differences |= self.word(offset + bytes)?.load(Ordering::Relaxed) ^ expected;
+            self.copy_out(offset + bytes + 8, last)?;
+        }
+        Ok(differences)
     }
 
     /// Copies bytes in; readers meanwhile see each word old or new.
@@ -369,7 +430,7 @@ impl Drop for RegionMemory {
             // SAFETY: allocated with this layout, and nobody can borrow from it any more.
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
             // SAFETY: mapped with this length by `map`, and nobody can borrow from it any more.
-            Backing::Mapped(bytes) => unsafe {
+            Backing::Mapped { bytes, .. } => unsafe {
                 libc::munmap(self.base.as_ptr().cast(), bytes);
             },
         }
@@ -382,6 +443,14 @@ impl fmt::Debug for RegionMemory {
     }
 }
 
+/// Is this a file of memory alone, which nothing makes durable?
+fn is_memory(fd: libc::c_int) -> bool {
+    // SAFETY: all-zero bytes are a valid statfs.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the caller's descriptor is open, and `found` is exclusively ours.
+    unsafe { libc::fstatfs(fd, &raw mut found) == 0 && found.f_type == libc::TMPFS_MAGIC }
+}
+
 pub(crate) fn round_up(value: u64, to: u64) -> u64 {
     value.div_ceil(to) * to
 }
@@ -390,6 +459,28 @@ pub(crate) fn round_up(value: u64, to: u64) -> u64 {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
+
+    /// Of a disk's file, flushed bytes are in the file; of memory, flushing does nothing; outside, it is refused.
+    #[test]
+    #[cfg_attr(miri, ignore = "file mappings")]
+    fn flushed_bytes_are_in_the_file() {
+        let origin = FarPtr::new(crate::NodeId(0), crate::RegionId(0), 0);
+        for folder in [std::env::temp_dir(), "/dev/shm".into()] {
+            let path = folder.join(format!("farhold-flush-{}", std::process::id()));
+            let options = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+            let file = options.unwrap();
+            file.set_len(8192).unwrap();
+            let memory = RegionMemory::file(origin, 8192, &file).unwrap();
+            memory.copy_in(5000, b"durable").unwrap();
+            memory.flush(5000, 7).unwrap();
+            assert_eq!(&std::fs::read(&path).unwrap()[5000..5007], b"durable");
+            assert!(matches!(memory.flush(8190, 3), Err(FabricError::OutOfBounds { .. })));
+            memory.flush(8192, 0).unwrap();
+            std::fs::remove_file(path).unwrap();
+        }
+        let durable = |memory: &RegionMemory| matches!(memory.backing, Backing::Mapped { durable: true, .. });
+        assert!(!durable(&RegionMemory::anonymous(origin, 4096).unwrap()));
+    }
 
     /// Two threads on the memory itself: a reader of an object gets one state of it or `Torn`. Miri runs it with the
     /// portable copies, which shows that they and the fences are enough for Rust's memory model.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Where to find what: the protocol that keeps a row whole, `object/protocol.rs`; memory, `slab/`; what a table does for
-//! transactions, `table/`; point lookups from afar, `index/hash/`; reading at an epoch, `snapshot/`; rows as bytes, `row/`.
+//! transactions, `table/`; other ways to read a row whole, measured beside ours, `atomicity/`; point lookups from afar, `index/hash/`; reading at an epoch, `snapshot/`; rows as bytes, `row/`.
 //!
 //! Invariants:
 //! - A version of an address never comes back, and grows with every change, over all uses of that address.
@@ -19,6 +19,7 @@
 //! - An object in state `ROW` is in all indexes of its table, except between a commit's delete and its unlinking.
 #![deny(missing_docs)]
 
+pub mod atomicity;
 pub mod index;
 pub mod log;
 pub mod object;

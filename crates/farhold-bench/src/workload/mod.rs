@@ -1,6 +1,7 @@
 //! The workloads, and what they share: the description of a table.
 
 pub mod ch;
+pub mod kv;
 pub mod tpcc;
 
 use farhold_store::row::{Column, ColumnType, Schema, SecondaryIndex};

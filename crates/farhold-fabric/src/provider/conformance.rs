@@ -21,8 +21,8 @@ enum Place {
     Sim(sim::Sim),
 }
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
-type Start = Box<dyn FnOnce(Endpoint) -> Task + Send>;
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Start = Box<dyn FnOnce(Endpoint) -> Task + Send>;
 
 impl Bed {
     pub(crate) fn shm(seed: u64) -> Self {
@@ -39,19 +39,19 @@ impl Bed {
         Self { executor, place, seed }
     }
 
-    fn join(&self, node: u8) -> Result<Fabric, FabricError> {
+    pub(crate) fn join(&self, node: u8) -> Result<Fabric, FabricError> {
         match &self.place {
             Place::Directory(cluster) => Fabric::join_shm(cluster, NodeId(node)),
             Place::Sim(sim) => sim.join(NodeId(node)),
         }
     }
 
-    fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> Handle {
         self.executor.handle()
     }
 
     /// Runs all bodies truly beside each other, each with an endpoint: on threads of their own, or as tasks in virtual time.
-    fn together(&self, bodies: Vec<(Fabric, Start)>) {
+    pub(crate) fn together(&self, bodies: Vec<(Fabric, Start)>) {
         match &self.place {
             Place::Directory(_) => std::thread::scope(|scope| {
                 for (number, (fabric, start)) in bodies.into_iter().enumerate() {
@@ -83,7 +83,7 @@ impl Drop for Bed {
     }
 }
 
-fn check(test: impl Fn(&Bed)) {
+pub(crate) fn check(test: impl Fn(&Bed)) {
     for kind in super::ALL.iter().filter(|kind| !(cfg!(miri) && kind.name == "shm")) {
         for seed in 0..if cfg!(miri) { 1 } else { 3 } {
             println!("provider {}, seed {seed}", kind.name);
@@ -121,6 +121,28 @@ async fn bytes(endpoint: &Endpoint, add: impl FnOnce(&mut Batch) -> crate::Slot)
 #[test]
 fn names_are_sorted_and_unique() {
     assert!(super::ALL.is_sorted_by(|a, b| a.name < b.name));
+}
+
+#[test]
+fn a_cancelled_instruction_does_nothing() {
+    check(|bed| {
+        let (a, b) = (bed.join(1).unwrap(), bed.join(2).unwrap());
+        let memory = b.create_region(REGION, 4096).unwrap();
+        let endpoint = a.endpoint(&bed.handle()).unwrap();
+        bed.executor.run(async {
+            let mut batch = Batch::new();
+            let kept = batch.fetch_add(at(2, 0), 1);
+            let cancelled = [batch.fetch_add(at(2, 8), 1), batch.write(at(2, 16), b"bytes"), batch.read(at(2, 0), 64)];
+            for slot in cancelled {
+                batch.cancel(slot);
+            }
+            let batch = endpoint.submit(batch).await;
+            assert_eq!(batch.word(kept), Ok(0));
+            assert!(cancelled.into_iter().all(|slot| batch.done(slot).is_ok()));
+            let words: Vec<u64> = (0..4).map(|i| memory.word(i * 8).unwrap().load(Ordering::SeqCst)).collect();
+            assert_eq!(words, [1, 0, 0, 0]);
+        });
+    });
 }
 
 #[test]

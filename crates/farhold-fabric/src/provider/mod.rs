@@ -4,12 +4,12 @@
 //! this crate promises.
 
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 pub mod shm;
 pub mod sim;
 
 use crate::address::{Address, NodeId, RegionId, RegionKey};
-use crate::batch::Batch;
+use crate::batch::{Batch, OpKind};
 use crate::endpoint::Message;
 use crate::error::FabricError;
 use crate::executor::Handle;
@@ -23,8 +23,31 @@ pub struct Kind {
     pub name: &'static str,
     /// What it is, in one line.
     pub about: &'static str,
+    /// Who executes an instruction on another node's memory.
+    pub does: fn(OpKind) -> Doer,
     #[cfg(test)]
     bed: fn(u64) -> conformance::Bed,
+}
+
+/// Who executes an instruction on another node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doer {
+    /// The asking thread's processor, by loads, stores and locked instructions.
+    Cpu,
+    /// The network card of the memory's node: native.
+    Nic,
+    /// A progress thread of the memory's node: emulated.
+    HomeAgent,
+    /// The simulation.
+    Simulation,
+}
+
+impl Doer {
+    /// Does the machine itself do it, without a program of the memory's node?
+    #[must_use]
+    pub const fn is_native(self) -> bool {
+        matches!(self, Self::Cpu | Self::Nic)
+    }
 }
 
 /// All providers, by name.

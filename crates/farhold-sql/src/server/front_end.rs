@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::engine::{Node, Worker};
-use farhold_fabric::Handle;
+use farhold_fabric::{Handle, processor};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 
@@ -107,7 +107,7 @@ pub fn start(
     let (ready, started) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(format!("farhold-front-{index}"))
-        .spawn(move || match prepare(&shared, &node) {
+        .spawn(move || match prepare(index, &shared, &node) {
             Ok((runtime, front_end)) => {
                 let _ = ready.send(Ok(()));
                 let local = LocalSet::new();
@@ -125,7 +125,15 @@ pub fn start(
     }
 }
 
-fn prepare(shared: &Arc<Shared>, node: &Arc<Node>) -> Result<(tokio::runtime::Runtime, FrontEnd), ServerError> {
+fn prepare(
+    index: usize,
+    shared: &Arc<Shared>,
+    node: &Arc<Node>,
+) -> Result<(tokio::runtime::Runtime, FrontEnd), ServerError> {
+    if shared.config.pin_front_ends {
+        let processors = processor::usable();
+        processor::bind_this_thread(processors[index % processors.len()]);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(ServerError::Thread)?;
     // Waits inside the engine wake themselves, so they go on under tokio as under the fabric's own executor.

@@ -13,7 +13,8 @@ mod reference;
 pub mod size_class;
 
 pub use protocol::{
-    LockError, Read, ReadError, Word, Words, lock, read, read_part, release_dead, restamp, unlock, write,
+    LockError, Read, ReadError, Word, Words, begin_write, end_write, lock, read, read_part, release_dead, restamp,
+    unlock, write,
 };
 pub use reference::{ObjectRef, Owner};
 

@@ -192,12 +192,25 @@ pub fn unlock<W: Words>(words: &W) {
 /// the object.
 #[inline(always)]
 pub fn write<W: Words>(words: &W, meta: Meta, version: Version, fill: impl FnOnce(&W)) {
+    begin_write(words);
+    fill(words);
+    end_write(words, meta, version);
+}
+
+/// The first part of [`write()`]: readers meet the mark from here on. The caller holds the lock.
+#[inline(always)]
+pub fn begin_write<W: Words>(words: &W) {
+    let old = words.load(Word::Version, Relaxed);
+    words.store(Word::Version, old | Version::WRITING, Relaxed);
+    words.fence(Release);
+}
+
+/// The last part of [`write()`]: the payload, whose lengths are in `meta`, is readable as `version`.
+#[inline(always)]
+pub fn end_write<W: Words>(words: &W, meta: Meta, version: Version) {
     let old = words.load(Word::Version, Relaxed);
     debug_assert!(version.number() > old & !Version::FLAGS, "versions grow: {:?} to {version:?}", Version(old));
     debug_assert!(meta.payload_len() <= words.room());
-    words.store(Word::Version, old | Version::WRITING, Relaxed);
-    words.fence(Release);
-    fill(words);
     words.store(Word::Meta, meta.0, Relaxed);
     words.store(Word::Version, version.0, Release);
 }

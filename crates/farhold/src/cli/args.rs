@@ -38,6 +38,8 @@ pub enum Command {
     Sql(SqlArgs),
     /// Measure a workload.
     Bench(BenchArgs),
+    /// What carries memory instructions on this machine.
+    Fabric(FabricArgs),
     /// Load a Parquet or CSV file into a table.
     Import(ImportArgs),
     /// Check a database that holds TPC-C: the specification's consistency conditions, by SQL.
@@ -101,6 +103,9 @@ pub struct ServeArgs {
     /// Threads that talk to clients. 0 = two a core.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    /// Bind these threads to processors: more statements a second where the machine does little else.
+    #[arg(long)]
+    pub pin: bool,
     /// File of users, one `name:SCRAM-SHA-256$...` a line (as PostgreSQL stores it), or `name:plain password`.
     #[arg(long)]
     pub password_file: Option<PathBuf>,
@@ -146,6 +151,86 @@ pub enum Workload {
     Tpcc(TpccArgs),
     /// The 22 CH-benCHmark queries over TPC-C's rows, without writers.
     Ch(ChArgs),
+    /// Gets of far rows by one-sided reads, with puts beside them.
+    Kv(KvArgs),
+}
+
+/// Flags of `farhold bench kv`.
+#[derive(Debug, Clone, Args)]
+pub struct KvArgs {
+    /// Bytes of a value; several sizes run one after the other. Rounded up to whole words.
+    #[arg(long, value_delimiter = ',', default_values_t = [128, 1024, 8192], value_parser = clap::value_parser!(u32).range(8..=32_768))]
+    pub sizes: Vec<u32>,
+    /// Rows.
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    /// Threads that get.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub readers: u16,
+    /// Threads that put.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub writers: u16,
+    /// Gets in one batch.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub batch: u16,
+    /// How values are put: by a message to their home, or by a transaction of the writer.
+    #[arg(long, value_enum, default_value_t = PutBy::Message)]
+    pub put: PutBy,
+    /// Ask for keys by Zipf's law with this exponent, between 0 and 1 (YCSB: 0.99). Left out: all alike.
+    #[arg(long, value_parser = parse_theta)]
+    pub zipf: Option<f64>,
+    /// Seconds to measure each size.
+    #[arg(long, short = 's', default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// Seed of the choice of keys.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// Also the same gets against a Redis that listens on this port of 127.0.0.1: as many clients, as many keys a pipeline.
+    /// The keys are loaded into it and stay there.
+    #[arg(long, value_name = "PORT")]
+    pub redis_port: Option<u16>,
+}
+
+/// How `farhold bench kv` puts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PutBy {
+    /// The key's home writes.
+    Message,
+    /// The writer locks, validates and writes from afar.
+    Transaction,
+}
+
+impl PutBy {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Message => "message",
+            Self::Transaction => "transaction",
+        }
+    }
+}
+
+/// Flags of `farhold fabric`.
+#[derive(Debug, Clone, Args)]
+pub struct FabricArgs {
+    /// What of the fabric.
+    #[command(subcommand)]
+    pub command: FabricCommand,
+}
+
+/// What `farhold fabric` does.
+#[derive(Debug, Clone, Subcommand)]
+pub enum FabricCommand {
+    /// The providers of this machine: what is native, what is emulated, latency and bandwidth from 64 B to 1 MiB.
+    Info(FabricInfoArgs),
+}
+
+/// Flags of `farhold fabric info`.
+#[derive(Debug, Clone, Args)]
+pub struct FabricInfoArgs {
+    /// How long to measure each provider.
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=600_000))]
+    pub milliseconds: u32,
 }
 
 /// Flags of `farhold bench tpcc`.
@@ -289,6 +374,12 @@ pub struct NodeArgs {
     pub ch: bool,
 }
 
+/// An exponent of Zipf's law.
+fn parse_theta(text: &str) -> Result<f64, String> {
+    let theta: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    if theta > 0.0 && theta < 1.0 { Ok(theta) } else { Err(format!("`{text}` is not between 0 and 1")) }
+}
+
 /// Parses `512M`, `4G`, `65536`.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -312,6 +403,16 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn exponents_and_lists() {
+        assert_eq!(parse_theta("0.99"), Ok(0.99));
+        assert!(parse_theta("1").unwrap_err().contains("between"));
+        assert!(parse_theta("much").unwrap_err().contains("not a number"));
+        let cli = Cli::parse_from(["farhold", "bench", "kv", "--sizes", "128,4096"]);
+        let Command::Bench(BenchArgs { workload: Workload::Kv(args) }) = cli.command else { panic!("{cli:?}") };
+        assert_eq!((args.sizes, args.put), (vec![128, 4096], PutBy::Message));
     }
 
     #[test]

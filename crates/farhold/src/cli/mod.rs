@@ -8,7 +8,9 @@ mod clock;
 mod cluster;
 mod demo;
 mod event;
+mod fabric;
 mod import;
+mod kv;
 mod node;
 mod serve;
 mod signal;
@@ -18,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command, Workload};
+use args::{Cli, Command, FabricCommand, Workload};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
@@ -32,6 +34,13 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => match &args.workload {
             Workload::Tpcc(args) => client_runtime(bench::tpcc(args, json)),
             Workload::Ch(args) => client_runtime(bench::ch(args, json)),
+            Workload::Kv(args) => kv::run(args, json),
+        },
+        Command::Fabric(args) => match &args.command {
+            FabricCommand::Info(args) => {
+                fabric::info(args, json);
+                Ok(())
+            }
         },
         Command::Serve(args) => serve::run(args, json),
         Command::Node(args) => node::run(args),

@@ -256,7 +256,7 @@ impl<'a> NodeProcess<'a> {
         let processor = self.args.pin_from.map(|first| first + usize::from(number));
         std::thread::spawn(move || {
             if let Some(processor) = processor {
-                bind_to(processor);
+                farhold_fabric::processor::bind_this_thread(processor);
             }
             let executor = Executor::real(plan.seed ^ u64::from(worker_of_all));
             let handle = executor.handle();
@@ -307,16 +307,5 @@ fn say(event: &Event) {
     if let Ok(line) = serde_json::to_string(event) {
         let mut out = std::io::stdout().lock();
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-    }
-}
-
-/// Binds this thread to a processor; a processor that is not there leaves it where it is.
-fn bind_to(processor: usize) {
-    // SAFETY: `set` is a valid, zeroed cpu_set_t of this frame; CPU_SET is given an index below its 1024 bits; pid 0 is
-    // this thread.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor % 1024, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
     }
 }

@@ -48,7 +48,8 @@ pub fn start(database: &Database, config: ServerConfig) -> Result<ServerHandle, 
 
 fn server_config(args: &ServeArgs) -> Result<ServerConfig, String> {
     let unix_socket_dir = args.unix_socket_dir.clone();
-    let mut config = ServerConfig { listen: args.listen, unix_socket_dir, ..ServerConfig::default() };
+    let mut config =
+        ServerConfig { listen: args.listen, unix_socket_dir, pin_front_ends: args.pin, ..ServerConfig::default() };
     if args.threads > 0 {
         config.front_end_threads = args.threads;
     }

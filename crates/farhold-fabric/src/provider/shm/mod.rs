@@ -689,6 +689,7 @@ impl Provider for Shm {
 pub(super) const KIND: super::Kind = super::Kind {
     name: "shm",
     about: "files mapped by every process of a host; also CXL or DAX memory, by path",
+    does: |_| super::Doer::Cpu,
     #[cfg(test)]
     bed: super::conformance::Bed::shm,
 };

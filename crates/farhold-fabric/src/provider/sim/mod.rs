@@ -868,6 +868,7 @@ impl Drop for SimEndpoint {
 pub(super) const KIND: super::Kind = super::Kind {
     name: "sim",
     about: "a cluster in one thread, in virtual time, from a seed",
+    does: |_| super::Doer::Simulation,
     #[cfg(test)]
     bed: super::conformance::Bed::sim,
 };

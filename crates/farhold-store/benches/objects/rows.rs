@@ -1,8 +1,7 @@
-//! What the hot paths of the store cost: `cargo bench -p farhold-store` prints a table; `--quick` runs each part briefly.
-//!
-//! One thread, rows of 300 bytes, in two sizes: a few rows that stay in the first-level cache, and many that do not.
-#![expect(clippy::disallowed_methods, reason = "a bench measures real time")]
+//! What the hot paths of the store cost. One thread, rows of 300 bytes, in two sizes: a few rows that stay in the first-level
+//! cache, and many that do not.
 
+use crate::report::Report;
 use farhold_btree::KeyShape;
 use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
 use farhold_store::snapshot::RunScan;
@@ -21,10 +20,10 @@ struct Bench {
     turns: u64,
 }
 
-fn main() {
-    let quick = std::env::args().any(|arg| arg == "--quick" || arg == "--test");
+/// Runs the table of this file.
+pub fn run(report: &mut Report) {
+    let quick = report.quick;
     let (few, many, turns) = if quick { (16, 1000, 2000) } else { (16, 1_000_000, 20_000_000) };
-    println!("{:<44} {:>12} {:>12}", "ns an operation", format!("{few} rows"), format!("{many} rows"));
     let mut results: Vec<(&str, Vec<f64>)> = Vec::new();
     for rows in [few, many] {
         let mut bench = Bench::new(rows, turns);
@@ -37,10 +36,12 @@ fn main() {
         if rows == many {
             let statistics = bench.table.statistics();
             println!("memory of {rows} rows: {:.3} bytes a byte; {statistics:?}", statistics.overhead());
+            report.row("memory", "rows", &[("bytes a byte", statistics.overhead())]);
         }
     }
+    report.table(&format!("Rows in place, {few} and {many} of them: ns an operation"));
     for (name, ns) in results {
-        println!("{name:<44} {:>12.1} {:>12.1}", ns[0], ns[1]);
+        report.row("rows", name, &[("few", ns[0]), ("many", ns[1])]);
     }
 }
 

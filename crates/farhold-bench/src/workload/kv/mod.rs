@@ -1,0 +1,461 @@
+//! A key-value store over the database's own rows: far gets without the home's help, puts by message or by transaction.
+//!
+//! ```text
+//!   reader ──(location cache knows: one object read; else: bucket, then object)──▶ rows of node 1
+//!   writer ──(message: the home's worker writes)──────────────────────────────────▶
+//!          ──(transaction: lock, validate, write, unlock from afar)───────────────▶
+//! ```
+//!
+//! Gets are batched: a batch's reads of all its keys are posted together, round by round. A value is one stamp again and
+//! again; of every value got, the ends are compared, and of one in [`CHECK_EVERY`] all of it, so a run also shows that no mix of
+//! two puts was read. (Redis's values are not looked at.)
+
+mod home;
+pub mod reader;
+pub mod redis;
+mod zipf;
+
+pub use zipf::{Spread, Zipf};
+
+use crate::measure::{Counter, Latencies, LatencyRecorder};
+use crate::random::Random;
+use farhold_fabric::provider::shm;
+use farhold_fabric::{Executor, Fabric, FabricError, NodeId};
+use farhold_store::row::{Column, ColumnType, Datum, Schema};
+use farhold_txn::{HomeAgent, Node, NodeConfig, Placement, Retry, Table, TableDef, TxnError};
+use reader::Reader;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Barrier};
+
+/// How a value is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// The key and the value go to the home, whose worker writes them.
+    Message,
+    /// A transaction of the writer's own node.
+    Transaction,
+}
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Rows.
+    pub keys: u64,
+    /// Bytes of each value, a multiple of 8.
+    pub value_bytes: usize,
+    /// Threads that get.
+    pub readers: u16,
+    /// Threads that put.
+    pub writers: u16,
+    /// Gets in one batch.
+    pub batch: usize,
+    /// Which keys.
+    pub spread: Spread,
+    /// How values are put.
+    pub put: Put,
+    /// How long.
+    pub span_ns: u64,
+    /// Of the choice of keys.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Seconds measured.
+    pub seconds: f64,
+    /// Values got.
+    pub gets: u64,
+    /// Values put.
+    pub puts: u64,
+    /// Object reads that met a writer and were repeated.
+    pub torn: u64,
+    /// Reads of the index: what the location cache did not know.
+    pub index_reads: u64,
+    /// Batches of gets.
+    pub batch_latency: Latencies,
+}
+
+impl Outcome {
+    /// Gets a second.
+    #[must_use]
+    pub fn gets_per_second(&self) -> f64 {
+        self.gets as f64 / self.seconds
+    }
+
+    /// Puts a second.
+    #[must_use]
+    pub fn puts_per_second(&self) -> f64 {
+        self.puts as f64 / self.seconds
+    }
+}
+
+/// Why a run ended early.
+#[derive(Debug)]
+pub enum KvError {
+    /// A transaction, or the set-up.
+    Txn(TxnError),
+    /// The fabric.
+    Fabric(FabricError),
+    /// The rival server.
+    Redis(std::io::Error),
+    /// A key that was loaded is not there.
+    Missing(u64),
+    /// A value was a mix of two puts.
+    Mixed(u64),
+}
+
+impl fmt::Display for KvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Txn(error) => error.fmt(f),
+            Self::Fabric(error) => error.fmt(f),
+            Self::Redis(error) => write!(f, "Redis: {error}"),
+            Self::Missing(key) => write!(f, "key {key} was loaded and is not there"),
+            Self::Mixed(key) => write!(f, "the value of key {key} was a mix of two puts"),
+        }
+    }
+}
+
+impl std::error::Error for KvError {}
+
+impl From<TxnError> for KvError {
+    fn from(error: TxnError) -> Self {
+        Self::Txn(error)
+    }
+}
+
+impl From<FabricError> for KvError {
+    fn from(error: FabricError) -> Self {
+        Self::Fabric(error)
+    }
+}
+
+impl From<std::io::Error> for KvError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Redis(error)
+    }
+}
+
+/// The node with the rows; everybody else is node 0.
+const HOME: NodeId = NodeId(1);
+const TABLE: &str = "kv";
+
+/// Key `number` as its row has it. All are even, which `ByInteger` places on node 1.
+fn key_of(number: u64) -> [u8; 8] {
+    ((2 * number + 2) ^ 1 << 63).to_be_bytes()
+}
+
+/// Where the value's bytes begin in an encoded row: behind the end of the one variable column.
+const VALUE_AT: usize = 2;
+
+/// All keys are loaded before anybody puts.
+fn no_row() -> TxnError {
+    TxnError::NotFound { what: "the row of a key that was loaded".into() }
+}
+
+fn fill(value: &mut [u8], stamp: u64) {
+    for word in value.chunks_exact_mut(8) {
+        word.copy_from_slice(&stamp.to_le_bytes());
+    }
+}
+
+/// One in so many values is checked in full.
+pub const CHECK_EVERY: usize = 16;
+
+/// Have both ends of a value one stamp? A writer that is met in the middle leaves one of them behind.
+fn has_equal_ends(value: &[u8]) -> bool {
+    value.len() >= 8 && value[..8] == value[value.len() - 8..]
+}
+
+/// Is this one put's value?
+fn is_whole(value: &[u8]) -> bool {
+    // The value against itself, one word on.
+    value.len() >= 8 && value[8..] == value[..value.len() - 8]
+}
+
+/// The cluster of a run, in a directory of its own: two nodes in this process.
+struct Cluster {
+    directory: std::path::PathBuf,
+    far: Fabric,
+    home: Fabric,
+    nodes: [Arc<Node>; 2],
+    agents: Vec<HomeAgent>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.agents.clear();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Cluster {
+    fn start(plan: &Plan) -> Result<Self, KvError> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("kv-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let directory = shm::default_cluster(&name);
+        let row_bytes = plan.value_bytes as u64 + 200;
+        let open = |node: u8| {
+            let fabric = Fabric::join_shm(&directory, NodeId(node))?;
+            let region_bytes = if NodeId(node) == HOME { 2 * plan.keys * row_bytes + (64 << 20) } else { 64 << 20 };
+            let config = NodeConfig { nodes: 2, region_bytes, ..NodeConfig::default() };
+            Ok::<_, KvError>((fabric.clone(), Node::open(fabric, config)?))
+        };
+        let (far, zero) = open(0)?;
+        let (home, one) = open(1)?;
+        let agents = vec![HomeAgent::start(&zero)?, HomeAgent::start(&one)?];
+        Ok(Self { directory, far, home, nodes: [zero, one], agents })
+    }
+
+    /// Creates the table and its rows.
+    fn load(&self, plan: &Plan) -> Result<(), KvError> {
+        let executor = Executor::real(plan.seed);
+        let worker = self.nodes[usize::from(HOME.0)].worker(&executor.handle())?;
+        executor.run(async {
+            let columns = vec![Column::new("id", ColumnType::BigInt), Column::new("value", ColumnType::Bytea)];
+            let schema = Schema::new(columns, vec![0]).map_err(TxnError::Row)?;
+            let definition = TableDef { placement: Placement::ByInteger, ..TableDef::new(TABLE, schema) };
+            let table = worker.create_table(definition).await?;
+            let mut value = Vec::new();
+            let row = [Datum::BigInt(0), Datum::Bytea(vec![0; plan.value_bytes])];
+            table.schema().encode_value(&row, &mut value).map_err(TxnError::Row)?;
+            for from in (0..plan.keys).step_by(500) {
+                let mut txn = worker.begin();
+                for number in from..(from + 500).min(plan.keys) {
+                    txn.insert(&table, &key_of(number), &value).await?;
+                }
+                txn.commit().await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn table(&self, node: usize) -> Result<Table, KvError> {
+        Ok(self.nodes[node].table(TABLE).ok_or(TxnError::SchemaChanged)?)
+    }
+}
+
+/// What a thread counts.
+#[derive(Debug, Default)]
+struct Counts {
+    done: Counter,
+    torn: Counter,
+    index_reads: Counter,
+    latency: LatencyRecorder,
+}
+
+/// Loads, runs, and checks every value that is got.
+///
+/// # Errors
+/// See [`KvError`].
+///
+/// # Panics
+/// If the values' length is no multiple of 8, or a batch is empty.
+pub fn run(plan: &Plan) -> Result<Outcome, KvError> {
+    assert!(plan.value_bytes.is_multiple_of(8) && plan.value_bytes >= 8 && plan.batch > 0, "{plan:?}");
+    let cluster = Cluster::start(plan)?;
+    cluster.load(plan)?;
+    let zipf = Zipf::new(plan.spread, plan.keys);
+    let stop = AtomicBool::new(false);
+    let counts: Vec<Counts> = (0..plan.readers + plan.writers).map(|_| Counts::default()).collect();
+    let serves = plan.writers > 0 && plan.put == Put::Message;
+    let start = Barrier::new(usize::from(plan.readers + plan.writers) + usize::from(serves) + 1);
+    let server_stop = AtomicBool::new(false);
+    let elapsed_ns = std::thread::scope(|scope| {
+        let server = serves.then(|| {
+            scope.spawn(|| {
+                let server = home::Server::new(&cluster);
+                start.wait();
+                server?.run(&server_stop)
+            })
+        });
+        let threads: Vec<_> = (0..plan.readers + plan.writers)
+            .map(|number| {
+                let (cluster, zipf, start, stop) = (&cluster, &zipf, &start, &stop);
+                let counts = &counts[usize::from(number)];
+                let random = Random::part(plan.seed, &[number.into()]);
+                scope.spawn(move || {
+                    let result = if number < plan.readers {
+                        get_until(stop, start, cluster, plan, zipf, random, counts)
+                    } else {
+                        put_until(stop, start, cluster, plan, zipf, random, counts)
+                    };
+                    if result.is_err() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    result
+                })
+            })
+            .collect();
+        start.wait();
+        let clock = Executor::real(0).handle();
+        while clock.now_ns() < plan.span_ns && !stop.load(Ordering::Relaxed) {
+            let left_ns = plan.span_ns.saturating_sub(clock.now_ns()).min(10_000_000);
+            std::thread::park_timeout(std::time::Duration::from_nanos(left_ns));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let elapsed_ns = clock.now_ns();
+        let results: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("a thread of the run")).collect();
+        server_stop.store(true, Ordering::Relaxed);
+        let served = server.map_or(Ok(()), |server| server.join().expect("the server's thread"));
+        results.into_iter().collect::<Result<(), KvError>>()?;
+        served?;
+        Ok::<u64, KvError>(elapsed_ns)
+    })?;
+    let (readers, writers) = counts.split_at(plan.readers.into());
+    let sum = |of: &[Counts], which: fn(&Counts) -> &Counter| of.iter().map(|counts| which(counts).get()).sum();
+    let mut batch_latency = Latencies::default();
+    for counts in readers {
+        batch_latency.add(&counts.latency.latencies());
+    }
+    Ok(Outcome {
+        seconds: elapsed_ns as f64 / 1e9,
+        gets: sum(readers, |counts| &counts.done),
+        puts: sum(writers, |counts| &counts.done),
+        torn: sum(readers, |counts| &counts.torn),
+        index_reads: sum(readers, |counts| &counts.index_reads),
+        batch_latency,
+    })
+}
+
+fn get_until(
+    stop: &AtomicBool,
+    start: &Barrier,
+    cluster: &Cluster,
+    plan: &Plan,
+    zipf: &Zipf,
+    mut random: Random,
+    counts: &Counts,
+) -> Result<(), KvError> {
+    let executor = Executor::real(random.next_u64());
+    let handle = executor.handle();
+    let set_up = (|| Ok::<_, KvError>((cluster.far.endpoint(&handle)?, cluster.table(0)?)))();
+    start.wait();
+    let (endpoint, table) = set_up?;
+    let mut reader = Reader::new(endpoint, HOME, table.id(), plan.keys as usize, plan.value_bytes);
+    executor.run(async {
+        let mut numbers = Vec::new();
+        let mut keys = Vec::new();
+        let mut got_so_far = 0;
+        while !stop.load(Ordering::Relaxed) {
+            numbers.clear();
+            numbers.extend((0..plan.batch).map(|_| zipf.draw(&mut random)));
+            keys.clear();
+            keys.extend(numbers.iter().map(|number| key_of(*number)));
+            let before_ns = handle.now_ns();
+            let mut mixed = None;
+            let got = reader
+                .get_many(&keys, |nth, value| {
+                    let value = &value[VALUE_AT..];
+                    got_so_far += 1;
+                    let check = if got_so_far % CHECK_EVERY == 0 { is_whole } else { has_equal_ends };
+                    if !check(value) {
+                        mixed = Some(numbers[nth]);
+                    }
+                })
+                .await?;
+            counts.latency.record(handle.now_ns() - before_ns);
+            if let Some(number) = mixed {
+                return Err(KvError::Mixed(number));
+            }
+            if let Some(nth) = got.missing {
+                return Err(KvError::Missing(numbers[nth]));
+            }
+            counts.done.add(plan.batch as u64);
+            counts.torn.add(got.torn);
+            counts.index_reads.add(got.index_reads);
+        }
+        Ok(())
+    })
+}
+
+fn put_until(
+    stop: &AtomicBool,
+    start: &Barrier,
+    cluster: &Cluster,
+    plan: &Plan,
+    zipf: &Zipf,
+    mut random: Random,
+    counts: &Counts,
+) -> Result<(), KvError> {
+    let executor = Executor::real(random.next_u64());
+    let handle = executor.handle();
+    let set_up = (|| {
+        let worker = cluster.nodes[0].worker(&handle)?;
+        Ok::<_, KvError>((worker, cluster.far.endpoint(&handle)?, cluster.table(0)?))
+    })();
+    start.wait();
+    let (worker, endpoint, table) = set_up?;
+    executor.run(async {
+        let client = home::Client::new(&endpoint);
+        while !stop.load(Ordering::Relaxed) {
+            let (number, stamp) = (zipf.draw(&mut random), random.next_u64());
+            match plan.put {
+                Put::Message => client.put(number, stamp, plan.value_bytes).await?,
+                Put::Transaction => {
+                    worker
+                        .run(Retry::default(), async |txn| {
+                            let row = txn.get(&table, &key_of(number)).await?.ok_or_else(no_row)?;
+                            fill(&mut txn.value_mut(row)[VALUE_AT..], stamp);
+                            Ok(())
+                        })
+                        .await?;
+                }
+            }
+            counts.done.increment();
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan {
+            keys: 500,
+            value_bytes: 256,
+            readers: 1,
+            writers: 1,
+            batch: 8,
+            spread: Spread::Zipf(0.99),
+            put: Put::Message,
+            span_ns: 60_000_000,
+            seed: 7,
+        }
+    }
+
+    #[test]
+    fn gets_and_puts_by_message_and_by_transaction() {
+        for put in [Put::Message, Put::Transaction] {
+            let outcome = run(&Plan { put, ..plan() }).unwrap();
+            assert!(outcome.gets > 0 && outcome.puts > 0, "{put:?}: {outcome:?}");
+            assert!(outcome.index_reads > 0, "the location cache begins empty");
+            assert!(outcome.gets_per_second() > 0.0 && outcome.batch_latency.count() == outcome.gets / 8);
+        }
+    }
+
+    /// What is known of a row's place makes its next get one object read: far fewer index reads than gets.
+    #[test]
+    fn the_location_cache_spares_the_index() {
+        let outcome = run(&Plan { writers: 0, keys: 50, spread: Spread::Uniform, ..plan() }).unwrap();
+        assert!(outcome.gets > 2_000, "{outcome:?}");
+        // Two keys may share a place of the cache; a chunk is looked up once.
+        assert!(outcome.index_reads < outcome.gets / 4, "{outcome:?}");
+        assert_eq!((outcome.torn, outcome.puts), (0, 0));
+    }
+
+    #[test]
+    fn a_mixed_value_is_noticed() {
+        let mut value = vec![0; 64];
+        fill(&mut value, 0x0102_0304_0506_0708);
+        assert!(is_whole(&value) && has_equal_ends(&value));
+        value[40] ^= 1;
+        assert!(!is_whole(&value) && has_equal_ends(&value));
+        fill(&mut value[32..], 9);
+        assert!(!is_whole(&value) && !has_equal_ends(&value));
+    }
+}

@@ -1,0 +1,168 @@
+//! Latches in regions: at most one holder in the cluster, named in the word, so that a dead one's can be freed.
+//!
+//! | form | order | acquire, uncontended | bytes |
+//! |---|---|---|---|
+//! | [`Form::Plain`] | who comes at the right moment | 1 instruction | 8 |
+//! | [`Form::Fair`] | first come, first served | 5 instructions | 64 a place, and 128 |
+//!
+//! A holder is a thread of a node in one configuration of the cluster. Whoever knows that a holder is dead, and that nothing
+//! of it can still arrive (fencing is the membership's), calls [`Latch::free_dead`]; the latch then is free, and a release by
+//! the holder, should it live, says [`LatchError::Lost`].
+
+mod fair;
+mod plain;
+
+use super::{LINE, Words};
+use crate::{FabricError, FarPtr, NodeId};
+use std::fmt;
+
+/// Who holds or waits for a latch: `configuration:16 | node:8 | thread:16` in the latch's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Holder {
+    /// The configuration of the cluster that it belongs to.
+    pub configuration: u16,
+    /// Its node.
+    pub node: NodeId,
+    /// Which of the node's threads.
+    pub thread: u16,
+}
+
+impl Holder {
+    const BITS: u32 = 40;
+
+    pub(super) fn bits(self) -> u64 {
+        u64::from(self.configuration) << 24 | u64::from(self.node.0) << 16 | u64::from(self.thread)
+    }
+
+    pub(super) fn of_bits(bits: u64) -> Self {
+        Self { configuration: (bits >> 24) as u16, node: NodeId((bits >> 16) as u8), thread: bits as u16 }
+    }
+}
+
+/// In which order waiters get a latch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// In none: each tries until it succeeds.
+    Plain,
+    /// As they came, through so many places. More than that wait for a place first, in no order.
+    Fair(u32),
+}
+
+/// A latch in a region: [`Latch::bytes`] of zeroed memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Latch {
+    at: FarPtr,
+    form: Form,
+}
+
+/// A held latch. It is given back by [`Latch::release`] only: giving back is an instruction that takes time and may fail.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "it stays held until it is released"]
+pub struct Held {
+    me: Holder,
+    ticket: u64,
+    /// Attempts that it took, the successful one included.
+    pub attempts: u64,
+}
+
+/// Why a latch was not had or not given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LatchError {
+    /// Somebody else held it for all the attempts allowed.
+    Busy {
+        /// How many these were.
+        attempts: u64,
+    },
+    /// It was freed meanwhile, because somebody took its holder for dead: what it protects may have another holder.
+    Lost,
+    /// The fabric could not. The latch may be held: see [`super::Words::execute`].
+    Fabric(FabricError),
+}
+
+impl fmt::Display for LatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy { attempts } => write!(f, "somebody else holds the latch, also after {attempts} attempts"),
+            Self::Lost => f.write_str("the latch was freed meanwhile: its holder was taken for dead"),
+            Self::Fabric(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LatchError {}
+
+impl From<FabricError> for LatchError {
+    fn from(error: FabricError) -> Self {
+        Self::Fabric(error)
+    }
+}
+
+impl Latch {
+    /// The latch at `at`, a multiple of 8 (fair: better of 64).
+    ///
+    /// # Panics
+    /// If it has no places.
+    #[must_use]
+    pub const fn new(at: FarPtr, form: Form) -> Self {
+        assert!(!matches!(form, Form::Fair(0)), "at least one place");
+        Self { at, form }
+    }
+
+    /// Bytes of a latch of this form.
+    #[must_use]
+    pub const fn bytes(form: Form) -> u64 {
+        match form {
+            Form::Plain => 8,
+            Form::Fair(places) => (2 + places as u64) * LINE,
+        }
+    }
+
+    /// Takes the latch for `me`, with at most so many attempts; between two it pauses.
+    ///
+    /// # Errors
+    /// [`LatchError::Busy`]: not had. [`LatchError::Lost`]: somebody took `me` for dead meanwhile. [`LatchError::Fabric`].
+    pub async fn acquire(&self, words: &impl Words, me: Holder, attempts_max: u64) -> Result<Held, LatchError> {
+        match self.form {
+            Form::Plain => plain::acquire(words, self.at, me, attempts_max).await,
+            Form::Fair(places) => self.places(places).acquire(words, me, attempts_max).await,
+        }
+    }
+
+    /// Gives the latch back.
+    ///
+    /// # Errors
+    /// [`LatchError::Lost`], [`LatchError::Fabric`].
+    pub async fn release(&self, words: &impl Words, held: Held) -> Result<(), LatchError> {
+        match self.form {
+            Form::Plain => plain::release(words, self.at, held.me).await,
+            Form::Fair(places) => self.places(places).release(words, &held).await,
+        }
+    }
+
+    /// Who holds it now.
+    ///
+    /// # Errors
+    /// What kept it from being read.
+    pub async fn holder(&self, words: &impl Words) -> Result<Option<Holder>, FabricError> {
+        match self.form {
+            Form::Plain => plain::holder(words, self.at).await,
+            Form::Fair(places) => self.places(places).holder(words).await,
+        }
+    }
+
+    /// Frees it of the dead, who hold it or wait for it. Returns how many there were. The caller guarantees that whoever
+    /// `is_dead` accepts never acts again.
+    ///
+    /// # Errors
+    /// What kept it from being read or changed.
+    pub async fn free_dead(&self, words: &impl Words, is_dead: impl Fn(Holder) -> bool) -> Result<u32, FabricError> {
+        match self.form {
+            Form::Plain => plain::free_dead(words, self.at, is_dead).await,
+            Form::Fair(places) => self.places(places).free_dead(words, is_dead).await,
+        }
+    }
+
+    fn places(&self, places: u32) -> fair::Places {
+        fair::Places { at: self.at, count: places.into() }
+    }
+}

@@ -1,0 +1,74 @@
+//! Counters, latches and queues in regions: what threads of many nodes agree by.
+//!
+//! ```text
+//!   Counter   Latch            Queue
+//!       └───┬───┘                │
+//!        Words: one word instruction at a time      Endpoint: batches
+//!    ┌──────┼───────────┐
+//!   Cpu   Agent       Posted
+//!   loads, a thread   whatever the provider has:
+//!   LOCK   at home    a NIC, a simulation, or loads again
+//! ```
+//!
+//! Who executes an instruction is an [`actor`]; the protocols are written over [`Words`] and run on each of them, and under
+//! loom (`tests/sync_model.rs`). They are those of the SGI UV's GRU (Dreseler et al., "Hardware-Accelerated Memory Operations
+//! on Large-Scale NUMA Systems", ADMS 2017, section 4): a counter is fetch-and-add, a latch is a compare-and-swap and a clear,
+//! and both may be executed where the word lives instead of where the thread runs.
+//!
+//! **One word, one kind of actor** as long as a NIC executes: atomics of a NIC and of a processor on one word are not atomic to
+//! each other. [`actor::Cpu`] and [`actor::Agent`] mix (the agent uses its processor), and so do all of them on `shm` and `sim`.
+
+pub mod actor;
+#[cfg(test)]
+mod conformance;
+pub mod counter;
+pub mod latch;
+pub mod queue;
+
+pub use counter::{Counter, Numbers};
+pub use latch::{Held, Holder, Latch, LatchError};
+pub use queue::{Queue, QueueError, Receiver, Sender};
+
+use crate::{FabricError, FarPtr};
+use std::future::Future;
+
+/// One instruction on an 8-byte word. All return the old value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WordOp {
+    /// Changes nothing.
+    Load,
+    /// Adds, wrapping.
+    Add(u64),
+    /// Stores `new` if the word is `expected`.
+    CompareSwap {
+        /// What the word must be.
+        expected: u64,
+        /// What it becomes.
+        new: u64,
+    },
+    /// Stores.
+    Swap(u64),
+    /// Stores 0.
+    Clear,
+}
+
+/// Somebody who executes word instructions. The implementer makes each atomic to all others, in one order that all see
+/// (sequential consistency), and done when the future is.
+pub trait Words {
+    /// Executes one instruction; the result is the old value.
+    ///
+    /// # Errors
+    /// What kept it from being done. After [`FabricError::Timeout`] and [`FabricError::NodeUnavailable`] it may have been done.
+    fn execute(&self, at: FarPtr, op: WordOp) -> impl Future<Output = Result<u64, FabricError>>;
+
+    /// Between two looks at a word that somebody else will change.
+    fn pause(&self) -> impl Future<Output = ()>;
+}
+
+/// Stores `new` if the word is `expected`: was it?
+async fn swapped(words: &impl Words, at: FarPtr, expected: u64, new: u64) -> Result<bool, FabricError> {
+    Ok(words.execute(at, WordOp::CompareSwap { expected, new }).await? == expected)
+}
+
+/// Bytes of a cache line: words of different threads lie that far apart.
+const LINE: u64 = 64;

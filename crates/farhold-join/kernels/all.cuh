@@ -1,0 +1,9 @@
+#pragma once
+#include "access.cuh"
+#include "histogram.cuh"
+#include "join/no_partition.cuh"
+#include "join/partitioned.cuh"
+#include "partition/hierarchical.cuh"
+#include "partition/linear.cuh"
+#include "partition/shared.cuh"
+#include "partition/standard.cuh"

@@ -1,0 +1,136 @@
+//! Keys that fill an interval: they index an array, which is a perfect hash.
+
+use std::ops::RangeInclusive;
+
+use crate::partition::Partitioner;
+use crate::{JoinError, Run};
+
+/// An interval that holds every build key, at most [`Interval::SPARSITY_MAX`] times as wide as there are keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interval {
+    pub min: u64,
+    /// Keys from `min` to the greatest, less 1: an inclusive length, so that all 64-bit words fit.
+    pub last: u64,
+}
+
+impl Interval {
+    /// A slot of the array costs 8 bytes and a bit where a chained tuple costs 24 to 28.
+    const SPARSITY_MAX: u64 = 2;
+
+    /// The interval of `keys`, if it is narrow enough.
+    pub fn of(keys: &[u64], run: &Run) -> Result<Option<Self>, JoinError> {
+        let bounds = run.on_all(|worker| {
+            run.cancel.check()?;
+            Ok(bounds(&keys[run.part(keys.len(), worker)]))
+        })?;
+        let bounds = bounds.into_iter().flatten().reduce(|a, b| *a.start().min(b.start())..=*a.end().max(b.end()));
+        Ok(bounds.and_then(|bounds| {
+            let last = bounds.end() - bounds.start();
+            (last / Self::SPARSITY_MAX < keys.len() as u64).then_some(Self { min: *bounds.start(), last })
+        }))
+    }
+
+    /// The key's offset in the interval, or something greater than `last`.
+    #[inline(always)]
+    pub fn offset(&self, key: u64) -> u64 {
+        key.wrapping_sub(self.min)
+    }
+}
+
+fn bounds(keys: &[u64]) -> Option<RangeInclusive<u64>> {
+    let first = *keys.first()?;
+    let (mut min, mut max) = (first, first);
+    for &key in keys {
+        min = min.min(key);
+        max = max.max(key);
+    }
+    Some(min..=max)
+}
+
+/// By the offset's high bits: partitions of an interval are intervals, and sorted input is written in order.
+#[derive(Debug, Clone, Copy)]
+pub struct ByOffset {
+    interval: Interval,
+    /// Bits above the widest offset.
+    unused_bits: u32,
+}
+
+impl ByOffset {
+    pub fn new(interval: Interval) -> Self {
+        Self { interval, unused_bits: (interval.last | 1).leading_zeros() }
+    }
+
+    /// The most bits of a fan-out: one key a partition.
+    pub fn bits_max(&self) -> u32 {
+        64 - self.unused_bits
+    }
+
+    /// The key's place in partition `partition` of `1 << bits`; beyond [`ByOffset::slots`] if it is not in the interval.
+    #[inline(always)]
+    pub fn slot(&self, key: u64, partition: usize, bits: u32) -> u64 {
+        self.interval.offset(key).wrapping_sub((partition as u64) << self.slot_bits(bits))
+    }
+
+    /// Keys of the interval in each partition of `1 << bits`, the last ones cut off at the interval's end.
+    pub fn slots(&self, partition: usize, bits: u32) -> u64 {
+        let start = (partition as u64) << self.slot_bits(bits);
+        let whole = 1 << self.slot_bits(bits);
+        if start > self.interval.last { 0 } else { whole.min(self.interval.last - start + 1) }
+    }
+
+    fn slot_bits(&self, bits: u32) -> u32 {
+        self.bits_max() - bits
+    }
+}
+
+impl Partitioner for ByOffset {
+    #[inline(always)]
+    fn partition(&self, key: u64, bits: u32) -> usize {
+        crate::hash::top(self.interval.offset(key) << self.unused_bits, bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_found_where_there_is_one() {
+        let run = Run::with_threads(2);
+        assert_eq!(Interval::of(&[], &run).unwrap(), None);
+        assert_eq!(Interval::of(&[5], &run).unwrap(), Some(Interval { min: 5, last: 0 }));
+        assert_eq!(Interval::of(&[u64::MAX, u64::MAX - 1, u64::MAX - 3], &run).unwrap().unwrap().last, 3);
+        assert_eq!(Interval::of(&[0, u64::MAX], &run).unwrap(), None);
+        assert_eq!(Interval::of(&[10, 13], &run).unwrap().unwrap().last, 3);
+        assert_eq!(Interval::of(&[10, 14], &run).unwrap(), None);
+    }
+
+    #[test]
+    fn every_key_of_an_interval_has_a_slot_of_its_own_and_others_have_none() {
+        for (min, last) in [(0, 0), (7, 1), (u64::MAX - 40, 40), (1 << 60, 1000), (3, 1023), (3, 1024)] {
+            let by = ByOffset::new(Interval { min, last });
+            for bits in 0..by.bits_max() {
+                let mut slots: Vec<Vec<bool>> =
+                    (0..1 << bits).map(|p| vec![false; by.slots(p, bits) as usize]).collect();
+                for key in (0..=last).map(|offset| min + offset) {
+                    let partition = by.partition(key, bits);
+                    let slot = &mut slots[partition][by.slot(key, partition, bits) as usize];
+                    assert!(!std::mem::replace(slot, true), "two keys in a slot");
+                }
+                assert!(slots.iter().flatten().all(|&taken| taken), "a slot without key");
+                for key in [
+                    min.wrapping_sub(1),
+                    min.wrapping_add(last).wrapping_add(1),
+                    min ^ (1 << 63),
+                    min.wrapping_add(last * 2 + 5),
+                ] {
+                    let partition = by.partition(key, bits);
+                    assert!(
+                        by.slot(key, partition, bits) >= by.slots(partition, bits),
+                        "{key} is outside {min} + {last}"
+                    );
+                }
+            }
+        }
+    }
+}

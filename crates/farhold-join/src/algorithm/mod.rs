@@ -1,0 +1,253 @@
+//! How two columns of 64-bit keys are joined: the contract and the list of algorithms.
+//!
+//! A join of raw columns has two steps: [`Algorithm::build`] makes a [`Table`] of the build side, and the table is probed,
+//! for a [`Sum`] or for the pairs themselves. The table owns what it needs; the probe side is only borrowed.
+//!
+//! ```text
+//!   build keys, payloads ── build ──▶ Table ── sum ───▶ count and sums of the payloads of all pairs (all threads)
+//!                                       │
+//!   probe keys, payloads ───────────────┴── pairs ──▶ (build payload, probe payload), a limited number a call
+//! ```
+//!
+//! A payload is any 64-bit word; with row numbers as payloads the pairs are row-id pairs. Keys are compared as words: what
+//! a key means, nulls, kinds of join and memory budgets are matters of the layer above ([`crate::Join`]).
+//!
+//! **The caller guarantees** that `memory_bytes` of the shape is there before `build`.
+//! **An algorithm guarantees** every pair exactly once, in any order; an end of the run within one morsel of a raised
+//! cancel token; that a table built over rows of equal keys does not take quadratic time; and that
+//! [`Matches::First`] answers the same build payload for the same key each time a table is asked.
+
+mod dense;
+pub mod nested_loop;
+pub mod no_partition;
+pub mod radix;
+
+#[cfg(test)]
+mod conformance;
+
+use std::any::Any;
+use std::fmt;
+
+use crate::{JoinError, Run};
+
+/// Every algorithm, the oracle first.
+pub static ALL: [&dyn Algorithm; 3] = [&nested_loop::NestedLoop, &no_partition::NoPartition, &radix::Radix];
+
+/// The algorithm of this name.
+pub fn by_name(name: &str) -> Option<&'static dyn Algorithm> {
+    ALL.into_iter().find(|algorithm| algorithm.name() == name)
+}
+
+/// Tuples as two columns of equal length.
+#[derive(Debug, Clone, Copy)]
+pub struct Columns<'a> {
+    keys: &'a [u64],
+    payloads: &'a [u64],
+}
+
+impl<'a> Columns<'a> {
+    /// The columns; [`JoinError::Invalid`] if their lengths differ or reach 2^32 - 1.
+    pub fn new(keys: &'a [u64], payloads: &'a [u64]) -> Result<Self, JoinError> {
+        if keys.len() >= u32::MAX as usize {
+            return Err(JoinError::Invalid(format!("{} tuples; columns hold fewer than 2^32 - 1", keys.len())));
+        }
+        if keys.len() != payloads.len() {
+            return Err(JoinError::Invalid(format!("{} keys but {} payloads", keys.len(), payloads.len())));
+        }
+        Ok(Self { keys, payloads })
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &'a [u64] {
+        self.keys
+    }
+
+    /// The payloads, one a key.
+    pub fn payloads(&self) -> &'a [u64] {
+        self.payloads
+    }
+
+    /// Tuples.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// There is no tuple.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+/// What an algorithm has to know before it can say what it needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Tuples of the build side.
+    pub build_rows: usize,
+    /// Tuples of the probe side that are probed in one call.
+    pub probe_rows: usize,
+    /// Threads of the run.
+    pub threads: usize,
+}
+
+/// The aggregate of a join: how many pairs, and the sums of their payloads (wrapping).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Pairs.
+    pub pairs: u64,
+    /// Sum of the build payloads, once a pair.
+    pub build: u64,
+    /// Sum of the probe payloads, once a pair.
+    pub probe: u64,
+}
+
+impl Sum {
+    /// Counts one pair.
+    #[inline(always)]
+    pub fn add(&mut self, build: u64, probe: u64) {
+        self.pairs += 1;
+        self.build = self.build.wrapping_add(build);
+        self.probe = self.probe.wrapping_add(probe);
+    }
+}
+
+impl std::iter::Sum for Sum {
+    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
+        parts.fold(Self::default(), |all, part| Self {
+            pairs: all.pairs + part.pairs,
+            build: all.build.wrapping_add(part.build),
+            probe: all.probe.wrapping_add(part.probe),
+        })
+    }
+}
+
+/// Which pairs are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Matches {
+    /// All.
+    All,
+    /// At most one for each probe tuple; for the same key always the same build tuple.
+    First,
+}
+
+/// Pairs that a call of [`Table::pairs`] found: parallel columns, at most `limit` long.
+#[derive(Debug)]
+pub struct Pairs {
+    /// Payloads of the build side.
+    pub build: Vec<u64>,
+    /// Payloads of the probe side.
+    pub probe: Vec<u64>,
+    limit: usize,
+}
+
+impl Pairs {
+    /// Room for `limit` pairs, at least one.
+    pub fn with_limit(limit: usize) -> Self {
+        let limit = limit.max(1);
+        Self { build: Vec::with_capacity(limit), probe: Vec::with_capacity(limit), limit }
+    }
+
+    /// Pairs held.
+    pub fn len(&self) -> usize {
+        self.build.len()
+    }
+
+    /// No pair is held.
+    pub fn is_empty(&self) -> bool {
+        self.build.is_empty()
+    }
+
+    /// No further pair has room.
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.build.len() >= self.limit
+    }
+
+    /// Forgets the pairs, keeps the room.
+    pub fn clear(&mut self) {
+        self.build.clear();
+        self.probe.clear();
+    }
+
+    /// Takes one pair; the caller has looked at [`Pairs::is_full`].
+    #[inline(always)]
+    pub fn push(&mut self, build: u64, probe: u64) {
+        debug_assert!(!self.is_full());
+        self.build.push(build);
+        self.probe.push(probe);
+    }
+}
+
+/// Where an enumeration of pairs stands. Start with the default; it belongs to one table and one probe side.
+#[derive(Default)]
+pub struct Cursor {
+    /// The probe tuple that is next (or, for an algorithm that reorders them, its position in that order).
+    pub row: usize,
+    /// Where among that tuple's candidates the enumeration goes on.
+    pub position: usize,
+    /// Everything has been enumerated.
+    pub is_done: bool,
+    /// What the algorithm keeps between calls, such as the partitioned probe side.
+    pub kept: Option<Box<dyn Any + Send>>,
+}
+
+impl fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cursor {{ row: {}, position: {}, is_done: {} }}", self.row, self.position, self.is_done)
+    }
+}
+
+/// A way to join.
+pub trait Algorithm: Send + Sync {
+    /// Its name in options, EXPLAIN, benches and documents.
+    fn name(&self) -> &'static str;
+
+    /// An upper bound of the bytes that [`Algorithm::build`], its table and one probe of that shape allocate in all.
+    fn memory_bytes(&self, shape: Shape) -> u64;
+
+    /// Whether it can run on this machine; [`JoinError::Unavailable`] says why not. Nothing else is run in its place.
+    fn check_available(&self) -> Result<(), JoinError> {
+        Ok(())
+    }
+
+    /// A probe of many tuples costs much less a tuple than one of few, because the probe side is rearranged.
+    fn wants_many_probe_rows(&self) -> bool {
+        false
+    }
+
+    /// Makes the table of the build side.
+    fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError>;
+}
+
+/// A build side, ready to be probed any number of times, also by several threads at once.
+pub trait Table: Send + Sync {
+    /// The aggregate over all pairs of the table with `probe`, on all threads of the run.
+    fn sum(&self, probe: Columns<'_>, run: &Run) -> Result<Sum, JoinError>;
+
+    /// Appends pairs until `pairs` is full or the enumeration is done (`cursor.is_done`). Call again with the same columns.
+    fn pairs(
+        &self,
+        probe: Columns<'_>,
+        matches: Matches,
+        cursor: &mut Cursor,
+        pairs: &mut Pairs,
+        run: &Run,
+    ) -> Result<(), JoinError>;
+
+    /// How the keys are found, for EXPLAIN: "list", "perfect", "unchained", "chained".
+    fn scheme(&self) -> &'static str;
+
+    /// Bytes the table holds.
+    fn memory_bytes(&self) -> u64;
+}
+
+impl fmt::Debug for dyn Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Debug for dyn Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Table {{ scheme: {}, memory_bytes: {} }}", self.scheme(), self.memory_bytes())
+    }
+}

@@ -1,0 +1,117 @@
+//! An array of payloads indexed by the key's offset in the interval of all keys: one access a probe.
+
+use std::ops::Range;
+use std::slice;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use super::super::dense::Interval;
+use super::super::{Columns, Cursor, Matches, Pairs, Sum, Table};
+use super::{MORSEL, sum_in_morsels};
+use crate::pages::Pages;
+use crate::{JoinError, Run};
+
+pub struct Perfect {
+    interval: Interval,
+    payloads: Pages<u64>,
+    /// One bit a slot.
+    filled: Pages<u64>,
+    /// No slot is free, so that the bits need not be looked at.
+    is_full: bool,
+}
+
+impl Perfect {
+    /// The table; `None` if a key occurs twice.
+    pub fn build(build: Columns<'_>, interval: Interval, run: &Run) -> Result<Option<Self>, JoinError> {
+        let slots = interval.last as usize + 1;
+        let mut payloads = Pages::<u64>::new(slots)?;
+        let mut filled = Pages::<u64>::new(slots.div_ceil(64))?;
+        let has_duplicate = AtomicBool::new(false);
+        let (slot_words, filled_words) = (atomic(&mut payloads), atomic(&mut filled));
+        run.on_all(|worker| {
+            let part = run.part(build.len(), worker);
+            for (index, (&key, &payload)) in build.keys()[part.clone()].iter().zip(&build.payloads()[part]).enumerate()
+            {
+                if index.is_multiple_of(MORSEL) {
+                    run.cancel.check()?;
+                    if has_duplicate.load(Relaxed) {
+                        return Ok(());
+                    }
+                }
+                let offset = interval.offset(key) as usize;
+                let bit = 1 << (offset % 64);
+                if filled_words[offset / 64].fetch_or(bit, Relaxed) & bit != 0 {
+                    has_duplicate.store(true, Relaxed);
+                    return Ok(());
+                }
+                slot_words[offset].store(payload, Relaxed);
+            }
+            Ok(())
+        })?;
+        let is_full = build.len() == slots;
+        Ok((!has_duplicate.into_inner()).then_some(Self { interval, payloads, filled, is_full }))
+    }
+
+    #[inline(always)]
+    fn find<const FULL: bool>(&self, key: u64) -> Option<u64> {
+        let offset = self.interval.offset(key);
+        if offset > self.interval.last {
+            return None;
+        }
+        let offset = offset as usize;
+        (FULL || self.filled[offset / 64] >> (offset % 64) & 1 == 1).then(|| self.payloads[offset])
+    }
+
+    /// The loads of one tuple depend on no other's, so that the processor has dozens under way without prefetches.
+    fn sum_of<const FULL: bool>(&self, probe: Columns<'_>, range: Range<usize>) -> Sum {
+        let mut sum = Sum::default();
+        for (&key, &payload) in probe.keys()[range.clone()].iter().zip(&probe.payloads()[range]) {
+            if let Some(build) = self.find::<FULL>(key) {
+                sum.add(build, payload);
+            }
+        }
+        sum
+    }
+}
+
+fn atomic(words: &mut [u64]) -> &[AtomicU64] {
+    // SAFETY: the same size and, these being 64-byte aligned arrays of words, alignment; borrowed exclusively.
+    unsafe { slice::from_raw_parts(words.as_mut_ptr().cast(), words.len()) }
+}
+
+impl Table for Perfect {
+    fn sum(&self, probe: Columns<'_>, run: &Run) -> Result<Sum, JoinError> {
+        sum_in_morsels(probe.len(), run, |range| {
+            if self.is_full { self.sum_of::<true>(probe, range) } else { self.sum_of::<false>(probe, range) }
+        })
+    }
+
+    fn pairs(
+        &self,
+        probe: Columns<'_>,
+        _: Matches,
+        cursor: &mut Cursor,
+        pairs: &mut Pairs,
+        run: &Run,
+    ) -> Result<(), JoinError> {
+        run.cancel.check()?;
+        while cursor.row < probe.len() && !pairs.is_full() {
+            if cursor.row.is_multiple_of(MORSEL) {
+                run.cancel.check()?;
+            }
+            if let Some(build) = self.find::<false>(probe.keys()[cursor.row]) {
+                pairs.push(build, probe.payloads()[cursor.row]);
+            }
+            cursor.row += 1;
+        }
+        cursor.is_done = cursor.row == probe.len();
+        Ok(())
+    }
+
+    fn scheme(&self) -> &'static str {
+        "perfect"
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.payloads.bytes() + self.filled.bytes()
+    }
+}

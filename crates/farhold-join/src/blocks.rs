@@ -1,0 +1,171 @@
+//! Rows of one side, held as batches, named by row ids.
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::{concat_batches, interleave, take};
+use arrow::datatypes::{DataType, SchemaRef};
+
+use crate::JoinError;
+
+/// Batches; row `r` of batch `b` has the id `b << 32 | r`.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    batches: Vec<RecordBatch>,
+    /// Rows of all batches before each.
+    starts: Vec<usize>,
+    rows: usize,
+    row_bytes_max: usize,
+}
+
+pub fn row_id(block: usize, row: usize) -> u64 {
+    (block as u64) << 32 | row as u64
+}
+
+fn place(id: u64) -> (usize, usize) {
+    ((id >> 32) as usize, (id & u64::from(u32::MAX)) as usize)
+}
+
+impl Blocks {
+    pub fn push(&mut self, batch: RecordBatch) {
+        self.starts.push(self.rows);
+        self.rows += batch.num_rows();
+        self.row_bytes_max = self.row_bytes_max.max(batch.columns().iter().map(value_bytes_max).sum());
+        self.batches.push(batch);
+    }
+
+    pub fn batches(&self) -> &[RecordBatch] {
+        &self.batches
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// An upper bound of a row's bytes.
+    pub fn row_bytes_max(&self) -> usize {
+        self.row_bytes_max
+    }
+
+    /// The row's number, counted over all batches.
+    #[inline(always)]
+    pub fn number(&self, id: u64) -> usize {
+        let (block, row) = place(id);
+        self.starts[block] + row
+    }
+
+    /// The ids from row number `from` on, in order.
+    pub fn ids_from(&self, from: usize) -> impl Iterator<Item = u64> + '_ {
+        let first = self.starts.partition_point(|&start| start <= from).saturating_sub(1);
+        (first..self.batches.len()).flat_map(move |block| {
+            let skipped = from.saturating_sub(self.starts[block]);
+            (skipped..self.batches[block].num_rows()).map(move |row| row_id(block, row))
+        })
+    }
+
+    /// The values of `columns` in the rows `ids`, of which there is at least one.
+    pub fn gather(&self, ids: &[u64], columns: impl Iterator<Item = usize>) -> Result<Vec<ArrayRef>, JoinError> {
+        if let [batch] = &self.batches[..] {
+            let rows = UInt32Array::from_iter_values(ids.iter().map(|&id| id as u32));
+            return columns.map(|column| Ok(take(batch.column(column), &rows, None)?)).collect();
+        }
+        let places: Vec<(usize, usize)> = ids.iter().map(|&id| place(id)).collect();
+        let gathered = columns.map(|column| {
+            let arrays: Vec<&dyn Array> = self.batches.iter().map(|batch| batch.column(column).as_ref()).collect();
+            Ok(interleave(&arrays, &places)?)
+        });
+        gathered.collect()
+    }
+}
+
+/// A batch of `rows` rows, also if it has no column.
+pub fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, JoinError> {
+    Ok(RecordBatch::try_new_with_options(
+        schema.clone(),
+        columns,
+        &RecordBatchOptions::new().with_row_count(Some(rows)),
+    )?)
+}
+
+/// Bytes that a batch of its own would take; buffers shared with other slices count in part.
+pub fn batch_bytes(batch: &RecordBatch) -> u64 {
+    batch.columns().iter().map(|column| array_bytes(column) as u64).sum::<u64>() + 64
+}
+
+fn array_bytes(array: &ArrayRef) -> usize {
+    let views = |bytes: usize| 16 * array.len() + array.len().div_ceil(8) + bytes;
+    match array.data_type() {
+        DataType::Utf8View => views(array.as_string_view().lengths().map(|bytes| bytes as usize).sum()),
+        DataType::BinaryView => views(array.as_binary_view().lengths().map(|bytes| bytes as usize).sum()),
+        _ => array.to_data().get_slice_memory_size().unwrap_or_else(|_| array.get_array_memory_size()),
+    }
+}
+
+/// An upper bound of the bytes of one value.
+fn value_bytes_max(array: &ArrayRef) -> usize {
+    fn longest<O: arrow::array::OffsetSizeTrait>(offsets: &[O]) -> usize {
+        offsets.windows(2).map(|pair| (pair[1] - pair[0]).as_usize()).max().unwrap_or(0)
+    }
+    let kind = array.data_type();
+    match kind {
+        DataType::Utf8 => 4 + longest(array.as_string::<i32>().value_offsets()),
+        DataType::LargeUtf8 => 8 + longest(array.as_string::<i64>().value_offsets()),
+        DataType::Binary => 4 + longest(array.as_binary::<i32>().value_offsets()),
+        DataType::LargeBinary => 8 + longest(array.as_binary::<i64>().value_offsets()),
+        DataType::Utf8View => 16 + array.as_string_view().lengths().max().unwrap_or(0) as usize,
+        DataType::BinaryView => 16 + array.as_binary_view().lengths().max().unwrap_or(0) as usize,
+        DataType::Boolean | DataType::Null => 1,
+        DataType::FixedSizeBinary(bytes) => *bytes as usize,
+        // Of nested values nothing is known but that one is not longer than all.
+        _ => kind.primitive_width().unwrap_or_else(|| array_bytes(array)),
+    }
+}
+
+/// The rows `rows` of a batch, as a batch that shares no buffer with it.
+pub fn copy_rows(batch: &RecordBatch, rows: &UInt32Array) -> Result<RecordBatch, JoinError> {
+    let columns = batch.columns().iter().map(|column| Ok(compact(&take(column, rows, None)?)));
+    batch_of(batch.schema_ref(), columns.collect::<Result<_, JoinError>>()?, rows.len())
+}
+
+/// Views keep whole buffers alive; give them buffers of their own.
+fn compact(array: &ArrayRef) -> ArrayRef {
+    match array.data_type() {
+        DataType::Utf8View => std::sync::Arc::new(array.as_string_view().gc()),
+        DataType::BinaryView => std::sync::Arc::new(array.as_binary_view().gc()),
+        _ => array.clone(),
+    }
+}
+
+/// Splits a batch into slices of about `bytes` bytes each.
+pub fn slices(batch: &RecordBatch, bytes: u64) -> impl Iterator<Item = RecordBatch> + '_ {
+    let rows = batch.num_rows();
+    let parts = (batch_bytes(batch) / bytes.max(1) + 1) as usize;
+    let step = rows.div_ceil(parts).max(1);
+    (0..rows).step_by(step).map(move |start| batch.slice(start, step.min(rows - start)))
+}
+
+/// Joins neighbouring batches until each has about `bytes` bytes, and hands them to `each`; what it has joined is freed.
+pub fn coalesce(
+    batches: impl Iterator<Item = RecordBatch>,
+    bytes: u64,
+    mut each: impl FnMut(RecordBatch) -> Result<(), JoinError>,
+) -> Result<(), JoinError> {
+    let (mut group, mut group_bytes) = (Vec::new(), 0);
+    let mut flush = |group: &mut Vec<RecordBatch>| match group.len() {
+        0 => Ok(()),
+        1 => group.pop().map_or(Ok(()), &mut each),
+        _ => {
+            let joined = concat_batches(group[0].schema_ref(), &*group)?;
+            group.clear();
+            each(joined)
+        }
+    };
+    for batch in batches {
+        let more = batch_bytes(&batch);
+        if group_bytes + more > bytes {
+            flush(&mut group)?;
+            group_bytes = 0;
+        }
+        group_bytes += more;
+        group.push(batch);
+    }
+    flush(&mut group)
+}

@@ -1,0 +1,212 @@
+//! What a device must do for the joins: memory, copies, kernels, streams. Two are there: [`Cuda`](super::Cuda) (feature
+//! `gpu`) and [`Emulation`](super::Emulation) (feature `emulation`), which runs the same kernels on the CPU for tests.
+
+use std::fmt;
+
+/// Why a join on a device did not finish. In every case the inputs are untouched and the device's memory is released, so the
+/// caller may run the join on the CPU instead, and say so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// There is no device, no driver, or no kernel image for it.
+    Absent(String),
+    /// The device has less memory free than the least that the join needs, or others took it meanwhile.
+    OutOfMemory {
+        /// Bytes asked for.
+        wanted_bytes: u64,
+        /// Bytes free when they were asked for.
+        free_bytes: u64,
+    },
+    /// The device failed in the middle of the work; it may be of no use until the process ends.
+    Failed {
+        /// What was being done.
+        operation: &'static str,
+        /// What the driver says.
+        message: String,
+    },
+    /// Perfect hashing was asked for, but build keys repeat or lie outside of the stated interval.
+    NotPerfect,
+    /// The inputs cannot be joined: columns of different lengths, a width without kernels.
+    Invalid(String),
+}
+
+impl fmt::Display for GpuError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent(why) => write!(f, "no GPU can be used: {why}"),
+            Self::OutOfMemory { wanted_bytes, free_bytes } => {
+                write!(f, "the GPU has no room for {wanted_bytes} bytes; {free_bytes} are free")
+            }
+            Self::Failed { operation, message } => write!(f, "the GPU failed ({operation}): {message}"),
+            Self::NotPerfect => {
+                f.write_str("the build keys repeat or leave their stated interval; perfect hashing cannot hold them")
+            }
+            Self::Invalid(why) => write!(f, "invalid GPU join: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for GpuError {}
+
+/// What a device is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Properties {
+    /// Its name; an emulation says that it is one.
+    pub name: String,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Shared memory that one block may have, in bytes.
+    pub shared_bytes_max: u64,
+    /// Device memory, in bytes.
+    pub memory_bytes: u64,
+    /// Free device memory when it was asked, in bytes.
+    pub free_bytes: u64,
+}
+
+/// Where memory lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the device.
+    Device,
+    /// In the host, pinned, so that copy engines and kernels reach it under the same address.
+    Host,
+}
+
+/// A queue of work; work of one stream runs in order, work of two in any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream(pub u8);
+
+/// Streams that every device has.
+pub const STREAMS: u8 = 4;
+
+/// A point in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Event(pub u64);
+
+/// How many threads run a kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Grid {
+    /// Blocks.
+    pub blocks: u32,
+    /// Threads a block; whole warps of 32.
+    pub threads: u32,
+    /// Shared memory of a block, in bytes.
+    pub shared_bytes: u64,
+}
+
+/// A device. Copies and kernels are queued and run later; their errors may come out of any later call.
+pub trait Device {
+    /// What it is, with the memory that is free now.
+    fn properties(&self) -> Result<Properties, GpuError>;
+
+    /// Memory aligned to 256 bytes, with undefined content.
+    fn allocate(&self, place: Place, bytes: u64) -> Result<u64, GpuError>;
+
+    /// Gives memory back, after all work that is queued has ended.
+    ///
+    /// # Safety
+    /// `address` came from [`Device::allocate`] with this place and is not used again.
+    unsafe fn release(&self, place: Place, address: u64);
+
+    /// Queues a copy in any direction; host memory should be pinned.
+    ///
+    /// # Safety
+    /// Both ranges are live until the copy has ended, and nothing else changes them meanwhile.
+    unsafe fn copy(&self, stream: Stream, to: u64, from: u64, bytes: u64) -> Result<(), GpuError>;
+
+    /// Queues the filling of a range with a byte.
+    ///
+    /// # Safety
+    /// As for [`Device::copy`].
+    unsafe fn fill(&self, stream: Stream, at: u64, byte: u8, bytes: u64) -> Result<(), GpuError>;
+
+    /// Queues a kernel of `kernels/kernels.def`.
+    ///
+    /// # Safety
+    /// The addresses in `arguments` name live memory of the extents that the kernel works on, until it has ended.
+    unsafe fn launch(&self, stream: Stream, kernel: &str, grid: Grid, arguments: &[u8]) -> Result<(), GpuError>;
+
+    /// Marks what is queued on the stream so far.
+    fn record(&self, stream: Stream) -> Result<Event, GpuError>;
+
+    /// Work queued on the stream from now on starts after the event.
+    fn wait(&self, stream: Stream, event: Event) -> Result<(), GpuError>;
+
+    /// Waits on the host for the event.
+    fn wait_on_host(&self, event: Event) -> Result<(), GpuError>;
+
+    /// Waits on the host for all that is queued on the stream.
+    fn synchronize(&self, stream: Stream) -> Result<(), GpuError>;
+
+    /// Waits for everything, whatever its outcome, and forgets all events.
+    fn quiesce(&self);
+
+    /// Milliseconds between two events that have ended; none where time means nothing (the emulation).
+    fn elapsed_ms(&self, from: Event, to: Event) -> Option<f32>;
+}
+
+/// Memory of a device, released when dropped.
+pub struct Buffer<'d> {
+    device: &'d dyn Device,
+    place: Place,
+    address: u64,
+    bytes: u64,
+}
+
+impl<'d> Buffer<'d> {
+    /// Room for `bytes` (at least one).
+    pub fn new(device: &'d dyn Device, place: Place, bytes: u64) -> Result<Self, GpuError> {
+        let bytes = bytes.max(1);
+        Ok(Self { device, place, address: device.allocate(place, bytes)?, bytes })
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// How long it is.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The address `offset` bytes in; `len` bytes from there lie inside.
+    pub fn at(&self, offset: u64, len: u64) -> u64 {
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.bytes),
+            "{offset} + {len} of {} bytes",
+            self.bytes
+        );
+        self.address + offset
+    }
+
+    /// The words of pinned host memory.
+    ///
+    /// # Safety
+    /// No queued work writes the range now or while the slice lives, and the words have been written.
+    pub unsafe fn words(&self, offset: u64, count: usize) -> &[u64] {
+        assert!(self.place == Place::Host && offset.is_multiple_of(8), "words are read from aligned host memory");
+        let at = self.at(offset, count as u64 * 8) as *const u64;
+        // SAFETY: inside of the allocation (`at` checks), aligned, and not written meanwhile (the caller).
+        unsafe { std::slice::from_raw_parts(at, count) }
+    }
+
+    /// The words of pinned host memory, to be written.
+    ///
+    /// # Safety
+    /// No queued work reads or writes the range while the slice lives.
+    pub unsafe fn words_mut(&mut self, offset: u64, count: usize) -> &mut [u64] {
+        assert!(self.place == Place::Host && offset.is_multiple_of(8), "words are written to aligned host memory");
+        let at = self.at(offset, count as u64 * 8) as *mut u64;
+        // SAFETY: inside of the allocation (`at` checks), aligned, borrowed mutably; u64 has no invalid values; devices give
+        // zeroed or previously written host memory, which the contract of `allocate` leaves undefined only in content.
+        unsafe { std::slice::from_raw_parts_mut(at, count) }
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this place; nobody has the address after the drop.
+        unsafe { self.device.release(self.place, self.address) }
+    }
+}

@@ -1,0 +1,180 @@
+//! What a join on a device is asked to do. Plain data.
+
+/// One side of a join, as columns in host memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Relation<'a> {
+    /// The keys.
+    pub keys: &'a [u64],
+    /// Payload columns, one after the other, each as long as `keys`: 1, 3 or 7 of them. None: the payload is the row's number.
+    pub payloads: &'a [u64],
+    /// Both lie in pinned memory ([`Place::Host`](super::Place)), so that the device reads them where they are. Without, they
+    /// go through a pinned bounce buffer, which costs a copy by the CPU.
+    pub is_pinned: bool,
+}
+
+impl Relation<'_> {
+    /// Tuples.
+    pub fn len(&self) -> u64 {
+        self.keys.len() as u64
+    }
+
+    /// There is no tuple.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Payload words a tuple; none if the columns have different lengths or there are no kernels for the width.
+    pub(super) fn words(&self) -> Option<u32> {
+        match self.payloads.len() {
+            0 => Some(1),
+            len if len % self.keys.len().max(1) != 0 => None,
+            len => [1, 3, 7].into_iter().find(|&words| words as usize * self.keys.len() == len),
+        }
+    }
+}
+
+/// The first pass's partitioner (paper, sections 2.2 and 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Partitioner {
+    /// Every thread writes its tuple at once.
+    Standard,
+    /// A block sorts a batch by partition, then writes it.
+    Linear,
+    /// Write-combining buffers in shared memory.
+    Shared,
+    /// And second-level buffers in device memory.
+    Hierarchical,
+}
+
+impl Partitioner {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Standard, Self::Linear, Self::Shared, Self::Hierarchical];
+
+    /// Its name in kernels and figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Standard => "standard",
+            Self::Linear => "linear",
+            Self::Shared => "shared",
+            Self::Hierarchical => "hierarchical",
+        }
+    }
+}
+
+/// How the first pass gets its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feed {
+    /// The copy engine streams it into a ring in device memory.
+    CopyEngine,
+    /// Kernels read it from pinned host memory; for inputs that are pinned, others go by the copy engine.
+    Kernels,
+}
+
+/// Who counts the tuples of each first-pass partition (paper, section 6.2.8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Histogram {
+    /// The device: the keys cross the link once more.
+    Device,
+    /// The CPU, on one thread.
+    Host,
+}
+
+/// How a table finds a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// Buckets of chained tuples.
+    Chaining,
+    /// Open slots.
+    Linear,
+    /// The key's distance from `key_min` is its slot. Build keys are unique and lie in `key_min..=key_max`: a repeated key is
+    /// refused, one outside too unless the last slots, which are rounded up, happen to hold it.
+    Perfect {
+        /// The smallest build key.
+        key_min: u64,
+        /// The largest build key.
+        key_max: u64,
+    },
+}
+
+impl Scheme {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Chaining => "chaining",
+            Self::Linear => "linear",
+            Self::Perfect { .. } => "perfect",
+        }
+    }
+}
+
+/// Options of a join on a device.
+#[derive(Debug, Clone, Copy)]
+pub struct GpuOptions {
+    /// First pass.
+    pub partitioner: Partitioner,
+    /// First pass.
+    pub feed: Feed,
+    /// First pass.
+    pub histogram: Histogram,
+    /// Tables.
+    pub scheme: Scheme,
+    /// Rows are wanted, not only their sums.
+    pub materialize: bool,
+    /// Device memory that the join may take in all; none: what is free, less a twentieth.
+    pub device_bytes_max: Option<u64>,
+    /// Device memory that caches partitions; none: what the rest of the join leaves.
+    pub cache_bytes_max: Option<u64>,
+    /// Multiprocessors to use; none: all.
+    pub multiprocessors_max: Option<u32>,
+    /// Sizes.
+    pub tuning: Tuning,
+}
+
+/// Sizes that tests make small. Unmeasured on a GPU so far: reasons, not results.
+#[derive(Debug, Clone, Copy)]
+pub struct Tuning {
+    /// Tuples that the copy engine moves at a time: 64 MiB of keys and payloads keep the link busy for a millisecond, a
+    /// hundred times what a launch costs.
+    pub chunk_tuples: u64,
+    /// Log2 of the tuples a page of the cache: 2 MiB pages (the device's own) of 16-byte tuples.
+    pub page_shift: u32,
+    /// Most tuples of one side in a second pass; with two in flight, about 4 GiB at 16 bytes.
+    pub piece_tuples_max: u64,
+    /// Threads a block.
+    pub threads: u32,
+    /// Build tuples a table in shared memory (the paper has 2048 entries).
+    pub table_tuples: u32,
+    /// Probe tuples a task.
+    pub probe_tuples_max: u32,
+    /// Rows that one piece may give before it is cut and done again.
+    pub result_rows_max: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            chunk_tuples: 4 << 20,
+            page_shift: 17,
+            piece_tuples_max: 32 << 20,
+            threads: 512,
+            table_tuples: 2048,
+            probe_tuples_max: 32 << 10,
+            result_rows_max: 64 << 20,
+        }
+    }
+}
+
+impl Default for GpuOptions {
+    fn default() -> Self {
+        Self {
+            partitioner: Partitioner::Hierarchical,
+            feed: Feed::CopyEngine,
+            histogram: Histogram::Device,
+            scheme: Scheme::Chaining,
+            materialize: false,
+            device_bytes_max: None,
+            cache_bytes_max: None,
+            multiprocessors_max: None,
+            tuning: Tuning::default(),
+        }
+    }
+}

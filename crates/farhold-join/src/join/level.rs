@@ -1,0 +1,177 @@
+//! One round of a join: a resident table, the files beside it, and the probe side that goes past both.
+//!
+//! ```text
+//!   probe batch ──▶ no build row has the key (Bloom filter), or its partition is in memory ──▶ table ──▶ output
+//!              └──▶ its partition is in a file ──▶ the probe side's file of that partition ──▶ a later round
+//! ```
+
+use std::mem;
+
+use arrow::array::RecordBatch;
+
+use super::Context;
+use super::build::SpilledBuild;
+use super::partitions::{Partitions, SpilledPart};
+use super::probe::{ProbeWork, next_kept_build};
+use super::resident::Resident;
+use crate::JoinError;
+use crate::algorithm::Pairs;
+use crate::bits::Bits;
+use crate::memory::Reservation;
+use crate::options::Keep;
+use crate::planted::{self, Defect};
+use crate::spill::SpillFile;
+
+/// A partition of both sides, in files.
+pub struct SpilledPair {
+    pub build: SpilledPart,
+    pub probe: SpillFile,
+    /// The round that wrote it, from 0.
+    pub round: u32,
+}
+
+/// See the module.
+pub struct Level {
+    pub resident: Resident,
+    spilled: Option<(SpilledBuild, Partitions)>,
+    /// Batches that gather until there are enough to be worth the algorithm's while.
+    waiting: ProbeWork,
+    work: Option<ProbeWork>,
+    pairs: Pairs,
+    /// No further probe batch comes.
+    is_fed: bool,
+    build_tail: Option<usize>,
+}
+
+/// What a level has to say next.
+pub enum Next {
+    Batch(RecordBatch),
+    /// Work is done; these are the flags of its probe rows.
+    WorkDone(Option<Bits>),
+    /// It wants a probe batch.
+    Hungry,
+    /// Everything has been handed out.
+    Done,
+}
+
+impl Level {
+    pub fn new(resident: Resident, spilled: Option<SpilledBuild>, cx: &Context) -> Result<Self, JoinError> {
+        let spilled = match spilled {
+            Some(build) => {
+                let mut partitions = Partitions::new(cx, &cx.spec.probe, build.round);
+                for part in (0..partitions.count()).filter(|&part| build.files[part].is_some()) {
+                    partitions.open(part, cx)?;
+                }
+                Some((build, partitions))
+            }
+            None => None,
+        };
+        let pairs = Pairs::with_limit(cx.options.batch_rows_max);
+        Ok(Self {
+            resident,
+            spilled,
+            waiting: ProbeWork::default(),
+            work: None,
+            pairs,
+            is_fed: false,
+            build_tail: None,
+        })
+    }
+
+    /// Takes a probe batch; the level is hungry. `known` are flags of earlier passes: such a batch does not wait for others.
+    pub fn push(
+        &mut self,
+        batch: &RecordBatch,
+        known: Option<Bits>,
+        cx: &Context,
+        memory: &mut Reservation,
+    ) -> Result<(), JoinError> {
+        let codes = cx.probe_keys.encode(batch)?;
+        let waits = known.is_none()
+            && self.resident.probe_rows_wanted() > batch.num_rows()
+            && self.waiting.reserve(batch, memory);
+        match &mut self.spilled {
+            None => self.waiting.push(batch.clone(), codes, None),
+            Some((build, partitions)) => {
+                let is_spilled: Vec<bool> = (0..partitions.count()).map(|part| build.files[part].is_some()).collect();
+                let may_match =
+                    |row: usize| build.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(codes.codes[row]));
+                partitions.scatter(batch, &codes, false, |row, part| is_spilled[part] && may_match(row), cx, memory)?;
+                let is_elsewhere =
+                    |row: usize| codes.is_valid(row) && is_spilled[partitions.of(codes.codes[row])] && may_match(row);
+                let elsewhere: Vec<bool> = (0..batch.num_rows()).map(is_elsewhere).collect();
+                self.waiting.push(batch.clone(), codes, Some(&|row| elsewhere[row]));
+            }
+        }
+        if !waits || self.waiting.blocks.rows() >= self.resident.probe_rows_wanted() {
+            self.begin(known, cx);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, known: Option<Bits>, cx: &Context) {
+        let mut work = mem::take(&mut self.waiting);
+        work.begin(known, cx);
+        let row_bytes = self.resident.blocks.row_bytes_max() + work.blocks.row_bytes_max();
+        self.pairs = Pairs::with_limit(cx.batch_rows(row_bytes));
+        self.work = Some(work);
+    }
+
+    /// No further probe batch comes.
+    pub fn finish(&mut self, cx: &Context) {
+        if self.waiting.blocks.rows() > 0 {
+            self.begin(None, cx);
+        }
+        self.is_fed = true;
+    }
+
+    /// `keeps_probe`: this is the last pass over these probe rows, so that those without a match are known.
+    pub fn next(&mut self, keeps_probe: bool, cx: &Context, memory: &mut Reservation) -> Result<Next, JoinError> {
+        cx.options.run.cancel.check()?;
+        if let Some(work) = &mut self.work {
+            if let Some(batch) = work.next_pairs(&mut self.resident, cx, &mut self.pairs)? {
+                return Ok(Next::Batch(batch));
+            }
+            if keeps_probe && let Some(batch) = work.next_kept(cx)? {
+                return Ok(Next::Batch(batch));
+            }
+            let flags = work.matched().cloned();
+            work.release(memory);
+            self.work = None;
+            return Ok(Next::WorkDone(flags));
+        }
+        if !self.is_fed {
+            return Ok(Next::Hungry);
+        }
+        if self.build_tail.is_none() {
+            self.resident.spread_matches(cx)?;
+        }
+        let tail = self.build_tail.get_or_insert(0);
+        Ok(next_kept_build(&self.resident, tail, cx)?.map_or(Next::Done, Next::Batch))
+    }
+
+    /// Gives the memory back, and answers the partitions that remain to be joined.
+    pub fn close(self, cx: &Context, memory: &mut Reservation) -> Result<Vec<SpilledPair>, JoinError> {
+        let mut pairs = Vec::new();
+        if let Some((build, mut partitions)) = self.spilled {
+            let probe_files = partitions.finish_spilled(cx, memory)?;
+            let keeps_build = matches!(cx.spec.kind.keep_build(), Keep::Unmatched | Keep::Marked)
+                && !planted::is(Defect::DroppedPair);
+            for (build_part, probe) in build.files.into_iter().zip(probe_files) {
+                if let (Some(build_part), Some(probe)) = (build_part, probe) {
+                    let is_needed = probe.file.rows > 0 || keeps_build;
+                    pairs.extend(is_needed.then_some(SpilledPair {
+                        build: build_part,
+                        probe: probe.file,
+                        round: build.round,
+                    }));
+                }
+            }
+            if build.bloom.is_some() {
+                memory.shrink(cx.sizes.bloom_bytes);
+            }
+        }
+        self.resident.release(memory);
+        Ok(pairs)
+    }
+}

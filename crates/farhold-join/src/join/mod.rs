@@ -1,0 +1,457 @@
+//! A join of Arrow batches inside a memory budget.
+//!
+//! ```text
+//!   push_build* ─▶ finish_build ─▶ ( push_probe ─▶ next_output until None )* ─▶ finish_probe ─▶ next_output until None
+//! ```
+//!
+//! Round 0 is fed by the caller. Build rows are held until the budget is full, then partitioned; the partitions that do not
+//! fit go to files, those that do become a table, and probe rows follow their build rows. Each pair of files is a round of
+//! its own later, with another hash. A pair whose keys have one code cannot be split: its build side is read in blocks that
+//! fit, and its probe side is read once a block.
+
+mod build;
+mod level;
+mod partitions;
+mod probe;
+mod resident;
+
+use std::panic::{self, AssertUnwindSafe};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+
+use self::build::BuildSide;
+use self::level::{Level, Next, SpilledPair};
+use self::resident::{Resident, working_bytes};
+use crate::algorithm::Cursor;
+use crate::bits::Bits;
+use crate::blocks::batch_bytes;
+use crate::keys::{Encoder, encoders};
+use crate::memory::{BUDGET_BYTES_MIN, Reservation};
+use crate::model::{Choice, Machine};
+use crate::planted::{self, Defect};
+use crate::run::panicked;
+use crate::spill::{FlagReader, FlagWriter, Reader};
+use crate::{JoinError, JoinOptions, JoinSpec, Progress};
+
+/// Rounds of partitioning before a pair is joined block by block, whatever its keys: 8 partitions a round at least, so
+/// that a side of 8^12 times the budget is meant for it.
+const ROUNDS_MAX: u32 = 12;
+
+/// What a join has done, for EXPLAIN.
+#[derive(Debug, Clone, Default)]
+pub struct JoinReport {
+    /// The algorithm of the first table, why, and what was predicted and taken.
+    pub choice: Option<Choice>,
+    /// How that table finds keys.
+    pub scheme: Option<&'static str>,
+    /// Tables that were built: 1 if everything fitted.
+    pub tables: u64,
+    /// Pairs of partitions that went to files.
+    pub spilled_partitions: u64,
+    /// Bytes written to files.
+    pub spilled_bytes: u64,
+    /// The deepest round, 0 if everything fitted.
+    pub rounds: u32,
+    /// Passes over a probe partition whose build side could not be split.
+    pub block_passes: u64,
+}
+
+/// A running join. After an error it has given everything back and answers [`JoinError::Invalid`] from then on.
+pub struct Join {
+    cx: Context,
+    memory: Reservation,
+    state: State,
+    pending: Vec<SpilledPair>,
+    progress: Progress,
+    report: JoinReport,
+}
+
+enum State {
+    Build(BuildSide),
+    Probe(Box<Level>, Feed),
+    Done,
+    Failed,
+}
+
+/// Where a level's probe batches come from.
+enum Feed {
+    Caller,
+    File(Reader),
+    Blocks(Box<Passes>),
+}
+
+/// The passes over a pair whose build side comes in blocks.
+struct Passes {
+    pair: SpilledPair,
+    build: Reader,
+    /// A batch that the last block had no room for.
+    carry: Option<RecordBatch>,
+    probe: Reader,
+    known: Option<FlagReader>,
+    learned: Option<FlagWriter>,
+    has_begun: bool,
+    is_last: bool,
+}
+
+/// What does not change while a join runs.
+pub(crate) struct Context {
+    pub spec: JoinSpec,
+    pub options: JoinOptions,
+    pub schema: SchemaRef,
+    pub build_keys: Encoder,
+    pub probe_keys: Encoder,
+    pub sizes: Sizes,
+    pub machine: Machine,
+}
+
+/// Lengths in proportion to the budget.
+pub(crate) struct Sizes {
+    /// Incoming batches are taken in slices of about this.
+    pub slice_bytes: u64,
+    /// A write to a file.
+    pub chunk_bytes: u64,
+    /// Batches that the table's rows are kept in.
+    pub block_bytes: u64,
+    pub fan_out_bits: u32,
+    pub bloom_bytes: u64,
+    pub probe_room_bytes: u64,
+    /// Slices, copies of them, batches read ahead, and file buffers, which are not reserved one by one.
+    pub in_flight_bytes: u64,
+}
+
+impl Sizes {
+    fn new(budget: u64) -> Self {
+        let fan_out_bits = if budget >= 64 << 20 {
+            5
+        } else if budget >= 8 << 20 {
+            4
+        } else {
+            3
+        };
+        let slice_bytes = (budget / 64).clamp(16 << 10, 4 << 20);
+        let chunk_bytes = (budget / 64).clamp(16 << 10, 1 << 20);
+        Self {
+            slice_bytes,
+            chunk_bytes,
+            block_bytes: (budget / 32).clamp(16 << 10, 16 << 20),
+            fan_out_bits,
+            bloom_bytes: (budget / 32).max(8),
+            probe_room_bytes: budget / 8,
+            in_flight_bytes: 3 * slice_bytes + 2 * chunk_bytes + (8 << 10 << fan_out_bits),
+        }
+    }
+}
+
+impl Context {
+    /// Rows of an output batch whose rows have at most this many bytes.
+    pub fn batch_rows(&self, row_bytes: usize) -> usize {
+        let bytes = self.options.batch_bytes_max.min(i32::MAX as usize);
+        self.options.batch_rows_max.min(bytes / row_bytes.max(1)).max(1)
+    }
+}
+
+/// Probe rows that go through a table of that many rows together, where the algorithm wants many.
+fn probe_rows_at_once(build_rows: usize) -> usize {
+    build_rows.clamp(1 << 13, 1 << 22)
+}
+
+impl Join {
+    /// Begins a join. [`JoinError::BudgetTooSmall`] if the pool has less than [`BUDGET_BYTES_MIN`] left.
+    pub fn new(spec: JoinSpec, options: JoinOptions) -> Result<Self, JoinError> {
+        spec.check()?;
+        if let Some(algorithm) = options.algorithm {
+            algorithm.check_available()?;
+        }
+        let [build_keys, probe_keys] = encoders(&spec)?;
+        let sizes = Sizes::new(options.pool.limit());
+        let mut memory = Reservation::new(&options.pool, BUDGET_BYTES_MIN)?;
+        if !memory.try_grow(sizes.in_flight_bytes.min(BUDGET_BYTES_MIN / 2)) {
+            return Err(JoinError::OutOfMemory { wanted_bytes: sizes.in_flight_bytes });
+        }
+        let cx = Context {
+            schema: spec.output_schema(),
+            spec,
+            options,
+            build_keys,
+            probe_keys,
+            sizes,
+            machine: Machine::detect(),
+        };
+        let (progress, report) = (Progress::default(), JoinReport::default());
+        Ok(Self { cx, memory, state: State::Build(BuildSide::new(0)), pending: Vec::new(), progress, report })
+    }
+
+    /// The columns of the output.
+    pub fn schema(&self) -> SchemaRef {
+        self.cx.schema.clone()
+    }
+
+    /// What it has done so far.
+    pub fn report(&self) -> &JoinReport {
+        &self.report
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// Everything has been handed out.
+    pub fn is_done(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    /// Takes build rows.
+    pub fn push_build(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
+        self.guarded(|join| {
+            join.cx.options.run.cancel.check()?;
+            check_schema(batch, &join.cx.spec.build, "build")?;
+            let State::Build(build) = &mut join.state else {
+                return Err(out_of_order("the build side has been finished"));
+            };
+            build.push(batch, &join.cx, &mut join.memory)?;
+            join.progress.build_rows += batch.num_rows() as u64;
+            join.tell();
+            Ok(())
+        })
+    }
+
+    /// No further build row comes.
+    pub fn finish_build(&mut self) -> Result<(), JoinError> {
+        self.guarded(|join| {
+            if !matches!(join.state, State::Build(_)) {
+                return Err(out_of_order("the build side has been finished"));
+            }
+            if let State::Build(build) = std::mem::replace(&mut join.state, State::Failed) {
+                let level = join.level_of(build)?;
+                join.state = State::Probe(Box::new(level), Feed::Caller);
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes probe rows; call [`Join::next_output`] until it answers `None` before the next.
+    pub fn push_probe(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
+        self.guarded(|join| {
+            check_schema(batch, &join.cx.spec.probe, "probe")?;
+            let State::Probe(level, Feed::Caller) = &mut join.state else {
+                return Err(out_of_order("the join does not take probe rows now"));
+            };
+            if !matches!(level.next(true, &join.cx, &mut join.memory)?, Next::Hungry) {
+                return Err(out_of_order("there is output to be taken before the next probe rows"));
+            }
+            level.push(batch, None, &join.cx, &mut join.memory)?;
+            join.progress.probe_rows += batch.num_rows() as u64;
+            join.tell();
+            Ok(())
+        })
+    }
+
+    /// No further probe row comes.
+    pub fn finish_probe(&mut self) -> Result<(), JoinError> {
+        self.guarded(|join| {
+            let State::Probe(level, Feed::Caller) = &mut join.state else {
+                return Err(out_of_order("the join does not take probe rows now"));
+            };
+            level.finish(&join.cx);
+            Ok(())
+        })
+    }
+
+    /// The next batch of the output; `None` when the join wants probe rows, or [`Join::is_done`].
+    pub fn next_output(&mut self) -> Result<Option<RecordBatch>, JoinError> {
+        self.guarded(|join| {
+            let batch = join.advance()?;
+            join.progress.output_rows += batch.as_ref().map_or(0, |batch| batch.num_rows() as u64);
+            join.tell();
+            Ok(batch)
+        })
+    }
+
+    /// Runs one step. Whatever goes wrong in it, a panic too, ends the join and frees what it holds.
+    fn guarded<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T, JoinError>) -> Result<T, JoinError> {
+        if matches!(self.state, State::Failed) {
+            return Err(out_of_order("the join has failed"));
+        }
+        let answer = panic::catch_unwind(AssertUnwindSafe(|| step(self)));
+        let answer = answer.unwrap_or_else(|panic| Err(panicked(&*panic)));
+        if answer.is_err() {
+            self.state = State::Failed;
+            self.pending.clear();
+            let used = self.memory.used();
+            self.memory.shrink(used);
+        }
+        answer
+    }
+
+    fn tell(&mut self) {
+        self.progress.spilled_bytes = self.report.spilled_bytes;
+        self.progress.pending_partitions = self.pending.len() as u64;
+        if let Some(on_progress) = &self.cx.options.on_progress {
+            on_progress(self.progress);
+        }
+    }
+
+    fn level_of(&mut self, build: BuildSide) -> Result<Level, JoinError> {
+        let (resident, spilled) = build.finish(&self.cx, &mut self.memory)?;
+        self.note_table(&resident);
+        if let Some(spilled) = &spilled {
+            self.report.spilled_bytes += spilled.files.iter().flatten().map(|part| part.file.bytes).sum::<u64>();
+        }
+        Level::new(resident, spilled, &self.cx)
+    }
+
+    fn note_table(&mut self, resident: &Resident) {
+        self.report.tables += 1;
+        if self.report.choice.is_none() {
+            self.report.choice = Some(resident.choice.clone());
+            self.report.scheme = Some(resident.table.scheme());
+        }
+    }
+
+    fn advance(&mut self) -> Result<Option<RecordBatch>, JoinError> {
+        loop {
+            let (cx, memory) = (&self.cx, &mut self.memory);
+            let State::Probe(level, feed) = &mut self.state else {
+                return if matches!(self.state, State::Done) {
+                    Ok(None)
+                } else {
+                    Err(out_of_order("the build side is not finished"))
+                };
+            };
+            let keeps_probe = !matches!(feed, Feed::Blocks(passes) if !passes.is_last);
+            match level.next(keeps_probe, cx, memory)? {
+                Next::Batch(batch) => return Ok(Some(batch)),
+                Next::WorkDone(flags) => {
+                    if let (Feed::Blocks(passes), Some(flags)) = (feed, flags) {
+                        passes.learn(&flags)?;
+                    }
+                }
+                Next::Hungry => match feed {
+                    Feed::Caller => return Ok(None),
+                    Feed::File(reader) => match reader.next().transpose()? {
+                        Some(batch) => level.push(&batch, None, cx, memory)?,
+                        None => level.finish(cx),
+                    },
+                    Feed::Blocks(passes) => match passes.probe.next().transpose()? {
+                        Some(batch) => {
+                            let known = passes.known.as_mut().map(|known| known.next(batch.num_rows())).transpose()?;
+                            let known = known.filter(|_| !planted::is(Defect::ForgottenFlags));
+                            let known = known.unwrap_or_else(|| Bits::new(batch.num_rows()));
+                            level.push(&batch, Some(known), cx, memory)?;
+                        }
+                        None => level.finish(cx),
+                    },
+                },
+                Next::Done => self.next_level()?,
+            }
+        }
+    }
+
+    /// The active level has handed out everything: on to the next block, the next pair, or the end.
+    fn next_level(&mut self) -> Result<(), JoinError> {
+        let State::Probe(level, feed) = std::mem::replace(&mut self.state, State::Failed) else { return Ok(()) };
+        let pairs = level.close(&self.cx, &mut self.memory)?;
+        self.report.spilled_partitions += pairs.len() as u64;
+        self.report.spilled_bytes += pairs.iter().map(|pair| pair.probe.bytes).sum::<u64>();
+        self.pending.extend(pairs);
+        self.state = match feed {
+            Feed::Blocks(passes) if !passes.is_last => self.next_block(*passes)?,
+            _ => match self.pending.pop() {
+                Some(pair) => self.open(pair)?,
+                None => State::Done,
+            },
+        };
+        Ok(())
+    }
+
+    fn open(&mut self, pair: SpilledPair) -> Result<State, JoinError> {
+        let round = pair.round + 1;
+        self.report.rounds = self.report.rounds.max(round);
+        let mut reader = pair.build.file.read()?;
+        if pair.build.is_one_code || round > ROUNDS_MAX {
+            let passes = Passes {
+                probe: pair.probe.read()?,
+                build: reader,
+                pair,
+                carry: None,
+                known: None,
+                learned: None,
+                has_begun: false,
+                is_last: true,
+            };
+            return self.next_block(passes);
+        }
+        let mut build = BuildSide::new(round);
+        for batch in &mut reader {
+            build.push(&batch?, &self.cx, &mut self.memory)?;
+        }
+        let level = self.level_of(build)?;
+        Ok(State::Probe(Box::new(level), Feed::File(pair.probe.read()?)))
+    }
+
+    /// As many build rows as fit, at least one batch, and another pass over the probe rows.
+    fn next_block(&mut self, mut passes: Passes) -> Result<State, JoinError> {
+        let (cx, memory) = (&self.cx, &mut self.memory);
+        let (mut batches, mut rows, mut bytes) = (Vec::new(), 0, 0);
+        let (mut working, mut choice) = working_bytes(0, cx);
+        let mut reserved = 0;
+        passes.is_last = true;
+        while let Some(batch) = passes.carry.take().map(Ok).or_else(|| passes.build.next()).transpose()? {
+            let (more_rows, more_bytes) = (rows + batch.num_rows(), bytes + batch_bytes(&batch));
+            let (more_working, more_choice) = working_bytes(more_rows, cx);
+            let has_room =
+                more_bytes + more_working <= reserved || memory.try_grow(more_bytes + more_working - reserved);
+            if !has_room && !batches.is_empty() {
+                passes.carry = Some(batch).filter(|_| !planted::is(Defect::LostCarry));
+                passes.is_last = false;
+                break;
+            }
+            if has_room {
+                reserved = reserved.max(more_bytes + more_working);
+            }
+            (rows, bytes, working, choice) = (more_rows, more_bytes, more_working, more_choice);
+            batches.push(batch);
+        }
+        // A first batch that has no room runs on the slack of what is in flight; nothing is reserved for it.
+        let (bytes, working) = if reserved < bytes + working { (0, 0) } else { (bytes, reserved - bytes) };
+        let resident = Resident::build(batches, bytes, working, choice, cx, memory)?;
+        self.report.block_passes += 1;
+        if passes.has_begun {
+            passes.probe = passes.pair.probe.read()?;
+        }
+        passes.has_begun = true;
+        passes.known = passes.learned.take().map(FlagWriter::finish).transpose()?;
+        if !passes.is_last && cx.spec.kind.keep_probe() != crate::options::Keep::Nothing {
+            passes.learned = Some(FlagWriter::create(&cx.options.spill_directory)?);
+        }
+        self.note_table(&resident);
+        let level = Level::new(resident, None, &self.cx)?;
+        Ok(State::Probe(Box::new(level), Feed::Blocks(Box::new(passes))))
+    }
+}
+
+impl Passes {
+    fn learn(&mut self, flags: &Bits) -> Result<(), JoinError> {
+        self.learned.as_mut().map_or(Ok(()), |learned| learned.push(flags))
+    }
+}
+
+fn check_schema(batch: &RecordBatch, schema: &SchemaRef, side: &str) -> Result<(), JoinError> {
+    let expected = schema.fields().iter().map(|field| field.data_type());
+    if batch.columns().iter().map(|column| column.data_type()).eq(expected) {
+        return Ok(());
+    }
+    Err(JoinError::Invalid(format!("a {side} batch has other columns than the {side} side: {}", batch.schema())))
+}
+
+fn out_of_order(why: &str) -> JoinError {
+    JoinError::Invalid(why.into())
+}
+
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Join>();
+    is_send::<Cursor>();
+};

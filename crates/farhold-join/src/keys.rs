@@ -1,0 +1,205 @@
+//! Key columns as one 64-bit code a row.
+//!
+//! Fixed-width columns that fit 64 bits together are packed side by side: the code *is* the key. All others are brought into
+//! Arrow's row format and hashed: equal keys have equal codes, and equal codes are compared again.
+
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::buffer::NullBuffer;
+use arrow::datatypes::DataType;
+use arrow::row::{RowConverter, SortField};
+
+use crate::hash::hash;
+use crate::planted::{self, Defect};
+use crate::{JoinError, JoinSpec};
+
+/// Turns key columns of one side into codes.
+#[derive(Debug)]
+pub struct Encoder {
+    columns: Vec<usize>,
+    /// For keys that do not pack.
+    converter: Option<RowConverter>,
+    null_equals_null: bool,
+}
+
+/// The codes of a batch.
+#[derive(Debug)]
+pub struct Codes {
+    pub codes: Vec<u64>,
+    /// Rows whose key can equal another; the others have a null in it.
+    pub valid: Option<NullBuffer>,
+}
+
+impl Codes {
+    pub fn is_valid(&self, row: usize) -> bool {
+        self.valid.as_ref().is_none_or(|valid| valid.is_valid(row))
+    }
+}
+
+/// The encoders of the build and the probe side.
+pub fn encoders(spec: &JoinSpec) -> Result<[Encoder; 2], JoinError> {
+    let types: Vec<&DataType> = spec.on.iter().map(|&(build, _)| spec.build.field(build).data_type()).collect();
+    if let Some(kind) = types.iter().find(|kind| !is_supported(kind)) {
+        return Err(JoinError::KeyUnsupported(kind.to_string()));
+    }
+    let has_null = spec
+        .on
+        .iter()
+        .any(|&(build, probe)| spec.build.field(build).is_nullable() || spec.probe.field(probe).is_nullable());
+    let packs = types.iter().map(|kind| packed_bytes(kind)).sum::<Option<usize>>().is_some_and(|bytes| bytes <= 8);
+    let encoder = |columns| -> Result<Encoder, JoinError> {
+        let converter = if packs && !(spec.null_equals_null && has_null) {
+            None
+        } else {
+            Some(RowConverter::new(types.iter().map(|&kind| SortField::new(kind.clone())).collect())?)
+        };
+        Ok(Encoder { columns, converter, null_equals_null: spec.null_equals_null })
+    };
+    Ok([encoder(spec.on.iter().map(|on| on.0).collect())?, encoder(spec.on.iter().map(|on| on.1).collect())?])
+}
+
+fn packed_bytes(kind: &DataType) -> Option<usize> {
+    use DataType::{
+        Date32, Date64, Decimal32, Decimal64, Duration, Int8, Int16, Int32, Int64, Time32, Time64, Timestamp, UInt8,
+        UInt16, UInt32, UInt64,
+    };
+    match kind {
+        Int8 | UInt8 => Some(1),
+        Int16 | UInt16 => Some(2),
+        Int32 | UInt32 | Date32 | Time32(_) | Decimal32(..) => Some(4),
+        Int64 | UInt64 | Date64 | Time64(_) | Timestamp(..) | Duration(_) | Decimal64(..) => Some(8),
+        _ => None,
+    }
+}
+
+/// Floating-point numbers are left out: whether -0 equals 0 and NaN itself is for the caller to say, by a cast.
+fn is_supported(kind: &DataType) -> bool {
+    use DataType::{
+        Binary, BinaryView, Boolean, Decimal128, Decimal256, FixedSizeBinary, LargeBinary, LargeUtf8, Utf8, Utf8View,
+    };
+    packed_bytes(kind).is_some()
+        || matches!(
+            kind,
+            Boolean
+                | Decimal128(..)
+                | Decimal256(..)
+                | Utf8
+                | LargeUtf8
+                | Utf8View
+                | Binary
+                | LargeBinary
+                | BinaryView
+                | FixedSizeBinary(_)
+        )
+}
+
+impl Encoder {
+    /// Equal codes mean equal keys.
+    pub fn is_exact(&self) -> bool {
+        self.converter.is_none()
+    }
+
+    /// The key columns.
+    pub fn columns(&self) -> &[usize] {
+        &self.columns
+    }
+
+    /// The codes of every row; those of invalid rows mean nothing.
+    pub fn encode(&self, batch: &RecordBatch) -> Result<Codes, JoinError> {
+        let columns: Vec<ArrayRef> = self.columns.iter().map(|&column| batch.column(column).clone()).collect();
+        let valid = if self.null_equals_null || planted::is(Defect::NullsMatch) {
+            None
+        } else {
+            columns
+                .iter()
+                .fold(None, |valid, column| NullBuffer::union(valid.as_ref(), column.logical_nulls().as_ref()))
+        };
+        let codes = match &self.converter {
+            Some(converter) => {
+                let rows = converter.convert_columns(&columns)?;
+                let mask = if planted::is(Defect::WeakCodes) { 15 } else { u64::MAX };
+                rows.iter().map(|row| hash_bytes(row.as_ref()) & mask).collect()
+            }
+            None => pack(&columns, batch.num_rows()),
+        };
+        Ok(Codes { codes, valid })
+    }
+}
+
+/// The values' bit patterns side by side, the last column lowest.
+fn pack(columns: &[ArrayRef], rows: usize) -> Vec<u64> {
+    let mut codes = vec![0_u64; rows];
+    for column in columns {
+        let data = column.to_data();
+        let (values, offset) = (&data.buffers()[0], data.offset());
+        match packed_bytes(column.data_type()) {
+            Some(1) => push(&mut codes, &values.typed_data::<u8>()[offset..]),
+            Some(2) => push(&mut codes, &values.typed_data::<u16>()[offset..]),
+            Some(4) => push(&mut codes, &values.typed_data::<u32>()[offset..]),
+            _ => codes.iter_mut().zip(&values.typed_data::<u64>()[offset..]).for_each(|(code, &value)| *code = value),
+        }
+    }
+    codes
+}
+
+fn push<T: Copy + Into<u64>>(codes: &mut [u64], values: &[T]) {
+    for (code, &value) in codes.iter_mut().zip(values) {
+        *code = *code << (8 * size_of::<T>()) | value.into();
+    }
+}
+
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    let mut code = bytes.len() as u64;
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        code = hash(u64::from_le_bytes(word), code).rotate_left(23);
+    }
+    hash(code, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::JoinKind;
+    use arrow::array::{Int16Array, Int32Array, Int64Array, StringArray, UInt8Array};
+    use arrow::datatypes::{Field, Schema};
+    use std::sync::Arc;
+
+    fn encode(columns: Vec<ArrayRef>, null_equals_null: bool) -> (Codes, bool) {
+        let fields: Vec<_> = columns
+            .iter()
+            .enumerate()
+            .map(|(n, c)| Field::new(n.to_string(), c.data_type().clone(), c.is_nullable()))
+            .collect();
+        let schema = Arc::new(Schema::new(fields));
+        let on = (0..columns.len()).map(|column| (column, column)).collect();
+        let mut spec = JoinSpec::new(schema.clone(), schema.clone(), on, JoinKind::Inner);
+        spec.null_equals_null = null_equals_null;
+        let [encoder, _] = encoders(&spec).unwrap();
+        (encoder.encode(&RecordBatch::try_new(schema, columns).unwrap()).unwrap(), encoder.is_exact())
+    }
+
+    #[test]
+    fn numbers_are_packed_and_stay_apart() {
+        let a: ArrayRef = Arc::new(Int32Array::from(vec![1, -1, 0, 0]));
+        let b: ArrayRef = Arc::new(Int16Array::from(vec![0, 0, -1, 1]));
+        let c: ArrayRef = Arc::new(UInt8Array::from(vec![0, 255, 255, 0]));
+        let (codes, exact) = encode(vec![a.slice(1, 3), b.slice(1, 3), c.slice(1, 3)], false);
+        assert!(exact && codes.valid.is_none());
+        assert_eq!(codes.codes, [0x00ff_ffff_ff00_00ff, 0x00ff_ffff, 0x100]);
+    }
+
+    #[test]
+    fn nulls_and_strings_are_hashed_where_they_have_to_be() {
+        let nullable: ArrayRef = Arc::new(Int64Array::from(vec![Some(0), None, Some(0), None]));
+        let (codes, exact) = encode(vec![nullable.clone()], false);
+        assert!(exact && codes.is_valid(0) && !codes.is_valid(1));
+        let (codes, exact) = encode(vec![nullable], true);
+        assert!(!exact && codes.valid.is_none());
+        assert_eq!((codes.codes[0], codes.codes[1]), (codes.codes[2], codes.codes[3]));
+        assert_ne!(codes.codes[0], codes.codes[1]);
+        let (codes, exact) = encode(vec![Arc::new(StringArray::from(vec!["", "a", "a\0", "a"]))], false);
+        assert!(!exact && codes.codes[1] == codes.codes[3]);
+        assert!(codes.codes[0] != codes.codes[1] && codes.codes[1] != codes.codes[2]);
+    }
+}

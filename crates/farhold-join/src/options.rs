@@ -1,0 +1,252 @@
+//! What a join is asked: keys, kind, residual condition, and the means it may use.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow::array::{BooleanArray, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
+
+use crate::{Algorithm, JoinError, MemoryPool, Run};
+
+/// The kind of a join. Left is the build side, right the probe side, as in `DataFusion`'s hash join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JoinKind {
+    /// Pairs.
+    Inner,
+    /// Pairs, and build rows without one.
+    Left,
+    /// Pairs, and probe rows without one.
+    Right,
+    /// Pairs, and rows of either side without one.
+    Full,
+    /// Build rows that have a pair, once each.
+    LeftSemi,
+    /// Probe rows that have a pair, once each.
+    RightSemi,
+    /// Build rows that have no pair.
+    LeftAnti,
+    /// Probe rows that have no pair.
+    RightAnti,
+    /// Build rows, and a column that says whether they have a pair.
+    LeftMark,
+    /// Probe rows, and a column that says whether they have a pair.
+    RightMark,
+}
+
+/// What becomes of a side's rows beyond pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Nothing,
+    Matched,
+    Unmatched,
+    Marked,
+}
+
+impl JoinKind {
+    /// Every kind.
+    pub const ALL: [Self; 10] = [
+        Self::Inner,
+        Self::Left,
+        Self::Right,
+        Self::Full,
+        Self::LeftSemi,
+        Self::RightSemi,
+        Self::LeftAnti,
+        Self::RightAnti,
+        Self::LeftMark,
+        Self::RightMark,
+    ];
+
+    pub(crate) fn emits_pairs(self) -> bool {
+        matches!(self, Self::Inner | Self::Left | Self::Right | Self::Full)
+    }
+
+    pub(crate) fn keep_build(self) -> Keep {
+        match self {
+            Self::Left | Self::Full | Self::LeftAnti => Keep::Unmatched,
+            Self::LeftSemi => Keep::Matched,
+            Self::LeftMark => Keep::Marked,
+            _ => Keep::Nothing,
+        }
+    }
+
+    pub(crate) fn keep_probe(self) -> Keep {
+        match self {
+            Self::Right | Self::Full | Self::RightAnti => Keep::Unmatched,
+            Self::RightSemi => Keep::Matched,
+            Self::RightMark => Keep::Marked,
+            _ => Keep::Nothing,
+        }
+    }
+}
+
+/// Decides for candidate pairs (rows in parallel) which are matches: true keeps a pair, false and null drop it.
+pub type Evaluate = dyn Fn(&RecordBatch) -> Result<BooleanArray, ArrowError> + Send + Sync;
+
+/// A condition beyond equal keys.
+#[derive(Clone)]
+pub struct Residual {
+    /// Columns of the build side that the condition reads; they come first in its batch.
+    pub build_columns: Vec<usize>,
+    /// Columns of the probe side that it reads; they come after.
+    pub probe_columns: Vec<usize>,
+    /// The condition.
+    pub evaluate: Arc<Evaluate>,
+}
+
+impl fmt::Debug for Residual {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Residual {{ build_columns: {:?}, probe_columns: {:?} }}", self.build_columns, self.probe_columns)
+    }
+}
+
+/// A join's inputs and condition.
+#[derive(Debug, Clone)]
+pub struct JoinSpec {
+    /// Columns of the build side.
+    pub build: SchemaRef,
+    /// Columns of the probe side.
+    pub probe: SchemaRef,
+    /// Key columns, build and probe, at least one; the types of a pair are equal.
+    pub on: Vec<(usize, usize)>,
+    /// The kind.
+    pub kind: JoinKind,
+    /// Null keys equal null keys (`IS NOT DISTINCT FROM`); otherwise a null equals nothing.
+    pub null_equals_null: bool,
+    /// A further condition.
+    pub residual: Option<Residual>,
+}
+
+impl JoinSpec {
+    /// A join without residual condition in which nulls equal nothing.
+    pub fn new(build: SchemaRef, probe: SchemaRef, on: Vec<(usize, usize)>, kind: JoinKind) -> Self {
+        Self { build, probe, on, kind, null_equals_null: false, residual: None }
+    }
+
+    /// The columns of the output: the build side's, the probe side's, or both, and `mark` for a mark join. Columns of a side
+    /// that may be absent are nullable.
+    pub fn output_schema(&self) -> SchemaRef {
+        let fields = |schema: &Schema, nullable: bool| -> Vec<Field> {
+            schema
+                .fields()
+                .iter()
+                .map(|field| field.as_ref().clone().with_nullable(nullable || field.is_nullable()))
+                .collect()
+        };
+        let mark = || Field::new("mark", DataType::Boolean, false);
+        let (keep_build, keep_probe) = (self.kind.keep_build(), self.kind.keep_probe());
+        let fields = if self.kind.emits_pairs() {
+            let mut all = fields(&self.build, keep_probe == Keep::Unmatched);
+            all.extend(fields(&self.probe, keep_build == Keep::Unmatched));
+            all
+        } else if keep_build == Keep::Nothing {
+            let mut all = fields(&self.probe, false);
+            all.extend((keep_probe == Keep::Marked).then(mark));
+            all
+        } else {
+            let mut all = fields(&self.build, false);
+            all.extend((keep_build == Keep::Marked).then(mark));
+            all
+        };
+        Arc::new(Schema::new(fields))
+    }
+
+    pub(crate) fn check(&self) -> Result<(), JoinError> {
+        if self.on.is_empty() {
+            return Err(JoinError::Invalid("a join needs at least one key column".into()));
+        }
+        let in_range = |column: usize, schema: &Schema, side: &str| {
+            let columns = schema.fields().len();
+            let answer = if column < columns {
+                Ok(())
+            } else {
+                Err(format!("column {column} of the {side} side, which has {columns}"))
+            };
+            answer.map_err(JoinError::Invalid)
+        };
+        for (position, &(build, probe)) in self.on.iter().enumerate() {
+            in_range(build, &self.build, "build")?;
+            in_range(probe, &self.probe, "probe")?;
+            let (build, probe) = (self.build.field(build).data_type(), self.probe.field(probe).data_type());
+            if build != probe {
+                return Err(JoinError::KeyTypes { position, build: build.to_string(), probe: probe.to_string() });
+            }
+        }
+        if let Some(residual) = &self.residual {
+            residual.build_columns.iter().try_for_each(|&column| in_range(column, &self.build, "build"))?;
+            residual.probe_columns.iter().try_for_each(|&column| in_range(column, &self.probe, "probe"))?;
+        }
+        Ok(())
+    }
+}
+
+/// How far a join is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Rows taken from the build side.
+    pub build_rows: u64,
+    /// Rows taken from the probe side.
+    pub probe_rows: u64,
+    /// Rows handed out.
+    pub output_rows: u64,
+    /// Bytes written to spill files, of both sides and all rounds.
+    pub spilled_bytes: u64,
+    /// Pairs of spilled partitions still to be joined.
+    pub pending_partitions: u64,
+}
+
+/// Told how far a join is, after every batch.
+pub type OnProgress = dyn Fn(Progress) + Send + Sync;
+
+/// The means of a join.
+#[derive(Clone)]
+pub struct JoinOptions {
+    /// Threads, hash seed, cancel token.
+    pub run: Run,
+    /// The memory budget, which other joins may share.
+    pub pool: Arc<MemoryPool>,
+    /// Where partitions are spilled to. Files have no name there: they go when they are closed, however the process ends.
+    pub spill_directory: PathBuf,
+    /// The algorithm; without one the cost model chooses.
+    pub algorithm: Option<&'static dyn Algorithm>,
+    /// Rows that the probe side is expected to have, for the cost model.
+    pub probe_rows_expected: Option<u64>,
+    /// The most rows of an output batch.
+    pub batch_rows_max: usize,
+    /// The most bytes of an output batch, unless a single row is longer. At most `i32::MAX`, so that 32-bit offsets hold.
+    pub batch_bytes_max: usize,
+    /// Called after every batch.
+    pub on_progress: Option<Arc<OnProgress>>,
+}
+
+impl JoinOptions {
+    /// One thread, the system's directory for temporary files, the model's choice, batches of 8192 rows.
+    pub fn new(pool: Arc<MemoryPool>) -> Self {
+        Self {
+            run: Run::default(),
+            pool,
+            spill_directory: std::env::temp_dir(),
+            algorithm: None,
+            probe_rows_expected: None,
+            batch_rows_max: 8192,
+            batch_bytes_max: i32::MAX as usize,
+            on_progress: None,
+        }
+    }
+}
+
+impl fmt::Debug for JoinOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinOptions")
+            .field("run", &self.run)
+            .field("pool", &self.pool)
+            .field("spill_directory", &self.spill_directory)
+            .field("algorithm", &self.algorithm)
+            .field("probe_rows_expected", &self.probe_rows_expected)
+            .field("batch_rows_max", &self.batch_rows_max)
+            .field("batch_bytes_max", &self.batch_bytes_max)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,209 @@
+//! Zeroed memory for big arrays: 64-byte aligned, on huge pages where the kernel gives them.
+//!
+//! A hash table of a gigabyte touched at random costs a TLB miss an access on 4 KiB pages. Memory of at least one huge
+//! page is therefore mapped on its own, aligned to one, and advised; smaller arrays come from the allocator.
+
+use std::alloc::{self, Layout};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+
+use crate::JoinError;
+
+const LINE_BYTES: usize = 64;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Types of which every bit pattern is a value, all zeroes among them.
+///
+/// # Safety
+/// That has to be true, and the type must not need dropping nor an alignment above 64.
+pub unsafe trait Plain: Copy + Send + Sync + 'static {}
+
+// SAFETY: integers.
+unsafe impl Plain for u16 {}
+// SAFETY: integers.
+unsafe impl Plain for u32 {}
+// SAFETY: integers.
+unsafe impl Plain for u64 {}
+
+/// An array of fixed length, zeroed at first.
+#[derive(Debug)]
+pub struct Pages<T: Plain> {
+    start: NonNull<T>,
+    len: usize,
+    /// Bytes mapped for it, or 0 when it comes from the allocator.
+    mapped_bytes: usize,
+}
+
+// SAFETY: it owns its memory, as a boxed slice of `T` does, and `T: Plain` is Send and Sync.
+unsafe impl<T: Plain> Send for Pages<T> {}
+// SAFETY: as above; shared access only reads.
+unsafe impl<T: Plain> Sync for Pages<T> {}
+
+impl<T: Plain> Pages<T> {
+    /// `len` zeroes.
+    pub fn new(len: usize) -> Result<Self, JoinError> {
+        let refused = JoinError::OutOfMemory { wanted_bytes: len as u64 * size_of::<T>() as u64 };
+        let Ok(layout) = Layout::array::<T>(len).and_then(|layout| layout.align_to(LINE_BYTES)) else {
+            return Err(refused);
+        };
+        if layout.size() == 0 {
+            return Ok(Self { start: NonNull::<Line>::dangling().cast(), len, mapped_bytes: 0 });
+        }
+        if layout.size() < HUGE_PAGE_BYTES {
+            // SAFETY: the size is not zero.
+            let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or(refused)?;
+            return Ok(Self { start: start.cast(), len, mapped_bytes: 0 });
+        }
+        let mapped_bytes = layout.size().next_multiple_of(HUGE_PAGE_BYTES);
+        let start = map_huge(mapped_bytes).ok_or(refused)?;
+        Ok(Self { start: start.cast(), len, mapped_bytes })
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.mapped_bytes.max(self.len * size_of::<T>()) as u64
+    }
+
+    /// The array for writers that divide it among themselves.
+    pub fn shared(&mut self) -> Shared<'_, T> {
+        Shared { start: self.start, len: self.len, borrowed: PhantomData }
+    }
+}
+
+/// Stands for any array of no bytes.
+#[repr(align(64))]
+struct Line;
+const _: () = assert!(align_of::<Line>() == LINE_BYTES);
+
+/// A fresh anonymous mapping, aligned to a huge page; `None` if the kernel has no memory.
+fn map_huge(bytes: usize) -> Option<NonNull<u8>> {
+    let with_slack = bytes.checked_add(HUGE_PAGE_BYTES)?;
+    // SAFETY: a new private anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    let raw = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            with_slack,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if raw == libc::MAP_FAILED {
+        return None;
+    }
+    let head = raw.align_offset(HUGE_PAGE_BYTES);
+    // SAFETY: head <= HUGE_PAGE_BYTES and head + bytes <= with_slack: all three parts lie in the mapping made above, and
+    // the two that are unmapped have been handed to nobody. The advice may be refused; then the pages stay small.
+    unsafe {
+        let start = raw.cast::<u8>().add(head);
+        if head > 0 {
+            libc::munmap(raw, head);
+        }
+        if with_slack > head + bytes {
+            libc::munmap(start.add(bytes).cast(), with_slack - head - bytes);
+        }
+        libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE);
+        NonNull::new(start)
+    }
+}
+
+impl<T: Plain> Drop for Pages<T> {
+    fn drop(&mut self) {
+        let bytes = self.len * size_of::<T>();
+        if self.mapped_bytes > 0 {
+            // SAFETY: exactly what `map_huge` mapped; nobody borrows it any more.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.mapped_bytes) };
+        } else if bytes > 0 {
+            // SAFETY: allocated in `new` with this size and alignment.
+            unsafe { alloc::dealloc(self.start.as_ptr().cast(), Layout::from_size_align_unchecked(bytes, LINE_BYTES)) };
+        }
+    }
+}
+
+impl<T: Plain> Deref for Pages<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` values, zeroed or written since; `T: Plain` makes either a value.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Plain> DerefMut for Pages<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+/// An array borrowed by several writers at once, each of which keeps to elements of its own.
+#[derive(Debug)]
+pub struct Shared<'a, T> {
+    start: NonNull<T>,
+    len: usize,
+    borrowed: PhantomData<&'a mut [T]>,
+}
+
+impl<T> Clone for Shared<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<'_, T> {}
+
+// SAFETY: access goes by the unsafe functions below, whose callers promise disjointness.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+
+impl<'a, T: Plain> Shared<'a, T> {
+    /// Where element `index` lies.
+    ///
+    /// # Safety
+    /// `index <= len`; whoever writes through it touches only elements that no other thread touches meanwhile.
+    #[inline(always)]
+    pub unsafe fn at(self, index: usize) -> *mut T {
+        debug_assert!(index <= self.len);
+        // SAFETY: inside the array, or one past its end.
+        unsafe { self.start.as_ptr().add(index) }
+    }
+
+    /// The elements of `range`.
+    ///
+    /// # Safety
+    /// `range` lies in the array, and nobody else touches these elements while the answer lives.
+    pub unsafe fn slice(self, range: std::ops::Range<usize>) -> &'a mut [T] {
+        debug_assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: in bounds and exclusive, as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(range.start), range.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_and_big_arrays_are_zeroed_aligned_and_writable() {
+        for len in [0, 1, 1000, (HUGE_PAGE_BYTES / 8) - 1, HUGE_PAGE_BYTES / 8, 700_001] {
+            let mut pages = Pages::<u64>::new(len).unwrap();
+            assert!(pages.iter().all(|&word| word == 0));
+            assert_eq!(pages.as_ptr() as usize % LINE_BYTES, 0);
+            if len * 8 >= HUGE_PAGE_BYTES {
+                assert_eq!(pages.as_ptr() as usize % HUGE_PAGE_BYTES, 0);
+            }
+            assert!(pages.bytes() >= len as u64 * 8);
+            pages.fill(u64::MAX);
+            assert_eq!(pages.len(), len);
+        }
+    }
+
+    #[test]
+    fn more_memory_than_there_are_addresses_is_an_error() {
+        assert!(matches!(Pages::<u64>::new(usize::MAX / 8), Err(JoinError::OutOfMemory { .. })));
+        assert!(matches!(Pages::<u64>::new(1 << 58), Err(JoinError::OutOfMemory { .. })));
+    }
+}

@@ -1,0 +1,138 @@
+//! How a join runs: threads, hash seed, cancellation. A worker that panics becomes an error of the join.
+
+use std::any::Any;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use crate::JoinError;
+
+/// Raised by anyone, seen by every worker within one morsel.
+#[derive(Debug, Clone, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// Asks the join to stop; it answers [`JoinError::Cancelled`].
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// The token has been raised.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// [`JoinError::Cancelled`] once the token has been raised.
+    pub fn check(&self) -> Result<(), JoinError> {
+        if self.is_cancelled() { Err(JoinError::Cancelled) } else { Ok(()) }
+    }
+}
+
+/// The circumstances of one run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Worker threads, at least 1; the calling thread is one of them.
+    pub threads: usize,
+    /// Enters every hash, so that whoever does not know it cannot choose keys that collide.
+    pub seed: u64,
+    /// Stops the run.
+    pub cancel: CancelToken,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self { threads: 1, seed: 0x9e37_79b9_7f4a_7c15, cancel: CancelToken::default() }
+    }
+}
+
+impl Run {
+    /// A run on this many threads, with the default seed.
+    pub fn with_threads(threads: usize) -> Self {
+        Self { threads: threads.max(1), ..Self::default() }
+    }
+
+    /// Runs `work(worker)` on every worker, and answers their results in order. All workers have ended when it returns.
+    /// The error of the first worker that failed wins; a panic is [`JoinError::WorkerPanicked`].
+    pub fn on_all<T: Send>(&self, work: impl Fn(usize) -> Result<T, JoinError> + Sync) -> Result<Vec<T>, JoinError> {
+        let guarded = |worker| {
+            panic::catch_unwind(AssertUnwindSafe(|| work(worker))).unwrap_or_else(|panic| Err(panicked(&*panic)))
+        };
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..self.threads)
+                .map(|worker| {
+                    let guarded = &guarded;
+                    scope.spawn(move || guarded(worker))
+                })
+                .collect();
+            let mut results = vec![guarded(0)];
+            results.extend(others.into_iter().map(|other| other.join().unwrap_or_else(|panic| Err(panicked(&*panic)))));
+            results.into_iter().collect()
+        })
+    }
+
+    /// Runs `work(task)` for every task below `tasks`; each worker takes the next when it has done one, so that one that is
+    /// held up does not hold up all. The results in the order of the tasks.
+    pub fn on_tasks<T: Send>(
+        &self,
+        tasks: usize,
+        work: impl Fn(usize) -> Result<T, JoinError> + Sync,
+    ) -> Result<Vec<T>, JoinError> {
+        let next = AtomicUsize::new(0);
+        let done = self.on_all(|_| {
+            let mut done = Vec::new();
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks {
+                    return Ok(done);
+                }
+                done.push((task, work(task)?));
+            }
+        })?;
+        let mut done: Vec<(usize, T)> = done.into_iter().flatten().collect();
+        done.sort_unstable_by_key(|done| done.0);
+        Ok(done.into_iter().map(|done| done.1).collect())
+    }
+
+    /// The part of `0..count` that belongs to `worker`: parts are contiguous, in order, of nearly equal length.
+    pub fn part(&self, count: usize, worker: usize) -> std::ops::Range<usize> {
+        count * worker / self.threads..count * (worker + 1) / self.threads
+    }
+}
+
+/// What a caught panic becomes.
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> JoinError {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    JoinError::WorkerPanicked(
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_everything_once() {
+        for threads in 1..6 {
+            for count in [0, 1, 5, 64, 1001] {
+                let run = Run::with_threads(threads);
+                let rows: Vec<_> = (0..threads).flat_map(|worker| run.part(count, worker)).collect();
+                assert!(rows.into_iter().eq(0..count));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_is_an_error_and_the_other_workers_end() {
+        let run = Run::with_threads(3);
+        let answer = run.on_all(|worker| if worker == 1 { panic!("planted") } else { Ok(worker) });
+        assert!(matches!(answer, Err(JoinError::WorkerPanicked(message)) if message == "planted"));
+        assert_eq!(run.on_all(Ok).unwrap(), [0, 1, 2]);
+        assert_eq!(run.on_tasks(10, Ok).unwrap(), (0..10).collect::<Vec<_>>());
+        assert!(matches!(
+            run.on_tasks(10, |task| if task == 7 { Err(JoinError::Cancelled) } else { Ok(()) }),
+            Err(JoinError::Cancelled)
+        ));
+    }
+}

@@ -1,0 +1,78 @@
+//! Every planted defect is noticed by joins that the suite runs anyway.
+
+#[path = "it/oracle.rs"]
+#[allow(dead_code, reason = "the suite uses the rest")]
+mod oracle;
+
+use std::panic::catch_unwind;
+
+use farhold_join::{Columns, Defect, JoinKind, JoinOptions, MemoryPool, Run, by_name, plant};
+use oracle::{KeyType, Side, actual, expected, mix, residual, spec};
+
+/// Sides whose joins take every path: in memory, spilled, block by block.
+fn sides() -> Vec<(Side, Side)> {
+    let keys = |rows: u64, seed: u64, domain: u64| -> Vec<Option<u64>> {
+        (0..rows)
+            .map(|row| mix(row ^ seed << 40))
+            .map(|random| (random % 13 > 0).then_some(random / 13 % domain))
+            .collect()
+    };
+    let side = |keys: Vec<Option<u64>>, kind| Side::new(keys, kind, 150, 700);
+    vec![
+        (side(keys(300, 1, 90), KeyType::Int64), side(keys(300, 2, 100), KeyType::Int64)),
+        (side(keys(80, 9, 90), KeyType::Int64), side(keys(300, 2, 100), KeyType::Int64)),
+        (side(keys(300, 3, 90), KeyType::Text), side(keys(300, 4, 100), KeyType::Text)),
+        (side(keys(8000, 5, 20_000), KeyType::Int64), side(keys(8000, 6, 20_000), KeyType::Int64)),
+        (side(keys(8000, 7, 20_000), KeyType::Int64), side(vec![], KeyType::Int64)),
+        (side(vec![Some(7); 6000], KeyType::Int64), side(keys(40, 8, 9), KeyType::Int64)),
+    ]
+}
+
+/// Whether a radix join of enough tuples to be partitioned finds every one.
+fn radix_is_well() -> bool {
+    let keys: Vec<u64> = (0..40_000).map(mix).collect();
+    let columns = Columns::new(&keys, &keys).unwrap();
+    let table = by_name("radix").unwrap().build(columns, &Run::default()).unwrap();
+    table.sum(columns, &Run::default()).unwrap().pairs == 40_000
+}
+
+/// Whether all joins answer as the oracle does. Errors and panics count as noticed.
+fn all_is_well(sides: &[(Side, Side)]) -> bool {
+    let check = |build: &Side, probe: &Side, kind, with_residual: bool, algorithm: &str| {
+        let mut spec = spec(build, probe, kind);
+        spec.residual = with_residual.then(|| residual(build, probe));
+        let options = JoinOptions {
+            algorithm: by_name(algorithm),
+            batch_rows_max: 100,
+            ..JoinOptions::new(MemoryPool::new(1 << 20))
+        };
+        catch_unwind(std::panic::AssertUnwindSafe(|| actual(build, probe, &spec, options)))
+            .is_ok_and(|answer| answer.is_ok_and(|(rows, _)| rows == expected(build, probe, &spec)))
+    };
+    radix_is_well()
+        && sides.iter().all(|(build, probe)| {
+            let kinds = [JoinKind::Full, JoinKind::LeftSemi, JoinKind::RightAnti, JoinKind::LeftMark];
+            kinds.into_iter().all(|kind| {
+                check(build, probe, kind, false, "no_partition")
+                    && check(build, probe, kind, true, "no_partition")
+                    && check(build, probe, kind, false, "radix")
+            })
+        })
+}
+
+#[test]
+fn every_defect_is_noticed() {
+    let sides = sides();
+    assert!(all_is_well(&sides), "sound before any mistake");
+    plant(Some(Defect::WeakCodes));
+    assert!(all_is_well(&sides), "keys that collide are told apart");
+    let missed: Vec<Defect> = Defect::ALL
+        .into_iter()
+        .filter(|&defect| {
+            plant(Some(defect));
+            all_is_well(&sides)
+        })
+        .collect();
+    plant(None);
+    assert!(missed.is_empty(), "not noticed: {missed:?}");
+}

@@ -1,0 +1,356 @@
+//! The four mechanisms of atomic reads beside each other, in one run, turn by turn: near (in place) and far (through a
+//! fabric, `shm`), without writers and with up to four.
+//!
+//! A figure is nanoseconds of one reader per object that it got whole, the median of the turns; `torn` is attempts that gave
+//! nothing, in percent. As Daglis et al. do it (`SABRes`, section 7.2): a hundred objects a size and mechanism, so that writers
+//! and readers meet; each writer has a part of them for itself; a reader that got nothing tries the same object again.
+//!
+//! `word-wise` is the stripping of `line_versions` by loads and stores of words, in place of the kernel with wide moves that the
+//! mechanism uses: what a compiler makes of it, since it must not widen atomic accesses.
+
+use crate::report::Report;
+use farhold_fabric::provider::shm;
+use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, Handle, NodeId, RegionId, RegionMemory};
+use farhold_store::Owner;
+use farhold_store::atomicity::{ALL, FarRead, Mechanism, Unread};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const REGION: RegionId = RegionId(1);
+const OBJECTS: u64 = 100;
+const SIZES: [usize; 4] = [128, 1024, 4096, 8192];
+/// Far reads in one batch.
+const BATCH: usize = 8;
+
+pub fn run(report: &mut Report) {
+    let bed = Bed::new(report.quick);
+    word_wise(&bed, report);
+    for writers in if report.quick { 0..2 } else { 0..5 } {
+        report.table(&format!("Atomic reads with {writers} writers: ns an object, hot"));
+        for size in SIZES {
+            let objects = Objects::new(&bed.memory, size);
+            let turns = bed.turns(&objects, writers);
+            for (place, turns) in ["near", "far, 1 a batch", "far, 8 a batch"].iter().zip(&turns) {
+                let mut figures: Vec<(String, f64)> = Vec::new();
+                let base = turns.iter().zip(ALL).find(|(_, mechanism)| mechanism.name() == "destination");
+                let base_ns = base.expect("it is one of them").0.ns();
+                for (turn, mechanism) in turns.iter().zip(ALL) {
+                    figures.push((mechanism.name().into(), turn.ns()));
+                }
+                for (turn, mechanism) in
+                    turns.iter().zip(ALL).filter(|(_, mechanism)| mechanism.name() != "destination")
+                {
+                    figures.push((format!("{}/destination", mechanism.name()), turn.ns() / base_ns));
+                }
+                if writers > 0 {
+                    for (turn, mechanism) in turns.iter().zip(ALL) {
+                        figures.push((format!("{} torn", mechanism.name()), turn.torn_percent()));
+                    }
+                }
+                let figures: Vec<(&str, f64)> = figures.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+                report.row("atomicity", &format!("{writers} writers, {size} B, {place}"), &figures);
+            }
+        }
+    }
+    layouts(report);
+}
+
+/// The stripping near reads of `line_versions`, by words, beside the mechanisms.
+fn word_wise(bed: &Bed, report: &mut Report) {
+    report.table("Near reads: stripping by words, and by wide moves: ns an object");
+    for size in SIZES {
+        let objects = Objects::new(&bed.memory, size);
+        let position = |name: &str| ALL.iter().position(|mechanism| mechanism.name() == name).expect("one of them");
+        let (clean, lines) = (position("destination"), position("line_versions"));
+        let reads = bed.reads(size);
+        let mut into = vec![0_u64; size / 8];
+        let mut by_words = || {
+            let mut random = 7;
+            for _ in 0..reads {
+                let at = objects.place(lines, next(&mut random));
+                black_box(strip_by_words(&bed.memory, at, &mut into));
+            }
+        };
+        let mut turns = [(); 3].map(|()| Turns::default());
+        for round in 0..=bed.rounds() {
+            let time = |turn: &mut Turns, run: &mut dyn FnMut()| {
+                let before_ns = bed.handle.now_ns();
+                run();
+                if round > 0 {
+                    turn.ns.push((bed.handle.now_ns() - before_ns) as f64 / reads as f64);
+                }
+            };
+            time(&mut turns[0], &mut || _ = bed.near(ALL[clean], &objects, clean, reads));
+            time(&mut turns[1], &mut || _ = bed.near(ALL[lines], &objects, lines, reads));
+            time(&mut turns[2], &mut by_words);
+        }
+        let [clean_ns, wide_ns, words_ns] = turns.map(|turn| turn.ns());
+        let figures = [
+            ("destination", clean_ns),
+            ("wide moves", wide_ns),
+            ("word-wise", words_ns),
+            ("wide moves/destination", wide_ns / clean_ns),
+            ("word-wise/destination", words_ns / clean_ns),
+        ];
+        report.row("strip", &format!("{size} B"), &figures);
+    }
+}
+
+/// One state of a `line_versions` object, or a mix: is it one?
+fn strip_by_words(memory: &RegionMemory, at: u64, into: &mut [u64]) -> bool {
+    let word = |offset: u64| memory.word(at + offset).expect("inside").load(Ordering::Relaxed);
+    let version = memory.word(at).expect("inside").load(Ordering::Acquire);
+    let (first, rest) = into.split_at_mut(5);
+    for (to, offset) in first.iter_mut().zip((24..).step_by(8)) {
+        *to = word(offset);
+    }
+    let mut differences = 0;
+    for (line, offset) in rest.chunks_mut(7).zip((64..).step_by(64)) {
+        differences |= word(offset) ^ version;
+        for (to, offset) in line.iter_mut().zip((offset + 8..).step_by(8)) {
+            *to = word(offset);
+        }
+    }
+    std::sync::atomic::fence(Ordering::Acquire);
+    differences == 0 && word(0) == version
+}
+
+/// What a mechanism takes of memory.
+fn layouts(report: &mut Report) {
+    report.table("Bytes of an object");
+    for size in SIZES {
+        let figures: Vec<(&str, f64)> =
+            ALL.iter().map(|mechanism| (mechanism.name(), mechanism.bytes(size) as f64)).collect();
+        report.row("bytes", &format!("{size} B"), &figures);
+    }
+}
+
+/// The turns of one mechanism.
+#[derive(Clone, Default)]
+struct Turns {
+    ns: Vec<f64>,
+    whole: u64,
+    torn: u64,
+}
+
+impl Turns {
+    fn ns(&self) -> f64 {
+        let mut ns = self.ns.clone();
+        ns.sort_by(f64::total_cmp);
+        ns[ns.len() / 2]
+    }
+
+    fn torn_percent(&self) -> f64 {
+        100.0 * self.torn as f64 / (self.torn + self.whole) as f64
+    }
+}
+
+/// Objects of one size, of all mechanisms.
+struct Objects {
+    size: usize,
+    /// Where each mechanism's start.
+    starts: Vec<u64>,
+}
+
+impl Objects {
+    fn new(memory: &RegionMemory, size: usize) -> Self {
+        let (mut at, mut starts) = (0, Vec::new());
+        // What earlier sizes left would be objects of another layout.
+        memory.copy_in(0, &vec![0; memory.len() as usize]).expect("its own length");
+        for mechanism in ALL {
+            starts.push(at);
+            for _ in 0..OBJECTS {
+                mechanism.create(memory, at, &vec![7; size]).expect("room");
+                at += mechanism.bytes(size) as u64;
+            }
+        }
+        Self { size, starts }
+    }
+
+    fn place(&self, mechanism: usize, object: u64) -> u64 {
+        self.starts[mechanism] + object % OBJECTS * ALL[mechanism].bytes(self.size) as u64
+    }
+}
+
+struct Bed {
+    cluster: std::path::PathBuf,
+    memory: Arc<RegionMemory>,
+    executor: Executor,
+    handle: Handle,
+    /// An endpoint of another node, and the memory as it has it mapped.
+    away: Endpoint,
+    mapped: Arc<RegionMemory>,
+    _home: Fabric,
+    quick: bool,
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.cluster);
+    }
+}
+
+/// A cheap random number.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+impl Bed {
+    fn new(quick: bool) -> Self {
+        let cluster = shm::default_cluster(&format!("bench-objects-{}", std::process::id()));
+        let home = Fabric::join_shm(&cluster, NodeId(0)).expect("join");
+        let memory = home.create_region(REGION, 4 << 20).expect("a region");
+        let executor = Executor::real(1);
+        let handle = executor.handle();
+        let away = Fabric::join_shm(&cluster, NodeId(1)).expect("join").endpoint(&handle).expect("an endpoint");
+        let mapped = away.mapped(NodeId(0), REGION).expect("shm maps all regions");
+        Self { cluster, memory, executor, handle, away, mapped, _home: home, quick }
+    }
+
+    fn rounds(&self) -> usize {
+        if self.quick { 1 } else { 21 }
+    }
+
+    /// Reads of a turn: some milliseconds, so that writers run meanwhile.
+    fn reads(&self, size: usize) -> u64 {
+        if self.quick { 64 } else { (50_000_000 / size as u64).min(100_000) }
+    }
+
+    /// Near, far one by one, far in batches; of each, the turns of each mechanism.
+    fn turns(&self, objects: &Objects, writers: u8) -> [Vec<Turns>; 3] {
+        // With writers a turn may take long, where there are more threads than cores.
+        let rounds = if writers > 0 { self.rounds().min(7) } else { self.rounds() };
+        let reads = self.reads(objects.size);
+        let mut turns = [(); 3].map(|()| vec![Turns::default(); ALL.len()]);
+        let (stop, current) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for writer in 1..=writers {
+                let (stop, current, memory) = (&stop, &current, &self.memory);
+                scope.spawn(move || write_until(stop, current, memory, objects, (writer, writers)));
+            }
+            for round in 0..=rounds {
+                for (number, mechanism) in ALL.iter().enumerate() {
+                    current.store(number, Ordering::Relaxed);
+                    let parts: [&dyn Fn(u64) -> (u64, u64); 3] = [
+                        &|reads| self.near(*mechanism, objects, number, reads),
+                        &|reads| self.far(*mechanism, objects, number, reads, 1),
+                        &|reads| self.far(*mechanism, objects, number, reads, BATCH),
+                    ];
+                    for (part, turns) in parts.iter().zip(&mut turns) {
+                        let before_ns = self.handle.now_ns();
+                        let (whole, torn) = part(reads);
+                        let ns = (self.handle.now_ns() - before_ns) as f64 / whole.max(1) as f64;
+                        // The first round warms up.
+                        if round > 0 {
+                            let turns = &mut turns[number];
+                            turns.ns.push(ns);
+                            turns.whole += whole;
+                            turns.torn += torn;
+                        }
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        turns
+    }
+
+    /// Whole and torn reads in place.
+    fn near(&self, mechanism: &dyn Mechanism, objects: &Objects, number: usize, reads: u64) -> (u64, u64) {
+        let (mut random, mut torn) = (7, 0);
+        let mut into = aligned(objects.size);
+        for _ in 0..reads {
+            let at = objects.place(number, next(&mut random));
+            loop {
+                match mechanism.read(&self.memory, at, &mut into, &self.handle) {
+                    Ok(seen) => {
+                        black_box((seen, into[0]));
+                        break;
+                    }
+                    Err(Unread::Torn) => torn += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        (reads, torn)
+    }
+
+    /// Whole and torn reads through the fabric, so many at a time; what is torn takes part in the next batch.
+    fn far(&self, mechanism: &dyn Mechanism, objects: &Objects, number: usize, reads: u64, size: usize) -> (u64, u64) {
+        let (mut random, mut torn, mut whole) = (7, 0, 0);
+        let mut into = aligned(objects.size);
+        let mut batch = Batch::new();
+        let mut group: Vec<FarRead<'_>> = Vec::new();
+        self.executor.run(async {
+            while whole < reads {
+                group.extend((group.len()..size).map(|_| {
+                    let at = FarPtr::new(NodeId(0), REGION, objects.place(number, next(&mut random)));
+                    FarRead::new(at, objects.size).mapped(Some(&self.mapped))
+                }));
+                batch.clear();
+                for read in &mut group {
+                    mechanism.post(read, &mut batch, &self.handle);
+                }
+                batch = self.away.submit(std::mem::take(&mut batch)).await;
+                group.retain_mut(|read| match mechanism.judge(read, &batch, &mut into, &self.handle) {
+                    Ok(Some(view)) => {
+                        black_box(view.payload[0]);
+                        whole += 1;
+                        false
+                    }
+                    Ok(None) => true,
+                    Err(Unread::Torn) => {
+                        read.again();
+                        torn += 1;
+                        true
+                    }
+                    Err(error) => panic!("{error}"),
+                });
+            }
+        });
+        (whole, torn)
+    }
+}
+
+/// Room that starts on a cache line, as a batch's.
+fn aligned(len: usize) -> impl std::ops::DerefMut<Target = [u8]> {
+    struct Aligned(Vec<u8>, usize);
+    impl std::ops::Deref for Aligned {
+        type Target = [u8];
+        fn deref(&self) -> &[u8] {
+            &self.0[self.1..]
+        }
+    }
+    impl std::ops::DerefMut for Aligned {
+        fn deref_mut(&mut self) -> &mut [u8] {
+            &mut self.0[self.1..]
+        }
+    }
+    let room = vec![0; len + 64];
+    let skip = room.as_ptr().align_offset(64);
+    Aligned(room, skip)
+}
+
+/// Writes objects of the mechanism whose turn it is: this writer's part of them.
+fn write_until(
+    stop: &AtomicBool,
+    current: &AtomicUsize,
+    memory: &RegionMemory,
+    objects: &Objects,
+    (writer, writers): (u8, u8),
+) {
+    let clock = Handle::standalone(u64::from(writer));
+    let mut payload = vec![0_u8; objects.size];
+    for object in (u64::from(writer - 1)..).step_by(usize::from(writers)).map(|object| object % OBJECTS) {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let number = current.load(Ordering::Relaxed);
+        payload[0] = payload[0].wrapping_add(1);
+        // Busy, by a lease: another object, then.
+        let place = objects.place(number, object);
+        let _ = ALL[number].write(memory, place, &payload, Owner::new(1, NodeId(0), writer, 1), &clock);
+    }
+}

@@ -1,0 +1,314 @@
+//! Atomic reads of objects: four mechanisms beside each other, so that what the others cost can be measured.
+//!
+//! | mechanism | what the reader checks, and where | layout |
+//! |---|---|---|
+//! | [`Checksum`] (Pilaf) | a CRC64 over the whole object, at the reader | clean, behind a checksum |
+//! | [`Destination`] (`SABRe`) | the header's version before and after, where the data lives | clean |
+//! | [`LineVersions`] (FaRM) | a version in each cache line, at the reader, who must strip them | a version a line |
+//! | [`Lock`] (DrTM) | nothing: it holds a lease while it reads | clean, behind a lease |
+//!
+//! The database's rows are `destination` objects. The others exist for the comparison that Daglis et al. make ("`SABRes`:
+//! Atomic Object Reads for In-Memory Rack-Scale Computing", MICRO 2016, sections 2.1 and 7) and to be told apart by one
+//! conformance suite. Objects lie at multiples of [`LINE`].
+//!
+//! Far reads do no input or output themselves: [`Mechanism::post`] adds the next round's instructions to a batch, and
+//! [`Mechanism::judge`] says what came of it, so many reads share a batch.
+//!
+//! Assumed of the fabric: `read_object` is done where the data lives; other reads move each 64-byte line whole, or, where
+//! memory is [mapped](FarRead::mapped), are done by loads of this processor, which move only words whole.
+//! A provider with neither (a stream of bytes) can carry `destination`, `checksum` and `lock`, but not `line_versions`.
+
+mod checksum;
+#[cfg(test)]
+mod conformance;
+mod destination;
+mod line_versions;
+mod lock;
+
+pub use checksum::Checksum;
+pub use destination::Destination;
+pub use line_versions::LineVersions;
+pub use lock::{LEASE_NS, Lock};
+
+use crate::object::Owner;
+use farhold_fabric::{Batch, Endpoint, FabricError, FarPtr, Handle, RegionMemory, Slot};
+use std::fmt;
+use std::ops::Range;
+
+/// All mechanisms, by name.
+pub const ALL: &[&dyn Mechanism] = &[&Checksum, &Destination, &LineVersions, &Lock];
+
+/// What objects are aligned to, and what a fabric moves whole.
+pub const LINE: u64 = 64;
+
+/// One way to read objects that others write.
+///
+/// The caller guarantees: `at` is a multiple of [`LINE`], the object was made by [`create`](Self::create) of the same
+/// mechanism, and [`bytes`](Self::bytes) of its longest payload lie inside the region. Owners are different for each writer.
+/// The implementer gives each reader one state that a writer has finished, with that state's version, or no payload at all;
+/// versions grow.
+pub trait Mechanism: Sync {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// What it is, in one line.
+    fn about(&self) -> &'static str;
+
+    /// Bytes that an object with such a payload takes, a multiple of [`LINE`].
+    fn bytes(&self, payload_len: usize) -> usize;
+
+    /// Makes an object in zeroed memory. Nobody else knows the place yet.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`].
+    fn create(&self, memory: &RegionMemory, at: u64, payload: &[u8]) -> Result<(), FabricError>;
+
+    /// Reads an object of mapped memory into `into[..len]`.
+    ///
+    /// # Errors
+    /// See [`Unread`].
+    fn read(&self, memory: &RegionMemory, at: u64, into: &mut [u8], clock: &Handle) -> Result<Seen, Unread>;
+
+    /// Adds what the next round of a far read needs.
+    fn post(&self, read: &mut FarRead<'_>, batch: &mut Batch, clock: &Handle);
+
+    /// Judges the round that `batch` brought. `None`: it takes another one. `into` is room for a payload that cannot be used
+    /// where it came.
+    ///
+    /// # Errors
+    /// See [`Unread`]; the read may begin anew, by [`FarRead::again`].
+    ///
+    /// # Panics
+    /// If nothing was posted.
+    fn judge<'b>(
+        &self,
+        read: &mut FarRead<'_>,
+        batch: &'b Batch,
+        into: &'b mut [u8],
+        clock: &Handle,
+    ) -> Result<Option<View<'b>>, Unread>;
+
+    /// Takes the object for a writer at its home.
+    ///
+    /// # Errors
+    /// [`Busy`]: another writer, or a reader's lease, has it.
+    fn begin_write(&self, memory: &RegionMemory, at: u64, owner: Owner, clock: &Handle) -> Result<Writing, Busy>;
+
+    /// Into how many pieces of about a line a payload falls.
+    fn pieces(&self, payload_len: usize) -> usize;
+
+    /// Writes some of these pieces of the new payload. Every piece is written once, in any order.
+    fn fill(&self, memory: &RegionMemory, at: u64, writing: &Writing, payload: &[u8], pieces: Range<usize>);
+
+    /// Makes the new payload what readers get, and gives the object back. Returns its version.
+    fn end_write(&self, memory: &RegionMemory, at: u64, writing: Writing, payload: &[u8]) -> u64;
+
+    /// A whole write.
+    ///
+    /// # Errors
+    /// As [`begin_write`](Self::begin_write).
+    fn write(&self, memory: &RegionMemory, at: u64, payload: &[u8], owner: Owner, clock: &Handle) -> Result<u64, Busy> {
+        let writing = self.begin_write(memory, at, owner, clock)?;
+        self.fill(memory, at, &writing, payload, 0..self.pieces(payload.len()));
+        Ok(self.end_write(memory, at, writing, payload))
+    }
+}
+
+impl fmt::Debug for dyn Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which state a read in place has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The state's version.
+    pub version: u64,
+    /// Bytes of its payload.
+    pub len: usize,
+}
+
+/// The state that a far read has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View<'b> {
+    /// The state's version.
+    pub version: u64,
+    /// Its payload: in the batch if it can be used as it came, else in the room given.
+    pub payload: &'b [u8],
+}
+
+/// Why a read gave nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// A writer was at work, or a lease ended: read again.
+    Torn,
+    /// The payload is longer than the room. (Seen while a writer may have been at work: a hint.)
+    TooShort {
+        /// What it needs.
+        payload_len: usize,
+    },
+    /// The fabric could not.
+    Fabric(FabricError),
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Torn => f.write_str("the object was being written while it was read; read it again"),
+            Self::TooShort { payload_len } => write!(f, "the object's payload needs room for {payload_len} bytes"),
+            Self::Fabric(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Unread {}
+
+impl From<FabricError> for Unread {
+    fn from(error: FabricError) -> Self {
+        match error {
+            FabricError::Torn { .. } => Self::Torn,
+            FabricError::ObjectTooLong { payload_len, .. } => Self::TooShort { payload_len },
+            error => Self::Fabric(error),
+        }
+    }
+}
+
+/// Somebody else has the object: try again later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("another writer, or a reader's lease, has the object; try again")
+    }
+}
+
+impl std::error::Error for Busy {}
+
+/// A write under way.
+#[derive(Debug)]
+#[must_use = "the object stays taken until `end_write`"]
+pub struct Writing {
+    /// The version before.
+    version: u64,
+}
+
+/// A far read on its way.
+#[derive(Debug)]
+pub struct FarRead<'m> {
+    at: FarPtr,
+    payload_len_max: usize,
+    mapped: Option<&'m RegionMemory>,
+    slot: Option<Slot>,
+    /// What the mechanism has learned of the object's first word.
+    word: u64,
+    lease: Lease,
+}
+
+/// How far a read of [`Lock`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lease {
+    Wanted,
+    /// Its word is posted.
+    Asked(u64),
+    Held(u64),
+}
+
+impl<'m> FarRead<'m> {
+    /// A read of the object at `at`, whose payload has at most so many bytes.
+    #[must_use]
+    pub fn new(at: FarPtr, payload_len_max: usize) -> Self {
+        Self { at, payload_len_max, mapped: None, slot: None, word: 0, lease: Lease::Wanted }
+    }
+
+    /// To be said where [`Endpoint::mapped`] gives the region's memory: its reads are loads.
+    #[must_use]
+    pub fn mapped(self, memory: Option<&'m RegionMemory>) -> Self {
+        Self { mapped: memory, ..self }
+    }
+
+    /// From the beginning: after [`Unread::Torn`], or for another read of the same object.
+    pub fn again(&mut self) {
+        (self.slot, self.word, self.lease) = (None, 0, Lease::Wanted);
+    }
+}
+
+/// One far read by itself, once. `batch` is used again from call to call.
+///
+/// # Errors
+/// See [`Unread`].
+pub async fn read_far<T>(
+    mechanism: &dyn Mechanism,
+    endpoint: &Endpoint,
+    read: &mut FarRead<'_>,
+    batch: &mut Batch,
+    into: &mut [u8],
+    take: impl FnOnce(View<'_>) -> T,
+) -> Result<T, Unread> {
+    read.again();
+    loop {
+        batch.clear();
+        mechanism.post(read, batch, endpoint.handle());
+        *batch = endpoint.submit(std::mem::take(batch)).await;
+        if let Some(view) = mechanism.judge(read, batch, into, endpoint.handle())? {
+            return Ok(take(view));
+        }
+    }
+}
+
+/// The word at `offset`.
+#[inline]
+fn word(memory: &RegionMemory, offset: u64) -> &std::sync::atomic::AtomicU64 {
+    memory.word(offset).expect("an object lies inside its region")
+}
+
+/// The word at `offset` of bytes that came from a region.
+#[inline]
+fn word_of(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_ne_bytes(bytes[offset..offset + 8].try_into().expect("8 bytes"))
+}
+
+/// Bytes of a clean payload in one piece.
+const PIECE: usize = LINE as usize;
+
+/// The bytes of a clean payload that these pieces are.
+fn clean_bytes(pieces: &Range<usize>, payload_len: usize) -> Range<usize> {
+    (pieces.start * PIECE).min(payload_len)..(pieces.end * PIECE).min(payload_len)
+}
+
+/// Defects for the conformance suite: each mechanism's check left out, on the thread that says so.
+#[cfg(test)]
+mod planted {
+    use std::cell::Cell;
+
+    thread_local! {
+        static UNCHECKED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Is the check left out?
+    pub fn unchecked() -> bool {
+        UNCHECKED.get()
+    }
+
+    /// Runs something with the checks left out.
+    pub fn without_checks(run: impl FnOnce()) {
+        struct Restored;
+        impl Drop for Restored {
+            fn drop(&mut self) {
+                UNCHECKED.set(false);
+            }
+        }
+        UNCHECKED.set(true);
+        let _restored = Restored;
+        run();
+    }
+}
+
+#[cfg(not(test))]
+mod planted {
+    #[inline(always)]
+    pub const fn unchecked() -> bool {
+        false
+    }
+}
