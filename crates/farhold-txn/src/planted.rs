@@ -56,6 +56,8 @@ pub enum Defect {
     LeaseIgnored,
     /// A new keeper begins with its own epoch.
     EpochFalls,
+    /// A founding node begins its mirrors only when it hears that everybody is there.
+    LateMirrors,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }

@@ -3,6 +3,7 @@
 use crate::membership::FileRegister;
 use crate::{Node, TxnError, Worker};
 use farhold_fabric::Executor;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -54,7 +55,8 @@ impl HomeAgent {
         let (stopped, node) = (stop.clone(), node.clone());
         let (report, started) = std::sync::mpsc::channel();
         let run = move || {
-            let executor = Executor::real(u64::from(node.id().0));
+            // Each start of a node draws another number for itself.
+            let executor = Executor::real(RandomState::new().build_hasher().finish());
             let worker = match node.worker(&executor.handle()) {
                 Ok(worker) => worker,
                 Err(error) => return drop(report.send(Err(error))),

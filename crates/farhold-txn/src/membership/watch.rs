@@ -143,6 +143,10 @@ impl Worker {
                         Some(0) => {
                             let mut next = Configuration { number: configuration.number + 1, ..configuration.clone() };
                             next.births[usize::from(me.0)] = birth;
+                            // Whoever installs it first may commit at once, and his records are taken only by mirrors that are there.
+                            if !planted!(LateMirrors) {
+                                replication.applier().begin_mirrors(&next, me);
+                            }
                             founding |= register.compare_and_set(configuration.number, &next).await == Ok(true);
                             continue;
                         }
