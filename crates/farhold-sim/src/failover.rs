@@ -248,13 +248,21 @@ impl Cluster {
     async fn drive(self: Rc<Self>, broken: &mut Vec<String>) -> Statistics {
         let started = (0..self.setup.nodes).map(|node| self.start(node)).collect();
         self.processes.replace(started);
-        let all_in = || self.processes.borrow().iter().all(|process| process.node.is_member());
-        if !self.until(HEALING_NS_MAX, all_in).await {
+        // The tables are made and filled as soon as one node may: the others hear later that the cluster is founded.
+        let (first_in, all_in) = (
+            || self.process(0).node.is_member(),
+            || self.processes.borrow().iter().all(|process| process.node.is_member()),
+        );
+        if !self.until(HEALING_NS_MAX, first_in).await {
             broken.push("the cluster was never founded".into());
             return Statistics::default();
         }
         let first = self.process(0).worker;
         Tables::create(&first, &self.setup.workload, &self.recorder).await.expect("the tables");
+        if !self.until(HEALING_NS_MAX, all_in).await {
+            broken.push("some node never heard that the cluster was founded".into());
+            return Statistics::default();
+        }
         self.tell("clients begin");
         let begun_ns = self.handle.now_ns();
         let clients: Vec<_> = (0..usize::from(self.setup.nodes) * self.setup.clients)

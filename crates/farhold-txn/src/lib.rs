@@ -45,6 +45,7 @@ pub use memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, last_unknown, plant};
+pub use recovery::{Leading, Moving, Progress};
 pub use replication::ReplicationConfig;
 pub use slots::Statistics;
 pub use snapshot::{PageTask, Snapshot};

@@ -167,11 +167,18 @@ impl Node {
         self.replication.as_ref().map(|replication| replication.view.configuration())
     }
 
-    /// Whether it belongs to its cluster and commits there: false while the configuration changes, and for ever once it has
-    /// been expelled.
+    /// Whether it is a full member of its cluster and commits there: false while it joins, while the configuration changes, and for
+    /// ever once it has been expelled.
     #[must_use]
     pub fn is_member(&self) -> bool {
-        self.replication.as_ref().is_none_or(|it| !it.view.is_frozen() && !it.view.is_gone())
+        let full = |it: &Replication| it.view.configuration().members.contains(&self.id());
+        self.replication.as_ref().is_none_or(|it| !it.view.is_frozen() && !it.view.is_gone() && full(it))
+    }
+
+    /// What its recovery is doing.
+    #[must_use]
+    pub fn progress(&self) -> crate::Progress {
+        self.replication.as_ref().map(|replication| replication.progress()).unwrap_or_default()
     }
 
     /// The number of its configuration, if that is not just changing and every partition is served; 0 without replication.

@@ -64,7 +64,7 @@ pub enum Defect {
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 15] = [
+    pub const OF_REPLICATION: [Self; 16] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -80,6 +80,7 @@ impl Defect {
         Self::NoCatchUp,
         Self::LeaseIgnored,
         Self::EpochFalls,
+        Self::LateMirrors,
     ];
 
     /// All true ones that need no replication.

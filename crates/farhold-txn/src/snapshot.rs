@@ -81,6 +81,8 @@ impl PageTask {
 const LOOKS_PER_TURN: u32 = 1_000;
 /// Turns before the row's owner counts as dead: some seconds.
 const TURNS_MAX: u32 = 1_000_000;
+/// Turns between two looks whether the snapshot still stands.
+const TURNS_PER_CHECK: u32 = 64;
 
 impl Worker {
     /// The state of all tables at this moment.
@@ -203,6 +205,10 @@ impl Worker {
                 return Err(TxnError::NodeUnavailable { node: place.node, committed: false });
             }
             if !offsets.is_empty() {
+                if turns % TURNS_PER_CHECK == 0 {
+                    // Who holds them may have died with his node.
+                    self.check(snapshot)?;
+                }
                 core.handle.yield_now().await;
             }
         }
@@ -376,6 +382,9 @@ impl Snapshot {
             let Err(blocked) = went else { return self.check() };
             if !wait_for(blocked, &mut last, &mut looks) {
                 return Err(unavailable);
+            }
+            if looks.is_multiple_of(LOOKS_PER_TURN * TURNS_PER_CHECK) {
+                self.check()?;
             }
         }
     }

@@ -306,6 +306,12 @@ impl RingWriter {
         self.promised -= Self::most(size);
     }
 
+    /// Where the next record goes.
+    #[must_use]
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
     /// The place of a record for which room was promised.
     pub fn take(&mut self, size: u64) -> Place {
         self.forget(size);

@@ -3,6 +3,7 @@
 use crate::membership::FileRegister;
 use crate::{Node, TxnError, Worker};
 use farhold_fabric::Executor;
+use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -65,6 +66,7 @@ impl HomeAgent {
             if let Some(cluster) = cluster {
                 let register = FileRegister::new(&cluster, &node.fabric, node.config.nodes);
                 let member = worker.clone();
+                drop(executor.handle().spawn(tell_status(worker.clone(), cluster)));
                 drop(executor.handle().spawn(async move {
                     let _ = member.keep_membership(Rc::new(register)).await;
                 }));
@@ -75,6 +77,34 @@ impl HomeAgent {
         let thread = spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })?;
         started.recv().unwrap_or(Err(TxnError::Corrupt { what: "the home agent ended at its start" }))?;
         Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+/// How often a member says what it is doing.
+const TELL_EVERY_NS: u64 = 20_000_000;
+
+/// Says what this node is doing, for whoever looks at the cluster; in a file, which also tells of a node that hangs or is gone.
+async fn tell_status(worker: Worker, cluster: PathBuf) {
+    let node = worker.node().clone();
+    let mut told = String::new();
+    loop {
+        let number = node.configuration().map_or(0, |configuration| configuration.number);
+        let state = if node.is_expelled() {
+            "expelled"
+        } else if node.is_member() {
+            "member"
+        } else {
+            "waiting"
+        };
+        let mut status = format!("pid {}\nconfiguration {number}\nstate {state}\n", std::process::id());
+        for (holder, bytes) in worker.core.lags().await {
+            let _ = writeln!(status, "lag {} {bytes}", holder.0);
+        }
+        let _ = writeln!(status, "doing {}", node.progress());
+        if status != told && FileRegister::tell_status(&cluster, node.id(), &status).is_ok() {
+            told = status;
+        }
+        worker.handle().sleep_ns(TELL_EVERY_NS).await;
     }
 }
 

@@ -37,6 +37,29 @@ impl FileRegister {
         Self { register, lock, renewals, fabric: fabric.clone(), nodes }
     }
 
+    /// What is written in the register of the cluster in this directory, and the number of the last configuration that all its
+    /// nodes have installed; `None` if it has none yet.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn peek(cluster: &Path) -> Result<Option<(Configuration, u64)>, RegisterError> {
+        read(&cluster.join("register"))
+    }
+
+    /// What a node has last said of itself, as lines of a name and a value; `None` if it has said nothing yet.
+    #[must_use]
+    pub fn status(cluster: &Path, node: NodeId) -> Option<String> {
+        std::fs::read_to_string(status_path(cluster, node)).ok()
+    }
+
+    /// Says something of this node, for [`status`](Self::status).
+    pub(crate) fn tell_status(cluster: &Path, node: NodeId, status: &str) -> io::Result<()> {
+        let path = status_path(cluster, node);
+        let fresh = path.with_extension("fresh");
+        std::fs::write(&fresh, status)?;
+        std::fs::rename(&fresh, &path)
+    }
+
     /// May the process of this node start? Not while the others may still be about to shut its predecessor out.
     ///
     /// # Errors
@@ -72,6 +95,10 @@ impl FileRegister {
     fn open_renewals(&self) -> io::Result<File> {
         OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&self.renewals)
     }
+}
+
+fn status_path(cluster: &Path, node: NodeId) -> PathBuf {
+    cluster.join(format!("status-{:03}", node.0))
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "what map_err gives")]

@@ -1,8 +1,9 @@
 //! What a node does for its membership: renews its lease, looks after the others, and does its part of changes.
 
 use super::{Configuration, Register, Registered, Serving};
-use crate::{NodeId, TxnError, Worker};
+use crate::{NodeId, Progress, TxnError, Worker};
 use farhold_fabric::JoinHandle;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ struct Leases {
     /// By node.
     seen: Vec<Lease>,
     expire_ns: u64,
+    looked_ns: u64,
 }
 
 /// A node's lease.
@@ -38,6 +40,11 @@ impl Leases {
     fn look(&mut self, registered: &Registered, now_ns: u64) {
         let Some(configuration) = &registered.configuration else { return };
         self.seen.resize(configuration.births.len(), Lease::default());
+        // Who has stood still himself has not heard the others for that reason.
+        if now_ns > self.looked_ns + self.expire_ns / 2 {
+            self.seen.iter_mut().for_each(|lease| lease.at_ns = now_ns);
+        }
+        self.looked_ns = now_ns;
         let now = configuration.births.iter().zip(&registered.renewals);
         for (lease, (birth, renewals)) in self.seen.iter_mut().zip(now) {
             // One that has just come has a whole lease.
@@ -47,8 +54,10 @@ impl Leases {
         }
     }
 
-    fn is_over(&self, node: NodeId, now_ns: u64) -> bool {
-        self.seen.get(usize::from(node.0)).is_some_and(|lease| now_ns > lease.at_ns + self.expire_ns)
+    /// Is the lease of this start of a node over? One that has not been seen yet has just begun.
+    fn is_over(&self, node: NodeId, birth: u64, now_ns: u64) -> bool {
+        let lease = self.seen.get(usize::from(node.0));
+        lease.is_some_and(|lease| lease.birth == birth && now_ns > lease.at_ns + self.expire_ns)
     }
 }
 
@@ -70,9 +79,11 @@ impl Worker {
         let every_ns = lease_ns / 4;
         let handle = self.handle().clone();
         let birth = handle.random_u64() | 1;
-        self.found_or_join(&*register, birth, every_ns).await?;
+        let expire_ns = lease_ns + replication.config.clock_skew_ns_max;
+        let leases = Rc::new(RefCell::new(Leases { seen: Vec::new(), expire_ns, looked_ns: handle.now_ns() }));
+        // Apart from what changes of the configuration ask of this node, which may take longer than a lease.
         let renewing = {
-            let (register, replication, handle) = (register.clone(), replication.clone(), handle.clone());
+            let (register, replication, leases) = (register.clone(), replication.clone(), leases.clone());
             let (me, skew_ns) = (self.core.me, replication.config.clock_skew_ns_max);
             let inner = handle.clone();
             handle.spawn(async move {
@@ -81,16 +92,17 @@ impl Worker {
                     if register.renew(me).await.is_ok() {
                         replication.view.set_lease(began_ns + lease_ns - skew_ns);
                     }
+                    if let Ok(registered) = register.load().await {
+                        leases.borrow_mut().look(&registered, inner.now_ns());
+                    }
                     inner.sleep_ns(every_ns).await;
                 }
             })
         };
-        let expire_ns = lease_ns + replication.config.clock_skew_ns_max;
-        let mut leases = Leases { seen: Vec::new(), expire_ns };
+        self.found_or_join(&*register, birth, every_ns).await?;
         let mut work = Work::default();
         loop {
             if let Ok(registered) = register.load().await {
-                leases.look(&registered, handle.now_ns());
                 let settled = registered.settled;
                 let Some(configuration) = registered.configuration else { break };
                 if configuration.births.get(usize::from(self.core.me.0)) != Some(&birth) {
@@ -167,13 +179,9 @@ impl Worker {
     async fn join(&self, register: &dyn Register, birth: u64) -> Result<(), TxnError> {
         let me = self.core.me;
         let replication = self.node().replication.clone().ok_or(TxnError::SchemaChanged)?;
-        let lease_ns = replication.config.lease_ns - replication.config.clock_skew_ns_max;
         loop {
-            let began_ns = self.handle().now_ns();
-            if register.renew(me).await.is_ok() {
-                replication.view.set_lease(began_ns + lease_ns);
-            }
             let Ok(Registered { configuration: Some(configuration), settled, .. }) = register.load().await else {
+                self.handle().sleep_ns(replication.config.lease_ns / 4).await;
                 continue;
             };
             if configuration.births.get(usize::from(me.0)) != Some(&birth) {
@@ -210,14 +218,15 @@ impl Worker {
         register: &dyn Register,
         configuration: &Configuration,
         settled: u64,
-        leases: &Leases,
+        leases: &RefCell<Leases>,
         work: &mut Work,
     ) -> Result<(), TxnError> {
         let me = self.core.me;
         let now_ns = self.handle().now_ns();
         let Some(replication) = &self.node().replication else { return Ok(()) };
         let installed = replication.view.configuration();
-        let is_gone = |node| leases.is_over(node, now_ns) || register.is_dead(node);
+        let birth_of = |node: NodeId| configuration.births[usize::from(node.0)];
+        let is_gone = |node| leases.borrow().is_over(node, birth_of(node), now_ns) || register.is_dead(node);
         let gone: Vec<NodeId> = configuration.everybody().filter(|node| *node != me && is_gone(*node)).collect();
         let lowest = configuration.members.iter().find(|node| !gone.contains(node));
         if !gone.is_empty() {
@@ -239,6 +248,12 @@ impl Worker {
         self.do_my_part(register, configuration, work).await
     }
 
+    fn note(&self, change: impl FnOnce(&mut Progress)) {
+        if let Some(replication) = &self.node().replication {
+            replication.note(change);
+        }
+    }
+
     /// Promotes the mirrors that are this node's to promote, and fills those of its own that are not whole.
     async fn do_my_part(
         &self,
@@ -250,6 +265,7 @@ impl Worker {
         if let Some((gone, task)) = &work.promoting {
             let (gone, Some(done)) = (*gone, task.try_take()) else { return Ok(()) };
             work.promoting = None;
+            self.note(|progress| progress.promoting = None);
             if done.is_ok() && configuration.partitions.contains(&Serving::From(gone)) {
                 return self.change_to(register, &configuration.promoted(gone, me)).await;
             }
@@ -265,6 +281,7 @@ impl Worker {
         if let Some((on, birth, task)) = &work.copying {
             let (on, birth, Some(done)) = (*on, *birth, task.try_take()) else { return Ok(()) };
             work.copying = None;
+            self.note(|progress| progress.mirroring = None);
             let wanted =
                 configuration.mirrors.iter().any(|mirror| (mirror.of, mirror.on, mirror.whole) == (me, on, false));
             if done.is_ok() && wanted && birth == birth_of(on) {

@@ -1,6 +1,7 @@
 //! A new mirror gets the rows that its node has, while transactions go on: it gets their records already, and of two states
 //! of a slot the newer stays.
 
+use super::Moving;
 use super::message::{CopyRow, MESSAGE_BYTES, Message};
 use crate::home::message::Request;
 use crate::{NodeId, Placement, TableId, TxnError, Worker};
@@ -29,8 +30,12 @@ impl Worker {
     /// It is unavailable; a row stays locked for ever.
     pub(crate) async fn copy_to_mirror(&self, on: NodeId) -> Result<(), TxnError> {
         let mut rows: Vec<Copied> = Vec::new();
-        let mut bytes = 0;
-        for table in self.node().tables() {
+        let (mut bytes, mut moving) = (0, Moving::default());
+        let tables = self.node().tables();
+        let mirrored = tables.iter().filter(|table| table.placement() != Placement::Replicated);
+        moving.rows_total =
+            mirrored.flat_map(|table| table.0.store.pages()).map(|run| run.slots().count() as u64).sum();
+        for table in tables {
             if table.placement() == Placement::Replicated || planted!(NoCatchUp) {
                 continue;
             }
@@ -42,7 +47,11 @@ impl Worker {
                 let Some(row) = self.read_settled(table.id(), offset).await? else { continue };
                 bytes += row.payload.len() + 64;
                 rows.push(row);
+                moving.rows += 1;
                 if bytes >= MESSAGE_BYTES {
+                    if let Some(replication) = &self.core.node.replication {
+                        replication.note(|progress| progress.mirroring = Some((on, moving)));
+                    }
                     self.send_copies(on, &rows).await?;
                     (rows, bytes) = (Vec::new(), 0);
                 }

@@ -21,6 +21,9 @@ impl Worker {
                 self.copy_table(&table, from).await?;
             }
         }
+        if let Some(replication) = &node.replication {
+            replication.note(|progress| progress.joining = None);
+        }
         Ok(())
     }
 
@@ -45,7 +48,13 @@ impl Worker {
                 }
                 Ok(last.filter(|_| rows.len() == ROWS_PER_TRANSACTION))
             });
-            match last.await? {
+            let last = last.await?;
+            if let Some(replication) = &self.node().replication {
+                let rows = if last.is_some() { ROWS_PER_TRANSACTION as u64 } else { 0 };
+                replication.note(|progress| progress.joining.get_or_insert_default().rows += rows);
+            }
+            self.handle().yield_now().await;
+            match last {
                 Some(last) => after = Some(last),
                 None => return Ok(()),
             }

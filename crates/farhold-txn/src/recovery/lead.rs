@@ -1,5 +1,6 @@
 //! Leading the members into a configuration that is in the register.
 
+use super::Leading;
 use super::message::{Frozen, Left, LeftEntry, MESSAGE_BYTES, Message};
 use crate::home::message::Request;
 use crate::home::wire::{Reader, Writer};
@@ -30,11 +31,27 @@ impl Worker {
     /// # Errors
     /// A member did not answer, or knows of a later configuration: look into the register again.
     pub(crate) async fn lead(&self, next: &Configuration) -> Result<(), TxnError> {
+        let led = self.lead_through(next).await;
+        if let Some(replication) = &self.core.node.replication {
+            replication.note(|progress| progress.leading = None);
+        }
+        led
+    }
+
+    async fn lead_through(&self, next: &Configuration) -> Result<(), TxnError> {
         let core = &*self.core;
+        let now = |step| {
+            if let Some(replication) = &core.node.replication {
+                replication.note(|progress| progress.leading = Some((next.number, step)));
+            }
+        };
         let frozen = Arc::new(next.clone());
         let everybody: Vec<NodeId> = next.everybody().collect();
         let mut epoch = 0;
+        let lease_ns = core.node.config.replication.lease_ns;
+        let until_ns = core.handle.now_ns() + lease_ns;
         for &node in &everybody {
+            now(Leading::Freezing(node));
             loop {
                 let answer = core.ask_member(node, &Message::Freeze(frozen.clone())).await?;
                 let Frozen { quiet, epoch_seen } = Frozen::decode(&mut Reader(&answer))?;
@@ -42,14 +59,20 @@ impl Worker {
                 if quiet {
                     break;
                 }
+                // Its commits may be waiting for somebody who has died since: only a look at the leases can tell.
+                if core.handle.now_ns() > until_ns {
+                    return Err(TxnError::Recovering { node });
+                }
                 core.handle.sleep_ns(AGAIN_NS).await;
             }
         }
         let number = next.number;
         for &node in &everybody {
+            now(Leading::Redoing(node));
             self.redo_what_is_left_at(node, number, &everybody).await?;
         }
         for &node in &everybody {
+            now(Leading::Settling(node));
             core.ask_member(node, &Message::Settle { number }).await?;
         }
         let epoch_min = epoch.max(next.epoch_min);
@@ -57,6 +80,7 @@ impl Worker {
         // Itself last: until then its watch knows that there is something left to do.
         let others = everybody.iter().filter(|node| **node != core.me);
         for &node in others.chain(everybody.iter().filter(|node| **node == core.me)) {
+            now(Leading::Installing(node));
             core.ask_member(node, &Message::Install(installed.clone())).await?;
         }
         Ok(())

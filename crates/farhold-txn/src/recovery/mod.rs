@@ -7,6 +7,7 @@
 //!   promote.rs   the rows of a mirror become rows
 //!   copy.rs      a new mirror gets the rows there are
 //!   join.rs      a node comes (back)
+//!   progress.rs  what of it is going on, for people
 //! ```
 
 mod answer;
@@ -14,6 +15,8 @@ mod copy;
 mod join;
 mod lead;
 mod message;
+mod progress;
 mod promote;
 
 pub(crate) use message::Message;
+pub use progress::{Leading, Moving, Progress};

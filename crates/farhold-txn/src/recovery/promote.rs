@@ -1,6 +1,7 @@
 //! The rows of a mirror become rows of this node, by ordinary replicated transactions: so each of them has its copies before
 //! anybody else can change it.
 
+use super::Moving;
 use crate::membership::{Configuration, Serving};
 use crate::txn::SharedTable;
 use crate::{NodeId, Placement, Retry, TxnError, Worker};
@@ -22,6 +23,8 @@ impl Worker {
         for (_, copy) in rows {
             by_table.entry(copy.table).or_default().push(copy);
         }
+        let rows_total = by_table.values().map(|rows: &Vec<_>| rows.len() as u64).sum();
+        let mut done = 0;
         for (table, rows) in by_table {
             // Of a table that has been dropped since.
             let Some(table) = node.table_by_id(table) else { continue };
@@ -46,6 +49,11 @@ impl Worker {
                     Ok(())
                 });
                 inserted.await?;
+                done += some.len() as u64;
+                let moving = Moving { rows: done, rows_total };
+                replication.note(|progress| progress.promoting = Some((gone, moving)));
+                // On memory that is mapped nothing waits: the lease of this node has to be renewed meanwhile.
+                self.handle().yield_now().await;
             }
         }
         Ok(())

@@ -15,6 +15,7 @@ pub(crate) use send::{Promise, Sent, Step};
 
 use crate::membership::View;
 use crate::protocol::ident::LOG;
+use crate::recovery::Progress;
 use crate::{NodeId, TxnError};
 use farhold_fabric::{Fabric, FabricError};
 use farhold_store::log::{LogRegion, RingLayout, RingWriter};
@@ -47,8 +48,8 @@ impl Default for ReplicationConfig {
             optimistic: true,
             rings: 8,
             ring_bytes: 2 << 20,
-            lease_ns: 200_000_000,
-            clock_skew_ns_max: 20_000_000,
+            lease_ns: 100_000_000,
+            clock_skew_ns_max: 10_000_000,
         }
     }
 }
@@ -59,6 +60,7 @@ pub(crate) struct Replication {
     pub layout: RingLayout,
     pub view: View,
     pub log: LogRegion,
+    progress: Mutex<Progress>,
     applier: Mutex<Applier>,
     /// What each worker knows of its rings.
     writers: Box<[Mutex<BTreeMap<NodeId, RingWriter>>]>,
@@ -81,10 +83,21 @@ impl Replication {
             config: config.clone(),
             layout,
             view: View::new(nodes, replicas),
+            progress: Mutex::default(),
             applier: Mutex::new(Applier::new(&log)),
             log,
             writers: (0..config.rings).map(|_| Mutex::default()).collect(),
         }))
+    }
+
+    /// What the recovery is doing.
+    pub fn progress(&self) -> Progress {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says what the recovery is doing.
+    pub fn note(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Mirrors and readers, for whoever gets them first.

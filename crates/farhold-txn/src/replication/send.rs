@@ -10,6 +10,7 @@ use crate::worker::Core;
 use crate::{NodeId, Placement, TxnError};
 use farhold_fabric::{FabricError, FarPtr};
 use farhold_store::log::{Change, Entry, Place, RecordWriter, record};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -292,6 +293,29 @@ impl Core {
             }
             self.handle.sleep_ns(AGAIN_NS).await;
         }
+    }
+
+    /// How many bytes of this node's records each holder has not applied yet.
+    pub async fn lags(&self) -> BTreeMap<NodeId, u64> {
+        let mut lags = BTreeMap::new();
+        let Some(replication) = &self.node.replication else { return lags };
+        for worker in 0..replication.config.rings {
+            let tails: Vec<(NodeId, u64)> = match replication.writers(worker) {
+                Ok(writers) => writers.iter().map(|(holder, writer)| (*holder, writer.tail())).collect(),
+                Err(_) => continue,
+            };
+            let mut batch = self.take_batch();
+            let at = |holder| FarPtr::new(holder, LOG, replication.layout.applied(self.me, worker));
+            let slots: Vec<_> = tails.iter().map(|(holder, _)| batch.fetch_add(at(*holder), 0)).collect();
+            let batch = if batch.is_empty() { batch } else { self.endpoint.submit(batch).await };
+            for ((holder, tail), slot) in tails.into_iter().zip(slots) {
+                if let Ok(applied) = batch.word(slot) {
+                    *lags.entry(holder).or_default() += tail.saturating_sub(applied);
+                }
+            }
+            self.give_batch(batch);
+        }
+        lags
     }
 
     /// Asks a ring without room how far its reader has come, and lets time pass.

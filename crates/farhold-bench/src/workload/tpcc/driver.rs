@@ -42,6 +42,8 @@ pub struct Plan {
 const ATTEMPTS_MAX: u32 = 1000;
 const BACKOFF_NS: u64 = 1_000;
 const BACKOFF_NS_MAX: u64 = 256_000;
+/// What a terminal waits at most when a node is being replaced, before it goes on with another transaction.
+const UNAVAILABLE_NS_MAX: u64 = 100_000;
 
 /// Counters of one transaction type on one worker.
 #[derive(Debug, Default)]
@@ -50,6 +52,7 @@ pub struct KindCounters {
     conflicts: Counter,
     rollbacks: Counter,
     given_up: Counter,
+    unavailable: Counter,
     latency: LatencyRecorder,
 }
 
@@ -71,6 +74,8 @@ pub struct KindTotals {
     pub rollbacks: u64,
     /// Transactions abandoned after a thousand conflicts.
     pub given_up: u64,
+    /// Transactions abandoned because a node was being replaced.
+    pub unavailable: u64,
     /// Latencies of commits and rollbacks, conflicts and waits included.
     pub latency: Latencies,
 }
@@ -93,6 +98,7 @@ impl Counters {
             conflicts: k.conflicts.get(),
             rollbacks: k.rollbacks.get(),
             given_up: k.given_up.get(),
+            unavailable: k.unavailable.get(),
             latency: k.latency.latencies(),
         };
         Totals { kinds: self.kinds.each_ref().map(kind), districts_skipped: self.districts_skipped.get() }
@@ -114,6 +120,7 @@ impl Totals {
             a.conflicts += b.conflicts;
             a.rollbacks += b.rollbacks;
             a.given_up += b.given_up;
+            a.unavailable += b.unavailable;
             a.latency.add(&b.latency);
         }
         self.districts_skipped += other.districts_skipped;
@@ -128,6 +135,7 @@ impl Totals {
             a.conflicts -= b.conflicts;
             a.rollbacks -= b.rollbacks;
             a.given_up -= b.given_up;
+            a.unavailable -= b.unavailable;
             a.latency = a.latency.since(&b.latency);
         }
         Self { kinds, districts_skipped: self.districts_skipped - earlier.districts_skipped }
@@ -149,6 +157,12 @@ impl Totals {
     #[must_use]
     pub fn conflicts(&self) -> u64 {
         self.kinds.iter().map(|k| k.conflicts).sum()
+    }
+
+    /// Transactions of all types that were abandoned because a node was being replaced.
+    #[must_use]
+    pub fn unavailable(&self) -> u64 {
+        self.kinds.iter().map(|k| k.unavailable).sum()
     }
 
     /// New-orders rolled back as specified.
@@ -239,6 +253,8 @@ enum Attempt {
     Committed,
     RolledBack,
     Conflict,
+    /// A node that it needs is being replaced.
+    Unavailable,
 }
 
 impl Terminal {
@@ -340,6 +356,13 @@ impl Terminal {
                     self.back_off(attempt).await;
                     continue;
                 }
+                Attempt::Unavailable => {
+                    counters.unavailable.increment();
+                    self.worker.poll();
+                    let wait_ns = self.random.below(UNAVAILABLE_NS_MAX);
+                    self.handle.sleep_ns(wait_ns).await;
+                    return Ok(());
+                }
             }
             counters.latency.record(self.handle.now_ns() - start);
             return Ok(());
@@ -373,6 +396,8 @@ fn lost(error: TxnError, last: &mut Option<TxnError>) -> Result<Attempt, TxnErro
             *last = Some(error);
             Ok(Attempt::Conflict)
         }
+        // Its terminal's next one may need other rows.
+        TxnError::Recovering { .. } => Ok(Attempt::Unavailable),
         error => Err(error),
     }
 }
