@@ -37,6 +37,8 @@ pub(crate) struct Core {
     states: RefCell<Vec<Box<State>>>,
     transactions: Cell<u32>,
     operations: Cell<u32>,
+    /// Into the inbox.
+    pub looks: Cell<u32>,
     /// When to look after dropped tables again.
     pub tidy_ns: Cell<u64>,
     /// Questions to other nodes that wait for an answer.
@@ -109,6 +111,7 @@ impl Worker {
             states: RefCell::default(),
             transactions: Cell::new(0),
             operations: Cell::new(0),
+            looks: Cell::new(0),
             tidy_ns: Cell::new(0),
             pending: RefCell::default(),
             inbox: Cell::default(),

@@ -130,7 +130,7 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
             // However many requests come, the lease is renewed.
             worker.handle().yield_now().await;
         }
-        if worker.poll() {
+        if worker.core.apply_log() || worker.poll() {
             idle = 0;
         } else if idle < LOOKS {
             idle += 1;

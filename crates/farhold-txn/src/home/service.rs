@@ -27,7 +27,7 @@ impl Core {
     pub fn serve_one(&self) -> bool {
         self.slot.count(Counter::InboxLooks);
         self.tidy_catalog();
-        self.apply_log();
+        self.apply_now_and_then();
         self.node.release_now(|place| {
             let request = Request::Release { slot: place.slot, incarnation: place.incarnation };
             self.tell_now(place.node, &request);

@@ -16,6 +16,8 @@ pub(crate) struct Applier {
     damaged: Option<LogError>,
 }
 
+/// Rows of a mirror whose memory is given back by another thread.
+const LARGE_MIRROR: usize = 10_000;
 /// Records taken from one ring before the next has its turn.
 const RECORDS_PER_TURN: usize = 256;
 
@@ -127,7 +129,12 @@ impl Applier {
 
     /// Forgets the mirrors that a configuration does not want here.
     pub fn end_mirrors(&mut self, configuration: &Configuration, me: NodeId) {
-        self.mirrors.retain(|of, _| configuration.mirrors.iter().any(|mirror| (mirror.of, mirror.on) == (*of, me)));
+        let wanted = |of: &NodeId| configuration.mirrors.iter().any(|mirror| (mirror.of, mirror.on) == (*of, me));
+        let ended: Vec<MirrorRows> = self.mirrors.extract_if(.., |of, _| !wanted(of)).map(|(_, rows)| rows).collect();
+        if ended.iter().any(|rows| rows.len() > LARGE_MIRROR) {
+            // To give back the memory of millions of rows takes longer than a lease.
+            drop(std::thread::spawn(move || drop(ended)));
+        }
     }
 }
 
@@ -139,7 +146,23 @@ fn take(mirrors: &mut BTreeMap<NodeId, MirrorRows>, entry: &Entry<'_>) {
     }
 }
 
+/// Looks of a worker into the inbox between two into the rings: those are first of all the home agent's, which has a thread of its
+/// own; a ring that is nearly full says so by a message.
+const LOOKS_PER_APPLY: u32 = 64;
+
 impl Core {
+    /// Called with each look into the inbox.
+    #[inline]
+    pub fn apply_now_and_then(&self) {
+        if self.node.replication.is_some() {
+            let looks = self.looks.get().wrapping_add(1);
+            self.looks.set(looks);
+            if looks.is_multiple_of(LOOKS_PER_APPLY) {
+                self.apply_log();
+            }
+        }
+    }
+
     /// Brings what is in this node's rings into its mirrors, if nobody else is at it; true if there was something.
     #[inline]
     pub fn apply_log(&self) -> bool {

@@ -8,6 +8,7 @@ use farhold_fabric::Version;
 use farhold_fabric::object::ALIGN;
 use farhold_store::ObjectRef;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// What a slot held at a version.
@@ -24,6 +25,18 @@ impl SlotCopy {
         // A row that is gone needs its version alone.
         let payload = if version.is_absent() { Box::default() } else { [key, value].concat().into() };
         Self { version, table, key_len: if version.is_absent() { 0 } else { key.len() as u32 }, payload }
+    }
+
+    /// The next state of the slot; in the memory of the one before, where it has the same length, as an update usually has.
+    fn become_state(&mut self, version: Version, table: TableId, key: &[u8], value: &[u8]) {
+        if version.is_absent() || self.payload.len() != key.len() + value.len() {
+            *self = Self::new(version, table, key, value);
+            return;
+        }
+        let (at_key, at_value) = self.payload.split_at_mut(key.len());
+        at_key.copy_from_slice(key);
+        at_value.copy_from_slice(value);
+        (self.version, self.table, self.key_len) = (version, table, key.len() as u32);
     }
 
     pub fn key(&self) -> &[u8] {
@@ -68,11 +81,19 @@ fn slot_of(reference: ObjectRef) -> u32 {
 impl MirrorRows {
     /// Takes a state of a slot, if it is newer.
     pub fn take(&mut self, reference: ObjectRef, version: Version, table: TableId, key: &[u8], value: &[u8]) {
-        let slot = slot_of(reference);
-        let is_newer = self.slots.get(&slot).is_none_or(|known| known.version.number() < version.number());
-        if is_newer || planted!(MirrorAnyOrder) {
-            self.slots.insert(slot, SlotCopy::new(version, table, key, value));
+        match self.slots.entry(slot_of(reference)) {
+            Entry::Vacant(place) => drop(place.insert(SlotCopy::new(version, table, key, value))),
+            Entry::Occupied(mut known) => {
+                if known.get().version.number() < version.number() || planted!(MirrorAnyOrder) {
+                    known.get_mut().become_state(version, table, key, value);
+                }
+            }
         }
+    }
+
+    /// Slots known, with or without a row.
+    pub fn len(&self) -> usize {
+        self.slots.len()
     }
 
     /// Forgets the rows of a table that has been dropped.
@@ -85,11 +106,22 @@ impl MirrorRows {
         self.slots.get(&((offset / ALIGN) as u32)).map(|copy| copy.version)
     }
 
+    /// The slots in which there is a row, ascending.
+    pub fn slots(&self) -> Vec<u32> {
+        let rows = self.slots.iter().filter(|(_, copy)| !copy.version.is_absent());
+        let mut slots: Vec<u32> = rows.map(|(slot, _)| *slot).collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    /// The row in a slot.
+    pub fn row(&self, slot: u32) -> Option<&SlotCopy> {
+        self.slots.get(&slot).filter(|copy| !copy.version.is_absent())
+    }
+
     /// The rows that are there, by slot.
     pub fn rows(&self) -> Vec<(u32, SlotCopy)> {
-        let mut rows: Vec<_> = self.slots.iter().filter(|(_, copy)| !copy.version.is_absent()).collect();
-        rows.sort_unstable_by_key(|(slot, _)| **slot);
-        rows.into_iter().map(|(slot, copy)| (*slot, copy.clone())).collect()
+        self.slots().into_iter().filter_map(|slot| Some((slot, self.row(slot)?.clone()))).collect()
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod mirror;
 mod send;
 
 pub(crate) use apply::Applier;
+pub(crate) use mirror::SlotCopy;
 pub(crate) use send::{Promise, Sent, Step};
 
 use crate::membership::View;

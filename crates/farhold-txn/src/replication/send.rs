@@ -8,11 +8,12 @@ use crate::txn::Txn;
 use crate::txn::state::{Row, RowState};
 use crate::worker::Core;
 use crate::{NodeId, Placement, TxnError};
-use farhold_fabric::{FabricError, FarPtr};
+use farhold_fabric::{FabricError, FarPtr, RegionMemory};
 use farhold_store::log::{Change, Entry, Place, RecordWriter, record};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
 
 /// Room in the rings of all holders of a record to be. Dropped unused, it is given back.
 pub(crate) struct Promise {
@@ -56,6 +57,8 @@ impl Drop for Promise {
     }
 }
 
+/// Marks of a record that is written in place: of at most so many holders, each with the end of a lap.
+const IN_PLACE_MAX: usize = 8;
 /// How long a coordinator waits before it looks again at a ring without room, or at a holder that does not answer.
 const AGAIN_NS: u64 = 2_000;
 
@@ -127,6 +130,10 @@ impl Txn {
             holders.iter().filter_map(|node| Some((*node, writers.get_mut(node)?.take(promise.size)))).collect()
         };
         promise.size = 0;
+        if cfg!(not(feature = "planted")) && core.write_in_place(&replication, &mut writer, &places) {
+            core.record.replace(writer);
+            return (!replication.view.is_gone()).then_some(Sent { replication, worker, places });
+        }
         let at = |node: NodeId, lsn| FarPtr::new(node, LOG, replication.layout.record(core.me, worker, lsn));
         let (mut bodies, mut marks) = (Vec::new(), Vec::new());
         for (node, place) in &places {
@@ -169,7 +176,9 @@ impl Txn {
 
     fn make_record(&self, writer: &mut RecordWriter, replication: &Replication, epoch: u32) {
         writer.begin(self.owner.word(), replication.view.configuration().number, epoch);
-        for row in self.written() {
+        // Inserts first: whoever redoes the record gives them the index entries of the rows that they replace, while those are there.
+        let is_insert = |row: &&Row| row.state == RowState::Inserted;
+        for row in self.written().filter(is_insert).chain(self.written().filter(|row| !is_insert(row))) {
             let Some(change) = row.change() else { continue };
             let value = if change == Change::Delete { &[][..] } else { self.state.value(row) };
             writer.add(&Entry {
@@ -247,6 +256,41 @@ impl Step {
 }
 
 impl Core {
+    /// Writes a record into rings that this process has mapped, bodies first and then the marks; false if it has not mapped
+    /// them all, or one of them is not what it was. A ring that is written twice holds the same.
+    fn write_in_place(&self, replication: &Replication, record: &mut RecordWriter, places: &[(NodeId, Place)]) -> bool {
+        let at = |lsn| replication.layout.record(self.me, self.slot.number(), lsn);
+        let mut marks: [Option<(Arc<RegionMemory>, u64, u64)>; IN_PLACE_MAX] = [const { None }; IN_PLACE_MAX];
+        if places.len() * 2 > IN_PLACE_MAX {
+            return false;
+        }
+        let mut slots = marks.iter_mut();
+        for (node, place) in places {
+            let Some(memory) = self.endpoint.mapped(*node, LOG) else { return false };
+            if let Some((lsn, size)) = place.skip {
+                let (behind, mark) = record::skip(lsn, size, place.finished);
+                if memory.copy_in(at(lsn) + 8, &behind).is_err() {
+                    return false;
+                }
+                if let Some(slot) = slots.next() {
+                    *slot = Some((memory.clone(), at(lsn), mark));
+                }
+            }
+            let (behind, mark) = record.place(place.lsn, place.finished);
+            if memory.copy_in(at(place.lsn) + 8, behind).is_err() {
+                return false;
+            }
+            if let Some(slot) = slots.next() {
+                *slot = Some((memory, at(place.lsn), mark));
+            }
+        }
+        // Stores in order are seen in order: each body is there before any mark is.
+        marks.iter().flatten().all(|(memory, at, mark)| {
+            let word = memory.word(*at);
+            word.map(|word| word.store(*mark, Release)).is_ok()
+        })
+    }
+
     /// Does instructions on other nodes until each is done or its node does not belong to the cluster any more. `None`: this
     /// node does not, or is dead.
     pub async fn insist(&self, replication: &Replication, mut steps: Vec<Step>) -> Option<()> {

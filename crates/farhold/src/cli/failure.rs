@@ -85,9 +85,9 @@ impl Story {
             Seen::Nothing if at >= failure.after.as_secs_f64() => {
                 let what = if failure.freeze { "stopped" } else { "killed" };
                 if failure.freeze {
-                    cluster.freeze(failure.node)?
+                    cluster.freeze(failure.node)?;
                 } else {
-                    cluster.kill(failure.node)?
+                    cluster.kill(failure.node)?;
                 }
                 self.mark(Seen::Struck, format!("node {} {what}", failure.node));
             }

@@ -26,7 +26,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         if args.dir.is_none() {
             return Err("--replicas needs --dir: the nodes of a cluster find each other in a directory".to_owned());
         }
-        tell(json, json!({ "event": "waiting" }), "waits for the other nodes of the cluster");
+        tell(json, &json!({ "event": "waiting" }), "waits for the other nodes of the cluster");
     }
     let mut is_over = false;
     let database = Database::open_unless(&config, || ended.try_recv().is_ok()).map_err(|error| error.to_string())?;
@@ -68,7 +68,7 @@ pub fn replicated(config: Config, args: &ReplicaArgs) -> Config {
     config.replicas(args.replicas).lease(Duration::from_millis(args.lease_ms)).optimistic(!args.pessimistic)
 }
 
-fn tell(json: bool, event: serde_json::Value, words: &str) {
+fn tell(json: bool, event: &serde_json::Value, words: &str) {
     if json {
         println!("{event}");
     } else {
