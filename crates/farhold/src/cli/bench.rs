@@ -149,7 +149,7 @@ fn recovery_of(outcome: &Outcome, failure: &Failure, seconds: u32, lease_ms: u64
     let from = bin_of(struck);
     let back = (from..bin_of(until).saturating_sub(window))
         .find(|at| rates[*at] >= wanted && mean(&rates[*at..*at + window]) >= wanted)
-        .map(|at| at as f64 * PLOT_BIN - struck);
+        .map(|at| (at as f64 * PLOT_BIN - struck).max(0.0));
     let lowest =
         rates[from..bin_of(struck + 1.0).max(from + 1).min(rates.len())].iter().copied().fold(f64::MAX, f64::min);
     json!({
