@@ -79,10 +79,12 @@ impl PageTask {
 
 /// How often a locked row is looked at before the thread gives up its turn; a commit near by takes some µs.
 const LOOKS_PER_TURN: u32 = 1_000;
-/// Turns before the row's owner counts as dead: some seconds.
+/// Turns before the row's owner counts as dead: some seconds for a thread that does nothing else.
 const TURNS_MAX: u32 = 1_000_000;
 /// Turns between two looks whether the snapshot still stands.
 const TURNS_PER_CHECK: u32 = 64;
+/// The same for a task, which waits between its turns.
+const PATIENCE_MAX: u32 = 100_000;
 
 impl Worker {
     /// The state of all tables at this moment.
@@ -201,7 +203,7 @@ impl Worker {
             }
             offsets = later;
             turns += 1;
-            if turns > TURNS_MAX {
+            if turns > PATIENCE_MAX {
                 return Err(TxnError::NodeUnavailable { node: place.node, committed: false });
             }
             if !offsets.is_empty() {
@@ -209,7 +211,7 @@ impl Worker {
                     // Who holds them may have died with his node.
                     self.check(snapshot)?;
                 }
-                core.handle.yield_now().await;
+                core.handle.pause(turns).await;
             }
         }
         self.check(snapshot)

@@ -267,7 +267,10 @@ impl Core {
 
     #[inline]
     pub fn take_state(&self) -> Box<State> {
-        self.states.borrow_mut().pop().unwrap_or_else(|| Box::new(State::new(self.node.replication.is_some())))
+        self.states.borrow_mut().pop().unwrap_or_else(|| {
+            // In virtual time everybody shares one thread: nothing changes while it looks.
+            Box::new(State::new(self.node.replication.is_some(), self.handle.is_virtual()))
+        })
     }
 
     #[inline]

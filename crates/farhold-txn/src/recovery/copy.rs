@@ -11,8 +11,8 @@ use farhold_store::{Object, ObjectRef, ReadError};
 
 /// Slots between two turns of letting others run.
 const SLOTS_PER_TURN: usize = 64;
-/// Turns that a slot may stay locked.
-const PATIENCE_MAX: u32 = 1_000_000;
+/// Turns that a slot may stay locked: some 200 ms.
+const PATIENCE_MAX: u32 = 10_000;
 
 /// A row that has been read for a mirror.
 struct Copied {
@@ -66,7 +66,7 @@ impl Worker {
         let core = &*self.core;
         let memory = core.node.store.memory();
         let mut payload = Vec::new();
-        for _ in 0..PATIENCE_MAX {
+        for turn in 0..PATIENCE_MAX {
             let object = Object::at(memory, offset);
             let (meta, free) = (object.meta(), object.lock_word() == 0);
             if meta.state() != Meta::ROW {
@@ -84,7 +84,7 @@ impl Worker {
                     Ok(_) | Err(ReadError::Torn | ReadError::Stale | ReadError::TooShort { .. }) => {}
                 }
             }
-            core.handle.yield_now().await;
+            core.handle.pause(turn).await;
         }
         Err(TxnError::Conflict)
     }

@@ -105,8 +105,8 @@ enum Scanned {
     BusyAt(Vec<u8>),
 }
 
-/// Turns of letting others run at one row that is being written.
-const PATIENCE_MAX: u32 = 100_000;
+/// Turns of letting others run at one row that is being written: some 20 ms.
+const PATIENCE_MAX: u32 = 1_000;
 
 impl Txn {
     /// The rows of a range of an index, in its order; with this transaction's own changes.
@@ -233,8 +233,8 @@ impl Txn {
         rows: &mut Vec<RowHandle>,
     ) -> Result<(), TxnError> {
         let before = rows.len();
-        for _ in 0..PATIENCE_MAX {
-            self.core.handle.yield_now().await;
+        for turn in 0..PATIENCE_MAX {
+            self.core.handle.pause(turn).await;
             let from = Bound::Included(&at[..]);
             let (lo, hi) = if spec.descending { (spec.lo, from) } else { (from, spec.hi) };
             let rest = ScanSpec { lo, hi, limit: spec.limit - (rows.len() - before).min(spec.limit), ..*spec };

@@ -178,6 +178,8 @@ pub(crate) struct State {
     pub far: bool,
     /// It always has: rows are replicated.
     always_far: bool,
+    /// Whether nobody else can change anything while it looks.
+    pub alone: bool,
     /// Some written row has secondary indexes.
     pub written_with_indexes: bool,
     /// Inserts that some index does not name yet, because it still names a row that this transaction deletes.
@@ -189,15 +191,15 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// An empty one; `always_far` if every commit has to ask other nodes.
-    pub fn new(always_far: bool) -> Self {
-        Self { far: always_far, always_far, ..Self::default() }
+    /// An empty one; `always_far` if every commit has to ask other nodes, `alone` if nobody else runs while this thread does.
+    pub fn new(always_far: bool, alone: bool) -> Self {
+        Self { far: always_far, always_far, alone, ..Self::default() }
     }
 
     /// Ready for the next transaction.
     pub fn clear(&mut self) {
         if self.rows.len() > KEPT_ROWS_MAX || self.arena.bytes.len() > KEPT_BYTES_MAX {
-            *self = Self::new(self.always_far);
+            *self = Self::new(self.always_far, self.alone);
             return;
         }
         self.rows.clear();

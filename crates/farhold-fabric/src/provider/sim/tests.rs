@@ -1,7 +1,7 @@
 //! What only a simulation promises: a seed is a run, and faults happen as planned.
 
 use super::*;
-use crate::{Endpoint, Executor};
+use crate::{Batch, Endpoint, Executor, FarPtr, RegionId};
 
 const REGION: RegionId = RegionId(1);
 

@@ -25,8 +25,8 @@ pub(crate) enum FarRead {
     Stale,
 }
 
-/// How often a row that is being written is read again. A far writer takes three round trips over it.
-const READS_MAX: u32 = 10_000;
+/// How often a row that is being written is read again: for some 20 ms. A far writer takes three round trips over it.
+const READS_MAX: u32 = 1_000;
 /// How often a locked row is read again before it is taken as it is.
 const LOCKED_READS_MAX: u32 = 3;
 /// How often a lookup begins anew because the index has moved on.
@@ -206,7 +206,7 @@ impl Txn {
             if let Some(read) = outcome {
                 return Ok(read);
             }
-            core.handle.yield_now().await;
+            core.handle.pause(reads).await;
         }
         Err(TxnError::Conflict)
     }
