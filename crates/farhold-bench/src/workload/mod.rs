@@ -2,6 +2,7 @@
 
 pub mod ch;
 pub mod kv;
+pub mod smallbank;
 pub mod tpcc;
 
 use farhold_store::row::{Column, ColumnType, Schema, SecondaryIndex};

@@ -207,6 +207,52 @@ pub enum Workload {
     Ch(ChArgs),
     /// Gets of far rows by one-sided reads, with puts beside them.
     Kv(KvArgs),
+    /// SmallBank: six short transactions on accounts, in nodes of this process; audits the money at the end.
+    Smallbank(SmallbankArgs),
+}
+
+/// Flags of `farhold bench smallbank`.
+#[derive(Debug, Clone, Args)]
+pub struct SmallbankArgs {
+    /// Nodes, all in this process.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub nodes: u8,
+    /// On how many of them workers run; the others' rows are read and written from there. 0 = on all.
+    #[arg(long, default_value_t = 0)]
+    pub working_nodes: u8,
+    /// Workers (threads) of each of these.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub workers: u8,
+    /// Transactions in flight on each worker.
+    #[arg(long, default_value_t = 1)]
+    pub in_flight: u16,
+    /// Percentage of transactions with two customers whose second one is another node's.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub distributed_percent: u32,
+    /// Percentage of transactions on hot accounts.
+    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub hot_percent: u32,
+    /// Accounts of a node.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2..=50_000_000))]
+    pub accounts: u32,
+    /// Hot accounts of a node.
+    #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub hot: u32,
+    /// Copies of each row, on as many nodes.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub replicas: u8,
+    /// Make rows visible only when they are replicated, instead of at once.
+    #[arg(long)]
+    pub pessimistic: bool,
+    /// Seconds to measure.
+    #[arg(long, short = 's', default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// Seed of everything drawn.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// Bind worker n to processor n.
+    #[arg(long)]
+    pub pin: bool,
 }
 
 /// Flags of `farhold bench kv`.

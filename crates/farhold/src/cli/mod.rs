@@ -16,6 +16,7 @@ mod node;
 mod plot;
 mod serve;
 mod signal;
+mod smallbank;
 mod sql;
 mod status;
 
@@ -38,6 +39,7 @@ pub fn main() -> ExitCode {
             Workload::Tpcc(args) => client_runtime(bench::tpcc(args, json)),
             Workload::Ch(args) => client_runtime(bench::ch(args, json)),
             Workload::Kv(args) => kv::run(args, json),
+            Workload::Smallbank(args) => smallbank::run(args, json),
         },
         Command::Cluster(args) => match &args.command {
             ClusterCommand::Status(args) => client_runtime(status::run(args, json)),

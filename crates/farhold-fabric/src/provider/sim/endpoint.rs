@@ -245,4 +245,3 @@ impl Drop for SimEndpoint {
         }
     }
 }
-

@@ -324,7 +324,18 @@ impl State {
 
     /// Starts a batch: its instructions go out one after the other.
     pub fn start(&mut self, node: NodeId, incarnation: u64, content: Box<Content>, keys: Vec<u64>, left: u32) -> u64 {
-        let flight = Flight { node, incarnation, content, keys, left, done_ns: 0, done: false, abandoned: false, orphan: false, waker: None };
+        let flight = Flight {
+            node,
+            incarnation,
+            content,
+            keys,
+            left,
+            done_ns: 0,
+            done: false,
+            abandoned: false,
+            orphan: false,
+            waker: None,
+        };
         let count = flight.content.ops.len();
         let number = self.flights.insert(flight);
         let mut gap_ns = 0;
@@ -466,7 +477,9 @@ impl State {
     }
 
     fn deliver(&mut self, number: u64, effects: &mut Effects) {
-        let Some(OnTheWay { from_incarnation, to, incarnation, message }) = self.messages.remove(number) else { return };
+        let Some(OnTheWay { from_incarnation, to, incarnation, message }) = self.messages.remove(number) else {
+            return;
+        };
         let bytes: u64 = message.bytes.chunks(8).fold(0, |sum, chunk| {
             let word = chunk.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
             (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31)

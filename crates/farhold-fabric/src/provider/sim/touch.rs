@@ -9,7 +9,12 @@ use crate::object;
 pub(super) const LINE_BYTES: u64 = 64;
 
 /// Touches line `step` of an instruction's bytes. True: there is another line.
-pub(super) fn touch(content: &mut Content, index: usize, memory: &RegionMemory, step: usize) -> Result<bool, FabricError> {
+pub(super) fn touch(
+    content: &mut Content,
+    index: usize,
+    memory: &RegionMemory,
+    step: usize,
+) -> Result<bool, FabricError> {
     let (ops, data, _) = content.parts();
     let op = &mut ops[index];
     let len = u64::from(op.len);
@@ -70,4 +75,3 @@ fn touch_object(
     memory.recheck_version(at, header.version)?;
     Ok(false)
 }
-
