@@ -216,7 +216,8 @@ impl Client {
 }
 
 /// What a node that loses its cluster, or another node, hears.
-fn is_of_a_death(error: &TxnError) -> bool {
+#[must_use]
+pub fn is_of_a_death(error: &TxnError) -> bool {
     matches!(error, TxnError::NodeUnavailable { .. } | TxnError::OutcomeUnknown)
 }
 

@@ -35,6 +35,7 @@ pub(super) struct State {
     jitter_percent: u64,
     /// When the last message between two inboxes arrives: the next one must not overtake it.
     pub last_arrival_ns: BTreeMap<(Address, Address), u64>,
+    plan: Vec<Fault>,
     /// What happens after how many events.
     pub after: Vec<(u64, Fault)>,
     pub keeps_durable: bool,
@@ -82,7 +83,8 @@ pub(super) enum Event {
     Deliver {
         message: u64,
     },
-    Fault(Fault),
+    /// A fault of the plan, by its place there.
+    Fault(u32),
 }
 
 #[derive(Default)]
@@ -192,6 +194,7 @@ impl State {
             links: BTreeMap::new(),
             jitter_percent: 0,
             last_arrival_ns: BTreeMap::new(),
+            plan: Vec::new(),
             after: Vec::new(),
             keeps_durable: false,
             trace: Trace::default(),
@@ -199,7 +202,8 @@ impl State {
     }
 
     pub fn schedule_fault(&mut self, at_ns: u64, fault: Fault) {
-        self.schedule(at_ns, Event::Fault(fault));
+        self.plan.push(fault);
+        self.schedule(at_ns, Event::Fault(self.plan.len() as u32 - 1));
     }
 
     #[inline]
@@ -388,7 +392,7 @@ impl State {
                     None => self.deliver(message, effects),
                 }
             }
-            Event::Fault(fault) => self.fault(fault, effects),
+            Event::Fault(place) => self.fault(self.plan[place as usize], effects),
         }
         if !self.after.is_empty() {
             self.do_what_comes_after(effects);
