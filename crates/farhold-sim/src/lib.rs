@@ -14,4 +14,5 @@ pub mod cluster;
 pub mod failover;
 pub mod history;
 pub mod register;
+pub mod teeth;
 pub mod workload;

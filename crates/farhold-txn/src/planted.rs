@@ -58,13 +58,17 @@ pub enum Defect {
     EpochFalls,
     /// A founding node begins its mirrors only when it hears that everybody is there.
     LateMirrors,
+    /// A record names the rows that its transaction deletes first.
+    DeletesFirst,
+    /// A node comes back while the rows of its earlier start are in nothing but mirrors.
+    JoinsTooEarly,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 16] = [
+    pub const OF_REPLICATION: [Self; 18] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -81,6 +85,8 @@ impl Defect {
         Self::LeaseIgnored,
         Self::EpochFalls,
         Self::LateMirrors,
+        Self::DeletesFirst,
+        Self::JoinsTooEarly,
     ];
 
     /// All true ones that need no replication.

@@ -188,6 +188,8 @@ impl Cluster {
         let task = match &self.setup.load {
             Load::Mixed(workload) => {
                 let client = Client::new(number, &process.worker, workload, self.recorder.clone());
+                let is_script = self.setup.kill_at.is_some() && number == 0;
+                let client = if is_script { client.scripted() } else { client };
                 machine.spawn(client.run_through(transactions, alive))
             }
             Load::Bank(scale) => {

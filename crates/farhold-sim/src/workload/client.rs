@@ -19,6 +19,8 @@ pub struct Client {
     tables: Tables,
     workload: Workload,
     recorder: Rc<RefCell<Recorder>>,
+    /// Whether its transactions are all the one of [`Self::try_everything`].
+    scripted: bool,
 }
 
 /// How a client has ended.
@@ -55,7 +57,14 @@ impl Client {
             tables: Tables::of(worker),
             workload: workload.clone(),
             recorder,
+            scripted: false,
         }
+    }
+
+    /// Its transactions are not drawn: each updates, deletes and inserts a row of every node, and updates a replicated row.
+    #[must_use]
+    pub fn scripted(self) -> Self {
+        Self { scripted: true, ..self }
     }
 
     /// Runs so many transactions, each until it commits or has failed a few times.
@@ -91,7 +100,9 @@ impl Client {
                 if !alive.get() || node.is_expelled() {
                     return Ended::Gone;
                 }
-                let tried = if self.below(100) < self.workload.snapshots {
+                let tried = if self.scripted {
+                    self.try_everything().await
+                } else if self.below(100) < self.workload.snapshots {
                     self.try_snapshot().await
                 } else {
                     self.try_one().await
@@ -166,6 +177,18 @@ impl Client {
             running.txn.abort();
             return Ok(());
         }
+        running.commit().await
+    }
+
+    /// Of each node: an update, a delete and an insert.
+    async fn try_everything(&self) -> Result<(), TxnError> {
+        let mut running = self.begin(false);
+        for node in 0..3 {
+            running.update(SPREAD, 1 + node).await?;
+            running.delete(SPREAD, 4 + node).await?;
+            running.insert(SPREAD, self.workload.rows + 1 + node).await?;
+        }
+        running.update(COPIED, 1).await?;
         running.commit().await
     }
 

@@ -148,7 +148,7 @@ impl Worker {
                         }
                         Some(0) if !configuration.contains(me) && settled < configuration.number => {}
                         // The mirrors of what it was before are still needed, and must not be taken for its new rows'.
-                        Some(0) if configuration.unserved().contains(&me) => {}
+                        Some(0) if configuration.unserved().contains(&me) && !planted!(JoinsTooEarly) => {}
                         Some(0) if !configuration.contains(me) => {
                             let next = configuration.with_joining(me, birth);
                             let _ = self.change_to(register, &next).await;

@@ -177,7 +177,7 @@ impl Txn {
     fn make_record(&self, writer: &mut RecordWriter, replication: &Replication, epoch: u32) {
         writer.begin(self.owner.word(), replication.view.configuration().number, epoch);
         // Inserts first: whoever redoes the record gives them the index entries of the rows that they replace, while those are there.
-        let is_insert = |row: &&Row| row.state == RowState::Inserted;
+        let is_insert = |row: &&Row| (row.state == RowState::Inserted) != planted!(DeletesFirst);
         for row in self.written().filter(is_insert).chain(self.written().filter(|row| !is_insert(row))) {
             let Some(change) = row.change() else { continue };
             let value = if change == Change::Delete { &[][..] } else { self.state.value(row) };
