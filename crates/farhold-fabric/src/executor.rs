@@ -916,6 +916,48 @@ mod tests {
         assert_eq!(result, 3);
     }
 
+    /// A machine that stands still runs nothing, and misses nothing.
+    #[test]
+    fn a_machine_stands_still() {
+        let executor = Executor::virtual_time(1);
+        let handle = executor.handle();
+        let machine = handle.of_machine(3, 0);
+        let (steps, inner) = (Rc::new(Cell::new(0)), machine.clone());
+        let counted = steps.clone();
+        executor.run(async {
+            drop(machine.spawn(async move {
+                loop {
+                    inner.sleep_ns(1_000).await;
+                    counted.set(counted.get() + 1);
+                }
+            }));
+            handle.sleep_ns(10_500).await;
+            assert_eq!(steps.get(), 10);
+            handle.pause_machine(3, handle.now_ns() + 50_000);
+            handle.sleep_ns(49_000).await;
+            assert_eq!(steps.get(), 10);
+            handle.sleep_ns(10_000).await;
+            assert!((18..=20).contains(&steps.get()), "{}", steps.get());
+        });
+    }
+
+    /// A machine's clock runs at its own speed, and its sleeps go by it.
+    #[test]
+    fn clocks_drift() {
+        let executor = Executor::virtual_time(1);
+        let handle = executor.handle();
+        executor.run(async {
+            for drift_ppm in [100_000, -200_000, 0, 3] {
+                let (machine, began_ns) = (handle.of_machine(1, drift_ppm), handle.now_ns());
+                let began_there_ns = machine.now_ns();
+                machine.sleep_ns(1_000_000).await;
+                assert!((1_000_000..1_000_003).contains(&(machine.now_ns() - began_there_ns)), "{drift_ppm}");
+                let took = (handle.now_ns() - began_ns) as f64 * (1.0 + f64::from(drift_ppm) / 1e6);
+                assert!((took - 1e6).abs() < 4.0, "{drift_ppm}: {took}");
+            }
+        });
+    }
+
     /// A dropped executor drops its tasks, also those that wait, and they may use it while they go.
     #[test]
     fn tasks_go_with_their_executor() {

@@ -1,7 +1,7 @@
 //! Replays a seed of a cluster whose nodes die, and tells its story; says how fast seeds run, and what the checks would notice.
 
 use farhold_fabric::Executor;
-use farhold_sim::failover::{Failover, run};
+use farhold_sim::failover::{Aftermath, Failover, run};
 use farhold_sim::teeth::{self, Wrong};
 use std::process::ExitCode;
 
@@ -68,11 +68,35 @@ fn replay(seeds: std::ops::Range<u64>, quiet: bool) -> ExitCode {
             Err(what) => {
                 println!("NOT in order: {what}");
                 aftermath.broken.iter().skip(1).for_each(|what| println!("              {what}"));
+                tell_transactions(&aftermath, &what);
                 worst = ExitCode::FAILURE;
             }
         }
     }
     worst
+}
+
+/// What the transactions that a finding names have seen and done.
+fn tell_transactions(aftermath: &Aftermath, what: &str) {
+    let mut records: Vec<_> =
+        aftermath.history.records.iter().filter(|record| what.contains(&format!("T{} ", record.id))).collect();
+    records.sort_by_key(|record| record.serial);
+    for record in records {
+        let doubt = if record.in_doubt { ", its outcome unknown to its client" } else { "" };
+        println!("  T{} ({}): serial {}, epoch {}{doubt}", record.id, record.label, record.serial, record.epoch);
+        for read in &record.reads {
+            println!("     saw {:?} in {}", read.saw, read.key);
+        }
+        for range in &record.ranges {
+            println!(
+                "     saw {:?} in a range of table {} by {:?}, {}..={}",
+                range.saw, range.table, range.by, range.lo, range.hi
+            );
+        }
+        for write in &record.writes {
+            println!("     wrote {:?} to {}", write.row, write.key);
+        }
+    }
 }
 
 /// Prints one line of JSON.

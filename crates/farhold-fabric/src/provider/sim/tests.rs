@@ -211,3 +211,77 @@ fn answers_can_be_lost_or_late() {
         assert!(handle.now_ns() >= began_ns + 1_000_000);
     });
 }
+
+/// What was flushed is there after a power cut; of what was not, each line is the older or the newer one, and both happen.
+#[test]
+fn unflushed_lines_may_be_lost() {
+    let (mut lost, mut kept) = (0, 0);
+    for seed in 0..if cfg!(miri) { 1 } else { 10 } {
+        let executor = Executor::virtual_time(seed);
+        let handle = executor.handle();
+        let sim = Sim::new(&handle, Rdma, Faults::default());
+        sim.keep_durable();
+        let (home, other) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+        let memory = home.create_region(REGION, 4096).unwrap();
+        executor.run(async {
+            let endpoint = other.endpoint(&handle).unwrap();
+            write(&endpoint, at(0, 0), &[1; 512]).await.unwrap();
+            let mut batch = Batch::new();
+            let flushed = batch.flush(at(0, 0), 512);
+            endpoint.submit(batch).await.done(flushed).unwrap();
+            write(&endpoint, at(0, 0), &[2; 512]).await.unwrap();
+            sim.inject(Fault::PowerCut(NodeId(0)));
+        });
+        let mut bytes = [0; 512];
+        memory.copy_out(0, &mut bytes).unwrap();
+        for line in bytes.chunks(64) {
+            assert!(line.iter().all(|byte| *byte == line[0]), "half a line");
+            assert!(matches!(line[0], 1 | 2), "what was flushed is gone");
+            *if line[0] == 1 { &mut lost } else { &mut kept } += 1;
+        }
+    }
+    assert!(cfg!(miri) || (lost > 0 && kept > 0), "{lost} lines lost, {kept} kept");
+}
+
+/// Of what a machine has posted when it crashes, some lands at once, some late, some in part, and some never.
+#[test]
+fn a_crash_loses_and_delays_what_was_posted() {
+    let (mut landed, mut late, mut partly, mut never) = (0, 0, 0, 0);
+    for seed in 0..if cfg!(miri) { 1 } else { 20 } {
+        let executor = Executor::virtual_time(seed);
+        let handle = executor.handle();
+        let sim = Sim::new(&handle, Rdma, Faults::default());
+        let (home, dying) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+        let memory = home.create_region(REGION, 8192).unwrap();
+        let count = |number: u64| {
+            let mut bytes = [0; 1024];
+            memory.copy_out(number * 1024, &mut bytes).unwrap();
+            bytes.iter().filter(|byte| **byte != 0).count()
+        };
+        executor.run(async {
+            let endpoint = dying.endpoint(&handle).unwrap();
+            drop(handle.spawn(async move {
+                let mut batch = Batch::new();
+                for number in 0..8 {
+                    batch.write(at(0, number * 1024), &[7; 1024]);
+                }
+                drop(endpoint.submit(batch).await);
+            }));
+            handle.sleep_ns(1_100).await;
+            sim.inject(Fault::Crash(NodeId(1)));
+            handle.sleep_ns(3_000).await;
+            let soon: Vec<usize> = (0..8).map(count).collect();
+            handle.sleep_ns(10_000_000).await;
+            for (number, soon) in (0..8).zip(soon) {
+                match count(number) {
+                    1024 if soon == 1024 => landed += 1,
+                    1024 => late += 1,
+                    0 => never += 1,
+                    _ => partly += 1,
+                }
+            }
+        });
+    }
+    let all = [landed, late, partly, never];
+    assert!(cfg!(miri) || all.iter().all(|count| *count > 0), "{all:?}");
+}
