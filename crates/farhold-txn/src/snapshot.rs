@@ -212,8 +212,6 @@ impl Worker {
                     self.check(snapshot)?;
                 }
                 core.handle.pause(turns).await;
-                // Rows of a node that the others go on without stay as they are.
-                self.check(snapshot)?;
             }
         }
         self.check(snapshot)
