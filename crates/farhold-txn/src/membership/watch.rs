@@ -57,7 +57,9 @@ impl Leases {
     /// Is the lease of this start of a node over? One that has not been seen yet has just begun.
     fn is_over(&self, node: NodeId, birth: u64, now_ns: u64) -> bool {
         let lease = self.seen.get(usize::from(node.0));
-        lease.is_some_and(|lease| lease.birth == birth && now_ns > lease.at_ns + self.expire_ns)
+        // Nor says anything who has not looked for long: he may have stood still.
+        let has_looked = now_ns <= self.looked_ns + self.expire_ns / 2;
+        has_looked && lease.is_some_and(|lease| lease.birth == birth && now_ns > lease.at_ns + self.expire_ns)
     }
 }
 
