@@ -546,7 +546,7 @@ impl State {
         }
     }
 
-    /// Decides about an instruction of a dead machine, once: it goes on, it never comes (any further), or it comes late.
+    /// Decides about a line of an instruction of a dead machine: it goes on, it never comes (any further), or it comes late.
     fn is_lost(&mut self, number: u64, index: u32, step: u32) -> bool {
         const DECIDED: u64 = 1 << 63;
         let random = self.random_u64();
