@@ -174,6 +174,8 @@ impl Effects {
     }
 }
 
+/// The bit of a key that says of an instruction that it has been made late.
+const DECIDED: u64 = 1 << 63;
 /// How long an instruction of a dead machine may linger in the network.
 const LINGER_NS_MAX: u64 = 3_000_000;
 
@@ -507,7 +509,7 @@ impl State {
     fn step(&mut self, number: u64, index: u32, step: u32) {
         let Some(flight) = self.flights.get_mut(number) else { return };
         let op = &flight.content.ops[index as usize];
-        let (at, kind, len, key) = (op.at, op.kind, op.len as usize, flight.keys[index as usize]);
+        let (at, kind, len, key) = (op.at, op.kind, op.len as usize, flight.keys[index as usize] & !DECIDED);
         let (hop, incarnation, orphan) = (Hop { from: flight.node, to: at.node() }, flight.incarnation, flight.orphan);
         let what = [at.to_bits(), u64::from(hop.from.0) << 48 | (kind as u64) << 32 | u64::from(step)];
         self.trace.event(self.now_ns, What::Step, what);
@@ -548,7 +550,6 @@ impl State {
 
     /// Decides about a line of an instruction of a dead machine: it goes on, it never comes (any further), or it comes late.
     fn is_lost(&mut self, number: u64, index: u32, step: u32) -> bool {
-        const DECIDED: u64 = 1 << 63;
         let random = self.random_u64();
         let Some(flight) = self.flights.get_mut(number) else { return true };
         let key = &mut flight.keys[index as usize];
