@@ -1,4 +1,4 @@
-//! SmallBank on nodes of this process: `cargo run --release -p farhold-bench --example smallbank -- [NAME VALUE]...`
+//! `SmallBank` on nodes of this process: `cargo run --release -p farhold-bench --example smallbank -- [NAME VALUE]...`
 //!
 //! Names, with what they are when left out: nodes 3, working-nodes 1, workers 1, in-flight 1, replicas 1, pessimistic 0,
 //! distributed 1 (percent), hot-percent 90, accounts 100000 (a node), hot 4000, seconds 5, seed 42, pin 0. Prints one line of

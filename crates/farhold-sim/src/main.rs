@@ -23,16 +23,14 @@ fn main() -> ExitCode {
             teeth::child(&numbers);
             ExitCode::SUCCESS
         }
-        _ => match value_of("--seed") {
-            Some(first) => {
-                let quiet = arguments.iter().any(|argument| argument == "--quiet");
-                replay(first..first + value_of("--seeds").unwrap_or(1), quiet)
-            }
-            None => {
+        _ => {
+            let Some(first) = value_of("--seed") else {
                 println!("{USAGE}");
-                ExitCode::from(2)
-            }
-        },
+                return ExitCode::from(2);
+            };
+            let quiet = arguments.iter().any(|argument| argument == "--quiet");
+            replay(first..first + value_of("--seeds").unwrap_or(1), quiet)
+        }
     }
 }
 
@@ -127,15 +125,12 @@ fn show_teeth(seeds: u64, times: u64) -> ExitCode {
     for wrong in Wrong::all() {
         let noticed = teeth::run_in_child(&program, wrong, seeds, times as usize);
         let name = wrong.name();
-        match (noticed.seeds_each(), noticed.by.first()) {
-            (Some(each), Some(first)) => {
-                let words: String = first.chars().take(110).collect();
-                println!("| {name} | {each:.1} | {} |", words.replace('|', "/"));
-            }
-            _ => {
-                println!("| {name} | not within {seeds} | |");
-                worst = ExitCode::FAILURE;
-            }
+        if let (Some(each), Some(first)) = (noticed.seeds_each(), noticed.by.first()) {
+            let words: String = first.chars().take(110).collect();
+            println!("| {name} | {each:.1} | {} |", words.replace('|', "/"));
+        } else {
+            println!("| {name} | not within {seeds} | |");
+            worst = ExitCode::FAILURE;
         }
     }
     worst

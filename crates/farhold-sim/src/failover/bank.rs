@@ -1,4 +1,4 @@
-//! SmallBank in a simulation: what every account must hold at the end.
+//! `SmallBank` in a simulation: what every account must hold at the end.
 
 use crate::cluster::is_expected;
 use crate::workload::{Ended, is_of_a_death};

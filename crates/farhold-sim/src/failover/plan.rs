@@ -42,7 +42,7 @@ impl Blow {
 pub enum Load {
     /// Random transactions whose history is checked.
     Mixed(Workload),
-    /// SmallBank: the accounts are checked at the end.
+    /// `SmallBank`: the accounts are checked at the end.
     Bank(Scale),
 }
 

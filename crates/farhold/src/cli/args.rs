@@ -207,7 +207,7 @@ pub enum Workload {
     Ch(ChArgs),
     /// Gets of far rows by one-sided reads, with puts beside them.
     Kv(KvArgs),
-    /// SmallBank: six short transactions on accounts, in nodes of this process; audits the money at the end.
+    /// `SmallBank`: six short transactions on accounts, in nodes of this process; audits the money at the end.
     Smallbank(SmallbankArgs),
 }
 

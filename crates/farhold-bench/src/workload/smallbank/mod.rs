@@ -1,4 +1,4 @@
-//! SmallBank: customers with a savings and a checking account each, and six short transactions on them.
+//! `SmallBank`: customers with a savings and a checking account each, and six short transactions on them.
 //!
 //! ```text
 //!   input       which transaction, which accounts
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Source: Alomari, Cahill, Fekete and Röhm, "The Cost of Serializability on Platforms That Use Snapshot Isolation" (ICDE
-//! 2008), with the mix and the skew of DrTM+R (EuroSys 2016): 25 % send-payment and 15 % of each other; 100,000 accounts a
+//! 2008), with the mix and the skew of DrTM+R (`EuroSys` 2016): 25 % send-payment and 15 % of each other; 100,000 accounts a
 //! node, of which 4,000 are hot and get 90 % of the transactions. As there, the account's number is the key at once, without
 //! a table of names.
 //!

@@ -21,8 +21,11 @@ pub(super) struct SimEndpoint {
     address: Address,
     handle: Handle,
     /// Keys as first learned, with the lengths of the regions. Few: looked through.
-    known: RefCell<Vec<((NodeId, RegionId), (u64, u64))>>,
+    known: RefCell<Vec<Known>>,
 }
+
+/// A region, its key and its length.
+type Known = ((NodeId, RegionId), (u64, u64));
 
 /// What a lane counts: a message with its header.
 fn lane_bytes(len: usize) -> u64 {
@@ -38,13 +41,13 @@ impl SimEndpoint {
     fn check(&self, state: &State, op: &Op) -> Result<u64, FabricError> {
         let (node, region) = (op.at.node(), op.at.region());
         let mut known = self.known.borrow_mut();
-        let (key, len) = match known.iter().find(|(place, _)| *place == (node, region)) {
-            Some((_, found)) => *found,
-            None => {
-                let found = directory(state, node, region)?;
-                known.push(((node, region), found));
-                found
-            }
+        let learned = known.iter().find(|(place, _)| *place == (node, region)).map(|(_, found)| *found);
+        let (key, len) = if let Some(found) = learned {
+            found
+        } else {
+            let found = directory(state, node, region)?;
+            known.push(((node, region), found));
+            found
         };
         let (bytes, align) = match op.kind {
             OpKind::Read | OpKind::Write | OpKind::Flush => (u64::from(op.len), 1),
