@@ -109,7 +109,7 @@ impl Failover {
             clients: 2,
             transactions: if is_bank { 200 } else { 80 },
             load: if is_bank {
-                Load::Bank(Scale { nodes: 3, accounts: 8, hot: 2 })
+                Load::Bank(Scale { nodes: 3, accounts: 60, hot: 2 })
             } else {
                 Load::Mixed(Workload::of_seed(seed))
             },
