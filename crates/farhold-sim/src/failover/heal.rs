@@ -1,6 +1,6 @@
 //! The liveness phase: everything comes back, and then all must be well within a time.
 
-use super::cluster::{Cluster, HEALING_NS_MAX};
+use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS};
 use crate::workload::Ended;
 use farhold_fabric::NodeId;
 use farhold_fabric::provider::sim::Fault;
@@ -12,6 +12,8 @@ const TRANSACTIONS_AFTER: usize = 3;
 
 impl Cluster {
     pub async fn heal(self: &Rc<Self>, broken: &mut Vec<String>) {
+        // Whoever was cut off until now may be about to be expelled.
+        self.handle.sleep_ns(2 * LEASE_NS).await;
         let mut back = Vec::new();
         let whole = || {
             for number in 0..self.setup.nodes {
