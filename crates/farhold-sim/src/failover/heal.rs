@@ -12,10 +12,8 @@ const TRANSACTIONS_AFTER: usize = 3;
 
 impl Cluster {
     pub async fn heal(self: &Rc<Self>, broken: &mut Vec<String>) {
-        // Whoever was cut off until now may be about to be expelled.
-        self.handle.sleep_ns(2 * LEASE_NS).await;
         let mut back = Vec::new();
-        let whole = || {
+        let mut whole = || {
             for number in 0..self.setup.nodes {
                 if self.comes_back(number) {
                     back.push(number);
@@ -23,7 +21,11 @@ impl Cluster {
             }
             self.is_whole()
         };
-        if !self.until(HEALING_NS_MAX, whole).await {
+        // Twice: whoever was cut off until now may be about to be expelled.
+        let mut is_whole = self.until(HEALING_NS_MAX, &mut whole).await;
+        self.handle.sleep_ns(2 * LEASE_NS).await;
+        is_whole &= self.until(HEALING_NS_MAX, whole).await;
+        if !is_whole {
             broken.push(format!("not whole again: {:?}", self.register.configuration()));
             return;
         }

@@ -89,12 +89,23 @@ impl Worker {
             let (me, skew_ns) = (self.core.me, replication.config.clock_skew_ns_max);
             let inner = handle.clone();
             handle.spawn(async move {
+                let mut last_ns: Option<u64> = None;
                 while !replication.view.is_gone() {
                     let began_ns = inner.now_ns();
-                    if register.renew(me).await.is_ok() {
-                        replication.view.set_lease(began_ns + lease_ns - skew_ns);
-                    }
+                    let renewed = register.renew(me).await.is_ok();
                     if let Ok(registered) = register.load().await {
+                        // The register takes renewals of the expelled as well: they are worth nothing.
+                        let is_out = registered.configuration.as_ref().is_some_and(|configuration| {
+                            configuration.is_founded() && configuration.births.get(usize::from(me.0)) != Some(&birth)
+                        });
+                        // Whose lease has been over may be about to be expelled, so he waits for another look.
+                        let was_over = last_ns.is_some_and(|last_ns| began_ns > last_ns + lease_ns - skew_ns);
+                        if renewed && !is_out {
+                            last_ns = Some(began_ns);
+                            if !was_over {
+                                replication.view.set_lease(began_ns + lease_ns - skew_ns);
+                            }
+                        }
                         leases.borrow_mut().look(&registered, inner.now_ns());
                     }
                     inner.sleep_ns(every_ns).await;
