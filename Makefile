@@ -4,15 +4,15 @@
 CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TEST_JOBS ?= $(shell nproc)
 
-.PHONY: help demo test lint miri-full gpu-kernels gpu-suite models network-suite clients release figures clean
+.PHONY: help demo test lint miri-full gpu-kernels gpu-suite models network-suite kills clients release figures clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: ## Three nodes on this machine: TPC-C and SQL over the same rows (flags: ARGS="--warehouses 9 --seconds 30")
+demo: ## Three nodes on this machine: TPC-C and SQL over the same rows (KILL=1: one is killed; ARGS="--warehouses 9 --seconds 30")
 	@scripts/install-deps build
 	$(CARGO) build --bin farhold
-	target/debug/farhold demo $(ARGS)
+	target/debug/farhold demo $(if $(KILL),--kill) $(ARGS)
 
 test: ## Every check
 	@scripts/install-deps test
@@ -42,6 +42,11 @@ network-suite: ## Three hosts (network namespaces): TPC-C and SQL over TCP, link
 	@scripts/install-deps test
 	$(CARGO) build -p farhold-sql -p farhold --features farhold/libfabric --lib --bins --tests
 	scripts/network-tests --long
+
+kills: ## A hundred kills of nodes under clients that move money: nothing acknowledged may be lost (minutes)
+	@scripts/install-deps test
+	$(CARGO) build --bin farhold
+	.tools/python/bin/python scripts/kill-tests
 
 clients: ## psql, psycopg, asyncpg and JDBC against a running server
 	@scripts/install-deps test

@@ -3,6 +3,7 @@
 //! ```text
 //!   workload/tpcc   nine tables, their population, the five transactions, the driver, the consistency conditions
 //!   workload/ch     three more tables and 22 analytical queries over the same rows (CH-benCHmark)
+//!   workload/smallbank  two tables of accounts, six short transactions, the audit of the money
 //!   fabric          what the fabric's instructions, counters and latches cost on this machine
 //!   workload/kv     gets of far rows by one-sided reads, puts by message or transaction; the same gets against a Redis
 //!   measure         counters and latency histograms of workers, readable while they run

@@ -34,6 +34,9 @@ pub struct Executor {
 #[derive(Clone)]
 pub struct Handle {
     core: Rc<Core>,
+    machine: u8,
+    /// How much faster this machine's clock runs than true time, in millionths.
+    drift_ppm: i32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,6 +50,7 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Slot {
     task: Option<Task>,
+    machine: u8,
     generation: u32,
     queued: bool,
     live: bool,
@@ -65,6 +69,15 @@ struct Core {
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     timer_count: Cell<u64>,
     remote: Arc<Remote>,
+    /// Machines that stand still, with those of their tasks that would run. Virtual time only.
+    paused: RefCell<Vec<Paused>>,
+}
+
+/// A machine that stands still.
+struct Paused {
+    machine: u8,
+    until_ns: u64,
+    ready: Vec<u32>,
 }
 
 /// What other threads reach of an executor.
@@ -111,6 +124,9 @@ const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 /// Most tasks of an executor; the last number stands for the future that `run` drives.
 const TASKS_MAX: u32 = (1 << SLOT_BITS) - 1;
 const ROOT: u32 = TASKS_MAX;
+/// The machine of tasks that belong to none.
+const NO_MACHINE: u8 = u8::MAX;
+const MILLION: i32 = 1_000_000;
 /// Polls between two looks at the real clock for expired timers.
 const POLLS_PER_CLOCK: u32 = 32;
 /// Empty turns before an idle real executor parks its thread.
@@ -119,6 +135,13 @@ const IDLE_SPINS: u32 = 2_000;
 const PARK_MAX: Duration = Duration::from_millis(10);
 
 static EXECUTOR_COUNT: AtomicU32 = AtomicU32::new(1);
+
+/// When the clock of this process's executors stood at 0: the same for all, so that threads can compare their times.
+fn process_start() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    #[expect(clippy::disallowed_methods, reason = "this is where the clock of everybody else comes from")]
+    *START.get_or_init(Instant::now)
+}
 
 fn registry() -> &'static Mutex<HashMap<u32, Arc<Remote>>> {
     static REGISTRY: OnceLock<Mutex<HashMap<u32, Arc<Remote>>>> = OnceLock::new();
@@ -140,8 +163,7 @@ impl Core {
             thread: Mutex::new(None),
         });
         registry().lock().expect("the registry").insert(id, remote.clone());
-        #[expect(clippy::disallowed_methods, reason = "this is where the clock of everybody else comes from")]
-        let start = Instant::now();
+        let start = process_start();
         Rc::new(Self {
             mode,
             id,
@@ -155,6 +177,7 @@ impl Core {
             timers: RefCell::default(),
             timer_count: Cell::new(0),
             remote,
+            paused: RefCell::default(),
         })
     }
 
@@ -221,6 +244,9 @@ impl Core {
 
     /// Wakes everybody whose time has come.
     fn fire_timers(&self, now_ns: u64) {
+        if self.mode == Mode::Virtual && !self.paused.borrow().is_empty() {
+            self.resume_machines(now_ns);
+        }
         loop {
             let waker = {
                 let mut timers = self.timers.borrow_mut();
@@ -237,14 +263,53 @@ impl Core {
         self.timers.borrow().peek().map(|Reverse(timer)| timer.at_ns)
     }
 
+    /// Tasks of machines whose pause is over may run again.
+    #[cold]
+    fn resume_machines(&self, now_ns: u64) {
+        let mut paused = self.paused.borrow_mut();
+        let mut ready = self.ready.borrow_mut();
+        paused.retain_mut(|machine| {
+            let is_over = machine.until_ns <= now_ns;
+            if is_over {
+                ready.extend(machine.ready.drain(..));
+            }
+            !is_over
+        });
+    }
+
+    /// Puts a ready task aside if its machine stands still.
+    #[cold]
+    fn is_paused(&self, slot: u32) -> bool {
+        let Some(machine) = self.slots.borrow().get(slot as usize).map(|slot| slot.machine) else { return false };
+        let mut paused = self.paused.borrow_mut();
+        let Some(found) = paused.iter_mut().find(|paused| paused.machine == machine) else { return false };
+        found.ready.push(slot);
+        true
+    }
+
     #[inline]
     fn next_ready(&self) -> Option<u32> {
-        let mut ready = self.ready.borrow_mut();
-        if self.mode == Mode::Virtual && ready.len() > 1 {
-            let index = (self.random_u64() % ready.len() as u64) as usize;
-            return ready.swap_remove_back(index);
+        if self.mode == Mode::Virtual {
+            return self.next_ready_by_seed();
         }
-        ready.pop_front()
+        self.ready.borrow_mut().pop_front()
+    }
+
+    fn next_ready_by_seed(&self) -> Option<u32> {
+        loop {
+            let slot = {
+                let mut ready = self.ready.borrow_mut();
+                if ready.len() > 1 {
+                    let index = (self.random_u64() % ready.len() as u64) as usize;
+                    ready.swap_remove_back(index)?
+                } else {
+                    ready.pop_front()?
+                }
+            };
+            if self.paused.borrow().is_empty() || !self.is_paused(slot) {
+                return Some(slot);
+            }
+        }
     }
 
     #[inline]
@@ -273,16 +338,16 @@ impl Core {
         }
     }
 
-    fn spawn(&self, task: Task) {
+    fn spawn(&self, task: Task, machine: u8) {
         let slot = self.free.borrow_mut().pop();
         let mut slots = self.slots.borrow_mut();
         let slot = slot.unwrap_or_else(|| {
             assert!(slots.len() < TASKS_MAX as usize, "an executor has at most {TASKS_MAX} tasks");
-            slots.push(Slot { task: None, generation: 0, queued: false, live: false });
+            slots.push(Slot { task: None, machine, generation: 0, queued: false, live: false });
             slots.len() as u32 - 1
         });
         let entry = &mut slots[slot as usize];
-        (entry.task, entry.live, entry.queued) = (Some(task), true, true);
+        (entry.task, entry.live, entry.queued, entry.machine) = (Some(task), true, true, machine);
         self.ready.borrow_mut().push_back(slot);
     }
 }
@@ -325,7 +390,7 @@ impl Executor {
     /// For tasks.
     #[must_use]
     pub fn handle(&self) -> Handle {
-        Handle { core: self.core.clone() }
+        Handle { core: self.core.clone(), machine: NO_MACHINE, drift_ppm: 0 }
     }
 
     /// Runs `root`, and every spawned task beside it, until `root` is done. Other tasks stay where they are, and go on with
@@ -419,22 +484,81 @@ impl Handle {
     /// Spawned tasks run when somebody calls [`Self::turn`].
     #[must_use]
     pub fn standalone(seed: u64) -> Self {
-        Self { core: Core::new(Mode::Standalone, seed) }
+        Self { core: Core::new(Mode::Standalone, seed), machine: NO_MACHINE, drift_ppm: 0 }
     }
 
-    /// Nanoseconds since the executor was made.
+    /// Nanoseconds: virtual ones since the executor was made, real ones since the first executor of the process was made.
     #[must_use]
     #[inline]
     pub fn now_ns(&self) -> u64 {
+        if self.drift_ppm == 0 { self.core.now_ns() } else { self.drifted_ns(self.core.now_ns()) }
+    }
+
+    /// A handle for the tasks of one machine of a simulation: the machine may [stand still](Self::pause_machine), and its clock
+    /// runs faster than true time by so many millionths, or slower. In real time it is as any other.
+    ///
+    /// # Panics
+    /// If the clock would stand or run backwards.
+    #[must_use]
+    pub fn of_machine(&self, machine: u8, drift_ppm: i32) -> Self {
+        assert!(drift_ppm > -MILLION, "a clock goes forwards");
+        let drift_ppm = if self.is_virtual() { drift_ppm } else { 0 };
+        Self { core: self.core.clone(), machine, drift_ppm }
+    }
+
+    /// No task of the machine runs before this true time; what wakes them meanwhile is not lost. In virtual time only.
+    pub fn pause_machine(&self, machine: u8, until_ns: u64) {
+        if !self.is_virtual() {
+            return;
+        }
+        let mut paused = self.core.paused.borrow_mut();
+        match paused.iter_mut().find(|paused| paused.machine == machine) {
+            Some(known) => known.until_ns = known.until_ns.max(until_ns),
+            None => paused.push(Paused { machine, until_ns, ready: Vec::new() }),
+        }
+        drop(paused);
+        // Somebody has to notice that it is over.
+        self.core.add_timer(until_ns, Waker::noop().clone());
+    }
+
+    /// The executor's time, whatever this machine's clock says.
+    #[inline]
+    pub(crate) fn true_now_ns(&self) -> u64 {
         self.core.now_ns()
     }
 
     /// Nanoseconds of a clock that all executors of this machine share, also those of other processes: what leases go by.
-    /// (The kernel's monotonic clock; in virtual time, the simulation's.)
+    /// (The kernel's monotonic clock; in virtual time, the machine's of the simulation.)
     #[must_use]
     #[inline]
     pub fn shared_now_ns(&self) -> u64 {
-        if self.is_virtual() { self.core.now_ns() } else { machine_ns() }
+        if self.is_virtual() { self.now_ns() } else { machine_ns() }
+    }
+
+    /// What this machine's clock says at a true time.
+    fn drifted_ns(&self, true_ns: u64) -> u64 {
+        (i128::from(true_ns) * i128::from(MILLION + self.drift_ppm) / i128::from(MILLION)) as u64
+    }
+
+    /// The first true time at which this machine's clock says so.
+    fn true_ns(&self, at_ns: u64) -> u64 {
+        if self.drift_ppm == 0 {
+            return at_ns;
+        }
+        let true_ns = i128::from(at_ns) * i128::from(MILLION) / i128::from(MILLION + self.drift_ppm) + 1;
+        u64::try_from(true_ns).unwrap_or(u64::MAX)
+    }
+
+    /// Lets virtual time pass until `at_ns` if nobody has anything to do before: then true.
+    #[inline]
+    pub(crate) fn advance_to(&self, at_ns: u64) -> bool {
+        let core = &*self.core;
+        let nobody = core.ready.borrow().is_empty() && !core.remote.any.load(Ordering::Relaxed);
+        let may = nobody && core.next_timer_ns().is_none_or(|timer_ns| timer_ns > at_ns);
+        if may {
+            core.now_ns.set(at_ns.max(core.now_ns.get()));
+        }
+        may
     }
 
     /// A random number of the executor's seed.
@@ -454,9 +578,23 @@ impl Handle {
     /// Lets the other tasks run. In virtual time some tens of nanoseconds pass.
     #[inline]
     pub fn yield_now(&self) -> YieldNow {
-        let until_ns = self.is_virtual().then(|| self.core.now_ns.get() + 20 + self.random_u64() % 61);
+        let until_ns = self.is_virtual().then(|| self.now_ns() + 20 + self.random_u64() % 61);
         YieldNow { yielded: false, timer: until_ns.map(|at_ns| self.sleep_until_ns(at_ns)) }
     }
+
+    /// Lets the others go on before the `turn`th look at something that they are about to change: at first just their tasks,
+    /// then some time as well, longer each turn up to [`Self::PAUSE_NS_MAX`].
+    pub async fn pause(&self, turn: u32) {
+        /// Turns without a wait: who holds a row needs a few round trips.
+        const QUICK_TURNS: u32 = 16;
+        match turn.checked_sub(QUICK_TURNS) {
+            None => self.yield_now().await,
+            Some(turn) => self.sleep_ns((Self::PAUSE_NS_MAX >> 7 << turn.min(7)).min(Self::PAUSE_NS_MAX)).await,
+        }
+    }
+
+    /// The longest wait of [`Self::pause`]: ten round trips to another machine.
+    pub const PAUSE_NS_MAX: u64 = 20_000;
 
     /// Waits for `ns` nanoseconds.
     pub fn sleep_ns(&self, ns: u64) -> Sleep {
@@ -481,7 +619,7 @@ impl Handle {
     {
         let state = Rc::new(JoinState { output: Cell::new(None), waiter: Cell::new(None) });
         let task_state: Weak<JoinState<F::Output>> = Rc::downgrade(&state);
-        self.core.spawn(Box::pin(async move {
+        let task: Task = Box::pin(async move {
             let output = future.await;
             if let Some(state) = task_state.upgrade() {
                 state.output.set(Some(output));
@@ -489,7 +627,8 @@ impl Handle {
                     waiter.wake();
                 }
             }
-        }));
+        });
+        self.core.spawn(task, self.machine);
         JoinHandle { state }
     }
 
@@ -545,13 +684,13 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let core = &self.handle.core;
-        if core.now_ns() >= self.at_ns {
+        if self.handle.now_ns() >= self.at_ns {
             return Poll::Ready(());
         }
         if core.mode == Mode::Standalone {
             cx.waker().wake_by_ref();
         } else if !self.set_for.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            core.add_timer(self.at_ns, cx.waker().clone());
+            core.add_timer(self.handle.true_ns(self.at_ns), cx.waker().clone());
             self.set_for = Some(cx.waker().clone());
         }
         Poll::Pending
@@ -775,6 +914,48 @@ mod tests {
             }
         };
         assert_eq!(result, 3);
+    }
+
+    /// A machine that stands still runs nothing, and misses nothing.
+    #[test]
+    fn a_machine_stands_still() {
+        let executor = Executor::virtual_time(1);
+        let handle = executor.handle();
+        let machine = handle.of_machine(3, 0);
+        let (steps, inner) = (Rc::new(Cell::new(0)), machine.clone());
+        let counted = steps.clone();
+        executor.run(async {
+            drop(machine.spawn(async move {
+                loop {
+                    inner.sleep_ns(1_000).await;
+                    counted.set(counted.get() + 1);
+                }
+            }));
+            handle.sleep_ns(10_500).await;
+            assert_eq!(steps.get(), 10);
+            handle.pause_machine(3, handle.now_ns() + 50_000);
+            handle.sleep_ns(49_000).await;
+            assert_eq!(steps.get(), 10);
+            handle.sleep_ns(10_000).await;
+            assert!((18..=20).contains(&steps.get()), "{}", steps.get());
+        });
+    }
+
+    /// A machine's clock runs at its own speed, and its sleeps go by it.
+    #[test]
+    fn clocks_drift() {
+        let executor = Executor::virtual_time(1);
+        let handle = executor.handle();
+        executor.run(async {
+            for drift_ppm in [100_000, -200_000, 0, 3] {
+                let (machine, began_ns) = (handle.of_machine(1, drift_ppm), handle.now_ns());
+                let began_there_ns = machine.now_ns();
+                machine.sleep_ns(1_000_000).await;
+                assert!((1_000_000..1_000_003).contains(&(machine.now_ns() - began_there_ns)), "{drift_ppm}");
+                let took = (handle.now_ns() - began_ns) as f64 * (1.0 + f64::from(drift_ppm) / 1e6);
+                assert!((took - 1e6).abs() < 4.0, "{drift_ppm}: {took}");
+            }
+        });
     }
 
     /// A dropped executor drops its tasks, also those that wait, and they may use it while they go.

@@ -125,8 +125,8 @@ async fn drive(setup: Setup, nodes: Vec<Arc<Node>>, handle: Handle) -> Outcome {
     Outcome { trace_hash: 0, history, statistics, broken, left_behind }
 }
 
-/// The errors that a client of a healthy cluster may meet.
+/// The errors that a client may meet and then try again.
 #[must_use]
 pub fn is_expected(error: &TxnError) -> bool {
-    matches!(error, TxnError::Conflict | TxnError::DuplicateKey { .. })
+    matches!(error, TxnError::Conflict | TxnError::DuplicateKey { .. } | TxnError::Recovering { .. })
 }

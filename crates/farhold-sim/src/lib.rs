@@ -11,5 +11,8 @@
 #![deny(missing_docs)]
 
 pub mod cluster;
+pub mod failover;
 pub mod history;
+pub mod register;
+pub mod teeth;
 pub mod workload;

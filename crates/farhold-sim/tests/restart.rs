@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 fn start(sim: &Sim, node: u8) -> Arc<Node> {
-    let config = NodeConfig { nodes: 2, region_bytes: 4 << 20, request_timeout_ns: 1_000_000 };
+    let config = NodeConfig { nodes: 2, region_bytes: 4 << 20, request_timeout_ns: 1_000_000, ..NodeConfig::default() };
     Node::open(sim.join(NodeId(node)).expect("not running"), config).expect("a node")
 }
 

@@ -79,6 +79,8 @@ states! {
     INVALID_SCHEMA_NAME = "3F000";
     /// Another transaction came first; the same transaction may be tried again.
     SERIALIZATION_FAILURE = "40001";
+    /// Only other nodes know the outcome of a COMMIT.
+    RESOLUTION_UNKNOWN = "08007";
     /// The outcome of a COMMIT is not known.
     COMPLETION_UNKNOWN = "40003";
     /// Not allowed.

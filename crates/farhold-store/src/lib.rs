@@ -21,6 +21,7 @@
 
 pub mod atomicity;
 pub mod index;
+pub mod log;
 pub mod object;
 pub mod row;
 pub mod slab;

@@ -220,8 +220,10 @@ impl<'m> Superblock<'m> {
         Err(StoreError::TooManySnapshots { slots: SNAPSHOT_SLOTS })
     }
 
-    /// Says which epoch an announced snapshot has become.
+    /// Says which epoch an announced snapshot has become. So every node knows an epoch that is above all snapshots, should it have
+    /// to keep the epoch from now on.
     pub fn confirm(self, slot: SlotId, epoch: u32) {
+        self.raise_epoch(epoch + 1);
         self.slot(slot).store(u64::from(epoch) + 2, SeqCst);
     }
 

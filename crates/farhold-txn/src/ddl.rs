@@ -4,9 +4,9 @@ use crate::definition::TableDef;
 use crate::home::message::Request;
 use crate::home::wire::{read_flag, read_u64};
 use crate::system;
-use crate::table::{Open, Table, TableShared};
+use crate::table::{Cluster, Open, Table, TableShared};
 use crate::worker::Core;
-use crate::{Index, NodeId, Retry, TableId, TxnError, Worker};
+use crate::{Index, Retry, TableId, TxnError, Worker};
 use farhold_fabric::{Executor, Handle};
 use farhold_store::StoreError;
 use farhold_store::row::SecondaryIndex;
@@ -27,8 +27,7 @@ impl Worker {
         let live = vec![true; definition.indexes.len()];
         let bytes = definition.encode(&live)?;
         let id = self.record(&definition.name, &bytes).await?;
-        let (shared, _) =
-            TableShared::open(&node.store, id, definition, &live, Open::Create, (node.config().nodes, node.tag))?;
+        let (shared, _) = TableShared::open(&node.store, id, definition, &live, Open::Create, Cluster::of(node))?;
         let table = Table(Arc::new(shared));
         node.catalog.add(table.clone())?;
         self.on_others(&Request::CreateTable { id, definition: &bytes }).await?;
@@ -184,7 +183,7 @@ impl Worker {
         self.on_others(&Request::AddIndex { table: id, slot, definition: &bytes }).await?;
         self.core.fill_index_here(table, slot)?;
         self.on_others(&Request::FillIndex { table: id, slot }).await?;
-        for node in (0..self.node().config().nodes).map(NodeId) {
+        for node in self.node().everybody() {
             loop {
                 let filled = if node == self.core.me {
                     table.0.is_filled(slot)?
@@ -208,7 +207,7 @@ impl Worker {
     pub async fn row_count(&self, table: &Table) -> Result<u64, TxnError> {
         let mut count = table.row_count();
         if !table.0.route.is_local_only() {
-            for node in (0..self.node().config().nodes).map(NodeId).filter(|node| *node != self.core.me) {
+            for node in self.node().others() {
                 count += self.core.ask(node, &Request::Count { table: table.id() }, read_u64).await?;
             }
         }
@@ -217,7 +216,7 @@ impl Worker {
 
     /// Asks all other nodes.
     async fn on_others(&self, request: &Request<'_>) -> Result<(), TxnError> {
-        for node in (0..self.node().config().nodes).map(NodeId).filter(|node| *node != self.core.me) {
+        for node in self.node().others() {
             self.core.call(node, request).await?;
         }
         Ok(())
@@ -226,7 +225,7 @@ impl Worker {
     /// As [`Self::on_others`], but goes on after an error; a node that is dead is none.
     async fn on_all_others(&self, request: &Request<'_>) -> Result<(), TxnError> {
         let mut outcome = Ok(());
-        for node in (0..self.node().config().nodes).map(NodeId).filter(|node| *node != self.core.me) {
+        for node in self.node().others() {
             outcome = match self.core.call(node, request).await {
                 Err(TxnError::NodeUnavailable { .. }) if !self.node().fabric.node_is_live(node) => outcome,
                 Err(error) => outcome.and(Err(error)),
@@ -328,7 +327,7 @@ impl Drop for Unfinished<'_> {
         }
         let core = self.core;
         core.step_down_here(&self.table.0, self.slot);
-        for node in (0..core.node.config.nodes).map(NodeId).filter(|node| *node != core.me) {
+        for node in core.node.others() {
             core.tell_now(node, &Request::FinishIndex { table: self.table.id(), slot: self.slot, ready: false });
         }
     }

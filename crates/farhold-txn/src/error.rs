@@ -59,6 +59,15 @@ pub enum TxnError {
         /// How many there can be.
         limit: usize,
     },
+    /// A node that this transaction needs is gone or being replaced, or the cluster is just changing its configuration. Nothing was
+    /// written; running the transaction again succeeds when the others have taken over.
+    Recovering {
+        /// The node.
+        node: NodeId,
+    },
+    /// This node has been expelled from its cluster, or has lost its connection to it, while the transaction was being replicated: whether it has committed
+    /// is known to the others alone.
+    OutcomeUnknown,
     /// A write in a read-only transaction.
     ReadOnly,
     /// The table was dropped while the transaction ran.
@@ -87,7 +96,7 @@ impl TxnError {
     /// Whether the same transaction may succeed when it is run again from its beginning.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Conflict)
+        matches!(self, Self::Conflict | Self::Recovering { .. })
     }
 
     /// Whether the transaction can go on after it.
@@ -147,6 +156,12 @@ impl fmt::Display for TxnError {
             }
             Self::OutOfMemory { node } => write!(f, "the region of {node} is full"),
             Self::TooMany { what, limit } => write!(f, "no more than {limit} {what} are possible"),
+            Self::Recovering { node } => {
+                write!(f, "{node} is being replaced, or its cluster is changing; run the transaction again")
+            }
+            Self::OutcomeUnknown => f.write_str(
+                "this node lost its cluster during the commit; only the other nodes know whether it has committed",
+            ),
             Self::ReadOnly => f.write_str("the transaction is read-only"),
             Self::SchemaChanged => f.write_str("the table was dropped while the transaction ran"),
             Self::Row(error) => error.fmt(f),

@@ -10,7 +10,7 @@
 //! answers within the fabric's time-out, or counts as unavailable.
 
 use crate::home::message::Request;
-use crate::snapshot::read_runs;
+use crate::snapshot::{AsOf, read_runs};
 use crate::{Node, NodeId, TableId, TxnError, Worker};
 use farhold_fabric::Executor;
 use farhold_store::slab::Run;
@@ -30,8 +30,8 @@ const QUESTIONS_MAX: usize = 16;
 enum Question {
     /// The runs of pages of a table.
     Runs { node: NodeId, table: TableId, answer: Sender<Result<Vec<Run>, TxnError>> },
-    /// The rows of a run, as of an epoch.
-    Rows { node: NodeId, run: Run, epoch: u32, answer: Sender<Result<Rows, TxnError>> },
+    /// The rows of a run in a state.
+    Rows { node: NodeId, run: Run, as_of: AsOf, answer: Sender<Result<Rows, TxnError>> },
 }
 
 /// Rows, one after the other.
@@ -79,9 +79,9 @@ impl FarPages {
     }
 
     /// The rows of a run of pages of another node. Blocks the thread.
-    pub fn rows(&self, asker: &Arc<Node>, node: NodeId, run: Run, epoch: u32) -> Result<Rows, TxnError> {
+    pub fn rows(&self, asker: &Arc<Node>, node: NodeId, run: Run, as_of: AsOf) -> Result<Rows, TxnError> {
         let (answer, answered) = channel();
-        self.ask(asker, Question::Rows { node, run, epoch, answer })?;
+        self.ask(asker, Question::Rows { node, run, as_of, answer })?;
         answered.recv().unwrap_or(Err(TxnError::NodeUnavailable { node, committed: false }))
     }
 
@@ -164,9 +164,9 @@ async fn answer(worker: &Worker, question: Question) {
         Question::Runs { node, table, answer } => {
             let _ = answer.send(worker.core.ask(node, &Request::Pages { table }, read_runs).await);
         }
-        Question::Rows { node, run, epoch, answer } => {
+        Question::Rows { node, run, as_of, answer } => {
             let mut rows = Rows::default();
-            let read = worker.scan_run(node, run, epoch, &mut |key, value| rows.push(key, value)).await;
+            let read = worker.scan_run(node, run, as_of, &mut |key, value| rows.push(key, value)).await;
             let _ = answer.send(read.map(|()| rows));
         }
     }

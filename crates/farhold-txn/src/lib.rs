@@ -22,9 +22,12 @@ mod definition;
 mod error;
 mod far_pages;
 mod home;
+mod membership;
 mod memory;
 mod node;
 mod protocol;
+mod recovery;
+mod replication;
 mod row_counter;
 mod slots;
 mod snapshot;
@@ -37,10 +40,15 @@ pub use definition::{Placement, TableDef};
 pub use error::TxnError;
 pub use farhold_fabric::NodeId;
 pub use home::HomeAgent;
+pub use membership::{
+    Configuration, FileRegister, Mirror, Register, RegisterError, RegisterFuture, Registered, Serving,
+};
 pub use memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
 #[cfg(feature = "planted")]
-pub use planted::{Defect, plant};
+pub use planted::{Defect, last_unknown, plant};
+pub use recovery::{Leading, Moving, Progress};
+pub use replication::ReplicationConfig;
 pub use row_counter::RowCounter;
 pub use slots::Statistics;
 pub use snapshot::{PageTask, Snapshot};

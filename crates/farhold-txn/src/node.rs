@@ -3,11 +3,13 @@
 use crate::catalog::Catalog;
 use crate::far_pages::FarPages;
 use crate::home::reservations::Reservations;
+use crate::membership::NodeSet;
 use crate::protocol::epoch::KEEPER;
 use crate::protocol::ident::DATA;
 use crate::protocol::section::Section;
 use crate::protocol::section::latch::Latch;
 use crate::protocol::section::rtm::Rtm;
+use crate::replication::{Replication, ReplicationConfig};
 use crate::slots::{Slots, Statistics};
 use crate::snapshot::FarPlace;
 use crate::{NodeId, Table, TableId, TxnError, Worker};
@@ -27,11 +29,18 @@ pub struct NodeConfig {
     pub region_bytes: u64,
     /// How long a request to another node may take before the node counts as unavailable.
     pub request_timeout_ns: u64,
+    /// Copies of rows on other nodes.
+    pub replication: ReplicationConfig,
 }
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        Self { nodes: 1, region_bytes: 1 << 30, request_timeout_ns: 2_000_000_000 }
+        Self {
+            nodes: 1,
+            region_bytes: 1 << 30,
+            request_timeout_ns: 2_000_000_000,
+            replication: ReplicationConfig::default(),
+        }
     }
 }
 
@@ -68,6 +77,10 @@ pub struct Node {
     pub(crate) hardware_transactions: bool,
     /// What other nodes' transactions have reserved here.
     pub(crate) reservations: Reservations,
+    /// None with one copy of each row.
+    pub(crate) replication: Option<Arc<Replication>>,
+    /// The nodes of the cluster: all, unless there is replication.
+    pub(crate) present: NodeSet,
     /// Snapshots' places on other nodes that nobody needs any more.
     recovered: Mutex<Recovered>,
     released: Mutex<Vec<FarPlace>>,
@@ -88,6 +101,16 @@ impl Node {
     pub fn open(fabric: Fabric, config: NodeConfig) -> Result<Arc<Self>, TxnError> {
         let id = fabric.node();
         let refused = |error| TxnError::store(error, id);
+        let replication = if config.replication.replicas > 1 {
+            // With copies elsewhere, what an earlier start has left here is old by now.
+            match fabric.remove_region(DATA) {
+                Ok(()) | Err(FabricError::NoSuchRegion { .. }) => {}
+                Err(error) => return Err(TxnError::far(error, id)),
+            }
+            Some(Replication::open(&fabric, config.nodes, &config.replication)?)
+        } else {
+            None
+        };
         let store = match fabric.attach_region(DATA) {
             Ok(memory) => Store::attach(memory, id).map_err(refused)?.0,
             Err(FabricError::NoSuchRegion { .. }) => {
@@ -107,12 +130,15 @@ impl Node {
             slots,
             hardware_transactions,
             reservations: Reservations::default(),
+            replication,
+            present: NodeSet::default(),
             recovered: Mutex::default(),
             released: Mutex::default(),
             any_released: AtomicBool::new(false),
             far_pages: FarPages::default(),
             tag,
         };
+        node.present.set((0..node.config.nodes).map(NodeId));
         let recovered = crate::system::open(&node)?;
         if id == KEEPER {
             node.store.superblock().raise_epoch(recovered.epoch);
@@ -125,6 +151,95 @@ impl Node {
     #[must_use]
     pub fn id(&self) -> NodeId {
         self.store.node()
+    }
+
+    /// The nodes that belong to the cluster now, this one included.
+    pub(crate) fn everybody(&self) -> impl Iterator<Item = NodeId> + '_ {
+        (0..self.config.nodes).map(NodeId).filter(|node| self.present.contains(*node))
+    }
+
+    /// As [`Self::everybody`], without this one.
+    pub(crate) fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let me = self.id();
+        self.everybody().filter(move |node| *node != me)
+    }
+
+    /// The configuration that it is in, if rows are replicated.
+    #[must_use]
+    pub fn configuration(&self) -> Option<Arc<crate::Configuration>> {
+        self.replication.as_ref().map(|replication| replication.view.configuration())
+    }
+
+    /// Whether it is a full member of its cluster and commits there: false while it joins, while the configuration changes, and for
+    /// ever once it has been expelled.
+    #[must_use]
+    pub fn is_member(&self) -> bool {
+        let full = |it: &Replication| it.view.configuration().members.contains(&self.id());
+        self.replication.as_ref().is_none_or(|it| !it.view.is_frozen() && !it.view.is_gone() && full(it))
+    }
+
+    /// What its recovery is doing.
+    #[must_use]
+    pub fn progress(&self) -> crate::Progress {
+        self.replication.as_ref().map(|replication| replication.progress()).unwrap_or_default()
+    }
+
+    /// The number of its configuration, if that is not just changing and every partition is served; 0 without replication.
+    pub(crate) fn settled_configuration(&self) -> Result<u64, TxnError> {
+        let Some(replication) = &self.replication else { return Ok(0) };
+        let configuration = replication.view.configuration();
+        let is_settled = !replication.view.is_frozen() && configuration.unserved().is_empty();
+        if is_settled { Ok(configuration.number) } else { Err(TxnError::Recovering { node: self.id() }) }
+    }
+
+    /// Whether it has learned that the others go on without it. It stays so until it starts again.
+    #[must_use]
+    pub fn is_expelled(&self) -> bool {
+        self.replication.as_ref().is_some_and(|it| it.view.is_gone())
+    }
+
+    /// How the mirror of `of` on this node differs from what that node has, in words; rings are applied before. Exact while no
+    /// transaction runs. For tests, and for looking into a cluster that behaves strangely.
+    #[must_use]
+    pub fn mirror_differs(&self, of: &Self) -> Vec<String> {
+        let Some(replication) = &self.replication else { return Vec::new() };
+        let mut applier = replication.applier();
+        let mut differences = Vec::new();
+        if let Err(error) = applier.apply_all() {
+            differences.push(format!("{}: {error}", self.id()));
+        }
+        let rows = applier.mirror(of.id()).map(|mirror| mirror.rows());
+        let Some(rows) = rows else { return vec![format!("{} has no mirror of {}", self.id(), of.id())] };
+        let mut copies: std::collections::BTreeMap<u64, _> =
+            rows.into_iter().map(|(slot, copy)| (u64::from(slot) * farhold_fabric::object::ALIGN, copy)).collect();
+        let mut payload = Vec::new();
+        for table in of.tables().iter().filter(|table| table.placement() != crate::Placement::Replicated) {
+            for offset in table.0.store.pages().iter().flat_map(farhold_store::slab::Run::slots) {
+                let object = farhold_store::Object::at(of.store.memory(), offset);
+                let (meta, version) = (object.meta(), object.version());
+                if meta.state() != farhold_store::Meta::ROW || version.is_absent() {
+                    continue;
+                }
+                payload.resize(meta.payload_len(), 0);
+                let _ = object.read(meta.incarnation(), &mut payload);
+                let copy = copies.remove(&offset);
+                let same = copy.as_ref().is_some_and(|copy| {
+                    copy.version == version
+                        && [copy.key(), copy.value()].concat() == payload
+                        && copy.table == table.id()
+                });
+                if !same {
+                    let (it, its) = (of.id(), applier.mirror(of.id()).and_then(|mirror| mirror.version_at(offset)));
+                    differences
+                        .push(format!("{}: the row at {offset:#x} of {it} is at {version:?}, here {its:?}", self.id()));
+                }
+            }
+        }
+        let known: Vec<TableId> = of.tables().iter().map(Table::id).collect();
+        for (offset, copy) in copies.iter().filter(|(_, copy)| known.contains(&copy.table)) {
+            differences.push(format!("{}: {} has no row at {offset:#x} ({:?})", self.id(), of.id(), copy.version));
+        }
+        differences
     }
 
     /// Its settings.
@@ -227,6 +342,9 @@ impl Node {
                 }
                 if object.meta().state() == farhold_store::object::RESERVED {
                     left.push(format!("{table:?}, offset {offset:#x}: reserved"));
+                }
+                if object.version().is_odd() {
+                    left.push(format!("{table:?}, offset {offset:#x}: not replicated"));
                 }
                 if object.version().is_writing() {
                     left.push(format!("{table:?}, offset {offset:#x}: being written"));

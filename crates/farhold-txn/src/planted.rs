@@ -26,12 +26,70 @@ pub enum Defect {
     EarlyUnlock,
     /// Writers do not save older copies for snapshots.
     NoUndo,
+    /// Records go to one holder alone.
+    OneHolder,
+    /// The marks are written before the bodies.
+    MarkFirst,
+    /// Bodies and marks go out together.
+    OneRound,
+    /// No records are sent.
+    NoReplication,
+    /// A commit does not wait until its marks are there.
+    AckBeforeMarks,
+    /// A ring without room is written all the same.
+    RingOverrun,
+    /// A mirror takes what comes, older or newer.
+    MirrorAnyOrder,
+    /// Odd rows count as committed.
+    OddCommits,
+    /// A change of the configuration does not wait for commits on their way, nor stop new ones.
+    NoFreeze,
+    /// The dead are not fenced.
+    NoFence,
+    /// What the dead have left in the logs is not redone.
+    NoDrain,
+    /// Locks of the dead stay.
+    LocksStay,
+    /// A new mirror gets nothing of what was there before it.
+    NoCatchUp,
+    /// A node goes on when its lease is over.
+    LeaseIgnored,
+    /// A new keeper begins with its own epoch.
+    EpochFalls,
+    /// A founding node begins its mirrors only when it hears that everybody is there.
+    LateMirrors,
+    /// A record names the rows that its transaction deletes first.
+    DeletesFirst,
+    /// A node comes back while the rows of its earlier start are in nothing but mirrors.
+    JoinsTooEarly,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
 
 impl Defect {
-    /// All true ones.
+    /// Those of replication and recovery.
+    pub const OF_REPLICATION: [Self; 18] = [
+        Self::OneHolder,
+        Self::MarkFirst,
+        Self::OneRound,
+        Self::NoReplication,
+        Self::AckBeforeMarks,
+        Self::RingOverrun,
+        Self::MirrorAnyOrder,
+        Self::OddCommits,
+        Self::NoFreeze,
+        Self::NoFence,
+        Self::NoDrain,
+        Self::LocksStay,
+        Self::NoCatchUp,
+        Self::LeaseIgnored,
+        Self::EpochFalls,
+        Self::LateMirrors,
+        Self::DeletesFirst,
+        Self::JoinsTooEarly,
+    ];
+
+    /// All true ones that need no replication.
     pub const ALL: [Self; 10] = [
         Self::NoValidation,
         Self::NoFarLock,
@@ -95,6 +153,29 @@ pub(crate) fn next_serial() -> u64 {
     static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     SERIALS.fetch_add(1, std::sync::atomic::Ordering::SeqCst)
 }
+
+#[cfg(feature = "planted")]
+std::thread_local! {
+    static UNKNOWN: std::cell::Cell<(u64, u32)> = const { std::cell::Cell::new((0, 0)) };
+}
+
+/// Serial number and epoch of the commit whose outcome has just been called unknown on this thread.
+#[cfg(feature = "planted")]
+#[must_use]
+pub fn last_unknown() -> (u64, u32) {
+    UNKNOWN.get()
+}
+
+/// For [`last_unknown`].
+#[cfg(feature = "planted")]
+pub(crate) fn set_unknown(serial: u64, epoch: u32) {
+    UNKNOWN.set((serial, epoch));
+}
+
+/// For tests.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) fn set_unknown(_: u64, _: u32) {}
 
 /// Serial numbers are for tests.
 #[cfg(not(feature = "planted"))]

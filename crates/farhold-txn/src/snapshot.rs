@@ -7,7 +7,7 @@
 
 use crate::home::message::Request;
 use crate::home::wire::{GARBAGE, Reader, Writer};
-use crate::protocol::epoch::{Epoch, KEEPER};
+use crate::protocol::epoch::Epoch;
 use crate::protocol::ident::DATA;
 use crate::{Node, NodeId, Table, TableId, TxnError, Worker};
 use farhold_fabric::sync::actor::Posted;
@@ -25,8 +25,24 @@ use std::time::{Duration, Instant};
 /// one, and wait only for rows that are in the middle of a commit. Older copies of rows are kept until it is dropped.
 pub struct Snapshot {
     node: Arc<Node>,
-    epoch: u32,
+    as_of: AsOf,
     places: Vec<Place>,
+}
+
+/// Which state a snapshot is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AsOf {
+    epoch: u32,
+    /// The configuration that it is of: rows of a node that has died since are elsewhere, under later epochs.
+    configuration: u64,
+}
+
+impl AsOf {
+    /// Is everything still where it was?
+    fn check(self, node: &Node) -> Result<(), TxnError> {
+        let now = node.settled_configuration();
+        if now == Ok(self.configuration) { Ok(()) } else { Err(TxnError::Recovering { node: node.id() }) }
+    }
 }
 
 /// A snapshot's place on one node.
@@ -81,6 +97,8 @@ impl PageTask {
 const LOOKS_PER_TURN: u32 = 1_000;
 /// Turns at least before a locked row's owner counts as dead, however long they took: a machine may pause.
 const TURNS_MIN: u32 = 1_000;
+/// Turns between two looks whether the snapshot still stands.
+const TURNS_PER_CHECK: u32 = 64;
 
 impl Worker {
     /// The state of all tables at this moment.
@@ -90,8 +108,9 @@ impl Worker {
     pub async fn snapshot(&self) -> Result<Snapshot, TxnError> {
         let node = self.node();
         let core = &*self.core;
-        let mut snapshot = Snapshot { node: node.clone(), epoch: 0, places: Vec::new() };
-        for id in (0..node.config().nodes).map(NodeId) {
+        let configuration = node.settled_configuration()?;
+        let mut snapshot = Snapshot { node: node.clone(), as_of: AsOf { epoch: 0, configuration }, places: Vec::new() };
+        for id in node.everybody() {
             let memory =
                 if id == core.me { Some(node.store.memory_shared().clone()) } else { core.endpoint.mapped(id, DATA) };
             let (slot, incarnation) = if let Some(memory) = &memory {
@@ -103,26 +122,31 @@ impl Worker {
             };
             snapshot.places.push(Place { node: id, memory, slot, incarnation });
         }
-        snapshot.epoch = self.advance_epoch(&snapshot).await?;
+        snapshot.as_of.epoch = self.advance_epoch(&snapshot).await?;
         for place in &snapshot.places {
             if let Some(superblock) = place.superblock() {
-                superblock.confirm(place.slot, snapshot.epoch);
+                superblock.confirm(place.slot, snapshot.as_of.epoch);
             } else {
-                let request = Request::Confirm { slot: place.slot, epoch: snapshot.epoch };
+                let request = Request::Confirm { slot: place.slot, epoch: snapshot.as_of.epoch };
                 core.call(place.node, &request).await?;
             }
         }
+        self.check(snapshot.as_of)?;
         Ok(snapshot)
     }
 
     /// Raises the global epoch; the one before is the snapshot's.
     async fn advance_epoch(&self, snapshot: &Snapshot) -> Result<u32, TxnError> {
-        if let Some(superblock) = snapshot.places[usize::from(KEEPER.0)].superblock() {
-            return Ok(superblock.advance_epoch());
-        }
-        let words = Posted::through(&self.core.endpoint);
-        let epoch = Epoch::counter().take(&words, 1, 1).await;
-        epoch.map(|epoch| epoch as u32).map_err(|error| self.core.far_error(error, KEEPER))
+        let keeper = self.core.keeper();
+        let near = snapshot.places.iter().find(|place| place.node == keeper).and_then(Place::superblock);
+        let epoch = if let Some(superblock) = near {
+            superblock.advance_epoch()
+        } else {
+            let taken = Epoch::counter(keeper).take(&Posted::through(&self.core.endpoint), 1, 1).await;
+            taken.map_err(|error| self.core.far_error(error, keeper))? as u32
+        };
+        self.core.saw_epoch(epoch + 1);
+        Ok(epoch)
     }
 
     /// The tasks of a table, also for nodes whose memory is not mapped here.
@@ -157,7 +181,7 @@ impl Worker {
         if place.memory.is_some() && !self.core.handle.is_virtual() {
             return snapshot.scan_page(task, visit);
         }
-        self.scan_run(place.node, task.run, snapshot.epoch, visit).await
+        self.scan_run(place.node, task.run, snapshot.as_of, visit).await
     }
 
     /// Reads a run of pages by batches of object reads. A row that stays locked has a dead owner.
@@ -165,10 +189,12 @@ impl Worker {
         &self,
         node: NodeId,
         run: Run,
-        epoch: u32,
+        as_of: AsOf,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), TxnError> {
         let core = &*self.core;
+        let epoch = as_of.epoch;
+        self.check(as_of)?;
         let room = run.class.payload_bytes_max();
         let until_ns = core.handle.now_ns() + core.node.config().request_timeout_ns;
         let mut turns = 0;
@@ -184,6 +210,7 @@ impl Worker {
                 for (offset, slot) in slots {
                     match batch.object(slot) {
                         Ok(view) if view.lock != 0 => later.push(offset),
+                        Ok(view) if is_unsettled(&view, epoch) => later.push(offset),
                         Ok(view) => match state_at(&view, epoch) {
                             StateAt::Row { key_len } => visit(&view.payload[..key_len], &view.payload[key_len..]),
                             StateAt::Older(link) => {
@@ -203,10 +230,21 @@ impl Worker {
                 return Err(TxnError::NodeUnavailable { node, committed: false });
             }
             if !offsets.is_empty() {
-                core.handle.yield_now().await;
+                if turns % TURNS_PER_CHECK == 0 {
+                    // Who holds them may have died with his node.
+                    self.check(as_of)?;
+                }
+                core.handle.pause(turns).await;
             }
         }
-        Ok(())
+        self.check(as_of)
+    }
+
+    /// Is everything still where it was, and does this node still belong to those who know?
+    fn check(&self, as_of: AsOf) -> Result<(), TxnError> {
+        let core = &*self.core;
+        let leased = core.node.replication.as_ref().is_none_or(|it| it.view.is_settled(core.handle.now_ns()));
+        if leased { as_of.check(&core.node) } else { Err(TxnError::Recovering { node: core.me }) }
     }
 
     /// Follows the links to the copy of the snapshot's epoch, which is held for it.
@@ -235,6 +273,12 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// Is it of the snapshot's time, and not replicated yet?
+fn is_unsettled(view: &ObjectView<'_>, epoch: u32) -> bool {
+    let (meta, version) = (Meta(view.meta), Version(view.version));
+    version.is_odd() && version.epoch() <= epoch && matches!(meta.state(), Meta::ROW | RESERVED)
 }
 
 /// Far objects read at a time.
@@ -286,10 +330,14 @@ impl Place {
 }
 
 impl Snapshot {
+    fn check(&self) -> Result<(), TxnError> {
+        self.as_of.check(&self.node)
+    }
+
     /// Which state: the transactions of all epochs up to this one.
     #[must_use]
     pub fn epoch(&self) -> u32 {
-        self.epoch
+        self.as_of.epoch
     }
 
     /// Splits a table into tasks of one run of pages each. Blocks the thread where a node's memory is not mapped here:
@@ -360,16 +408,20 @@ impl Snapshot {
         let place = &self.places[task.place];
         let unavailable = TxnError::NodeUnavailable { node: place.node, committed: false };
         let Some(memory) = &place.memory else {
-            self.node.far_pages.rows(&self.node, place.node, task.run, self.epoch)?.visit(visit);
+            self.node.far_pages.rows(&self.node, place.node, task.run, self.as_of)?.visit(visit);
             return Ok(());
         };
-        let mut scan = RunScan::new(memory, task.run, self.epoch).values_up_to(value_bytes);
+        let mut scan = RunScan::new(memory, task.run, self.as_of.epoch).values_up_to(value_bytes);
         let mut patience = Patience::new(self.node.config().request_timeout_ns);
         loop {
             let went = scan.go_on(room, &mut |_, key, value| visit(key, value));
-            let Err(blocked) = went.map_err(|error| TxnError::store(error, place.node))? else { return Ok(()) };
+            let went = went.map_err(|error| TxnError::store(error, place.node))?;
+            let Err(blocked) = went else { return self.check() };
             if !patience.wait_for(blocked) {
                 return Err(unavailable);
+            }
+            if patience.looks.is_multiple_of(LOOKS_PER_TURN * TURNS_PER_CHECK) {
+                self.check()?;
             }
         }
     }
@@ -425,6 +477,6 @@ impl Drop for Snapshot {
 
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Snapshot(epoch {})", self.epoch)
+        write!(f, "Snapshot(epoch {})", self.as_of.epoch)
     }
 }

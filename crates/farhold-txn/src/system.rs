@@ -8,7 +8,7 @@
 
 use crate::definition::{Placement, TableDef};
 use crate::node::{Node, Recovered};
-use crate::table::{Open, Table, TableShared};
+use crate::table::{Cluster, Open, Table, TableShared};
 use crate::{TableId, TxnError};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use std::sync::Arc;
@@ -35,13 +35,12 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     let mut recovered = Recovered::default();
     let how = |id| if node.store.unclaimed().contains(&id) { Open::Attach } else { Open::Create };
     let mut shared = |id, definition, live: &[bool]| {
-        let cluster = (node.config.nodes, node.tag);
-        let (table, found) = TableShared::open(&node.store, id, definition, live, how(id), cluster)?;
+        let (table, found) = TableShared::open(&node.store, id, definition, live, how(id), Cluster::of(node))?;
         recovered.add(&table.name, &found);
         Ok::<_, TxnError>(table)
     };
     let system = shared(ID, definition()?, &[])?;
-    let rows = read(&system)?;
+    let (rows, _) = read(&system)?;
     node.catalog.add(Table(Arc::new(system)))?;
     for (_, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
         let (definition, live) = TableDef::decode(&definition)?;
@@ -53,8 +52,33 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     Ok(recovered)
 }
 
-/// All rows, read before anybody else uses the table.
-fn read(system: &TableShared) -> Result<Vec<(String, TableId, Vec<u8>)>, TxnError> {
+/// Makes the tables of this node those of its system table: for a node that may have missed what a coordinator told, because
+/// it died, or because this node has just come.
+pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
+    let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
+    let (rows, whole) = read(&system.0)?;
+    for table in node.tables() {
+        // A row that is just being written is there.
+        if whole && !rows.iter().any(|(_, id, _)| *id == table.id()) {
+            node.catalog.retire(table.id());
+        }
+    }
+    for (_, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
+        if node.catalog.by_id(id).is_none() {
+            let (definition, live) = TableDef::decode(&definition)?;
+            let (table, _) = TableShared::open(&node.store, id, definition, &live, Open::Create, Cluster::of(node))?;
+            node.catalog.add(Table(Arc::new(table)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Name, number and definition of each table.
+type Rows = Vec<(String, TableId, Vec<u8>)>;
+
+/// All rows that are there, as they are; and whether none was just being written.
+fn read(system: &TableShared) -> Result<(Rows, bool), TxnError> {
+    let mut whole = true;
     let mut rows = Vec::new();
     let mut bytes = vec![0; farhold_store::object::size_class::PAYLOAD_BYTES_MAX];
     let mut references = Vec::new();
@@ -66,13 +90,16 @@ fn read(system: &TableShared) -> Result<Vec<(String, TableId, Vec<u8>)>, TxnErro
     system.store.primary().scan(all, all, &mut visit, &mut Vec::new());
     for reference in references {
         let object = system.store.store().object(reference);
-        let Ok(read) = object.read(reference.incarnation(), &mut bytes) else { continue };
+        let Ok(read) = object.read(reference.incarnation(), &mut bytes) else {
+            whole = false;
+            continue;
+        };
         if !read.is_absent() {
             let (key, value) = bytes[..read.payload_len()].split_at(read.key_len());
             rows.push(decode_row(&system.schema, key, value)?);
         }
     }
-    Ok(rows)
+    Ok((rows, whole))
 }
 
 /// A row as it lies in the table.

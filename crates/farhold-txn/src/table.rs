@@ -1,6 +1,8 @@
 //! Tables: the handle through which transactions name one, and what of it lies on this node.
 
 use crate::definition::{Placement, TableDef};
+use crate::membership::{NOBODY, ServingMap};
+use crate::node::Node;
 use crate::{NodeId, TxnError};
 use farhold_btree::KeyShape;
 use farhold_store::row::{self, Layout, RowError, Schema, SecondaryIndex, SecondaryKeys};
@@ -111,38 +113,80 @@ pub(crate) enum IndexState {
 const PAYLOAD_HINT_FIRST: u32 = 256;
 
 /// Where the rows of a table are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Route {
     placement: Placement,
     nodes: u8,
     me: NodeId,
     /// Bytes of the first key column, for a placement by integer.
     width: u8,
+    /// Who serves each partition, if that may change.
+    serving: Option<Arc<ServingMap>>,
+}
+
+/// What a table has to know of its cluster.
+pub(crate) struct Cluster {
+    nodes: u8,
+    tag: u64,
+    serving: Option<Arc<ServingMap>>,
+}
+
+impl Cluster {
+    pub fn of(node: &Node) -> Self {
+        let serving = node.replication.as_ref().map(|replication| replication.view.serving.clone());
+        Self { nodes: node.config.nodes, tag: node.tag, serving }
+    }
 }
 
 impl Route {
-    pub fn new(placement: Placement, nodes: u8, me: NodeId, schema: &Schema) -> Self {
+    pub fn new(placement: Placement, cluster: Cluster, me: NodeId, schema: &Schema) -> Self {
         let first = schema.columns()[schema.key()[0]].data_type;
-        Self { placement, nodes, me, width: first.key_bytes().unwrap_or(0) as u8 }
+        let width = first.key_bytes().unwrap_or(0) as u8;
+        Self { placement, nodes: cluster.nodes, me, width, serving: cluster.serving }
     }
 
-    /// The node of a primary key.
+    /// The node of a primary key; [`NOBODY`] while a partition has none.
     #[inline]
-    pub fn home(self, key: &[u8]) -> NodeId {
-        if self.nodes == 1 {
+    pub fn home(&self, key: &[u8]) -> NodeId {
+        if self.nodes == 1 || self.placement == Placement::Replicated {
             return self.me;
         }
+        self.served(self.partition(key))
+    }
+
+    /// Who serves a partition.
+    #[inline]
+    fn served(&self, partition: NodeId) -> NodeId {
+        match &self.serving {
+            None => partition,
+            Some(serving) => serving.of(partition),
+        }
+    }
+
+    /// Is there a partition that nobody serves?
+    pub fn has_unserved(&self) -> bool {
+        self.serving.as_ref().is_some_and(|serving| (0..self.nodes).any(|it| serving.of(NodeId(it)).0 == NOBODY))
+    }
+
+    /// The partition of a primary key.
+    #[inline]
+    pub fn partition(&self, key: &[u8]) -> NodeId {
         match self.placement {
             Placement::Replicated => self.me,
-            Placement::ByInteger => self.by_integer(key),
+            Placement::ByInteger => self.integer_partition(key),
             Placement::ByHash => NodeId((hash(key) % u64::from(self.nodes)) as u8),
         }
     }
 
     /// The node of all keys that begin with this integer column.
     #[inline]
+    pub fn by_integer(&self, key: &[u8]) -> NodeId {
+        self.served(self.integer_partition(key))
+    }
+
+    #[inline]
     #[allow(clippy::many_single_char_names, reason = "eight bytes")]
-    pub fn by_integer(self, key: &[u8]) -> NodeId {
+    fn integer_partition(&self, key: &[u8]) -> NodeId {
         // Big-endian with the sign bit turned over. A key that is too short is refused elsewhere.
         let value = match (self.width, key) {
             (2, [a, b, ..]) => i64::from((u16::from_be_bytes([*a, *b]) ^ 0x8000).cast_signed()),
@@ -156,19 +200,19 @@ impl Route {
     }
 
     /// Bytes that decide a placement by integer; `None` for other placements.
-    pub fn integer_bytes(self) -> Option<usize> {
+    pub fn integer_bytes(&self) -> Option<usize> {
         (self.placement == Placement::ByInteger).then_some(usize::from(self.width))
     }
 
     /// Is every row on this node, or a copy of it?
     #[inline]
-    pub fn is_local_only(self) -> bool {
+    pub fn is_local_only(&self) -> bool {
         self.nodes == 1 || self.placement == Placement::Replicated
     }
 
     /// Must writes go to every node?
     #[inline]
-    pub fn writes_everywhere(self) -> bool {
+    pub fn writes_everywhere(&self) -> bool {
         self.nodes > 1 && self.placement == Placement::Replicated
     }
 }
@@ -243,7 +287,7 @@ impl TableShared {
         definition: TableDef,
         live: &[bool],
         open: Open,
-        (nodes, owner): (u8, u64),
+        cluster: Cluster,
     ) -> Result<(Self, Rebuilt), TxnError> {
         let TableDef { name, schema, placement, hash, indexes, attributes } = definition;
         let refused = |error| TxnError::store(error, store.node());
@@ -274,7 +318,8 @@ impl TableShared {
                 table.fill_slot(number, offset, &mut room).map_err(refused)?;
             }
         }
-        let route = Route::new(placement, nodes, store.node(), &schema);
+        let owner = cluster.tag;
+        let route = Route::new(placement, cluster, store.node(), &schema);
         let has_secondary = AtomicBool::new(live.contains(&true));
         let this = Self {
             store: table,

@@ -8,6 +8,7 @@ use crate::txn::state::State;
 use crate::{Node, NodeId, TableId, Txn, TxnError};
 use farhold_fabric::{Batch, Endpoint, Handle, Message};
 use farhold_store::index::hash::{FarIndex, LocationCache};
+use farhold_store::log::RecordWriter;
 use farhold_store::{AllocCache, Owner};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -36,6 +37,8 @@ pub(crate) struct Core {
     states: RefCell<Vec<Box<State>>>,
     transactions: Cell<u32>,
     operations: Cell<u32>,
+    /// Into the inbox.
+    pub looks: Cell<u32>,
     /// When to look after dropped tables again.
     pub tidy_ns: Cell<u64>,
     /// Questions to other nodes that wait for an answer.
@@ -48,6 +51,8 @@ pub(crate) struct Core {
     pub far_indexes: RefCell<HashMap<(NodeId, TableId), FarIndex>>,
     /// Batches for later.
     pub batches: RefCell<Vec<Batch>>,
+    /// A record's memory.
+    pub record: RefCell<RecordWriter>,
 }
 
 /// States kept for later: as many as transactions are usually open at a time on a thread.
@@ -106,12 +111,14 @@ impl Worker {
             states: RefCell::default(),
             transactions: Cell::new(0),
             operations: Cell::new(0),
+            looks: Cell::new(0),
             tidy_ns: Cell::new(0),
             pending: RefCell::default(),
             inbox: Cell::default(),
             locations: RefCell::new(LocationCache::new(if node.config.nodes > 1 { LOCATIONS } else { 2 })),
             far_indexes: RefCell::default(),
             batches: RefCell::default(),
+            record: RefCell::default(),
         };
         Ok(Self { core: Rc::new(core) })
     }
@@ -159,7 +166,11 @@ impl Worker {
         let epoch = node.recovered().epoch;
         let hello = Request::Hello { node: node.id(), incarnation: node.store.incarnation(), epoch };
         let mut heard = Vec::new();
-        for other in (0..node.config.nodes).map(NodeId).filter(|other| *other != node.id()) {
+        if node.replication.is_some() {
+            // The others have released everything before they went on without this node.
+            return Ok(heard);
+        }
+        for other in node.others() {
             if !node.fabric.node_is_live(other) {
                 continue;
             }
@@ -256,7 +267,10 @@ impl Core {
 
     #[inline]
     pub fn take_state(&self) -> Box<State> {
-        self.states.borrow_mut().pop().unwrap_or_default()
+        self.states.borrow_mut().pop().unwrap_or_else(|| {
+            // In virtual time everybody shares one thread: nothing changes while it looks.
+            Box::new(State::new(self.node.replication.is_some(), self.handle.is_virtual()))
+        })
     }
 
     #[inline]

@@ -24,7 +24,12 @@ const ROWS: i32 = 60;
 fn nodes(dir: &Dir, count: u8) -> Vec<(HomeAgent, Arc<Node>)> {
     let start = |node| {
         let fabric = common::join(dir, node);
-        let config = NodeConfig { nodes: count, region_bytes: 32 << 20, request_timeout_ns: 60_000_000_000 };
+        let config = NodeConfig {
+            nodes: count,
+            region_bytes: 32 << 20,
+            request_timeout_ns: 60_000_000_000,
+            ..NodeConfig::default()
+        };
         let node = Node::open(fabric, config).expect("a node");
         (HomeAgent::start(&node).expect("an agent"), node)
     };

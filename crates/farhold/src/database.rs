@@ -3,9 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use farhold_fabric::{Executor, Fabric, FabricError, Handle, NodeId};
-use farhold_txn::{HomeAgent, Node, NodeConfig, TxnError, Worker};
+use farhold_txn::{FileRegister, HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError, Worker};
 
 /// Where a node's rows live and how much room they have.
 #[derive(Debug, Clone)]
@@ -15,13 +16,14 @@ pub struct Config {
     nodes: u8,
     memory_bytes: u64,
     provider: String,
+    replication: ReplicationConfig,
 }
 
 impl Config {
     /// A database of one node in memory that ends with the [`Database`].
     #[must_use]
     pub fn in_memory() -> Self {
-        Self { dir: None, node: 0, nodes: 1, memory_bytes: 1 << 30, provider: "shm".into() }
+        Self { dir: None, node: 0, nodes: 1, memory_bytes: 1 << 30, provider: "shm".into(), replication: replication() }
     }
 
     /// A database in this directory, whose rows live as long as its files: a folder of shared memory, or of a DAX or CXL
@@ -53,6 +55,30 @@ impl Config {
         (self.node, self.nodes) = (node, nodes);
         self
     }
+
+    /// Copies of each row, the first included, on as many nodes: what was committed survives the loss of all of these but one.
+    /// 1 (as it is otherwise) means none. The same on all nodes. With copies elsewhere a node that starts again begins empty
+    /// and is given what it needs by the others.
+    #[must_use]
+    pub fn replicas(mut self, replicas: u8) -> Self {
+        self.replication.replicas = replicas;
+        self
+    }
+
+    /// How long a member may go unheard before the others go on without it (100 ms otherwise). The same on all nodes.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX / 4);
+        (self.replication.lease_ns, self.replication.clock_skew_ns_max) = (lease_ns, lease_ns / 10);
+        self
+    }
+
+    /// Whether a commit's rows are visible while they are being replicated (they are, otherwise). Off, to measure the difference.
+    #[must_use]
+    pub fn optimistic(mut self, optimistic: bool) -> Self {
+        self.replication.optimistic = optimistic;
+        self
+    }
 }
 
 /// Why a database does not open.
@@ -64,6 +90,10 @@ pub enum OpenError {
     Fabric(FabricError),
     /// The node's content cannot be used.
     Node(TxnError),
+    /// The settings contradict each other.
+    Settings(&'static str),
+    /// The cluster does not let this node in: its register cannot be read, or somebody ended the wait.
+    Membership(String),
 }
 
 impl fmt::Display for OpenError {
@@ -72,11 +102,21 @@ impl fmt::Display for OpenError {
             Self::Directory(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Fabric(error) => error.fmt(f),
             Self::Node(error) => error.fmt(f),
+            Self::Settings(what) => f.write_str(what),
+            Self::Membership(what) => f.write_str(what),
         }
     }
 }
 
 impl std::error::Error for OpenError {}
+
+/// How long rings are, and how many: enough for the threads of a server.
+fn replication() -> ReplicationConfig {
+    ReplicationConfig { rings: 24, ring_bytes: 2 << 20, ..ReplicationConfig::default() }
+}
+
+/// How often a node that waits for its cluster looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// An open node, which serves the other nodes of its cluster by a thread of its own. Dropping it closes the node.
 pub struct Database {
@@ -87,8 +127,14 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens the node.
+    /// Opens the node. With replicas, waits until it is a member of its cluster: for its founding, until all nodes have started;
+    /// later until the others have noticed that its predecessor is gone, and have given it what it needs.
     pub fn open(config: &Config) -> Result<Self, OpenError> {
+        Self::open_unless(config, || false)
+    }
+
+    /// As [`open`](Self::open), until `give_up` says that nobody wants it any more.
+    pub fn open_unless(config: &Config, give_up: impl Fn() -> bool) -> Result<Self, OpenError> {
         let dir = match &config.dir {
             Some(path) => {
                 std::fs::create_dir_all(path).map_err(|error| OpenError::Directory(path.clone(), error))?;
@@ -96,12 +142,52 @@ impl Database {
             }
             None => Directory { path: ephemeral_directory()?, ephemeral: true },
         };
-        let fabric = Fabric::join(&dir.path, NodeId(config.node), &config.provider).map_err(OpenError::Fabric)?;
-        let node_config =
-            NodeConfig { nodes: config.nodes, region_bytes: config.memory_bytes, ..NodeConfig::default() };
+        let replicas = config.replication.replicas;
+        if replicas == 0 || replicas > config.nodes {
+            return Err(OpenError::Settings(
+                "each replica is on a node of its own: there can be as many as nodes, and at least 1",
+            ));
+        }
+        let is_replicated = replicas > 1;
+        let id = NodeId(config.node);
+        let wait = |ready: &dyn Fn() -> Result<bool, OpenError>| {
+            while !ready()? {
+                if give_up() {
+                    return Err(OpenError::Membership("ended before the node was a member of its cluster".to_owned()));
+                }
+                std::thread::park_timeout(LOOK_AGAIN);
+            }
+            Ok(())
+        };
+        if is_replicated {
+            let is_free = || FileRegister::is_free(&dir.path, id);
+            wait(&|| is_free().map_err(|error| OpenError::Membership(error.to_string())))?;
+        }
+        let fabric = Fabric::join(&dir.path, id, &config.provider).map_err(OpenError::Fabric)?;
+        let node_config = NodeConfig {
+            nodes: config.nodes,
+            region_bytes: config.memory_bytes,
+            replication: config.replication.clone(),
+            ..NodeConfig::default()
+        };
         let node = Node::open(fabric, node_config).map_err(OpenError::Node)?;
-        // A node alone has nobody to serve.
-        let agent = if config.nodes > 1 { Some(HomeAgent::start(&node).map_err(OpenError::Node)?) } else { None };
+        let agent = if is_replicated {
+            let agent = HomeAgent::start_member(&node, &dir.path).map_err(OpenError::Node)?;
+            wait(&|| {
+                if node.is_expelled() {
+                    return Err(OpenError::Membership(
+                        "the cluster has expelled this node while it was joining".to_owned(),
+                    ));
+                }
+                Ok(node.is_member())
+            })?;
+            Some(agent)
+        } else if config.nodes > 1 {
+            Some(HomeAgent::start(&node).map_err(OpenError::Node)?)
+        } else {
+            // A node alone has nobody to serve.
+            None
+        };
         Ok(Self { agent, node, dir })
     }
 

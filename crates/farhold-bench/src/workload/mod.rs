@@ -2,6 +2,7 @@
 
 pub mod ch;
 pub mod kv;
+pub mod smallbank;
 pub mod tpcc;
 pub mod tpch;
 

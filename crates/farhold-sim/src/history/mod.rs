@@ -111,6 +111,8 @@ pub struct Record {
     pub writes: Vec<Write>,
     /// The commit epoch of a writer.
     pub epoch: u32,
+    /// Whether it has committed is not known: its node was lost in the middle.
+    pub in_doubt: bool,
     /// It is a look at a snapshot of this epoch: it must have seen the transactions of this epoch and before, and no others.
     pub snapshot: Option<u32>,
 }
@@ -125,6 +127,46 @@ pub struct History {
 }
 
 impl History {
+    /// As [`Self::check`], with transactions in doubt: those that somebody has seen have committed; of the others there must be a
+    /// choice that makes an order.
+    ///
+    /// # Errors
+    /// What is wrong when none of those that are not seen has committed, in words.
+    pub fn check_with_doubts(&self) -> Result<(), Box<Anomaly>> {
+        /// Choices of so many transactions are tried; of more than that, none is believed to have committed.
+        const DOUBTS_MAX: usize = 8;
+        let mut decided: Vec<&Record> = self.records.iter().filter(|record| !record.in_doubt).collect();
+        let mut open: Vec<&Record> = self.records.iter().filter(|record| record.in_doubt).collect();
+        // Who was seen by one who has committed has committed.
+        loop {
+            let is_seen =
+                |record: &&Record| decided.iter().any(|it| it.reads.iter().any(|read| read.saw == Saw::By(record.id)));
+            let (seen, left): (Vec<_>, Vec<_>) = open.iter().copied().partition(is_seen);
+            open = left;
+            if seen.is_empty() {
+                break;
+            }
+            decided.extend(seen);
+        }
+        // One that only reads, or of which nobody could know, changes nothing.
+        open.retain(|record| !record.writes.is_empty());
+        open.truncate(DOUBTS_MAX);
+        let mut first = None;
+        for choice in 0_u32..1 << open.len() {
+            let chosen = (0..).zip(&open).filter(|(bit, _)| choice & 1 << bit != 0).map(|(_, record)| *record);
+            let records = decided.iter().copied().chain(chosen).cloned();
+            // Its end is not known either.
+            let last = self.records.iter().map(|record| record.ended).max().unwrap_or(0);
+            let records =
+                records.map(|record| if record.in_doubt { Record { ended: last + 1, ..record } } else { record });
+            match (Self { initial: self.initial.clone(), records: records.collect() }).check() {
+                Ok(()) => return Ok(()),
+                Err(anomaly) => first = first.or(Some(anomaly)),
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
     /// Looks for a cycle.
     ///
     /// # Errors

@@ -5,8 +5,8 @@ use crate::cluster::is_expected;
 use crate::history::{By, Key, RangeRead, Read, Record, Saw, Write};
 use farhold_fabric::Handle;
 use farhold_store::row::Datum;
-use farhold_txn::{Retry, RowHandle, ScanSpec, Txn, TxnError, Worker};
-use std::cell::RefCell;
+use farhold_txn::{CommitInfo, Retry, RowHandle, ScanSpec, Txn, TxnError, Worker, last_unknown};
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
@@ -19,6 +19,19 @@ pub struct Client {
     tables: Tables,
     workload: Workload,
     recorder: Rc<RefCell<Recorder>>,
+    /// Whether its transactions are all the one of [`Self::try_everything`].
+    scripted: bool,
+}
+
+/// How a client has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It has run all its transactions.
+    Done,
+    /// Its node is dead, or has been expelled.
+    Gone,
+    /// One of them does not get through.
+    Stuck(String),
 }
 
 /// A transaction with what it has seen and done.
@@ -44,7 +57,14 @@ impl Client {
             tables: Tables::of(worker),
             workload: workload.clone(),
             recorder,
+            scripted: false,
         }
+    }
+
+    /// Its transactions are not drawn: each updates, deletes and inserts a row of every node, and updates a replicated row.
+    #[must_use]
+    pub fn scripted(self) -> Self {
+        Self { scripted: true, ..self }
     }
 
     /// Runs so many transactions, each until it commits or has failed a few times.
@@ -67,6 +87,46 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// As [`Self::run`], where nodes die: tries again whatever may be tried again, for long.
+    pub async fn run_through(self, transactions: usize, alive: Rc<Cell<bool>>) -> Ended {
+        /// Attempts at one transaction: with the waits some tens of milliseconds, far longer than any recovery.
+        const ATTEMPTS: u32 = 600;
+        let node = self.worker.node().clone();
+        for _ in 0..transactions {
+            let mut last = None;
+            for attempt in 0..ATTEMPTS {
+                if !alive.get() || node.is_expelled() {
+                    return Ended::Gone;
+                }
+                let tried = if self.scripted {
+                    self.try_everything().await
+                } else if self.below(100) < self.workload.snapshots {
+                    self.try_snapshot().await
+                } else {
+                    self.try_one().await
+                };
+                match tried {
+                    Ok(()) => {
+                        last = None;
+                        break;
+                    }
+                    Err(error) if is_expected(&error) || is_of_a_death(&error) => {
+                        last = Some(error);
+                        self.handle.sleep_ns(u64::from(self.below(2_000 << attempt.min(6)))).await;
+                    }
+                    Err(error) => {
+                        self.broken(&format!("{}: {error}", self.name));
+                        return Ended::Done;
+                    }
+                }
+            }
+            if let Some(error) = last {
+                return Ended::Stuck(format!("{}: {error}", self.name));
+            }
+        }
+        Ended::Done
     }
 
     /// Reads both tables in one transaction, when nobody else runs.
@@ -120,6 +180,18 @@ impl Client {
         running.commit().await
     }
 
+    /// Of each node: an update, a delete and an insert.
+    async fn try_everything(&self) -> Result<(), TxnError> {
+        let mut running = self.begin(false);
+        for node in 0..3 {
+            running.update(SPREAD, 1 + node).await?;
+            running.delete(SPREAD, 4 + node).await?;
+            running.insert(SPREAD, self.workload.rows + 1 + node).await?;
+        }
+        running.update(COPIED, 1).await?;
+        running.commit().await
+    }
+
     /// One state of everything, without a transaction.
     async fn look_at_snapshot(&self) {
         if let Err(error) = self.try_snapshot().await {
@@ -164,6 +236,12 @@ impl Client {
         self.recorder.borrow_mut().add(record);
         Ok(())
     }
+}
+
+/// What a node that loses its cluster, or another node, hears.
+#[must_use]
+pub fn is_of_a_death(error: &TxnError) -> bool {
+    matches!(error, TxnError::NodeUnavailable { .. } | TxnError::OutcomeUnknown)
 }
 
 impl Running<'_> {
@@ -350,7 +428,15 @@ impl Running<'_> {
 
     async fn commit(self) -> Result<(), TxnError> {
         let Self { client, txn, mut record, own, doubts, .. } = self;
-        let info = txn.commit().await?;
+        let committed = txn.commit().await;
+        let info = match committed {
+            Err(TxnError::OutcomeUnknown) => {
+                let (serial, epoch) = last_unknown();
+                record.in_doubt = true;
+                CommitInfo { serial, epoch, rows_written: 0 }
+            }
+            committed => committed?,
+        };
         client.recorder.borrow_mut().broken.extend(doubts);
         record.ended = client.now();
         record.serial = info.serial;

@@ -7,7 +7,7 @@
 mod client;
 mod record;
 
-pub use client::Client;
+pub use client::{Client, Ended, is_of_a_death};
 pub use record::{Recorder, Row};
 
 use crate::history::Key;
@@ -65,7 +65,7 @@ impl Workload {
             ranges: 10,
             on_copies: 15,
             read_only: 15,
-            snapshots: 5,
+            snapshots: 1,
             padding: 300,
             hash: !seed.is_multiple_of(3),
         };
@@ -86,7 +86,7 @@ impl Workload {
             // Rows come and go, ranges look: phantoms.
             1 => Self { keys: 12, reads: 15, updates: 10, inserts: 25, deletes: 20, ranges: 20, padding: 40, ..mixed },
             // Snapshots against writers.
-            2 => Self { snapshots: 25, updates: 45, reads: 15, ..mixed },
+            2 => Self { snapshots: 6, updates: 45, reads: 15, ..mixed },
             _ => mixed,
         }
     }

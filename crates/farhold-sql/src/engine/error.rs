@@ -81,6 +81,15 @@ pub(crate) fn from_txn(error: &TxnError) -> SqlError {
         TxnError::NodeUnavailable { node, committed: false } => {
             SqlError::new(SqlState::CONNECTION_FAILURE, format!("node {} is unavailable", node.0))
         }
+        TxnError::Recovering { node } => SqlError::new(
+            SqlState::SERIALIZATION_FAILURE,
+            format!("node {} is being replaced, or its cluster is changing", node.0),
+        )
+        .with_hint("The transaction might succeed if retried."),
+        TxnError::OutcomeUnknown => SqlError::new(
+            SqlState::RESOLUTION_UNKNOWN,
+            "this node lost its cluster while the transaction committed: only the other nodes know whether it has",
+        ),
         TxnError::OutOfMemory { node } => {
             SqlError::new(SqlState::OUT_OF_MEMORY, format!("the memory of node {} is full", node.0))
         }
@@ -99,6 +108,7 @@ pub(crate) fn txn_survives(error: &SqlError) -> bool {
         error.state,
         SqlState::SERIALIZATION_FAILURE
             | SqlState::COMPLETION_UNKNOWN
+            | SqlState::RESOLUTION_UNKNOWN
             | SqlState::CONNECTION_FAILURE
             | SqlState::INTERNAL_ERROR
     )

@@ -224,6 +224,14 @@ impl<'m> Object<'m> {
         }
     }
 
+    /// Takes [`Version::ODD`] from a row that this caller has written: it is replicated. No lock is needed: nobody else changes
+    /// an odd row.
+    #[inline(always)]
+    pub fn settle(&self, version: Version) {
+        debug_assert_eq!(self.load(Word::Version, Relaxed), version.with(Version::ODD).0);
+        self.store(Word::Version, version.without(Version::ODD).0, SeqCst);
+    }
+
     /// Makes a reserved object one that passes for deleted. The caller alone may commit or cancel it.
     pub(crate) fn give_up(&self) {
         let meta = Meta(self.load(Word::Meta, Relaxed));

@@ -12,7 +12,7 @@ use farhold_fabric::{Meta, RegionMemory};
 pub struct Blocked {
     /// The row.
     pub offset: u64,
-    /// Its lock word, 0 if a writer was seen at work without it (it is done any moment).
+    /// Its lock word, 0 if a writer was seen at work without it (it is done any moment), or its commit is being replicated.
     pub lock: u64,
 }
 
@@ -66,6 +66,9 @@ pub fn read_at(
                 return Ok(Ok(read_undo(object, reference, link, epoch, into)?));
             }
             continue;
+        }
+        if version.is_odd() {
+            return Ok(Err(Blocked { offset: object.offset(), lock: 0 }));
         }
         if version.is_absent() {
             return Ok(Ok(None));

@@ -362,7 +362,8 @@ impl TableStore {
             return Occupant::Gone;
         }
         // A writer at work on an insert sets its state before its version: still absent, and no delete.
-        if version.is_writing() || object.version() != version {
+        // Written and not yet replicated: a row that is there or gone, but not for certain.
+        if version.is_writing() || version.is_odd() || object.version() != version {
             return Occupant::Reserved;
         }
         match (meta.state(), version.is_absent()) {

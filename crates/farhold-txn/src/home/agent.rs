@@ -1,7 +1,12 @@
 //! A thread that serves the node's inbox when its workers do not.
 
+use crate::membership::FileRegister;
 use crate::{Node, TxnError, Worker};
 use farhold_fabric::Executor;
+use std::fmt::Write;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -19,6 +24,8 @@ pub struct HomeAgent {
 
 /// How long it sleeps at most: how late it hears that it shall stop.
 const SLEEP_NS_MAX: u64 = 20_000_000;
+/// The same for one that also applies others' records, and renews a lease.
+const MEMBER_SLEEP_NS_MAX: u64 = 500_000;
 /// How often it looks again before it sleeps: answers come in bursts, and a sleep and its end cost some 10 µs.
 const LOOKS: u32 = 200;
 /// A nap: how late a message is served at worst when the workers have just stopped looking.
@@ -32,16 +39,38 @@ impl HomeAgent {
     /// # Errors
     /// No worker number or endpoint is left for it.
     pub fn start(node: &Arc<Node>) -> Result<Self, TxnError> {
+        Self::start_with(node, None)
+    }
+
+    /// As [`Self::start`], of a node whose rows are replicated: it keeps the node's membership as well, by the register in
+    /// the cluster's directory. The node takes part when [`Node::is_member`] says so.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_member(node: &Arc<Node>, cluster: &Path) -> Result<Self, TxnError> {
+        Self::start_with(node, Some(cluster.to_owned()))
+    }
+
+    fn start_with(node: &Arc<Node>, cluster: Option<PathBuf>) -> Result<Self, TxnError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, node) = (stop.clone(), node.clone());
         let (report, started) = std::sync::mpsc::channel();
         let run = move || {
-            let executor = Executor::real(u64::from(node.id().0));
+            // Each start of a node draws another number for itself.
+            let executor = Executor::real(RandomState::new().build_hasher().finish());
             let worker = match node.worker(&executor.handle()) {
                 Ok(worker) => worker,
                 Err(error) => return drop(report.send(Err(error))),
             };
             let _ = report.send(Ok(()));
+            if let Some(cluster) = cluster {
+                let register = FileRegister::new(&cluster, &node.fabric, node.config.nodes);
+                let member = worker.clone();
+                drop(executor.handle().spawn(tell_status(worker.clone(), cluster)));
+                drop(executor.handle().spawn(async move {
+                    let _ = member.keep_membership(Rc::new(register)).await;
+                }));
+            }
             executor.run(serve(worker, stopped));
         };
         let spawned = std::thread::Builder::new().name("farhold-home".into()).spawn(run);
@@ -51,25 +80,67 @@ impl HomeAgent {
     }
 }
 
+/// How often a member says what it is doing.
+const TELL_EVERY_NS: u64 = 20_000_000;
+
+/// Says what this node is doing, for whoever looks at the cluster; in a file, which also tells of a node that hangs or is gone.
+async fn tell_status(worker: Worker, cluster: PathBuf) {
+    let node = worker.node().clone();
+    let mut told = String::new();
+    loop {
+        let number = node.configuration().map_or(0, |configuration| configuration.number);
+        let state = if node.is_expelled() {
+            "expelled"
+        } else if node.is_member() {
+            "member"
+        } else {
+            "waiting"
+        };
+        let mut status = format!("pid {}\nconfiguration {number}\nstate {state}\n", std::process::id());
+        for (holder, bytes) in worker.core.lags().await {
+            let _ = writeln!(status, "lag {} {bytes}", holder.0);
+        }
+        let _ = writeln!(status, "doing {}", node.progress());
+        if status != told && FileRegister::tell_status(&cluster, node.id(), &status).is_ok() {
+            told = status;
+        }
+        worker.handle().sleep_ns(TELL_EVERY_NS).await;
+    }
+}
+
 async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
     // What this node's earlier starts had locked elsewhere. Until the others have heard, it is a conflict, no more; one that
     // does not answer does the same for itself when it starts.
     let _ = worker.join_cluster().await;
     let (mut idle, mut looks) = (0, 0);
+    // Other tasks of this thread look after the membership: it may not sleep for long.
+    let is_member = worker.core.node.replication.is_some();
+    let sleep_ns_max = if is_member { MEMBER_SLEEP_NS_MAX } else { SLEEP_NS_MAX };
     while !stop.load(Acquire) {
         let before = std::mem::replace(&mut looks, worker.core.node.slots.inbox_looks());
         if looks.wrapping_sub(before) >= WORKERS_LOOKS {
+            worker.core.apply_log();
             std::thread::park_timeout(NAP);
+            if is_member {
+                worker.handle().yield_now().await;
+            }
             continue;
         }
-        if worker.poll() {
+        if is_member {
+            // However many requests come, the lease is renewed.
+            worker.handle().yield_now().await;
+        }
+        if worker.core.apply_log() || worker.poll() {
             idle = 0;
         } else if idle < LOOKS {
             idle += 1;
             worker.handle().yield_now().await;
         } else {
             worker.core.alloc.borrow_mut().collect();
-            let _ = worker.core.endpoint.wait(SLEEP_NS_MAX);
+            let _ = worker.core.endpoint.wait(sleep_ns_max);
+            if is_member {
+                worker.handle().yield_now().await;
+            }
             idle = 0;
         }
     }

@@ -67,6 +67,8 @@ pub(crate) enum Request<'a> {
     Publish { table: TableId, references: Vec<ObjectRef>, deleted: Vec<ObjectRef> },
     /// Which runs of pages hold the table's rows?
     Pages { table: TableId },
+    /// Replication and recovery: see `recovery/message.rs`.
+    Recovery { body: &'a [u8] },
 }
 
 /// The answer to [`Request::Lookup`].
@@ -191,6 +193,9 @@ impl<'a> Request<'a> {
             }
 
             Self::Announce => {}
+            Self::Recovery { body } => {
+                w.bytes(body);
+            }
             Self::Count { table } | Self::Pages { table } => {
                 w.u32(table.0);
             }
@@ -234,6 +239,7 @@ impl<'a> Request<'a> {
             Self::Release { .. } => 22,
             Self::Pages { .. } => 23,
             Self::Publish { .. } => 24,
+            Self::Recovery { .. } => 25,
         }
     }
 
@@ -285,6 +291,7 @@ impl<'a> Request<'a> {
                 references: r.list(Reader::reference)?,
                 deleted: r.list(Reader::reference)?,
             },
+            25 => Self::Recovery { body: r.bytes()? },
             _ => return Err(GARBAGE),
         };
         r.end()?;

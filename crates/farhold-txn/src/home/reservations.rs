@@ -2,6 +2,7 @@
 
 use crate::NodeId;
 use farhold_store::{ObjectRef, Owner, TableId};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One object that waits for its insert to commit.
@@ -22,6 +23,9 @@ pub(crate) struct Reservations(Mutex<List>);
 struct List {
     entries: Vec<Reservation>,
     sweep_at: usize,
+    /// Deleted rows that have been taken out, and whose slots snapshots may still hold.
+    removed: BTreeSet<u64>,
+    prune_at: usize,
 }
 
 /// The list is not swept below this.
@@ -36,6 +40,17 @@ impl Reservations {
             list.sweep_at = list.entries.len() * 2;
         }
         list.entries.push(reservation);
+    }
+
+    /// A deleted row is to be taken out: false if it has been, because the request came twice. `is_held` says of a row whether its
+    /// slot still is what it was.
+    pub fn remove_once(&self, reference: ObjectRef, is_held: impl Fn(ObjectRef) -> bool) -> bool {
+        let mut list = self.lock();
+        if list.removed.len() >= list.prune_at.max(SWEEP_MIN) {
+            list.removed.retain(|bits| is_held(ObjectRef::from_bits(*bits)));
+            list.prune_at = list.removed.len() * 2;
+        }
+        list.removed.insert(reference.to_bits())
     }
 
     /// Remembers whose index entries go to a reservation.
@@ -57,6 +72,11 @@ impl Reservations {
             Owner::from_word(reservation.owner)
                 .is_some_and(|owner| owner.node() == node && owner.incarnation() != incarnation)
         })
+    }
+
+    /// Takes out what nodes that are not present had.
+    pub fn take_absent(&self, is_present: &impl Fn(NodeId) -> bool) -> Vec<Reservation> {
+        self.take(|reservation| Owner::from_word(reservation.owner).is_some_and(|owner| !is_present(owner.node())))
     }
 
     fn take(&self, which: impl Fn(&Reservation) -> bool) -> Vec<Reservation> {

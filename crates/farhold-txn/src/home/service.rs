@@ -8,7 +8,7 @@ use crate::node::Recovered;
 use crate::protocol::epoch::KEEPER;
 use crate::slots::Counter;
 use crate::snapshot::write_runs;
-use crate::table::{Index, Open, Table, TableShared};
+use crate::table::{Cluster, Index, Open, Table, TableShared};
 use crate::worker::Core;
 use crate::{NodeId, TableId, TxnError};
 use farhold_fabric::{FabricError, Message, Meta, Version};
@@ -27,6 +27,7 @@ impl Core {
     pub fn serve_one(&self) -> bool {
         self.slot.count(Counter::InboxLooks);
         self.tidy_catalog();
+        self.apply_now_and_then();
         self.node.release_now(|place| {
             let request = Request::Release { slot: place.slot, incarnation: place.incarnation };
             self.tell_now(place.node, &request);
@@ -57,7 +58,7 @@ impl Core {
         self.tidy_ns.set(now_ns + TIDY_EVERY_NS);
         let (catalog, nodes) = (&self.node.catalog, self.node.config.nodes);
         for id in catalog.look_at_retired(&self.node.slots) {
-            for node in (0..nodes).map(NodeId).filter(|node| *node != self.me) {
+            for node in self.node.others() {
                 // One that is not heard keeps its pages until it is told again by a restart.
                 self.tell_now(node, &Request::Quiet { id, node: self.me });
             }
@@ -73,7 +74,12 @@ impl Core {
             // Who sends garbage gets no answer: its number cannot be believed either.
             return;
         };
-        let outcome = self.answer(request);
+        let sender = message.from.node;
+        if !self.node.present.contains(sender) && !matches!(request, Request::Recovery { .. }) {
+            // Late words of a node that the others go on without.
+            return;
+        }
+        let outcome = self.answer(sender, request);
         if number != 0 {
             let reply = encode_reply(number, outcome);
             // An asker whose inbox is full, or who is gone, will run into its time limit.
@@ -88,7 +94,7 @@ impl Core {
         }
     }
 
-    fn answer(&self, request: Request<'_>) -> Result<Writer, TxnError> {
+    fn answer(&self, sender: NodeId, request: Request<'_>) -> Result<Writer, TxnError> {
         let mut w = Writer::default();
         match request {
             Request::Lookup { table, index, key } => look_up(&*self.table(table)?, index, key)?.encode(&mut w),
@@ -112,12 +118,7 @@ impl Core {
             Request::Remove { table, epoch, references } => {
                 let table = self.table_even_dropped(table)?;
                 for reference in references {
-                    if self
-                        .row(reference)
-                        .is_some_and(|row| row.version().is_absent() && row.meta().state() == Meta::ROW)
-                    {
-                        table.store.remove(reference, epoch, &mut self.alloc.borrow_mut());
-                    }
+                    self.remove_deleted(&table, reference, epoch);
                 }
             }
             Request::Validate { table, index, leaves } => {
@@ -144,8 +145,12 @@ impl Core {
                     }
                 }
             }
+            Request::Recovery { body } => self.answer_recovery(sender, body, &mut w)?,
             Request::CreateTable { id, definition } => self.create_table_here(id, definition)?,
-            Request::DropTable { id } => drop(self.node.catalog.retire(id)),
+            Request::DropTable { id } => {
+                drop(self.node.catalog.retire(id));
+                self.forget_mirrored(id);
+            }
             Request::Quiet { id, node } => self.node.catalog.note_quiet(id, node),
             Request::AddIndex { table, slot, definition } => {
                 let (definition, _) = TableDef::decode(definition)?;
@@ -185,12 +190,12 @@ impl Core {
         self.node.catalog.by_id(id).ok_or(TxnError::SchemaChanged)
     }
 
-    fn table_even_dropped(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
+    pub fn table_even_dropped(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
         self.node.catalog.even_dropped(id).ok_or(TxnError::SchemaChanged)
     }
 
     /// The object of a reference that came from afar, if it is still that.
-    fn row(&self, reference: ObjectRef) -> Option<Object<'_>> {
+    pub fn row(&self, reference: ObjectRef) -> Option<Object<'_>> {
         let object = Object::try_at(self.node.store.memory(), reference.offset())?;
         (object.meta().incarnation() == reference.incarnation()).then_some(object)
     }
@@ -223,6 +228,17 @@ impl Core {
         Ok(())
     }
 
+    /// Takes a deleted row out of the indexes and frees its slot. Twice is once.
+    pub fn remove_deleted(&self, table: &TableShared, reference: ObjectRef, epoch: u32) {
+        let is_held = |reference| {
+            let is_deleted = |row: Object<'_>| row.version().is_absent() && row.meta().state() == Meta::ROW;
+            self.row(reference).is_some_and(is_deleted)
+        };
+        if is_held(reference) && self.node.reservations.remove_once(reference, is_held) {
+            table.store.remove(reference, epoch, &mut self.alloc.borrow_mut());
+        }
+    }
+
     fn is_reserved(&self, reference: ObjectRef) -> bool {
         self.row(reference).is_some_and(|row| row.meta().state() == RESERVED)
     }
@@ -241,7 +257,7 @@ impl Core {
             return Ok(());
         }
         let (definition, live) = TableDef::decode(definition)?;
-        let cluster = (self.node.config.nodes, self.node.tag);
+        let cluster = Cluster::of(&self.node);
         let (table, _) = TableShared::open(&self.node.store, id, definition, &live, Open::Create, cluster)?;
         self.node.catalog.add(Table(Arc::new(table)))
     }
@@ -267,6 +283,27 @@ impl Core {
             }
         }
         self.cancel(table, dead.reference);
+    }
+
+    /// Mirrors keep nothing of a table that is dropped.
+    pub fn forget_mirrored(&self, table: TableId) {
+        if let Some(replication) = &self.node.replication {
+            replication.applier().forget_table(table);
+        }
+    }
+
+    /// Frees what nodes that are not present have locked and reserved here, after their records have been redone.
+    pub fn forget_absent(&self, is_present: &impl Fn(NodeId) -> bool) -> Result<(), TxnError> {
+        for it in self.node.reservations.take_absent(is_present) {
+            self.undo_or_redo(&*self.table_even_dropped(it.table)?, &it);
+        }
+        let mut found = Recovered::default();
+        for table in self.node.catalog.all() {
+            let absent = |owner: Owner| !is_present(owner.node()) && !planted!(LocksStay);
+            found.add(table.name(), &table.0.store.release_locks(absent));
+        }
+        self.node.add_recovered(found);
+        Ok(())
     }
 
     /// Frees what earlier starts of a node have locked and reserved here.

@@ -26,6 +26,7 @@ impl Txn {
             state: &self.state,
             order: &self.state.order,
             owner: self.owner,
+            odd: 0,
         };
         let indexes_version = self.indexes_version;
         let serial = std::cell::Cell::new(0);
@@ -58,8 +59,14 @@ impl Txn {
         {
             self.serial = next_serial();
             let core = &*self.core;
-            let near =
-                Near { store: &core.node.store, node: core.me, state: &self.state, order: &[], owner: self.owner };
+            let near = Near {
+                store: &core.node.store,
+                node: core.me,
+                state: &self.state,
+                order: &[],
+                owner: self.owner,
+                odd: 0,
+            };
             validate(&near).map_err(|refused| self.refused(refused))?;
         }
         self.tidy_up(0);

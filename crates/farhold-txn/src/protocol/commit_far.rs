@@ -16,11 +16,14 @@
 use crate::TxnError;
 use crate::home::message::Request;
 use crate::home::wire::read_flag;
-use crate::planted::{last_epoch, next_serial};
+use crate::membership::{Admitted, View};
+use crate::planted::{last_epoch, next_serial, set_unknown};
 use crate::protocol::commit::before_write;
 use crate::protocol::execute::by_node;
 use crate::protocol::ident::{DATA, Ident};
-use crate::protocol::section::{Near, Refused, latch, new_version, validate, write};
+use crate::protocol::section::{Near, Refused, latch, new_version, settle, validate, write};
+use crate::replication::Replication;
+use crate::replication::{Promise, Sent, Step};
 use crate::slots::Counter;
 use crate::txn::state::{Row, RowState};
 use crate::txn::{CommitInfo, RowHandle, SharedTable, Txn};
@@ -32,6 +35,7 @@ use farhold_store::object::size_class;
 use farhold_store::{ObjectRef, Superblock};
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// What is locked, to be unlocked if the commit ends early, also by being dropped.
@@ -39,6 +43,8 @@ use std::task::{Context, Poll};
 pub(crate) struct Held {
     pub near: bool,
     pub far: Vec<Ident>,
+    /// Counted among the commits on their way.
+    pub admitted: Option<Admitted>,
 }
 
 /// What is left of a commit.
@@ -75,33 +81,143 @@ impl Txn {
     /// Commits it, or leaves everything as it was.
     pub(crate) async fn commit_far(mut self) -> Result<CommitInfo, TxnError> {
         let core = self.core.clone();
-        let epoch = match self.lock_and_validate(&core).await {
-            Ok(epoch) => epoch,
+        let (epoch, promise) = match self.lock_and_validate(&core).await {
+            Ok(reached) => reached,
             Err(error) => {
-                let refused = Err(error);
+                let refused = Err(core.retryable(error));
                 self.ended(&refused);
                 return refused;
             }
         };
         // The commit point: from here on everything is done, whatever happens to others, or to whoever waits for it.
-        self.held = Held::default();
+        let admitted = std::mem::take(&mut self.held).admitted;
         self.past_commit_point();
-        Finishing { rest: Some(Box::pin(self.finish_far(epoch))), handle: core.handle.clone() }.await
+        let rest: Rest = match promise {
+            Some(promise) => Box::pin(self.finish_replicated(epoch, promise, admitted)),
+            None => Box::pin(self.finish_far(epoch)),
+        };
+        Finishing { rest: Some(rest), handle: core.handle.clone() }.await
     }
 
     /// Everything up to the commit point; nothing is locked after an error.
-    async fn lock_and_validate(&mut self, core: &Core) -> Result<u32, TxnError> {
+    async fn lock_and_validate(&mut self, core: &Rc<Core>) -> Result<(u32, Option<Promise>), TxnError> {
         self.prepare()?;
         self.prepare_far().await?;
         self.order_writes();
+        let promise = match &core.node.replication {
+            Some(replication) => {
+                self.expect_settled(core).await?;
+                if self.state.writes > 0 { Some(self.promise_room(core, replication).await?) } else { None }
+            }
+            None => None,
+        };
         let outcome = self.reach_commit_point(core).await;
         if outcome.is_err() {
             // What is dropped while it waits is still in `held`.
-            let held = Held { near: std::mem::take(&mut self.held.near), far: self.held.far.clone() };
+            drop(self.held.admitted.take());
+            let near = std::mem::take(&mut self.held.near);
+            let held = Held { near, far: self.held.far.clone(), admitted: None };
             self.release(held).await;
             self.held.far.clear();
         }
-        outcome
+        outcome.map(|epoch| (epoch, promise))
+    }
+
+    /// Rows that were read odd must have become even: the versions to validate are those. Waits a little for it, because whoever
+    /// wrote them is about to.
+    async fn expect_settled(&mut self, core: &Core) -> Result<(), TxnError> {
+        for position in 0..self.state.rows.len() {
+            let row = &mut self.state.rows[position];
+            if !row.version.is_odd() {
+                continue;
+            }
+            let odd = row.version;
+            row.version = if planted!(OddCommits) { odd } else { odd.without(Version::ODD) };
+            let ident = row.ident;
+            for _ in 0..SETTLING_LOOKS_MAX {
+                let is_odd = ident.node() == core.me && core.node.store.object(ident.reference()).version() == odd;
+                if !is_odd || planted!(OddCommits) {
+                    break;
+                }
+                core.handle.yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything behind the commit point, where rows are replicated.
+    async fn finish_replicated(
+        mut self,
+        epoch: u32,
+        promise: Promise,
+        admitted: Option<Admitted>,
+    ) -> Result<CommitInfo, TxnError> {
+        let core = self.core.clone();
+        let Some(replication) = core.node.replication.clone() else { return Err(TxnError::OutcomeUnknown) };
+        let optimistic = replication.config.optimistic;
+        if optimistic {
+            let near = Near { odd: Version::ODD, ..self.near(&core) };
+            write(&near, epoch);
+            latch::unlock(&near);
+        }
+        let sent = self.replicate(&core, promise, epoch).await;
+        drop(admitted);
+        let Some(sent) = sent else {
+            // Near rows stay as they are: nobody but this node's own transactions can see them, and none of them commits.
+            let unknown = Err(TxnError::OutcomeUnknown);
+            set_unknown(self.serial, epoch);
+            self.ended(&unknown);
+            return unknown;
+        };
+        {
+            let near = self.near(&core);
+            if optimistic {
+                settle(&near, epoch);
+            } else {
+                write(&near, epoch);
+                latch::unlock(&near);
+            }
+        }
+        // Rows on nodes that are gone meanwhile are in their mirrors.
+        let _ = self.publish_far(&core).await;
+        let written = self.write_far_replicated(&core, &replication, epoch, sent).await;
+        self.tidy_up(epoch);
+        self.tidy_up_far_later(epoch);
+        core.slot.count(Counter::FarCommits);
+        let committed = match written {
+            Some(()) => Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: self.serial }),
+            // The record is at its holders: the others will write what this node could not.
+            None => Err(TxnError::OutcomeUnknown),
+        };
+        if written.is_none() {
+            set_unknown(self.serial, epoch);
+        }
+        self.ended(&committed);
+        committed
+    }
+
+    /// As [`Self::write_far`], insisting: an instruction whose answer is lost is done again, so the row stays locked until its
+    /// version is known to be there.
+    async fn write_far_replicated(&self, core: &Core, replication: &Replication, epoch: u32, sent: Sent) -> Option<()> {
+        let rows: Vec<&Row> = self.far_writes().collect();
+        let new = |row: &Row| new_version(row.state, row.version, epoch);
+        let with_value =
+            |row: &&&Row| row.state != RowState::Deleted && (row.has_new_value() || row.state == RowState::Inserted);
+        let marks =
+            rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), row.version.with(Version::WRITING).0));
+        core.insist(replication, marks.collect()).await?;
+        let payloads = rows.iter().filter(with_value).flat_map(|row| {
+            let (key, value) = (self.state.key(row), self.state.value(row));
+            let meta = Meta::new(at_incarnation(row), Meta::ROW, key.len(), key.len() + value.len());
+            let at = row.ident.far();
+            [Step::swap(at.add(META), meta.0), Step::write(at.add(PAYLOAD + key.len() as u64), value.to_vec())]
+        });
+        core.insist(replication, payloads.collect()).await?;
+        let versions = rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), new(row).0));
+        core.insist(replication, versions.collect()).await?;
+        sent.finish();
+        let locks = rows.iter().map(|row| Step::release(Core::lock_place(row.ident), self.owner.word()));
+        core.insist(replication, locks.collect()).await
     }
 
     /// Everything behind the commit point.
@@ -132,12 +248,22 @@ impl Txn {
         locked.map_err(|refused| self.refused(refused))?;
         self.held.near = true;
         // A read-only transaction is at no epoch, and validates without any lock.
-        let epoch = if self.state.writes > 0 { core.epoch.read(&core.endpoint).await? } else { 0 };
+        let epoch = if self.state.writes > 0 { core.read_epoch().await? } else { 0 };
         let epoch = last_epoch(core.me, epoch);
         self.serial = next_serial();
         let valid = validate(&self.near(core));
         valid.map_err(|refused| self.refused(refused))?;
         let snapshots_at = self.validate_far(core).await?;
+        if let Some(replication) = &core.node.replication {
+            let is_current = || core.node.catalog.indexes_version() == self.indexes_version;
+            let now_ns = core.handle.now_ns();
+            if self.state.writes > 0 {
+                let admitted = View::admit(replication, now_ns, is_current);
+                self.held.admitted = Some(admitted.ok_or(TxnError::Recovering { node: core.me })?);
+            } else if !replication.view.is_settled(now_ns) || !is_current() {
+                return Err(TxnError::Recovering { node: core.me });
+            }
+        }
         if self.state.writes > 0 {
             self.save_undo_far(core, epoch, &snapshots_at).await?;
             let prepared = before_write(core, &self.near(core), self.indexes_version, epoch);
@@ -152,7 +278,8 @@ impl Txn {
         let node_of = |position: &u32| self.state.rows[*position as usize].ident.node();
         let from = order.partition_point(|position| node_of(position) < core.me);
         let to = order.partition_point(|position| node_of(position) <= core.me);
-        Near { store: &core.node.store, node: core.me, state: &self.state, order: &order[from..to], owner: self.owner }
+        let (store, state) = (&*core.node.store, &*self.state);
+        Near { store, node: core.me, state, order: &order[from..to], owner: self.owner, odd: 0 }
     }
 
     fn far_writes(&self) -> impl Iterator<Item = &Row> {
@@ -182,7 +309,11 @@ impl Txn {
             match batch.word(slot) {
                 Ok(0) => self.held.far.push(*ident),
                 Ok(_) => refused = Some(None),
-                Err(error) => refused = Some(Some(core.far_error(error, ident.node()))),
+                Err(error) => {
+                    // It may have been done, and its answer lost.
+                    self.held.far.push(*ident);
+                    refused = Some(Some(core.far_error(error, ident.node())));
+                }
             }
         }
         core.give_batch(batch);
@@ -296,7 +427,9 @@ impl Txn {
                 self.state.rows.iter().filter(deleted).map(|row| row.ident.reference()).collect();
             for references in references.chunks(STAMPS_MAX) {
                 let request = Request::Publish { table, references: references.to_vec(), deleted: deleted.clone() };
-                if core.call(node, &request).await.is_err() {
+                if core.node.replication.is_some() {
+                    core.insist_call(node, &request).await;
+                } else if core.call(node, &request).await.is_err() {
                     lost.get_or_insert(node);
                 }
             }
@@ -365,6 +498,32 @@ impl Txn {
         }
     }
 
+    /// As [`Self::tidy_up_far`], certainly, and without making the commit wait.
+    fn tidy_up_far_later(&self, epoch: u32) {
+        let me = self.core.me;
+        let of = |state: RowState| {
+            let rows = self.state.rows.iter().filter(move |row| row.state == state && row.ident.node() != me);
+            by_node(rows.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference())))
+        };
+        let (deleted, gone) = (of(RowState::Deleted), of(RowState::Gone));
+        if deleted.is_empty() && gone.is_empty() {
+            return;
+        }
+        let (core, handle) = (self.core.clone(), self.core.handle.clone());
+        drop(handle.spawn(async move {
+            for (node, table, references) in deleted {
+                for references in references.chunks(STAMPS_MAX) {
+                    core.insist_call(node, &Request::Remove { table, epoch, references: references.to_vec() }).await;
+                }
+            }
+            for (node, table, references) in gone {
+                for references in references.chunks(STAMPS_MAX) {
+                    core.insist_call(node, &Request::Cancel { table, references: references.to_vec() }).await;
+                }
+            }
+        }));
+    }
+
     /// Unlocks.
     async fn release(&self, held: Held) {
         self.release_near(&held);
@@ -389,9 +548,10 @@ impl Txn {
         }
         for position in 0..self.state.rows.len() {
             let row = *self.state.row(RowHandle(position as u32));
-            if row.state.is_write() && row.table().route.writes_everywhere() && row.ident.node() == self.core.me {
-                let me = self.core.me;
-                for node in (0..self.core.node.config.nodes).map(NodeId).filter(|node| *node != me) {
+            let is_copied = row.table().route.writes_everywhere() && row.ident.node() == self.core.me && !self.copying;
+            if row.state.is_write() && is_copied {
+                let core = self.core.clone();
+                for node in core.node.others() {
                     self.copy_to(node, RowHandle(position as u32)).await?;
                 }
             }
@@ -436,7 +596,10 @@ impl Txn {
                 Err(error) => Err(error),
             };
         }
-        let copy = self.get_far(table, node, Index::Primary, &key).await?.ok_or(TxnError::Conflict)?;
+        let Some(copy) = self.get_far(table, node, Index::Primary, &key).await? else {
+            // A node that is joining may not have been given it yet. If it is just being given, one of the two is refused.
+            return if self.core.is_joining(node) { Ok(()) } else { Err(TxnError::Conflict) };
+        };
         if row.state == RowState::Deleted {
             self.state.delete(copy);
             return Ok(());
@@ -477,15 +640,32 @@ async fn submit_all(core: &Core, batch: Batch, slots: &mut Vec<(NodeId, Slot)>, 
     batch
 }
 
+impl Core {
+    /// Is a node being given its copies of replicated tables?
+    fn is_joining(&self, node: NodeId) -> bool {
+        self.node.replication.as_ref().is_some_and(|it| it.view.configuration().joining.contains(&node))
+    }
+}
+
+/// How often a row that is being replicated is looked at before validation judges it. Two round trips of an RDMA network are
+/// some µs; a turn of the executor is some 50 ns.
+const SETTLING_LOOKS_MAX: u32 = 200;
+
 /// Frees far locks, if they are this owner's.
-pub(crate) async fn unlock_far(core: &Core, idents: &[Ident], owner: u64) {
+pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {
     if idents.is_empty() {
         return;
     }
     let mut batch = core.take_batch();
-    for ident in idents {
-        batch.compare_swap(Core::lock_place(*ident), owner, 0);
-    }
+    let slots: Vec<Slot> = idents.iter().map(|ident| batch.compare_swap(Core::lock_place(*ident), owner, 0)).collect();
     let batch = core.endpoint.submit(batch).await;
+    let failed: Vec<Ident> =
+        idents.iter().zip(slots).filter(|(_, slot)| batch.done(*slot).is_err()).map(|(ident, _)| *ident).collect();
     core.give_batch(batch);
+    if let (false, Some(replication)) = (failed.is_empty(), core.node.replication.clone()) {
+        // The lock of a living node is nobody else's to free. The transaction need not wait for it.
+        let (core, handle) = (core.clone(), core.handle.clone());
+        let steps = failed.iter().map(|ident| Step::release(Core::lock_place(*ident), owner)).collect();
+        drop(handle.spawn(async move { core.insist(&replication, steps).await }));
+    }
 }

@@ -2,9 +2,10 @@
 
 use crate::TxnError;
 use crate::protocol::ident::DATA;
+use crate::worker::Core;
 use farhold_fabric::sync::actor::Posted;
 use farhold_fabric::sync::{Counter, counter};
-use farhold_fabric::{Endpoint, FarPtr, NodeId, RegionMemory};
+use farhold_fabric::{Endpoint, FabricError, FarPtr, NodeId, RegionMemory};
 use farhold_store::Superblock;
 use std::sync::Arc;
 
@@ -41,8 +42,8 @@ impl Epoch {
     }
 
     /// The word, for those who have no load for it.
-    pub fn counter() -> Counter {
-        Counter::new(FarPtr::new(KEEPER, DATA, Superblock::EPOCH), counter::Form::Single)
+    pub fn counter(keeper: NodeId) -> Counter {
+        Counter::new(FarPtr::new(keeper, DATA, Superblock::EPOCH), counter::Form::Single)
     }
 
     /// The epoch, wherever it is.
@@ -53,8 +54,42 @@ impl Epoch {
         if let Some(epoch) = self.near() {
             return Ok(epoch);
         }
-        let given = Self::counter().given(&Posted::through(endpoint)).await;
-        #[allow(clippy::cast_possible_truncation, reason = "an epoch has 32 bits")]
-        given.map(|epoch| epoch as u32).map_err(|error| TxnError::far(error, KEEPER))
+        read_far(endpoint, KEEPER).await.map_err(|error| TxnError::far(error, KEEPER))
+    }
+}
+
+async fn read_far(endpoint: &Endpoint, keeper: NodeId) -> Result<u32, FabricError> {
+    let given = Epoch::counter(keeper).given(&Posted::through(endpoint)).await;
+    #[allow(clippy::cast_possible_truncation, reason = "an epoch has 32 bits")]
+    given.map(|epoch| epoch as u32)
+}
+
+impl Core {
+    /// Whose epoch word counts now.
+    pub fn keeper(&self) -> NodeId {
+        self.node.replication.as_ref().map_or(KEEPER, |replication| replication.view.keeper())
+    }
+
+    /// The epoch now, for a commit that holds all its locks.
+    ///
+    /// # Errors
+    /// The keeper is unavailable.
+    pub async fn read_epoch(&self) -> Result<u32, TxnError> {
+        let Some(replication) = &self.node.replication else { return self.epoch.read(&self.endpoint).await };
+        let keeper = replication.view.keeper();
+        let epoch = if keeper == self.me {
+            self.node.store.superblock().epoch()
+        } else {
+            read_far(&self.endpoint, keeper).await.map_err(|error| self.far_error(error, keeper))?
+        };
+        replication.view.saw_epoch(epoch);
+        Ok(epoch)
+    }
+
+    /// Remembers an epoch, for the keeper after this one.
+    pub fn saw_epoch(&self, epoch: u32) {
+        if let Some(replication) = &self.node.replication {
+            replication.view.saw_epoch(epoch);
+        }
     }
 }

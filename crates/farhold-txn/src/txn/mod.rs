@@ -60,6 +60,8 @@ pub struct Txn {
     pub(crate) held: Held,
     /// See [`CommitInfo::serial`].
     pub(crate) serial: u64,
+    /// It fills this node's own copy of a replicated table; other copies have what it writes.
+    pub(crate) copying: bool,
 }
 
 /// How far a transaction has come.
@@ -86,6 +88,7 @@ impl Txn {
             stage: Stage::Running,
             held: Held::default(),
             serial: 0,
+            copying: false,
         }
     }
 
@@ -314,12 +317,13 @@ impl Txn {
     /// Remembers an error that nothing can be built on.
     #[inline]
     pub(crate) fn note<T>(&mut self, result: Result<T, TxnError>) -> Result<T, TxnError> {
-        if let Err(error) = &result
-            && !error.leaves_transaction_whole()
-        {
-            self.stage = Stage::Failed;
+        match result {
+            Err(error) if !error.leaves_transaction_whole() => {
+                self.stage = Stage::Failed;
+                Err(self.core.retryable(error))
+            }
+            result => result,
         }
-        result
     }
 
     #[inline]
@@ -384,14 +388,23 @@ impl Txn {
             }
         }
         for node in &self.state.reserved_at {
-            core.tell_now(*node, &Request::Forget { owner: self.owner.word() });
+            let owner = self.owner.word();
+            if core.node.replication.is_some() {
+                // Messages may be lost, and no restart of this node will make up for it.
+                let (core, node) = (core.clone(), *node);
+                let handle = core.handle.clone();
+                drop(handle.spawn(async move { core.insist_call(node, &Request::Forget { owner }).await }));
+            } else {
+                core.tell_now(*node, &Request::Forget { owner });
+            }
         }
     }
 
     /// The commit was dropped while it waited, with locks held.
     #[cold]
     fn let_go(&mut self) {
-        let held = std::mem::take(&mut self.held);
+        let mut held = std::mem::take(&mut self.held);
+        drop(held.admitted.take());
         self.release_near(&held);
         let (core, owner) = (self.core.clone(), self.owner.word());
         let mut release = Box::pin(async move { unlock_far(&core, &held.far, owner).await });

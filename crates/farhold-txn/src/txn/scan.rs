@@ -105,8 +105,8 @@ enum Scanned {
     BusyAt(Vec<u8>),
 }
 
-/// Turns of letting others run at one row that is being written.
-const PATIENCE_MAX: u32 = 100_000;
+/// Turns of letting others run at one row that is being written: some 20 ms.
+const PATIENCE_MAX: u32 = 1_000;
 
 impl Txn {
     /// The rows of a range of an index, in its order; with this transaction's own changes.
@@ -233,8 +233,8 @@ impl Txn {
         rows: &mut Vec<RowHandle>,
     ) -> Result<(), TxnError> {
         let before = rows.len();
-        for _ in 0..PATIENCE_MAX {
-            self.core.handle.yield_now().await;
+        for turn in 0..PATIENCE_MAX {
+            self.core.handle.pause(turn).await;
             let from = Bound::Included(&at[..]);
             let (lo, hi) = if spec.descending { (spec.lo, from) } else { (from, spec.hi) };
             let rest = ScanSpec { lo, hi, limit: spec.limit - (rows.len() - before).min(spec.limit), ..*spec };
@@ -309,8 +309,12 @@ impl Txn {
         if let Some(node) = node {
             return self.scan_node(table, spec, node, rows).await;
         }
+        if table.route.has_unserved() {
+            return Err(TxnError::Recovering { node: self.me() });
+        }
         let mut found = Vec::new();
-        for node in (0..self.core.node.config.nodes).map(NodeId) {
+        let core = self.core.clone();
+        for node in core.node.everybody() {
             if node != self.me() {
                 self.scan_node(table, spec, node, &mut found).await?;
             } else if let Scanned::BusyAt(key) = self.scan_near(table, spec, &mut found)? {
@@ -353,6 +357,7 @@ impl Txn {
     ) -> Result<(), TxnError> {
         self.state.far = true;
         let core = self.core.clone();
+        core.check_served(node)?;
         let (mut left, mut last) = (spec.limit, None::<Vec<u8>>);
         while left > 0 {
             let from = last.as_deref().map(Bound::Excluded);

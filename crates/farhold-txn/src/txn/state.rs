@@ -173,6 +173,7 @@ const KEPT_BYTES_MAX: usize = 4 << 20;
 const KEPT_ROWS_MAX: usize = 64 << 10;
 
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, each looked at alone")]
 pub(crate) struct State {
     pub rows: Vec<Row>,
     places: Places,
@@ -187,8 +188,12 @@ pub(crate) struct State {
     pub reserved_at: BTreeSet<NodeId>,
     /// How many rows are to be written: zero means that the commit takes the way without locks.
     pub writes: u32,
-    /// Some row was not of this node.
+    /// Some row was not of this node, or the commit has to ask others for another reason.
     pub far: bool,
+    /// It always has: rows are replicated.
+    always_far: bool,
+    /// Whether nobody else can change anything while it looks.
+    pub alone: bool,
     /// Some written row has secondary indexes.
     pub written_with_indexes: bool,
     /// Inserts that some index does not name yet, because it still names a row that this transaction deletes.
@@ -200,10 +205,15 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// An empty one; `always_far` if every commit has to ask other nodes, `alone` if nobody else runs while this thread does.
+    pub fn new(always_far: bool, alone: bool) -> Self {
+        Self { far: always_far, always_far, alone, ..Self::default() }
+    }
+
     /// Ready for the next transaction.
     pub fn clear(&mut self) {
         if self.rows.len() > KEPT_ROWS_MAX || self.arena.bytes.len() > KEPT_BYTES_MAX {
-            *self = Self::default();
+            *self = Self::new(self.always_far, self.alone);
             return;
         }
         self.rows.clear();
@@ -213,7 +223,7 @@ impl State {
         self.log.clear();
         self.logging = false;
         self.writes = 0;
-        self.far = false;
+        self.far = self.always_far;
         self.written_with_indexes = false;
         self.replacing.clear();
         self.buckets.clear();

@@ -29,6 +29,26 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Copies of rows on other nodes.
+#[derive(Debug, Clone, Args)]
+pub struct ReplicaArgs {
+    /// Copies of each row, the first included, each on another node: committed transactions survive the loss of all but one of
+    /// these nodes. 1 = none.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub replicas: u8,
+    /// Milliseconds for which a node may go unheard before the others go on without it.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=600_000))]
+    pub lease_ms: u64,
+    /// Make rows visible only when they are replicated: to measure what it costs.
+    #[arg(long)]
+    pub pessimistic: bool,
+}
+
+impl ReplicaArgs {
+    /// One copy of each row.
+    pub const NONE: Self = Self { replicas: 1, lease_ms: 100, pessimistic: false };
+}
+
 /// What the binary does.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -40,6 +60,8 @@ pub enum Command {
     Sql(SqlArgs),
     /// Measure a workload.
     Bench(BenchArgs),
+    /// A cluster whose rows are replicated: who is there, who serves what, what recovery is doing.
+    Cluster(ClusterArgs),
     /// What carries memory instructions on this machine.
     Fabric(FabricArgs),
     /// Load a Parquet or CSV file into a table.
@@ -49,6 +71,32 @@ pub enum Command {
     /// One node of a demo or bench, driven by its parent over standard input (internal).
     #[command(hide = true)]
     Node(NodeArgs),
+}
+
+/// Flags of `farhold cluster`.
+#[derive(Debug, Clone, Args)]
+pub struct ClusterArgs {
+    /// What of the cluster.
+    #[command(subcommand)]
+    pub command: ClusterCommand,
+}
+
+/// What `farhold cluster` does.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ClusterCommand {
+    /// Configuration, roles, how far copies lag behind, and what recovery is doing.
+    Status(StatusArgs),
+}
+
+/// Flags of `farhold cluster status`.
+#[derive(Debug, Clone, Args)]
+pub struct StatusArgs {
+    /// Directory of the cluster, as given to `farhold serve`.
+    #[arg(long, short = 'd')]
+    pub dir: PathBuf,
+    /// Show it again and again, this many milliseconds apart, until Ctrl-C.
+    #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(10..))]
+    pub watch: Option<u64>,
 }
 
 /// Flags of `farhold demo`.
@@ -81,6 +129,9 @@ pub struct DemoArgs {
     /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
     #[arg(long, default_value = "shm")]
     pub provider: String,
+    /// Keep three copies of each row, kill the last node in the middle of the run (kill -9), and show how the others go on.
+    #[arg(long)]
+    pub kill: bool,
 }
 
 /// Flags of `farhold serve`.
@@ -120,6 +171,9 @@ pub struct ServeArgs {
     /// Directory that joins spill to. Left out: the system's for temporary files.
     #[arg(long)]
     pub spill_dir: Option<PathBuf>,
+    /// Copies of rows on other nodes.
+    #[command(flatten)]
+    pub replicas: ReplicaArgs,
     /// Threads that talk to clients. 0 = two a core.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
@@ -173,6 +227,52 @@ pub enum Workload {
     Ch(ChArgs),
     /// Gets of far rows by one-sided reads, with puts beside them.
     Kv(KvArgs),
+    /// `SmallBank`: six short transactions on accounts, in nodes of this process; audits the money at the end.
+    Smallbank(SmallbankArgs),
+}
+
+/// Flags of `farhold bench smallbank`.
+#[derive(Debug, Clone, Args)]
+pub struct SmallbankArgs {
+    /// Nodes, all in this process.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub nodes: u8,
+    /// On how many of them workers run; the others' rows are read and written from there. 0 = on all.
+    #[arg(long, default_value_t = 0)]
+    pub working_nodes: u8,
+    /// Workers (threads) of each of these.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub workers: u8,
+    /// Transactions in flight on each worker.
+    #[arg(long, default_value_t = 1)]
+    pub in_flight: u16,
+    /// Percentage of transactions with two customers whose second one is another node's.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub distributed_percent: u32,
+    /// Percentage of transactions on hot accounts.
+    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub hot_percent: u32,
+    /// Accounts of a node.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2..=50_000_000))]
+    pub accounts: u32,
+    /// Hot accounts of a node.
+    #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub hot: u32,
+    /// Copies of each row, on as many nodes.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub replicas: u8,
+    /// Make rows visible only when they are replicated, instead of at once.
+    #[arg(long)]
+    pub pessimistic: bool,
+    /// Seconds to measure.
+    #[arg(long, short = 's', default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// Seed of everything drawn.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// Bind worker n to processor n.
+    #[arg(long)]
+    pub pin: bool,
 }
 
 /// Flags of `farhold bench kv`.
@@ -289,6 +389,27 @@ pub struct TpccArgs {
     /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
     #[arg(long, default_value = "shm")]
     pub provider: String,
+    /// Copies of rows on other nodes.
+    #[command(flatten)]
+    pub replicas: ReplicaArgs,
+    /// Kill a node (kill -9) after so many seconds of the run. Needs --replicas 2 or more.
+    #[arg(long, value_name = "SECONDS")]
+    pub kill_after: Option<f64>,
+    /// Which node is killed; the last one otherwise.
+    #[arg(long, value_name = "NODE", requires = "kill_after")]
+    pub kill_node: Option<u8>,
+    /// Stop it instead (SIGSTOP): it stands still beyond its lease, believing that it lives, and has to be ended by the others.
+    #[arg(long, requires = "kill_after")]
+    pub freeze: bool,
+    /// Start the killed node again after so many seconds of the run; the others let it in while they go on.
+    #[arg(long, value_name = "SECONDS", requires = "kill_after")]
+    pub return_after: Option<f64>,
+    /// Draw throughput over time, with failure and recovery marked, into this file (SVG).
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// At the end check the specification's consistency conditions, and that every acknowledged transaction is there.
+    #[arg(long)]
+    pub audit: bool,
 }
 
 /// Flags of `farhold bench ch`.
@@ -386,6 +507,9 @@ pub struct NodeArgs {
     /// Seed.
     #[arg(long)]
     pub seed: u64,
+    /// Copies of rows on other nodes.
+    #[command(flatten)]
+    pub replicas: ReplicaArgs,
     /// Bind workers to processors from this one on.
     #[arg(long)]
     pub pin_from: Option<usize>,

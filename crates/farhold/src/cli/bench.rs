@@ -1,16 +1,21 @@
 //! `farhold bench`: the workloads, measured.
 
 use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use farhold_bench::workload::ch;
 use serde_json::{Value, json};
 
-use super::args::{ChArgs, TpccArgs};
+use super::args::{ChArgs, ReplicaArgs, TpccArgs};
+use super::check;
 use super::client;
 use super::clock::Stopwatch;
 use super::cluster::{Cluster, ClusterPlan};
-use super::demo::{self, Outcome};
+use super::demo::{self, MixPlan, Outcome};
 use super::event::{Command, Event, Memory, quantile};
+use super::failure::Failure;
+use super::plot;
 
 /// `farhold bench tpcc`.
 pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
@@ -25,17 +30,33 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         remote_payment_percent: args.remote_payment_percent,
         seed: args.seed,
         pin: args.pin,
-        listen: None,
+        listen: args.audit.then(|| SocketAddr::from(([127, 0, 0, 1], 0))),
         ch: false,
         provider: args.provider.clone(),
+        replicas: args.replicas.clone(),
     };
+    let failure = failure_of(args)?;
+    // Fine enough to see a failure of some tens of milliseconds.
+    let tick_ms = if args.plot.is_some() || failure.is_some() { 20 } else { 1_000 };
+    let mix = MixPlan { seconds: args.seconds, tick_ms, failure };
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {
-        outcome = run_tpcc(&mut cluster, args.seconds) => outcome,
+        outcome = run_tpcc(&mut cluster, &plan, mix, args.audit, json) => outcome,
         _ = tokio::signal::ctrl_c() => Err("stopped by Ctrl-C".to_owned()),
     };
     drop(cluster);
     let (memory_after_load, outcome) = outcome?;
+    let copies = match plan.replicas.replicas {
+        1 => "no replication".to_owned(),
+        replicas => format!("{replicas} copies of each row"),
+    };
+    if let Some(path) = &args.plot {
+        let title = format!("TPC-C, {} nodes x {} workers, {copies}", plan.nodes, plan.workers);
+        let rates = plot::rates(&outcome.samples, PLOT_BIN, f64::from(args.seconds));
+        let picture = plot::svg(&title, &rates, PLOT_BIN, &outcome.marks);
+        std::fs::write(path, picture).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    let recovery = failure.map(|failure| recovery_of(&outcome, &failure, args.seconds, plan.replicas.lease_ms));
     let total = &outcome.total;
     if json {
         let memory = |m: Memory| json!({ "data": m.data, "used": m.used });
@@ -47,8 +68,12 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
                     "nodes": plan.nodes, "workers_per_node": plan.workers, "warehouses": plan.warehouses,
                     "in_flight": plan.in_flight, "seconds": args.seconds, "seed": plan.seed, "pinned": plan.pin,
                     "remote_item_percent": plan.remote_item_percent,
-                    "remote_payment_percent": plan.remote_payment_percent, "provider": plan.provider, "replicas": 1,
+                    "remote_payment_percent": plan.remote_payment_percent, "provider": plan.provider,
+                    "replicas": plan.replicas.replicas, "lease_ms": plan.replicas.lease_ms,
+                    "optimistic": !plan.replicas.pessimistic,
                 },
+                "marks": outcome.marks.iter().map(|mark| json!({ "seconds": mark.at, "what": mark.what })).collect::<Vec<_>>(),
+                "recovery": recovery, "given_up_because_unavailable": total.unavailable,
                 "transactions_per_second": total.rate(total.commits),
                 "new_orders_per_second": total.rate(total.new_orders),
                 "abort_percent": total.abort_percent(),
@@ -62,9 +87,13 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         );
     } else {
         println!(
-            "TPC-C, {} nodes x {} workers, {} warehouses, provider {}, no replication, {} s",
+            "TPC-C, {} nodes x {} workers, {} warehouses, provider {}, {copies}, {} s",
             plan.nodes, plan.workers, plan.warehouses, plan.provider, args.seconds
         );
+        outcome.marks.iter().for_each(|mark| demo::tell_mark(mark, false));
+        if let Some(recovery) = &recovery {
+            println!("  before, after, and back to 90 % of that: {recovery}");
+        }
         demo::print_transactions(&outcome);
         println!(
             "  p50 {}, p99 {}, p99.9 {}; {:.2} % of attempts lost a conflict",
@@ -83,10 +112,72 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-async fn run_tpcc(cluster: &mut Cluster, seconds: u32) -> Result<(Memory, Outcome), String> {
-    cluster.ready().await?;
+/// Seconds of a point of the picture.
+const PLOT_BIN: f64 = 0.05;
+
+fn failure_of(args: &TpccArgs) -> Result<Option<Failure>, String> {
+    let Some(after) = args.kill_after else { return Ok(None) };
+    let node = usize::from(args.kill_node.unwrap_or(args.nodes - 1));
+    if args.replicas.replicas < 2 {
+        return Err("--kill-after needs --replicas 2 or more: nobody else has the killed node's rows".to_owned());
+    }
+    if node >= usize::from(args.nodes) || args.audit && node == 0 {
+        return Err("--kill-node: no such node, or the one that answers the audit's questions".to_owned());
+    }
+    let seconds = |value: f64| {
+        let fits = value > 0.0 && value < f64::from(args.seconds);
+        if fits { Ok(Duration::from_secs_f64(value)) } else { Err("a failure must be inside of the run".to_owned()) }
+    };
+    let return_after = args.return_after.map(seconds).transpose()?;
+    Ok(Some(Failure { node, after: seconds(after)?, freeze: args.freeze, return_after }))
+}
+
+/// Throughput before and well after a failure, and how long it took from the end of the dead node's lease to 90 % of the latter.
+/// A death that the kernel tells of is acted on before the lease ends; the time counts from the lease's end all the same, and is 0
+/// then. Bins of 50 ms.
+fn recovery_of(outcome: &Outcome, failure: &Failure, seconds: u32, lease_ms: u64) -> Value {
+    let rates = plot::rates(&outcome.samples, PLOT_BIN, f64::from(seconds));
+    let struck = outcome.marks.first().map_or(failure.after.as_secs_f64(), |mark| mark.at);
+    let bin_of = |at: f64| ((at / PLOT_BIN) as usize).min(rates.len());
+    let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len().max(1) as f64;
+    let before = mean(&rates[bin_of(struck / 2.0)..bin_of(struck)]);
+    // What the survivors can do: the last part of the run, before anybody comes back, without the very end.
+    let until = failure.return_after.map_or(f64::from(seconds) - 0.5, |after| after.as_secs_f64());
+    let after = mean(&rates[bin_of(struck + (until - struck) * 0.5)..bin_of(until)]);
+    let wanted = after * 0.9;
+    // Back for good: no later half second falls below.
+    let window = (0.5 / PLOT_BIN) as usize;
+    let from = bin_of(struck);
+    let back = (from..bin_of(until).saturating_sub(window))
+        .find(|at| rates[*at] >= wanted && mean(&rates[*at..*at + window]) >= wanted)
+        .map(|at| (at as f64 * PLOT_BIN - struck).max(0.0));
+    let lowest =
+        rates[from..bin_of(struck + 1.0).max(from + 1).min(rates.len())].iter().copied().fold(f64::MAX, f64::min);
+    json!({
+        "before": before, "after": after, "lowest": lowest, "seconds_to_90_percent": back,
+        "seconds_after_lease": back.map(|back| (back - lease_ms as f64 / 1e3).max(0.0)),
+    })
+}
+
+async fn run_tpcc(
+    cluster: &mut Cluster,
+    plan: &ClusterPlan,
+    mix: MixPlan,
+    audit: bool,
+    json: bool,
+) -> Result<(Memory, Outcome), String> {
+    let listen = cluster.ready().await?;
     let loaded = demo::create_and_load(cluster, |_, _| {}).await?;
-    let outcome = demo::run_mix(cluster, seconds, |_| {}).await?;
+    let outcome = demo::run_mix(cluster, mix, |_, _| {}).await?;
+    if let (true, Some(listen)) = (audit, listen) {
+        let connection = client::connect(&format!("postgresql://farhold@{listen}/farhold")).await?;
+        let conditions = check::conditions(&connection.client, json).await?;
+        let types = &outcome.transactions;
+        let lost = check::lost_transactions(&connection.client, plan.warehouses, types, outcome.died).await?;
+        if conditions.violated > 0 || !lost.is_empty() {
+            return Err(format!("{} conditions do not hold; lost: {lost:?}", conditions.violated));
+        }
+    }
     Ok((loaded.memory, outcome))
 }
 
@@ -106,6 +197,7 @@ pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
         listen: Some(args.listen),
         ch: true,
         provider: "shm".into(),
+        replicas: ReplicaArgs::NONE,
     };
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {

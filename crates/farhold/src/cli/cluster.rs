@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::args::ReplicaArgs;
 use super::event::{Command, Event};
 
 /// What every node of a cluster is started with.
@@ -36,16 +37,24 @@ pub struct ClusterPlan {
     pub ch: bool,
     /// How nodes reach each other.
     pub provider: String,
+    /// Copies of rows on other nodes.
+    pub replicas: ReplicaArgs,
 }
 
 /// Running node processes. Dropping it ends them and removes their files.
 pub struct Cluster {
+    plan: ClusterPlan,
+    program: PathBuf,
     dir: PathBuf,
     nodes: Vec<NodeProcess>,
+    /// Given to the readers of nodes.
+    sender: UnboundedSender<(usize, Event)>,
     events: UnboundedReceiver<(usize, Event)>,
 }
 
 struct NodeProcess {
+    /// It has not been killed on purpose.
+    wanted: bool,
     child: Child,
     stdin: Option<ChildStdin>,
     reader: Option<JoinHandle<()>>,
@@ -57,9 +66,9 @@ impl Cluster {
         let dir = crate::database::ephemeral_directory().map_err(|error| error.to_string())?;
         let program = std::env::current_exe().map_err(|error| format!("this program's own path: {error}"))?;
         let (sender, events) = unbounded_channel();
-        let mut cluster = Self { dir, nodes: Vec::new(), events };
+        let mut cluster = Self { plan: plan.clone(), program, dir, nodes: Vec::new(), sender, events };
         for node in 0..plan.nodes {
-            let process = spawn_node(&program, &cluster.dir, plan, node, sender.clone())?;
+            let process = spawn_node(&cluster.program, &cluster.dir, plan, node, cluster.sender.clone())?;
             cluster.nodes.push(process);
         }
         Ok(cluster)
@@ -73,6 +82,39 @@ impl Cluster {
     /// How many nodes it has.
     pub fn node_count(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Kills a node as `kill -9` does. From here on nothing is expected of it.
+    pub fn kill(&mut self, node: usize) -> Result<(), String> {
+        let process = &mut self.nodes[node];
+        process.wanted = false;
+        process.child.kill().map_err(|error| format!("node {node} cannot be killed: {error}"))?;
+        process.child.wait().map_err(|error| format!("node {node}: {error}"))?;
+        Ok(())
+    }
+
+    /// Makes a node stand still (SIGSTOP). From here on nothing is expected of it.
+    pub fn freeze(&mut self, node: usize) -> Result<(), String> {
+        let process = &mut self.nodes[node];
+        process.wanted = false;
+        let stopped = Process::new("kill").arg("-STOP").arg(process.child.id().to_string()).status();
+        match stopped {
+            Ok(status) if status.success() => Ok(()),
+            other => Err(format!("node {node} cannot be stopped: {other:?}")),
+        }
+    }
+
+    /// Starts a killed node again. It says `Ready` when the others have let it in.
+    pub fn start_again(&mut self, node: usize) -> Result<(), String> {
+        let number = u8::try_from(node).map_err(|_| "no such node".to_owned())?;
+        let plan = ClusterPlan { listen: None, ..self.plan.clone() };
+        self.nodes[node] = spawn_node(&self.program, &self.dir, &plan, number, self.sender.clone())?;
+        Ok(())
+    }
+
+    /// Is something expected of a node?
+    pub fn is_wanted(&self, node: usize) -> bool {
+        self.nodes[node].wanted
     }
 
     /// Waits until every node is a member; the address where SQL is answered, if a node does.
@@ -97,10 +139,14 @@ impl Cluster {
 
     /// The next event of any node. A node that failed or died is an error.
     pub async fn next(&mut self) -> Result<(usize, Event), String> {
-        match self.events.recv().await {
-            Some((node, Event::Failed { message })) => Err(format!("node {node}: {message}")),
-            Some(event) => Ok(event),
-            None => Err("every node process has ended".to_owned()),
+        loop {
+            match self.events.recv().await {
+                // It was killed, or somebody else tells how it ended.
+                Some((node, Event::Failed { .. })) if !self.nodes[node].wanted => {}
+                Some((node, Event::Failed { message })) => return Err(format!("node {node}: {message}")),
+                Some(event) => return Ok(event),
+                None => return Err("every node process has ended".to_owned()),
+            }
         }
     }
 
@@ -126,6 +172,9 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let quit = serde_json::to_string(&Command::Quit).unwrap_or_default();
         for node in &mut self.nodes {
+            if !node.wanted {
+                let _ = node.child.kill(); // one that stands still hears nothing
+            }
             if let Some(mut stdin) = node.stdin.take() {
                 let _ = writeln!(stdin, "{quit}"); // a dead node needs no command; closing the pipe says the same
             }
@@ -159,8 +208,13 @@ fn spawn_node(
         ("--remote-item-percent", u64::from(plan.remote_item_percent)),
         ("--remote-payment-percent", u64::from(plan.remote_payment_percent)),
         ("--seed", plan.seed),
+        ("--replicas", u64::from(plan.replicas.replicas)),
+        ("--lease-ms", plan.replicas.lease_ms),
     ] {
         process.arg(flag).arg(value.to_string());
+    }
+    if plan.replicas.pessimistic {
+        process.arg("--pessimistic");
     }
     if plan.pin {
         process.arg("--pin-from").arg((u32::from(node) * u32::from(plan.workers)).to_string());
@@ -189,5 +243,5 @@ fn spawn_node(
         // After a quit nobody listens any more; before it this is how a death is noticed.
         let _ = events.send((usize::from(node), Event::Failed { message: "the process ended".to_owned() }));
     });
-    Ok(NodeProcess { child, stdin, reader: Some(reader) })
+    Ok(NodeProcess { wanted: true, child, stdin, reader: Some(reader) })
 }

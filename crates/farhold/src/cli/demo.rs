@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::args::DemoArgs;
+use super::args::{DemoArgs, ReplicaArgs};
 use super::check;
 use super::client;
 use super::clock::Stopwatch;
 use super::cluster::{Cluster, ClusterPlan};
 use super::event::{Command, Event, Interval, Memory, TypeTotals, merge_buckets, quantile};
+use super::failure::{Failure, LOOK_EVERY, Mark, Story};
 
 /// Analytical questions that run while the mix does. Each row of the first must stay empty at every moment, because a
 /// query sees one consistent state.
@@ -56,6 +57,14 @@ struct Answers {
 /// What a run adds up to, over all nodes.
 #[derive(Debug, Default)]
 pub struct Outcome {
+    /// What each node did, tick by tick.
+    pub samples: Vec<Sample>,
+    /// What happened to the cluster.
+    pub marks: Vec<Mark>,
+    /// Nodes that were started again.
+    pub returned: Vec<usize>,
+    /// Some node did not live to tell all that it had acknowledged.
+    pub died: bool,
     /// All transactions.
     pub total: Interval,
     /// By type.
@@ -63,6 +72,16 @@ pub struct Outcome {
     /// Memory at the end.
     pub memory: Memory,
 }
+
+impl Outcome {
+    /// Is a node to tell how the run ended for it?
+    fn expects(&self, node: usize) -> bool {
+        !self.returned.contains(&node)
+    }
+}
+
+/// How long after the end of a run a cluster may take to come to rest.
+const PATIENCE_SECONDS: f64 = 120.0;
 
 /// What a load adds up to, over all nodes.
 #[derive(Debug, Default)]
@@ -89,7 +108,11 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
         listen: Some(args.listen),
         ch: false,
         provider: args.provider.clone(),
+        replicas: ReplicaArgs { replicas: if args.kill { args.nodes.min(3) } else { 1 }, ..ReplicaArgs::NONE },
     };
+    if args.kill && args.nodes < 2 {
+        return Err("--kill needs two nodes at least: the others go on".to_owned());
+    }
     let whole = Stopwatch::start();
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {
@@ -123,13 +146,22 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
     let stop = Arc::new(AtomicBool::new(false));
     let answers = Arc::new(Mutex::new(Answers::default()));
     let asking = tokio::spawn(ask(url.clone(), stop.clone(), answers.clone()));
-    let outcome = mix(cluster, args.seconds, &answers, json).await?;
+    let half = Duration::from_secs_f64(f64::from(args.seconds) / 2.0);
+    let failure = args.kill.then(|| Failure {
+        node: usize::from(plan.nodes) - 1,
+        after: half / 2,
+        freeze: false,
+        return_after: Some(half),
+    });
+    let run = MixPlan { seconds: args.seconds, tick_ms: 1_000, failure };
+    let outcome = mix(cluster, run, &answers, json).await?;
     stop.store(true, Ordering::Relaxed);
     asking.await.map_err(|error| format!("the SQL client: {error}"))?;
 
     let connection = client::connect(&url).await?;
     let conditions = check::conditions(&connection.client, json).await?;
-    let lost = check::lost_transactions(&connection.client, plan.warehouses, &outcome.transactions).await?;
+    let lost =
+        check::lost_transactions(&connection.client, plan.warehouses, &outcome.transactions, outcome.died).await?;
     summary(&outcome, &answers.lock().expect("no holder panics"), conditions, &lost, json);
     if conditions.violated > 0 || !lost.is_empty() || answers.lock().expect("no holder panics").inconsistent > 0 {
         return Err("the database is not consistent; see above".to_owned());
@@ -199,42 +231,104 @@ pub async fn create_and_load(cluster: &mut Cluster, mut show: impl FnMut(u64, u6
 }
 
 /// Runs the mix and shows it live.
-async fn mix(cluster: &mut Cluster, seconds: u32, answers: &Mutex<Answers>, json: bool) -> Result<Outcome, String> {
+async fn mix(cluster: &mut Cluster, plan: MixPlan, answers: &Mutex<Answers>, json: bool) -> Result<Outcome, String> {
     if !json {
         println!("  time      tx/s  new-orders/s  aborts     p50     p99   p99.9   SQL answers over the same rows");
     }
     let clock = Stopwatch::start();
     let mut shown = 0;
-    run_mix(cluster, seconds, |interval| {
+    let mut told = 0;
+    run_mix(cluster, plan, |interval, marks| {
         shown += 1;
+        for mark in &marks[told..] {
+            tell_mark(mark, json);
+        }
+        told = marks.len();
         show_second(shown, interval, &answers.lock().expect("no holder panics"), clock.seconds(), json);
     })
     .await
 }
 
-/// Runs the mix on every node; `show` gets each second of the whole cluster.
-pub async fn run_mix(cluster: &mut Cluster, seconds: u32, mut show: impl FnMut(&Interval)) -> Result<Outcome, String> {
-    cluster.tell_all(&Command::Run { seconds })?;
+/// How the mix is run.
+#[derive(Debug, Clone, Copy)]
+pub struct MixPlan {
+    /// For so long.
+    pub seconds: u32,
+    /// Milliseconds between two samples.
+    pub tick_ms: u64,
+    /// What happens meanwhile.
+    pub failure: Option<Failure>,
+}
+
+/// What a node did in a span of time.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    /// The span's end, in seconds from the beginning of the run.
+    pub at: f64,
+    /// Its length in seconds.
+    pub seconds: f64,
+    /// Committed transactions.
+    pub commits: u64,
+}
+
+/// Runs the mix on every node; `show` gets each tick of the whole cluster, and what has happened so far.
+pub async fn run_mix(
+    cluster: &mut Cluster,
+    plan: MixPlan,
+    mut show: impl FnMut(&Interval, &[Mark]),
+) -> Result<Outcome, String> {
+    cluster.tell_all(&Command::Run { seconds: plan.seconds, tick_ms: plan.tick_ms })?;
+    let mut story = Story::begin(plan.failure);
     let nodes = cluster.node_count();
-    let mut second = Interval::default();
-    let mut ticks = 0;
-    let finished = cluster
-        .all(
-            |event| {
-                let Event::Finished { transactions, total, memory } = event else { return None };
-                Some((transactions.clone(), total.clone(), *memory))
-            },
-            |_, event| {
-                let Event::Tick(interval) = event else { return };
-                second.add(interval);
-                ticks += 1;
-                if ticks % nodes == 0 {
-                    show(&std::mem::take(&mut second));
-                }
-            },
-        )
-        .await?;
     let mut outcome = Outcome::default();
+    let mut finished: Vec<Option<(Vec<TypeTotals>, Interval, Memory)>> = vec![None; nodes];
+    let mut ticked: Vec<Interval> = vec![Interval::default(); nodes];
+    let mut shown = Interval::default();
+    let mut next_show = plan.tick_ms as f64 / 1e3;
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let patience = f64::from(plan.seconds) + PATIENCE_SECONDS;
+    while (0..nodes).any(|node| cluster.is_wanted(node) && outcome.expects(node) && finished[node].is_none())
+        || !story.is_over()
+    {
+        if story.seconds() > patience {
+            return Err(format!("the cluster does not come to rest: {:?}", story.marks));
+        }
+        let (node, event) = tokio::select! {
+            event = cluster.next() => event?,
+            _ = looks.tick(), if plan.failure.is_some() => {
+                story.step(cluster)?;
+                continue;
+            }
+        };
+        match event {
+            Event::Tick(interval) => {
+                let seconds = interval.elapsed_us as f64 / 1e6;
+                outcome.samples.push(Sample { at: story.seconds(), seconds, commits: interval.commits });
+                ticked[node].add(&interval);
+                shown.add(&interval);
+                if story.seconds() >= next_show {
+                    // Spans of several nodes, side by side.
+                    shown.elapsed_us = plan.tick_ms * 1_000;
+                    show(&std::mem::take(&mut shown), &story.marks);
+                    next_show += plan.tick_ms as f64 / 1e3;
+                }
+            }
+            Event::Finished { transactions, total, memory } => finished[node] = Some((transactions, total, memory)),
+            // It is back, and does not take part in the run any more.
+            Event::Ready { .. } => outcome.returned.push(node),
+            _ => {}
+        }
+    }
+    outcome.marks = story.marks;
+    // A killed node has said what it had acknowledged until its last tick.
+    for (finished, ticked) in finished.iter_mut().zip(&ticked).filter(|(finished, _)| finished.is_none()) {
+        let of_type = |name: &str, commits| TypeTotals { name: name.to_owned(), commits, ..TypeTotals::default() };
+        let types = vec![of_type("new-order", ticked.new_orders), of_type("payment", ticked.payments)];
+        *finished = Some((types, Interval::default(), Memory::default()));
+        outcome.died = true;
+    }
+    let finished = finished.into_iter().flatten();
     for (transactions, total, memory) in finished {
         outcome.total.add(&total);
         outcome.memory.data += memory.data;
@@ -252,6 +346,15 @@ pub async fn run_mix(cluster: &mut Cluster, seconds: u32, mut show: impl FnMut(&
         }
     }
     Ok(outcome)
+}
+
+/// Shows what happened to the cluster.
+pub fn tell_mark(mark: &Mark, json: bool) {
+    if json {
+        println!("{}", json!({ "event": "mark", "seconds": mark.at, "what": mark.what }));
+    } else {
+        println!("  ▼ {:.3} s: {}", mark.at, mark.what);
+    }
 }
 
 fn show_second(second: u32, interval: &Interval, answers: &Answers, elapsed: f64, json: bool) {

@@ -17,6 +17,8 @@ pub enum Command {
     Run {
         /// For so long.
         seconds: u32,
+        /// Milliseconds between two ticks.
+        tick_ms: u64,
     },
     /// Answer a query with DataFusion over a copy of the rows in Arrow memory, made at the first such command.
     ArrowQuery {
@@ -86,13 +88,18 @@ pub struct Interval {
     pub commits: u64,
     /// Committed new-orders.
     pub new_orders: u64,
+    /// Committed payments.
+    #[serde(default)]
+    pub payments: u64,
     /// Attempts that ended in a conflict and were tried again.
     pub aborts: u64,
     /// New-orders that the specification rolls back.
     pub rollbacks: u64,
-    /// Transactions that ended because another node did not answer.
+    /// Transactions given up because another node did not answer, or was being replaced.
+    #[serde(default)]
     pub unavailable: u64,
     /// The longest of them, in microseconds.
+    #[serde(default)]
     pub unavailable_us_max: u64,
     /// Latency: (upper bound of a bucket in microseconds, transactions in it).
     pub latency_us: Vec<(u64, u64)>,
@@ -128,6 +135,7 @@ impl Interval {
         self.elapsed_us = self.elapsed_us.max(other.elapsed_us);
         self.commits += other.commits;
         self.new_orders += other.new_orders;
+        self.payments += other.payments;
         self.aborts += other.aborts;
         self.rollbacks += other.rollbacks;
         self.unavailable += other.unavailable;
@@ -205,7 +213,7 @@ mod tests {
         let line = serde_json::to_string(&event).unwrap();
         assert!(!line.contains('\n'));
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
-        let command = serde_json::to_string(&Command::Run { seconds: 5 }).unwrap();
+        let command = serde_json::to_string(&Command::Run { seconds: 5, tick_ms: 1000 }).unwrap();
         assert_eq!(command, r#"{"command":"run","seconds":5}"#);
     }
 }

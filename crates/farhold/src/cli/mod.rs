@@ -9,18 +9,22 @@ mod cluster;
 mod demo;
 mod event;
 mod fabric;
+mod failure;
 mod import;
 mod kv;
 mod node;
+mod plot;
 mod serve;
 mod signal;
+mod smallbank;
 mod sql;
+mod status;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command, FabricCommand, Workload};
+use args::{Cli, ClusterCommand, Command, FabricCommand, Workload};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
@@ -35,6 +39,10 @@ pub fn main() -> ExitCode {
             Workload::Tpcc(args) => client_runtime(bench::tpcc(args, json)),
             Workload::Ch(args) => client_runtime(bench::ch(args, json)),
             Workload::Kv(args) => kv::run(args, json),
+            Workload::Smallbank(args) => smallbank::run(args, json),
+        },
+        Command::Cluster(args) => match &args.command {
+            ClusterCommand::Status(args) => client_runtime(status::run(args, json)),
         },
         Command::Fabric(args) => match &args.command {
             FabricCommand::Info(args) => {

@@ -25,9 +25,8 @@ use super::event::{Command, Event, Interval, Memory, TypeTotals};
 use super::{serve, signal};
 use crate::{Config, Database};
 
-/// Between two progress lines of a load, and two ticks of a run.
+/// Between two progress lines of a load.
 const LOAD_TICK: Duration = Duration::from_millis(200);
-const RUN_TICK: Duration = Duration::from_secs(1);
 
 /// Runs the command; the error is for a person, who gets it from the parent.
 pub fn run(args: &NodeArgs) -> Result<(), String> {
@@ -52,7 +51,7 @@ impl<'a> NodeProcess<'a> {
     fn open(args: &'a NodeArgs) -> Result<Self, String> {
         let commands = listen_to_parent();
         let config = Config::at(&args.dir).memory_bytes(args.memory).node(args.node, args.nodes);
-        let config = config.provider(&args.provider);
+        let config = serve::replicated(config.provider(&args.provider), &args.replicas);
         let database = Arc::new(Database::open(&config).map_err(|error| error.to_string())?);
         let mut node = Self { args, database, server: None, arrow: None, commands };
         if let Some(listen) = args.listen {
@@ -70,8 +69,8 @@ impl<'a> NodeProcess<'a> {
             match command {
                 Command::Create => self.create()?,
                 Command::Load => self.load()?,
-                Command::Run { seconds } => {
-                    if !self.mix(seconds)? {
+                Command::Run { seconds, tick_ms } => {
+                    if !self.mix(seconds, Duration::from_millis(tick_ms))? {
                         break;
                     }
                 }
@@ -189,7 +188,7 @@ impl<'a> NodeProcess<'a> {
     }
 
     /// Runs the mix. False: the parent said quit meanwhile.
-    fn mix(&self, seconds: u32) -> Result<bool, String> {
+    fn mix(&self, seconds: u32, tick: Duration) -> Result<bool, String> {
         let stop = Arc::new(AtomicBool::new(false));
         let counters: Vec<Arc<Counters>> = (0..self.args.workers).map(|_| Arc::default()).collect();
         let workers: Vec<JoinHandle<Result<(), String>>> = (0..self.args.workers)
@@ -200,7 +199,7 @@ impl<'a> NodeProcess<'a> {
         let mut quit = false;
         while clock.seconds() < f64::from(seconds) && !stop.load(Ordering::Relaxed) {
             let left = f64::from(seconds) - clock.seconds();
-            match self.commands.recv_timeout(RUN_TICK.min(Duration::from_secs_f64(left.max(0.0)))) {
+            match self.commands.recv_timeout(tick.min(Duration::from_secs_f64(left.max(0.0)))) {
                 Ok(Command::Quit) | Err(RecvTimeoutError::Disconnected) => {
                     quit = true;
                     break;
@@ -286,6 +285,7 @@ fn interval(totals: &Totals, elapsed_us: u64) -> Interval {
         elapsed_us,
         commits: totals.commits(),
         new_orders: totals.new_orders(),
+        payments: totals.kinds[Kind::Payment as usize].commits,
         aborts: totals.conflicts(),
         rollbacks: totals.rollbacks(),
         unavailable: totals.unavailable.count(),

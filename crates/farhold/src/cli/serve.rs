@@ -1,11 +1,14 @@
 //! `farhold serve`: one node, answering the PostgreSQL protocol until it is told to end.
 
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
 use serde_json::json;
 
 use farhold_sql::engine::{Engine, EngineConfig};
 use farhold_sql::server::{Authentication, Server, ServerConfig, ServerHandle, Tls, Users};
 
-use super::args::ServeArgs;
+use super::args::{ReplicaArgs, ServeArgs};
 use super::signal;
 use crate::{Config, Database};
 
@@ -17,8 +20,16 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     let ended = signal::ended()?;
     let mut config = args.dir.as_ref().map_or_else(Config::in_memory, Config::at);
     config = config.memory_bytes(args.memory).node(args.node, args.nodes).provider(&args.provider);
+    config = replicated(config, &args.replicas);
     let server_config = server_config(args)?;
-    let database = Database::open(&config).map_err(|error| error.to_string())?;
+    if args.replicas.replicas > 1 {
+        if args.dir.is_none() {
+            return Err("--replicas needs --dir: the nodes of a cluster find each other in a directory".to_owned());
+        }
+        tell(json, &json!({ "event": "waiting" }), "waits for the other nodes of the cluster");
+    }
+    let mut is_over = false;
+    let database = Database::open_unless(&config, || ended.try_recv().is_ok()).map_err(|error| error.to_string())?;
     let server = start(&database, engine_config(args)?, server_config)?;
     let listen = server.local_addr();
     if json {
@@ -32,9 +43,37 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         }
         println!("  Ctrl-C ends it");
     }
-    let _ = ended.recv(); // an error means that the thread for signals is gone: end as well
+    // An error other than a timeout means that the thread for signals is gone: end as well.
+    while ended.recv_timeout(LOOK_AFTER) == Err(RecvTimeoutError::Timeout) {
+        is_over = database.node().is_expelled();
+        if is_over {
+            break;
+        }
+    }
     server.shutdown();
+    if is_over {
+        return Err(
+            "the cluster goes on without this node, which was not heard for longer than its lease; start it again"
+                .to_owned(),
+        );
+    }
     Ok(())
+}
+
+/// How often a node looks whether the cluster still wants it.
+const LOOK_AFTER: Duration = Duration::from_millis(20);
+
+/// A node's settings with those of replication.
+pub fn replicated(config: Config, args: &ReplicaArgs) -> Config {
+    config.replicas(args.replicas).lease(Duration::from_millis(args.lease_ms)).optimistic(!args.pessimistic)
+}
+
+fn tell(json: bool, event: &serde_json::Value, words: &str) {
+    if json {
+        println!("{event}");
+    } else {
+        println!("farhold {} {words}", env!("CARGO_PKG_VERSION"));
+    }
 }
 
 /// Starts the engine and the server of an open node.

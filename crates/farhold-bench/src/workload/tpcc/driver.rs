@@ -44,6 +44,8 @@ pub struct Plan {
 const ATTEMPTS_MAX: u32 = 1000;
 const BACKOFF_NS: u64 = 1_000;
 const BACKOFF_NS_MAX: u64 = 256_000;
+/// What a terminal waits at most when a node is being replaced, before it goes on with another transaction.
+const UNAVAILABLE_NS_MAX: u64 = 100_000;
 
 /// Counters of one transaction type on one worker.
 #[derive(Debug, Default)]
@@ -85,7 +87,7 @@ pub struct Totals {
     pub kinds: [KindTotals; 5],
     /// Districts that a delivery found without an undelivered order (clause 2.7.4.2).
     pub districts_skipped: u64,
-    /// Transactions that ended because a node did not answer: after how long.
+    /// Transactions that ended because a node did not answer, or was being replaced: after how long.
     pub unavailable: Latencies,
 }
 
@@ -250,6 +252,7 @@ enum Attempt {
     Committed,
     RolledBack,
     Conflict,
+    /// A node that it needs is being replaced.
     Unavailable,
 }
 
@@ -349,14 +352,17 @@ impl Terminal {
             match outcome {
                 Attempt::Committed => counters.commits.increment(),
                 Attempt::RolledBack => counters.rollbacks.increment(),
-                Attempt::Unavailable => {
-                    self.shared.counters.unavailable.record(self.handle.now_ns() - start);
-                    return Ok(());
-                }
                 Attempt::Conflict => {
                     counters.conflicts.increment();
                     self.back_off(attempt).await;
                     continue;
+                }
+                Attempt::Unavailable => {
+                    self.shared.counters.unavailable.record(self.handle.now_ns() - start);
+                    self.worker.poll();
+                    let wait_ns = self.random.below(UNAVAILABLE_NS_MAX);
+                    self.handle.sleep_ns(wait_ns).await;
+                    return Ok(());
                 }
             }
             counters.latency.record(self.handle.now_ns() - start);
@@ -391,6 +397,8 @@ fn lost(error: TxnError, last: &mut Option<TxnError>) -> Result<Attempt, TxnErro
             *last = Some(error);
             Ok(Attempt::Conflict)
         }
+        // Its terminal's next one may need other rows.
+        TxnError::Recovering { .. } => Ok(Attempt::Unavailable),
         error => Err(error),
     }
 }

@@ -18,6 +18,7 @@
 //!   memory is asked for and not a signal where it is touched. A region may be larger than its file system.
 //! - Instructions are done at once, by the posting thread, as loads, stores and CPU atomics.
 
+mod fence;
 pub(super) mod inbox;
 
 use super::{Inbox, Membership, Posted, Provider, Ticket};
@@ -401,6 +402,23 @@ impl Membership for Member {
 
     fn node_is_live(&self, node: NodeId) -> bool {
         node == self.node || holder(&self.cluster, node).is_some()
+    }
+
+    /// Memory that another process has mapped cannot be taken away from it, so the process is ended.
+    fn fence(&self, node: NodeId) -> Result<(), FabricError> {
+        let path = entry_path(&self.cluster, node);
+        while let Some(pid) = holder(&self.cluster, node) {
+            if pid == std::process::id() {
+                return Err(FabricError::Unsupported { what: "shutting out a node that runs in this very process" });
+            }
+            let failed = |error: io::Error| FabricError::io("end the process of", &path, &error);
+            let Some(process) = fence::Process::open(pid).map_err(failed)? else { continue };
+            // The number may have gone to another process since it was read: only while the node is still held by it, it is the one.
+            if holder(&self.cluster, node) == Some(pid) {
+                process.kill_and_wait().map_err(failed)?;
+            }
+        }
+        Ok(())
     }
 }
 

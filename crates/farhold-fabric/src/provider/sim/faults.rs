@@ -8,9 +8,20 @@ use crate::address::NodeId;
 pub enum Fault {
     /// The node's process dies. What it has posted still lands; its regions stay; it may join again.
     Kill(NodeId),
+    /// The node's machine dies. Of what it has posted some lands, some lands much later, and some never or in part, by the seed.
+    Crash(NodeId),
+    /// As [`Fault::Crash`]; and of its regions' lines that have not been flushed each has reached the memory or has not, where
+    /// [`Sim::keep_durable`](super::Sim::keep_durable) has been asked for.
+    PowerCut(NodeId),
+    /// The node stands still until this time: no task of its [machine](crate::Handle::of_machine) runs, it hears of nothing,
+    /// and what it has posted goes on.
+    Pause(NodeId, u64),
     /// Everything this way takes so much longer.
     Delay(Hop, u64),
-    /// Nothing gets through this way: messages are lost, instructions are given up.
+    /// Times are stretched by up to so many hundredths: instructions and their completions overtake each other.
+    Jitter(u64),
+    /// Nothing gets through this way: messages are lost, instructions are given up; those whose answer would come this way are
+    /// done, but their initiator gives them up.
     Cut(Hop),
     /// This way is as new.
     Heal(Hop),

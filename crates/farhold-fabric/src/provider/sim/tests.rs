@@ -1,7 +1,7 @@
 //! What only a simulation promises: a seed is a run, and faults happen as planned.
 
 use super::*;
-use crate::{Endpoint, Executor};
+use crate::{Batch, Endpoint, Executor, FarPtr, RegionId};
 
 const REGION: RegionId = RegionId(1);
 
@@ -157,4 +157,133 @@ fn links_can_be_slow_and_cut() {
         a.send(b.address(), b"again").unwrap();
         assert_eq!(b.recv().await.bytes, b"again");
     });
+}
+
+/// Who is shut out changes nothing any more, not even by what was under way, and is not heard; its next incarnation is.
+#[test]
+fn a_fenced_node_writes_nothing() {
+    let executor = Executor::virtual_time(4);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (one, two) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+    let memory = one.create_region(REGION, 4096).unwrap();
+    executor.run(async {
+        let zombie = two.endpoint(&handle).unwrap();
+        write(&zombie, at(0, 0), &[1; 8]).await.unwrap();
+        let (late, later) = (handle.clone(), handle.clone());
+        let writing = handle.spawn(async move {
+            let wrote = write(&zombie, at(0, 0), &[2; 8]).await;
+            zombie.send(Address::home(NodeId(0)), b"I am alive").unwrap();
+            late.sleep_ns(10_000).await;
+            (wrote, zombie)
+        });
+        // Posted, and not yet there.
+        later.sleep_ns(300).await;
+        one.fence(NodeId(1)).unwrap();
+        let (wrote, zombie) = writing.await;
+        assert_eq!(wrote, Err(FabricError::NodeUnavailable { node: NodeId(0) }));
+        assert_eq!(memory.word(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0x0101_0101_0101_0101);
+        assert!(one.endpoint(&handle).unwrap().try_recv_home().is_none());
+        drop((zombie, two));
+        let again = sim.join(NodeId(1)).unwrap();
+        write(&again.endpoint(&handle).unwrap(), at(0, 0), &[3; 8]).await.unwrap();
+    });
+}
+
+/// With the way back cut, an instruction is done and its initiator does not learn it; a paused node learns everything later.
+#[test]
+fn answers_can_be_lost_or_late() {
+    let executor = Executor::virtual_time(5);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (one, two) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+    let memory = one.create_region(REGION, 4096).unwrap();
+    executor.run(async {
+        let endpoint = two.endpoint(&handle).unwrap();
+        sim.inject(Fault::Cut(hop(0, 1)));
+        let wrote = write(&endpoint, at(0, 0), &[2; 8]).await;
+        assert_eq!(wrote, Err(FabricError::NodeUnavailable { node: NodeId(0) }));
+        assert_eq!(memory.word(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0x0202_0202_0202_0202);
+        sim.inject(Fault::Heal(hop(0, 1)));
+        sim.inject(Fault::Pause(NodeId(1), handle.now_ns() + 1_000_000));
+        let began_ns = handle.now_ns();
+        write(&endpoint, at(0, 8), &[3; 8]).await.unwrap();
+        assert!(handle.now_ns() >= began_ns + 1_000_000);
+    });
+}
+
+/// What was flushed is there after a power cut; of what was not, each line is the older or the newer one, and both happen.
+#[test]
+fn unflushed_lines_may_be_lost() {
+    let (mut lost, mut kept) = (0, 0);
+    for seed in 0..if cfg!(miri) { 1 } else { 10 } {
+        let executor = Executor::virtual_time(seed);
+        let handle = executor.handle();
+        let sim = Sim::new(&handle, Rdma, Faults::default());
+        sim.keep_durable();
+        let (home, other) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+        let memory = home.create_region(REGION, 4096).unwrap();
+        executor.run(async {
+            let endpoint = other.endpoint(&handle).unwrap();
+            write(&endpoint, at(0, 0), &[1; 512]).await.unwrap();
+            let mut batch = Batch::new();
+            let flushed = batch.flush(at(0, 0), 512);
+            endpoint.submit(batch).await.done(flushed).unwrap();
+            write(&endpoint, at(0, 0), &[2; 512]).await.unwrap();
+            sim.inject(Fault::PowerCut(NodeId(0)));
+        });
+        let mut bytes = [0; 512];
+        memory.copy_out(0, &mut bytes).unwrap();
+        for line in bytes.chunks(64) {
+            assert!(line.iter().all(|byte| *byte == line[0]), "half a line");
+            assert!(matches!(line[0], 1 | 2), "what was flushed is gone");
+            *if line[0] == 1 { &mut lost } else { &mut kept } += 1;
+        }
+    }
+    assert!(cfg!(miri) || (lost > 0 && kept > 0), "{lost} lines lost, {kept} kept");
+}
+
+/// Of what a machine has posted when it crashes, some lands at once, some late, some in part, and some never.
+#[test]
+fn a_crash_loses_and_delays_what_was_posted() {
+    // Each line has its fate: four writes of one line, and four of sixteen.
+    let bytes_of = |number: u64| if number < 4 { 64 } else { 1024 };
+    let (mut landed, mut late, mut partly, mut never) = (0, 0, 0, 0);
+    for seed in 0..if cfg!(miri) { 1 } else { 20 } {
+        let executor = Executor::virtual_time(seed);
+        let handle = executor.handle();
+        let sim = Sim::new(&handle, Rdma, Faults::default());
+        let (home, dying) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+        let memory = home.create_region(REGION, 8192).unwrap();
+        let count = |number: u64| {
+            let mut bytes = [0; 1024];
+            memory.copy_out(number * 1024, &mut bytes).unwrap();
+            bytes.iter().filter(|byte| **byte != 0).count()
+        };
+        executor.run(async {
+            let endpoint = dying.endpoint(&handle).unwrap();
+            drop(handle.spawn(async move {
+                let mut batch = Batch::new();
+                for number in 0..8 {
+                    batch.write(at(0, number * 1024), &[7; 1024][..bytes_of(number)]);
+                }
+                drop(endpoint.submit(batch).await);
+            }));
+            handle.sleep_ns(800).await;
+            sim.inject(Fault::Crash(NodeId(1)));
+            handle.sleep_ns(3_000).await;
+            let soon: Vec<usize> = (0..8).map(count).collect();
+            handle.sleep_ns(10_000_000).await;
+            for (number, soon) in (0..8).zip(soon) {
+                match count(number) {
+                    all if all == bytes_of(number) && soon == all => landed += 1,
+                    all if all == bytes_of(number) => late += 1,
+                    0 => never += 1,
+                    _ => partly += 1,
+                }
+            }
+        });
+    }
+    let all = [landed, late, partly, never];
+    assert!(cfg!(miri) || all.iter().all(|count| *count > 0), "{all:?}");
 }

@@ -25,19 +25,18 @@ pub struct LocationCache {
     counts: LocationCounts,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    /// Hash mixed with node and table; 0 = empty.
-    name: u64,
-    reference: u64,
-}
+/// A name, which is the hash mixed with node and table (0: empty), and a reference. Plain words, so that a new cache is
+/// memory that the system has zeroed and nobody has touched.
+type Place = [u64; 2];
+const NAME: usize = 0;
+const REFERENCE: usize = 1;
 
 impl LocationCache {
     /// A cache of at least `rows` places, 16 bytes each.
     #[must_use]
     pub fn new(rows: usize) -> Self {
         let pairs = rows.div_ceil(2).next_power_of_two();
-        Self { places: vec![Default::default(); pairs], counts: LocationCounts::default() }
+        Self { places: vec![[[0; 2]; 2]; pairs], counts: LocationCounts::default() }
     }
 
     /// Where the row was seen last.
@@ -45,7 +44,7 @@ impl LocationCache {
     pub fn get(&mut self, node: NodeId, table: crate::TableId, hash: u64) -> Option<ObjectRef> {
         let name = name(node, table, hash);
         let pair = self.pair(name);
-        let found = pair.iter().find(|place| place.name == name).map(|place| ObjectRef::from_bits(place.reference));
+        let found = pair.iter().find(|place| place[NAME] == name).map(|place| ObjectRef::from_bits(place[REFERENCE]));
         match found {
             Some(_) => self.counts.hits += 1,
             None => self.counts.misses += 1,
@@ -57,16 +56,16 @@ impl LocationCache {
     pub fn put(&mut self, node: NodeId, table: crate::TableId, hash: u64, reference: ObjectRef) {
         let name = name(node, table, hash);
         let pair = self.pair(name);
-        if pair[0].name != name {
+        if pair[0][NAME] != name {
             pair[1] = pair[0];
         }
-        pair[0] = Place { name, reference: reference.to_bits() };
+        pair[0] = [name, reference.to_bits()];
     }
 
     /// Takes a place out that turned out wrong, and counts it.
     pub fn forget(&mut self, node: NodeId, table: crate::TableId, hash: u64) {
         let name = name(node, table, hash);
-        for place in self.pair(name).iter_mut().filter(|place| place.name == name) {
+        for place in self.pair(name).iter_mut().filter(|place| place[NAME] == name) {
             *place = Place::default();
         }
         self.counts.stale += 1;

@@ -25,8 +25,8 @@ pub(crate) enum FarRead {
     Stale,
 }
 
-/// How often a row that is being written is read again. A far writer takes three round trips over it.
-const READS_MAX: u32 = 10_000;
+/// How often a row that is being written is read again: for some 20 ms. A far writer takes three round trips over it.
+const READS_MAX: u32 = 1_000;
 /// How often a locked row is read again before it is taken as it is.
 const LOCKED_READS_MAX: u32 = 3;
 /// How often a lookup begins anew because the index has moved on.
@@ -42,6 +42,7 @@ impl Txn {
         key: &[u8],
     ) -> Result<Option<RowHandle>, TxnError> {
         self.state.far = true;
+        self.core.check_served(home)?;
         if index == Index::Primary && table.hash {
             self.get_by_hash(table, home, key).await
         } else {
@@ -205,7 +206,7 @@ impl Txn {
             if let Some(read) = outcome {
                 return Ok(read);
             }
-            core.handle.yield_now().await;
+            core.handle.pause(reads).await;
         }
         Err(TxnError::Conflict)
     }
@@ -229,6 +230,7 @@ impl Txn {
         value: &[u8],
     ) -> Result<RowHandle, TxnError> {
         self.state.far = true;
+        self.core.check_served(home)?;
         if !self.state.replacing.is_empty() {
             self.state.check_own_replacements(table, home, key, value)?;
         }
@@ -385,6 +387,23 @@ impl Core {
             return TxnError::Conflict;
         }
         TxnError::far(error, node)
+    }
+
+    /// Is there a node to go to?
+    #[inline]
+    pub fn check_served(&self, home: NodeId) -> Result<(), TxnError> {
+        if home.0 == crate::membership::NOBODY { Err(TxnError::Recovering { node: self.me }) } else { Ok(()) }
+    }
+
+    /// What an error before the commit point means where other nodes take over from one that is gone.
+    #[cold]
+    pub fn retryable(&self, error: TxnError) -> TxnError {
+        match error {
+            TxnError::NodeUnavailable { node, committed: false } if self.node.replication.is_some() => {
+                TxnError::Recovering { node }
+            }
+            error => error,
+        }
     }
 
     /// An empty batch whose memory has been used before.

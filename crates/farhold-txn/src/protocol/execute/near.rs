@@ -15,8 +15,8 @@ const LOOKS_MAX: u32 = 200;
 /// How often a locked row is looked at before it is read as it is. Its holder is in its commit: if it succeeds, this
 /// transaction would have read in vain. 32 pauses are about 1 µs on Zen 3.
 const LOCKED_LOOKS_MAX: u32 = 32;
-/// How long a patient reader goes on, in turns of letting others run.
-const PATIENCE_MAX: u32 = 100_000;
+/// How long a patient reader goes on, in turns of letting others run: some 20 ms.
+const PATIENCE_MAX: u32 = 1_000;
 
 /// What became of the copy of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +39,10 @@ impl State {
         let mut len = 0;
         let read = loop {
             let read = match object.read(ident.reference().incarnation(), self.room(len)) {
-                Ok(read) if read.lock == 0 || looks >= LOCKED_LOOKS_MAX => break read,
+                Ok(read) if read.lock == 0 || looks >= LOCKED_LOOKS_MAX || self.alone => break read,
                 Err(ReadError::Stale) => return NearRead::Stale,
                 Err(ReadError::TooShort { payload_len }) => Some(payload_len),
-                Err(ReadError::Torn) if looks >= LOOKS_MAX => return NearRead::Busy,
+                Err(ReadError::Torn) if looks >= LOOKS_MAX || self.alone => return NearRead::Busy,
                 Ok(_) | Err(ReadError::Torn) => None,
             };
             if let Some(payload_len) = read {
@@ -176,8 +176,8 @@ impl Txn {
         index: Index,
         key: &[u8],
     ) -> Result<Option<RowHandle>, TxnError> {
-        for _ in 0..PATIENCE_MAX {
-            self.core.handle.yield_now().await;
+        for turn in 0..PATIENCE_MAX {
+            self.core.handle.pause(turn).await;
             if let Some(got) = self.get_near(table, index, key) {
                 return got;
             }

@@ -35,6 +35,8 @@ pub(crate) struct Near<'a> {
     /// The near rows to write, in address order.
     pub order: &'a [u32],
     pub owner: Owner,
+    /// [`Version::ODD`] if the rows are to be replicated after they have been written, else 0.
+    pub odd: u64,
 }
 
 impl<'a> Near<'a> {
@@ -97,13 +99,21 @@ pub(crate) fn new_version(state: RowState, old: Version, epoch: u32) -> Version 
     if state.leaves_nothing() { version.with(Version::ABSENT) } else { version }
 }
 
+/// The near rows, written odd before, are replicated.
+pub(crate) fn settle(near: &Near<'_>, epoch: u32) {
+    for &position in near.order {
+        let row = &near.state.rows[position as usize];
+        near.object(row).settle(new_version(row.state, row.version, epoch));
+    }
+}
+
 /// Writes the near rows.
 #[inline]
 pub(crate) fn write(near: &Near<'_>, epoch: u32) {
     for &position in near.order {
         let row = &near.state.rows[position as usize];
         let object = near.object(row);
-        let version = new_version(row.state, row.version, epoch);
+        let version = new_version(row.state, row.version, epoch).with(near.odd);
         if row.has_new_value() && !row.state.leaves_nothing() {
             object.write(near.state.value(row), version);
         } else {

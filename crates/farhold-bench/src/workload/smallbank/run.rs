@@ -1,0 +1,274 @@
+//! A cluster of this process: its nodes, loaded, measured, audited.
+
+use super::driver::{self, Counters, Totals};
+use super::input::Inputs;
+use super::{Scale, Tables, audit};
+use crate::random::Random;
+use farhold_fabric::provider::shm;
+use farhold_fabric::{Executor, Fabric, FabricError, NodeId, processor};
+use farhold_txn::{HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError};
+use std::fmt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The bank.
+    pub scale: Scale,
+    /// On how many of its nodes workers run; the others' rows are read and written from there.
+    pub working_nodes: u8,
+    /// Workers (threads) of each of these.
+    pub workers: u8,
+    /// Transactions in flight on each worker.
+    pub in_flight: u16,
+    /// Of 100 transactions with two customers: between two nodes.
+    pub distributed_percent: u32,
+    /// Of 100 transactions: on hot accounts.
+    pub hot_percent: u32,
+    /// Copies of each row.
+    pub replicas: u8,
+    /// Whether rows are visible before they are replicated.
+    pub optimistic: bool,
+    /// How long.
+    pub span_ns: u64,
+    /// Of everything drawn.
+    pub seed: u64,
+    /// Bind the workers to processors, from 0.
+    pub pin: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Nanoseconds measured.
+    pub elapsed_ns: u64,
+    /// What was counted.
+    pub totals: Totals,
+}
+
+impl Outcome {
+    /// Committed transactions a second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        self.totals.committed() as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+}
+
+/// Why a run came to nothing.
+#[derive(Debug)]
+pub enum RunError {
+    /// A transaction, or the set-up.
+    Txn(TxnError),
+    /// The fabric.
+    Fabric(FabricError),
+    /// The nodes have not become a cluster in time.
+    NotFounded,
+    /// Money is missing, or there is too much of it.
+    Audit(String),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Txn(error) => error.fmt(f),
+            Self::Fabric(error) => error.fmt(f),
+            Self::NotFounded => write!(f, "the nodes have not become a cluster within {} s", FOUNDING.as_secs()),
+            Self::Audit(what) => write!(f, "audit: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+impl From<TxnError> for RunError {
+    fn from(error: TxnError) -> Self {
+        Self::Txn(error)
+    }
+}
+
+impl From<FabricError> for RunError {
+    fn from(error: FabricError) -> Self {
+        Self::Fabric(error)
+    }
+}
+
+/// How long the nodes may take to find each other.
+const FOUNDING: Duration = Duration::from_secs(20);
+/// Bytes of a node's region for each of its accounts: two rows, two entries in each of two indexes, room.
+const BYTES_PER_ACCOUNT: u64 = 1_000;
+
+/// The nodes, in a directory of their own.
+struct Cluster {
+    directory: PathBuf,
+    nodes: Vec<Arc<Node>>,
+    agents: Vec<HomeAgent>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.agents.clear();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Cluster {
+    fn start(plan: &Plan) -> Result<Self, RunError> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("smallbank-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let mut this = Self { directory: shm::default_cluster(&name), nodes: Vec::new(), agents: Vec::new() };
+        let nodes = plan.scale.nodes;
+        let replication = ReplicationConfig {
+            replicas: plan.replicas,
+            optimistic: plan.optimistic,
+            rings: plan.workers + 4,
+            // Nobody dies here; a machine that is busy with something else must not look like it.
+            lease_ns: 10_000_000_000,
+            ..ReplicationConfig::default()
+        };
+        let region_bytes = (64 << 20) + u64::from(plan.scale.accounts) * BYTES_PER_ACCOUNT;
+        for node in 0..nodes {
+            let fabric = Fabric::join_shm(&this.directory, NodeId(node))?;
+            let config = NodeConfig { nodes, region_bytes, replication: replication.clone(), ..NodeConfig::default() };
+            this.nodes.push(Node::open(fabric, config)?);
+        }
+        for node in &this.nodes {
+            this.agents.push(match plan.replicas {
+                0 | 1 => HomeAgent::start(node)?,
+                _ => HomeAgent::start_member(node, &this.directory)?,
+            });
+        }
+        let handle = Executor::real(plan.seed).handle();
+        let until_ns = handle.now_ns() + FOUNDING.as_nanos() as u64;
+        while plan.replicas > 1 && !this.nodes.iter().all(|node| node.is_member()) {
+            if handle.now_ns() > until_ns {
+                return Err(RunError::NotFounded);
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        Ok(this)
+    }
+
+    /// Creates the tables and the accounts, each node its own.
+    fn load(&self, plan: &Plan) -> Result<(), RunError> {
+        let executor = Executor::real(plan.seed);
+        let workers = self.nodes.iter().map(|node| node.worker(&executor.handle())).collect::<Result<Vec<_>, _>>()?;
+        executor.run(async {
+            let mut created = Tables::create(&workers[0]).await;
+            let until_ns = executor.handle().now_ns() + FOUNDING.as_nanos() as u64;
+            while matches!(&created, Err(error) if error.is_retryable()) && executor.handle().now_ns() < until_ns {
+                executor.handle().sleep_ns(1_000_000).await;
+                created = Tables::create(&workers[0]).await;
+            }
+            created?;
+            for (worker, node) in workers.iter().zip(0..) {
+                let tables = Tables::open(worker.node())?;
+                tables.load(worker, plan.scale, node, 0..plan.scale.accounts).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Loads, runs, and audits.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn run(plan: &Plan) -> Result<Outcome, RunError> {
+    let cluster = Cluster::start(plan)?;
+    cluster.load(plan)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let count = usize::from(plan.working_nodes) * usize::from(plan.workers);
+    let counters: Vec<Arc<Counters>> = (0..count).map(|_| Arc::default()).collect();
+    let start = Barrier::new(count + 1);
+    let elapsed_ns = std::thread::scope(|scope| {
+        let threads: Vec<_> = counters
+            .iter()
+            .enumerate()
+            .map(|(number, counters)| {
+                let node = number / usize::from(plan.workers);
+                let (cluster, start, stop) = (&cluster, &start, stop.clone());
+                scope.spawn(move || {
+                    let ended = work(cluster, plan, node, number, start, counters, &stop);
+                    if ended.is_err() {
+                        stop.store(true, Relaxed);
+                    }
+                    ended
+                })
+            })
+            .collect();
+        start.wait();
+        let clock = Executor::real(0).handle();
+        let began_ns = clock.now_ns();
+        while clock.now_ns() - began_ns < plan.span_ns && !stop.load(Relaxed) {
+            let left_ns = (plan.span_ns + began_ns).saturating_sub(clock.now_ns()).min(10_000_000);
+            std::thread::park_timeout(Duration::from_nanos(left_ns));
+        }
+        stop.store(true, Relaxed);
+        let elapsed_ns = clock.now_ns() - began_ns;
+        for thread in threads {
+            thread.join().expect("a worker's thread")?;
+        }
+        Ok::<u64, TxnError>(elapsed_ns)
+    })?;
+    let totals = Totals::of(counters.iter().map(|counters| &**counters));
+    let executor = Executor::real(plan.seed);
+    let auditor = cluster.nodes[0].worker(&executor.handle())?;
+    let audited = executor.run(async {
+        let tables = Tables::open(auditor.node()).map_err(|error| error.to_string())?;
+        audit(&auditor, &tables, plan.scale, totals.added).await
+    });
+    audited.map_err(RunError::Audit)?;
+    Ok(Outcome { elapsed_ns, totals })
+}
+
+/// One worker's thread.
+fn work(
+    cluster: &Cluster,
+    plan: &Plan,
+    node: usize,
+    number: usize,
+    start: &Barrier,
+    counters: &Arc<Counters>,
+    stop: &Arc<AtomicBool>,
+) -> Result<(), TxnError> {
+    if plan.pin {
+        processor::bind_this_thread(number);
+    }
+    let executor = Executor::real(plan.seed ^ number as u64);
+    let handle = executor.handle();
+    let opened = cluster.nodes[node].worker(&handle).and_then(|worker| Ok((Tables::open(worker.node())?, worker)));
+    start.wait();
+    let (tables, worker) = opened?;
+    let tables = Rc::new(tables);
+    let inputs = Rc::new(Inputs {
+        scale: plan.scale,
+        node: node as u8,
+        distributed_percent: plan.distributed_percent,
+        hot_percent: plan.hot_percent,
+    });
+    executor.run(async {
+        let terminals: Vec<_> = (0..plan.in_flight.max(1))
+            .map(|terminal| {
+                let random = Random::part(plan.seed, &[number as u64, u64::from(terminal)]);
+                let (worker, tables, inputs) = (worker.clone(), tables.clone(), inputs.clone());
+                let (counters, stop) = (counters.clone(), stop.clone());
+                handle.spawn(async move {
+                    let ended = driver::run(&worker, &tables, &inputs, random, &counters, &stop).await;
+                    if ended.is_err() {
+                        stop.store(true, Relaxed);
+                    }
+                    ended
+                })
+            })
+            .collect();
+        let mut ended = Ok(());
+        for terminal in terminals {
+            ended = ended.and(terminal.await);
+        }
+        ended
+    })
+}

@@ -1,0 +1,159 @@
+//! `SmallBank` in a simulation: what every account must hold at the end.
+
+use crate::cluster::is_expected;
+use crate::workload::{Ended, is_of_a_death};
+use farhold_bench::random::Random;
+use farhold_bench::workload::smallbank::input::{Input, Inputs, Kind};
+use farhold_bench::workload::smallbank::procedure::{self, Effect};
+use farhold_bench::workload::smallbank::{START_BALANCE, Scale, Tables, balances};
+use farhold_txn::{TxnError, Worker};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+
+/// (Account, is it savings?)
+type Account = (i64, bool);
+
+/// What the bank's clients have heard.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Cents onto each account by transactions that have committed.
+    sure: BTreeMap<Account, i64>,
+    /// Changes of transactions of which it is not known whether they have committed.
+    doubts: Vec<BTreeMap<Account, i64>>,
+    pub commits: u64,
+    pub broken: Vec<String>,
+}
+
+fn changes(input: &Input, effect: &Effect) -> BTreeMap<Account, i64> {
+    let accounts = [(input.from, true), (input.from, false), (input.to, false)];
+    let mut changes = BTreeMap::new();
+    for (account, cents) in accounts.into_iter().zip(effect.changes) {
+        *changes.entry(account).or_default() += cents;
+    }
+    changes.retain(|_, cents| *cents != 0);
+    changes
+}
+
+impl Ledger {
+    /// Do the accounts hold what was acknowledged, and of each transaction in doubt all or nothing?
+    pub fn audit(&self, worker: &Worker, scale: Scale) -> impl Future<Output = Result<(), String>> + use<> {
+        let (worker, sure, doubts) = (worker.clone(), self.sure.clone(), self.doubts.clone());
+        async move {
+            let tables = Tables::open(worker.node()).map_err(|error| error.to_string())?;
+            let found = balances(&worker, &tables).await.map_err(|error| format!("the audit: {error}"))?;
+            let accounts = 2 * scale.accounts as usize * usize::from(scale.nodes);
+            if found.len() != accounts {
+                return Err(format!("{} accounts of {accounts}", found.len()));
+            }
+            let mut left: BTreeMap<Account, i64> = found
+                .into_iter()
+                .map(|(account, is_savings, balance)| ((account, is_savings), balance - START_BALANCE))
+                .collect();
+            for (account, cents) in sure {
+                *left.entry(account).or_default() -= cents;
+            }
+            left.retain(|_, cents| *cents != 0);
+            if is_sum_of(&left, &doubts) {
+                return Ok(());
+            }
+            Err(format!("money that no committed transaction explains: {left:?}; in doubt were {doubts:?}"))
+        }
+    }
+}
+
+/// Is there a choice of `doubts` that makes up `left`?
+fn is_sum_of(left: &BTreeMap<Account, i64>, doubts: &[BTreeMap<Account, i64>]) -> bool {
+    let Some((first, rest)) = doubts.split_first() else { return left.is_empty() };
+    if is_sum_of(left, rest) {
+        return true;
+    }
+    let mut without = left.clone();
+    for (account, cents) in first {
+        *without.entry(*account).or_default() -= cents;
+    }
+    without.retain(|_, cents| *cents != 0);
+    is_sum_of(&without, rest)
+}
+
+/// A client of the bank.
+pub(super) struct Teller {
+    name: String,
+    worker: Worker,
+    inputs: Inputs,
+    random: Random,
+    ledger: Rc<RefCell<Ledger>>,
+}
+
+impl Teller {
+    pub fn new(number: usize, node: u8, worker: &Worker, scale: Scale, ledger: Rc<RefCell<Ledger>>) -> Self {
+        Self {
+            name: format!("teller {number} of node {node}"),
+            worker: worker.clone(),
+            inputs: Inputs { scale, node, distributed_percent: 60, hot_percent: 60 },
+            random: Random::new(worker.handle().random_u64()),
+            ledger,
+        }
+    }
+
+    /// Runs so many transactions, each until it commits, whatever happens to the cluster.
+    pub async fn run_through(mut self, transactions: usize, alive: Rc<Cell<bool>>) -> Ended {
+        /// With the waits some tens of milliseconds, far longer than any recovery.
+        const ATTEMPTS: u32 = 600;
+        let (node, handle) = (self.worker.node().clone(), self.worker.handle().clone());
+        for _ in 0..transactions {
+            let input = self.inputs.draw(&mut self.random);
+            let mut last = None;
+            for attempt in 0..ATTEMPTS {
+                if !alive.get() || node.is_expelled() {
+                    return Ended::Gone;
+                }
+                match self.try_one(&input).await {
+                    Ok(()) => {
+                        last = None;
+                        break;
+                    }
+                    Err(error) if is_expected(&error) || is_of_a_death(&error) => {
+                        last = Some(error);
+                        handle.sleep_ns(self.random.below(2_000 << attempt.min(6))).await;
+                    }
+                    Err(error) => {
+                        self.ledger.borrow_mut().broken.push(format!("{}: {error}", self.name));
+                        return Ended::Done;
+                    }
+                }
+            }
+            if let Some(error) = last {
+                return Ended::Stuck(format!("{}: {error}", self.name));
+            }
+        }
+        Ended::Done
+    }
+
+    async fn try_one(&self, input: &Input) -> Result<(), TxnError> {
+        let tables = Tables::open(self.worker.node())?;
+        let mut txn = if input.kind == Kind::Balance { self.worker.begin_read_only() } else { self.worker.begin() };
+        let effect = procedure::run(&mut txn, &tables, input).await?;
+        if effect.refused {
+            txn.abort();
+            return Ok(());
+        }
+        let changes = changes(input, &effect);
+        match txn.commit().await {
+            Err(TxnError::OutcomeUnknown) => {
+                self.ledger.borrow_mut().doubts.push(changes);
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(_) => {
+                let mut ledger = self.ledger.borrow_mut();
+                ledger.commits += 1;
+                for (account, cents) in changes {
+                    *ledger.sure.entry(account).or_default() += cents;
+                }
+                Ok(())
+            }
+        }
+    }
+}

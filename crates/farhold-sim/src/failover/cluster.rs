@@ -1,0 +1,322 @@
+//! The safety phase: clients run, blows fall.
+
+use super::bank::{Ledger, Teller};
+use super::plan::{Blow, Failover, Load};
+use super::{Aftermath, KillAt};
+use crate::register::SimRegister;
+use crate::workload::{Client, Ended, Recorder, Tables};
+use farhold_bench::workload::smallbank;
+use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
+use farhold_fabric::{Executor, Handle, JoinHandle, NodeId};
+use farhold_txn::{Node, NodeConfig, ReplicationConfig, Statistics, TxnError, Worker};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub(super) const LEASE_NS: u64 = 1_000_000;
+pub(super) const SERVE_NS: u64 = 1_000_000;
+/// How long a client may take for all that it does.
+pub(super) const RUN_NS_MAX: u64 = 300_000_000;
+/// How long the cluster may take to be whole after everything has healed.
+pub(super) const HEALING_NS_MAX: u64 = 60_000_000;
+/// Between two looks at whether something has come true.
+const LOOK_NS: u64 = 20_000;
+
+/// A node's process: its tasks look at `alive`.
+#[derive(Clone)]
+pub(super) struct Process {
+    pub node: Arc<Node>,
+    pub worker: Worker,
+    pub alive: Rc<Cell<bool>>,
+}
+
+/// A client on its way, and whose it is.
+pub(super) struct Running {
+    number: usize,
+    process: Process,
+    task: JoinHandle<Ended>,
+}
+
+pub(super) struct Cluster {
+    pub setup: Failover,
+    pub sim: Sim,
+    pub handle: Handle,
+    pub register: SimRegister,
+    pub processes: RefCell<Vec<Process>>,
+    pub story: RefCell<Vec<String>>,
+    pub recorder: Rc<RefCell<Recorder>>,
+    pub ledger: Rc<RefCell<Ledger>>,
+    pub steps: Cell<u64>,
+}
+
+/// Runs a setup to its end.
+#[must_use]
+pub fn run(setup: &Failover) -> Aftermath {
+    let executor = Executor::virtual_time(setup.seed);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let cluster = Rc::new(Cluster {
+        setup: setup.clone(),
+        sim: sim.clone(),
+        handle,
+        register: SimRegister::new(setup.nodes),
+        processes: RefCell::default(),
+        story: RefCell::default(),
+        recorder: Rc::default(),
+        ledger: Rc::default(),
+        steps: Cell::new(0),
+    });
+    let mut broken = Vec::new();
+    let statistics = executor.run(cluster.clone().drive(&mut broken));
+    let trace_hash = sim.trace_hash();
+    let configuration = cluster.register.configuration().map_or(0, |found| found.number);
+    drop(executor);
+    let Recorder { history, broken: seen, .. } = cluster.recorder.take();
+    let ledger = cluster.ledger.take();
+    broken.extend(seen);
+    broken.extend(ledger.broken);
+    let (story, steps, bank_commits) = (cluster.story.take(), cluster.steps.get(), ledger.commits);
+    Aftermath { trace_hash, history, bank_commits, statistics, broken, story, configuration, steps }
+}
+
+impl Cluster {
+    pub fn tell(&self, what: &str) {
+        self.story.borrow_mut().push(format!("{:>9} µs  {what}", self.handle.now_ns() / 1_000));
+    }
+
+    pub fn process(&self, node: u8) -> Process {
+        self.processes.borrow()[usize::from(node)].clone()
+    }
+
+    /// The tasks of a node's machine, with its clock.
+    fn machine(&self, node: u8) -> Handle {
+        self.handle.of_machine(node, self.setup.drift_ppm.get(usize::from(node)).copied().unwrap_or(0))
+    }
+
+    /// Starts a node: what its process does for ever.
+    pub fn start(&self, number: u8) -> Process {
+        let fabric = self.sim.join(NodeId(number)).expect("a node that does not run");
+        let replication = ReplicationConfig {
+            replicas: self.setup.replicas,
+            optimistic: self.setup.optimistic,
+            rings: 3,
+            ring_bytes: self.setup.ring_bytes,
+            lease_ns: LEASE_NS,
+            clock_skew_ns_max: LEASE_NS / 10,
+        };
+        let config =
+            NodeConfig { nodes: self.setup.nodes, region_bytes: 4 << 20, request_timeout_ns: 2_000_000, replication };
+        let node = Node::open(fabric, config).expect("a fresh region");
+        let machine = self.machine(number);
+        let worker = node.worker(&machine).expect("a worker");
+        let alive = Rc::new(Cell::new(true));
+        let server = node.worker(&machine).expect("a worker");
+        let serving = alive.clone();
+        drop(machine.spawn(async move {
+            while serving.get() {
+                server.serve(SERVE_NS, 64).await;
+            }
+        }));
+        let register = Rc::new(self.register.of(NodeId(number), &machine, &alive));
+        let member = node.worker(&machine).expect("a worker");
+        drop(machine.spawn(async move {
+            let _ = member.keep_membership(register).await;
+        }));
+        Process { node, worker, alive }
+    }
+
+    pub async fn until(&self, limit_ns: u64, mut is_so: impl FnMut() -> bool) -> bool {
+        let until_ns = self.handle.now_ns() + limit_ns;
+        while !is_so() {
+            if self.handle.now_ns() > until_ns {
+                return false;
+            }
+            self.handle.sleep_ns(LOOK_NS).await;
+        }
+        true
+    }
+
+    async fn drive(self: Rc<Self>, broken: &mut Vec<String>) -> Statistics {
+        let started = (0..self.setup.nodes).map(|node| self.start(node)).collect();
+        self.processes.replace(started);
+        // The tables are made and filled as soon as one node may: the others hear later that the cluster is founded.
+        let (first_in, all_in) = (
+            || self.process(0).node.is_member(),
+            || self.processes.borrow().iter().all(|process| process.node.is_member()),
+        );
+        if !self.until(HEALING_NS_MAX, first_in).await {
+            broken.push("the cluster was never founded".into());
+            return Statistics::default();
+        }
+        self.load().await.expect("the tables");
+        if !self.until(HEALING_NS_MAX, all_in).await {
+            broken.push("some node never heard that the cluster was founded".into());
+            return Statistics::default();
+        }
+        self.tell("clients begin");
+        if let Some(kill_at) = self.setup.kill_at {
+            self.one_transaction(kill_at, broken).await;
+        } else {
+            self.everybody(broken).await;
+        }
+        self.heal(broken).await;
+        self.look(broken).await;
+        for process in self.processes.borrow().iter() {
+            process.alive.set(false);
+        }
+        self.processes.borrow().iter().fold(Statistics::default(), |sum, process| sum + process.node.statistics())
+    }
+
+    async fn load(&self) -> Result<(), TxnError> {
+        let first = self.process(0).worker;
+        match &self.setup.load {
+            Load::Mixed(workload) => Tables::create(&first, workload, &self.recorder).await.map(drop),
+            Load::Bank(scale) => {
+                let tables = smallbank::Tables::create(&first).await?;
+                for node in 0..scale.nodes {
+                    tables.load(&first, *scale, node, 0..scale.accounts).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts a client of a node.
+    pub fn client(&self, number: usize, node: u8, transactions: usize) -> Running {
+        let process = self.process(node);
+        let (machine, alive) = (self.machine(node), process.alive.clone());
+        let task = match &self.setup.load {
+            Load::Mixed(workload) => {
+                let client = Client::new(number, &process.worker, workload, self.recorder.clone());
+                let is_script = self.setup.kill_at.is_some() && number == 0;
+                let client = if is_script { client.scripted() } else { client };
+                machine.spawn(client.run_through(transactions, alive))
+            }
+            Load::Bank(scale) => {
+                let teller = Teller::new(number, node, &process.worker, *scale, self.ledger.clone());
+                machine.spawn(teller.run_through(transactions, alive))
+            }
+        };
+        Running { number, process, task }
+    }
+
+    /// How a client has ended, if it has within the time.
+    pub async fn end_of(&self, client: &Running) -> Ended {
+        let mut ended = None;
+        let is_dead = || !client.process.alive.get();
+        self.until(RUN_NS_MAX, || {
+            ended = ended.take().or_else(|| client.task.try_take());
+            ended.is_some()
+        })
+        .await;
+        match ended {
+            Some(ended) => ended,
+            // It waits for answers that nobody gives to a dead node.
+            None if is_dead() => Ended::Gone,
+            None => Ended::Stuck(format!("client {} waits for ever", client.number)),
+        }
+    }
+
+    /// All clients, and all blows.
+    async fn everybody(self: &Rc<Self>, broken: &mut Vec<String>) {
+        let begun_ns = self.handle.now_ns();
+        let clients: Vec<_> = (0..usize::from(self.setup.nodes) * self.setup.clients)
+            .map(|number| self.client(number, (number % usize::from(self.setup.nodes)) as u8, self.setup.transactions))
+            .collect();
+        let mut blows = self.setup.blows.clone();
+        blows.sort_by_key(|(at_ns, _)| *at_ns);
+        for (at_ns, blow) in blows {
+            self.handle.sleep_until_ns(begun_ns + at_ns).await;
+            self.strike(blow);
+        }
+        for client in clients {
+            match self.end_of(&client).await {
+                Ended::Done => {}
+                Ended::Stuck(what) => broken.push(format!("client {} does not get on: {what}", client.number)),
+                Ended::Gone => self.tell(&format!("client {} went with its node", client.number)),
+            }
+        }
+        let healed_ns = self.setup.blows.iter().map(|(at_ns, blow)| begun_ns + at_ns + blow.lasts_ns()).max();
+        self.handle.sleep_until_ns(healed_ns.unwrap_or(0)).await;
+    }
+
+    /// One transaction, and a death at a step of it.
+    async fn one_transaction(self: &Rc<Self>, kill_at: KillAt, broken: &mut Vec<String>) {
+        let before = self.sim.events();
+        if let Some(victim) = kill_at.victim {
+            let node = NodeId(victim);
+            let fault = if kill_at.crash { Fault::Crash(node) } else { Fault::Kill(node) };
+            self.sim.inject_after(kill_at.step, fault);
+        }
+        let client = self.client(0, kill_at.coordinator, 1);
+        let mut ended = None;
+        // The death comes at an event; here it is noticed in the next moment, and its process does nothing any more.
+        let limit_ns = self.handle.now_ns() + RUN_NS_MAX;
+        while ended.is_none() && self.handle.now_ns() < limit_ns {
+            ended = client.task.try_take();
+            if let Some(victim) = kill_at.victim
+                && self.sim.events() >= before + kill_at.step
+                && self.process(victim).alive.get()
+            {
+                self.process(victim).alive.set(false);
+                self.tell(&format!("node {victim} dies at step {}", kill_at.step));
+            }
+            self.handle.sleep_ns(200).await;
+        }
+        self.steps.set(self.sim.events() - before);
+        match ended {
+            Some(Ended::Stuck(what)) => broken.push(format!("the transaction does not get through: {what}")),
+            None if client.process.alive.get() => broken.push("the transaction waits for ever".into()),
+            _ => {}
+        }
+    }
+
+    fn strike(self: &Rc<Self>, blow: Blow) {
+        self.tell(&format!("{blow:?}"));
+        let later = |for_ns: u64, what: Box<dyn FnOnce(&Self)>| {
+            let this = self.clone();
+            drop(self.handle.spawn(async move {
+                this.handle.sleep_ns(for_ns).await;
+                what(&this);
+            }));
+        };
+        let hop = |from: u8, to: u8| Hop { from: NodeId(from), to: NodeId(to) };
+        match blow {
+            Blow::Kill(node) => self.kill(node, Fault::Kill(NodeId(node))),
+            Blow::Crash(node) => self.kill(node, Fault::Crash(NodeId(node))),
+            Blow::Pause(node, for_ns) => self.sim.inject(Fault::Pause(NodeId(node), self.handle.now_ns() + for_ns)),
+            Blow::Cut(from, to, both, for_ns) => {
+                let hops = if both { vec![hop(from, to), hop(to, from)] } else { vec![hop(from, to)] };
+                for hop in &hops {
+                    self.sim.inject(Fault::Cut(*hop));
+                }
+                later(
+                    for_ns,
+                    Box::new(move |this| {
+                        for hop in &hops {
+                            this.sim.inject(Fault::Heal(*hop));
+                        }
+                        this.tell(&format!("{from} and {to} are together again"));
+                    }),
+                );
+            }
+            Blow::Slow(from, to, delay_ns, for_ns) => {
+                self.sim.inject(Fault::Delay(hop(from, to), delay_ns));
+                later(for_ns, Box::new(move |this| this.sim.inject(Fault::Heal(hop(from, to)))));
+            }
+            Blow::Disorder(percent, for_ns) => {
+                self.sim.inject(Fault::Jitter(percent));
+                later(for_ns, Box::new(move |this| this.sim.inject(Fault::Jitter(0))));
+            }
+            Blow::NoRegister(node, for_ns) => {
+                self.register.cut(NodeId(node), true);
+                later(for_ns, Box::new(move |this| this.register.cut(NodeId(node), false)));
+            }
+        }
+    }
+
+    pub fn kill(&self, node: u8, how: Fault) {
+        self.process(node).alive.set(false);
+        self.sim.inject(how);
+    }
+}

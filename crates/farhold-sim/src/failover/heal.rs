@@ -1,0 +1,72 @@
+//! The liveness phase: everything comes back, and then all must be well within a time.
+
+use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS};
+use crate::workload::Ended;
+use farhold_fabric::NodeId;
+use farhold_fabric::provider::sim::Fault;
+use farhold_txn::Serving;
+use std::rc::Rc;
+
+/// Transactions of each node's client after everything has healed.
+const TRANSACTIONS_AFTER: usize = 3;
+
+impl Cluster {
+    pub async fn heal(self: &Rc<Self>, broken: &mut Vec<String>) {
+        let mut back = Vec::new();
+        let mut whole = || {
+            for number in 0..self.setup.nodes {
+                if self.comes_back(number) {
+                    back.push(number);
+                }
+            }
+            self.is_whole()
+        };
+        // Twice: whoever was cut off until now may be about to be expelled.
+        let mut is_whole = self.until(HEALING_NS_MAX, &mut whole).await;
+        self.handle.sleep_ns(2 * LEASE_NS).await;
+        is_whole &= self.until(HEALING_NS_MAX, whole).await;
+        if !is_whole {
+            broken.push(format!("not whole again: {:?}", self.register.configuration()));
+            return;
+        }
+        self.tell(&format!("whole again; {back:?} came back"));
+        let clients: Vec<_> =
+            (0..self.setup.nodes).map(|node| self.client(100 + usize::from(node), node, TRANSACTIONS_AFTER)).collect();
+        for client in clients {
+            match self.end_of(&client).await {
+                Ended::Stuck(what) => broken.push(format!("no progress after everything has healed: {what}")),
+                Ended::Gone => broken.push("a node is lost after everything has healed".into()),
+                Ended::Done => {}
+            }
+        }
+    }
+
+    /// Starts a node again that is dead or has been expelled, once the others have gone on without it.
+    fn comes_back(&self, number: u8) -> bool {
+        let process = self.process(number);
+        let is_well = process.alive.get() && !process.node.is_expelled();
+        if is_well || !self.register.is_free(NodeId(number)) {
+            return false;
+        }
+        if process.alive.get() {
+            self.kill(number, Fault::Kill(NodeId(number)));
+        }
+        self.tell(&format!("node {number} comes back"));
+        let again = self.start(number);
+        self.processes.borrow_mut()[usize::from(number)] = again;
+        true
+    }
+
+    /// Is everybody a member that knows the last configuration, with all partitions served and all mirrors whole?
+    fn is_whole(&self) -> bool {
+        let processes = self.processes.borrow();
+        let Some(last) = self.register.configuration() else { return false };
+        processes.iter().all(|process| process.alive.get() && process.node.is_member())
+            && last.members.len() == usize::from(self.setup.nodes)
+            && last.mirrors.iter().all(|mirror| mirror.whole)
+            && last.partitions.iter().all(|serving| matches!(serving, Serving::By(_)))
+            && processes
+                .iter()
+                .all(|process| process.node.configuration().is_some_and(|installed| installed.number == last.number))
+    }
+}

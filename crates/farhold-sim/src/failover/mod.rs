@@ -1,0 +1,65 @@
+//! A replicated cluster whose nodes die, pause, are cut off and come back, while clients run; and what must be true of it.
+//!
+//! ```text
+//!   seed ──► plan.rs: nodes, load, blows ──► cluster.rs: clients run, blows fall (safety)
+//!                                                 │
+//!                                            heal.rs: everything comes back, and there has to be progress (liveness)
+//!                                                 │
+//!                                            look.rs: what must be true at the end
+//! ```
+//!
+//! After the blows everything heals: killed nodes come back, every mirror becomes whole, every client commits again. What was
+//! acknowledged has to be there, histories serializable (`history`), or, of a bank (`bank.rs`), each account as the committed
+//! transactions have left it; nothing locked, odd or half written, no ring overrun, and each mirror like its node.
+
+mod bank;
+mod cluster;
+mod heal;
+mod look;
+mod plan;
+
+pub use cluster::run;
+pub use plan::{Blow, Failover, KillAt, Load};
+
+use crate::history::History;
+use farhold_txn::Statistics;
+
+/// What became of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Aftermath {
+    /// A number that two runs share only if they were the same.
+    pub trace_hash: u64,
+    /// What was seen and written.
+    pub history: History,
+    /// Transactions of a bank that have committed.
+    pub bank_commits: u64,
+    /// Of the nodes that lived at the end, summed.
+    pub statistics: Statistics,
+    /// What must not be.
+    pub broken: Vec<String>,
+    /// What happened, in words.
+    pub story: Vec<String>,
+    /// The last configuration's number.
+    pub configuration: u64,
+    /// Events of the simulation while the transaction ran whose steps are counted (see [`KillAt`]).
+    pub steps: u64,
+}
+
+impl Aftermath {
+    /// Is everything in order?
+    ///
+    /// # Errors
+    /// What is not, in words.
+    pub fn check(&self) -> Result<(), String> {
+        match self.broken.first() {
+            Some(broken) => Err(broken.clone()),
+            None => self.history.check_with_doubts().map_err(|anomaly| anomaly.to_string()),
+        }
+    }
+
+    /// Committed transactions.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        self.history.records.len() as u64 + self.bank_commits
+    }
+}

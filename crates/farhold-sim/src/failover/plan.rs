@@ -1,0 +1,168 @@
+//! What is to be run, by a seed.
+
+use crate::workload::Workload;
+use farhold_bench::workload::smallbank::Scale;
+
+/// One thing that happens to a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blow {
+    /// The node's process dies; it comes back when the others have gone on without it.
+    Kill(u8),
+    /// As a kill, and of what it has posted some is lost, also in the middle of a row, and some lands much later.
+    Crash(u8),
+    /// The node stands still for so long.
+    Pause(u8, u64),
+    /// Two nodes cannot reach each other, in one direction or in both, for so long.
+    Cut(u8, u8, bool, u64),
+    /// Everything from one node to another takes so much longer, for so long.
+    Slow(u8, u8, u64, u64),
+    /// All times are stretched by up to so many hundredths, each by itself: completions overtake each other. For so long.
+    Disorder(u64, u64),
+    /// The node cannot reach the register for so long.
+    NoRegister(u8, u64),
+}
+
+impl Blow {
+    /// How long it lasts by itself.
+    #[must_use]
+    pub fn lasts_ns(&self) -> u64 {
+        match *self {
+            Self::Kill(_) | Self::Crash(_) => 0,
+            Self::Pause(_, for_ns)
+            | Self::Cut(_, _, _, for_ns)
+            | Self::Slow(_, _, _, for_ns)
+            | Self::Disorder(_, for_ns)
+            | Self::NoRegister(_, for_ns) => for_ns,
+        }
+    }
+}
+
+/// What the clients do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Random transactions whose history is checked.
+    Mixed(Workload),
+    /// `SmallBank`: the accounts are checked at the end.
+    Bank(Scale),
+}
+
+/// One transaction runs alone, and a node dies at a step of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KillAt {
+    /// Who runs the transaction.
+    pub coordinator: u8,
+    /// Who dies; nobody, to count the steps.
+    pub victim: Option<u8>,
+    /// After so many events of the simulation since the transaction's beginning.
+    pub step: u64,
+    /// What has been posted by the dead is partly lost or late.
+    pub crash: bool,
+}
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Failover {
+    /// Decides every time, every order and every choice.
+    pub seed: u64,
+    /// How many nodes.
+    pub nodes: u8,
+    /// Copies of each row.
+    pub replicas: u8,
+    /// Whether rows are visible before they are replicated.
+    pub optimistic: bool,
+    /// Clients of each node.
+    pub clients: usize,
+    /// Transactions that each client tries.
+    pub transactions: usize,
+    /// What they do.
+    pub load: Load,
+    /// What happens when, after the clients have begun.
+    pub blows: Vec<(u64, Blow)>,
+    /// A death at a step, instead of clients.
+    pub kill_at: Option<KillAt>,
+    /// How much faster each node's clock runs than true time, in millionths.
+    pub drift_ppm: Vec<i32>,
+    /// Bytes of a ring of the log.
+    pub ring_bytes: u64,
+}
+
+/// How far two clocks of the simulated nodes are apart at most: the bound that the nodes are told (a tenth of a lease) allows
+/// for some more.
+const DRIFT_PPM_MAX: u64 = 40_000;
+
+impl Failover {
+    /// Three nodes and some blows, by the seed.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x5eed);
+        let replicas = 2 + (seed % 2) as u8;
+        let is_bank = seed / 4 % 3 == 2;
+        let mut drift_ppm = vec![0; 3];
+        if random.below(2) == 0 {
+            drift_ppm = (0..3).map(|_| random.below(2 * DRIFT_PPM_MAX) as i32 - DRIFT_PPM_MAX as i32).collect();
+        }
+        Self {
+            seed,
+            nodes: 3,
+            replicas,
+            optimistic: !seed.is_multiple_of(5),
+            clients: 2,
+            transactions: if is_bank { 200 } else { 80 },
+            load: if is_bank {
+                Load::Bank(Scale { nodes: 3, accounts: 60, hot: 2 })
+            } else {
+                Load::Mixed(Workload::of_seed(seed))
+            },
+            blows: blows(seed, replicas, &mut random),
+            kill_at: None,
+            drift_ppm,
+            ring_bytes: [96 << 10, 8 << 10, 24 << 10, 32 << 10][(seed % 4) as usize],
+        }
+    }
+}
+
+/// As many deaths, at most, as there are copies to lose (a pause, or no register, may turn into one), and up to two nuisances.
+fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
+    let mut blows = Vec::new();
+    let first = random.below(3) as u8;
+    let at_ns = 20_000 + random.below(2_500_000);
+    let fatal = |node: u8, random: &mut Random| match random.below(6) {
+        0 | 1 => Blow::Kill(node),
+        2 | 3 => Blow::Crash(node),
+        4 => Blow::Pause(node, 500_000 + random.below(6_000_000)),
+        _ => Blow::NoRegister(node, 500_000 + random.below(20_000_000)),
+    };
+    if !seed.is_multiple_of(8) {
+        blows.push((at_ns, fatal(first, random)));
+    }
+    if replicas == 3 && seed.is_multiple_of(3) {
+        let second = (first + 1 + random.below(2) as u8) % 3;
+        blows.push((at_ns + random.below(8_000_000), fatal(second, random)));
+    }
+    for _ in 0..random.below(3) {
+        let (from, to) = (random.below(3) as u8, random.below(3) as u8);
+        let (at_ns, for_ns) = (random.below(3_500_000), random.below(2_000_000));
+        let nuisance = match random.below(5) {
+            0 => Blow::Cut(from, to, false, for_ns),
+            1 => Blow::Cut(from, to, true, for_ns),
+            2 | 3 => Blow::Slow(from, to, random.below(60_000), for_ns),
+            _ => Blow::Disorder(100 + random.below(2_000), for_ns),
+        };
+        if from != to {
+            blows.push((at_ns, nuisance));
+        }
+    }
+    blows
+}
+
+/// splitmix64: what decides the plan, apart from the run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % limit
+    }
+}

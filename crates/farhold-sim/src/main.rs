@@ -1,0 +1,137 @@
+//! Replays a seed of a cluster whose nodes die, and tells its story; says how fast seeds run, and what the checks would notice.
+
+use farhold_fabric::Executor;
+use farhold_sim::failover::{Aftermath, Failover, run};
+use farhold_sim::teeth::{self, Wrong};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--quiet]   replays seeds, with their stories
+       farhold-sim rate [--seeds COUNT]                 simulated transactions a second, checks included, one core
+       farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let value_of = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        arguments.get(at + 1)?.parse::<u64>().ok()
+    };
+    match arguments.first().map(String::as_str) {
+        Some("rate") => rate(value_of("--seeds").unwrap_or(200)),
+        Some("teeth") => show_teeth(value_of("--seeds").unwrap_or(400), value_of("--times").unwrap_or(4)),
+        Some("teeth-child") => {
+            let numbers: Vec<u64> = arguments[1..].iter().filter_map(|word| word.parse().ok()).collect();
+            teeth::child(&numbers);
+            ExitCode::SUCCESS
+        }
+        _ => {
+            let Some(first) = value_of("--seed") else {
+                println!("{USAGE}");
+                return ExitCode::from(2);
+            };
+            let quiet = arguments.iter().any(|argument| argument == "--quiet");
+            replay(first..first + value_of("--seeds").unwrap_or(1), quiet)
+        }
+    }
+}
+
+fn replay(seeds: std::ops::Range<u64>, quiet: bool) -> ExitCode {
+    let mut worst = ExitCode::SUCCESS;
+    for seed in seeds {
+        let setup = Failover::of_seed(seed);
+        let aftermath = run(&setup);
+        let outcome = aftermath.check();
+        if outcome.is_ok() && quiet {
+            continue;
+        }
+        println!(
+            "seed {seed}: {} nodes, {} copies of each row, {} order, {} clients, clocks off by {:?} ppm",
+            setup.nodes,
+            setup.replicas,
+            if setup.optimistic { "optimistic" } else { "pessimistic" },
+            setup.nodes as usize * setup.clients,
+            setup.drift_ppm
+        );
+        println!("             {:?}", setup.load);
+        aftermath.story.iter().for_each(|line| println!("{line}"));
+        println!(
+            "             {} transactions, configuration {}, trace {:016x}",
+            aftermath.commits(),
+            aftermath.configuration,
+            aftermath.trace_hash
+        );
+        match outcome {
+            Ok(()) => println!(
+                "in order: a serial order explains what was seen, nothing acknowledged is lost, all copies are alike"
+            ),
+            Err(what) => {
+                println!("NOT in order: {what}");
+                aftermath.broken.iter().skip(1).for_each(|what| println!("              {what}"));
+                tell_transactions(&aftermath, &what);
+                worst = ExitCode::FAILURE;
+            }
+        }
+    }
+    worst
+}
+
+/// What the transactions that a finding names have seen and done.
+fn tell_transactions(aftermath: &Aftermath, what: &str) {
+    let mut records: Vec<_> =
+        aftermath.history.records.iter().filter(|record| what.contains(&format!("T{} ", record.id))).collect();
+    records.sort_by_key(|record| record.serial);
+    for record in records {
+        let doubt = if record.in_doubt { ", its outcome unknown to its client" } else { "" };
+        println!("  T{} ({}): serial {}, epoch {}{doubt}", record.id, record.label, record.serial, record.epoch);
+        for read in &record.reads {
+            println!("     saw {:?} in {}", read.saw, read.key);
+        }
+        for range in &record.ranges {
+            println!(
+                "     saw {:?} in a range of table {} by {:?}, {}..={}",
+                range.saw, range.table, range.by, range.lo, range.hi
+            );
+        }
+        for write in &record.writes {
+            println!("     wrote {:?} to {}", write.row, write.key);
+        }
+    }
+}
+
+/// Prints one line of JSON.
+fn rate(seeds: u64) -> ExitCode {
+    let clock = Executor::real(0).handle();
+    let began_ns = clock.now_ns();
+    let (mut commits, mut bad) = (0, 0);
+    for seed in 0..seeds {
+        let aftermath = run(&Failover::of_seed(seed));
+        bad += u64::from(aftermath.check().is_err());
+        commits += aftermath.commits();
+    }
+    let seconds = (clock.now_ns() - began_ns) as f64 / 1e9;
+    println!(
+        "{{\"seeds\": {seeds}, \"not_in_order\": {bad}, \"transactions\": {commits}, \"seconds\": {seconds:.3}, \
+         \"transactions_per_second\": {:.0}, \"seeds_per_second\": {:.1}}}",
+        commits as f64 / seconds,
+        seeds as f64 / seconds
+    );
+    if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints a table in Markdown.
+fn show_teeth(seeds: u64, times: u64) -> ExitCode {
+    let Ok(program) = std::env::current_exe() else { return ExitCode::FAILURE };
+    let mut worst = ExitCode::SUCCESS;
+    println!("| planted | seeds until noticed, mean of {times} | noticed as, the first time |\n|---|---|---|");
+    for wrong in Wrong::all() {
+        let noticed = teeth::run_in_child(&program, wrong, seeds, times as usize);
+        let name = wrong.name();
+        if let (Some(each), Some(first)) = (noticed.seeds_each(), noticed.by.first()) {
+            let words: String = first.chars().take(110).collect();
+            println!("| {name} | {each:.1} | {} |", words.replace('|', "/"));
+        } else {
+            println!("| {name} | not within {seeds} | |");
+            worst = ExitCode::FAILURE;
+        }
+    }
+    worst
+}

@@ -1,0 +1,143 @@
+//! The test of the test: defects put in on purpose, each of which some seed has to notice, and how many seeds that takes.
+//!
+//! The runs are in processes of their own ([`run_in_child`], [`child`]): a defect may leave nothing in order that a tidy end
+//! could start from, or a row that is being written for ever, at which the store spins.
+
+use crate::cluster;
+use crate::failover::{Failover, Load, run};
+use farhold_txn::{Defect, plant};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Something that is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// In the transactions, without replication.
+    Transactions(Defect),
+    /// In replication or recovery.
+    Replication(Defect),
+    /// In the world: one node's clock is far slower than its members are told.
+    Clock,
+}
+
+impl Wrong {
+    /// Everything.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let transactions = Defect::ALL.into_iter().map(Self::Transactions);
+        let replication = Defect::OF_REPLICATION.into_iter().map(Self::Replication);
+        transactions.chain(replication).chain([Self::Clock]).collect()
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Self::Transactions(defect) | Self::Replication(defect) => format!("{defect:?}"),
+            Self::Clock => "ClockBeyondBound".to_owned(),
+        }
+    }
+
+    /// Runs a seed with it: what the checks say.
+    fn run(self, seed: u64) -> Result<(), String> {
+        match self {
+            Self::Transactions(_) => cluster::run(&cluster::Setup::small(seed)).check(),
+            Self::Replication(_) => run(&Failover::of_seed(seed)).check(),
+            Self::Clock => {
+                let setup = Failover::of_seed(seed);
+                // The histories of mixed loads show stale reads; a bank may not.
+                let load = Load::Mixed(crate::workload::Workload::of_seed(seed));
+                let slow = (seed % 3) as usize;
+                let drift_ppm = (0..3).map(|node| if node == slow { -800_000 } else { 0 }).collect();
+                run(&Failover { drift_ppm, load, transactions: 80, ..setup }).check()
+            }
+        }
+    }
+}
+
+/// How often a defect was noticed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Noticed {
+    /// Seeds run.
+    pub seeds: u64,
+    /// What those said that noticed it.
+    pub by: Vec<String>,
+}
+
+impl Noticed {
+    /// Seeds that it takes, on average.
+    #[must_use]
+    pub fn seeds_each(&self) -> Option<f64> {
+        (!self.by.is_empty()).then(|| self.seeds as f64 / self.by.len() as f64)
+    }
+}
+
+/// A seed takes some 10 ms, a few take seconds on a loaded machine; this long means for ever.
+const STUCK: Duration = Duration::from_secs(10);
+/// Seeds that the child has begun.
+static DONE: AtomicU64 = AtomicU64::new(0);
+
+/// Runs seeds with what is wrong until `enough` of them have noticed, or `seeds` have run, in processes of `program`, which is
+/// this package's binary.
+///
+/// # Panics
+/// If no process can be started.
+#[must_use]
+pub fn run_in_child(program: &Path, wrong: Wrong, seeds: u64, enough: usize) -> Noticed {
+    let number = Wrong::all().iter().position(|other| *other == wrong).unwrap_or(0);
+    let mut noticed = Noticed::default();
+    while noticed.seeds < seeds && noticed.by.len() < enough {
+        let child = Command::new(program)
+            .args(["teeth-child", &number.to_string(), &noticed.seeds.to_string(), &seeds.to_string()])
+            .arg((enough - noticed.by.len()).to_string())
+            .env("RUST_BACKTRACE", "0")
+            .stderr(Stdio::null())
+            .output()
+            .expect("a child process");
+        for line in String::from_utf8_lossy(&child.stdout).lines().filter_map(|line| line.strip_prefix("seed ")) {
+            noticed.seeds += 1;
+            noticed.by.extend(line.split_once(": ").map(|(_, what)| what.to_owned()));
+        }
+        if !child.status.success() {
+            noticed.seeds += 1;
+            noticed.by.push("an assertion, or no end".to_owned());
+        }
+    }
+    noticed
+}
+
+/// The other side of [`run_in_child`]: prints a line a seed.
+pub fn child(numbers: &[u64]) {
+    let [number, first, seeds, enough] = *numbers else { return };
+    let Some(wrong) = Wrong::all().get(number as usize).copied() else { return };
+    std::thread::spawn(|| {
+        let mut last = u64::MAX;
+        loop {
+            std::thread::park_timeout(STUCK);
+            let now = DONE.load(Ordering::Relaxed);
+            if now == last {
+                std::process::abort();
+            }
+            last = now;
+        }
+    });
+    if let Wrong::Transactions(defect) | Wrong::Replication(defect) = wrong {
+        plant(Some(defect));
+    }
+    let mut noticed = 0;
+    for seed in first..seeds {
+        DONE.fetch_add(1, Ordering::Relaxed);
+        match wrong.run(seed) {
+            Ok(()) => println!("seed {seed}"),
+            Err(what) => {
+                println!("seed {seed}: {}", what.trim_end().replace('\n', " / "));
+                noticed += 1;
+            }
+        }
+        if noticed == enough {
+            return;
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Three real processes on shared memory, three copies of each row: one is killed while money moves, the others go on, it comes
+//! back. What each client was told is there, and no money is made or lost.
+//!
+//! The test starts itself again as the nodes (`FARHOLD_NODE` says as which).
+
+use farhold_fabric::{Executor, Fabric, NodeId, provider::shm};
+use farhold_store::row::{Column, ColumnType, Datum, Schema};
+use farhold_txn::{
+    FileRegister, HomeAgent, Node, NodeConfig, Placement, ReplicationConfig, Retry, ScanSpec, Table, TableDef, Txn,
+    TxnError, Worker,
+};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+const NODE: &str = "FARHOLD_NODE";
+const CLUSTER: &str = "FARHOLD_CLUSTER";
+const NODES: u8 = 3;
+const ACCOUNTS: i32 = 30;
+const EACH: i64 = 100;
+/// Counters of the clients are rows behind the accounts: one for each start of a node.
+const COUNTERS: i32 = 100;
+/// How long the test waits for anything: only a cluster that does not get on takes so long.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn key(id: i32) -> [u8; 4] {
+    (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes()
+}
+
+async fn add(txn: &mut Txn, table: &Table, id: i32, change: i64) -> Result<(), TxnError> {
+    let balance = table.layout().i64("balance")?;
+    let row = txn.get(table, &key(id)).await?.ok_or(TxnError::Conflict)?;
+    let value = txn.value_mut(row);
+    balance.set(value, balance.get(value) + change);
+    Ok(())
+}
+
+async fn fill(worker: &Worker) -> Result<(), TxnError> {
+    let columns = vec![Column::new("id", ColumnType::Int), Column::new("balance", ColumnType::BigInt)];
+    let schema = Schema::new(columns, vec![0])?;
+    let table =
+        worker.create_table(TableDef { placement: Placement::ByInteger, ..TableDef::new("account", schema) }).await?;
+    worker
+        .run(Retry::default(), async |txn| {
+            for id in (1..=ACCOUNTS).chain(COUNTERS..COUNTERS + 10) {
+                let mut value = Vec::new();
+                let balance = if id < COUNTERS { EACH } else { 0 };
+                table.schema().encode_value(&[Datum::Int(id), Datum::BigInt(balance)], &mut value)?;
+                txn.insert(&table, &key(id), &value).await?;
+            }
+            Ok(())
+        })
+        .await
+}
+
+async fn audit(worker: &Worker, table: &Table) -> Result<String, TxnError> {
+    let balance = table.layout().i64("balance")?;
+    let rows = worker
+        .run(Retry::default(), async |txn| {
+            let rows = txn.scan(table, ScanSpec::all()).await?;
+            Ok(rows.iter().map(|row| balance.get(txn.value(*row))).collect::<Vec<_>>())
+        })
+        .await?;
+    let (accounts, counters) = rows.split_at(ACCOUNTS as usize);
+    Ok(format!("audit {} {counters:?}", accounts.iter().sum::<i64>()))
+}
+
+/// A node: moves money until it is told to look.
+fn node(cluster: &Path, number: u8, counter: i32) {
+    while !FileRegister::is_free(cluster, NodeId(number)).expect("a register") {
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    let fabric = Fabric::join_shm(cluster, NodeId(number)).expect("the fabric");
+    let replication = ReplicationConfig { replicas: 3, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
+    let config = NodeConfig { nodes: NODES, region_bytes: 32 << 20, replication, ..NodeConfig::default() };
+    let node = Node::open(fabric, config).expect("a node");
+    let _agent = HomeAgent::start_member(&node, cluster).expect("an agent");
+    let (commands, asked) = channel::<String>();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().lines().map_while(Result::ok).try_for_each(|line| commands.send(line));
+    });
+    let watched = node.clone();
+    std::thread::spawn(move || {
+        loop {
+            // A run takes a second: whoever is still here has something to tell.
+            std::thread::park_timeout(Duration::from_secs(10));
+            eprintln!(
+                "node {number}: member {}, {:?}, {:?}, {:?}",
+                watched.is_member(),
+                watched.configuration(),
+                watched.statistics(),
+                watched.left_behind()
+            );
+        }
+    });
+    let executor = Executor::real(u64::from(number));
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    executor.run(async {
+        while !node.is_member() {
+            worker.handle().sleep_ns(1_000_000).await;
+        }
+        println!("member");
+        if counter == COUNTERS {
+            fill(&worker).await.expect("the accounts");
+        }
+        let table = loop {
+            match node.table("account") {
+                Some(table) => break table,
+                None => worker.handle().sleep_ns(1_000_000).await,
+            }
+            worker.poll();
+        };
+        let (mut moved, mut paused) = (0, false);
+        loop {
+            match asked.try_recv().as_deref() {
+                Ok("pause") => {
+                    paused = true;
+                    println!("moved {moved}");
+                    println!("paused");
+                }
+                Ok("audit") => println!("{}", audit(&worker, &table).await.expect("an audit")),
+                Ok(_) | Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
+                Err(std::sync::mpsc::TryRecvError::Empty) => {}
+            }
+            if paused {
+                worker.poll();
+                worker.handle().sleep_ns(100_000).await;
+                continue;
+            }
+            let account = || 1 + (worker.handle().random_u64() % ACCOUNTS as u64) as i32;
+            let (from, to) = (account(), account());
+            let done = worker
+                .run(Retry { attempts_max: 20_000, ..Retry::default() }, async |txn| {
+                    add(txn, &table, from, -1).await?;
+                    add(txn, &table, to, 1).await?;
+                    add(txn, &table, counter, 1).await
+                })
+                .await;
+            match done {
+                Ok(()) => moved += 1,
+                // The table is being made on the other nodes, and then filled.
+                Err(TxnError::Conflict | TxnError::SchemaChanged) if moved == 0 => {}
+                Err(error) => panic!("node {number}: {error}; {:?}, {:?}", node.left_behind(), node.configuration()),
+            }
+            if moved % 50 == 0 {
+                println!("moved {moved}");
+            }
+            worker.poll();
+        }
+    });
+}
+
+struct Process {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+    moved: i64,
+}
+
+impl Process {
+    fn start(cluster: &Path, number: u8, counter: i32) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "a_killed_node_is_replaced_and_comes_back", "--nocapture"])
+            .env(NODE, format!("{number} {counter}"))
+            .env(CLUSTER, cluster)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a child");
+        let stdin = child.stdin.take().expect("piped");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let _ = out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line));
+        });
+        Self { child, stdin, lines, moved: 0 }
+    }
+
+    /// Reads lines until one begins so; remembers what was acknowledged.
+    fn until(&mut self, start: &str) -> String {
+        loop {
+            let line = match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => panic!("no \"{start}\" in {PATIENCE:?}: the cluster does not get on"),
+                Err(RecvTimeoutError::Disconnected) => panic!("the node has ended"),
+            };
+            if let Some(moved) = line.strip_prefix("moved ") {
+                self.moved = moved.parse().expect("a number");
+            }
+            if line.starts_with(start) {
+                return line;
+            }
+        }
+    }
+
+    /// Until it has moved so much more.
+    fn goes_on(&mut self, by: i64) {
+        let goal = self.moved + by;
+        while self.moved < goal {
+            self.until("moved ");
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_killed_node_is_replaced_and_comes_back() {
+    if let (Ok(task), Some(cluster)) = (std::env::var(NODE), std::env::var_os(CLUSTER)) {
+        let (number, counter) = task.split_once(' ').expect("two numbers");
+        return node(&PathBuf::from(cluster), number.parse().expect("a node"), counter.parse().expect("a counter"));
+    }
+    let cluster = shm::default_cluster(&format!("processes-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&cluster);
+    std::fs::create_dir_all(&cluster).expect("a directory");
+    let mut nodes: Vec<Process> =
+        (0..NODES).map(|number| Process::start(&cluster, number, COUNTERS + i32::from(number))).collect();
+    for node in &mut nodes {
+        node.until("member");
+        node.goes_on(300);
+    }
+    // The one that keeps the epoch dies.
+    nodes[0].child.kill().expect("killed");
+    nodes[0].child.wait().expect("ended");
+    let dead_moved = nodes[0].lines.try_iter().filter_map(|line| line.strip_prefix("moved ")?.parse().ok()).last();
+    let dead_moved: i64 = dead_moved.unwrap_or(nodes[0].moved);
+    nodes[1].goes_on(1_000);
+    nodes[2].goes_on(1_000);
+    nodes[0] = Process::start(&cluster, 0, COUNTERS + 3);
+    nodes[0].until("member");
+    for node in &mut nodes {
+        node.goes_on(300);
+    }
+    for node in &mut nodes {
+        writeln!(node.stdin, "pause").expect("a pipe");
+        node.until("paused");
+    }
+    for number in 0..3 {
+        let acknowledged = [dead_moved, nodes[1].moved, nodes[2].moved, nodes[0].moved];
+        writeln!(nodes[number].stdin, "audit").expect("a pipe");
+        let line = nodes[number].until("audit");
+        let (sum, counters) = line["audit ".len()..].split_once(' ').expect("two parts");
+        assert_eq!(sum.parse(), Ok(i64::from(ACCOUNTS) * EACH), "money was made or lost");
+        let counters: Vec<i64> =
+            counters.trim_matches(['[', ']']).split(", ").map(|count| count.parse().expect("a count")).collect();
+        for (client, (counted, told)) in counters.iter().zip(acknowledged).enumerate() {
+            assert!(*counted >= told, "client {client} was told {told} and {counted} are there");
+        }
+    }
+    drop(nodes);
+    let _ = std::fs::remove_dir_all(&cluster);
+}

@@ -1,0 +1,27 @@
+//! The commit log: rings of records in a region, one ring for each worker of each node that writes here.
+//!
+//! ```text
+//!  +0     magic │ version │ node │ nodes │ rings a node │ bytes a ring │ cluster
+//!  +4096  ring (node 0, worker 0), ring (node 0, worker 1), ... ring (node 1, worker 0), ...
+//!
+//!  a ring:   +0 applied    how far its reader has come (written by the reader, read by the writer)
+//!            +64 records, each a whole number of 64-byte granules, never across the end
+//! ```
+//!
+//! A ring has one writer, somewhere in the cluster, and one reader, on whose node it lies. The writer writes a
+//! [record](record) in two steps, the body and then the [mark](record::mark_of); the reader takes records in order, each when
+//! it is marked. Positions (`lsn`) count bytes since the ring was made and never come back, so a record of the last lap is
+//! not taken for one of this.
+//!
+//! Invariants: the writer is never more than a ring ahead of both what is applied and what is finished ([`RingWriter`]), so
+//! no record that somebody may still need is overwritten. What a dead writer has left is found by
+//! [`RingReader::left_behind`], also behind a hole.
+
+pub mod record;
+mod ring;
+
+pub use record::{Change, Entry, LogError, Record, RecordWriter};
+pub use ring::{LogRegion, Place, RingLayout, RingReader, RingWriter};
+
+/// What a record is a whole number of.
+pub const GRANULE: u64 = 64;

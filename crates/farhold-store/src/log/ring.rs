@@ -1,0 +1,504 @@
+//! Rings: where they lie in a region, what their writer keeps, what their reader does.
+
+use super::GRANULE;
+#[cfg(test)]
+use super::RecordWriter;
+use super::record::{self, HEADER_BYTES, LogError, Record};
+use farhold_fabric::{FabricError, NodeId, RegionMemory};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FARHLOG1");
+const VERSION: u64 = 1;
+const FIRST_RING: u64 = 4096;
+const CONTROL_BYTES: u64 = 64;
+
+/// How a log region is divided. The same on every node of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingLayout {
+    /// Nodes that write here.
+    pub nodes: u8,
+    /// Rings of each of them: one for each worker that writes.
+    pub rings: u8,
+    /// Bytes of a ring, a multiple of 4096.
+    pub ring_bytes: u64,
+}
+
+impl RingLayout {
+    /// Bytes of the region.
+    #[must_use]
+    pub fn region_bytes(&self) -> u64 {
+        FIRST_RING + u64::from(self.nodes) * u64::from(self.rings) * (CONTROL_BYTES + self.ring_bytes)
+    }
+
+    /// Longest record: it and the end of the lap that it does not fit into are at most a ring.
+    #[must_use]
+    pub fn record_bytes_max(&self) -> u64 {
+        self.ring_bytes / 2
+    }
+
+    fn ring(&self, writer: NodeId, ring: u8) -> u64 {
+        let number = u64::from(writer.0) * u64::from(self.rings) + u64::from(ring);
+        FIRST_RING + number * (CONTROL_BYTES + self.ring_bytes)
+    }
+
+    /// Offset of the word that says how far a ring's reader has come.
+    #[must_use]
+    pub fn applied(&self, writer: NodeId, ring: u8) -> u64 {
+        self.ring(writer, ring)
+    }
+
+    /// Offset of the record at `lsn` of a ring.
+    #[must_use]
+    pub fn record(&self, writer: NodeId, ring: u8, lsn: u64) -> u64 {
+        self.ring(writer, ring) + CONTROL_BYTES + lsn % self.ring_bytes
+    }
+}
+
+/// A node's log region: its rings, for their readers.
+#[derive(Clone, Debug)]
+pub struct LogRegion {
+    memory: Arc<RegionMemory>,
+    layout: RingLayout,
+}
+
+impl LogRegion {
+    /// Makes empty rings, over whatever is there. `cluster` tells this cluster's logs from those of others.
+    ///
+    /// # Errors
+    /// The region is too short, or does not get its memory.
+    pub fn format(
+        memory: Arc<RegionMemory>,
+        node: NodeId,
+        layout: RingLayout,
+        cluster: u64,
+    ) -> Result<Self, FabricError> {
+        memory.reserve(0, layout.region_bytes())?;
+        let this = Self { memory, layout };
+        for (at, value) in (8..).step_by(8).zip(this.header(node, cluster)) {
+            this.memory.word(at)?.store(value, Relaxed);
+        }
+        for writer in 0..layout.nodes {
+            this.clear(NodeId(writer));
+        }
+        this.memory.word(0)?.store(MAGIC, Release);
+        Ok(this)
+    }
+
+    /// The rings that an earlier start of this node has left.
+    ///
+    /// # Errors
+    /// [`LogError::Foreign`] for a region that is none, or of another node, shape, cluster or version.
+    pub fn attach(memory: Arc<RegionMemory>, node: NodeId, layout: RingLayout, cluster: u64) -> Result<Self, LogError> {
+        let this = Self { memory, layout };
+        let names = ["magic number", "version", "node", "number of nodes", "number of rings", "ring length", "cluster"];
+        let expected = std::iter::once(MAGIC).chain(this.header(node, cluster));
+        for ((at, what), expected) in (0..).step_by(8).zip(names).zip(expected) {
+            let found = this.memory.word(at).map_or(0, |word| word.load(Acquire));
+            if found != expected {
+                return Err(LogError::Foreign { what, found, expected });
+            }
+        }
+        if this.memory.len() < layout.region_bytes() {
+            let (found, expected) = (this.memory.len(), layout.region_bytes());
+            return Err(LogError::Foreign { what: "length", found, expected });
+        }
+        Ok(this)
+    }
+
+    fn header(&self, node: NodeId, cluster: u64) -> [u64; 6] {
+        let RingLayout { nodes, rings, ring_bytes } = self.layout;
+        [VERSION, u64::from(node.0), u64::from(nodes), u64::from(rings), ring_bytes, cluster]
+    }
+
+    /// Empties all rings of a writer, who is gone: its next start begins at 0 again.
+    pub fn clear(&self, writer: NodeId) {
+        for ring in 0..self.layout.rings {
+            let start = self.layout.ring(writer, ring);
+            for at in (start..start + CONTROL_BYTES + self.layout.ring_bytes).step_by(8) {
+                let word = self.memory.word(at).expect("a ring lies inside of its region");
+                // Untouched memory stays untouched.
+                if word.load(Relaxed) != 0 {
+                    word.store(0, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The reader of a ring, at its beginning.
+    #[must_use]
+    pub fn reader(&self, writer: NodeId, ring: u8) -> RingReader {
+        let layout = self.layout;
+        RingReader {
+            region: self.clone(),
+            writer,
+            start: layout.record(writer, ring, 0),
+            ring,
+            applied: 0,
+            finished: 0,
+        }
+    }
+
+    /// The layout.
+    #[must_use]
+    pub fn layout(&self) -> RingLayout {
+        self.layout
+    }
+}
+
+/// Reads one ring.
+#[derive(Debug)]
+pub struct RingReader {
+    region: LogRegion,
+    writer: NodeId,
+    ring: u8,
+    start: u64,
+    applied: u64,
+    finished: u64,
+}
+
+impl RingReader {
+    /// Who writes it.
+    #[must_use]
+    pub fn writer(&self) -> NodeId {
+        self.writer
+    }
+
+    /// How far it has come.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Is there perhaps a record? One load.
+    #[must_use]
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        let at = self.start + self.applied % self.region.layout.ring_bytes;
+        self.region.memory.word(at).is_ok_and(|word| word.load(Acquire) != 0)
+    }
+
+    /// Copies the next record into `into` and goes on behind it; `false`: there is none yet. What was copied is a whole
+    /// [`Record`], or the end of a lap (then `into` is empty).
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`]: it is marked and its bytes are others. The reader stays where it is.
+    pub fn next(&mut self, into: &mut Vec<u8>) -> Result<bool, LogError> {
+        if !self.is_marked() {
+            return Ok(false);
+        }
+        let found = match self.at(self.applied, into) {
+            Ok(found) => found,
+            Err(LogError::Unmarked) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        self.applied += found.size;
+        self.finished = self.finished.max(found.finished);
+        Ok(true)
+    }
+
+    /// Tells the writer how far the reader has come. To be called when what [`next`](Self::next) gave has been applied.
+    pub fn publish(&self) {
+        let at = self.region.layout.applied(self.writer, self.ring);
+        if let Ok(word) = self.region.memory.word(at) {
+            word.store(self.applied, Release);
+        }
+    }
+
+    /// Every marked record that may not be finished, read or not, in order: what a dead writer has left. Holes are skipped.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`].
+    pub fn left_behind(&self, visit: &mut dyn FnMut(u64, &[u8])) -> Result<(), LogError> {
+        let mut bytes = Vec::new();
+        // The writer knew more of what is finished, and less of what is applied: it may have overwritten what lies below its
+        // own floor, and is no further than a ring ahead of this reader.
+        let (mut at, end) = (self.finished, self.applied.max(self.finished) + self.region.layout.ring_bytes);
+        while at < end {
+            match self.at(at, &mut bytes) {
+                Ok(found) => {
+                    if !bytes.is_empty() {
+                        visit(at, &bytes);
+                    }
+                    at += found.size;
+                }
+                Err(LogError::Unmarked) => at += GRANULE,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn at(&self, lsn: u64, into: &mut Vec<u8>) -> Result<record::Header, LogError> {
+        let at = self.start + lsn % self.region.layout.ring_bytes;
+        let outside = LogError::Malformed { what: "a position outside of the region" };
+        let mut head = [0; HEADER_BYTES];
+        self.region.memory.copy_out(at, &mut head).map_err(|_| outside)?;
+        let header = record::header(&head, lsn, self.region.layout.ring_bytes)?;
+        into.clear();
+        if header.is_skip() {
+            Record::check_skip(&head, lsn)?;
+        } else {
+            into.resize(header.size as usize, 0);
+            self.region.memory.copy_out(at, into).map_err(|_| outside)?;
+            Record::check(into, lsn)?;
+        }
+        Ok(header)
+    }
+}
+
+/// What the writer of a ring knows of it. It writes nothing itself: it says where.
+///
+/// ```text
+///   floor = min(applied, finished)            tail
+///   ───────┤ still needed ├─ in flight ────────┤  promised  ├──── free ────┤ floor + ring
+/// ```
+#[derive(Debug)]
+pub struct RingWriter {
+    ring_bytes: u64,
+    tail: u64,
+    applied: u64,
+    promised: u64,
+    /// Ends of records that are not finished, in order, with those that are but have an unfinished one before them.
+    in_flight: VecDeque<(u64, bool)>,
+    finished: u64,
+}
+
+/// Where a record goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its position.
+    pub lsn: u64,
+    /// The end of the lap before it, to be filled by a [`record::skip`]: where, and how many bytes.
+    pub skip: Option<(u64, u64)>,
+    /// What to say of finished records.
+    pub finished: u64,
+    end: u64,
+}
+
+impl RingWriter {
+    /// Of an empty ring.
+    #[must_use]
+    pub fn new(layout: &RingLayout) -> Self {
+        let ring_bytes = layout.ring_bytes;
+        Self { ring_bytes, tail: 0, applied: 0, promised: 0, in_flight: VecDeque::new(), finished: 0 }
+    }
+
+    /// A record and the end of the lap that it may not fit into.
+    const fn most(size: u64) -> u64 {
+        2 * size
+    }
+
+    /// Promises room for a record, if there is some; then [`take`](Self::take) cannot fail, or [`forget`](Self::forget) gives
+    /// it back.
+    pub fn promise(&mut self, size: u64) -> bool {
+        let floor = self.applied.min(self.finished);
+        let fits = self.tail - floor + self.promised + Self::most(size) <= self.ring_bytes;
+        if fits {
+            self.promised += Self::most(size);
+        }
+        fits
+    }
+
+    /// Gives promised room back.
+    pub fn forget(&mut self, size: u64) {
+        self.promised -= Self::most(size);
+    }
+
+    /// Where the next record goes.
+    #[must_use]
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// The place of a record for which room was promised.
+    pub fn take(&mut self, size: u64) -> Place {
+        self.forget(size);
+        let left = self.ring_bytes - self.tail % self.ring_bytes;
+        let skip = (left < size).then_some((self.tail, left));
+        let lsn = if skip.is_some() { self.tail + left } else { self.tail };
+        self.tail = lsn + size;
+        self.in_flight.push_back((self.tail, false));
+        debug_assert!(self.tail - self.applied.min(self.finished) <= self.ring_bytes, "a ring is never overrun");
+        Place { lsn, skip, finished: self.finished, end: self.tail }
+    }
+
+    /// The transaction of this record has written all its rows.
+    pub fn finish(&mut self, place: &Place) {
+        if let Ok(found) = self.in_flight.binary_search_by_key(&place.end, |(end, _)| *end) {
+            self.in_flight[found].1 = true;
+        }
+        while let Some((end, _)) = self.in_flight.pop_front_if(|(_, done)| *done) {
+            self.finished = end;
+        }
+    }
+
+    /// The reader has come so far, as it says.
+    pub fn heard(&mut self, applied: u64) {
+        // A word of the reader's: believed only as far as it makes sense.
+        if applied <= self.tail {
+            self.applied = self.applied.max(applied);
+        }
+    }
+
+    /// Is everything finished, and read as far as is known?
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.in_flight.is_empty() && self.promised == 0
+    }
+}
+
+/// Writes a record into mapped memory, body and mark.
+#[cfg(test)]
+fn write_record(
+    memory: &RegionMemory,
+    layout: &RingLayout,
+    ring: (NodeId, u8),
+    place: &Place,
+    record: &mut RecordWriter,
+) {
+    let put = |lsn: u64, behind: &[u8], mark: u64| {
+        let at = layout.record(ring.0, ring.1, lsn);
+        memory.copy_in(at + 8, behind).expect("inside");
+        memory.word(at).expect("inside").store(mark, Release);
+    };
+    if let Some((lsn, size)) = place.skip {
+        let (behind, mark) = record::skip(lsn, size, place.finished);
+        put(lsn, &behind, mark);
+    }
+    let (behind, mark) = record.place(place.lsn, place.finished);
+    put(place.lsn, behind, mark);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Change, Entry};
+    use super::*;
+    use crate::error::TableId;
+    use crate::object::ObjectRef;
+    use farhold_fabric::{FarPtr, RegionId, Version};
+
+    const LAYOUT: RingLayout = RingLayout { nodes: 2, rings: 2, ring_bytes: 4096 };
+    const RING: (NodeId, u8) = (NodeId(1), 1);
+
+    fn region() -> LogRegion {
+        let origin = FarPtr::new(NodeId(0), RegionId(1), 0);
+        let memory = RegionMemory::anonymous(origin, LAYOUT.region_bytes()).expect("memory");
+        LogRegion::format(Arc::new(memory), NodeId(0), LAYOUT, 7).expect("rings")
+    }
+
+    fn record(number: u64, len: usize) -> RecordWriter {
+        let mut writer = RecordWriter::default();
+        writer.begin(number, 1, 1);
+        let (old, new) = (Version(0), Version(8));
+        let (reference, table) = (ObjectRef::new(32, 0), TableId(1));
+        let (key, value) = (&[][..], &vec![number as u8; len][..]);
+        writer.add(&Entry {
+            node: NodeId(0),
+            change: Change::Write,
+            mirrored: true,
+            table,
+            reference,
+            old,
+            new,
+            key,
+            value,
+        });
+        writer.end();
+        writer
+    }
+
+    fn owner_of(bytes: &[u8], lsn: u64) -> u64 {
+        Record::check(bytes, lsn).expect("whole").owner()
+    }
+
+    /// Records of random lengths over many laps: each arrives once, in order, and the writer is held back when the reader
+    /// or the transactions do not follow.
+    #[test]
+    fn a_ring_is_never_overrun() {
+        let region = region();
+        let (mut writer, mut reader) = (RingWriter::new(&LAYOUT), region.reader(RING.0, RING.1));
+        let (mut sent, mut seen, mut held_back) = (0_u64, 0, 0);
+        let mut places = VecDeque::new();
+        let (mut bytes, mut random) = (Vec::new(), 1_u64);
+        while sent < 5_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let mut record = record(sent, (random >> 33) as usize % 700);
+            match random >> 40 & 3 {
+                0 | 1 => {
+                    if writer.promise(record.len()) {
+                        let place = writer.take(record.len());
+                        write_record(&region.memory, &LAYOUT, RING, &place, &mut record);
+                        places.push_back(place);
+                        sent += 1;
+                    } else {
+                        held_back += 1;
+                    }
+                }
+                2 => {
+                    while reader.next(&mut bytes).expect("whole records") {
+                        if !bytes.is_empty() {
+                            assert_eq!(owner_of(&bytes, reader.applied() - bytes.len() as u64), seen);
+                            seen += 1;
+                        }
+                    }
+                    reader.publish();
+                    let applied = region.memory.word(LAYOUT.applied(RING.0, RING.1)).expect("a word");
+                    writer.heard(applied.load(Acquire));
+                }
+                _ => {
+                    // Transactions finish in no order.
+                    let at = (random >> 50) as usize % places.len().max(1);
+                    if let Some(place) = places.remove(at) {
+                        writer.finish(&place);
+                    }
+                }
+            }
+        }
+        assert!(held_back > 100, "{held_back}");
+        // What was not finished is still there, read or not.
+        let mut left = Vec::new();
+        reader.left_behind(&mut |lsn, bytes| left.push(owner_of(bytes, lsn))).expect("whole records");
+        let unfinished: Vec<u64> = places.iter().map(|place| place.lsn).collect();
+        assert!(left.len() >= unfinished.len(), "{left:?}");
+        assert_eq!(left.last(), Some(&(sent - 1)));
+    }
+
+    #[test]
+    fn a_hole_is_skipped_and_a_body_without_mark_is_nothing() {
+        let region = region();
+        let mut writer = RingWriter::new(&LAYOUT);
+        let mut place = |record: &mut RecordWriter| {
+            assert!(writer.promise(record.len()));
+            writer.take(record.len())
+        };
+        let mut records = [record(1, 100), record(2, 50), record(3, 10), record(4, 0)];
+        let places = records.each_mut().map(&mut place);
+        // The first never came, the second came without its mark, the fourth is only a mark.
+        let (behind, _) = records[1].place(places[1].lsn, 0);
+        region.memory.copy_in(LAYOUT.record(RING.0, RING.1, places[1].lsn) + 8, behind).expect("inside");
+        write_record(&region.memory, &LAYOUT, RING, &places[2], &mut records[2]);
+        let (_, mark) = records[3].place(places[3].lsn, 0);
+        region.memory.word(LAYOUT.record(RING.0, RING.1, places[3].lsn)).expect("inside").store(mark, Release);
+        let mut reader = region.reader(RING.0, RING.1);
+        assert_eq!(reader.next(&mut Vec::new()), Ok(false));
+        let mut left = Vec::new();
+        reader.left_behind(&mut |lsn, bytes| left.push(owner_of(bytes, lsn))).expect("no damage");
+        assert_eq!(left, [3]);
+    }
+
+    #[test]
+    fn another_cluster_s_log_is_refused() {
+        let region = region();
+        let attach = |node, layout, cluster| LogRegion::attach(region.memory.clone(), NodeId(node), layout, cluster);
+        attach(0, LAYOUT, 7).expect("its own");
+        let foreign =
+            |what| move |error: LogError| matches!(error, LogError::Foreign { what: found, .. } if found == what);
+        assert!(attach(1, LAYOUT, 7).is_err_and(foreign("node")));
+        assert!(attach(0, LAYOUT, 8).is_err_and(foreign("cluster")));
+        assert!(attach(0, RingLayout { rings: 3, ..LAYOUT }, 7).is_err_and(foreign("number of rings")));
+        region.memory.word(8).expect("inside").store(99, Release);
+        assert!(attach(0, LAYOUT, 7).is_err_and(foreign("version")));
+    }
+}

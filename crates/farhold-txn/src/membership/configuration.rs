@@ -1,0 +1,301 @@
+//! A configuration: plain data, and how one follows from another.
+
+use crate::NodeId;
+use crate::home::wire::{GARBAGE, Reader, Writer};
+use crate::{TxnError, membership::NOBODY};
+
+/// Who serves a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// This node.
+    By(NodeId),
+    /// Nobody yet: its rows are in the mirrors of this node, which is gone.
+    From(NodeId),
+}
+
+/// A copy of one node's rows on another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// Whose rows.
+    pub of: NodeId,
+    /// Where the copy is.
+    pub on: NodeId,
+    /// Has it all rows? Only then may it take over.
+    pub whole: bool,
+}
+
+/// The state of the cluster between two changes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// Grows by one with each change.
+    pub number: u64,
+    /// Which copies of each row there are to be.
+    pub replicas: u8,
+    /// Who makes every member install it.
+    pub leader: NodeId,
+    /// The full members, ascending.
+    pub members: Vec<NodeId>,
+    /// Nodes that are being given what members have.
+    pub joining: Vec<NodeId>,
+    /// For each node number: which start of it is meant, 0 for none. A node that starts draws it at random.
+    pub births: Vec<u64>,
+    /// For each partition.
+    pub partitions: Vec<Serving>,
+    /// All mirrors, in the order in which they may take over.
+    pub mirrors: Vec<Mirror>,
+    /// Whose epoch word counts.
+    pub keeper: NodeId,
+    /// The epoch is at least this.
+    pub epoch_min: u32,
+}
+
+impl Configuration {
+    /// The first one: everybody is a member, nobody has started.
+    #[must_use]
+    pub fn first(nodes: u8, replicas: u8) -> Self {
+        let members: Vec<NodeId> = (0..nodes).map(NodeId).collect();
+        let mut this = Self {
+            number: 1,
+            replicas,
+            leader: NodeId(0),
+            births: vec![0; usize::from(nodes)],
+            partitions: members.iter().map(|node| Serving::By(*node)).collect(),
+            members,
+            joining: Vec::new(),
+            mirrors: Vec::new(),
+            keeper: NodeId(0),
+            epoch_min: 0,
+        };
+        this.renew_mirrors();
+        // There are no rows yet.
+        this.mirrors.iter_mut().for_each(|mirror| mirror.whole = true);
+        this
+    }
+
+    /// Has every node of the first configuration started?
+    #[must_use]
+    pub fn is_founded(&self) -> bool {
+        self.members.iter().all(|node| self.births[usize::from(node.0)] != 0)
+    }
+
+    /// Members and those who are joining.
+    pub fn everybody(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.members.iter().chain(&self.joining).copied()
+    }
+
+    /// Does the node belong to it?
+    #[must_use]
+    pub fn contains(&self, node: NodeId) -> bool {
+        self.everybody().any(|other| other == node)
+    }
+
+    /// The backups of a node.
+    pub fn backups(&self, of: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        self.mirrors.iter().filter(move |mirror| mirror.of == of).map(|mirror| mirror.on)
+    }
+
+    /// Who is to take over the rows of a node that is gone.
+    #[must_use]
+    pub fn successor(&self, of: NodeId) -> Option<NodeId> {
+        self.mirrors.iter().find(|mirror| mirror.of == of && mirror.whole).map(|mirror| mirror.on)
+    }
+
+    /// The nodes that are gone and whose rows nobody serves yet.
+    #[must_use]
+    pub fn unserved(&self) -> Vec<NodeId> {
+        let mut gone: Vec<NodeId> = self
+            .partitions
+            .iter()
+            .filter_map(|serving| if let Serving::From(node) = serving { Some(*node) } else { None })
+            .collect();
+        gone.sort_unstable();
+        gone.dedup();
+        gone
+    }
+
+    fn next(&self, leader: NodeId) -> Self {
+        Self { number: self.number + 1, leader, ..self.clone() }
+    }
+
+    /// The same, led by somebody else: its leader is gone.
+    #[must_use]
+    pub fn led_by(&self, leader: NodeId) -> Self {
+        self.next(leader)
+    }
+
+    /// Without these nodes.
+    #[must_use]
+    pub fn without(&self, gone: &[NodeId], leader: NodeId) -> Self {
+        let mut next = self.next(leader);
+        let is_gone = |node: &NodeId| gone.contains(node);
+        next.members.retain(|node| !is_gone(node));
+        next.joining.retain(|node| !is_gone(node));
+        for node in gone {
+            next.births[usize::from(node.0)] = 0;
+        }
+        for serving in &mut next.partitions {
+            if let Serving::By(node) = *serving
+                && is_gone(&node)
+            {
+                *serving = Serving::From(node);
+            }
+        }
+        next.mirrors.retain(|mirror| !is_gone(&mirror.on));
+        if is_gone(&next.keeper) {
+            next.keeper = next.members.first().copied().unwrap_or(leader);
+        }
+        next.renew_mirrors();
+        next
+    }
+
+    /// With the partitions of a node that is gone served by another.
+    #[must_use]
+    pub fn promoted(&self, of: NodeId, to: NodeId) -> Self {
+        let mut next = self.next(to);
+        for serving in next.partitions.iter_mut().filter(|serving| **serving == Serving::From(of)) {
+            *serving = Serving::By(to);
+        }
+        next.renew_mirrors();
+        next
+    }
+
+    /// With a mirror that has become whole.
+    #[must_use]
+    pub fn mirrored(&self, of: NodeId, on: NodeId) -> Self {
+        let mut next = self.next(of);
+        for mirror in next.mirrors.iter_mut().filter(|mirror| mirror.of == of && mirror.on == on) {
+            mirror.whole = true;
+        }
+        next
+    }
+
+    /// With a node that has begun to join.
+    #[must_use]
+    pub fn with_joining(&self, node: NodeId, birth: u64) -> Self {
+        let mut next = self.next(node);
+        next.joining.push(node);
+        next.births[usize::from(node.0)] = birth;
+        next
+    }
+
+    /// With a node that has joined.
+    #[must_use]
+    pub fn joined(&self, node: NodeId) -> Self {
+        let mut next = self.next(node);
+        next.joining.retain(|other| *other != node);
+        next.members.push(node);
+        next.members.sort_unstable();
+        next.renew_mirrors();
+        next
+    }
+
+    /// Every member's rows on the members after it; mirrors of nodes that are gone stay while they are needed.
+    fn renew_mirrors(&mut self) {
+        let old = std::mem::take(&mut self.mirrors);
+        let unserved = self.unserved();
+        for (position, of) in self.members.iter().enumerate() {
+            let others = self.members.len() - 1;
+            for step in 1..=usize::from(self.replicas.saturating_sub(1)).min(others) {
+                let on = self.members[(position + step) % self.members.len()];
+                let whole = old.iter().any(|mirror| mirror.of == *of && mirror.on == on && mirror.whole);
+                self.mirrors.push(Mirror { of: *of, on, whole });
+            }
+        }
+        self.mirrors.extend(old.into_iter().filter(|mirror| unserved.contains(&mirror.of)));
+    }
+
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.u64(self.number).u8(self.replicas).u8(self.leader.0).u8(self.keeper.0).u32(self.epoch_min);
+        for nodes in [&self.members, &self.joining] {
+            w.list(nodes, |w, node| {
+                w.u8(node.0);
+            });
+        }
+        w.list(&self.births, |w, birth| {
+            w.u64(*birth);
+        });
+        w.list(&self.partitions, |w, serving| {
+            match serving {
+                Serving::By(node) => w.u8(0).u8(node.0),
+                Serving::From(node) => w.u8(1).u8(node.0),
+            };
+        });
+        w.list(&self.mirrors, |w, mirror| {
+            w.u8(mirror.of.0).u8(mirror.on.0).u8(u8::from(mirror.whole));
+        });
+        w.0
+    }
+
+    /// Back from [`Self::encode`].
+    ///
+    /// # Errors
+    /// [`TxnError::Corrupt`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, TxnError> {
+        let mut r = Reader(bytes);
+        let node = |r: &mut Reader<'_>| r.u8().map(NodeId);
+        let (number, replicas, leader, keeper) = (r.u64()?, r.u8()?, node(&mut r)?, node(&mut r)?);
+        let epoch_min = r.u32()?;
+        let (members, joining, births) = (r.list(node)?, r.list(node)?, r.list(Reader::u64)?);
+        let partitions = r.list(|r| match (r.u8()?, r.u8()?) {
+            (0, node) => Ok(Serving::By(NodeId(node))),
+            (1, node) => Ok(Serving::From(NodeId(node))),
+            _ => Err(GARBAGE),
+        })?;
+        let mirrors = r.list(|r| Ok(Mirror { of: NodeId(r.u8()?), on: NodeId(r.u8()?), whole: r.flag()? }))?;
+        r.end()?;
+        let this = Self { number, replicas, leader, members, joining, births, partitions, mirrors, keeper, epoch_min };
+        let nodes = this.births.len();
+        let known = |node: NodeId| usize::from(node.0) < nodes && node.0 != NOBODY;
+        let sound = this.partitions.len() == nodes
+            && this.everybody().chain([this.leader, this.keeper]).all(known)
+            && this.mirrors.iter().all(|mirror| known(mirror.of) && known(mirror.on));
+        if sound { Ok(this) } else { Err(GARBAGE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const N: [NodeId; 4] = [NodeId(0), NodeId(1), NodeId(2), NodeId(3)];
+
+    #[test]
+    fn a_node_dies_is_replaced_and_comes_back() {
+        let first = Configuration::first(3, 3);
+        assert_eq!(first.backups(N[1]).collect::<Vec<_>>(), [N[2], N[0]]);
+        let two = first.without(&[N[0]], N[1]);
+        assert_eq!((two.number, two.keeper, two.members.len()), (2, N[1], 2));
+        assert_eq!(two.partitions[0], Serving::From(N[0]));
+        assert_eq!((two.unserved(), two.successor(N[0])), (vec![N[0]], Some(N[1])));
+        // Its successor dies as well, with a part of its work done.
+        let one = two.without(&[N[1]], N[2]);
+        assert_eq!((one.successor(N[0]), one.successor(N[1])), (Some(N[2]), Some(N[2])));
+        let served = one.promoted(N[0], N[2]).promoted(N[1], N[2]);
+        assert!(served.unserved().is_empty() && served.mirrors.is_empty());
+        let back = served.with_joining(N[0], 7);
+        assert!(back.contains(N[0]) && back.mirrors.is_empty());
+        let back = back.joined(N[0]);
+        assert_eq!(back.members, [N[0], N[2]]);
+        assert!(back.mirrors.iter().all(|mirror| !mirror.whole), "nothing has been copied");
+        let whole = back.mirrored(N[2], N[0]);
+        assert_eq!(whole.without(&[N[2]], N[0]).successor(N[2]), Some(N[0]));
+    }
+
+    #[test]
+    fn bytes_come_back_and_others_are_refused() {
+        let configuration = Configuration::first(4, 2).without(&[N[3]], N[0]).with_joining(N[3], 9);
+        let bytes = configuration.encode();
+        assert_eq!(Configuration::decode(&bytes), Ok(configuration));
+        for len in 0..bytes.len() {
+            Configuration::decode(&bytes[..len]).expect_err("cut off");
+        }
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 0xff;
+            let _ = Configuration::decode(&other);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What a node makes of its configuration: a few words that commits look at.
+
+use super::{Configuration, Serving};
+use crate::NodeId;
+use crate::catalog::Catalog;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// The node number that stands for nobody. A cluster has at most 255 nodes.
+pub(crate) const NOBODY: u8 = 255;
+
+/// A set of nodes that may change at any time.
+#[derive(Debug, Default)]
+pub(crate) struct NodeSet([AtomicU64; 4]);
+
+impl NodeSet {
+    pub fn contains(&self, node: NodeId) -> bool {
+        self.0[usize::from(node.0 >> 6)].load(SeqCst) & 1 << (node.0 & 63) != 0
+    }
+
+    pub fn set(&self, nodes: impl Iterator<Item = NodeId>) {
+        let mut words = [0; 4];
+        nodes.for_each(|node| words[usize::from(node.0 >> 6)] |= 1_u64 << (node.0 & 63));
+        for (word, value) in self.0.iter().zip(words) {
+            word.store(value, SeqCst);
+        }
+    }
+}
+
+/// Who serves each partition.
+#[derive(Debug)]
+pub(crate) struct ServingMap([AtomicU8; 256]);
+
+impl ServingMap {
+    fn new() -> Self {
+        Self([const { AtomicU8::new(NOBODY) }; 256])
+    }
+
+    #[inline]
+    pub fn of(&self, partition: NodeId) -> NodeId {
+        NodeId(self.0[usize::from(partition.0)].load(Relaxed))
+    }
+
+    fn set(&self, partitions: &[Serving]) {
+        for (word, serving) in self.0.iter().zip(partitions) {
+            let node = if let Serving::By(node) = serving { node.0 } else { NOBODY };
+            word.store(node, SeqCst);
+        }
+    }
+}
+
+/// A node's view of its cluster. Before it has installed a configuration it is frozen.
+pub(crate) struct View {
+    installed: RwLock<Arc<Configuration>>,
+    /// The configuration that it is frozen for.
+    proposed: Mutex<Option<Arc<Configuration>>>,
+    frozen: AtomicBool,
+    /// It has been expelled, for good.
+    gone: AtomicBool,
+    /// Who belongs to the latest configuration that this node knows of, installed or proposed.
+    pub present: NodeSet,
+    pub serving: Arc<ServingMap>,
+    keeper: AtomicU8,
+    /// Commits between their admission and their marks.
+    in_flight: AtomicU64,
+    /// The highest epoch that a commit here has read.
+    epoch_seen: AtomicU32,
+    /// Until when this node may commit, by its own clock.
+    lease_until_ns: AtomicU64,
+}
+
+/// A commit that has been let past its commit point; quiet waits for it to be dropped.
+#[derive(Debug)]
+pub(crate) struct Admitted(Arc<crate::replication::Replication>);
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.0.view.in_flight.fetch_sub(1, SeqCst);
+    }
+}
+
+impl View {
+    pub fn new(nodes: u8, replicas: u8) -> Self {
+        let nobody = (Vec::new(), Vec::new());
+        let first = Configuration::first(nodes, replicas);
+        let nothing = Configuration { number: 0, members: nobody.0, mirrors: nobody.1, ..first };
+        Self {
+            installed: RwLock::new(Arc::new(nothing)),
+            proposed: Mutex::default(),
+            frozen: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+            present: NodeSet::default(),
+            serving: Arc::new(ServingMap::new()),
+            keeper: AtomicU8::new(0),
+            in_flight: AtomicU64::new(0),
+            epoch_seen: AtomicU32::new(0),
+            lease_until_ns: AtomicU64::new(0),
+        }
+    }
+
+    pub fn configuration(&self) -> Arc<Configuration> {
+        self.installed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The configuration that the node is frozen for.
+    pub fn proposed(&self) -> Option<Arc<Configuration>> {
+        self.proposed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    #[inline]
+    pub fn keeper(&self) -> NodeId {
+        NodeId(self.keeper.load(Relaxed))
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(SeqCst)
+    }
+
+    /// Has the node learned that it has been expelled?
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(SeqCst)
+    }
+
+    pub fn set_gone(&self) {
+        self.frozen.store(true, SeqCst);
+        self.gone.store(true, SeqCst);
+    }
+
+    pub fn set_lease(&self, until_ns: u64) {
+        self.lease_until_ns.fetch_max(until_ns, SeqCst);
+    }
+
+    /// May what has been validated now count? Asked after validation: the configuration in which the transaction began
+    /// still stands on this node.
+    #[inline]
+    pub fn is_settled(&self, now_ns: u64) -> bool {
+        !self.frozen.load(SeqCst) && (now_ns < self.lease_until_ns.load(SeqCst) || planted!(LeaseIgnored))
+    }
+
+    /// Lets a commit past its commit point, unless the configuration is changing.
+    pub fn admit(
+        replication: &Arc<crate::replication::Replication>,
+        now_ns: u64,
+        is_current: impl FnOnce() -> bool,
+    ) -> Option<Admitted> {
+        let view = &replication.view;
+        view.in_flight.fetch_add(1, SeqCst);
+        let admitted = Admitted(replication.clone());
+        // The count first, then the look: whoever freezes raises the flag first and then looks at the count.
+        let may = (view.is_settled(now_ns) && is_current()) || planted!(NoFreeze);
+        may.then_some(admitted)
+    }
+
+    pub fn saw_epoch(&self, epoch: u32) {
+        self.epoch_seen.fetch_max(epoch, SeqCst);
+    }
+
+    pub fn epoch_seen(&self) -> u32 {
+        self.epoch_seen.load(SeqCst)
+    }
+
+    /// No commit is between its admission and its marks.
+    pub fn is_quiet(&self) -> bool {
+        self.in_flight.load(SeqCst) == 0
+    }
+
+    /// Stops commits until `next` is installed. False: it is installed already, or a later one is known.
+    pub fn freeze(&self, next: &Arc<Configuration>, catalog: &Catalog) -> bool {
+        let mut proposed = self.proposed.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = proposed.as_ref().map_or(0, |proposed| proposed.number).max(self.configuration().number);
+        if next.number < known || next.number == self.configuration().number {
+            return false;
+        }
+        if proposed.as_ref().is_none_or(|proposed| proposed.number < next.number) {
+            self.frozen.store(true, SeqCst);
+            self.present.set(next.everybody());
+            // Everything begun before is refused at its commit.
+            catalog.indexes_changed();
+            *proposed = Some(next.clone());
+        }
+        true
+    }
+
+    /// Goes on in `next`.
+    pub fn install(&self, next: &Arc<Configuration>, catalog: &Catalog) {
+        let mut proposed = self.proposed.lock().unwrap_or_else(PoisonError::into_inner);
+        if next.number < self.configuration().number || proposed.as_ref().is_some_and(|it| it.number > next.number) {
+            return;
+        }
+        self.present.set(next.everybody());
+        self.serving.set(&next.partitions);
+        self.keeper.store(next.keeper.0, SeqCst);
+        *self.installed.write().unwrap_or_else(PoisonError::into_inner) = next.clone();
+        catalog.indexes_changed();
+        *proposed = None;
+        if !self.is_gone() {
+            self.frozen.store(false, SeqCst);
+        }
+    }
+}

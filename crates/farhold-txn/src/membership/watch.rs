@@ -1,0 +1,314 @@
+//! What a node does for its membership: renews its lease, looks after the others, and does its part of changes.
+
+use super::{Configuration, Register, Registered, Serving};
+use crate::{NodeId, Progress, TxnError, Worker};
+use farhold_fabric::JoinHandle;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Something that goes on beside the watch.
+type Task = JoinHandle<Result<(), TxnError>>;
+
+/// What this node is doing beside the watch.
+#[derive(Default)]
+struct Work {
+    promoting: Option<(NodeId, Task)>,
+    /// To which node, and which start of it.
+    copying: Option<(NodeId, u64, Task)>,
+}
+
+/// What the watch remembers of the leases of others.
+struct Leases {
+    /// By node.
+    seen: Vec<Lease>,
+    expire_ns: u64,
+    looked_ns: u64,
+}
+
+/// A node's lease.
+#[derive(Clone, Copy, Default)]
+struct Lease {
+    /// Of which start of the node.
+    birth: u64,
+    renewals: u64,
+    /// When either was seen to have changed, by this node's clock.
+    at_ns: u64,
+}
+
+impl Leases {
+    fn look(&mut self, registered: &Registered, now_ns: u64) {
+        let Some(configuration) = &registered.configuration else { return };
+        self.seen.resize(configuration.births.len(), Lease::default());
+        // Who has stood still himself has not heard the others for that reason.
+        if now_ns > self.looked_ns + self.expire_ns / 2 {
+            self.seen.iter_mut().for_each(|lease| lease.at_ns = now_ns);
+        }
+        self.looked_ns = now_ns;
+        let now = configuration.births.iter().zip(&registered.renewals);
+        for (lease, (birth, renewals)) in self.seen.iter_mut().zip(now) {
+            // One that has just come has a whole lease.
+            if (lease.birth, lease.renewals) != (*birth, *renewals) || lease.at_ns == 0 {
+                *lease = Lease { birth: *birth, renewals: *renewals, at_ns: now_ns };
+            }
+        }
+    }
+
+    /// Is the lease of this start of a node over? One that has not been seen yet has just begun.
+    fn is_over(&self, node: NodeId, birth: u64, now_ns: u64) -> bool {
+        let lease = self.seen.get(usize::from(node.0));
+        // Nor says anything who has not looked for long: he may have stood still.
+        let has_looked = now_ns <= self.looked_ns + self.expire_ns / 2;
+        has_looked && lease.is_some_and(|lease| lease.birth == birth && now_ns > lease.at_ns + self.expire_ns)
+    }
+}
+
+impl Worker {
+    /// Makes this node a member of its cluster and keeps it one: founds the cluster with the others, or joins it if it has been
+    /// founded before; then renews the lease and does what changes of the configuration ask of this node. Runs until the
+    /// node is expelled, which it then tells by returning; it can come back only by starting again.
+    ///
+    /// To be run as a task of its own, beside tasks that [serve](Self::serve).
+    ///
+    /// # Errors
+    /// [`TxnError::Corrupt`] if the register is not this cluster's; [`TxnError::NotFound`] for a node without replication.
+    pub async fn keep_membership(&self, register: Rc<dyn Register>) -> Result<(), TxnError> {
+        let node = self.node().clone();
+        let Some(replication) = node.replication.clone() else {
+            return Err(TxnError::NotFound { what: "replication on this node".into() });
+        };
+        let lease_ns = replication.config.lease_ns;
+        let every_ns = lease_ns / 4;
+        let handle = self.handle().clone();
+        let birth = handle.random_u64() | 1;
+        let expire_ns = lease_ns + replication.config.clock_skew_ns_max;
+        let leases = Rc::new(RefCell::new(Leases { seen: Vec::new(), expire_ns, looked_ns: handle.now_ns() }));
+        // Apart from what changes of the configuration ask of this node, which may take longer than a lease.
+        let renewing = {
+            let (register, replication, leases) = (register.clone(), replication.clone(), leases.clone());
+            let (me, skew_ns) = (self.core.me, replication.config.clock_skew_ns_max);
+            let inner = handle.clone();
+            handle.spawn(async move {
+                let mut last_ns: Option<u64> = None;
+                while !replication.view.is_gone() {
+                    let began_ns = inner.now_ns();
+                    let renewed = register.renew(me).await.is_ok();
+                    if let Ok(registered) = register.load().await {
+                        // The register takes renewals of the expelled as well: they are worth nothing.
+                        let is_out = registered.configuration.as_ref().is_some_and(|configuration| {
+                            configuration.is_founded() && configuration.births.get(usize::from(me.0)) != Some(&birth)
+                        });
+                        // Whose lease has been over may be about to be expelled, so he waits for another look.
+                        let was_over = last_ns.is_some_and(|last_ns| began_ns > last_ns + lease_ns - skew_ns);
+                        if renewed && !is_out {
+                            last_ns = Some(began_ns);
+                            if !was_over {
+                                replication.view.set_lease(began_ns + lease_ns - skew_ns);
+                            }
+                        }
+                        leases.borrow_mut().look(&registered, inner.now_ns());
+                    }
+                    inner.sleep_ns(every_ns).await;
+                }
+            })
+        };
+        self.found_or_join(&*register, birth, every_ns).await?;
+        let mut work = Work::default();
+        loop {
+            if let Ok(registered) = register.load().await {
+                let settled = registered.settled;
+                let Some(configuration) = registered.configuration else { break };
+                if configuration.births.get(usize::from(self.core.me.0)) != Some(&birth) {
+                    break;
+                }
+                // What fails is tried again, from what the register says then.
+                let _ = self.look_after(&*register, &configuration, settled, &leases, &mut work).await;
+            }
+            handle.sleep_ns(every_ns).await;
+        }
+        replication.view.set_gone();
+        drop(renewing);
+        Ok(())
+    }
+
+    /// The first nodes claim their numbers and begin together; later ones are let in by those that are there.
+    async fn found_or_join(&self, register: &dyn Register, birth: u64, every_ns: u64) -> Result<(), TxnError> {
+        let node = self.node().clone();
+        let me = self.core.me;
+        let Some(replication) = &node.replication else { return Ok(()) };
+        let mut founding = false;
+        loop {
+            let registered = register.load().await;
+            let settled = registered.as_ref().map_or(0, |registered| registered.settled);
+            match registered.map(|registered| registered.configuration) {
+                Ok(None) => {
+                    let first = Configuration::first(node.config.nodes, replication.config.replicas);
+                    let _ = register.compare_and_set(0, &first).await;
+                    continue;
+                }
+                Ok(Some(configuration)) => {
+                    let mine = configuration.births.get(usize::from(me.0)).copied();
+                    match mine {
+                        Some(found) if found == birth => {
+                            if founding && configuration.is_founded() {
+                                let _ = register.settle(configuration.number).await;
+                                let body = super::super::recovery::Message::Install(Arc::new(configuration)).encode();
+                                return self.core.answer_recovery(me, &body, &mut crate::home::wire::Writer::default());
+                            }
+                            if !founding {
+                                return self.join(register, birth).await;
+                            }
+                        }
+                        Some(0) if !configuration.contains(me) && settled < configuration.number => {}
+                        // The mirrors of what it was before are still needed, and must not be taken for its new rows'.
+                        Some(0) if configuration.unserved().contains(&me) && !planted!(JoinsTooEarly) => {}
+                        Some(0) if !configuration.contains(me) => {
+                            let next = configuration.with_joining(me, birth);
+                            let _ = self.change_to(register, &next).await;
+                            continue;
+                        }
+                        Some(0) => {
+                            let mut next = Configuration { number: configuration.number + 1, ..configuration.clone() };
+                            next.births[usize::from(me.0)] = birth;
+                            // Whoever installs it first may commit at once, and his records are taken only by mirrors that are there.
+                            if !planted!(LateMirrors) {
+                                replication.applier().begin_mirrors(&next, me);
+                            }
+                            founding |= register.compare_and_set(configuration.number, &next).await == Ok(true);
+                            continue;
+                        }
+                        // An earlier start of this node, which has to be expelled first.
+                        _ => {}
+                    }
+                }
+                Err(super::RegisterError::Foreign { .. }) => {
+                    return Err(TxnError::Corrupt { what: "the register is not this cluster's" });
+                }
+                Err(super::RegisterError::Unavailable { .. }) => {}
+            }
+            self.handle().sleep_ns(every_ns).await;
+        }
+    }
+
+    /// The rest of joining, when the register says that this node is.
+    async fn join(&self, register: &dyn Register, birth: u64) -> Result<(), TxnError> {
+        let me = self.core.me;
+        let replication = self.node().replication.clone().ok_or(TxnError::SchemaChanged)?;
+        loop {
+            let Ok(Registered { configuration: Some(configuration), settled, .. }) = register.load().await else {
+                self.handle().sleep_ns(replication.config.lease_ns / 4).await;
+                continue;
+            };
+            if configuration.births.get(usize::from(me.0)) != Some(&birth) {
+                // Too slow: expelled while it was joining.
+                replication.view.set_gone();
+                return Err(TxnError::Recovering { node: me });
+            }
+            let installed = replication.view.configuration();
+            if configuration.members.contains(&me) {
+                if settled < configuration.number && configuration.leader == me {
+                    let _ = self.lead_and_settle(register, &configuration).await;
+                    continue;
+                }
+                return Ok(());
+            }
+            if installed.number < configuration.number || settled < configuration.number {
+                if configuration.leader == me {
+                    let _ = self.lead_and_settle(register, &configuration).await;
+                } else {
+                    self.handle().sleep_ns(replication.config.lease_ns / 4).await;
+                }
+                continue;
+            }
+            let Some(from) = configuration.members.first().copied() else { continue };
+            if self.copy_replicated_tables(from).await.is_ok() {
+                let _ = self.change_to(register, &configuration.joined(me)).await;
+            }
+        }
+    }
+
+    /// One look at the cluster, and what follows from it.
+    async fn look_after(
+        &self,
+        register: &dyn Register,
+        configuration: &Configuration,
+        settled: u64,
+        leases: &RefCell<Leases>,
+        work: &mut Work,
+    ) -> Result<(), TxnError> {
+        let me = self.core.me;
+        let now_ns = self.handle().now_ns();
+        let Some(replication) = &self.node().replication else { return Ok(()) };
+        let installed = replication.view.configuration();
+        let birth_of = |node: NodeId| configuration.births[usize::from(node.0)];
+        let is_gone = |node| leases.borrow().is_over(node, birth_of(node), now_ns) || register.is_dead(node);
+        let gone: Vec<NodeId> = configuration.everybody().filter(|node| *node != me && is_gone(*node)).collect();
+        let lowest = configuration.members.iter().find(|node| !gone.contains(node));
+        if !gone.is_empty() {
+            if lowest != Some(&me) {
+                return Ok(());
+            }
+            return self.change_to(register, &configuration.without(&gone, me)).await;
+        }
+        if installed.number < configuration.number || settled < configuration.number {
+            if configuration.leader == me {
+                return self.lead_and_settle(register, configuration).await;
+            }
+            let leader_left = !configuration.contains(configuration.leader);
+            if leader_left && lowest == Some(&me) {
+                return self.change_to(register, &configuration.led_by(me)).await;
+            }
+            return Ok(());
+        }
+        self.do_my_part(register, configuration, work).await
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Progress)) {
+        if let Some(replication) = &self.node().replication {
+            replication.note(change);
+        }
+    }
+
+    /// Promotes the mirrors that are this node's to promote, and fills those of its own that are not whole.
+    async fn do_my_part(
+        &self,
+        register: &dyn Register,
+        configuration: &Configuration,
+        work: &mut Work,
+    ) -> Result<(), TxnError> {
+        let me = self.core.me;
+        if let Some((gone, task)) = &work.promoting {
+            let (gone, Some(done)) = (*gone, task.try_take()) else { return Ok(()) };
+            work.promoting = None;
+            self.note(|progress| progress.promoting = None);
+            if done.is_ok() && configuration.partitions.contains(&Serving::From(gone)) {
+                return self.change_to(register, &configuration.promoted(gone, me)).await;
+            }
+        }
+        let mine = configuration.unserved().into_iter().find(|gone| configuration.successor(*gone) == Some(me));
+        if let Some(gone) = mine {
+            let (worker, configuration) = (self.clone(), configuration.clone());
+            let task = self.handle().spawn(async move { worker.promote(&configuration, gone).await });
+            work.promoting = Some((gone, task));
+            return Ok(());
+        }
+        let birth_of = |node: NodeId| configuration.births[usize::from(node.0)];
+        if let Some((on, birth, task)) = &work.copying {
+            let (on, birth, Some(done)) = (*on, *birth, task.try_take()) else { return Ok(()) };
+            work.copying = None;
+            self.note(|progress| progress.mirroring = None);
+            let wanted =
+                configuration.mirrors.iter().any(|mirror| (mirror.of, mirror.on, mirror.whole) == (me, on, false));
+            if done.is_ok() && wanted && birth == birth_of(on) {
+                return self.change_to(register, &configuration.mirrored(me, on)).await;
+            }
+        }
+        let missing = configuration.mirrors.iter().find(|mirror| mirror.of == me && !mirror.whole);
+        if let Some(mirror) = missing {
+            let (worker, on) = (self.clone(), mirror.on);
+            let task = self.handle().spawn(async move { worker.copy_to_mirror(on).await });
+            work.copying = Some((on, birth_of(on), task));
+        }
+        Ok(())
+    }
+}

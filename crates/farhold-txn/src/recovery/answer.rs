@@ -1,0 +1,180 @@
+//! What a member does when the configuration changes.
+
+use super::message::{CopyRow, Frozen, Left, LeftEntry, MESSAGE_BYTES, Message};
+use crate::NodeId;
+use crate::TxnError;
+use crate::home::message::Request;
+use crate::home::wire::Writer;
+use crate::membership::Configuration;
+use crate::replication::Replication;
+use crate::worker::Core;
+use farhold_store::Owner;
+use farhold_store::log::{Change, Entry};
+use std::sync::Arc;
+
+impl Core {
+    /// Answers a message of `from`.
+    pub fn answer_recovery(&self, from: NodeId, bytes: &[u8], w: &mut Writer) -> Result<(), TxnError> {
+        let Some(replication) = &self.node.replication else {
+            return Err(TxnError::Corrupt { what: "a message about replication to a node that has none" });
+        };
+        match Message::decode(bytes)? {
+            Message::Apply => drop(self.apply_log()),
+            Message::Freeze(next) => self.freeze(replication, &next)?.encode(w),
+            Message::Pull { number, from } => pull(replication, number, from, w)?,
+            Message::Redo { number, left } => {
+                check_frozen_for(replication, number)?;
+                for entry in &left {
+                    self.redo(replication, entry)?;
+                }
+            }
+            Message::Settle { number } => self.settle(replication, number)?,
+            Message::Install(next) => self.install(replication, &next)?,
+            Message::Copy { rows } => take_copies(replication, from, &rows),
+        }
+        Ok(())
+    }
+
+    /// Tells a node something about recovery, if it can be told at once.
+    pub fn tell_recovery(&self, node: NodeId, message: &Message<'_>) {
+        self.tell_now(node, &Request::Recovery { body: &message.encode() });
+    }
+
+    fn freeze(&self, replication: &Replication, next: &Arc<Configuration>) -> Result<Frozen, TxnError> {
+        let view = &replication.view;
+        let before = view.configuration();
+        let epoch_seen = view.epoch_seen().max(self.node.store.superblock().epoch());
+        if before.number >= next.number {
+            return Ok(Frozen { quiet: true, epoch_seen });
+        }
+        if view.freeze(next, &self.node.catalog) {
+            for gone in before.everybody().filter(|node| !next.contains(*node)) {
+                if !planted!(NoFence) {
+                    self.node.fabric.fence(gone).map_err(|error| TxnError::far(error, gone))?;
+                }
+            }
+        } else {
+            // Frozen for a later one.
+            return Err(TxnError::Conflict);
+        }
+        Ok(Frozen { quiet: view.is_quiet() || planted!(NoFreeze), epoch_seen })
+    }
+
+    /// Writes a row as a dead transaction would have, if it has not; in the mirrors too.
+    fn redo(&self, replication: &Replication, left: &LeftEntry<'_>) -> Result<(), TxnError> {
+        let entry = &left.entry;
+        if entry.node != self.me {
+            replication.applier().take(entry);
+            return Ok(());
+        }
+        let Some(row) = self.row(entry.reference) else { return Ok(()) };
+        let Ok(table) = self.table_even_dropped(entry.table) else { return Ok(()) };
+        let mut alloc = self.alloc.borrow_mut();
+        let refused = |error| TxnError::store(error, self.me);
+        if row.version().number() < entry.new.number() {
+            table.store.save_undo(entry.reference, left.epoch, &mut alloc).map_err(refused)?;
+            match entry.change {
+                Change::Write => row.write(entry.value, entry.new),
+                Change::Insert => {
+                    // Written first: its coordinator may have left it half written. Nobody commits what he sees meanwhile.
+                    row.write(entry.value, entry.new);
+                    table.store.publish(entry.reference, &mut alloc);
+                }
+                Change::Delete => row.restamp(entry.new),
+            }
+        }
+        let is_this = row.version().number() == entry.new.number();
+        drop(alloc);
+        if is_this && entry.change == Change::Delete {
+            self.remove_deleted(&table, entry.reference, left.epoch);
+        }
+        if let Some(owner) = Owner::from_word(left.owner) {
+            // Another may have it by now, if the row had been written.
+            let _ = row.release_dead(owner);
+        }
+        Ok(())
+    }
+
+    fn settle(&self, replication: &Replication, number: u64) -> Result<(), TxnError> {
+        if replication.view.configuration().number >= number {
+            return Ok(());
+        }
+        check_frozen_for(replication, number)?;
+        let present = |node: NodeId| replication.view.present.contains(node);
+        let mut applier = replication.applier();
+        applier.clear_rings(&replication.log, present);
+        if let Some(next) = replication.view.proposed() {
+            applier.begin_mirrors(&next, self.me);
+        }
+        drop(applier);
+        self.forget_absent(&present)
+    }
+
+    fn install(&self, replication: &Replication, next: &Arc<Configuration>) -> Result<(), TxnError> {
+        if replication.view.configuration().number >= next.number {
+            return Ok(());
+        }
+        if next.keeper == self.me && planted!(EpochFalls) {
+            if let Ok(word) = self.node.store.memory().word(farhold_store::Superblock::EPOCH) {
+                word.store(1, std::sync::atomic::Ordering::SeqCst);
+            }
+        } else if next.keeper == self.me {
+            self.node.store.superblock().raise_epoch(next.epoch_min);
+        }
+        let mut applier = replication.applier();
+        applier.begin_mirrors(next, self.me);
+        applier.end_mirrors(next, self.me);
+        drop(applier);
+        self.node.present.set(next.everybody());
+        replication.view.install(next, &self.node.catalog);
+        replication.forget_rings_of_the_gone();
+        self.node.catalog.changed();
+        if next.members.contains(&self.me) {
+            crate::system::reconcile(&self.node)?;
+        }
+        Ok(())
+    }
+}
+
+fn check_frozen_for(replication: &Replication, number: u64) -> Result<(), TxnError> {
+    let here = replication.view.proposed().is_some_and(|proposed| proposed.number == number);
+    if here { Ok(()) } else { Err(TxnError::Conflict) }
+}
+
+/// Lists what the dead have left here, when everything of the living is in the mirrors.
+fn pull(replication: &Replication, number: u64, from: u32, w: &mut Writer) -> Result<(), TxnError> {
+    if replication.view.configuration().number >= number {
+        // It has all been done before.
+        Left { count: 0, entries: Vec::new() }.encode(w);
+        return Ok(());
+    }
+    check_frozen_for(replication, number)?;
+    let mut applier = replication.applier();
+    applier.apply_all()?;
+    let (mut entries, mut bytes, mut count, mut is_full) = (Vec::new(), 0, 0_u32, false);
+    let mut visit = |owner, epoch, entry: &Entry<'_>| {
+        let one = LeftEntry { owner, epoch, entry: *entry }.to_bytes();
+        is_full |= !entries.is_empty() && bytes + one.len() > MESSAGE_BYTES;
+        // The rest in the next message, in order.
+        if count >= from && !is_full {
+            bytes += one.len();
+            entries.push(one);
+        }
+        count += 1;
+    };
+    if !planted!(NoDrain) {
+        applier.left_behind(|node| replication.view.present.contains(node), &mut visit)?;
+    }
+    let entries = entries.iter().map(|bytes| LeftEntry::of_bytes(bytes)).collect::<Result<_, _>>()?;
+    Left { count, entries }.encode(w);
+    Ok(())
+}
+
+fn take_copies(replication: &Replication, from: NodeId, rows: &[CopyRow<'_>]) {
+    let mut applier = replication.applier();
+    if let Some(mirror) = applier.mirror(from) {
+        for row in rows {
+            mirror.take(row.reference, row.version, row.table, row.key, row.value);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A new mirror gets the rows that its node has, while transactions go on: it gets their records already, and of two states
+//! of a slot the newer stays.
+
+use super::Moving;
+use super::message::{CopyRow, MESSAGE_BYTES, Message};
+use crate::home::message::Request;
+use crate::{NodeId, Placement, TableId, TxnError, Worker};
+use farhold_fabric::{Meta, Version};
+use farhold_store::slab::Run;
+use farhold_store::{Object, ObjectRef, ReadError};
+
+/// Slots between two turns of letting others run.
+const SLOTS_PER_TURN: usize = 64;
+/// Turns that a slot may stay locked: some 200 ms.
+const PATIENCE_MAX: u32 = 10_000;
+
+/// A row that has been read for a mirror.
+struct Copied {
+    reference: ObjectRef,
+    version: Version,
+    table: TableId,
+    key_len: usize,
+    payload: Vec<u8>,
+}
+
+impl Worker {
+    /// Sends all rows of this node to `on`.
+    ///
+    /// # Errors
+    /// It is unavailable; a row stays locked for ever.
+    pub(crate) async fn copy_to_mirror(&self, on: NodeId) -> Result<(), TxnError> {
+        let mut rows: Vec<Copied> = Vec::new();
+        let (mut bytes, mut moving) = (0, Moving::default());
+        let tables = self.node().tables();
+        let mirrored = tables.iter().filter(|table| table.placement() != Placement::Replicated);
+        moving.rows_total =
+            mirrored.flat_map(|table| table.0.store.pages()).map(|run| run.slots().count() as u64).sum();
+        for table in tables {
+            if table.placement() == Placement::Replicated || planted!(NoCatchUp) {
+                continue;
+            }
+            let runs = table.0.store.pages();
+            for (count, offset) in runs.iter().flat_map(Run::slots).enumerate() {
+                if count.is_multiple_of(SLOTS_PER_TURN) {
+                    self.core.handle.yield_now().await;
+                }
+                let Some(row) = self.read_settled(table.id(), offset).await? else { continue };
+                bytes += row.payload.len() + 64;
+                rows.push(row);
+                moving.rows += 1;
+                if bytes >= MESSAGE_BYTES {
+                    if let Some(replication) = &self.core.node.replication {
+                        replication.note(|progress| progress.mirroring = Some((on, moving)));
+                    }
+                    self.send_copies(on, &rows).await?;
+                    (rows, bytes) = (Vec::new(), 0);
+                }
+            }
+        }
+        self.send_copies(on, &rows).await
+    }
+
+    /// The row of a slot, when nobody is about to change it: who holds its lock, or has not replicated it yet, may have got
+    /// his room in the rings before this mirror was one.
+    async fn read_settled(&self, table: TableId, offset: u64) -> Result<Option<Copied>, TxnError> {
+        let core = &*self.core;
+        let memory = core.node.store.memory();
+        let mut payload = Vec::new();
+        for turn in 0..PATIENCE_MAX {
+            let object = Object::at(memory, offset);
+            let (meta, free) = (object.meta(), object.lock_word() == 0);
+            if meta.state() != Meta::ROW {
+                return Ok(None);
+            }
+            if free && !object.version().is_odd() {
+                payload.resize(meta.payload_len(), 0);
+                match object.read(meta.incarnation(), &mut payload) {
+                    Ok(read) if read.lock == 0 && !read.version.is_odd() => {
+                        payload.truncate(read.payload_len());
+                        let reference = ObjectRef::new(offset, meta.incarnation());
+                        let (version, key_len) = (read.version, read.key_len());
+                        return Ok(Some(Copied { reference, version, table, key_len, payload }));
+                    }
+                    Ok(_) | Err(ReadError::Torn | ReadError::Stale | ReadError::TooShort { .. }) => {}
+                }
+            }
+            core.handle.pause(turn).await;
+        }
+        Err(TxnError::Conflict)
+    }
+
+    async fn send_copies(&self, on: NodeId, rows: &[Copied]) -> Result<(), TxnError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let row =
+            |it: &Copied| -> (ObjectRef, Version, TableId, usize) { (it.reference, it.version, it.table, it.key_len) };
+        let rows = rows.iter().map(|it| {
+            let (reference, version, table, key_len) = row(it);
+            CopyRow { reference, version, table, key: &it.payload[..key_len], value: &it.payload[key_len..] }
+        });
+        let body = Message::Copy { rows: rows.collect() }.encode();
+        self.core.call(on, &Request::Recovery { body: &body }).await.map(|_| ())
+    }
+}

@@ -1,0 +1,83 @@
+//! A node comes into the cluster, for the first time or again, with an empty region.
+
+use crate::membership::{Configuration, Register};
+use crate::txn::{ScanSpec, SharedTable};
+use crate::{NodeId, Placement, Retry, Table, TxnError, Worker};
+use std::ops::Bound;
+
+/// Rows in one transaction.
+const ROWS_PER_TRANSACTION: usize = 32;
+
+impl Worker {
+    /// Gets this node's copies of the replicated tables, while it is joining. Writers elsewhere know of it, and their
+    /// transactions conflict with these as with any others.
+    pub(crate) async fn copy_replicated_tables(&self, from: NodeId) -> Result<(), TxnError> {
+        let node = self.node();
+        let system = node.table_by_id(crate::system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
+        self.copy_table(&system, from).await?;
+        crate::system::reconcile(node)?;
+        for table in node.tables() {
+            if table.placement() == Placement::Replicated {
+                self.copy_table(&table, from).await?;
+            }
+        }
+        if let Some(replication) = &node.replication {
+            replication.note(|progress| progress.joining = None);
+        }
+        Ok(())
+    }
+
+    async fn copy_table(&self, table: &Table, from: NodeId) -> Result<(), TxnError> {
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let last = self.run(Retry::default(), async |txn| {
+                txn.copying = true;
+                let lo = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                let spec = ScanSpec { lo, ..ScanSpec::all() }.limit(ROWS_PER_TRANSACTION).on(from);
+                let rows = txn.scan(table, spec).await?;
+                let shared = txn.enter(table)?;
+                let mut last = None;
+                for row in &rows {
+                    let (key, value) = (txn.key(*row).to_vec(), txn.value(*row).to_vec());
+                    match txn.insert_near(SharedTable(shared.0), &key, &value) {
+                        // A writer that knows of this node has inserted it.
+                        Ok(_) | Err(TxnError::DuplicateKey { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                    last = Some(key);
+                }
+                Ok(last.filter(|_| rows.len() == ROWS_PER_TRANSACTION))
+            });
+            let last = last.await?;
+            if let Some(replication) = &self.node().replication {
+                let rows = if last.is_some() { ROWS_PER_TRANSACTION as u64 } else { 0 };
+                replication.note(|progress| progress.joining.get_or_insert_default().rows += rows);
+            }
+            self.handle().yield_now().await;
+            match last {
+                Some(last) => after = Some(last),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Leads everybody into a configuration that is in the register, and says so there.
+    pub(crate) async fn lead_and_settle(&self, register: &dyn Register, next: &Configuration) -> Result<(), TxnError> {
+        self.lead(next).await?;
+        // Lost, it is said again when the watch finds it missing.
+        let _ = register.settle(next.number).await;
+        Ok(())
+    }
+
+    /// Writes `next` into the register in place of the configuration before it, and leads everybody into it.
+    ///
+    /// # Errors
+    /// Somebody else came first ([`TxnError::Conflict`]); a member or the register does not answer.
+    pub(crate) async fn change_to(&self, register: &dyn Register, next: &Configuration) -> Result<(), TxnError> {
+        let written = register.compare_and_set(next.number - 1, next).await;
+        match written {
+            Ok(true) => self.lead_and_settle(register, next).await,
+            _ => Err(TxnError::Conflict),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Leading the members into a configuration that is in the register.
+
+use super::Leading;
+use super::message::{Frozen, Left, LeftEntry, MESSAGE_BYTES, Message};
+use crate::home::message::Request;
+use crate::home::wire::{Reader, Writer};
+use crate::membership::Configuration;
+use crate::worker::Core;
+use crate::{NodeId, TxnError, Worker};
+use std::sync::Arc;
+
+/// How long the leader waits before it asks a member again whether it is quiet.
+const AGAIN_NS: u64 = 3_000;
+
+impl Core {
+    /// Asks a member, or this node itself, something of the recovery.
+    async fn ask_member(&self, node: NodeId, message: &Message<'_>) -> Result<Vec<u8>, TxnError> {
+        let body = message.encode();
+        if node == self.me {
+            let mut w = Writer::default();
+            self.answer_recovery(self.me, &body, &mut w)?;
+            return Ok(w.0);
+        }
+        self.call(node, &Request::Recovery { body: &body }).await
+    }
+}
+
+impl Worker {
+    /// Makes every member install `next`. Everything in it may be done twice.
+    ///
+    /// # Errors
+    /// A member did not answer, or knows of a later configuration: look into the register again.
+    pub(crate) async fn lead(&self, next: &Configuration) -> Result<(), TxnError> {
+        let led = self.lead_through(next).await;
+        if let Some(replication) = &self.core.node.replication {
+            replication.note(|progress| progress.leading = None);
+        }
+        led
+    }
+
+    async fn lead_through(&self, next: &Configuration) -> Result<(), TxnError> {
+        let core = &*self.core;
+        let now = |step| {
+            if let Some(replication) = &core.node.replication {
+                replication.note(|progress| progress.leading = Some((next.number, step)));
+            }
+        };
+        let frozen = Arc::new(next.clone());
+        let everybody: Vec<NodeId> = next.everybody().collect();
+        let mut epoch = 0;
+        let lease_ns = core.node.config.replication.lease_ns;
+        let until_ns = core.handle.now_ns() + lease_ns;
+        for &node in &everybody {
+            now(Leading::Freezing(node));
+            loop {
+                let answer = core.ask_member(node, &Message::Freeze(frozen.clone())).await?;
+                let Frozen { quiet, epoch_seen } = Frozen::decode(&mut Reader(&answer))?;
+                epoch = epoch.max(epoch_seen);
+                if quiet {
+                    break;
+                }
+                // Its commits may be waiting for somebody who has died since: only a look at the leases can tell.
+                if core.handle.now_ns() > until_ns {
+                    return Err(TxnError::Recovering { node });
+                }
+                core.handle.sleep_ns(AGAIN_NS).await;
+            }
+        }
+        let number = next.number;
+        for &node in &everybody {
+            now(Leading::Redoing(node));
+            self.redo_what_is_left_at(node, number, &everybody).await?;
+        }
+        for &node in &everybody {
+            now(Leading::Settling(node));
+            core.ask_member(node, &Message::Settle { number }).await?;
+        }
+        let epoch_min = epoch.max(next.epoch_min);
+        let installed = Arc::new(Configuration { epoch_min, ..next.clone() });
+        // Itself last: until then its watch knows that there is something left to do.
+        let others = everybody.iter().filter(|node| **node != core.me);
+        for &node in others.chain(everybody.iter().filter(|node| **node == core.me)) {
+            now(Leading::Installing(node));
+            core.ask_member(node, &Message::Install(installed.clone())).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings the rows of every record that the dead have left at a member to all members.
+    async fn redo_what_is_left_at(&self, node: NodeId, number: u64, everybody: &[NodeId]) -> Result<(), TxnError> {
+        let core = &*self.core;
+        let mut from = 0;
+        loop {
+            let answer = core.ask_member(node, &Message::Pull { number, from }).await?;
+            let Left { count, entries } = Left::decode(&mut Reader(&answer))?;
+            from += entries.len() as u32;
+            for some in chunks(&entries) {
+                let message = Message::Redo { number, left: some.to_vec() };
+                for &other in everybody {
+                    core.ask_member(other, &message).await?;
+                }
+            }
+            if from >= count || entries.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// As many as go into one message.
+fn chunks<'e, 'a>(mut entries: &'e [LeftEntry<'a>]) -> impl Iterator<Item = &'e [LeftEntry<'a>]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |left: &&LeftEntry<'_>| {
+            bytes += left.entry.key.len() + left.entry.value.len() + 64;
+            bytes <= MESSAGE_BYTES
+        };
+        let count = entries.iter().take_while(fits).count().max(1).min(entries.len());
+        let (some, rest) = entries.split_at(count);
+        entries = rest;
+        (!some.is_empty()).then_some(some)
+    })
+}

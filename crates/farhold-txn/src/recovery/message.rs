@@ -1,0 +1,152 @@
+//! What members say to each other while the configuration changes. Carried by `Request::Recovery`.
+
+use crate::home::wire::{GARBAGE, Reader, Writer};
+use crate::membership::Configuration;
+use crate::{TableId, TxnError};
+use farhold_fabric::Version;
+use farhold_store::ObjectRef;
+use farhold_store::log::Entry;
+use std::sync::Arc;
+
+/// A message.
+#[derive(Clone, Debug)]
+pub(crate) enum Message<'a> {
+    /// There is something in your rings.
+    Apply,
+    /// Stop committing for this configuration. Answer: [`Frozen`].
+    Freeze(Arc<Configuration>),
+    /// What have the dead left with you? From the entry with this number on. Answer: [`Left`].
+    Pull { number: u64, from: u32 },
+    /// These rows are to have been written.
+    Redo { number: u64, left: Vec<LeftEntry<'a>> },
+    /// Everything has been redone: what else the dead hold goes.
+    Settle { number: u64 },
+    /// Go on in this configuration.
+    Install(Arc<Configuration>),
+    /// Rows of the sender's, for its mirror.
+    Copy { rows: Vec<CopyRow<'a>> },
+}
+
+/// The answer to [`Message::Freeze`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frozen {
+    /// No commit is on its way.
+    pub quiet: bool,
+    /// The highest epoch that a commit here has read.
+    pub epoch_seen: u32,
+}
+
+/// A row of a record that a dead node has left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeftEntry<'a> {
+    pub owner: u64,
+    pub epoch: u32,
+    pub entry: Entry<'a>,
+}
+
+/// The answer to [`Message::Pull`]: some of the entries, and how many there are in all.
+#[derive(Clone, Debug)]
+pub(crate) struct Left<'a> {
+    pub count: u32,
+    pub entries: Vec<LeftEntry<'a>>,
+}
+
+/// A row for a mirror.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyRow<'a> {
+    pub reference: ObjectRef,
+    pub version: Version,
+    pub table: TableId,
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+}
+
+impl<'a> LeftEntry<'a> {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.owner).u32(self.epoch);
+        self.entry.encode(&mut w.0);
+    }
+
+    fn decode(r: &mut Reader<'a>) -> Result<Self, TxnError> {
+        let (owner, epoch) = (r.u64()?, r.u32()?);
+        let entry = Entry::decode(&mut r.0).map_err(|_| GARBAGE)?;
+        Ok(Self { owner, epoch, entry })
+    }
+
+    /// As bytes, to be kept.
+    pub fn to_bytes(self) -> Vec<u8> {
+        let mut w = Writer::default();
+        self.encode(&mut w);
+        w.0
+    }
+
+    /// Back from [`Self::to_bytes`].
+    pub fn of_bytes(bytes: &'a [u8]) -> Result<Self, TxnError> {
+        Self::decode(&mut Reader(bytes))
+    }
+}
+
+impl<'a> Left<'a> {
+    pub fn encode(&self, w: &mut Writer) {
+        w.u32(self.count).list(&self.entries, |w, entry| entry.encode(w));
+    }
+
+    pub fn decode(r: &mut Reader<'a>) -> Result<Self, TxnError> {
+        Ok(Self { count: r.u32()?, entries: r.list(LeftEntry::decode)? })
+    }
+}
+
+impl<'a> Message<'a> {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        match self {
+            Self::Apply => drop(w.u8(1)),
+            Self::Freeze(configuration) => drop(w.u8(2).bytes(&configuration.encode())),
+            Self::Pull { number, from } => drop(w.u8(3).u64(*number).u32(*from)),
+            Self::Redo { number, left } => drop(w.u8(4).u64(*number).list(left, |w, entry| entry.encode(w))),
+            Self::Settle { number } => drop(w.u8(5).u64(*number)),
+            Self::Install(configuration) => drop(w.u8(6).bytes(&configuration.encode())),
+            Self::Copy { rows } => {
+                w.u8(7).list(rows, |w, row| {
+                    w.reference(row.reference).u64(row.version.0).u32(row.table.0).bytes(row.key).bytes(row.value);
+                });
+            }
+        }
+        w.0
+    }
+
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, TxnError> {
+        let mut r = Reader(bytes);
+        let configuration = |r: &mut Reader<'a>| Configuration::decode(r.bytes()?).map(Arc::new);
+        let message = match r.u8()? {
+            1 => Self::Apply,
+            2 => Self::Freeze(configuration(&mut r)?),
+            3 => Self::Pull { number: r.u64()?, from: r.u32()? },
+            4 => Self::Redo { number: r.u64()?, left: r.list(LeftEntry::decode)? },
+            5 => Self::Settle { number: r.u64()? },
+            6 => Self::Install(configuration(&mut r)?),
+            7 => Self::Copy {
+                rows: r.list(|r| {
+                    let (reference, version, table) = (r.reference()?, Version(r.u64()?), TableId(r.u32()?));
+                    Ok(CopyRow { reference, version, table, key: r.bytes()?, value: r.bytes()? })
+                })?,
+            },
+            _ => return Err(GARBAGE),
+        };
+        r.end()?;
+        Ok(message)
+    }
+}
+
+impl Frozen {
+    pub fn encode(self, w: &mut Writer) {
+        w.u8(u8::from(self.quiet)).u32(self.epoch_seen);
+    }
+
+    pub fn decode(r: &mut Reader<'_>) -> Result<Self, TxnError> {
+        Ok(Self { quiet: r.flag()?, epoch_seen: r.u32()? })
+    }
+}
+
+/// Bytes of entries or rows in one message; the longest row is above it, and goes alone.
+pub(crate) const MESSAGE_BYTES: usize = 16 << 10;

@@ -1,0 +1,387 @@
+//! A commit's record on its way to its holders.
+
+use super::Replication;
+use crate::home::message::Request;
+use crate::protocol::ident::LOG;
+use crate::recovery::Message;
+use crate::txn::Txn;
+use crate::txn::state::{Row, RowState};
+use crate::worker::Core;
+use crate::{NodeId, Placement, TxnError};
+use farhold_fabric::{FabricError, FarPtr, RegionMemory};
+use farhold_store::log::{Change, Entry, Place, RecordWriter, record};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+
+/// Room in the rings of all holders of a record to be. Dropped unused, it is given back.
+pub(crate) struct Promise {
+    replication: Arc<Replication>,
+    worker: u8,
+    size: u64,
+    pub holders: Vec<NodeId>,
+}
+
+/// A record that is at its holders. It is *finished* when every row has been written; dropped earlier, because its
+/// coordinator is gone, it stays unfinished for ever, for others to find.
+pub(crate) struct Sent {
+    replication: Arc<Replication>,
+    worker: u8,
+    places: Vec<(NodeId, Place)>,
+}
+
+impl Sent {
+    /// All rows are written: nobody needs the record for them any more.
+    pub fn finish(self) {
+        let Ok(mut writers) = self.replication.writers(self.worker) else { return };
+        for (holder, place) in &self.places {
+            if let Some(writer) = writers.get_mut(holder) {
+                writer.finish(place);
+            }
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if self.size == 0 {
+            return;
+        }
+        let Ok(mut writers) = self.replication.writers(self.worker) else { return };
+        for holder in &self.holders {
+            if let Some(writer) = writers.get_mut(holder) {
+                writer.forget(self.size);
+            }
+        }
+    }
+}
+
+/// Marks of a record that is written in place: of at most so many holders, each with the end of a lap.
+const IN_PLACE_MAX: usize = 8;
+/// How long a coordinator waits before it looks again at a ring without room, or at a holder that does not answer.
+const AGAIN_NS: u64 = 2_000;
+
+impl Row {
+    fn change(&self) -> Option<Change> {
+        match self.state {
+            RowState::Written => Some(Change::Write),
+            RowState::Inserted => Some(Change::Insert),
+            RowState::Deleted => Some(Change::Delete),
+            _ => None,
+        }
+    }
+}
+
+impl Txn {
+    fn written(&self) -> impl Iterator<Item = &Row> {
+        self.state.order.iter().map(|position| &self.state.rows[*position as usize])
+    }
+
+    fn record_bytes(&self) -> u64 {
+        let bytes = |row: &Row| {
+            let value = if row.state == RowState::Deleted { 0 } else { self.state.value(row).len() };
+            Entry::bytes(row.key_len as usize + value)
+        };
+        RecordWriter::size(self.written().map(bytes).sum())
+    }
+
+    /// Gets room for the record of this transaction at all its holders; waits while a ring is full.
+    pub(crate) async fn promise_room(
+        &self,
+        core: &Rc<Core>,
+        replication: &Arc<Replication>,
+    ) -> Result<Promise, TxnError> {
+        let mut nodes: Vec<NodeId> = self.written().map(|row| row.ident.node()).collect();
+        nodes.dedup();
+        let size = self.record_bytes();
+        let bytes_max = replication.layout.record_bytes_max();
+        if size > bytes_max {
+            let (bytes, bytes_max) = (size as usize, bytes_max as usize);
+            return Err(TxnError::TooLarge { what: "a replicated transaction", bytes, bytes_max });
+        }
+        let holders = replication.holders(core.me, nodes.into_iter());
+        let mut promise =
+            Promise { replication: replication.clone(), worker: core.slot.number(), size: 0, holders: holders.clone() };
+        let until_ns = core.handle.now_ns().saturating_add(core.node.config.request_timeout_ns);
+        loop {
+            let full = promise_all(replication, core.slot.number(), &holders, size)?;
+            let Some(full) = full else {
+                promise.size = size;
+                return Ok(promise);
+            };
+            if core.handle.now_ns() >= until_ns || replication.view.is_frozen() {
+                return Err(TxnError::Recovering { node: full });
+            }
+            core.look_at_ring(replication, full).await?;
+        }
+    }
+
+    /// Brings the record to all its holders, body first, then the mark. `None`: this node has been expelled meanwhile, or is
+    /// dead, and the outcome is for others to decide.
+    pub(crate) async fn replicate(&self, core: &Core, mut promise: Promise, epoch: u32) -> Option<Sent> {
+        let replication = promise.replication.clone();
+        let mut writer = core.record.take();
+        self.make_record(&mut writer, &replication, epoch);
+        let worker = core.slot.number();
+        let places: Vec<(NodeId, Place)> = {
+            let mut writers = replication.writers(worker).ok()?;
+            let holders = std::mem::take(&mut promise.holders);
+            holders.iter().filter_map(|node| Some((*node, writers.get_mut(node)?.take(promise.size)))).collect()
+        };
+        promise.size = 0;
+        if cfg!(not(feature = "planted")) && core.write_in_place(&replication, &mut writer, &places) {
+            core.record.replace(writer);
+            return (!replication.view.is_gone()).then_some(Sent { replication, worker, places });
+        }
+        let at = |node: NodeId, lsn| FarPtr::new(node, LOG, replication.layout.record(core.me, worker, lsn));
+        let (mut bodies, mut marks) = (Vec::new(), Vec::new());
+        for (node, place) in &places {
+            if let Some((lsn, size)) = place.skip {
+                let (behind, mark) = record::skip(lsn, size, place.finished);
+                bodies.push(Step::write(at(*node, lsn).add(8), behind.to_vec()));
+                marks.push(Step::swap(at(*node, lsn), mark));
+            }
+            let (behind, mark) = writer.place(place.lsn, place.finished);
+            bodies.push(Step::write(at(*node, place.lsn).add(8), behind.to_vec()));
+            marks.push(Step::swap(at(*node, place.lsn), mark));
+        }
+        core.record.replace(writer);
+        if planted!(MarkFirst) {
+            std::mem::swap(&mut bodies, &mut marks);
+        }
+        if planted!(NoReplication) {
+            bodies.clear();
+            marks.clear();
+        }
+        if !planted!(OneRound) {
+            core.insist(replication.as_ref(), std::mem::take(&mut bodies)).await?;
+        }
+        bodies.append(&mut marks);
+        if planted!(AckBeforeMarks) {
+            // Nobody waits for it.
+            let mut batch = core.take_batch();
+            for step in &bodies {
+                step.add_to(&mut batch);
+            }
+            // Posted by its first poll, and then left alone.
+            let mut posted = std::pin::pin!(core.endpoint.submit(batch));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let _ = std::future::Future::poll(posted.as_mut(), &mut context);
+        } else {
+            core.insist(replication.as_ref(), bodies).await?;
+        }
+        Some(Sent { replication, worker, places })
+    }
+
+    fn make_record(&self, writer: &mut RecordWriter, replication: &Replication, epoch: u32) {
+        writer.begin(self.owner.word(), replication.view.configuration().number, epoch);
+        // Inserts first: whoever redoes the record gives them the index entries of the rows that they replace, while those are there.
+        let is_insert = |row: &&Row| (row.state == RowState::Inserted) != planted!(DeletesFirst);
+        for row in self.written().filter(is_insert).chain(self.written().filter(|row| !is_insert(row))) {
+            let Some(change) = row.change() else { continue };
+            let value = if change == Change::Delete { &[][..] } else { self.state.value(row) };
+            writer.add(&Entry {
+                node: row.ident.node(),
+                change,
+                mirrored: row.table().placement != Placement::Replicated,
+                table: row.table().store.id(),
+                reference: row.ident.reference(),
+                old: row.version,
+                new: crate::protocol::section::new_version(row.state, row.version, epoch),
+                key: self.state.key(row),
+                value,
+            });
+        }
+        writer.end();
+    }
+}
+
+/// Promises room at all holders, or at none; then the first that has none.
+fn promise_all(
+    replication: &Replication,
+    worker: u8,
+    holders: &[NodeId],
+    size: u64,
+) -> Result<Option<NodeId>, TxnError> {
+    use farhold_store::log::RingWriter;
+    let mut writers = replication.writers(worker)?;
+    for (count, holder) in holders.iter().enumerate() {
+        let writer = writers.entry(*holder).or_insert_with(|| RingWriter::new(&replication.layout));
+        if !writer.promise(size) && !planted!(RingOverrun) {
+            for holder in &holders[..count] {
+                writers.get_mut(holder).expect("promised before").forget(size);
+            }
+            return Ok(Some(*holder));
+        }
+    }
+    Ok(None)
+}
+
+/// One instruction that may be done twice.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    at: FarPtr,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Write(Vec<u8>),
+    Swap(u64),
+    /// The word becomes 0, if it is this.
+    Release(u64),
+}
+
+impl Step {
+    pub fn write(at: FarPtr, bytes: Vec<u8>) -> Self {
+        Self { at, what: What::Write(bytes) }
+    }
+
+    pub fn swap(at: FarPtr, word: u64) -> Self {
+        Self { at, what: What::Swap(word) }
+    }
+
+    pub fn release(at: FarPtr, word: u64) -> Self {
+        Self { at, what: What::Release(word) }
+    }
+
+    fn add_to(&self, batch: &mut farhold_fabric::Batch) -> farhold_fabric::Slot {
+        match &self.what {
+            What::Write(bytes) => batch.write(self.at, bytes),
+            What::Swap(word) => batch.swap(self.at, *word),
+            What::Release(word) => batch.compare_swap(self.at, *word, 0),
+        }
+    }
+}
+
+impl Core {
+    /// Writes a record into rings that this process has mapped, bodies first and then the marks; false if it has not mapped
+    /// them all, or one of them is not what it was. A ring that is written twice holds the same.
+    fn write_in_place(&self, replication: &Replication, record: &mut RecordWriter, places: &[(NodeId, Place)]) -> bool {
+        let at = |lsn| replication.layout.record(self.me, self.slot.number(), lsn);
+        let mut marks: [Option<(Arc<RegionMemory>, u64, u64)>; IN_PLACE_MAX] = [const { None }; IN_PLACE_MAX];
+        if places.len() * 2 > IN_PLACE_MAX {
+            return false;
+        }
+        let mut slots = marks.iter_mut();
+        for (node, place) in places {
+            let Some(memory) = self.endpoint.mapped(*node, LOG) else { return false };
+            if let Some((lsn, size)) = place.skip {
+                let (behind, mark) = record::skip(lsn, size, place.finished);
+                if memory.copy_in(at(lsn) + 8, &behind).is_err() {
+                    return false;
+                }
+                if let Some(slot) = slots.next() {
+                    *slot = Some((memory.clone(), at(lsn), mark));
+                }
+            }
+            let (behind, mark) = record.place(place.lsn, place.finished);
+            if memory.copy_in(at(place.lsn) + 8, behind).is_err() {
+                return false;
+            }
+            if let Some(slot) = slots.next() {
+                *slot = Some((memory, at(place.lsn), mark));
+            }
+        }
+        // Stores in order are seen in order: each body is there before any mark is.
+        marks.iter().flatten().all(|(memory, at, mark)| {
+            let word = memory.word(*at);
+            word.map(|word| word.store(*mark, Release)).is_ok()
+        })
+    }
+
+    /// Does instructions on other nodes until each is done or its node does not belong to the cluster any more. `None`: this
+    /// node does not, or is dead.
+    pub async fn insist(&self, replication: &Replication, mut steps: Vec<Step>) -> Option<()> {
+        loop {
+            steps.retain(|step| replication.view.present.contains(step.at.node()));
+            if steps.is_empty() {
+                return (!replication.view.is_gone()).then_some(());
+            }
+            let mut batch = self.take_batch();
+            let slots: Vec<_> = steps.iter().map(|step| step.add_to(&mut batch)).collect();
+            let batch = self.endpoint.submit(batch).await;
+            let mut slots = slots.into_iter();
+            let mut is_dead = false;
+            steps.retain(|_| {
+                let done = batch.done(slots.next().expect("one for each"));
+                is_dead |= done == Err(FabricError::NodeUnavailable { node: self.me });
+                done.is_err()
+            });
+            self.give_batch(batch);
+            if steps.is_empty() {
+                continue;
+            }
+            if is_dead || replication.view.is_gone() {
+                return None;
+            }
+            for step in &steps {
+                // A region registered anew, or one that this endpoint had never met.
+                let _ = self.endpoint.refresh(step.at.node(), step.at.region());
+            }
+            self.handle.sleep_ns(AGAIN_NS).await;
+        }
+    }
+
+    /// Asks a node until it has answered, or does not belong to the cluster any more.
+    pub async fn insist_call(&self, node: NodeId, request: &Request<'_>) {
+        let Some(replication) = &self.node.replication else { return };
+        while replication.view.present.contains(node) && !replication.view.is_gone() {
+            match self.call(node, request).await {
+                Err(TxnError::NodeUnavailable { node: unavailable, .. }) if unavailable != self.me => {}
+                _ => return,
+            }
+            if !self.node.fabric.node_is_live(self.me) {
+                return;
+            }
+            self.handle.sleep_ns(AGAIN_NS).await;
+        }
+    }
+
+    /// How many bytes of this node's records each holder has not applied yet.
+    pub async fn lags(&self) -> BTreeMap<NodeId, u64> {
+        let mut lags = BTreeMap::new();
+        let Some(replication) = &self.node.replication else { return lags };
+        for worker in 0..replication.config.rings {
+            let tails: Vec<(NodeId, u64)> = match replication.writers(worker) {
+                Ok(writers) => writers.iter().map(|(holder, writer)| (*holder, writer.tail())).collect(),
+                Err(_) => continue,
+            };
+            let mut batch = self.take_batch();
+            let at = |holder| FarPtr::new(holder, LOG, replication.layout.applied(self.me, worker));
+            let slots: Vec<_> = tails.iter().map(|(holder, _)| batch.fetch_add(at(*holder), 0)).collect();
+            let batch = if batch.is_empty() { batch } else { self.endpoint.submit(batch).await };
+            for ((holder, tail), slot) in tails.into_iter().zip(slots) {
+                if let Ok(applied) = batch.word(slot) {
+                    *lags.entry(holder).or_default() += tail.saturating_sub(applied);
+                }
+            }
+            self.give_batch(batch);
+        }
+        lags
+    }
+
+    /// Asks a ring without room how far its reader has come, and lets time pass.
+    async fn look_at_ring(&self, replication: &Replication, holder: NodeId) -> Result<(), TxnError> {
+        self.apply_log();
+        let worker = self.slot.number();
+        let at = FarPtr::new(holder, LOG, replication.layout.applied(self.me, worker));
+        let mut batch = self.take_batch();
+        // An atomic: a bulk read need not be one word at once on every fabric.
+        let slot = batch.fetch_add(at, 0);
+        let batch = self.endpoint.submit(batch).await;
+        let applied = batch.word(slot);
+        self.give_batch(batch);
+        if let (Ok(applied), Some(writer)) = (applied, replication.writers(worker)?.get_mut(&holder)) {
+            writer.heard(applied);
+        }
+        if holder != self.me {
+            self.tell_recovery(holder, &Message::Apply);
+        }
+        if !self.serve_one() {
+            self.handle.sleep_ns(AGAIN_NS).await;
+        }
+        Ok(())
+    }
+}

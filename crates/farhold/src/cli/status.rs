@@ -1,0 +1,155 @@
+//! `farhold cluster status`: what the register and the nodes of a cluster say.
+
+use std::path::Path;
+use std::time::Duration;
+
+use farhold_txn::{Configuration, FileRegister, NodeId, Serving};
+use serde_json::{Value, json};
+
+use super::args::StatusArgs;
+
+/// Runs the command; the error is for a person.
+pub async fn run(args: &StatusArgs, json: bool) -> Result<(), String> {
+    loop {
+        show(&args.dir, json)?;
+        let Some(milliseconds) = args.watch else { return Ok(()) };
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(milliseconds)) => {}
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        }
+    }
+}
+
+/// What a node has said of itself.
+#[derive(Default)]
+struct Told {
+    pid: Option<u32>,
+    configuration: u64,
+    state: String,
+    lags: Vec<(NodeId, u64)>,
+    doing: String,
+}
+
+impl Told {
+    fn of(dir: &Path, node: NodeId) -> Self {
+        let mut told = Self::default();
+        let text = FileRegister::status(dir, node).unwrap_or_default();
+        for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+            match name {
+                "pid" => told.pid = value.parse().ok(),
+                "configuration" => told.configuration = value.parse().unwrap_or(0),
+                "state" => value.clone_into(&mut told.state),
+                "lag" => told.lags.extend(
+                    value
+                        .split_once(' ')
+                        .and_then(|(holder, bytes)| Some((NodeId(holder.parse().ok()?), bytes.parse().ok()?))),
+                ),
+                "doing" => value.clone_into(&mut told.doing),
+                _ => {}
+            }
+        }
+        told
+    }
+
+    /// Does its process still run?
+    fn is_running(&self) -> bool {
+        self.pid.is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists())
+    }
+}
+
+fn show(dir: &Path, json: bool) -> Result<(), String> {
+    let registered = FileRegister::peek(dir).map_err(|error| error.to_string())?;
+    let Some((configuration, settled)) = registered else {
+        return Err(format!("{}: no cluster with replicas has begun here", dir.display()));
+    };
+    let nodes: Vec<(NodeId, Told)> = (0..configuration.births.len())
+        .map(|number| NodeId(number as u8))
+        .map(|node| (node, Told::of(dir, node)))
+        .collect();
+    if json {
+        println!("{}", as_json(&configuration, settled, &nodes));
+    } else {
+        print(&configuration, settled, &nodes);
+    }
+    Ok(())
+}
+
+/// What a node is in a configuration, in one word.
+fn role(configuration: &Configuration, node: NodeId) -> &'static str {
+    if configuration.members.contains(&node) {
+        "member"
+    } else if configuration.joining.contains(&node) {
+        "joining"
+    } else {
+        "gone"
+    }
+}
+
+/// Numbers of the partitions that a node serves.
+fn served_by(configuration: &Configuration, node: NodeId) -> Vec<usize> {
+    let served = configuration.partitions.iter().enumerate();
+    served.filter(|(_, serving)| **serving == Serving::By(node)).map(|(partition, _)| partition).collect()
+}
+
+fn as_json(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) -> Value {
+    let of_node = |(node, told): &(NodeId, Told)| {
+        let copies: Vec<Value> = configuration
+            .mirrors
+            .iter()
+            .filter(|mirror| mirror.of == *node)
+            .map(|mirror| json!({ "on": mirror.on.0, "whole": mirror.whole }))
+            .collect();
+        let lag: Vec<Value> =
+            told.lags.iter().map(|(holder, bytes)| json!({ "on": holder.0, "bytes": bytes })).collect();
+        json!({
+            "node": node.0, "role": role(configuration, *node), "running": told.is_running(), "pid": told.pid,
+            "serves": served_by(configuration, *node), "copies": copies, "lag": lag,
+            "configuration": told.configuration, "recovery": told.doing,
+        })
+    };
+    json!({
+        "configuration": configuration.number, "settled": settled, "replicas": configuration.replicas,
+        "epoch_keeper": configuration.keeper.0, "nodes": nodes.iter().map(of_node).collect::<Vec<_>>(),
+    })
+}
+
+fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) {
+    let change = if settled < configuration.number { ", not yet installed by all" } else { "" };
+    println!(
+        "configuration {}{change}: {} copies of each row, node {} keeps the epoch",
+        configuration.number, configuration.replicas, configuration.keeper.0
+    );
+    println!("  node  role      pid      serves      copies on (bytes not applied yet)   recovery");
+    for (node, told) in nodes {
+        let role = if role(configuration, *node) != "gone" && !told.is_running() {
+            "dead?"
+        } else {
+            role(configuration, *node)
+        };
+        let serves: Vec<String> = served_by(configuration, *node).iter().map(ToString::to_string).collect();
+        let copies: Vec<String> = configuration
+            .mirrors
+            .iter()
+            .filter(|mirror| mirror.of == *node)
+            .map(|mirror| {
+                let lag = told.lags.iter().find(|(holder, _)| *holder == mirror.on).map_or(0, |(_, bytes)| *bytes);
+                format!("{}{} ({lag})", mirror.on.0, if mirror.whole { "" } else { ", incomplete" })
+            })
+            .collect();
+        println!(
+            "  {:<5} {:<9} {:<8} {:<11} {:<35} {}",
+            node.0,
+            role,
+            told.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            if serves.is_empty() { "-".to_owned() } else { serves.join(",") },
+            if copies.is_empty() { "-".to_owned() } else { copies.join("  ") },
+            if told.is_running() { told.doing.as_str() } else { "-" },
+        );
+    }
+    for gone in configuration.unserved() {
+        match configuration.successor(gone) {
+            Some(to) => println!("  the rows of node {} are being taken over by node {}", gone.0, to.0),
+            None => println!("  the rows of node {} are lost: no complete copy of them is left", gone.0),
+        }
+    }
+}
