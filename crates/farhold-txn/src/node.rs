@@ -1,6 +1,7 @@
 //! A node: one process's (or one simulated machine's) store, tables and workers.
 
 use crate::catalog::Catalog;
+use crate::durability::{Generation, JournalConfig, Journaling};
 use crate::home::reservations::Reservations;
 use crate::membership::NodeSet;
 use crate::protocol::epoch::KEEPER;
@@ -30,6 +31,8 @@ pub struct NodeConfig {
     pub request_timeout_ns: u64,
     /// Copies of rows on other nodes.
     pub replication: ReplicationConfig,
+    /// A journal on disk: [`Node::open_durable`] alone looks at it.
+    pub journal: Option<JournalConfig>,
 }
 
 impl Default for NodeConfig {
@@ -39,6 +42,7 @@ impl Default for NodeConfig {
             region_bytes: 1 << 30,
             request_timeout_ns: 2_000_000_000,
             replication: ReplicationConfig::default(),
+            journal: None,
         }
     }
 }
@@ -78,6 +82,10 @@ pub struct Node {
     pub(crate) reservations: Reservations,
     /// None with one copy of each row.
     pub(crate) replication: Option<Arc<Replication>>,
+    /// None without a journal.
+    pub(crate) journaling: Option<Arc<Journaling>>,
+    /// It was restored from more than a checkpoint.
+    pub(crate) needs_checkpoint: bool,
     /// The nodes of the cluster: all, unless there is replication.
     pub(crate) present: NodeSet,
     /// Snapshots' places on other nodes that nobody needs any more.
@@ -97,6 +105,47 @@ impl Node {
     /// # Errors
     /// The region is not ours, is damaged, or cannot be had.
     pub fn open(fabric: Fabric, config: NodeConfig) -> Result<Arc<Self>, TxnError> {
+        Self::open_with(fabric, config, None)
+    }
+
+    /// As [`Self::open`], of a node with a journal: its region is made anew from the checkpoint and the journals of all nodes, with
+    /// everything that was acknowledged before the last end of the cluster, whatever that end was. [`JournalThreads`](crate::JournalThreads) are to be
+    /// started for it.
+    ///
+    /// # Errors
+    /// As there; [`TxnError::Durable`] if the files cannot be used. They are as they were then.
+    pub fn open_durable(fabric: Fabric, config: NodeConfig, generation: Generation) -> Result<Arc<Self>, TxnError> {
+        Self::open_with(fabric, config, Some(generation))
+    }
+
+    /// The region from the journals; true if there was anything but a checkpoint.
+    fn restore(
+        fabric: &Fabric,
+        config: &NodeConfig,
+        generation: Generation,
+    ) -> Result<(Arc<Journaling>, bool), TxnError> {
+        let id = fabric.node();
+        let Some(journal) = config.journal.clone() else {
+            return Err(TxnError::NotFound { what: "journal in the settings of this node".into() });
+        };
+        match fabric.remove_region(DATA) {
+            Ok(()) | Err(FabricError::NoSuchRegion { .. }) => {}
+            Err(error) => return Err(TxnError::far(error, id)),
+        }
+        let region_bytes = config.region_bytes.max(generation.region_bytes()?.unwrap_or(0));
+        let memory = fabric.create_region(DATA, region_bytes).map_err(|error| TxnError::far(error, id))?;
+        let restored = generation.restore(&journal, &memory)?;
+        if id == KEEPER {
+            farhold_store::Superblock::of(&memory)
+                .map_err(|error| TxnError::store(error, id))?
+                .raise_epoch(generation.epoch_first());
+        }
+        let journaling = Journaling::new(journal, generation).map_err(|error| TxnError::Durable(Box::new(error)))?;
+        journaling.know(id, memory);
+        Ok((journaling, restored.journal_rows > 0))
+    }
+
+    fn open_with(fabric: Fabric, config: NodeConfig, generation: Option<Generation>) -> Result<Arc<Self>, TxnError> {
         let id = fabric.node();
         let refused = |error| TxnError::store(error, id);
         let replication = if config.replication.replicas > 1 {
@@ -109,6 +158,13 @@ impl Node {
         } else {
             None
         };
+        let (journaling, needs_checkpoint) = match generation {
+            Some(generation) => {
+                let (journaling, needs) = Self::restore(&fabric, &config, generation)?;
+                (Some(journaling), needs)
+            }
+            None => (None, false),
+        };
         let store = match fabric.attach_region(DATA) {
             Ok(memory) => Store::attach(memory, id).map_err(refused)?.0,
             Err(FabricError::NoSuchRegion { .. }) => {
@@ -117,6 +173,10 @@ impl Node {
             }
             Err(error) => return Err(TxnError::far(error, id)),
         };
+        if let Some(journaling) = &journaling {
+            let source = journaling.clone();
+            store.record_pages(move || source.epoch());
+        }
         let tag = TAGS.fetch_add(1, Relaxed);
         let hardware_transactions = crate::protocol::section::rtm::available();
         let slots = Arc::new(Slots::new());
@@ -129,6 +189,8 @@ impl Node {
             hardware_transactions,
             reservations: Reservations::default(),
             replication,
+            journaling,
+            needs_checkpoint,
             present: NodeSet::default(),
             recovered: Mutex::default(),
             released: Mutex::default(),
@@ -237,6 +299,30 @@ impl Node {
             differences.push(format!("{}: {} has no row at {offset:#x} ({:?})", self.id(), of.id(), copy.version));
         }
         differences
+    }
+
+    /// One step of its journal, for a program that does not start [`JournalThreads`](crate::JournalThreads): everything that was committed before is durable
+    /// afterwards, unless a commit is just under way (false).
+    ///
+    /// # Errors
+    /// [`TxnError::NotDurable`].
+    pub fn step_journal(&self) -> Result<bool, TxnError> {
+        let Some(journaling) = &self.journaling else { return Ok(true) };
+        let _ = journaling.make_spare();
+        journaling.step(&self.store);
+        match journaling.failure() {
+            Some(reason) => Err(TxnError::NotDurable { reason, committed: true }),
+            None => Ok(!journaling.is_wanted()),
+        }
+    }
+
+    /// Makes a checkpoint now. Nobody else makes one at the same time.
+    ///
+    /// # Errors
+    /// [`TxnError::Durable`]: there is none, the last one stands.
+    pub fn checkpoint(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool, TxnError> {
+        let Some(journaling) = &self.journaling else { return Ok(false) };
+        journaling.checkpoint(&self.store, go_on).map_err(|error| TxnError::Durable(Box::new(error)))
     }
 
     /// Its settings.

@@ -222,10 +222,12 @@ impl Cluster {
 
     fn write(&self, directory: &dyn Directory) -> Result<(), DurableError> {
         let io = |error: std::io::Error| DurableError::io("write the file \"cluster\"", &error);
-        let file = directory.create("cluster.fresh").map_err(io)?;
+        // A name of its own: nodes of one generation may write the same at the same time.
+        let fresh = format!("cluster.fresh-{}", self.identity.node.0);
+        let file = directory.create(&fresh).map_err(io)?;
         file.write_at(0, &self.encode()).map_err(io)?;
         file.sync().map_err(io)?;
-        directory.rename("cluster.fresh", NAME).map_err(io)?;
+        directory.rename(&fresh, NAME).map_err(io)?;
         directory.sync().map_err(io)
     }
 }

@@ -23,7 +23,7 @@ pub mod journal;
 pub mod power;
 mod restore;
 
-pub use cluster::{Cluster, Cut};
+pub use cluster::{Begun, Cluster, Cut};
 pub use restore::{Plan, Progress, Restored, Run as Parallel, plan};
 
 use crate::log::record::hash;

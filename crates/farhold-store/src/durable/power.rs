@@ -24,6 +24,9 @@ struct State {
     locks: BTreeSet<String>,
     /// Bytes that all files together may have; 0: any number.
     bytes_max: u64,
+    /// Operations until the power is cut, and the seed of what then survives.
+    fuse: Option<(u64, u64)>,
+    survivor: Option<Volatile>,
 }
 
 #[derive(Debug)]
@@ -75,6 +78,37 @@ impl Volatile {
     #[must_use]
     pub fn bytes(&self, name: &str) -> Vec<u8> {
         held(&held(&self.inner).names[name].bytes).now.clone()
+    }
+
+    /// Cuts the power in the middle of things: before the operation after so many others. What survives is [`Self::survivor`]; this
+    /// directory goes on, unnoticed by whoever writes.
+    pub fn cut_after(&self, operations: u64, seed: u64) {
+        held(&self.inner).fuse = Some((operations, seed));
+    }
+
+    /// What has survived the cut, if it has come.
+    #[must_use]
+    pub fn survivor(&self) -> Option<Self> {
+        held(&self.inner).survivor.clone()
+    }
+
+    fn burn(&self) {
+        let mut state = held(&self.inner);
+        match &mut state.fuse {
+            Some((0, seed)) => {
+                let mut state_of_random = *seed;
+                state.fuse = None;
+                drop(state);
+                let survivor = self.cut(&mut || {
+                    state_of_random =
+                        state_of_random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    state_of_random >> 33
+                });
+                held(&self.inner).survivor = Some(survivor);
+            }
+            Some((left, _)) => *left -= 1,
+            None => {}
+        }
     }
 
     /// What a disk would hold if the power went now. This directory goes on as it is.
@@ -140,6 +174,7 @@ impl Directory for Volatile {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
+        self.burn();
         let directory = Arc::downgrade(&self.inner);
         let file = Arc::new(VolatileFile { bytes: Mutex::default(), directory });
         let mut state = held(&self.inner);
@@ -154,6 +189,7 @@ impl Directory for Volatile {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.burn();
         let mut state = held(&self.inner);
         let file = state.names.remove(from).ok_or_else(|| missing(from))?;
         state.names.insert(to.into(), file);
@@ -162,6 +198,7 @@ impl Directory for Volatile {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        self.burn();
         let mut state = held(&self.inner);
         state.names.remove(name).ok_or_else(|| missing(name))?;
         state.changed();
@@ -169,6 +206,7 @@ impl Directory for Volatile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.burn();
         let mut state = held(&self.inner);
         state.past_names = vec![state.names.clone()];
         Ok(())
@@ -190,6 +228,14 @@ impl Directory for Volatile {
     }
 }
 
+impl VolatileFile {
+    fn burn(&self) {
+        if let Some(inner) = self.directory.upgrade() {
+            Volatile { inner }.burn();
+        }
+    }
+}
+
 impl DurableFile for VolatileFile {
     fn len(&self) -> io::Result<u64> {
         Ok(held(&self.bytes).now.len() as u64)
@@ -205,6 +251,7 @@ impl DurableFile for VolatileFile {
 
     fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
         let (at, end) = (at as usize, at as usize + from.len());
+        self.burn();
         if let Some(directory) = self.directory.upgrade() {
             let grows = end.saturating_sub(held(&self.bytes).now.len()) as u64;
             let state = held(&directory);
@@ -222,6 +269,7 @@ impl DurableFile for VolatileFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.burn();
         let mut bytes = held(&self.bytes);
         let Bytes { now, durable, dirty } = &mut *bytes;
         durable.resize(now.len(), 0);

@@ -112,6 +112,12 @@ impl Plan {
         self.checkpoint.is_none() && self.segments.is_empty()
     }
 
+    /// What the checkpoint contains, 0 without one.
+    #[must_use]
+    pub fn checkpoint_epoch(&self) -> u32 {
+        self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.epoch)
+    }
+
     /// Bytes of the region that the checkpoint was made of.
     #[must_use]
     pub fn region_bytes(&self) -> Option<u64> {

@@ -1,0 +1,214 @@
+//! The journal: what was acknowledged is there after any cut of the power, and of every other transaction all or nothing.
+
+mod common;
+
+use common::{Dir, key, look, people, put, value};
+use farhold_fabric::{Executor, Fabric};
+use farhold_store::durable::power::Volatile;
+use farhold_txn::{Generation, JournalConfig, Node, NodeConfig, NodeId, Retry, Table, TxnError, Worker};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+fn config(disk: &Volatile) -> JournalConfig {
+    JournalConfig { segment_bytes: SEGMENT_BYTES, threads: 2, ..JournalConfig::new(Arc::new(disk.clone())) }
+}
+
+fn try_open_of(disk: &Volatile, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
+    let journal = config(disk);
+    let generation = Generation::begin(&journal, NodeId(node), nodes)?;
+    let fabric = dir.0.join(generation.number().to_string());
+    let fabric = Fabric::join_shm(fabric, NodeId(node)).expect("the fabric");
+    let config = NodeConfig { nodes, region_bytes: 16 << 20, journal: Some(journal), ..NodeConfig::default() };
+    Node::open_durable(fabric, config, generation)
+}
+
+fn open(disk: &Volatile, dir: &Dir) -> Arc<Node> {
+    try_open_of(disk, dir, 0, 1).expect("a node")
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+const ACCOUNTS: i32 = 6;
+const CLIENTS: usize = 4;
+const TOGGLES: i32 = 5;
+
+/// What a client's transaction with this number does: from, to, which row it makes or takes away, how long its note is.
+fn plan(client: usize, number: i32) -> (i32, i32, i32, usize) {
+    let mut random = Random(((client as u64) << 32 | number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    random.below(2);
+    let (from, step) = (random.below(ACCOUNTS as u64) as i32, 1 + random.below(ACCOUNTS as u64 - 1) as i32);
+    let toggle = 1000 * (client as i32 + 1) + random.below(TOGGLES as u64) as i32;
+    (from, (from + step) % ACCOUNTS, toggle, random.below(900) as usize)
+}
+
+fn counter(client: usize) -> i32 {
+    100 + client as i32
+}
+
+async fn add(txn: &mut farhold_txn::Txn, table: &Table, id: i32, by: i32) -> Result<i32, TxnError> {
+    let (name, before) = look(txn, table, id).await.expect("it is there");
+    let row = txn.get(table, &key(id)).await?.expect("a row");
+    txn.update(row, &value(table, &name, before + by, ""))?;
+    Ok(before + by)
+}
+
+async fn found(worker: &Worker) -> Table {
+    let table = worker.create_table(people()).await.expect("a table");
+    let made = worker.run(Retry::default(), async |txn| {
+        for id in (0..ACCOUNTS).chain((0..CLIENTS).map(counter)) {
+            put(txn, &table, id, &format!("n{id}"), 0).await?;
+        }
+        Ok(())
+    });
+    made.await.expect("founded");
+    table
+}
+
+/// One transaction of a client: a transfer, its count, a row that comes or goes.
+async fn one(worker: &Worker, table: &Table, client: usize) -> Result<i32, TxnError> {
+    worker
+        .run(Retry::default(), async |txn| {
+            let number = add(txn, table, counter(client), 1).await?;
+            let (from, to, toggle, len) = plan(client, number);
+            add(txn, table, from, -1).await?;
+            add(txn, table, to, 1).await?;
+            match txn.get(table, &key(toggle)).await? {
+                Some(row) => txn.delete(row)?,
+                None => {
+                    let row = value(table, &format!("n{toggle}"), number, &"x".repeat(len));
+                    txn.insert(table, &key(toggle), &row).await.map(drop)?;
+                }
+            }
+            Ok(number)
+        })
+        .await
+}
+
+/// Reads everything; each client's count, if all of it is what so many transactions of each have made.
+async fn audit(worker: &Worker, table: &Table) -> Vec<i32> {
+    let mut txn = worker.begin();
+    let mut counts = Vec::new();
+    for client in 0..CLIENTS {
+        counts.push(look(&mut txn, table, counter(client)).await.expect("a counter").1);
+    }
+    let mut balances = vec![0; ACCOUNTS as usize];
+    let mut there = BTreeSet::new();
+    for (client, count) in counts.iter().enumerate() {
+        for number in 1..=*count {
+            let (from, to, toggle, _) = plan(client, number);
+            balances[from as usize] -= 1;
+            balances[to as usize] += 1;
+            if !there.remove(&toggle) {
+                there.insert(toggle);
+            }
+        }
+    }
+    for (id, balance) in (0..).zip(&balances) {
+        assert_eq!(look(&mut txn, table, id).await.expect("an account").1, *balance, "account {id} of {counts:?}");
+    }
+    for client in 0..CLIENTS as i32 {
+        for toggle in (0..TOGGLES).map(|toggle| 1000 * (client + 1) + toggle) {
+            let found = look(&mut txn, table, toggle).await.is_some();
+            assert_eq!(found, there.contains(&toggle), "row {toggle} of {counts:?}");
+        }
+    }
+    assert_eq!(worker.node().left_behind(), Vec::<String>::new());
+    counts
+}
+
+/// Runs clients until the fuse of the disk has burnt; what each was told, and what it had asked for.
+fn live(node: &Arc<Node>, disk: &Volatile, seed: u64, first: bool) -> (Vec<i32>, Vec<i32>) {
+    let executor = Executor::real(seed);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    let handle = executor.handle();
+    let told = Rc::new(RefCell::new(vec![0; CLIENTS]));
+    let asked = Rc::new(RefCell::new(vec![0; CLIENTS]));
+    let over = Rc::new(Cell::new(false));
+    let stepper = {
+        let (node, handle, over) = (node.clone(), handle.clone(), over.clone());
+        async move {
+            let mut random = Random(seed);
+            while !over.get() {
+                for _ in 0..random.below(60) {
+                    handle.yield_now().await;
+                }
+                node.step_journal().expect("the journal goes on");
+                if random.below(12) == 0 {
+                    // A commit may be open: then no longer than this.
+                    let mut patience = 20;
+                    let made = node.checkpoint(&mut || {
+                        patience -= 1;
+                        patience > 0
+                    });
+                    made.expect("a checkpoint, or none");
+                }
+            }
+        }
+    };
+    let stepping = handle.spawn(stepper);
+    let results = (told.clone(), asked.clone());
+    executor.run(async {
+        let table = if first { found(&worker).await } else { node.table("people").expect("the table") };
+        let counts = audit(&worker, &table).await;
+        told.borrow_mut().clone_from(&counts);
+        asked.borrow_mut().clone_from(&counts);
+        disk.cut_after(20 + seed % 400, seed);
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (worker, table, told, asked) = (worker.clone(), table.clone(), told.clone(), asked.clone());
+                let disk = disk.clone();
+                handle.spawn(async move {
+                    while disk.survivor().is_none() {
+                        asked.borrow_mut()[client] += 1;
+                        let number = one(&worker, &table, client).await.expect("committed");
+                        if disk.survivor().is_none() {
+                            told.borrow_mut()[client] = number;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await;
+        }
+        over.set(true);
+        stepping.await;
+    });
+    drop(worker);
+    (results.0.take(), results.1.take())
+}
+
+#[test]
+fn acknowledged_transactions_survive_cuts_of_the_power_and_others_are_whole_or_not_there() {
+    for seed in 0..40 {
+        let (mut disk, dir) = (Volatile::new(), Dir::new());
+        let node = open(&disk, &dir);
+        let (mut told, mut asked) = live(&node, &disk, seed, true);
+        drop(node);
+        for life in 1..4 {
+            disk = disk.survivor().expect("it was cut");
+            let node = open(&disk, &dir);
+            let executor = Executor::real(seed);
+            let worker = node.worker(&executor.handle()).expect("a worker");
+            let table = node.table("people").expect("the table was acknowledged");
+            let counts = executor.run(audit(&worker, &table));
+            drop(worker);
+            for client in 0..CLIENTS {
+                let (told, asked, found) = (told[client], asked[client], counts[client]);
+                assert!((told..=asked).contains(&found), "seed {seed}, life {life}: {told} <= {found} <= {asked}");
+            }
+            (told, asked) = live(&node, &disk, seed * 10 + life, false);
+        }
+    }
+}
