@@ -251,6 +251,12 @@ impl Node {
         if is_settled { Ok(configuration.number) } else { Err(TxnError::Recovering { node: self.id() }) }
     }
 
+    /// How often its clock has been seen to jump. Each time its lease was void until it was renewed: commits waited, or were refused as [`TxnError::Recovering`].
+    #[must_use]
+    pub fn clock_jumps(&self) -> u64 {
+        self.replication.as_ref().map_or(0, |it| it.view.clock_jumps())
+    }
+
     /// Whether it has learned that the others go on without it. It stays so until it starts again.
     #[must_use]
     pub fn is_expelled(&self) -> bool {

@@ -58,6 +58,18 @@ pub enum Defect {
     EpochFalls,
     /// A founding node begins its mirrors only when it hears that everybody is there.
     LateMirrors,
+    /// A clock that jumps is believed.
+    ClockTrusted,
+    /// Commits are acknowledged before the journal has them.
+    AckBeforeDurable,
+    /// The journal closes an epoch while commits of it are open.
+    OpenIgnored,
+    /// A record goes into the journal when its rows are written and its epoch may be closed.
+    LateRecord,
+    /// A checkpoint gets its name before what is in it is durable.
+    EarlyCheckpoint,
+    /// A checkpoint says that it contains everything up to the epoch at which it was begun.
+    BoldCheckpoint,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
@@ -82,6 +94,10 @@ impl Defect {
         Self::EpochFalls,
         Self::LateMirrors,
     ];
+
+    /// Those of the journal.
+    pub const OF_JOURNAL: [Self; 5] =
+        [Self::AckBeforeDurable, Self::OpenIgnored, Self::LateRecord, Self::EarlyCheckpoint, Self::BoldCheckpoint];
 
     /// All true ones that need no replication.
     pub const ALL: [Self; 10] = [

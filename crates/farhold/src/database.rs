@@ -5,8 +5,43 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use farhold_fabric::persist::Domain;
 use farhold_fabric::{Executor, Fabric, FabricError, Handle, NodeId};
-use farhold_txn::{FileRegister, HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError, Worker};
+use farhold_store::durable::Progress;
+use farhold_store::durable::files::{Directory as Files, Disk};
+use farhold_store::durable::nvm::Nvm;
+use farhold_txn::{
+    FileRegister, Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, ReplicationConfig, TxnError,
+    Worker,
+};
+
+/// What a commit has survived when it is acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of its process: rows are in shared memory, on as many nodes as there are replicas. A power cut of all of them loses
+    /// everything.
+    Replicated,
+    /// A power cut: it is in a journal on persistent memory, in a directory of a DAX mount.
+    Nvm(PathBuf),
+    /// The same on a mount that does not promise it, because somebody else does: battery-backed memory, or a test.
+    NvmAssumed(PathBuf),
+    /// A power cut: it is in a journal on disk, in this directory.
+    Disk(PathBuf),
+}
+
+impl Durability {
+    fn journal(&self, progress: &Arc<Progress>) -> Result<Option<JournalConfig>, OpenError> {
+        let nvm = |path: &PathBuf, domain| Nvm::open(path, domain).map(|nvm| Arc::new(nvm) as Arc<dyn Files>);
+        let (path, opened) = match self {
+            Self::Replicated => return Ok(None),
+            Self::Nvm(path) => (path, nvm(path, Domain::Asserted)),
+            Self::NvmAssumed(path) => (path, nvm(path, Domain::Assumed)),
+            Self::Disk(path) => (path, Disk::open(path).map(|disk| Arc::new(disk) as Arc<dyn Files>)),
+        };
+        let directory = opened.map_err(|error| OpenError::Directory(path.clone(), error))?;
+        Ok(Some(JournalConfig { progress: progress.clone(), ..JournalConfig::new(directory) }))
+    }
+}
 
 /// Where a node's rows live and how much room they have.
 #[derive(Debug, Clone)]
@@ -16,13 +51,23 @@ pub struct Config {
     nodes: u8,
     memory_bytes: u64,
     replication: ReplicationConfig,
+    durability: Durability,
+    progress: Arc<Progress>,
 }
 
 impl Config {
     /// A database of one node in memory that ends with the [`Database`].
     #[must_use]
     pub fn in_memory() -> Self {
-        Self { dir: None, node: 0, nodes: 1, memory_bytes: 1 << 30, replication: replication() }
+        Self {
+            dir: None,
+            node: 0,
+            nodes: 1,
+            memory_bytes: 1 << 30,
+            replication: replication(),
+            durability: Durability::Replicated,
+            progress: Arc::default(),
+        }
     }
 
     /// A database in this directory, whose rows live as long as its files: a folder of shared memory, or of a DAX or CXL
@@ -37,6 +82,20 @@ impl Config {
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
+    }
+
+    /// What a commit survives; [`Durability::Replicated`] otherwise. With a journal, everything that was acknowledged comes back from it,
+    /// and the directory of regions is only memory. All nodes of a cluster use the same directory.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How far [`Database::open`] has come with restoring from a journal, for another thread to show.
+    #[must_use]
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
     }
 
     /// This is node `node` of `nodes`, each in a process (or `Database`) of its own, all in the same directory.
@@ -112,6 +171,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 pub struct Database {
     // Fields are dropped in this order: nobody is served any more, then the node goes, then its files.
     agent: Option<HomeAgent>,
+    journal: Option<JournalThreads>,
     node: Arc<Node>,
     dir: Directory,
 }
@@ -140,6 +200,14 @@ impl Database {
         }
         let is_replicated = replicas > 1;
         let id = NodeId(config.node);
+        let journal = config.durability.journal(&config.progress)?;
+        if is_replicated && journal.is_some() {
+            return Err(OpenError::Settings(
+                "a journal is for one copy of each row so far: choose --replicas or --durability",
+            ));
+        }
+        let begin = |journal: &JournalConfig| Generation::begin(journal, id, config.nodes).map_err(OpenError::Node);
+        let generation = journal.as_ref().map(begin).transpose()?;
         let wait = |ready: &dyn Fn() -> Result<bool, OpenError>| {
             while !ready()? {
                 if give_up() {
@@ -153,14 +221,23 @@ impl Database {
             let is_free = || FileRegister::is_free(&dir.path, id);
             wait(&|| is_free().map_err(|error| OpenError::Membership(error.to_string())))?;
         }
-        let fabric = Fabric::join_shm(&dir.path, id).map_err(OpenError::Fabric)?;
+        // Regions of before are of no use to anybody, and must not be taken for those of now.
+        let regions =
+            generation.as_ref().map_or(Ok(dir.path.clone()), |now| generation_directory(&dir.path, now.number()))?;
+        let fabric = Fabric::join_shm(&regions, id).map_err(OpenError::Fabric)?;
         let node_config = NodeConfig {
             nodes: config.nodes,
             region_bytes: config.memory_bytes,
             replication: config.replication.clone(),
+            journal,
             ..NodeConfig::default()
         };
-        let node = Node::open(fabric, node_config).map_err(OpenError::Node)?;
+        let node = match generation {
+            Some(generation) => Node::open_durable(fabric, node_config, generation),
+            None => Node::open(fabric, node_config),
+        };
+        let node = node.map_err(OpenError::Node)?;
+        let journal = JournalThreads::start(&node).map_err(OpenError::Node)?;
         let agent = if is_replicated {
             let agent = HomeAgent::start_member(&node, &dir.path).map_err(OpenError::Node)?;
             wait(&|| {
@@ -178,7 +255,7 @@ impl Database {
             // A node alone has nobody to serve.
             None
         };
-        Ok(Self { agent, node, dir })
+        Ok(Self { agent, journal, node, dir })
     }
 
     /// The node: its tables, statistics, and workers for other threads.
@@ -205,8 +282,24 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         drop(self.agent.take());
+        drop(self.journal.take());
         self.node.close();
     }
+}
+
+/// The folder for the regions of a generation; those of earlier ones go.
+fn generation_directory(dir: &Path, generation: u32) -> Result<PathBuf, OpenError> {
+    let failed = |error| OpenError::Directory(dir.to_owned(), error);
+    let number = |name: &std::ffi::OsStr| name.to_str()?.strip_prefix("generation-")?.parse::<u32>().ok();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if number(&entry.file_name()).is_some_and(|number| number < generation) {
+            let _ = std::fs::remove_dir_all(entry.path()); // another node may be at it as well
+        }
+    }
+    let path = dir.join(format!("generation-{generation}"));
+    std::fs::create_dir_all(&path).map_err(failed)?;
+    Ok(path)
 }
 
 /// The directory, removed at the end if it was made for this database alone.

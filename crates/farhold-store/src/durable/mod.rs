@@ -20,6 +20,7 @@ pub mod checkpoint;
 mod cluster;
 pub mod files;
 pub mod journal;
+pub mod nvm;
 pub mod power;
 mod restore;
 

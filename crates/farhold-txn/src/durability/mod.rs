@@ -22,6 +22,7 @@ mod threads;
 pub(crate) use commit::Durably;
 pub(crate) use journaling::Journaling;
 pub use open::Generation;
+pub(crate) use open::on_threads;
 pub use threads::JournalThreads;
 
 use farhold_store::durable::Progress;

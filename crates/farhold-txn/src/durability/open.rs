@@ -75,15 +75,7 @@ impl Generation {
         let me = self.cluster.identity.node;
         let plan = plan(&self.directory, &self.cluster).map_err(refused)?;
         drop(Store::format(memory.clone(), me).map_err(|error| TxnError::store(error, me))?);
-        let threads = config.threads.max(1);
-        let run = |job: &(dyn Fn(usize) + Sync)| {
-            std::thread::scope(|scope| {
-                for number in 1..threads {
-                    scope.spawn(move || job(number));
-                }
-                job(0);
-            });
-        };
+        let run = |job: &(dyn Fn(usize) + Sync)| on_threads(config.threads, job);
         let restored = plan.restore(memory, &run, &config.progress).map_err(|error| match error {
             Ok(durable) => refused(durable),
             Err(store) => TxnError::store(store, me),
@@ -94,6 +86,16 @@ impl Generation {
         }
         Ok(restored)
     }
+}
+
+/// Runs a job on so many threads, this one included.
+pub(crate) fn on_threads(threads: usize, job: &(dyn Fn(usize) + Sync)) {
+    std::thread::scope(|scope| {
+        for number in 1..threads {
+            scope.spawn(move || job(number));
+        }
+        job(0);
+    });
 }
 
 fn shape(directory: &Arc<dyn Directory>, cluster: &Cluster, config: &JournalConfig) -> Shape {

@@ -2,7 +2,7 @@
 
 use super::{Configuration, Register, Registered, Serving};
 use crate::{NodeId, Progress, TxnError, Worker};
-use farhold_fabric::JoinHandle;
+use farhold_fabric::{Handle, JoinHandle};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +16,34 @@ struct Work {
     promoting: Option<(NodeId, Task)>,
     /// To which node, and which start of it.
     copying: Option<(NodeId, u64, Task)>,
+}
+
+/// Does the register have this start of the node?
+async fn is_member(register: &dyn Register, node: NodeId, birth: u64) -> bool {
+    let found = register.load().await.ok().and_then(|registered| registered.configuration);
+    found.is_some_and(|now| now.births.get(usize::from(node.0)) == Some(&birth))
+}
+
+/// The two clocks of a machine: one that only goes on, and the time of day. When the one has gone another way than the other by
+/// more than the bound, the machine was stopped, or one of them is wrong.
+struct Clocks {
+    apart_ns: i64,
+}
+
+impl Clocks {
+    fn apart_ns(handle: &Handle) -> i64 {
+        handle.wall_ns().wrapping_sub(handle.now_ns()).cast_signed()
+    }
+
+    fn new(handle: &Handle) -> Self {
+        Self { apart_ns: Self::apart_ns(handle) }
+    }
+
+    /// Since the last look.
+    fn have_jumped(&mut self, handle: &Handle, bound_ns: u64) -> bool {
+        let before = std::mem::replace(&mut self.apart_ns, Self::apart_ns(handle));
+        self.apart_ns.abs_diff(before) > bound_ns && !planted!(ClockTrusted)
+    }
 }
 
 /// What the watch remembers of the leases of others.
@@ -87,10 +115,18 @@ impl Worker {
             let (me, skew_ns) = (self.core.me, replication.config.clock_skew_ns_max);
             let inner = handle.clone();
             handle.spawn(async move {
-                while !replication.view.is_gone() {
+                let view = &replication.view;
+                let mut clocks = Clocks::new(&inner);
+                while !view.is_gone() {
                     let began_ns = inner.now_ns();
-                    if register.renew(me).await.is_ok() {
-                        replication.view.set_lease(began_ns + lease_ns - skew_ns);
+                    let renewed = register.renew(me).await.is_ok();
+                    if clocks.have_jumped(&inner, skew_ns) {
+                        view.void_lease(inner.now_ns());
+                        continue;
+                    }
+                    // One that had run out may have been taken for over by the others: then this node is no member any more.
+                    if renewed && (view.lease_lasts(inner.now_ns()) || is_member(&*register, me, birth).await) {
+                        view.set_lease(began_ns, lease_ns - skew_ns);
                     }
                     if let Ok(registered) = register.load().await {
                         leases.borrow_mut().look(&registered, inner.now_ns());

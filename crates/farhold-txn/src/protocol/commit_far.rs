@@ -231,6 +231,12 @@ impl Txn {
     /// Everything behind the commit point.
     async fn finish_far(mut self, epoch: u32, mut durably: Durably) -> Result<CommitInfo, TxnError> {
         let core = self.core.clone();
+        if planted!(LateRecord) {
+            drop(durably.open.take());
+        }
+        if planted!(LateRecord) || planted!(OpenIgnored) {
+            core.handle.yield_now().await;
+        }
         self.write_journal(&core, &mut durably, epoch);
         let unpublished = self.publish_far(&core).await;
         {

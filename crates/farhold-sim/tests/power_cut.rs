@@ -1,15 +1,69 @@
 //! The journal: what was acknowledged is there after any cut of the power, and of every other transaction all or nothing.
 
-mod common;
-
-use common::{Dir, key, look, people, put, value};
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::durable::power::Volatile;
-use farhold_txn::{Generation, JournalConfig, Node, NodeConfig, NodeId, Retry, Table, TxnError, Worker};
+use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
+use farhold_txn::{
+    Defect, Generation, JournalConfig, Node, NodeConfig, NodeId, Retry, Table, TableDef, Txn, TxnError, Worker, plant,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A directory of its own for each life, gone afterwards.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("farhold-power-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Rows with a name, which is indexed and unique, a number and a note of any length.
+fn rows() -> TableDef {
+    let columns = vec![
+        Column::new("id", ColumnType::Int),
+        Column::new("name", ColumnType::Varchar(30)),
+        Column::new("number", ColumnType::Int),
+        Column::new("note", ColumnType::Text),
+    ];
+    let index = SecondaryIndex { name: "rows_name".into(), columns: vec![1], unique: true };
+    TableDef { indexes: vec![index], ..TableDef::new("rows", Schema::new(columns, vec![0]).expect("a schema")) }
+}
+
+fn key(id: i32) -> Vec<u8> {
+    (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes().to_vec()
+}
+
+fn value(table: &Table, name: &str, number: i32, note: &str) -> Vec<u8> {
+    let row = [Datum::Int(0), Datum::Text(name.into()), Datum::Int(number), Datum::Text(note.into())];
+    let mut value = Vec::new();
+    table.schema().encode_value(&row, &mut value).expect("a value");
+    value
+}
+
+/// Name and number of a row.
+async fn look(txn: &mut Txn, table: &Table, id: i32) -> Result<Option<(String, i32)>, TxnError> {
+    let Some(row) = txn.get(table, &key(id)).await? else { return Ok(None) };
+    let mut datums = Vec::new();
+    table.schema().decode_row(txn.key(row), txn.value(row), &mut datums)?;
+    match (&datums[1], &datums[2]) {
+        (Datum::Text(name), Datum::Int(number)) => Ok(Some((name.clone(), *number))),
+        other => panic!("{other:?}"),
+    }
+}
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
@@ -56,18 +110,18 @@ fn counter(client: usize) -> i32 {
     100 + client as i32
 }
 
-async fn add(txn: &mut farhold_txn::Txn, table: &Table, id: i32, by: i32) -> Result<i32, TxnError> {
-    let (name, before) = look(txn, table, id).await.expect("it is there");
+async fn add(txn: &mut Txn, table: &Table, id: i32, by: i32) -> Result<i32, TxnError> {
+    let (name, before) = look(txn, table, id).await?.expect("it is there");
     let row = txn.get(table, &key(id)).await?.expect("a row");
     txn.update(row, &value(table, &name, before + by, ""))?;
     Ok(before + by)
 }
 
 async fn found(worker: &Worker) -> Table {
-    let table = worker.create_table(people()).await.expect("a table");
+    let table = worker.create_table(rows()).await.expect("a table");
     let made = worker.run(Retry::default(), async |txn| {
         for id in (0..ACCOUNTS).chain((0..CLIENTS).map(counter)) {
-            put(txn, &table, id, &format!("n{id}"), 0).await?;
+            txn.insert(&table, &key(id), &value(&table, &format!("n{id}"), 0, "")).await?;
         }
         Ok(())
     });
@@ -100,7 +154,7 @@ async fn audit(worker: &Worker, table: &Table) -> Vec<i32> {
     let mut txn = worker.begin();
     let mut counts = Vec::new();
     for client in 0..CLIENTS {
-        counts.push(look(&mut txn, table, counter(client)).await.expect("a counter").1);
+        counts.push(look(&mut txn, table, counter(client)).await.expect("a read").expect("a counter").1);
     }
     let mut balances = vec![0; ACCOUNTS as usize];
     let mut there = BTreeSet::new();
@@ -115,11 +169,15 @@ async fn audit(worker: &Worker, table: &Table) -> Vec<i32> {
         }
     }
     for (id, balance) in (0..).zip(&balances) {
-        assert_eq!(look(&mut txn, table, id).await.expect("an account").1, *balance, "account {id} of {counts:?}");
+        assert_eq!(
+            look(&mut txn, table, id).await.expect("a read").expect("an account").1,
+            *balance,
+            "account {id} of {counts:?}"
+        );
     }
     for client in 0..CLIENTS as i32 {
         for toggle in (0..TOGGLES).map(|toggle| 1000 * (client + 1) + toggle) {
-            let found = look(&mut txn, table, toggle).await.is_some();
+            let found = look(&mut txn, table, toggle).await.expect("a read").is_some();
             assert_eq!(found, there.contains(&toggle), "row {toggle} of {counts:?}");
         }
     }
@@ -159,7 +217,7 @@ fn live(node: &Arc<Node>, disk: &Volatile, seed: u64, first: bool) -> (Vec<i32>,
     let stepping = handle.spawn(stepper);
     let results = (told.clone(), asked.clone());
     executor.run(async {
-        let table = if first { found(&worker).await } else { node.table("people").expect("the table") };
+        let table = if first { found(&worker).await } else { node.table("rows").expect("the table") };
         let counts = audit(&worker, &table).await;
         told.borrow_mut().clone_from(&counts);
         asked.borrow_mut().clone_from(&counts);
@@ -189,26 +247,43 @@ fn live(node: &Arc<Node>, disk: &Volatile, seed: u64, first: bool) -> (Vec<i32>,
     (results.0.take(), results.1.take())
 }
 
+/// Some lives of a database, each ended by a cut in the middle of something.
+fn lives(seed: u64, count: u64) {
+    let (mut disk, dir) = (Volatile::new(), Dir::new());
+    let node = open(&disk, &dir);
+    let (mut told, mut asked) = live(&node, &disk, seed, true);
+    drop(node);
+    for life in 1..count {
+        disk = disk.survivor().expect("it was cut");
+        let node = open(&disk, &dir);
+        let executor = Executor::real(seed);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        let table = node.table("rows").expect("the table was acknowledged");
+        let counts = executor.run(audit(&worker, &table));
+        drop(worker);
+        for client in 0..CLIENTS {
+            let (told, asked, found) = (told[client], asked[client], counts[client]);
+            assert!((told..=asked).contains(&found), "seed {seed}, life {life}: {told} <= {found} <= {asked}");
+        }
+        (told, asked) = live(&node, &disk, seed * 10 + life, false);
+    }
+}
+
 #[test]
 fn acknowledged_transactions_survive_cuts_of_the_power_and_others_are_whole_or_not_there() {
-    for seed in 0..40 {
-        let (mut disk, dir) = (Volatile::new(), Dir::new());
-        let node = open(&disk, &dir);
-        let (mut told, mut asked) = live(&node, &disk, seed, true);
-        drop(node);
-        for life in 1..4 {
-            disk = disk.survivor().expect("it was cut");
-            let node = open(&disk, &dir);
-            let executor = Executor::real(seed);
-            let worker = node.worker(&executor.handle()).expect("a worker");
-            let table = node.table("people").expect("the table was acknowledged");
-            let counts = executor.run(audit(&worker, &table));
-            drop(worker);
-            for client in 0..CLIENTS {
-                let (told, asked, found) = (told[client], asked[client], counts[client]);
-                assert!((told..=asked).contains(&found), "seed {seed}, life {life}: {told} <= {found} <= {asked}");
-            }
-            (told, asked) = live(&node, &disk, seed * 10 + life, false);
-        }
+    for seed in 0..24 {
+        lives(seed, 4);
+    }
+}
+
+/// The test of the test: each of these must fail it.
+#[test]
+fn every_planted_defect_of_the_journal_is_noticed() {
+    for defect in Defect::OF_JOURNAL {
+        plant(Some(defect));
+        let noticed = (0..60).find(|seed| catch_unwind(AssertUnwindSafe(|| lives(*seed, 3))).is_err());
+        plant(None);
+        println!("{defect:?}: {noticed:?}");
+        assert!(noticed.is_some(), "{defect:?} is not noticed");
     }
 }
