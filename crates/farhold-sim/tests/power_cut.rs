@@ -4,7 +4,8 @@ use farhold_fabric::{Executor, Fabric};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{
-    Defect, Generation, JournalConfig, Node, NodeConfig, NodeId, Retry, Table, TableDef, Txn, TxnError, Worker, plant,
+    Defect, Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, Retry, Table, TableDef, Txn, TxnError,
+    Worker, plant,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -68,7 +69,14 @@ async fn look(txn: &mut Txn, table: &Table, id: i32) -> Result<Option<(String, i
 const SEGMENT_BYTES: u64 = 64 << 10;
 
 fn config(disk: &Volatile) -> JournalConfig {
-    JournalConfig { segment_bytes: SEGMENT_BYTES, threads: 2, ..JournalConfig::new(Arc::new(disk.clone())) }
+    let (checkpoint_bytes, step_ns) = (2 * SEGMENT_BYTES, 100_000);
+    JournalConfig {
+        segment_bytes: SEGMENT_BYTES,
+        checkpoint_bytes,
+        step_ns,
+        threads: 2,
+        ..JournalConfig::new(Arc::new(disk.clone()))
+    }
 }
 
 fn try_open_of(disk: &Volatile, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
@@ -273,6 +281,64 @@ fn lives(seed: u64, count: u64) {
 fn acknowledged_transactions_survive_cuts_of_the_power_and_others_are_whole_or_not_there() {
     for seed in 0..24 {
         lives(seed, 4);
+    }
+}
+
+/// The same with a thread for each client and those of the journal: steps, checkpoints and commits at the same time.
+fn live_on_threads(node: &Arc<Node>, disk: &Volatile, seed: u64) -> (Vec<i32>, Vec<i32>) {
+    let threads = JournalThreads::start(node).expect("threads");
+    let executor = Executor::real(seed);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    let table = match node.table("rows") {
+        Some(table) => table,
+        None => executor.run(found(&worker)),
+    };
+    let counts = executor.run(audit(&worker, &table));
+    disk.cut_after(30 + seed * 7 % 300, seed);
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let (node, table, disk, began) = (node.clone(), table.clone(), disk.clone(), counts[client]);
+            std::thread::spawn(move || {
+                let executor = Executor::real(client as u64);
+                let worker = node.worker(&executor.handle()).expect("a worker");
+                let (mut told, mut asked) = (began, began);
+                while disk.survivor().is_none() {
+                    asked += 1;
+                    let number = executor.run(one(&worker, &table, client)).expect("committed");
+                    if disk.survivor().is_none() {
+                        told = number;
+                    }
+                }
+                (told, asked)
+            })
+        })
+        .collect();
+    let results = clients.into_iter().map(|client| client.join().expect("a client")).unzip();
+    drop(threads);
+    results
+}
+
+#[test]
+fn the_same_holds_with_threads() {
+    for seed in 0..16 {
+        let (mut disk, dir) = (Volatile::new(), Dir::new());
+        let mut before: Option<(Vec<i32>, Vec<i32>)> = None;
+        for life in 0..4 {
+            let node = open(&disk, &dir);
+            if let Some((told, asked)) = &before {
+                let executor = Executor::real(seed);
+                let worker = node.worker(&executor.handle()).expect("a worker");
+                let table = node.table("rows").expect("the table was acknowledged");
+                let counts = executor.run(audit(&worker, &table));
+                for client in 0..CLIENTS {
+                    let (told, asked, found) = (told[client], asked[client], counts[client]);
+                    assert!((told..=asked).contains(&found), "seed {seed}, life {life}: {told} <= {found} <= {asked}");
+                }
+            }
+            before = Some(live_on_threads(&node, &disk, seed * 10 + life));
+            drop(node);
+            disk = disk.survivor().expect("it was cut");
+        }
     }
 }
 

@@ -66,10 +66,6 @@ pub enum Defect {
     OpenIgnored,
     /// A record goes into the journal when its rows are written and its epoch may be closed.
     LateRecord,
-    /// A checkpoint gets its name before what is in it is durable.
-    EarlyCheckpoint,
-    /// A checkpoint says that it contains everything up to the epoch at which it was begun.
-    BoldCheckpoint,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
@@ -96,8 +92,7 @@ impl Defect {
     ];
 
     /// Those of the journal.
-    pub const OF_JOURNAL: [Self; 5] =
-        [Self::AckBeforeDurable, Self::OpenIgnored, Self::LateRecord, Self::EarlyCheckpoint, Self::BoldCheckpoint];
+    pub const OF_JOURNAL: [Self; 3] = [Self::AckBeforeDurable, Self::OpenIgnored, Self::LateRecord];
 
     /// All true ones that need no replication.
     pub const ALL: [Self; 10] = [

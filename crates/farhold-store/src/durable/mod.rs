@@ -101,7 +101,10 @@ impl fmt::Display for DurableError {
         match self {
             Self::Io { what, reason, .. } => write!(f, "{what}: {reason}"),
             Self::Damaged { file, at, what } => {
-                write!(f, "{file} is damaged at byte {at}: {what}; nothing was restored and no file was changed")
+                write!(
+                    f,
+                    "{file} is damaged at byte {at}: {what}; nothing was restored, journals and checkpoints are as they were"
+                )
             }
             Self::Foreign { file, what, found, expected } => {
                 write!(f, "{file} is not this node's: its {what} is {found:#x} instead of {expected:#x}")

@@ -68,6 +68,8 @@ pub(crate) struct Journaling {
     /// The epoch that a checkpoint waits for.
     wanted: AtomicU32,
     next_number: AtomicU32,
+    /// All other nodes have been met.
+    has_all: AtomicBool,
     /// Somebody else does the steps.
     pub has_thread: AtomicBool,
     /// Why the journal can never be written again.
@@ -117,6 +119,7 @@ impl Journaling {
             waiters: Mutex::default(),
             wanted: AtomicU32::new(0),
             next_number: AtomicU32::new(1),
+            has_all: AtomicBool::new(false),
             has_thread: AtomicBool::new(false),
             failed: Mutex::default(),
             is_failed: AtomicBool::new(false),
@@ -150,6 +153,15 @@ impl Journaling {
     pub fn promise(&self, size: u64) -> Result<bool, TxnError> {
         if self.is_failed.load(SeqCst) {
             return Err(self.refusal(false));
+        }
+        if self.nodes > 1 && !self.has_all.load(Relaxed) {
+            let unknown: Vec<String> = self.unknown().iter().map(ToString::to_string).collect();
+            self.has_all.store(unknown.is_empty(), Relaxed);
+            if !unknown.is_empty() {
+                let who = unknown.join(", ");
+                let reason = format!("{who} has not started yet, and nothing is durable without its journal").into();
+                return Err(TxnError::NotDurable { reason, committed: false });
+            }
         }
         let bytes_max = self.shape.item_bytes_max();
         if size > bytes_max {
@@ -438,13 +450,13 @@ impl Journaling {
     /// Makes a checkpoint of the node's rows; false if `go_on` has ended it. May run beside everything else, once at a time.
     pub fn checkpoint(&self, store: &Store, go_on: &mut dyn FnMut() -> bool) -> Result<bool, DurableError> {
         // Closed on all nodes: so every change up to it has been made here, also by commits of others.
-        let epoch = if planted!(BoldCheckpoint) { self.epoch() } else { self.durable() };
+        let epoch = self.durable();
         let directory = &*self.config.directory;
         let what = (self.shape.identity, self.shape.generation, epoch);
         let Some(written) = checkpoint::write(store, directory, what, go_on)? else { return Ok(false) };
         let until = self.epoch().max(written.epoch_max);
         self.wanted.store(until, SeqCst);
-        while self.durable() < until && !planted!(EarlyCheckpoint) {
+        while self.durable() < until {
             if !go_on() || self.is_failed.load(SeqCst) {
                 return Ok(false);
             }

@@ -223,3 +223,25 @@ impl View {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_is_void_is_over_until_it_is_renewed() {
+        let view = View::new(3, 2);
+        let catalog = Catalog::default();
+        view.install(&Arc::new(Configuration::first(3, 2)), &catalog);
+        assert!(!view.is_settled(5), "it has none yet");
+        view.set_lease(10, 100);
+        assert!(view.is_settled(109) && !view.is_settled(110));
+        view.void_lease(50);
+        assert!(!view.is_settled(51));
+        view.set_lease(49, 100);
+        assert!(!view.is_settled(51), "a renewal from before the jump says nothing");
+        view.set_lease(60, 100);
+        assert!(view.is_settled(61));
+        assert_eq!(view.clock_jumps(), 1);
+    }
+}

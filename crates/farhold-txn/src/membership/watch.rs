@@ -333,3 +333,30 @@ impl Worker {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farhold_fabric::Executor;
+
+    #[test]
+    fn a_clock_that_jumps_is_noticed_and_one_that_drifts_is_not() {
+        let executor = Executor::virtual_time(1);
+        let handle = executor.handle();
+        executor.run(async {
+            let bound_ns = 20_000_000;
+            let mut clocks = Clocks::new(&handle);
+            for _ in 0..5 {
+                handle.sleep_ns(50_000_000).await;
+                handle.jump_wall_ns(1_000_000);
+                assert!(!clocks.have_jumped(&handle, bound_ns), "a drift within the bound");
+            }
+            for by_ns in [3_600_000_000_000, -21_000_000, 25_000_000] {
+                handle.sleep_ns(50_000_000).await;
+                handle.jump_wall_ns(by_ns);
+                assert!(clocks.have_jumped(&handle, bound_ns), "{by_ns}");
+                assert!(!clocks.have_jumped(&handle, bound_ns), "once");
+            }
+        });
+    }
+}
