@@ -132,7 +132,7 @@ impl Node {
             Ok(()) | Err(FabricError::NoSuchRegion { .. }) => {}
             Err(error) => return Err(TxnError::far(error, id)),
         }
-        let region_bytes = config.region_bytes.max(generation.region_bytes()?.unwrap_or(0));
+        let region_bytes = generation.region_bytes(config.region_bytes)?;
         let memory = fabric.create_region(DATA, region_bytes).map_err(|error| TxnError::far(error, id))?;
         let restored = generation.restore(&journal, &memory)?;
         if id == KEEPER {

@@ -8,13 +8,14 @@
 
 use super::files::Directory;
 use super::journal::{self, Found};
-use super::{DurableError, Identity, check_words, seal, word};
+use super::{DurableError, Identity, check_words, seal, unseal, word};
 use crate::log::record::hash;
 use farhold_fabric::NodeId;
 
 const NAME: &str = "cluster";
 const MAGIC: u64 = u64::from_le_bytes(*b"FARHCLU1");
 const VERSION: u64 = 1;
+const REGION_MAGIC: u64 = u64::from_le_bytes(*b"FARHRGN1");
 const FIXED_WORDS: usize = 7;
 
 /// Up to which epoch a generation that is over counts.
@@ -230,6 +231,33 @@ impl Cluster {
         directory.rename(&fresh, NAME).map_err(io)?;
         directory.sync().map_err(io)
     }
+}
+
+/// Bytes of a node's region: those of its first start, because rows come back to the places that they had. `wanted` counts if there
+/// was none.
+///
+/// ```text
+///  "node-N.region":  magic │ cluster │ node │ bytes │ checksum
+/// ```
+///
+/// # Errors
+/// [`DurableError`].
+pub fn region_bytes(directory: &dyn Directory, identity: &Identity, wanted: u64) -> Result<u64, DurableError> {
+    let name = format!("node-{}.region", identity.node.0);
+    let io = |error: std::io::Error| DurableError::io(&format!("the file {name}"), &error);
+    let (cluster, node) = (identity.cluster, u64::from(identity.node.0));
+    if directory.list().map_err(io)?.contains(&name) {
+        let mut bytes = [0; 40];
+        directory.open(&name).and_then(|file| file.read_at(0, &mut bytes)).map_err(io)?;
+        let words = unseal::<4>(&bytes).ok_or_else(|| DurableError::damaged(&name, 0, "its checksum is another"))?;
+        check_words(&name, &words, &[("magic number", REGION_MAGIC), ("cluster", cluster), ("node", node)])?;
+        return Ok(words[3]);
+    }
+    let fresh = format!("{name}.fresh");
+    let file = directory.create(&fresh).map_err(io)?;
+    file.write_at(0, &seal(&[REGION_MAGIC, cluster, node, wanted])).map_err(io)?;
+    file.sync().and_then(|()| directory.rename(&fresh, &name)).and_then(|()| directory.sync()).map_err(io)?;
+    Ok(wanted)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub mod nvm;
 pub mod power;
 mod restore;
 
-pub use cluster::{Begun, Cluster, Cut};
+pub use cluster::{Begun, Cluster, Cut, region_bytes};
 pub use restore::{Plan, Progress, Restored, Run as Parallel, plan};
 
 use crate::log::record::hash;

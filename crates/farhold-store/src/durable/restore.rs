@@ -118,12 +118,6 @@ impl Plan {
         self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.epoch)
     }
 
-    /// Bytes of the region that the checkpoint was made of.
-    #[must_use]
-    pub fn region_bytes(&self) -> Option<u64> {
-        self.checkpoint.as_ref().map(|checkpoint| checkpoint.head.region_bytes)
-    }
-
     /// Puts everything that counts into a region that has just been formatted. No file is changed.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ use farhold_store::durable::Progress;
 use farhold_store::durable::files::Directory;
 use std::sync::Arc;
 
-/// Where a node's journal and checkpoints go, and how.
+/// Where a node's journal and checkpoints go, and how. A node's region keeps the size of its first start.
 #[derive(Clone, Debug)]
 pub struct JournalConfig {
     /// The directory: the same for all nodes of the cluster.

@@ -6,7 +6,7 @@ use farhold_fabric::RegionMemory;
 use farhold_store::Store;
 use farhold_store::durable::files::Directory;
 use farhold_store::durable::journal::{Segment, Shape};
-use farhold_store::durable::{Cluster, DurableError, Restored, plan};
+use farhold_store::durable::{Cluster, DurableError, Restored, plan, region_bytes};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::Ordering::SeqCst;
@@ -60,9 +60,9 @@ impl Generation {
         self.cluster.forget(directory)
     }
 
-    /// Bytes that the region had when its last checkpoint was made.
-    pub(crate) fn region_bytes(&self) -> Result<Option<u64>, TxnError> {
-        Ok(plan(&self.directory, &self.cluster).map_err(refused)?.region_bytes())
+    /// Bytes that the region has to have; `wanted` at the first start.
+    pub(crate) fn region_bytes(&self, wanted: u64) -> Result<u64, TxnError> {
+        region_bytes(&*self.directory, &self.cluster.identity, wanted).map_err(refused)
     }
 
     /// The first epoch that commits may have.
