@@ -1,6 +1,7 @@
 //! The journal: what was acknowledged is there after any cut of the power, and of every other transaction all or nothing.
 
 use farhold_fabric::{Executor, Fabric};
+use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{
@@ -9,8 +10,10 @@ use farhold_txn::{
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -68,18 +71,12 @@ async fn look(txn: &mut Txn, table: &Table, id: i32) -> Result<Option<(String, i
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
-fn config(disk: &Volatile) -> JournalConfig {
+fn config(disk: Arc<dyn Directory>) -> JournalConfig {
     let (checkpoint_bytes, step_ns) = (2 * SEGMENT_BYTES, 100_000);
-    JournalConfig {
-        segment_bytes: SEGMENT_BYTES,
-        checkpoint_bytes,
-        step_ns,
-        threads: 2,
-        ..JournalConfig::new(Arc::new(disk.clone()))
-    }
+    JournalConfig { segment_bytes: SEGMENT_BYTES, checkpoint_bytes, step_ns, threads: 2, ..JournalConfig::new(disk) }
 }
 
-fn try_open_of(disk: &Volatile, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
+fn try_open_of(disk: Arc<dyn Directory>, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
     let journal = config(disk);
     let generation = Generation::begin(&journal, NodeId(node), nodes)?;
     let fabric = dir.0.join(generation.number().to_string());
@@ -89,7 +86,7 @@ fn try_open_of(disk: &Volatile, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<No
 }
 
 fn open(disk: &Volatile, dir: &Dir) -> Arc<Node> {
-    try_open_of(disk, dir, 0, 1).expect("a node")
+    try_open_of(Arc::new(disk.clone()), dir, 0, 1).expect("a node")
 }
 
 struct Random(u64);
@@ -340,6 +337,84 @@ fn the_same_holds_with_threads() {
             disk = disk.survivor().expect("it was cut");
         }
     }
+}
+
+/// Where the child of the next test has its journal.
+const JOURNAL: &str = "FARHOLD_POWER_JOURNAL";
+
+/// The same with a process that is killed, on this machine's disk.
+#[test]
+fn acknowledged_transactions_survive_the_kill_of_their_process() {
+    let journal = Dir::new();
+    let mut before: Option<Vec<i32>> = None;
+    for round in 0..3 {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "a_process_to_be_killed", "--ignored", "--nocapture"])
+            .env(JOURNAL, &journal.0)
+            // What it leaves behind goes with the journal.
+            .env("TMPDIR", &journal.0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a child");
+        let mut told = before.clone().unwrap_or_else(|| vec![0; CLIENTS]);
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        let mut count = 0;
+        for line in lines.by_ref().filter(|line| line.starts_with("told ")) {
+            let mut numbers = line.split(' ').skip(1).map(|number| number.parse::<i32>().expect("a number"));
+            let (client, number) = (numbers.next().expect("who"), numbers.next().expect("what"));
+            told[client as usize] = told[client as usize].max(number);
+            count += 1;
+            if count == 300 + 50 * round {
+                child.kill().expect("killed");
+            }
+        }
+        let status = child.wait().expect("its end");
+        assert!(!status.success() && count >= 300, "it was killed at work: {count}");
+        let dir = Dir::new();
+        let disk = Arc::new(Disk::open(&journal.0).expect("a directory"));
+        let node = try_open_of(disk, &dir, 0, 1).expect("a node");
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        let table = node.table("rows").expect("the table was acknowledged");
+        let counts = executor.run(audit(&worker, &table));
+        assert!(
+            told.iter().zip(&counts).all(|(told, found)| told <= found),
+            "{told:?} were told, {counts:?} are there"
+        );
+        before = Some(counts);
+    }
+}
+
+#[test]
+#[ignore = "the child of another test"]
+fn a_process_to_be_killed() {
+    let Some(journal) = std::env::var_os(JOURNAL) else { return };
+    let dir = Dir::new();
+    let node = try_open_of(Arc::new(Disk::open(journal).expect("a directory")), &dir, 0, 1).expect("a node");
+    let _threads = JournalThreads::start(&node).expect("threads");
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    executor.run(async {
+        let table = match node.table("rows") {
+            Some(table) => table,
+            None => found(&worker).await,
+        };
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (worker, table) = (worker.clone(), table.clone());
+                executor.handle().spawn(async move {
+                    loop {
+                        let number = one(&worker, &table, client).await.expect("committed");
+                        println!("told {client} {number}");
+                    }
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await;
+        }
+    });
 }
 
 /// The test of the test: each of these must fail it.

@@ -206,6 +206,12 @@ impl Node {
         Ok(Arc::new(node))
     }
 
+    /// Its way to the other nodes.
+    #[must_use]
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
     /// Its number.
     #[must_use]
     pub fn id(&self) -> NodeId {

@@ -116,6 +116,10 @@ impl Worker {
             }
         }
         self.check(&snapshot)?;
+        // What it shows must not be lost by a power cut.
+        if core.node.journaling.as_ref().is_some_and(|journaling| !journaling.is_quiet()) {
+            core.durable(snapshot.epoch).await?;
+        }
         Ok(snapshot)
     }
 

@@ -52,6 +52,7 @@ pub struct Config {
     memory_bytes: u64,
     replication: ReplicationConfig,
     durability: Durability,
+    register: Option<String>,
     progress: Arc<Progress>,
 }
 
@@ -66,6 +67,7 @@ impl Config {
             memory_bytes: 1 << 30,
             replication: replication(),
             durability: Durability::Replicated,
+            register: None,
             progress: Arc::default(),
         }
     }
@@ -89,6 +91,14 @@ impl Config {
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// Where the nodes of a cluster with replicas agree who belongs to it: `file:///DIRECTORY` on one host (the directory of the regions
+    /// otherwise), `etcd://HOST:PORT[,HOST:PORT...]/PREFIX` with the feature `etcd`. The same for all nodes.
+    #[must_use]
+    pub fn register(mut self, url: impl Into<String>) -> Self {
+        self.register = Some(url.into());
         self
     }
 
@@ -217,8 +227,9 @@ impl Database {
             }
             Ok(())
         };
-        if is_replicated {
-            let is_free = || FileRegister::is_free(&dir.path, id);
+        let register = Place::of(config, &dir.path)?;
+        if let (true, Place::File(path)) = (is_replicated, &register) {
+            let is_free = || FileRegister::is_free(path, id);
             wait(&|| is_free().map_err(|error| OpenError::Membership(error.to_string())))?;
         }
         // Regions of before are of no use to anybody, and must not be taken for those of now.
@@ -239,7 +250,7 @@ impl Database {
         let node = node.map_err(OpenError::Node)?;
         let journal = JournalThreads::start(&node).map_err(OpenError::Node)?;
         let agent = if is_replicated {
-            let agent = HomeAgent::start_member(&node, &dir.path).map_err(OpenError::Node)?;
+            let agent = register.start_member(&node, config, &dir.path)?;
             wait(&|| {
                 if node.is_expelled() {
                     return Err(OpenError::Membership(
@@ -284,6 +295,45 @@ impl Drop for Database {
         drop(self.agent.take());
         drop(self.journal.take());
         self.node.close();
+    }
+}
+
+/// Where the register is.
+enum Place {
+    /// In this directory.
+    File(PathBuf),
+    #[cfg(feature = "etcd")]
+    Etcd(farhold_etcd::EtcdUrl),
+}
+
+impl Place {
+    fn of(config: &Config, dir: &Path) -> Result<Self, OpenError> {
+        let Some(url) = &config.register else { return Ok(Self::File(dir.to_owned())) };
+        if let Some(path) = url.strip_prefix("file://") {
+            return Ok(Self::File(PathBuf::from(path)));
+        }
+        #[cfg(feature = "etcd")]
+        return farhold_etcd::EtcdUrl::parse(url).map(Self::Etcd).map_err(OpenError::Membership);
+        #[cfg(not(feature = "etcd"))]
+        Err(OpenError::Membership(format!("\"{url}\": this build has registers in files alone (file:///DIRECTORY)")))
+    }
+
+    fn start_member(self, node: &Arc<Node>, config: &Config, dir: &Path) -> Result<HomeAgent, OpenError> {
+        let started = match self {
+            Self::File(path) => {
+                std::fs::create_dir_all(&path).map_err(|error| OpenError::Directory(path.clone(), error))?;
+                HomeAgent::start_member_by(node, dir, FileRegister::new(&path, node.fabric(), config.nodes))
+            }
+            #[cfg(feature = "etcd")]
+            Self::Etcd(url) => {
+                // An answer that comes after the lease is of no use.
+                let timeout = Duration::from_nanos(config.replication.lease_ns);
+                let register = farhold_etcd::EtcdRegister::new(url, config.nodes, timeout);
+                let register = register.map_err(|error| OpenError::Membership(error.to_string()))?;
+                HomeAgent::start_member_by(node, dir, register)
+            }
+        };
+        started.map_err(OpenError::Node)
     }
 }
 

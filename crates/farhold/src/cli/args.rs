@@ -142,6 +142,10 @@ pub struct ServeArgs {
     /// Folder for a Unix socket, which costs clients of this machine less than TCP: psql -h FOLDER.
     #[arg(long)]
     pub unix_socket_dir: Option<PathBuf>,
+    /// Where the nodes of a cluster with replicas agree who belongs to it: file:///DIRECTORY (--dir otherwise), or, for many hosts,
+    /// etcd://HOST:PORT[,HOST:PORT...]/PREFIX in a build with the feature `etcd`.
+    #[arg(long)]
+    pub register: Option<String>,
     /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of every node.
     #[arg(long, value_enum, default_value_t = DurabilityLevel::Replicated)]
     pub durability: DurabilityLevel,

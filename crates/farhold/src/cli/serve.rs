@@ -25,6 +25,9 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     let mut config = args.dir.as_ref().map_or_else(Config::in_memory, Config::at);
     config = config.memory_bytes(args.memory).node(args.node, args.nodes);
     config = replicated(config, &args.replicas).durability(durability(args));
+    if let Some(url) = &args.register {
+        config = config.register(url);
+    }
     let server_config = server_config(args)?;
     if args.replicas.replicas > 1 {
         if args.dir.is_none() {
