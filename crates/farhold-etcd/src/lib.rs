@@ -71,10 +71,12 @@ enum Ask {
     Renew { node: NodeId, answer: oneshot::Sender<Result<(), RegisterError>> },
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "what map_err gives")]
 fn unavailable(reason: impl ToString) -> RegisterError {
     RegisterError::Unavailable { reason: reason.to_string().into() }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "what map_err gives")]
 fn foreign(reason: impl ToString) -> RegisterError {
     RegisterError::Foreign { reason: reason.to_string().into() }
 }
@@ -149,7 +151,8 @@ async fn answer_all(store: Store, mut asked: mpsc::UnboundedReceiver<Ask>) {
             match ask {
                 Ask::Load(answer) => drop(answer.send(store.within(store.load()).await)),
                 Ask::Set { expected, next, answer } => {
-                    drop(answer.send(store.within(store.set(expected, &next)).await))
+                    let done = store.within(store.set(expected, &next)).await;
+                    drop(answer.send(done));
                 }
                 Ask::Settle { number, answer } => drop(answer.send(store.within(store.settle(number)).await)),
                 Ask::Renew { node, answer } => drop(answer.send(store.within(store.renew(node)).await)),

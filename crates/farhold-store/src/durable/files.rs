@@ -31,9 +31,9 @@ pub trait Directory: Send + Sync + Debug {
 }
 
 /// A file.
+#[allow(clippy::len_without_is_empty, reason = "nobody asks")]
 pub trait DurableFile: Send + Sync + Debug {
     /// Its bytes.
-    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     fn len(&self) -> io::Result<u64>;
     /// Reads exactly so many.
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;

@@ -321,6 +321,9 @@ pub fn items(mut body: &[u8]) -> impl Iterator<Item = Result<Item<'_>, &'static 
     })
 }
 
+/// Takes the items of a batch; says what is wrong with them.
+pub type Visit<'v> = dyn FnMut(&[u8], Closing) -> Result<(), &'static str> + 'v;
+
 /// What is known of the end of a journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
@@ -360,7 +363,7 @@ pub fn read_segment(
     directory: &dyn Directory,
     identity: &Identity,
     (generation, number): (u32, u32),
-    visit: &mut dyn FnMut(&[u8], Closing) -> Result<(), &'static str>,
+    visit: &mut Visit<'_>,
 ) -> Result<Found, DurableError> {
     let name = segment_name(identity.node, generation, number);
     let io = |error: std::io::Error| DurableError::io(&format!("read {name}"), &error);
@@ -376,7 +379,7 @@ fn scan(
     bytes: &[u8],
     identity: &Identity,
     (generation, number): (u32, u32),
-    visit: &mut dyn FnMut(&[u8], Closing) -> Result<(), &'static str>,
+    visit: &mut Visit<'_>,
 ) -> Result<Found, DurableError> {
     let damaged = |at: u64, what| Err(DurableError::damaged(name, at, what));
     let Some(head) = bytes.get(..HEADER_BYTES as usize) else { return damaged(bytes.len() as u64, "it is cut off") };
@@ -475,7 +478,7 @@ mod tests {
     fn item(number: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![number as u8; 64 * len];
         bytes[..8].copy_from_slice(&number.to_le_bytes());
-        bytes[8..16].copy_from_slice(&(64 * len as u64 | 5 << 32).to_le_bytes());
+        bytes[8..16].copy_from_slice(&((64 * len as u64) | (5 << 32)).to_le_bytes());
         bytes
     }
 
@@ -532,7 +535,7 @@ mod tests {
             let (mut written, mut journal) = write_some(&directory, seed);
             assert_eq!(read(&directory), Ok(written.clone()));
             // A batch that is written and not synced may be there or not; what was promised is.
-            let mut random = random(seed ^ 99);
+            let mut random = random(seed + 99);
             let torn = item(777, 1 + random() as usize % 40);
             let before = directory.cut(&mut random);
             if journal.fits(torn.len() as u64) {

@@ -214,7 +214,7 @@ impl Plan {
         &self,
         node: NodeId,
         segment: (u32, u32),
-        visit: &mut dyn FnMut(&[u8], journal::Closing) -> Result<(), &'static str>,
+        visit: &mut journal::Visit<'_>,
     ) -> Result<journal::Found, DurableError> {
         let identity = Identity { node, ..self.cluster.identity };
         journal::read_segment(&*self.directory, &identity, segment, visit)

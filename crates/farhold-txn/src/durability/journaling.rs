@@ -428,7 +428,9 @@ impl Journaling {
             *waiters = waiting;
             drop(waiters);
             let ready: Vec<(u32, Waker)> = ready;
-            ready.into_iter().for_each(|(_, waker)| waker.wake());
+            for (_, waker) in ready {
+                waker.wake();
+            }
         }
         let mine = self.word(self.me, Superblock::CHECKPOINTED, |word| word.load(SeqCst) as u32).unwrap_or(0);
         let checkpointed = all(Superblock::CHECKPOINTED, mine);
