@@ -169,7 +169,7 @@ fn a_checkpoint_that_is_damaged_truncated_or_foreign_is_refused() {
     let disk = written();
     let name = name_of(&disk, "checkpoint");
     let whole = disk.bytes(&name);
-    for at in [0, 9, 17, 25, 4096 + 5, 4096 + 200, (4096 + whole.len()) / 2, whole.len() - 20] {
+    for at in [0, 9, 17, 25, 4096 + 5, 4096 + 200, usize::midpoint(4096, whole.len()), whole.len() - 20] {
         disk.flip(&name, at, 4);
         let message = refusal(&disk);
         assert!(message.contains(&name), "{at}: {message}");
@@ -219,7 +219,7 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
         disk.limit(3 * SEGMENT_BYTES);
         let mut id = 10;
         let refused = loop {
-            match insert(&worker, id..id + 1).await {
+            match insert(&worker, std::iter::once(id)).await {
                 Ok(()) => id += 1,
                 Err(error) => break error,
             }
