@@ -115,6 +115,8 @@ states! {
     INVALID_COLUMN_REFERENCE = "42P10";
     /// A parameter whose type nobody said.
     INDETERMINATE_TYPE = "42P18";
+    /// The disk of the journal is used up: nothing was written.
+    DISK_FULL = "53100";
     /// Memory is used up: the query's budget or the data region.
     OUT_OF_MEMORY = "53200";
     /// The connections are used up.

@@ -89,7 +89,7 @@ fn open(config: &Config, json: bool, give_up: impl Fn() -> bool) -> Result<Datab
             }
             let (rows, percent) = (progress.rows.load(Relaxed), bytes * 100 / total);
             let event = json!({ "event": "restoring", "bytes": bytes, "bytes_total": total, "rows": rows });
-            tell(json, event, &format!("restores: {percent} % of {} MiB, {rows} rows", total >> 20));
+            tell(json, &event, &format!("restores: {percent} % of {} MiB, {rows} rows", total >> 20));
         }
     });
     let database = Database::open_unless(config, give_up).map_err(|error| error.to_string());
@@ -99,7 +99,7 @@ fn open(config: &Config, json: bool, give_up: impl Fn() -> bool) -> Result<Datab
     let (rows, bytes) = (progress.rows.load(Relaxed), progress.bytes.load(Relaxed));
     if rows > 0 {
         let event = json!({ "event": "restored", "bytes": bytes, "rows": rows });
-        tell(json, event, &format!("has restored {rows} rows from {} MiB", bytes >> 20));
+        tell(json, &event, &format!("has restored {rows} rows from {} MiB", bytes >> 20));
     }
     Ok(database)
 }
