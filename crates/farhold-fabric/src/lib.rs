@@ -15,6 +15,7 @@
 pub mod batch;
 pub mod executor;
 pub mod object;
+pub mod persist;
 pub mod processor;
 pub mod provider;
 pub mod sync;

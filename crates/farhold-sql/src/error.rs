@@ -121,7 +121,7 @@ states! {
     INVALID_COLUMN_REFERENCE = "42P10";
     /// A parameter whose type nobody said.
     INDETERMINATE_TYPE = "42P18";
-    /// The disk that joins spill to is full.
+    /// The disk of the journal, or the one that joins spill to, is full: nothing was written.
     DISK_FULL = "53100";
     /// Memory is used up: the query's budget or the data region.
     OUT_OF_MEMORY = "53200";

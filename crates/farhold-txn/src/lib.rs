@@ -19,6 +19,7 @@ mod planted;
 mod catalog;
 mod ddl;
 mod definition;
+mod durability;
 mod error;
 mod far_pages;
 mod home;
@@ -37,6 +38,7 @@ mod txn;
 mod worker;
 
 pub use definition::{Placement, TableDef};
+pub use durability::{Generation, JournalConfig, JournalThreads};
 pub use error::TxnError;
 pub use farhold_fabric::NodeId;
 pub use home::HomeAgent;

@@ -62,6 +62,14 @@ pub enum Defect {
     DeletesFirst,
     /// A node comes back while the rows of its earlier start are in nothing but mirrors.
     JoinsTooEarly,
+    /// A clock that jumps is believed.
+    ClockTrusted,
+    /// Commits are acknowledged before the journal has them.
+    AckBeforeDurable,
+    /// The journal closes an epoch while commits of it are open.
+    OpenIgnored,
+    /// A record goes into the journal when its rows are written and its epoch may be closed.
+    LateRecord,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
@@ -88,6 +96,9 @@ impl Defect {
         Self::DeletesFirst,
         Self::JoinsTooEarly,
     ];
+
+    /// Those of the journal.
+    pub const OF_JOURNAL: [Self; 3] = [Self::AckBeforeDurable, Self::OpenIgnored, Self::LateRecord];
 
     /// All true ones that need no replication.
     pub const ALL: [Self; 10] = [

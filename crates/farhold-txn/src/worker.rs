@@ -11,7 +11,7 @@ use farhold_store::index::hash::{FarIndex, LocationCache};
 use farhold_store::log::RecordWriter;
 use farhold_store::{AllocCache, Owner};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -53,6 +53,8 @@ pub(crate) struct Core {
     pub batches: RefCell<Vec<Batch>>,
     /// A record's memory.
     pub record: RefCell<RecordWriter>,
+    /// Commits that the journal waits for: how many of each bound.
+    pub open_commits: RefCell<BTreeMap<u32, u32>>,
 }
 
 /// States kept for later: as many as transactions are usually open at a time on a thread.
@@ -119,6 +121,7 @@ impl Worker {
             far_indexes: RefCell::default(),
             batches: RefCell::default(),
             record: RefCell::default(),
+            open_commits: RefCell::default(),
         };
         Ok(Self { core: Rc::new(core) })
     }

@@ -104,8 +104,13 @@ impl Cluster {
             lease_ns: LEASE_NS,
             clock_skew_ns_max: LEASE_NS / 10,
         };
-        let config =
-            NodeConfig { nodes: self.setup.nodes, region_bytes: 4 << 20, request_timeout_ns: 2_000_000, replication };
+        let config = NodeConfig {
+            nodes: self.setup.nodes,
+            region_bytes: 4 << 20,
+            request_timeout_ns: 2_000_000,
+            replication,
+            ..NodeConfig::default()
+        };
         let node = Node::open(fabric, config).expect("a fresh region");
         let machine = self.machine(number);
         let worker = node.worker(&machine).expect("a worker");

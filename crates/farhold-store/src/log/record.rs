@@ -380,7 +380,7 @@ fn mix(state: u64, word: u64) -> u64 {
 
 /// A checksum against torn, lost and stale bytes; no defence against somebody who means harm. 8 bytes take 4 cycles or so,
 /// less than their copy to two other nodes.
-fn hash(seed: u64, bytes: &[u8]) -> u64 {
+pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     bytes.chunks_exact(8).fold(mix(seed, bytes.len() as u64), |state, chunk| mix(state, word(chunk, 0)))
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Configuration, Register, Registered, Serving};
 use crate::{NodeId, Progress, TxnError, Worker};
-use farhold_fabric::JoinHandle;
+use farhold_fabric::{Handle, JoinHandle};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +16,28 @@ struct Work {
     promoting: Option<(NodeId, Task)>,
     /// To which node, and which start of it.
     copying: Option<(NodeId, u64, Task)>,
+}
+
+/// The two clocks of a machine: one that only goes on, and the time of day. When the one has gone another way than the other by
+/// more than the bound, the machine was stopped, or one of them is wrong.
+struct Clocks {
+    apart_ns: i64,
+}
+
+impl Clocks {
+    fn apart_ns(handle: &Handle) -> i64 {
+        handle.wall_ns().wrapping_sub(handle.now_ns()).cast_signed()
+    }
+
+    fn new(handle: &Handle) -> Self {
+        Self { apart_ns: Self::apart_ns(handle) }
+    }
+
+    /// Since the last look.
+    fn have_jumped(&mut self, handle: &Handle, bound_ns: u64) -> bool {
+        let before = std::mem::replace(&mut self.apart_ns, Self::apart_ns(handle));
+        self.apart_ns.abs_diff(before) > bound_ns && !planted!(ClockTrusted)
+    }
 }
 
 /// What the watch remembers of the leases of others.
@@ -89,10 +111,16 @@ impl Worker {
             let (me, skew_ns) = (self.core.me, replication.config.clock_skew_ns_max);
             let inner = handle.clone();
             handle.spawn(async move {
+                let view = &replication.view;
+                let mut clocks = Clocks::new(&inner);
                 let mut last_ns: Option<u64> = None;
-                while !replication.view.is_gone() {
+                while !view.is_gone() {
                     let began_ns = inner.now_ns();
                     let renewed = register.renew(me).await.is_ok();
+                    if clocks.have_jumped(&inner, skew_ns) {
+                        view.void_lease(inner.now_ns());
+                        continue;
+                    }
                     if let Ok(registered) = register.load().await {
                         // The register takes renewals of the expelled as well: they are worth nothing.
                         let is_out = registered.configuration.as_ref().is_some_and(|configuration| {
@@ -103,7 +131,7 @@ impl Worker {
                         if renewed && !is_out {
                             last_ns = Some(began_ns);
                             if !was_over {
-                                replication.view.set_lease(began_ns + lease_ns - skew_ns);
+                                view.set_lease(began_ns, lease_ns - skew_ns);
                             }
                         }
                         leases.borrow_mut().look(&registered, inner.now_ns());
@@ -310,5 +338,32 @@ impl Worker {
             work.copying = Some((on, birth_of(on), task));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farhold_fabric::Executor;
+
+    #[test]
+    fn a_clock_that_jumps_is_noticed_and_one_that_drifts_is_not() {
+        let executor = Executor::virtual_time(1);
+        let handle = executor.handle();
+        executor.run(async {
+            let bound_ns = 20_000_000;
+            let mut clocks = Clocks::new(&handle);
+            for _ in 0..5 {
+                handle.sleep_ns(50_000_000).await;
+                handle.jump_wall_ns(1_000_000);
+                assert!(!clocks.have_jumped(&handle, bound_ns), "a drift within the bound");
+            }
+            for by_ns in [3_600_000_000_000, -21_000_000, 25_000_000] {
+                handle.sleep_ns(50_000_000).await;
+                handle.jump_wall_ns(by_ns);
+                assert!(clocks.have_jumped(&handle, bound_ns), "{by_ns}");
+                assert!(!clocks.have_jumped(&handle, bound_ns), "once");
+            }
+        });
     }
 }

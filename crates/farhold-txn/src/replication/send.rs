@@ -78,7 +78,7 @@ impl Txn {
         self.state.order.iter().map(|position| &self.state.rows[*position as usize])
     }
 
-    fn record_bytes(&self) -> u64 {
+    pub(crate) fn record_bytes(&self) -> u64 {
         let bytes = |row: &Row| {
             let value = if row.state == RowState::Deleted { 0 } else { self.state.value(row).len() };
             Entry::bytes(row.key_len as usize + value)
@@ -122,7 +122,7 @@ impl Txn {
     pub(crate) async fn replicate(&self, core: &Core, mut promise: Promise, epoch: u32) -> Option<Sent> {
         let replication = promise.replication.clone();
         let mut writer = core.record.take();
-        self.make_record(&mut writer, &replication, epoch);
+        self.make_record(&mut writer, replication.view.configuration().number, epoch);
         let worker = core.slot.number();
         let places: Vec<(NodeId, Place)> = {
             let mut writers = replication.writers(worker).ok()?;
@@ -174,8 +174,9 @@ impl Txn {
         Some(Sent { replication, worker, places })
     }
 
-    fn make_record(&self, writer: &mut RecordWriter, replication: &Replication, epoch: u32) {
-        writer.begin(self.owner.word(), replication.view.configuration().number, epoch);
+    /// The record of everything that it writes.
+    pub(crate) fn make_record(&self, writer: &mut RecordWriter, configuration: u64, epoch: u32) {
+        writer.begin(self.owner.word(), configuration, epoch);
         // Inserts first: whoever redoes the record gives them the index entries of the rows that they replace, while those are there.
         let is_insert = |row: &&Row| (row.state == RowState::Inserted) != planted!(DeletesFirst);
         for row in self.written().filter(is_insert).chain(self.written().filter(|row| !is_insert(row))) {

@@ -147,6 +147,19 @@ pub struct ServeArgs {
     /// Folder for a Unix socket, which costs clients of this machine less than TCP: psql -h FOLDER.
     #[arg(long)]
     pub unix_socket_dir: Option<PathBuf>,
+    /// Where the nodes of a cluster with replicas agree who belongs to it: file:///DIRECTORY (--dir otherwise), or, for many hosts,
+    /// etcd://HOST:PORT[,HOST:PORT...]/PREFIX in a build with the feature `etcd`.
+    #[arg(long)]
+    pub register: Option<String>,
+    /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of every node.
+    #[arg(long, value_enum, default_value_t = DurabilityLevel::Replicated)]
+    pub durability: DurabilityLevel,
+    /// Directory of the journal and the checkpoints, the same for all nodes; for nvm on a DAX mount.
+    #[arg(long, required_if_eq_any([("durability", "disk"), ("durability", "nvm")]))]
+    pub journal: Option<PathBuf>,
+    /// Take it for granted that flushed cache lines below --journal are durable, though its file system does not promise it.
+    #[arg(long)]
+    pub assume_persistence: bool,
     /// This node's number, from 0.
     #[arg(long, default_value_t = 0)]
     pub node: u8,
@@ -189,6 +202,17 @@ pub struct ServeArgs {
     /// TLS private key (PEM).
     #[arg(long, requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+}
+
+/// Levels of durability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DurabilityLevel {
+    /// In the memory of as many nodes as there are replicas.
+    Replicated,
+    /// In a journal on persistent memory.
+    Nvm,
+    /// In a journal on disk.
+    Disk,
 }
 
 /// How a client command reaches its database.
