@@ -142,12 +142,11 @@ async fn one(worker: &Worker, table: &Table, client: usize) -> Result<i32, TxnEr
             let (from, to, toggle, len) = plan(client, number);
             add(txn, table, from, -1).await?;
             add(txn, table, to, 1).await?;
-            match txn.get(table, &key(toggle)).await? {
-                Some(row) => txn.delete(row)?,
-                None => {
-                    let row = value(table, &format!("n{toggle}"), number, &"x".repeat(len));
-                    txn.insert(table, &key(toggle), &row).await.map(drop)?;
-                }
+            if let Some(row) = txn.get(table, &key(toggle)).await? {
+                txn.delete(row)?;
+            } else {
+                let row = value(table, &format!("n{toggle}"), number, &"x".repeat(len));
+                txn.insert(table, &key(toggle), &row).await.map(drop)?;
             }
             Ok(number)
         })
@@ -400,20 +399,17 @@ fn a_process_to_be_killed() {
             Some(table) => table,
             None => found(&worker).await,
         };
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|client| {
-                let (worker, table) = (worker.clone(), table.clone());
-                executor.handle().spawn(async move {
-                    loop {
-                        let number = one(&worker, &table, client).await.expect("committed");
-                        println!("told {client} {number}");
-                    }
-                })
-            })
-            .collect();
-        for client in clients {
-            client.await;
+        for client in 0..CLIENTS {
+            let (worker, table) = (worker.clone(), table.clone());
+            drop(executor.handle().spawn(async move {
+                loop {
+                    let number = one(&worker, &table, client).await.expect("committed");
+                    println!("told {client} {number}");
+                }
+            }));
         }
+        // Until the process is killed.
+        std::future::pending::<()>().await;
     });
 }
 
