@@ -259,7 +259,8 @@ impl Bed<'_> {
         self.run(who, async |words: &Any, thread: usize, stop: &AtomicBool| {
             let mut numbers = Counter::new(at(0), form).numbers(thread as u32);
             let mut done = 0;
-            while !stop.load(Ordering::Relaxed) {
+            // Once at least: a thread may get its processor late.
+            loop {
                 if who == Who::Mutex {
                     *behind_mutex.lock().expect("nobody panics with it") += 1;
                 } else {
@@ -267,8 +268,10 @@ impl Bed<'_> {
                 }
                 done += 1;
                 self.something_else();
+                if stop.load(Ordering::Relaxed) {
+                    return Ok((done, done));
+                }
             }
-            Ok((done, done))
         })
     }
 
@@ -277,7 +280,7 @@ impl Bed<'_> {
             let latch = Latch::new(at(4096), form);
             let me = Holder { configuration: 1, node: NodeId(0), thread: thread as u16 };
             let (mut done, mut attempts) = (0, 0);
-            while !stop.load(Ordering::Relaxed) {
+            loop {
                 // The attempts are limited so that the end is seen.
                 match latch.acquire(words, me, 1000).await {
                     Ok(held) => {
@@ -290,8 +293,10 @@ impl Bed<'_> {
                     Err(latch::LatchError::Fabric(error)) => return Err(error),
                     Err(latch::LatchError::Lost) => unreachable!("nobody is taken for dead"),
                 }
+                if stop.load(Ordering::Relaxed) {
+                    return Ok((done, attempts));
+                }
             }
-            Ok((done, attempts))
         })
     }
 
