@@ -62,13 +62,15 @@ pub enum Defect {
     DeletesFirst,
     /// A node comes back while the rows of its earlier start are in nothing but mirrors.
     JoinsTooEarly,
+    /// Who expels a node does not wait until its lease has ended.
+    LeaseNotWaitedFor,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 18] = [
+    pub const OF_REPLICATION: [Self; 19] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -87,6 +89,7 @@ impl Defect {
         Self::LateMirrors,
         Self::DeletesFirst,
         Self::JoinsTooEarly,
+        Self::LeaseNotWaitedFor,
     ];
 
     /// All true ones that need no replication.
