@@ -70,13 +70,15 @@ pub enum Defect {
     OpenIgnored,
     /// A record goes into the journal when its rows are written and its epoch may be closed.
     LateRecord,
+    /// Who expels a node does not wait until its lease has ended.
+    LeaseNotWaitedFor,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 18] = [
+    pub const OF_REPLICATION: [Self; 19] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -95,6 +97,7 @@ impl Defect {
         Self::LateMirrors,
         Self::DeletesFirst,
         Self::JoinsTooEarly,
+        Self::LeaseNotWaitedFor,
     ];
 
     /// Those of the journal.

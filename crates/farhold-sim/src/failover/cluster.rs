@@ -313,6 +313,10 @@ impl Cluster {
                 self.sim.inject(Fault::Jitter(percent));
                 later(for_ns, Box::new(move |this| this.sim.inject(Fault::Jitter(0))));
             }
+            Blow::SlowRegister(slow_ns_max, for_ns) => {
+                self.register.slow(slow_ns_max);
+                later(for_ns, Box::new(|this| this.register.slow(0)));
+            }
             Blow::NoRegister(node, for_ns) => {
                 self.register.cut(NodeId(node), true);
                 later(for_ns, Box::new(move |this| this.register.cut(NodeId(node), false)));

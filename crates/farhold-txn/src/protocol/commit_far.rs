@@ -210,7 +210,7 @@ impl Txn {
         let rows: Vec<&Row> = self.far_writes().collect();
         let new = |row: &Row| new_version(row.state, row.version, epoch);
         let with_value =
-            |row: &&&Row| row.state != RowState::Deleted && (row.has_new_value() || row.state == RowState::Inserted);
+            |row: &&&Row| !row.state.leaves_nothing() && (row.has_new_value() || row.state == RowState::Inserted);
         let marks =
             rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), row.version.with(Version::WRITING).0));
         core.insist(replication, marks.collect()).await?;
