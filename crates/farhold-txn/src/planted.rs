@@ -64,6 +64,8 @@ pub enum Defect {
     JoinsTooEarly,
     /// A clock that jumps is believed.
     ClockTrusted,
+    /// A counter's word is believed after it was lost.
+    WordBelieved,
     /// Commits are acknowledged before the journal has them.
     AckBeforeDurable,
     /// The journal closes an epoch while commits of it are open.

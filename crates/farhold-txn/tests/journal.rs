@@ -6,8 +6,11 @@ use common::{Dir, key, look, people, put};
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::durable::files::Directory;
 use farhold_store::durable::power::Volatile;
-use farhold_txn::{Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, Retry, TxnError, Worker};
-use std::collections::BTreeMap;
+use farhold_store::row::{Column, ColumnType, Schema};
+use farhold_txn::{
+    Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, Retry, RowCounter, TableDef, TxnError, Worker,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -59,7 +62,7 @@ async fn insert(worker: &Worker, ids: impl Iterator<Item = i32>) -> Result<(), T
         Some(table) => table,
         // Over several nodes an index on other columns than the key's cannot be unique.
         None if worker.node().config().nodes > 1 => {
-            worker.create_table(farhold_txn::TableDef { indexes: Vec::new(), ..people() }).await?
+            worker.create_table(TableDef { indexes: Vec::new(), ..people() }).await?
         }
         None => worker.create_table(people()).await?,
     };
@@ -348,4 +351,81 @@ fn while_others_run_a_node_that_has_lost_its_memory_does_not_start() {
     assert!(message.contains("nodes 0 still run"), "{message}");
     drop(first);
     open_of(&disk, &dir, 1, 2).expect("now it may");
+}
+
+/// A counter's word changes without a commit, so the journal does not have it, and a checkpoint has what it was by chance.
+#[test]
+fn numbers_are_given_once_over_restarts() {
+    let disk = Volatile::new();
+    let (up, down) = ((counter_key(1), counter_key(2)), (counter_key(3), counter_key(4)));
+    let mut given = BTreeSet::new();
+    let mut gap_max = 0;
+    for life in 0..4 {
+        let (node, _dir) = open(&disk).expect("a node");
+        with(&node, async |worker| {
+            let table = match worker.node().table("counters") {
+                Some(table) => table,
+                None => worker.create_table(counters()).await.expect("a table"),
+            };
+            let rising = RowCounter { table: &table, key: &up.0, promise_key: &up.1, first: 1, last: i64::MAX };
+            let falling = RowCounter { key: &down.0, promise_key: &down.1, first: u64::MAX, last: i64::MIN, ..rising };
+            for round in 0..60 {
+                let first = worker.take_numbers(rising, 3, 1).await.expect("numbers");
+                gap_max = gap_max.max(first - given.last().map_or(0, |(_, last)| *last) - 1);
+                for number in first..first + 3 {
+                    assert!(given.insert((0, number)), "life {life}: {number} a second time");
+                }
+                if round == 20 * life {
+                    assert_eq!(node.checkpoint(&mut || true), Ok(true));
+                }
+            }
+            // The other way, with a block that nobody promised at the end of each life.
+            let before = worker.next_number(falling).await.expect("a number");
+            let first = worker.take_numbers(falling, 5, -2).await.expect("numbers");
+            assert!(life == 0 || first.cast_signed() < before.cast_signed(), "it had to move on");
+            assert!(first.cast_signed() < 0, "{first}");
+        });
+    }
+    assert!((1..=24).contains(&gap_max), "{gap_max} numbers were lost by a restart");
+}
+
+#[test]
+fn a_counter_that_was_set_before_a_restart_begins_there() {
+    let disk = Volatile::new();
+    let keys = (counter_key(1), counter_key(2));
+    for life in 0..3 {
+        let (node, _dir) = open(&disk).expect("a node");
+        with(&node, async |worker| {
+            let table = match worker.node().table("counters") {
+                Some(table) => table,
+                None => worker.create_table(counters()).await.expect("a table"),
+            };
+            let it = RowCounter { table: &table, key: &keys.0, promise_key: &keys.1, first: 1, last: 1_000 };
+            match life {
+                0 => {
+                    assert_eq!(worker.take_numbers(it, 50, 1).await, Ok(1));
+                    assert_eq!(worker.set_number(it, 7).await, Ok(51));
+                }
+                1 => {
+                    assert_eq!(worker.take_numbers(it, 1, 1).await, Ok(7));
+                    assert_eq!(worker.swap_number(it, 8, 990).await, Ok(8));
+                    assert_eq!(worker.swap_number(it, 8, 1).await, Ok(990), "it is not 8");
+                    assert_eq!(worker.take_numbers(it, 4, 1).await, Ok(990));
+                }
+                // No further ahead than the last number that there is.
+                _ => assert_eq!(worker.take_numbers(it, 1, 1).await, Ok(1_001)),
+            }
+        });
+    }
+}
+
+fn counter_key(number: i64) -> [u8; 8] {
+    (number.cast_unsigned() ^ 1 << 63).to_be_bytes()
+}
+
+fn counters() -> TableDef {
+    let column = |name: &str| Column { name: name.into(), data_type: ColumnType::BigInt, nullable: false };
+    let columns = std::iter::once("number").chain(RowCounter::COLUMNS).map(column).collect();
+    let schema = Schema::new(columns, vec![0]).expect("a schema");
+    TableDef { hash: false, ..TableDef::new("counters", schema) }
 }

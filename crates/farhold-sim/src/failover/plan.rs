@@ -47,6 +47,8 @@ pub enum Load {
     Mixed(Workload),
     /// `SmallBank`: the accounts are checked at the end.
     Bank(Scale),
+    /// Numbers are taken from counters in rows.
+    Numbers,
 }
 
 /// One transaction runs alone, and a node dies at a step of it.

@@ -50,20 +50,34 @@ pub(crate) struct SequenceInfo {
     pub(crate) definition: SequenceDef,
     pub(crate) table: Table,
     key: Vec<u8>,
+    promise_key: Vec<u8>,
 }
 
 impl SequenceInfo {
     /// `None`: the table is no sequence.
     pub(crate) fn of(table: &Table) -> Option<Self> {
         let definition = SequenceDef::decode(table.attributes())?;
-        let mut key = Vec::new();
-        table.schema().encode_key(&[Datum::BigInt(place_of(table.name())), Datum::BigInt(0)], &mut key).ok()?;
-        Some(Self { name: table.name().to_owned(), definition, table: table.clone(), key })
+        let place = place_of(table.name());
+        let key = |number| {
+            let mut row = vec![Datum::BigInt(0); 1 + RowCounter::COLUMNS.len()];
+            row[0] = Datum::BigInt(number);
+            let mut key = Vec::new();
+            table.schema().encode_key(&row, &mut key).ok().map(|()| key)
+        };
+        let (key, promise_key) = (key(place)?, key(-place)?);
+        Some(Self { name: table.name().to_owned(), definition, table: table.clone(), key, promise_key })
     }
 
     /// The row that counts.
     pub(crate) fn counter(&self) -> RowCounter<'_> {
-        RowCounter { table: &self.table, key: &self.key, first: self.definition.start.to_le_bytes() }
+        let SequenceDef { start, increment, min, max, .. } = self.definition;
+        RowCounter {
+            table: &self.table,
+            key: &self.key,
+            promise_key: &self.promise_key,
+            first: start.cast_unsigned(),
+            last: if increment > 0 { max } else { min },
+        }
     }
 }
 
@@ -123,10 +137,8 @@ impl SequenceDef {
 
     /// The table that is the sequence.
     pub(crate) fn table(&self, name: &str) -> Result<TableDef, SqlError> {
-        let columns = vec![
-            Column { name: "place".to_owned(), data_type: ColumnType::BigInt, nullable: false },
-            Column { name: "next".to_owned(), data_type: ColumnType::BigInt, nullable: false },
-        ];
+        let column = |name: &str| Column { name: name.to_owned(), data_type: ColumnType::BigInt, nullable: false };
+        let columns = std::iter::once("row").chain(RowCounter::COLUMNS).map(column).collect();
         let schema = Schema::new(columns, vec![0]).map_err(|e| error::from_row(&e))?;
         let table = TableDef::new(name, schema);
         Ok(TableDef { placement: Placement::ByInteger, hash: false, attributes: self.encode(), ..table })
