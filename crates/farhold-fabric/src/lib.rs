@@ -33,5 +33,5 @@ pub use endpoint::{Endpoint, Message, Submit};
 pub use error::FabricError;
 pub use executor::{Executor, Handle, JoinHandle};
 pub use fabric::Fabric;
-pub use memory::RegionMemory;
+pub use memory::{RegionMemory, sum_words};
 pub use object::{Meta, ObjectHeader, Version};

@@ -25,6 +25,7 @@ mod home;
 mod memory;
 mod node;
 mod protocol;
+mod row_counter;
 mod slots;
 mod snapshot;
 mod system;
@@ -40,6 +41,7 @@ pub use memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
+pub use row_counter::RowCounter;
 pub use slots::Statistics;
 pub use snapshot::{PageTask, Snapshot};
 pub use table::{Index, Table, TableId, TableIndex};

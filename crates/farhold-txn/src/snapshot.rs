@@ -10,6 +10,7 @@ use crate::home::wire::{GARBAGE, Reader, Writer};
 use crate::protocol::epoch::{Epoch, KEEPER};
 use crate::protocol::ident::DATA;
 use crate::{Node, NodeId, Table, TableId, TxnError, Worker};
+use farhold_fabric::sync::actor::Posted;
 use farhold_fabric::{FabricError, FarPtr, Meta, ObjectView, RegionMemory, Version};
 use farhold_store::object::size_class::{self, SizeClass};
 use farhold_store::object::{Link, RESERVED};
@@ -119,12 +120,9 @@ impl Worker {
         if let Some(superblock) = snapshot.places[usize::from(KEEPER.0)].superblock() {
             return Ok(superblock.advance_epoch());
         }
-        let mut batch = self.core.take_batch();
-        let slot = batch.fetch_add(Epoch::place(), 1);
-        let batch = self.core.endpoint.submit(batch).await;
-        let epoch = batch.word(slot).map_err(|error| self.core.far_error(error, KEEPER))?;
-        self.core.give_batch(batch);
-        Ok(epoch as u32)
+        let words = Posted::through(&self.core.endpoint);
+        let epoch = Epoch::counter().take(&words, 1, 1).await;
+        epoch.map(|epoch| epoch as u32).map_err(|error| self.core.far_error(error, KEEPER))
     }
 
     /// The tasks of a table, also for nodes whose memory is not mapped here.

@@ -3,6 +3,7 @@
 pub mod ch;
 pub mod kv;
 pub mod tpcc;
+pub mod tpch;
 
 use farhold_store::row::{Column, ColumnType, Schema, SecondaryIndex};
 

@@ -265,6 +265,46 @@ fn wrong_pointers_are_refused() {
     });
 }
 
+/// What is refused changes nothing, in the batch's other instructions and in memory, and the endpoint goes on.
+#[test]
+fn what_is_refused_leaves_no_trace() {
+    check(|bed| {
+        let (a, b) = (bed.join(1).unwrap(), bed.join(2).unwrap());
+        let memory = b.create_region(REGION, 4096).unwrap();
+        let content: Vec<u8> = (0..4096).map(|i| (i % 251) as u8).collect();
+        memory.copy_in(0, &content).unwrap();
+        let endpoint = a.endpoint(&bed.handle()).unwrap();
+        bed.executor.run(async {
+            let mut batch = Batch::new();
+            for round in 0..3_u8 {
+                batch.clear();
+                let wrong = [
+                    batch.write(at(2, 4090), &[0xee; 7]),
+                    batch.write(at(2, FarPtr::OFFSET_MAX), &[0xee]),
+                    batch.write(FarPtr::new(NodeId(2), RegionId(9), 0), &[0xee]),
+                    batch.write(at(77, 0), &[0xee]),
+                    // A word of which only its half is aligned: what an atomic of four bytes would be.
+                    batch.swap(at(2, 4), 0xeeee_eeee),
+                    batch.fetch_add(at(2, 4092), 1),
+                    batch.compare_swap(at(2, 3), 0, 0xee),
+                    batch.clear_word(at(2, 4096)),
+                    batch.read_object(at(2, 4080), 64),
+                ];
+                let right = batch.write(at(2, 64), &[round; 8]);
+                batch = endpoint.submit(batch).await;
+                for slot in wrong {
+                    assert!(batch.done(slot).is_err());
+                }
+                assert_eq!(batch.done(right), Ok(()));
+                let mut now = vec![0; 4096];
+                memory.copy_out(0, &mut now).unwrap();
+                let expected = [&content[..64], &[round; 8], &content[72..]].concat();
+                assert!(now == expected, "round {round}: something else was written");
+            }
+        });
+    });
+}
+
 /// The key of a region changes whenever it is registered, and the old one opens nothing.
 #[test]
 fn keys_go_stale() {

@@ -267,8 +267,10 @@ impl Txn {
             if planted!(NoUndo) {
                 continue;
             }
-            let wanted =
-                |row: &&Row| row.ident.node() == node && row.state != RowState::Inserted && row.version.epoch() < epoch;
+            let wanted = |row: &&Row| {
+                let is_new = matches!(row.state, RowState::Inserted | RowState::Gone);
+                row.ident.node() == node && !is_new && row.version.epoch() < epoch
+            };
             let rows = self.far_writes().filter(wanted).map(|row| (row.table().store.id(), row.ident.reference()));
             let rows: Vec<(TableId, ObjectRef)> = rows.collect();
             for rows in rows.chunks(STAMPS_MAX) {
@@ -321,7 +323,7 @@ impl Txn {
         batch = submit_all(core, batch, &mut slots, &mut lost).await;
         for row in &rows {
             let (key, value) = (self.state.key(row), self.state.value(row));
-            if row.state != RowState::Deleted && (row.has_new_value() || row.state == RowState::Inserted) {
+            if !row.state.leaves_nothing() && (row.has_new_value() || row.state == RowState::Inserted) {
                 let at = row.ident.far();
                 let meta = Meta::new(at_incarnation(row), Meta::ROW, key.len(), key.len() + value.len());
                 slots.push((row.ident.node(), batch.write(at.add(META), &meta.0.to_le_bytes())));

@@ -2,7 +2,9 @@
 
 use crate::TxnError;
 use crate::protocol::ident::DATA;
-use farhold_fabric::{Batch, Endpoint, FarPtr, NodeId, RegionMemory};
+use farhold_fabric::sync::actor::Posted;
+use farhold_fabric::sync::{Counter, counter};
+use farhold_fabric::{Endpoint, FarPtr, NodeId, RegionMemory};
 use farhold_store::Superblock;
 use std::sync::Arc;
 
@@ -38,9 +40,9 @@ impl Epoch {
         }
     }
 
-    /// The word's place.
-    pub fn place() -> FarPtr {
-        FarPtr::new(KEEPER, DATA, Superblock::EPOCH)
+    /// The word, for those who have no load for it.
+    pub fn counter() -> Counter {
+        Counter::new(FarPtr::new(KEEPER, DATA, Superblock::EPOCH), counter::Form::Single)
     }
 
     /// The epoch, wherever it is.
@@ -51,11 +53,8 @@ impl Epoch {
         if let Some(epoch) = self.near() {
             return Ok(epoch);
         }
-        let mut batch = Batch::new();
-        // An atomic that changes nothing: a bulk read need not be one word at once on every fabric.
-        let slot = batch.fetch_add(Self::place(), 0);
-        let batch = endpoint.submit(batch).await;
+        let given = Self::counter().given(&Posted::through(endpoint)).await;
         #[allow(clippy::cast_possible_truncation, reason = "an epoch has 32 bits")]
-        batch.word(slot).map(|epoch| epoch as u32).map_err(|error| TxnError::far(error, KEEPER))
+        given.map(|epoch| epoch as u32).map_err(|error| TxnError::far(error, KEEPER))
     }
 }

@@ -1,5 +1,7 @@
 //! The command line: every flag of the `farhold` binary, with the help texts that teach it.
 
+#![allow(clippy::doc_markdown, reason = "these are the texts of --help, which would show the backticks")]
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -109,6 +111,15 @@ pub struct ServeArgs {
     /// Memory of this node's region, e.g. 512M or 4G; pages are used as they are touched.
     #[arg(long, short = 'm', default_value = "4G", value_parser = parse_bytes)]
     pub memory: u64,
+    /// Memory that all running queries together may hold, e.g. 512M or 4G.
+    #[arg(long, default_value = "2G", value_parser = parse_bytes)]
+    pub query_memory: u64,
+    /// How much of it joins may hold; what does not fit is spilled. Left out: all of it.
+    #[arg(long, value_parser = parse_bytes)]
+    pub join_memory: Option<u64>,
+    /// Directory that joins spill to. Left out: the system's for temporary files.
+    #[arg(long)]
+    pub spill_dir: Option<PathBuf>,
     /// Threads that talk to clients. 0 = two a core.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,

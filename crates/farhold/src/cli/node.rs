@@ -16,6 +16,7 @@ use farhold_bench::workload::tpcc::population::Population;
 use farhold_bench::workload::tpcc::{Scale, tables::Tables};
 use farhold_fabric::Executor;
 use farhold_sql::arrow_copy::ArrowCopy;
+use farhold_sql::engine::EngineConfig;
 use farhold_sql::server::{ServerConfig, ServerHandle};
 
 use super::args::NodeArgs;
@@ -56,7 +57,7 @@ impl<'a> NodeProcess<'a> {
         let mut node = Self { args, database, server: None, arrow: None, commands };
         if let Some(listen) = args.listen {
             let config = ServerConfig { listen, ..ServerConfig::default() };
-            node.server = Some(serve::start(&node.database, config)?);
+            node.server = Some(serve::start(&node.database, EngineConfig::default(), config)?);
         }
         let listen = node.server.as_ref().map(|s| s.local_addr().to_string());
         say(&Event::Ready { listen });

@@ -19,7 +19,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     config = config.memory_bytes(args.memory).node(args.node, args.nodes).provider(&args.provider);
     let server_config = server_config(args)?;
     let database = Database::open(&config).map_err(|error| error.to_string())?;
-    let server = start(&database, server_config)?;
+    let server = start(&database, engine_config(args)?, server_config)?;
     let listen = server.local_addr();
     if json {
         println!("{}", json!({ "event": "listening", "listen": listen.to_string(), "dir": database.dir() }));
@@ -38,12 +38,24 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
 }
 
 /// Starts the engine and the server of an open node.
-pub fn start(database: &Database, config: ServerConfig) -> Result<ServerHandle, String> {
+pub fn start(database: &Database, engine: EngineConfig, config: ServerConfig) -> Result<ServerHandle, String> {
     let engine = database
-        .run(async |worker, _| Engine::open(database.node().clone(), EngineConfig::default(), &worker).await)
+        .run(async |worker, _| Engine::open(database.node().clone(), engine, &worker).await)
         .map_err(|error| error.to_string())?
         .map_err(|error| error.to_string())?;
     Server::start(engine, database.node(), config).map_err(|error| error.to_string())
+}
+
+fn engine_config(args: &ServeArgs) -> Result<EngineConfig, String> {
+    let mut config = EngineConfig { query_memory_bytes: args.query_memory as usize, ..EngineConfig::default() };
+    config.join_memory_bytes = args.join_memory.map(|bytes| bytes as usize);
+    if let Some(directory) = &args.spill_dir {
+        if !directory.is_dir() {
+            return Err(format!("--spill-dir {}: no such directory", directory.display()));
+        }
+        config.spill_directory.clone_from(directory);
+    }
+    Ok(config)
 }
 
 fn server_config(args: &ServeArgs) -> Result<ServerConfig, String> {

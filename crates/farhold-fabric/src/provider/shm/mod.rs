@@ -43,6 +43,8 @@ use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farhnod1");
 const ENTRY_BYTES: u64 = 8192;
+/// Why an entry is not used.
+const OTHER_VERSION: &str = "it is not a node's entry of this version";
 const AT_MAGIC: u64 = 0;
 const AT_INCARNATION: u64 = 8;
 const AT_PID: u64 = 16;
@@ -279,7 +281,7 @@ impl Member {
         match entry.word(AT_MAGIC).load(Ordering::Acquire) {
             0 | MAGIC => {}
             _ => {
-                return Err(FabricError::bad_format(path, "it is not a node's entry of this version"));
+                return Err(FabricError::bad_format(path, OTHER_VERSION));
             }
         }
         entry.word(AT_PID).store(u64::from(std::process::id()), Ordering::Relaxed);
@@ -425,6 +427,7 @@ impl Member {
             receiver: RefCell::default(),
             peers: RefCell::new((0..256).map(|_| None).collect()),
             empty_polls: Cell::new(0),
+            waited: Cell::new(0),
         })
     }
 
@@ -498,7 +501,16 @@ pub(super) struct Shm {
     receiver: RefCell<inbox::Receiver>,
     peers: RefCell<Box<[Option<Peer>]>>,
     empty_polls: Cell<u32>,
+    /// Turns that tasks have waited since the last message.
+    waited: Cell<u32>,
 }
+
+/// Turns of waiting for a message, some 25 ns each, before the processor is offered to others, and between two offers. Without
+/// it a thread that waits for one that is not running keeps it from running until its time slice is over: where threads are more
+/// than processors, a question and its answer took milliseconds. Not sooner, since two threads that talk to each other beside
+/// many strangers are quickest while both of them run.
+const WAITS_BEFORE_YIELD: u32 = 8192;
+const WAITS_PER_YIELD: u32 = 2048;
 
 /// Empty looks between two looks that believe no ready bit: see [`inbox`].
 const EMPTY_POLLS_PER_RESCAN: u32 = 100_000;
@@ -523,10 +535,15 @@ impl Shm {
                 .map_err(|_| FabricError::NodeUnavailable { node })?;
             let entry =
                 Entry::map(&self.member.cluster, node, &file).map_err(|_| FabricError::NodeUnavailable { node })?;
-            if entry.word(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
-                return Err(FabricError::NodeUnavailable { node });
+            match entry.word(AT_MAGIC).load(Ordering::Acquire) {
+                MAGIC => Arc::new(entry),
+                // It has never been there, or is just coming.
+                0 => return Err(FabricError::NodeUnavailable { node }),
+                _ => {
+                    let path = entry_path(&self.member.cluster, node);
+                    return Err(FabricError::bad_format(path, OTHER_VERSION));
+                }
             }
-            Arc::new(entry)
         };
         let incarnation = entry.incarnation();
         Ok(Peer { entry, regions: Box::new([const { None }; 256]), lanes: HashMap::new(), incarnation })
@@ -710,16 +727,17 @@ impl Provider for Shm {
             }
             receiver.take(memory, &mut message.from, &mut message.bytes)
         };
-        match inbox {
-            Inbox::Own => {
-                let mut take = take;
-                take(&mut self.receiver.borrow_mut(), &self.inbox)
-            }
+        let mut take = take;
+        let taken = match inbox {
+            Inbox::Own => take(&mut self.receiver.borrow_mut(), &self.inbox),
             Inbox::Home => {
-                let mut take = take;
                 self.member.home.try_lock().is_ok_and(|mut receiver| take(&mut receiver, &self.member.home_memory))
             }
+        };
+        if taken {
+            self.waited.set(0);
         }
+        taken
     }
 
     fn has_arrived(&self) -> bool {
@@ -738,6 +756,11 @@ impl Provider for Shm {
 
     fn wake_on_arrival(&self, cx: &mut Context<'_>) {
         // Senders are in other processes and only wake threads: look again next turn.
+        let waited = self.waited.get() + 1;
+        self.waited.set(if waited >= WAITS_BEFORE_YIELD { WAITS_BEFORE_YIELD - WAITS_PER_YIELD } else { waited });
+        if waited >= WAITS_BEFORE_YIELD {
+            std::thread::yield_now();
+        }
         cx.waker().wake_by_ref();
     }
 }
