@@ -58,8 +58,8 @@ pub fn run(setup: &Failover) -> Aftermath {
     let cluster = Rc::new(Cluster {
         setup: setup.clone(),
         sim: sim.clone(),
+        register: SimRegister::new(setup.nodes, &handle),
         handle,
-        register: SimRegister::new(setup.nodes),
         processes: RefCell::default(),
         story: RefCell::default(),
         recorder: Rc::default(),
@@ -81,7 +81,11 @@ pub fn run(setup: &Failover) -> Aftermath {
 
 impl Cluster {
     pub fn tell(&self, what: &str) {
-        self.story.borrow_mut().push(format!("{:>9} µs  {what}", self.handle.now_ns() / 1_000));
+        let line = |at_ns: u64, what: &str| format!("{:>9} µs  {what}", at_ns / 1_000);
+        let written = self.register.take_story();
+        let mut story = self.story.borrow_mut();
+        story.extend(written.into_iter().map(|(at_ns, what)| line(at_ns, &what)));
+        story.push(line(self.handle.now_ns(), what));
     }
 
     pub fn process(&self, node: u8) -> Process {

@@ -34,8 +34,9 @@ impl Blow {
             | Self::Cut(_, _, _, for_ns)
             | Self::Slow(_, _, _, for_ns)
             | Self::Disorder(_, for_ns)
-            | Self::NoRegister(_, for_ns)
-            | Self::SlowRegister(_, for_ns) => for_ns,
+            | Self::NoRegister(_, for_ns) => for_ns,
+            // What was begun at its end arrives later.
+            Self::SlowRegister(slow_ns_max, for_ns) => for_ns + slow_ns_max,
         }
     }
 }
@@ -138,7 +139,7 @@ fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
     };
     match seed % 16 {
         0 => {}
-        5 | 8 => blows.push((at_ns, Blow::SlowRegister(200_000 + random.below(1_500_000), random.below(8_000_000)))),
+        5 | 8 => blows.push((at_ns, Blow::SlowRegister(500_000 + random.below(2_500_000), random.below(8_000_000)))),
         _ => {
             blows.push((at_ns, fatal(first, random)));
             if replicas == 3 && seed.is_multiple_of(3) {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Far rows are written in three steps, each awaited, because instructions of one batch may overtake each other:
-//! 1. `version | WRITING`: readers see that the row is torn;
+//! 1. `version | WRITING`: readers see that the row is torn (a reservation that was given up: its last version);
 //! 2. the payload, and the meta word of an insert;
 //! 3. the new version, and 0 into the lock word. Whoever gets the lock before the version has landed reads `WRITING` in it,
 //!    which is not the version that he read before, and gives up.
@@ -203,8 +203,7 @@ impl Txn {
         let new = |row: &Row| new_version(row.state, row.version, epoch);
         let with_value =
             |row: &&&Row| !row.state.leaves_nothing() && (row.has_new_value() || row.state == RowState::Inserted);
-        let marks =
-            rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), row.version.with(Version::WRITING).0));
+        let marks = rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), first_version(row, epoch).0));
         core.insist(replication, marks.collect()).await?;
         let payloads = rows.iter().filter(with_value).flat_map(|row| {
             let (key, value) = (self.state.key(row), self.state.value(row));
@@ -446,7 +445,7 @@ impl Txn {
         let (mut lost, mut slots) = (None, Vec::new());
         let mut batch = core.take_batch();
         for row in &rows {
-            let slot = batch.swap(row.ident.far().add(VERSION), row.version.with(Version::WRITING).0);
+            let slot = batch.swap(row.ident.far().add(VERSION), first_version(row, epoch).0);
             slots.push((row.ident.node(), slot));
             if planted!(EarlyUnlock) {
                 slots.push((row.ident.node(), batch.clear_word(Core::lock_place(row.ident))));
@@ -611,6 +610,16 @@ impl Txn {
 
 /// Stamps or references in one message.
 const STAMPS_MAX: usize = 2_000;
+
+/// The version that a far row gets first. A reservation that was given up has nothing that could be half written: without
+/// the mark, it can be taken back if its coordinator dies.
+fn first_version(row: &Row, epoch: u32) -> Version {
+    if row.state == RowState::Gone {
+        new_version(row.state, row.version, epoch)
+    } else {
+        row.version.with(Version::WRITING)
+    }
+}
 
 fn at_incarnation(row: &Row) -> u32 {
     row.ident.reference().incarnation()
