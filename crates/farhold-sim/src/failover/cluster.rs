@@ -2,6 +2,7 @@
 
 use super::bank::{Ledger, Teller};
 use super::plan::{Blow, Failover, Load};
+use super::shop::{self, Books, Terminal};
 use super::{Aftermath, KillAt};
 use crate::register::SimRegister;
 use crate::workload::{Client, Ended, Recorder, Tables};
@@ -46,6 +47,7 @@ pub(super) struct Cluster {
     pub story: RefCell<Vec<String>>,
     pub recorder: Rc<RefCell<Recorder>>,
     pub ledger: Rc<RefCell<Ledger>>,
+    pub books: Rc<RefCell<Books>>,
     pub steps: Cell<u64>,
 }
 
@@ -64,6 +66,7 @@ pub fn run(setup: &Failover) -> Aftermath {
         story: RefCell::default(),
         recorder: Rc::default(),
         ledger: Rc::default(),
+        books: Rc::default(),
         steps: Cell::new(0),
     });
     let mut broken = Vec::new();
@@ -72,11 +75,10 @@ pub fn run(setup: &Failover) -> Aftermath {
     let configuration = cluster.register.configuration().map_or(0, |found| found.number);
     drop(executor);
     let Recorder { history, broken: seen, .. } = cluster.recorder.take();
-    let ledger = cluster.ledger.take();
-    broken.extend(seen);
-    broken.extend(ledger.broken);
-    let (story, steps, bank_commits) = (cluster.story.take(), cluster.steps.get(), ledger.commits);
-    Aftermath { trace_hash, history, bank_commits, statistics, broken, story, configuration, steps }
+    let (ledger, books) = (cluster.ledger.take(), cluster.books.take());
+    broken.extend(seen.into_iter().chain(ledger.broken).chain(books.broken));
+    let (story, steps, audited_commits) = (cluster.story.take(), cluster.steps.get(), ledger.commits + books.commits);
+    Aftermath { trace_hash, history, audited_commits, statistics, broken, story, configuration, steps }
 }
 
 impl Cluster {
@@ -182,6 +184,7 @@ impl Cluster {
                 }
                 Ok(())
             }
+            Load::Shop => shop::load(&first).await,
         }
     }
 
@@ -199,6 +202,10 @@ impl Cluster {
             Load::Bank(scale) => {
                 let teller = Teller::new(number, node, &process.worker, *scale, self.ledger.clone());
                 machine.spawn(teller.run_through(transactions, alive))
+            }
+            Load::Shop => {
+                let terminal = Terminal::new(number, NodeId(node), &process.worker, self.books.clone());
+                machine.spawn(terminal.run_through(transactions, alive))
             }
         };
         Running { number, process, task }

@@ -23,6 +23,12 @@ impl Cluster {
                     broken.push(what);
                 }
             }
+            Load::Shop => {
+                let audited = self.books.borrow().audit(&worker);
+                if let Err(what) = audited.await {
+                    broken.push(what);
+                }
+            }
         }
         let processes = self.processes.borrow();
         for process in processes.iter() {

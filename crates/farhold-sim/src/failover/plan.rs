@@ -48,6 +48,8 @@ pub enum Load {
     Mixed(Workload),
     /// `SmallBank`: the accounts are checked at the end.
     Bank(Scale),
+    /// TPC-C, as small as it can be: its consistency conditions are checked at the end.
+    Shop,
 }
 
 /// One transaction runs alone, and a node dies at a step of it.
@@ -100,7 +102,7 @@ impl Failover {
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x5eed);
         let replicas = 2 + (seed % 2) as u8;
-        let is_bank = seed / 4 % 3 == 2;
+        let (is_shop, is_bank) = (seed % 13 == 6, seed / 4 % 3 == 2);
         let mut drift_ppm = vec![0; 3];
         if random.below(2) == 0 {
             drift_ppm = (0..3).map(|_| random.below(2 * DRIFT_PPM_MAX) as i32 - DRIFT_PPM_MAX as i32).collect();
@@ -111,8 +113,10 @@ impl Failover {
             replicas,
             optimistic: !seed.is_multiple_of(5),
             clients: 2,
-            transactions: if is_bank { 200 } else { 80 },
-            load: if is_bank {
+            transactions: if is_bank && !is_shop { 200 } else { 80 },
+            load: if is_shop {
+                Load::Shop
+            } else if is_bank {
                 Load::Bank(Scale { nodes: 3, accounts: 60, hot: 2 })
             } else {
                 Load::Mixed(Workload::of_seed(seed))
@@ -120,7 +124,8 @@ impl Failover {
             blows: blows(seed, replicas, &mut random),
             kill_at: None,
             drift_ppm,
-            ring_bytes: [96 << 10, 8 << 10, 24 << 10, 32 << 10][(seed % 4) as usize],
+            // A shop is loaded in large transactions.
+            ring_bytes: if is_shop { 512 << 10 } else { [96 << 10, 8 << 10, 24 << 10, 32 << 10][(seed % 4) as usize] },
         }
     }
 }

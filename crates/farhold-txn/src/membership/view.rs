@@ -60,6 +60,8 @@ pub(crate) struct View {
     gone: AtomicBool,
     /// Who belongs to the latest configuration that this node knows of, installed or proposed.
     pub present: NodeSet,
+    /// For each node, the number of the last configuration that it was not in any more.
+    left_at: [AtomicU64; 256],
     pub serving: Arc<ServingMap>,
     keeper: AtomicU8,
     /// Commits between their admission and their marks.
@@ -91,6 +93,7 @@ impl View {
             frozen: AtomicBool::new(true),
             gone: AtomicBool::new(false),
             present: NodeSet::default(),
+            left_at: [const { AtomicU64::new(0) }; 256],
             serving: Arc::new(ServingMap::new()),
             keeper: AtomicU8::new(0),
             in_flight: AtomicU64::new(0),
@@ -152,6 +155,18 @@ impl View {
         may.then_some(admitted)
     }
 
+    /// Is the node the same start of it as in the configuration with this number? Who has come back has an empty region: what was
+    /// meant for rows of its earlier start would hit others there.
+    pub fn has_stayed(&self, node: NodeId, since: u64) -> bool {
+        self.left_at[usize::from(node.0)].load(SeqCst) <= since || planted!(ComesBackTheSame)
+    }
+
+    fn note_leaving(&self, next: &Configuration) {
+        for node in self.configuration().everybody().filter(|node| !next.contains(*node)) {
+            self.left_at[usize::from(node.0)].fetch_max(next.number, SeqCst);
+        }
+    }
+
     pub fn saw_epoch(&self, epoch: u32) {
         self.epoch_seen.fetch_max(epoch, SeqCst);
     }
@@ -174,6 +189,7 @@ impl View {
         }
         if proposed.as_ref().is_none_or(|proposed| proposed.number < next.number) {
             self.frozen.store(true, SeqCst);
+            self.note_leaving(next);
             self.present.set(next.everybody());
             // Everything begun before is refused at its commit.
             catalog.indexes_changed();
@@ -188,6 +204,7 @@ impl View {
         if next.number < self.configuration().number || proposed.as_ref().is_some_and(|it| it.number > next.number) {
             return;
         }
+        self.note_leaving(next);
         self.present.set(next.everybody());
         self.serving.set(&next.partitions);
         self.keeper.store(next.keeper.0, SeqCst);
