@@ -153,7 +153,7 @@ fn pull(replication: &Replication, number: u64, from: u32, w: &mut Writer) -> Re
     applier.apply_all()?;
     let (mut entries, mut bytes, mut count, mut is_full) = (Vec::new(), 0, 0_u32, false);
     let mut visit = |configuration, owner, epoch, entry: &Entry<'_>| {
-        if !replication.view.has_stayed(entry.node, configuration) {
+        if !replication.view.is_same_start(entry.node, configuration) {
             return;
         }
         let one = LeftEntry { owner, epoch, entry: *entry }.to_bytes();

@@ -298,7 +298,7 @@ impl Core {
     /// Does instructions on other nodes until each is done or its node has left the cluster as it was in the configuration
     /// with the number `since`. `None`: this node has, or is dead.
     pub async fn insist(&self, replication: &Replication, mut steps: Vec<Step>, since: u64) -> Option<()> {
-        let is_there = |node| replication.view.present.contains(node) && replication.view.has_stayed(node, since);
+        let is_there = |node| replication.view.present.contains(node) && replication.view.is_same_start(node, since);
         loop {
             steps.retain(|step| is_there(step.at.node()));
             if steps.is_empty() {
@@ -333,7 +333,7 @@ impl Core {
     pub async fn insist_call(&self, node: NodeId, request: &Request<'_>, since: u64) {
         let Some(replication) = &self.node.replication else { return };
         let view = &replication.view;
-        while view.present.contains(node) && view.has_stayed(node, since) && !view.is_gone() {
+        while view.present.contains(node) && view.is_same_start(node, since) && !view.is_gone() {
             match self.call(node, request).await {
                 Err(TxnError::NodeUnavailable { node: unavailable, .. }) if unavailable != self.me => {}
                 _ => return,
