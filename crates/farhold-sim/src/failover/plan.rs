@@ -130,6 +130,25 @@ impl Failover {
     }
 }
 
+impl Failover {
+    /// A register that is slow from early on, and many transactions that only a lease protects: they read what each node has
+    /// itself.
+    #[must_use]
+    pub fn with_slow_register(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x510e);
+        let workload = Workload { on_copies: 80, read_only: 40, operations: 3, ..Workload::of_seed(4 * seed + 3) };
+        let slow_ns_max = 1_000_000 + random.below(2_000_000);
+        Self {
+            load: Load::Mixed(workload),
+            transactions: 160,
+            blows: vec![(100_000 + random.below(500_000), Blow::SlowRegister(slow_ns_max, 8_000_000))],
+            drift_ppm: vec![0; 3],
+            ring_bytes: 96 << 10,
+            ..Self::of_seed(seed)
+        }
+    }
+}
+
 /// As many deaths, at most, as there are copies to lose (a pause, or no register, may turn into one; a slow register may
 /// turn into any number, but into none that would lose rows), and up to two nuisances.
 fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
