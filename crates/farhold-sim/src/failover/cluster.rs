@@ -45,6 +45,8 @@ pub(super) struct Cluster {
     pub register: SimRegister,
     pub processes: RefCell<Vec<Process>>,
     pub story: RefCell<Vec<String>>,
+    /// For whom each node waited when it was last looked at.
+    waiting: RefCell<Vec<Option<NodeId>>>,
     pub recorder: Rc<RefCell<Recorder>>,
     pub ledger: Rc<RefCell<Ledger>>,
     pub books: Rc<RefCell<Books>>,
@@ -64,6 +66,7 @@ pub fn run(setup: &Failover) -> Aftermath {
         handle,
         processes: RefCell::default(),
         story: RefCell::default(),
+        waiting: RefCell::default(),
         recorder: Rc::default(),
         ledger: Rc::default(),
         books: Rc::default(),
@@ -138,8 +141,23 @@ impl Cluster {
                 return false;
             }
             self.handle.sleep_ns(LOOK_NS).await;
+            self.tell_who_waits();
         }
         true
+    }
+
+    fn tell_who_waits(&self) {
+        let now: Vec<_> = self.processes.borrow().iter().map(|process| process.node.progress().waiting).collect();
+        let before = self.waiting.replace(now.clone());
+        for (node, (before, now)) in before.iter().zip(&now).enumerate().filter(|(_, (before, now))| before != now) {
+            match (before, now) {
+                (_, Some(it)) => {
+                    self.tell(&format!("{} waits for {it}, which alone has some rows", NodeId(node as u8)))
+                }
+                (Some(it), None) => self.tell(&format!("{} has heard of {it} again", NodeId(node as u8))),
+                (None, None) => {}
+            }
+        }
     }
 
     async fn drive(self: Rc<Self>, broken: &mut Vec<String>) -> Statistics {
