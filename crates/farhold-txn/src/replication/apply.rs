@@ -87,20 +87,20 @@ impl Applier {
         self.mirrors.values_mut().for_each(|mirror| mirror.forget_table(table));
     }
 
-    /// Visits the entries of every record that nodes which are not present have left: owner, epoch, row.
+    /// Visits the entries of every record that nodes which are not present have left: configuration, owner, epoch, row.
     ///
     /// # Errors
     /// [`TxnError::Corrupt`].
     pub fn left_behind(
         &self,
         is_present: impl Fn(NodeId) -> bool,
-        visit: &mut dyn FnMut(u64, u32, &Entry<'_>),
+        visit: &mut dyn FnMut(u64, u64, u32, &Entry<'_>),
     ) -> Result<(), TxnError> {
         for reader in self.readers.iter().filter(|reader| !is_present(reader.writer())) {
             let found = reader.left_behind(&mut |lsn, bytes| {
                 if let Ok(record) = Record::check(bytes, lsn) {
                     for entry in record.entries().filter_map(Result::ok) {
-                        visit(record.owner(), record.epoch(), &entry);
+                        visit(record.configuration(), record.owner(), record.epoch(), &entry);
                     }
                 }
             });
