@@ -15,7 +15,7 @@ use farhold_store::object::size_class::{self, SizeClass};
 use farhold_store::object::{Link, RESERVED};
 use farhold_store::slab::{PageKind, PageTable, Run};
 use farhold_store::snapshot::{Blocked, RunScan};
-use farhold_store::{SlotId, StoreError, Superblock};
+use farhold_store::{Object, SlotId, StoreError, Superblock};
 use std::fmt;
 use std::sync::Arc;
 
@@ -53,6 +53,8 @@ pub struct PageTask {
     node: NodeId,
     place: usize,
     run: Run,
+    /// Slots to look at: behind them are none that have held a row of the snapshot's time.
+    slots: u32,
     /// Its pages are its own while somebody has a handle.
     table: Table,
 }
@@ -149,7 +151,8 @@ impl Worker {
             if place.memory.is_none() && !table.0.route.is_local_only() {
                 let request = Request::Pages { table: table.id() };
                 let runs = self.core.ask(place.node, &request, read_runs).await?;
-                let task = |run| PageTask { node: place.node, place: position, run, table: table.clone() };
+                let task =
+                    |(run, slots)| PageTask { node: place.node, place: position, run, slots, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));
             }
         }
@@ -174,7 +177,7 @@ impl Worker {
         }
         self.check(snapshot)?;
         let room = task.run.class.payload_bytes_max();
-        let mut offsets: Vec<u64> = task.run.slots().collect();
+        let mut offsets: Vec<u64> = task.run.slots().take(task.slots as usize).collect();
         let mut turns = 0;
         while !offsets.is_empty() {
             let mut later = Vec::new();
@@ -282,21 +285,28 @@ fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
     }
 }
 
-/// Runs of pages, come from afar.
-fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Run>, TxnError> {
+/// How many slots of a run come before those at its end that are free. Whoever takes one of these for a row from now on reads the
+/// epoch of his commit afterwards, so a snapshot that is open already does not have the row.
+fn used_slots(memory: &RegionMemory, run: &Run) -> u32 {
+    let free = run.slots().rev().take_while(|offset| Object::at(memory, *offset).meta().state() == Meta::FREE);
+    run.slot_count() - free.count() as u32
+}
+
+/// Runs of pages, come from afar, each with the slots to look at.
+fn read_runs(r: &mut Reader<'_>) -> Result<Vec<(Run, u32)>, TxnError> {
     r.list(|r| {
-        let (page, pages, table, class) = (r.u32()?, r.u32()?, TableId(r.u32()?), r.u8()?);
+        let (page, pages, table, class, slots) = (r.u32()?, r.u32()?, TableId(r.u32()?), r.u8()?, r.u32()?);
         if usize::from(class) >= size_class::COUNT {
             return Err(GARBAGE);
         }
-        Ok(Run { page, pages, table, class: SizeClass(class), kind: PageKind::Slots })
+        Ok((Run { page, pages, table, class: SizeClass(class), kind: PageKind::Slots }, slots))
     })
 }
 
-/// The answer to [`Request::Pages`].
-pub(crate) fn write_runs(runs: &[Run], w: &mut Writer) {
+/// The answer to [`Request::Pages`], by who has them in `memory`.
+pub(crate) fn write_runs(memory: &RegionMemory, runs: &[Run], w: &mut Writer) {
     w.list(runs, |w, run| {
-        w.u32(run.page).u32(run.pages).u32(run.table.0).u8(run.class.0);
+        w.u32(run.page).u32(run.pages).u32(run.table.0).u8(run.class.0).u32(used_slots(memory, run));
     });
 }
 
@@ -344,6 +354,7 @@ impl Snapshot {
             tasks.extend(runs.into_iter().map(|run| PageTask {
                 node: place.node,
                 place: position,
+                slots: used_slots(memory, &run),
                 run,
                 table: table.clone(),
             }));

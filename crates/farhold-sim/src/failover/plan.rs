@@ -113,7 +113,7 @@ impl Failover {
             replicas,
             optimistic: !seed.is_multiple_of(5),
             clients: 2,
-            transactions: if is_bank && !is_shop { 200 } else { 80 },
+            transactions: if is_bank && !is_shop { 300 } else { 140 },
             load: if is_shop {
                 Load::Shop
             } else if is_bank {
