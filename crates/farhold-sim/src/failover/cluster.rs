@@ -114,7 +114,7 @@ impl Cluster {
             clock_skew_ns_max: LEASE_NS / 10,
         };
         let config =
-            NodeConfig { nodes: self.setup.nodes, region_bytes: 4 << 20, request_timeout_ns: 2_000_000, replication };
+            NodeConfig { nodes: self.setup.nodes, region_bytes: 12 << 20, request_timeout_ns: 2_000_000, replication };
         let node = Node::open(fabric, config).expect("a fresh region");
         let machine = self.machine(number);
         let worker = node.worker(&machine).expect("a worker");
