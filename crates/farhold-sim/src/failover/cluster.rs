@@ -119,7 +119,7 @@ impl Cluster {
         };
         let config = NodeConfig {
             nodes: self.setup.nodes,
-            region_bytes: 4 << 20,
+            region_bytes: 12 << 20,
             request_timeout_ns: 2_000_000,
             replication,
             ..NodeConfig::default()

@@ -115,7 +115,7 @@ impl Failover {
             replicas,
             optimistic: !seed.is_multiple_of(5),
             clients: 2,
-            transactions: if is_bank && !is_shop { 200 } else { 80 },
+            transactions: if is_bank && !is_shop { 300 } else { 140 },
             load: if is_shop {
                 Load::Shop
             } else if is_bank {
@@ -139,11 +139,14 @@ impl Failover {
     pub fn with_slow_register(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x510e);
         let workload = Workload { on_copies: 80, read_only: 40, operations: 3, ..Workload::of_seed(4 * seed + 3) };
-        let slow_ns_max = 1_000_000 + random.below(2_000_000);
+        // One node is silent for just so long that it comes back while it is being expelled.
+        let (at_ns, node) = (100_000 + random.below(500_000), random.below(3) as u8);
+        let silent = Blow::NoRegister(node, 1_200_000 + random.below(400_000));
+        let slow = Blow::SlowRegister(1_000_000 + random.below(1_000_000), 6_000_000);
         Self {
             load: Load::Mixed(workload),
             transactions: 160,
-            blows: vec![(100_000 + random.below(500_000), Blow::SlowRegister(slow_ns_max, 8_000_000))],
+            blows: vec![(at_ns, silent), (at_ns, slow)],
             drift_ppm: vec![0; 3],
             ring_bytes: 96 << 10,
             ..Self::of_seed(seed)
