@@ -2,15 +2,18 @@
 //!
 //! ```text
 //!   a commit ── send.rs: record ──► rings of the holders ── apply.rs ──► mirror.rs: slots of other nodes
+//!          └── mapped.rs ─────────────────┘ without waiting, where it can
 //! ```
 //!
 //! The order within a commit is `protocol/commit_far.rs`'s; why all of it is right: `docs/design/0004-replication.md`.
 
 mod apply;
+mod mapped;
 pub(crate) mod mirror;
 mod send;
 
 pub(crate) use apply::Applier;
+pub(crate) use mapped::MappedRings;
 pub(crate) use mirror::SlotCopy;
 pub(crate) use send::{Promise, Sent, Step};
 
@@ -117,6 +120,11 @@ impl Replication {
         let writers = self.writers.get(usize::from(worker));
         let writers = writers.ok_or(TxnError::TooMany { what: "workers that write replicated rows", limit })?;
         Ok(writers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is known of a ring that nothing has been written to.
+    fn new_writer(&self) -> RingWriter {
+        RingWriter::new(&self.layout)
     }
 
     /// Forgets the rings on nodes that are not present any more: their next start has empty ones.

@@ -277,7 +277,14 @@ impl Txn {
             return Err(TxnError::Conflict);
         }
         self.stage = Stage::Failed;
-        if self.state.far || self.core.epoch.near().is_none() && self.state.writes > 0 {
+        if !self.state.far
+            && self.state.replicated
+            && let Some(committed) = self.commit_copied()
+        {
+            self.ended(&committed);
+            return committed;
+        }
+        if self.state.far || self.state.replicated || self.core.epoch.near().is_none() && self.state.writes > 0 {
             return Box::pin(self.commit_far()).await;
         }
         let committed = self.commit_near();

@@ -1,0 +1,128 @@
+//! Rings that this process has mapped: a worker stores its records where their readers look, body and mark, and waits for nothing.
+
+use super::Replication;
+use crate::NodeId;
+use crate::protocol::ident::{DATA, LOG};
+use crate::worker::Core;
+use farhold_fabric::{Endpoint, RegionId, RegionMemory};
+use farhold_store::Superblock;
+use farhold_store::log::{Place, RecordWriter, record};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+
+/// What a worker has mapped for commits of rows of its own node, in one configuration.
+#[derive(Default)]
+pub(crate) struct MappedRings {
+    /// The node's count of changes when this was found; no commit of a transaction that was begun in another is let through.
+    indexes_version: Option<u64>,
+    configuration: u64,
+    /// Whose superblock has the epoch that counts.
+    keeper: Option<Arc<RegionMemory>>,
+    holders: Vec<Holder>,
+}
+
+/// A node that gets the records, and its rings.
+struct Holder {
+    node: NodeId,
+    rings: Arc<RegionMemory>,
+    /// Where the record goes that is being written.
+    place: Option<Place>,
+}
+
+impl MappedRings {
+    /// Is it of this count of changes?
+    #[inline]
+    pub fn is_of(&self, indexes_version: u64) -> bool {
+        self.indexes_version == Some(indexes_version)
+    }
+
+    /// Finds everything anew; false if this process has not mapped all of it.
+    #[cold]
+    pub fn find(&mut self, core: &Core, replication: &Replication, indexes_version: u64) -> bool {
+        *self = Self::default();
+        let keeper = map(&core.endpoint, replication.view.keeper(), DATA).filter(|it| Superblock::of(it).is_ok());
+        let holders = replication.holders(core.me, std::iter::once(core.me));
+        let holders = holders
+            .into_iter()
+            .map(|node| map(&core.endpoint, node, LOG).map(|rings| Holder { node, rings, place: None }));
+        let (Some(keeper), Some(holders)) = (keeper, holders.collect::<Option<Vec<_>>>()) else { return false };
+        let configuration = replication.view.configuration().number;
+        *self = Self { indexes_version: Some(indexes_version), configuration, keeper: Some(keeper), holders };
+        // It is what it was when the count was looked at, or nobody uses it.
+        core.node.catalog.indexes_version() == indexes_version
+    }
+
+    /// The configuration's number.
+    pub fn configuration(&self) -> u64 {
+        self.configuration
+    }
+
+    /// The epoch now.
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        let word = self.keeper.as_ref().and_then(|memory| memory.word(Superblock::EPOCH).ok());
+        word.map_or(0, |word| word.load(SeqCst) as u32)
+    }
+
+    /// Is there room for a record at all holders? It stays until this worker writes one.
+    #[inline]
+    pub fn have_room(&self, core: &Core, replication: &Replication, size: u64) -> bool {
+        let worker = core.slot.number();
+        let Ok(mut writers) = replication.writers(worker) else { return false };
+        self.holders.iter().all(|holder| {
+            let writer = writers.entry(holder.node).or_insert_with(|| replication.new_writer());
+            if !writer.is_half_empty()
+                && let Ok(applied) = holder.rings.word(replication.layout.applied(core.me, worker))
+            {
+                writer.heard(applied.load(Acquire));
+            }
+            writer.has_room(size)
+        })
+    }
+
+    /// Writes a record to all holders, bodies first and then the marks. There is room for it, and all its rows will have been
+    /// written before this worker writes the next.
+    pub fn write(&mut self, core: &Core, replication: &Replication, record: &mut RecordWriter) {
+        let worker = core.slot.number();
+        let at = |lsn| replication.layout.record(core.me, worker, lsn);
+        let Ok(mut writers) = replication.writers(worker) else { return };
+        for holder in &mut self.holders {
+            holder.place = writers.get_mut(&holder.node).map(|writer| {
+                let place = writer.take_now(record.len());
+                writer.finish(&place);
+                place
+            });
+            let Some(place) = &holder.place else { continue };
+            if let Some((lsn, size)) = place.skip {
+                let (behind, _) = record::skip(lsn, size, place.finished);
+                let copied = holder.rings.copy_in(at(lsn) + 8, &behind);
+                debug_assert!(copied.is_ok(), "the layout is the same everywhere");
+            }
+            let (behind, _) = record.place(place.lsn, place.finished);
+            let copied = holder.rings.copy_in(at(place.lsn) + 8, behind);
+            debug_assert!(copied.is_ok(), "the layout is the same everywhere");
+        }
+        // Stores in order are seen in order: each body is there before any mark is.
+        for holder in &mut self.holders {
+            let Some(place) = holder.place.take() else { continue };
+            let mark = |lsn, mark| {
+                if let Ok(word) = holder.rings.word(at(lsn)) {
+                    word.store(mark, Release);
+                }
+            };
+            if let Some((lsn, size)) = place.skip {
+                mark(lsn, record::skip(lsn, size, place.finished).1);
+            }
+            mark(place.lsn, record.place(place.lsn, place.finished).1);
+        }
+    }
+}
+
+/// Where a region is mapped.
+fn map(endpoint: &Endpoint, node: NodeId, region: RegionId) -> Option<Arc<RegionMemory>> {
+    endpoint.mapped(node, region).or_else(|| {
+        // Another than this thread had met.
+        endpoint.refresh(node, region).ok()?;
+        endpoint.mapped(node, region)
+    })
+}
