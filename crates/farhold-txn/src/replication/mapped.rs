@@ -25,8 +25,10 @@ pub(crate) struct MappedRings {
 struct Holder {
     node: NodeId,
     rings: Arc<RegionMemory>,
-    /// Where the record goes that is being written.
+    /// Where the record goes that is being written, its mark, and that of the end of a lap before it.
     place: Option<Place>,
+    mark: u64,
+    skip_mark: u64,
 }
 
 impl MappedRings {
@@ -42,9 +44,9 @@ impl MappedRings {
         *self = Self::default();
         let keeper = map(&core.endpoint, replication.view.keeper(), DATA).filter(|it| Superblock::of(it).is_ok());
         let holders = replication.holders(core.me, std::iter::once(core.me));
-        let holders = holders
-            .into_iter()
-            .map(|node| map(&core.endpoint, node, LOG).map(|rings| Holder { node, rings, place: None }));
+        let holders = holders.into_iter().map(|node| {
+            map(&core.endpoint, node, LOG).map(|rings| Holder { node, rings, place: None, mark: 0, skip_mark: 0 })
+        });
         let (Some(keeper), Some(holders)) = (keeper, holders.collect::<Option<Vec<_>>>()) else { return false };
         let configuration = replication.view.configuration().number;
         *self = Self { indexes_version: Some(indexes_version), configuration, keeper: Some(keeper), holders };
@@ -94,26 +96,28 @@ impl MappedRings {
             });
             let Some(place) = &holder.place else { continue };
             if let Some((lsn, size)) = place.skip {
-                let (behind, _) = record::skip(lsn, size, place.finished);
+                let (behind, mark) = record::skip(lsn, size, place.finished);
+                holder.skip_mark = mark;
                 let copied = holder.rings.copy_in(at(lsn) + 8, &behind);
                 debug_assert!(copied.is_ok(), "the layout is the same everywhere");
             }
-            let (behind, _) = record.place(place.lsn, place.finished);
+            let (behind, mark) = record.place(place.lsn, place.finished);
+            holder.mark = mark;
             let copied = holder.rings.copy_in(at(place.lsn) + 8, behind);
             debug_assert!(copied.is_ok(), "the layout is the same everywhere");
         }
         // Stores in order are seen in order: each body is there before any mark is.
-        for holder in &mut self.holders {
-            let Some(place) = holder.place.take() else { continue };
-            let mark = |lsn, mark| {
+        for holder in &self.holders {
+            let Some(place) = &holder.place else { continue };
+            let store = |lsn, mark| {
                 if let Ok(word) = holder.rings.word(at(lsn)) {
                     word.store(mark, Release);
                 }
             };
-            if let Some((lsn, size)) = place.skip {
-                mark(lsn, record::skip(lsn, size, place.finished).1);
+            if let Some((lsn, _)) = place.skip {
+                store(lsn, holder.skip_mark);
             }
-            mark(place.lsn, record.place(place.lsn, place.finished).1);
+            store(place.lsn, holder.mark);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A mirror: the rows of another node, slot by slot, on this node's heap.
 //!
 //! ```text
-//!   slot number ─► blocks: where its state is ─► rooms: version │ table, key_len │ payload_len │ class │ key, value
+//!   slot number ─► block: where its state is ─► room: version │ table │ key_len │ payload_len │ class │ key, value
 //! ```
 //!
 //! Of two states of a slot the one with the greater version is the newer, whatever way they have come by; a delete leaves
@@ -12,6 +12,7 @@
 //! three that nobody can start early, and stands still for as long as it takes to grow.
 
 use crate::TableId;
+use farhold_fabric::bytes::{Bytes, LARGE_PAGE};
 use farhold_fabric::object::ALIGN;
 use farhold_fabric::{Version, processor};
 use farhold_store::ObjectRef;
@@ -39,8 +40,9 @@ impl SlotCopy {
 /// The rows of another node.
 #[derive(Default)]
 pub(crate) struct MirrorRows {
-    /// For each slot the place of its room, [`NOWHERE`] if nothing is known of it. A block is made with its first slot.
-    blocks: Vec<Option<Box<[u32; BLOCK_SLOTS]>>>,
+    /// The place of each block, [`NOWHERE`] before its first slot. A block has for each of its slots the place of its room, or
+    /// [`NOWHERE`] if nothing is known of it.
+    blocks: Vec<u32>,
     rooms: Rooms,
     /// Slots of which something is known.
     known: Vec<u32>,
@@ -48,6 +50,8 @@ pub(crate) struct MirrorRows {
 
 /// Slot numbers of a block: those of 64 KiB of the region.
 const BLOCK_SLOTS: usize = 4096;
+/// What a block has for each slot.
+const ENTRY_BYTES: usize = 4;
 const NOWHERE: u32 = 0;
 
 fn slot_of(reference: ObjectRef) -> u32 {
@@ -83,9 +87,8 @@ impl MirrorRows {
     /// Starts loading where the state of a slot is, for [`Self::prefetch_row`] some 100 ns later.
     #[inline]
     pub fn prefetch(&self, reference: ObjectRef) {
-        let slot = slot_of(reference) as usize;
-        if let Some(Some(block)) = self.blocks.get(slot / BLOCK_SLOTS) {
-            processor::prefetch(&block[slot % BLOCK_SLOTS..=slot % BLOCK_SLOTS]);
+        if let Some(entry) = self.entry(slot_of(reference)) {
+            processor::prefetch(self.rooms.bytes(entry, ENTRY_BYTES));
         }
     }
 
@@ -144,18 +147,31 @@ impl MirrorRows {
         self.slots().into_iter().filter_map(|slot| Some((slot, self.row(slot)?))).collect()
     }
 
+    /// Where the place of a slot's room stands.
+    #[inline]
+    fn entry(&self, slot: u32) -> Option<At> {
+        let (block, number) = (slot as usize / BLOCK_SLOTS, slot as usize % BLOCK_SLOTS);
+        let place = self.blocks.get(block).copied().filter(|place| *place != NOWHERE)?;
+        Some(At::of(place).behind(number * ENTRY_BYTES))
+    }
+
     #[inline]
     fn place(&self, slot: u32) -> u32 {
-        let (block, at) = (slot as usize / BLOCK_SLOTS, slot as usize % BLOCK_SLOTS);
-        self.blocks.get(block).and_then(Option::as_ref).map_or(NOWHERE, |block| block[at])
+        self.entry(slot).map_or(NOWHERE, |entry| half(self.rooms.bytes(entry, ENTRY_BYTES)))
     }
 
     fn set_place(&mut self, slot: u32, place: u32) {
-        let (block, at) = (slot as usize / BLOCK_SLOTS, slot as usize % BLOCK_SLOTS);
+        let block = slot as usize / BLOCK_SLOTS;
         if self.blocks.len() <= block {
-            self.blocks.resize_with(block + 1, || None);
+            self.blocks.resize(block + 1, NOWHERE);
         }
-        self.blocks[block].get_or_insert_with(|| Box::new([NOWHERE; BLOCK_SLOTS]))[at] = place;
+        if self.blocks[block] == NOWHERE {
+            // What nobody has had yet is zero, so each of its slots is nowhere.
+            self.blocks[block] = self.rooms.extend(BLOCK_SLOTS * ENTRY_BYTES);
+        }
+        if let Some(entry) = self.entry(slot) {
+            self.rooms.bytes_mut(entry, ENTRY_BYTES).copy_from_slice(&place.to_le_bytes());
+        }
     }
 }
 
@@ -165,46 +181,60 @@ impl std::fmt::Debug for MirrorRows {
     }
 }
 
-/// Memory for states of slots, in rooms of the classes that slots have. A place is a number of 16-byte units.
+/// Memory for blocks, and for states of slots in rooms of the classes that slots have. A place is a number of 16-byte units.
 #[derive(Default)]
 struct Rooms {
-    chunks: Vec<Box<[u8; CHUNK_BYTES]>>,
+    /// Each of [`LARGE_PAGE`] bytes, but for the first, which grows until it is so long.
+    chunks: Vec<Bytes>,
     /// The first unit that nobody has had.
-    next: u32,
+    next: usize,
     /// Rooms that were given back, by class.
     free: Vec<Vec<u32>>,
 }
 
+/// A byte of them.
+#[derive(Clone, Copy)]
+struct At {
+    chunk: usize,
+    byte: usize,
+}
+
+impl At {
+    #[inline]
+    fn of(place: u32) -> Self {
+        let place = place as usize;
+        Self { chunk: place / CHUNK_UNITS, byte: place % CHUNK_UNITS * UNIT_BYTES }
+    }
+
+    #[inline]
+    fn behind(self, bytes: usize) -> Self {
+        Self { byte: self.byte + bytes, ..self }
+    }
+}
+
 const UNIT_BYTES: usize = 16;
-/// Twice the longest room.
-const CHUNK_BYTES: usize = 128 << 10;
-const CHUNK_UNITS: usize = CHUNK_BYTES / UNIT_BYTES;
+const CHUNK_UNITS: usize = LARGE_PAGE / UNIT_BYTES;
+/// What a mirror begins with.
+const FIRST_BYTES: usize = 64 << 10;
 const AT_VERSION: usize = 0;
 const AT_TABLE: usize = 8;
 const AT_KEY_LEN: usize = 12;
 const AT_PAYLOAD_LEN: usize = 16;
-const AT_CLASS: usize = 24;
+const AT_CLASS: usize = 20;
 /// Bytes of a room before the payload: as many as a slot has, so that the same classes fit.
 const HEADER_BYTES: usize = farhold_fabric::object::HEADER_BYTES;
+
+fn half(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes[..4].try_into().expect("4 bytes"))
+}
 
 impl Rooms {
     fn take(&mut self, payload_len: usize) -> u32 {
         // A payload that no slot holds is in no record.
         let class = SizeClass::for_payload(payload_len).unwrap_or(SizeClass(COUNT as u8 - 1));
-        let units = class.slot_bytes().div_ceil(UNIT_BYTES);
-        let place = self.free.get_mut(usize::from(class.0)).and_then(Vec::pop).unwrap_or_else(|| {
-            // Place 0 is nobody's.
-            let begin = (self.next as usize).max(1);
-            let left = CHUNK_UNITS - begin % CHUNK_UNITS;
-            let place = if units > left { begin + left } else { begin };
-            if place / CHUNK_UNITS >= self.chunks.len() {
-                let chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
-                self.chunks.push(chunk.try_into().expect("as long as a chunk"));
-            }
-            self.next = (place + units) as u32;
-            place as u32
-        });
-        self.room_mut(place)[AT_CLASS] = class.0;
+        let free = self.free.get_mut(usize::from(class.0)).and_then(Vec::pop);
+        let place = free.unwrap_or_else(|| self.extend(class.slot_bytes()));
+        self.bytes_mut(At::of(place).behind(AT_CLASS), 1)[0] = class.0;
         place
     }
 
@@ -214,58 +244,81 @@ impl Rooms {
         self.free[usize::from(class.0)].push(place);
     }
 
+    /// So many zeros, at most a large page of them.
+    fn extend(&mut self, bytes: usize) -> u32 {
+        let units = bytes.div_ceil(UNIT_BYTES);
+        // Place 0 is nobody's.
+        let begin = self.next.max(1);
+        let left = CHUNK_UNITS - begin % CHUNK_UNITS;
+        let place = if units > left { begin + left } else { begin };
+        self.next = place + units;
+        let chunk = place / CHUNK_UNITS;
+        if chunk >= self.chunks.len() {
+            self.chunks.push(Bytes::zeroed(if chunk == 0 { FIRST_BYTES } else { LARGE_PAGE }));
+        }
+        let end = (place % CHUNK_UNITS + units) * UNIT_BYTES;
+        if self.chunks[chunk].len() < end {
+            let mut longer = Bytes::zeroed(end.next_power_of_two());
+            longer[..self.chunks[chunk].len()].copy_from_slice(&self.chunks[chunk]);
+            self.chunks[chunk] = longer;
+        }
+        place as u32
+    }
+
     fn write(&mut self, place: u32, version: Version, table: TableId, key: &[u8], value: &[u8]) {
-        let room = self.room_mut(place);
+        let payload_len = key.len() + value.len();
+        let room = self.bytes_mut(At::of(place), HEADER_BYTES + payload_len);
         let (header, payload) = room.split_at_mut(HEADER_BYTES);
         header[AT_VERSION..AT_TABLE].copy_from_slice(&version.0.to_le_bytes());
         header[AT_TABLE..AT_KEY_LEN].copy_from_slice(&table.0.to_le_bytes());
         header[AT_KEY_LEN..AT_PAYLOAD_LEN].copy_from_slice(&(key.len() as u32).to_le_bytes());
-        header[AT_PAYLOAD_LEN..AT_PAYLOAD_LEN + 4].copy_from_slice(&((key.len() + value.len()) as u32).to_le_bytes());
-        let (at_key, rest) = payload.split_at_mut(key.len());
+        header[AT_PAYLOAD_LEN..AT_CLASS].copy_from_slice(&(payload_len as u32).to_le_bytes());
+        let (at_key, at_value) = payload.split_at_mut(key.len());
         at_key.copy_from_slice(key);
-        rest[..value.len()].copy_from_slice(value);
+        at_value.copy_from_slice(value);
     }
 
     fn copy(&self, place: u32) -> SlotCopy {
-        let payload_len = self.half(place, AT_PAYLOAD_LEN) as usize;
-        let payload = self.room(place)[HEADER_BYTES..HEADER_BYTES + payload_len].to_vec();
-        let key_len = self.half(place, AT_KEY_LEN) as usize;
+        let header = self.bytes(At::of(place), HEADER_BYTES);
+        let (key_len, payload_len) = (half(&header[AT_KEY_LEN..]) as usize, half(&header[AT_PAYLOAD_LEN..]) as usize);
+        let payload = self.bytes(At::of(place).behind(HEADER_BYTES), payload_len).to_vec();
         SlotCopy { version: self.version(place), table: self.table(place), key_len, payload }
     }
 
+    #[inline]
     fn prefetch(&self, place: u32, payload_len: usize) {
-        let room = self.room(place);
-        processor::prefetch(&room[..room.len().min(HEADER_BYTES + payload_len)]);
+        let bytes = self.chunk_from(At::of(place));
+        processor::prefetch(&bytes[..bytes.len().min(HEADER_BYTES + payload_len)]);
     }
 
     #[inline]
     fn version(&self, place: u32) -> Version {
-        let word = self.room(place)[AT_VERSION..AT_TABLE].try_into().expect("8 bytes");
-        Version(u64::from_le_bytes(word))
+        let bytes = self.bytes(At::of(place).behind(AT_VERSION), 8);
+        Version(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
     }
 
     fn table(&self, place: u32) -> TableId {
-        TableId(self.half(place, AT_TABLE))
+        TableId(half(self.bytes(At::of(place).behind(AT_TABLE), 4)))
     }
 
     #[inline]
     fn class(&self, place: u32) -> SizeClass {
-        SizeClass(self.room(place)[AT_CLASS])
-    }
-
-    fn half(&self, place: u32, at: usize) -> u32 {
-        u32::from_le_bytes(self.room(place)[at..at + 4].try_into().expect("4 bytes"))
-    }
-
-    /// From a place to the end of its chunk.
-    #[inline]
-    fn room(&self, place: u32) -> &[u8] {
-        &self.chunks[place as usize / CHUNK_UNITS][place as usize % CHUNK_UNITS * UNIT_BYTES..]
+        SizeClass(self.bytes(At::of(place).behind(AT_CLASS), 1)[0])
     }
 
     #[inline]
-    fn room_mut(&mut self, place: u32) -> &mut [u8] {
-        &mut self.chunks[place as usize / CHUNK_UNITS][place as usize % CHUNK_UNITS * UNIT_BYTES..]
+    fn chunk_from(&self, at: At) -> &[u8] {
+        &self.chunks[at.chunk][at.byte..]
+    }
+
+    #[inline]
+    fn bytes(&self, at: At, len: usize) -> &[u8] {
+        &self.chunks[at.chunk][at.byte..at.byte + len]
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self, at: At, len: usize) -> &mut [u8] {
+        &mut self.chunks[at.chunk][at.byte..at.byte + len]
     }
 }
 
