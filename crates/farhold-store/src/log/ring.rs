@@ -337,6 +337,18 @@ impl RingWriter {
         Place { lsn, skip, finished: self.finished, end: self.tail }
     }
 
+    /// As [`Self::take_now`], of a record whose transaction has written all its rows before this writer's next one.
+    pub fn take_finished(&mut self, size: u64) -> Place {
+        let place = self.take_now(size);
+        if self.in_flight.len() == 1 {
+            self.in_flight.clear();
+            self.finished = place.end;
+        } else {
+            self.finish(&place);
+        }
+        place
+    }
+
     /// The transaction of this record has written all its rows.
     pub fn finish(&mut self, place: &Place) {
         if let Ok(found) = self.in_flight.binary_search_by_key(&place.end, |(end, _)| *end) {

@@ -12,7 +12,7 @@ use crate::TxnError;
 use crate::membership::Passed;
 use crate::protocol::commit::before_write;
 use crate::protocol::section::{Near, latch, settle, validate, write};
-use crate::replication::{MappedRings, Replication};
+use crate::replication::{MappedRings, Replication, Writers};
 use crate::txn::{CommitInfo, Txn};
 use crate::worker::Core;
 use farhold_fabric::Version;
@@ -38,10 +38,14 @@ impl Txn {
             return Some(Err(error));
         }
         self.order_writes();
-        if !rings.have_room(&core, replication, self.record_bytes()) {
+        let mut writers = match replication.writers(core.slot.number()) {
+            Ok(writers) => writers,
+            Err(error) => return Some(Err(error)),
+        };
+        if !rings.have_room(&core, replication, &mut writers, self.record_bytes()) {
             return None;
         }
-        Some(self.write_copied(&core, replication, &mut rings))
+        Some(self.write_copied(&core, replication, &mut rings, &mut writers))
     }
 
     fn commit_copied_reads(&mut self, core: &Core, replication: &Replication) -> Result<CommitInfo, TxnError> {
@@ -61,6 +65,7 @@ impl Txn {
         core: &Core,
         replication: &Replication,
         rings: &mut MappedRings,
+        writers: &mut Writers,
     ) -> Result<CommitInfo, TxnError> {
         let near = self.all_near(core, 0);
         latch::lock(&near).map_err(|refused| self.refused(refused))?;
@@ -75,7 +80,7 @@ impl Txn {
         }
         let mut record = core.record.borrow_mut();
         self.make_record(&mut record, rings.configuration(), epoch);
-        rings.write(core, replication, &mut record);
+        rings.write(core, replication, writers, &mut record);
         drop(record);
         drop(admitted);
         if replication.view.is_gone() {

@@ -1,6 +1,6 @@
 //! Rings that this process has mapped: a worker stores its records where their readers look, body and mark, and waits for nothing.
 
-use super::Replication;
+use super::{Replication, Writers};
 use crate::NodeId;
 use crate::protocol::ident::{DATA, LOG};
 use crate::worker::Core;
@@ -20,6 +20,9 @@ pub(crate) struct MappedRings {
     keeper: Option<Arc<RegionMemory>>,
     holders: Vec<Holder>,
 }
+
+/// How far ahead lines of a ring are asked for; beyond that the processor has seen that they come one after the other.
+const AHEAD_BYTES: u64 = 512;
 
 /// A node that gets the records, and its rings.
 struct Holder {
@@ -68,9 +71,8 @@ impl MappedRings {
 
     /// Is there room for a record at all holders? It stays until this worker writes one.
     #[inline]
-    pub fn have_room(&self, core: &Core, replication: &Replication, size: u64) -> bool {
+    pub fn have_room(&self, core: &Core, replication: &Replication, writers: &mut Writers, size: u64) -> bool {
         let worker = core.slot.number();
-        let Ok(mut writers) = replication.writers(worker) else { return false };
         self.holders.iter().all(|holder| {
             let writer = writers.entry(holder.node).or_insert_with(|| replication.new_writer());
             if !writer.is_half_empty()
@@ -84,16 +86,11 @@ impl MappedRings {
 
     /// Writes a record to all holders, bodies first and then the marks. There is room for it, and all its rows will have been
     /// written before this worker writes the next.
-    pub fn write(&mut self, core: &Core, replication: &Replication, record: &mut RecordWriter) {
+    pub fn write(&mut self, core: &Core, replication: &Replication, writers: &mut Writers, record: &mut RecordWriter) {
         let worker = core.slot.number();
         let at = |lsn| replication.layout.record(core.me, worker, lsn);
-        let Ok(mut writers) = replication.writers(worker) else { return };
         for holder in &mut self.holders {
-            holder.place = writers.get_mut(&holder.node).map(|writer| {
-                let place = writer.take_now(record.len());
-                writer.finish(&place);
-                place
-            });
+            holder.place = writers.get_mut(&holder.node).map(|writer| writer.take_finished(record.len()));
             let Some(place) = &holder.place else { continue };
             if let Some((lsn, size)) = place.skip {
                 let (behind, mark) = record::skip(lsn, size, place.finished);
@@ -118,6 +115,8 @@ impl MappedRings {
                 store(lsn, holder.skip_mark);
             }
             store(place.lsn, holder.mark);
+            // The next record's lines are in its reader's cache: the next transaction need not wait for them.
+            holder.rings.prefetch_to_write(at(place.lsn + record.len()), record.len().min(AHEAD_BYTES));
         }
     }
 }

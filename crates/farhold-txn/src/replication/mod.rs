@@ -58,6 +58,9 @@ impl Default for ReplicationConfig {
     }
 }
 
+/// What a worker knows of its rings, by their nodes.
+pub(crate) type Writers = BTreeMap<NodeId, RingWriter>;
+
 /// A node's part in replication.
 pub(crate) struct Replication {
     pub config: ReplicationConfig,
@@ -67,7 +70,7 @@ pub(crate) struct Replication {
     progress: Mutex<Progress>,
     applier: Mutex<Applier>,
     /// What each worker knows of its rings.
-    writers: Box<[Mutex<BTreeMap<NodeId, RingWriter>>]>,
+    writers: Box<[Mutex<Writers>]>,
 }
 
 impl Replication {
@@ -115,7 +118,7 @@ impl Replication {
     }
 
     /// What a worker knows of its rings. Only that worker asks, and whoever begins a configuration.
-    fn writers(&self, worker: u8) -> Result<MutexGuard<'_, BTreeMap<NodeId, RingWriter>>, TxnError> {
+    pub fn writers(&self, worker: u8) -> Result<MutexGuard<'_, Writers>, TxnError> {
         let limit = self.writers.len();
         let writers = self.writers.get(usize::from(worker));
         let writers = writers.ok_or(TxnError::TooMany { what: "workers that write replicated rows", limit })?;
