@@ -4,7 +4,7 @@
 CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TEST_JOBS ?= $(shell nproc)
 
-.PHONY: help demo test lint miri-full gpu-kernels gpu-suite models kills clients release figures clean
+.PHONY: help demo test lint miri-full gpu-kernels gpu-suite models network-suite kills clients release figures clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,11 @@ gpu-suite: ## Builds, checks and measures the GPU joins (needs a GPU; see docs/g
 models: ## The models of concurrent protocols (models/), every state of each, with Spin
 	@scripts/install-deps models
 	scripts/check-models
+
+network-suite: ## Three hosts (network namespaces): TPC-C and SQL over TCP, links cut and hosts killed, several times (takes root)
+	@scripts/install-deps test
+	$(CARGO) build -p farhold-sql -p farhold --features farhold/libfabric --lib --bins --tests
+	scripts/network-tests --long
 
 kills: ## A hundred kills of nodes under clients that move money: nothing acknowledged may be lost (minutes)
 	@scripts/install-deps test

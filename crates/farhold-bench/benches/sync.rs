@@ -1,7 +1,7 @@
 //! Counters and latches: `cargo bench -p farhold-bench --bench sync -- [--custom 0,2,1] [--span-ms 100] [--quick] [--json FILE]`
 //!
-//! Threads from one to as many as there are processors, laid onto them in natural and interleaved order (where the machine has
-//! several sockets) and in the custom one given; three levels of contention; the home agent, the processor, both mixed, the
+//! Threads from one to as many as there are processors, laid onto them in natural, interleaved and custom order (without
+//! `--custom`, the last processors first); three levels of contention; the home agent, the processor, both mixed, the
 //! provider, and a mutex.
 
 use farhold_bench::fabric::words::{Plan, run};

@@ -171,6 +171,7 @@ fn run_node(
         warehouses,
         in_flight: 2,
         clock_start_us: 0,
+        survives: false,
     };
     executor.run(driver::run(&worker, &handle, &tables, &plan, counters, stop))
 }

@@ -1,4 +1,4 @@
-//! TPC-C on one node of this process: `cargo run --release -p farhold-bench --example tpcc -- WAREHOUSES SECONDS WORKERS IN_FLIGHT`
+//! TPC-C on one node of this process: `cargo run --release -p farhold-bench --example tpcc -- WAREHOUSES SECONDS WORKERS IN_FLIGHT [JOURNAL]`
 //!
 //! The `farhold` binary measures clusters; this is the shortest way from a change to a number, and what a profiler is
 //! pointed at.
@@ -11,7 +11,8 @@ use farhold_bench::workload::tpcc::load::Loader;
 use farhold_bench::workload::tpcc::population::Population;
 use farhold_bench::workload::tpcc::tables::Tables;
 use farhold_fabric::{Executor, Fabric, NodeId};
-use farhold_txn::{Node, NodeConfig, TxnError};
+use farhold_store::durable::files::Disk;
+use farhold_txn::{Generation, JournalConfig, JournalThreads, Node, NodeConfig, TxnError};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -41,7 +42,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fabric = Fabric::join_shm(&directory.0, NodeId(0))?;
     let megabytes = 200 + warehouses as u64 * 250 + seconds * u64::from(workers) * 100;
     let region_bytes = megabytes << 20;
-    let node = Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() })?;
+    let journal = std::env::args().nth(5);
+    let node = match &journal {
+        None => Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() })?,
+        Some(path) => {
+            let journal = JournalConfig::new(Arc::new(Disk::open(path)?));
+            let generation = Generation::begin(&journal, NodeId(0), 1)?;
+            let config = NodeConfig { region_bytes, journal: Some(journal), ..NodeConfig::default() };
+            Node::open_durable(fabric, config, generation)?
+        }
+    };
+    let _journal = JournalThreads::start(&node)?;
 
     let started = Instant::now();
     let now_us = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as i64;
@@ -101,6 +112,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     warehouses: own,
                     in_flight,
                     clock_start_us: now_us,
+                    survives: false,
                 };
                 barrier.wait();
                 executor.run(driver::run(&worker, &handle, &tables, &plan, &counters, &stop))

@@ -389,6 +389,7 @@ impl Mix {
                     warehouses: warehouses_of(node.id().0, self.nodes, scale.warehouses).collect(),
                     in_flight: self.in_flight,
                     clock_start_us: NOW_US,
+                    survives: false,
                 };
                 std::thread::spawn(move || {
                     let executor = Executor::real(SEED + u64::from(number));
@@ -448,6 +449,7 @@ fn a_seed_is_a_run() {
                 warehouses: vec![1, 2],
                 in_flight: 3,
                 clock_start_us: NOW_US,
+                survives: false,
             };
             let stop = Arc::new(AtomicBool::new(false));
             let watch = handle.spawn({

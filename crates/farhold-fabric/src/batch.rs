@@ -102,6 +102,22 @@ impl Buffer {
     pub(crate) fn bytes_mut(&mut self, start: usize, len: usize) -> &mut [u8] {
         &mut self.as_bytes_mut()[start..start + len]
     }
+
+    /// Where bytes start, for who moves them behind the compiler's back.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn start_of(&mut self, start: usize, len: usize) -> *mut u8 {
+        assert!(start + len <= self.len());
+        // SAFETY: inside the vector's memory.
+        unsafe { self.0.as_mut_ptr().cast::<u8>().add(start) }
+    }
+
+    /// As a copy into [`Self::bytes_mut`], beside others that a NIC may be writing.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn put(&mut self, start: usize, bytes: &[u8]) {
+        let to = self.start_of(start, bytes.len());
+        // SAFETY: `start_of` checked the room; `bytes` is borrowed from elsewhere while `self` is borrowed exclusively.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
 }
 
 /// One instruction.
@@ -416,7 +432,7 @@ impl Batch {
 
 impl OpKind {
     #[inline]
-    fn is_word(self) -> bool {
+    pub(crate) fn is_word(self) -> bool {
         !matches!(self, Self::Read | Self::Write | Self::ReadObject | Self::Flush)
     }
 }
@@ -437,6 +453,18 @@ pub(crate) fn header_of(from: &[u8]) -> ObjectHeader {
 }
 
 impl Op {
+    /// What a word instruction is given.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn operands(&self) -> (u64, u64) {
+        (self.a, self.b)
+    }
+
+    /// An instruction by itself, as another node asked for it.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn word(kind: OpKind, at: FarPtr, a: u64, b: u64) -> Self {
+        Self { at, a, b, start: 0, len: 8, kind, state: State::Pending }
+    }
+
     #[cold]
     pub(crate) fn fail(&mut self, errors: &mut Vec<FabricError>, error: FabricError) {
         self.state = State::Failed;
@@ -463,8 +491,9 @@ impl Op {
         Ok(())
     }
 
+    /// Does a word instruction, returns the old value.
     #[inline]
-    fn execute_word(&self, word: &AtomicU64) -> u64 {
+    pub(crate) fn execute_word(&self, word: &AtomicU64) -> u64 {
         let order = Ordering::SeqCst;
         match self.kind {
             OpKind::FetchAdd => word.fetch_add(self.a, order),

@@ -112,6 +112,22 @@ pub enum FabricError {
         /// The time given.
         waited_ns: u64,
     },
+    /// The node speaks another version of the protocol between nodes.
+    VersionMismatch {
+        /// The node.
+        node: NodeId,
+        /// Our version.
+        ours: u16,
+        /// Its version.
+        theirs: u16,
+    },
+    /// One of the two does not know the cluster's secret.
+    NotAdmitted {
+        /// The node that was asked.
+        node: NodeId,
+    },
+    /// There is no such provider, or it cannot do what is needed.
+    ProviderUnfit(Box<UnfitProvider>),
     /// A file of the cluster's directory is not what it should be.
     BadFormat(Box<BadFile>),
     /// The file system of the cluster's directory has no room left.
@@ -123,6 +139,15 @@ pub enum FabricError {
     },
     /// The operating system refused.
     Io(Box<IoFailure>),
+}
+
+/// A provider that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnfitProvider {
+    /// Its name.
+    pub provider: String,
+    /// What it lacks, or how a call to it failed.
+    pub reason: String,
 }
 
 /// A file that is not what it should be.
@@ -168,6 +193,10 @@ impl FabricError {
 
     pub(crate) fn file_system_full(path: impl Into<PathBuf>, wanted_bytes: u64, free_bytes: u64) -> Self {
         Self::FileSystemFull(Box::new(FullFileSystem { path: path.into(), wanted_bytes, free_bytes }))
+    }
+
+    pub(crate) fn unfit_provider(provider: &str, reason: impl Into<String>) -> Self {
+        Self::ProviderUnfit(Box::new(UnfitProvider { provider: provider.to_owned(), reason: reason.into() }))
     }
 
     pub(crate) fn bad_format(path: impl Into<PathBuf>, reason: &'static str) -> Self {
@@ -233,6 +262,22 @@ impl fmt::Display for FabricError {
             }
             Self::Torn { at } => write!(f, "the object at {at} was being written while it was read; read it again"),
             Self::Timeout { waited_ns } => write!(f, "nothing came in {waited_ns} ns"),
+            Self::VersionMismatch { node, ours, theirs } => {
+                write!(
+                    f,
+                    "{node} speaks version {theirs} of the protocol, this node version {ours}; run one version on all nodes"
+                )
+            }
+            Self::NotAdmitted { node } => {
+                write!(f, "{node} and this node do not share the cluster's secret; give both the same")
+            }
+            Self::ProviderUnfit(unfit) => {
+                write!(
+                    f,
+                    "the provider {} cannot be used: {}; `fi_info -l` lists what libfabric has on this machine",
+                    unfit.provider, unfit.reason
+                )
+            }
             Self::BadFormat(file) => write!(
                 f,
                 "{} is not usable: {}; remove the cluster's directory if nothing in it is needed",

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Runs the tasks of one thread.
 pub struct Executor {
@@ -59,8 +59,9 @@ struct Slot {
 struct Core {
     mode: Mode,
     id: u32,
-    start: Instant,
+    start_ns: u64,
     now_ns: Cell<u64>,
+    wall_ahead_ns: Cell<u64>,
     random: Cell<u64>,
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<u32>>,
@@ -111,11 +112,12 @@ impl Ord for Timer {
     }
 }
 
-/// The machine's monotonic clock.
+/// The machine's clock: from when it started, the time that it sleeps included, so that a lease does not outlive a sleep.
 fn machine_ns() -> u64 {
+    let clock = if cfg!(miri) { libc::CLOCK_MONOTONIC } else { libc::CLOCK_BOOTTIME };
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is exclusively ours; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
@@ -137,10 +139,9 @@ const PARK_MAX: Duration = Duration::from_millis(10);
 static EXECUTOR_COUNT: AtomicU32 = AtomicU32::new(1);
 
 /// When the clock of this process's executors stood at 0: the same for all, so that threads can compare their times.
-fn process_start() -> Instant {
-    static START: OnceLock<Instant> = OnceLock::new();
-    #[expect(clippy::disallowed_methods, reason = "this is where the clock of everybody else comes from")]
-    *START.get_or_init(Instant::now)
+fn process_start() -> u64 {
+    static START: OnceLock<u64> = OnceLock::new();
+    *START.get_or_init(machine_ns)
 }
 
 fn registry() -> &'static Mutex<HashMap<u32, Arc<Remote>>> {
@@ -163,12 +164,13 @@ impl Core {
             thread: Mutex::new(None),
         });
         registry().lock().expect("the registry").insert(id, remote.clone());
-        let start = process_start();
+        let start_ns = process_start();
         Rc::new(Self {
             mode,
             id,
-            start,
+            start_ns,
             now_ns: Cell::new(0),
+            wall_ahead_ns: Cell::new(1 << 60),
             random: Cell::new(seed),
             slots: RefCell::default(),
             free: RefCell::default(),
@@ -185,7 +187,7 @@ impl Core {
     fn now_ns(&self) -> u64 {
         match self.mode {
             Mode::Virtual => self.now_ns.get(),
-            Mode::Real | Mode::Standalone => self.start.elapsed().as_nanos() as u64,
+            Mode::Real | Mode::Standalone => machine_ns() - self.start_ns,
         }
     }
 
@@ -525,6 +527,24 @@ impl Handle {
     #[inline]
     pub(crate) fn true_now_ns(&self) -> u64 {
         self.core.now_ns()
+    }
+
+    /// What the machine believes the time of day to be, in ns. It may be set, forwards or backwards: for nothing but to notice
+    /// that.
+    #[must_use]
+    pub fn wall_ns(&self) -> u64 {
+        if self.core.mode == Mode::Virtual {
+            return self.core.now_ns().wrapping_add(self.core.wall_ahead_ns.get());
+        }
+        #[expect(clippy::disallowed_methods, reason = "this is where it is read for everybody else")]
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(0, |since| since.as_nanos() as u64)
+    }
+
+    /// Sets the time of day of a machine whose time is virtual, by so much.
+    pub fn jump_wall_ns(&self, by_ns: i64) {
+        let ahead = self.core.wall_ahead_ns.get();
+        self.core.wall_ahead_ns.set(ahead.wrapping_add_signed(by_ns));
     }
 
     /// Nanoseconds of a clock that all executors of this machine share, also those of other processes: what leases go by.

@@ -29,6 +29,42 @@ impl Fabric {
         Ok(Self::new(shm::Member::join(cluster.as_ref(), node)?))
     }
 
+    /// Joins a cluster as `node`, by a provider's name: `shm`, or `libfabric:` and the name of one of libfabric's, with more if the
+    /// nodes are on several hosts (`libfabric:tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&secret-file=PATH`). In
+    /// the directory are this node's own regions.
+    ///
+    /// # Errors
+    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] for a name that is none, or that this build lacks.
+    pub fn join(cluster: impl AsRef<Path>, node: NodeId, provider: &str) -> Result<Self, FabricError> {
+        match provider.split_once(':') {
+            None if provider == "shm" => Self::join_shm(cluster, node),
+            #[cfg(feature = "libfabric")]
+            Some(("libfabric", url)) => {
+                let config = crate::provider::libfabric::Config::of_url(url, cluster.as_ref())?;
+                Self::join_libfabric(cluster, node, config)
+            }
+            #[cfg(not(feature = "libfabric"))]
+            Some(("libfabric", _)) => {
+                Err(FabricError::unfit_provider(provider, "this build is without the feature `libfabric`"))
+            }
+            _ => Err(FabricError::unfit_provider(provider, "known are shm and libfabric:NAME[?listen=..&peer=..]")),
+        }
+    }
+
+    /// Joins a cluster as `node` by libfabric; `directory` holds this node's own regions, and on one host what the nodes
+    /// know of each other. See [`libfabric`](crate::provider::libfabric).
+    ///
+    /// # Errors
+    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] if libfabric has no such provider, or it cannot do what is needed.
+    #[cfg(feature = "libfabric")]
+    pub fn join_libfabric(
+        directory: impl AsRef<Path>,
+        node: NodeId,
+        config: crate::provider::libfabric::Config,
+    ) -> Result<Self, FabricError> {
+        Ok(Self::new(crate::provider::libfabric::Member::join(directory.as_ref(), node, config)?))
+    }
+
     /// Which node this is.
     #[must_use]
     pub fn node(&self) -> NodeId {

@@ -41,6 +41,19 @@ unsafe impl Send for RegionMemory {}
 // SAFETY: as for `Send`; shared references give only atomic words and racing copies.
 unsafe impl Sync for RegionMemory {}
 
+/// The sum of the whole words of private bytes, wrapping: [`RegionMemory::sum_words`] of a copy.
+#[must_use]
+#[inline]
+pub fn sum_words(bytes: &[u8]) -> u64 {
+    let words = bytes.len() / 8;
+    if bytes.as_ptr().addr().is_multiple_of(8) {
+        // SAFETY: so many words of the slice, which is aligned and which nobody writes while it is borrowed.
+        return unsafe { copy::sum_shared(bytes.as_ptr(), words) };
+    }
+    let word = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes);
+    bytes.as_chunks().0.iter().fold(0, |sum: u64, bytes| sum.wrapping_add(word(bytes)))
+}
+
 impl RegionMemory {
     const PAGE: u64 = 4096;
 
@@ -310,6 +323,21 @@ impl RegionMemory {
         Ok(differences)
     }
 
+    /// The sum of the words from `offset`, wrapping, where they lie: nothing is copied. Words that somebody changes meanwhile are
+    /// each old or new.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`], [`FabricError::Misaligned`].
+    #[inline]
+    pub fn sum_words(&self, offset: u64, words: usize) -> Result<u64, FabricError> {
+        self.check(offset, words as u64 * 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(self.misaligned(offset, 8));
+        }
+        // SAFETY: the words are inside, which is checked above, and aligned.
+        Ok(unsafe { copy::sum_shared(self.base.as_ptr().add(offset as usize), words) })
+    }
+
     /// Copies bytes in; readers meanwhile see each word old or new.
     ///
     /// # Errors
@@ -374,6 +402,21 @@ impl RegionMemory {
             return Err(self.torn(offset));
         }
         if fits { Ok(header) } else { Err(self.object_too_long(offset, payload_len, to.len())) }
+    }
+
+    /// Uses an object's payload where it lies: its header, and the sum of the payload's words (a last one that is not whole is
+    /// left out), of one state. What a reader that needs no copy pays for `read_object`'s promise.
+    ///
+    /// # Errors
+    /// As [`Self::read_object`].
+    #[inline]
+    pub fn sum_object(&self, offset: u64, payload_len_max: usize) -> Result<(ObjectHeader, u64), FabricError> {
+        let header = self.read_header(offset)?;
+        let payload_len = header.meta.payload_len();
+        let fits = self.payload_fits(offset, payload_len, payload_len_max);
+        let sum = if fits.is_ok() { self.sum_words(offset + object::PAYLOAD, payload_len / 8)? } else { 0 };
+        self.recheck_version(offset, header.version)?;
+        fits.map(|()| (header, sum))
     }
 
     /// The first step of reading an object: its header, unless a writer is at work.

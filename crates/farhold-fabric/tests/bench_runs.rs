@@ -1,7 +1,17 @@
-//! The bench, tiny, so that it cannot rot.
+//! The benches, tiny, so that they cannot rot.
 
 #[path = "../benches/dispatch.rs"]
 mod dispatch;
+
+#[cfg(feature = "libfabric")]
+#[path = "../benches/libfabric.rs"]
+mod libfabric;
+
+#[cfg(feature = "libfabric")]
+#[test]
+fn quick_libfabric() {
+    libfabric::run(true, None);
+}
 
 #[test]
 fn quick() {

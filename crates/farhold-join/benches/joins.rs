@@ -7,6 +7,8 @@
 //! cargo bench -p farhold-join --bench joins -- --raw           only the raw columns (--arrow: only the budgets)
 //! cargo bench -p farhold-join --bench joins -- --only radix    one algorithm, as for a profile
 //! cargo bench -p farhold-join --bench joins -- --threads 2     on so many threads
+//! cargo bench -p farhold-join --bench joins -- --sweep         the model's choice beside the best, 50 K to 64 M tuples a side
+//! cargo bench -p farhold-join --bench joins -- --serve --rows N [--sparse]    one join a line of input: for scripts/compare-joins
 //! ```
 //!
 //! The second table joins Arrow batches of the same tuples within 1/2, 1/4 and 1/10 of the build side's bytes, on one thread.
@@ -25,7 +27,9 @@ use std::time::Instant;
 use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
 use farhold_join::algorithm::{self, Columns, Shape, Sum};
 use farhold_join::model::{self, Machine};
-use farhold_join::{Algorithm, BUDGET_BYTES_MIN, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, Run};
+use farhold_join::{
+    Algorithm, BUDGET_BYTES_MIN, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, PageStore, Run,
+};
 
 struct Options {
     quick: bool,
@@ -50,12 +54,19 @@ fn main() {
         rows: number("--rows"),
         only: value("--only"),
     };
-    let mut report = Report { quick, json: String::new() };
-    if !has("--arrow") {
-        raw(&options, &mut report);
+    if has("--serve") {
+        return serve(options.rows.expect("--rows"), has("--sparse"), options.threads);
     }
-    if !has("--raw") {
-        budgets(&options, &mut report);
+    let mut report = Report { quick, json: String::new() };
+    if has("--sweep") {
+        sweep(&options, &mut report);
+    } else {
+        if !has("--arrow") {
+            raw(&options, &mut report);
+        }
+        if !has("--raw") {
+            budgets(&options, &mut report);
+        }
     }
     if let Some(path) = value("--json") {
         report.write(Path::new(&path));
@@ -149,8 +160,63 @@ fn join(algorithm: &dyn Algorithm, sides: &Sides, run: &Run) -> (Sum, &'static s
     (sum, table.scheme(), [build, probe])
 }
 
+/// Runs the join that the model chooses once a line of input, and prints the seconds.
+fn serve(rows: usize, sparse: bool, threads: usize) {
+    let (sides, run) = (Sides::new(rows, sparse), kept_pages(threads));
+    let choice = model::choose(rows, rows as u64, threads, !sparse, &Machine::detect());
+    println!("Farhold {}", choice.algorithm.name());
+    for line in std::io::stdin().lines() {
+        line.expect("a line");
+        let ((sum, ..), time) = seconds(|| join(choice.algorithm, &sides, &run));
+        assert_eq!(sum.probe, (rows as u64) * (rows as u64 - 1) / 2);
+        println!("{time}");
+    }
+}
+
+/// The model's choice beside the best, over sizes and shapes.
+fn sweep(options: &Options, report: &mut Report) {
+    let run = kept_pages(options.threads);
+    let sizes: &[usize] = if options.quick {
+        &[1000, 20_000]
+    } else {
+        &[50_000, 200_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000, 16_000_000, 32_000_000, 64_000_000]
+    };
+    let contenders = ["no_partition", "radix"].map(|name| algorithm::by_name(name).expect("an algorithm"));
+    report.table(&format!("the model's choice over the best, rows x rows, {} threads", options.threads));
+    for &rows in sizes {
+        for (kind, sparse) in [("dense", false), ("sparse", true)] {
+            let sides = Sides::new(rows, sparse);
+            let rounds = options.rounds.max((2_000_000 / rows).min(50));
+            let mut times = [vec![], vec![]];
+            for round in 0..=rounds {
+                for (algorithm, times) in contenders.iter().zip(&mut times) {
+                    let ((sum, ..), time) = seconds(|| join(*algorithm, &sides, &run));
+                    assert_eq!(sum.pairs, rows as u64);
+                    if round > 0 {
+                        times.push(time);
+                    }
+                }
+            }
+            let [no_partition, radix] = times.map(median);
+            compare_choice(
+                report,
+                &format!("{rows} {kind}"),
+                Shape { build_rows: rows, probe_rows: rows, threads: options.threads },
+                !sparse,
+                &[("no_partition", no_partition), ("radix", radix)],
+            );
+        }
+    }
+}
+
+/// What a round has used, the next may use again, as the allocators of DuckDB and Polars do.
+fn kept_pages(threads: usize) -> Run {
+    Run { pages: PageStore::keeping(8 << 30), ..Run::with_threads(threads) }
+}
+
 fn raw(options: &Options, report: &mut Report) {
-    let run = Run::with_threads(options.threads);
+    // The first round, on fresh pages, is `cold`.
+    let run = kept_pages(options.threads);
     let contenders: Vec<&dyn Algorithm> = algorithm::ALL
         .into_iter()
         .filter(|algorithm| algorithm.name() != "nested_loop" && algorithm.check_available().is_ok())
@@ -170,7 +236,8 @@ fn raw(options: &Options, report: &mut Report) {
         for (kind, sparse) in [("dense", false), ("sparse", true)] {
             let sides = Sides::new(rows, sparse);
             let mut times: Vec<(&str, Vec<f64>, Vec<f64>)> = vec![("", vec![], vec![]); contenders.len()];
-            for _ in 0..options.rounds {
+            let mut cold = Vec::new();
+            for round in 0..=options.rounds {
                 for (algorithm, (scheme, builds, probes)) in contenders.iter().zip(&mut times) {
                     let (sum, used, [build, probe]) = join(*algorithm, &sides, &run);
                     assert_eq!(
@@ -180,18 +247,23 @@ fn raw(options: &Options, report: &mut Report) {
                         algorithm.name()
                     );
                     *scheme = used;
+                    if round == 0 {
+                        cold.push(build + probe);
+                        continue;
+                    }
                     builds.push(build);
                     probes.push(probe);
                 }
             }
             let mut totals = Vec::new();
-            for (algorithm, (scheme, builds, probes)) in contenders.iter().zip(times) {
+            for ((algorithm, (scheme, builds, probes)), cold) in contenders.iter().zip(times).zip(cold) {
                 let all = median(builds.iter().zip(&probes).map(|(build, probe)| build + probe).collect());
                 totals.push((algorithm.name(), all));
                 let mut figures = vec![
                     ("mtuples_s", 2.0 * rows as f64 / all / 1e6),
                     ("build_s", median(builds)),
                     ("probe_s", median(probes)),
+                    ("cold_mtuples_s", 2.0 * rows as f64 / cold / 1e6),
                 ];
                 if algorithm.name() == "radix" {
                     figures.push(("bandwidth_share", memory.radix_seconds(rows) / all));
@@ -211,10 +283,14 @@ fn raw(options: &Options, report: &mut Report) {
 
 /// The model's choice for these sides, and how its time compares with the best.
 fn compare_choice(report: &mut Report, name: &str, shape: Shape, fills_interval: bool, times: &[(&str, f64)]) {
-    let choice = model::choose(shape, shape.probe_rows as u64, fills_interval, &Machine::detect());
+    let choice =
+        model::choose(shape.build_rows, shape.probe_rows as u64, shape.threads, fills_interval, &Machine::detect());
     let best = times.iter().map(|time| time.1).fold(f64::INFINITY, f64::min);
     let chosen = times.iter().find(|time| time.0 == choice.algorithm.name()).map_or(f64::NAN, |time| time.1);
     let mut figures = vec![("over_best", chosen / best)];
+    for &(candidate, time) in times {
+        figures.push((if candidate == "radix" { "radix_ms" } else { "no_partition_ms" }, time * 1e3));
+    }
     for &(candidate, time) in times {
         let predicted = choice
             .predicted_ns

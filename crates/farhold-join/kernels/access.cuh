@@ -3,6 +3,10 @@
 #pragma once
 #include "tuple.cuh"
 
+// All of a word, so that no narrower load would do.
+static __device__ __forceinline__ u64 all_of(u64 value) { return value; }
+static __device__ __forceinline__ u64 all_of(Vector value) { return value.x + value.y; }
+
 // `Word` is u32, u64 or Vector: 4, 8 or 16 bytes a thread; wider granularities take several threads.
 template <class Word, bool WRITE> static __device__ __forceinline__ void access_memory(const AccessArguments &arguments) {
     const u32 threads_of_group = arguments.granularity_bytes / sizeof(Word);
@@ -21,9 +25,8 @@ template <class Word, bool WRITE> static __device__ __forceinline__ void access_
             Word value = {};
             *at = value;
         } else {
-            const Word value = *at;
-            sum += reinterpret_cast<const unsigned char &>(value);
+            sum += all_of(*at);
         }
     }
-    if (sum == ~0ull) relaxed_add(at_address<u64>(arguments.sink), sum); // keeps the reads; a sum of bytes never is ~0
+    if (sum == ~0ull) relaxed_add(at_address<u64>(arguments.sink), sum); // keeps the reads; what it adds up to matters to nobody
 }

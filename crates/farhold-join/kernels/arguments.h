@@ -84,7 +84,8 @@ struct JoinAggregate {
     u64 matches;
     u64 build_sum; // of all payload words, wrapping
     u64 probe_sum;
-    u64 refused; // perfect hashing: build keys that were there already or out of range; then the rest is worthless
+    u64 refused; // build keys that the table cannot hold: perfect hashing, there already or out of range; open slots, too
+                 // many of a kind. Then the rest is worthless
 };
 
 struct JoinArguments {

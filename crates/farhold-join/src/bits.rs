@@ -1,5 +1,7 @@
 //! A bit for each row.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 /// Bits `0..len`, all false at first.
 #[derive(Debug, Clone, Default)]
 pub struct Bits {
@@ -39,6 +41,29 @@ impl Bits {
     /// What bits for `len` rows hold.
     pub fn bytes(len: usize) -> u64 {
         8 * len.div_ceil(64) as u64
+    }
+}
+
+/// Bits that several threads set; who reads them has to know otherwise that the others are done.
+#[derive(Debug)]
+pub struct SharedBits(Vec<AtomicU64>);
+
+impl SharedBits {
+    pub fn new(len: usize) -> Self {
+        Self((0..len.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    #[inline(always)]
+    pub fn get(&self, at: usize) -> bool {
+        self.0[at / 64].load(Relaxed) >> (at % 64) & 1 == 1
+    }
+
+    /// Looks first: most bits are set many times, and a line that nobody writes stays in every cache.
+    #[inline(always)]
+    pub fn set(&self, at: usize) {
+        if !self.get(at) {
+            self.0[at / 64].fetch_or(1 << (at % 64), Relaxed);
+        }
     }
 }
 

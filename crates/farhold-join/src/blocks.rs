@@ -1,10 +1,13 @@
 //! Rows of one side, held as batches, named by row ids.
 
+use std::mem;
+use std::sync::{Mutex, PoisonError};
+
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::{concat_batches, interleave, take};
 use arrow::datatypes::{DataType, SchemaRef};
 
-use crate::JoinError;
+use crate::{JoinError, Run};
 
 /// Batches; row `r` of batch `b` has the id `b << 32 | r`.
 #[derive(Debug, Default)]
@@ -64,6 +67,9 @@ impl Blocks {
     /// The values of `columns` in the rows `ids`, of which there is at least one.
     pub fn gather(&self, ids: &[u64], columns: impl Iterator<Item = usize>) -> Result<Vec<ArrayRef>, JoinError> {
         if let [batch] = &self.batches[..] {
+            if ids.len() == batch.num_rows() && ids.iter().zip(0..).all(|(&id, row)| id == row) {
+                return Ok(columns.map(|column| batch.column(column).clone()).collect());
+            }
             let rows = UInt32Array::from_iter_values(ids.iter().map(|&id| id as u32));
             return columns.map(|column| Ok(take(batch.column(column), &rows, None)?)).collect();
         }
@@ -140,6 +146,31 @@ pub fn slices(batch: &RecordBatch, bytes: u64) -> impl Iterator<Item = RecordBat
     let parts = (batch_bytes(batch) / bytes.max(1) + 1) as usize;
     let step = rows.div_ceil(parts).max(1);
     (0..rows).step_by(step).map(move |start| batch.slice(start, step.min(rows - start)))
+}
+
+/// Batches of about `bytes` bytes made of neighbours, whose views have buffers of their own: what shares a buffer with rows
+/// that are gone keeps all of it, and each batch that is gathered from many buffers names them all.
+pub fn merge(batches: Vec<RecordBatch>, bytes: u64, run: &Run) -> Result<Vec<RecordBatch>, JoinError> {
+    let (mut groups, mut group_bytes) = (Vec::<Vec<RecordBatch>>::new(), u64::MAX);
+    for batch in batches {
+        let more = batch_bytes(&batch);
+        if group_bytes.saturating_add(more) > bytes {
+            groups.push(Vec::new());
+            group_bytes = 0;
+        }
+        group_bytes += more;
+        groups.last_mut().into_iter().for_each(|group| group.push(batch.clone()));
+    }
+    let groups: Vec<Mutex<Vec<RecordBatch>>> = groups.into_iter().map(Mutex::new).collect();
+    run.on_tasks(groups.len(), |number| {
+        run.cancel.check()?;
+        let group = mem::take(&mut *groups[number].lock().unwrap_or_else(PoisonError::into_inner));
+        let joined = match &group[..] {
+            [one] => one.clone(),
+            _ => concat_batches(group[0].schema_ref(), &group)?,
+        };
+        batch_of(joined.schema_ref(), joined.columns().iter().map(compact).collect(), joined.num_rows())
+    })
 }
 
 /// Joins neighbouring batches until each has about `bytes` bytes, and hands them to `each`; what it has joined is freed.

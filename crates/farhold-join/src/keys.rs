@@ -72,7 +72,7 @@ fn packed_bytes(kind: &DataType) -> Option<usize> {
 }
 
 /// Floating-point numbers are left out: whether -0 equals 0 and NaN itself is for the caller to say, by a cast.
-fn is_supported(kind: &DataType) -> bool {
+pub(crate) fn is_supported(kind: &DataType) -> bool {
     use DataType::{
         Binary, BinaryView, Boolean, Decimal128, Decimal256, FixedSizeBinary, LargeBinary, LargeUtf8, Utf8, Utf8View,
     };

@@ -5,7 +5,8 @@
 //! - [`Join`] joins Arrow batches: one or several key columns, every kind of join, nulls as SQL has them, a condition over
 //!   candidate pairs. Its memory comes from a [`MemoryPool`] that several joins may share; what does not fit is spilled, as
 //!   little as possible, and the rows are the same at every budget.
-//! - [`algorithm`] joins raw columns of 64-bit keys: a nested loop (the oracle), a table without partitioning, a radix join.
+//! - [`algorithm`] joins raw columns of 64-bit keys: a nested loop (the oracle), a table without partitioning, a radix join,
+//!   and the joins of a GPU ([`gpu`]), which go on on the CPU when the GPU does not.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -41,6 +42,8 @@ pub mod algorithm;
 mod bits;
 mod blocks;
 mod bloom;
+#[cfg(feature = "datafusion")]
+pub mod datafusion;
 mod error;
 pub mod gpu;
 mod hash;
@@ -55,12 +58,14 @@ mod partition;
 mod planted;
 mod run;
 mod spill;
+mod widest;
 
 pub use algorithm::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table, by_name};
 pub use error::JoinError;
-pub use join::{Join, JoinReport};
-pub use memory::{BUDGET_BYTES_MIN, MemoryPool};
-pub use options::{Evaluate, JoinKind, JoinOptions, JoinSpec, OnProgress, Progress, Residual};
+pub use join::{Join, JoinReport, Step};
+pub use memory::{Above, BUDGET_BYTES_MIN, MemoryPool, SHARE_BYTES_MIN, hand_back_freed_memory};
+pub use options::{Devices, Evaluate, JoinKind, JoinOptions, JoinSpec, OnProgress, Progress, Residual};
+pub use pages::PageStore;
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use run::{CancelToken, Run};

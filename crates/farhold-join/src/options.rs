@@ -44,6 +44,14 @@ pub(crate) enum Keep {
     Marked,
 }
 
+/// Where a column of the output comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Build(usize),
+    Probe(usize),
+    Mark,
+}
+
 impl JoinKind {
     /// Every kind.
     pub const ALL: [Self; 10] = [
@@ -117,12 +125,14 @@ pub struct JoinSpec {
     pub null_equals_null: bool,
     /// A further condition.
     pub residual: Option<Residual>,
+    /// Columns of the output that are wanted, in this order; all without it. What is not wanted is not copied.
+    pub projection: Option<Vec<usize>>,
 }
 
 impl JoinSpec {
     /// A join without residual condition in which nulls equal nothing.
     pub fn new(build: SchemaRef, probe: SchemaRef, on: Vec<(usize, usize)>, kind: JoinKind) -> Self {
-        Self { build, probe, on, kind, null_equals_null: false, residual: None }
+        Self { build, probe, on, kind, null_equals_null: false, residual: None, projection: None }
     }
 
     /// The columns of the output: the build side's, the probe side's, or both, and `mark` for a mark join. Columns of a side
@@ -150,7 +160,28 @@ impl JoinSpec {
             all.extend((keep_build == Keep::Marked).then(mark));
             all
         };
+        let fields = match &self.projection {
+            Some(wanted) => wanted.iter().filter_map(|&column| fields.get(column).cloned()).collect(),
+            None => fields,
+        };
         Arc::new(Schema::new(fields))
+    }
+
+    /// Where the output's columns come from, in order: (of the build side, of the probe side), or neither for the mark.
+    pub(crate) fn output_columns(&self) -> Vec<Origin> {
+        let build = (0..self.build.fields().len()).map(Origin::Build);
+        let probe = (0..self.probe.fields().len()).map(Origin::Probe);
+        let all: Vec<Origin> = if self.kind.emits_pairs() {
+            build.chain(probe).collect()
+        } else if self.kind.keep_build() == Keep::Nothing {
+            probe.chain((self.kind.keep_probe() == Keep::Marked).then_some(Origin::Mark)).collect()
+        } else {
+            build.chain((self.kind.keep_build() == Keep::Marked).then_some(Origin::Mark)).collect()
+        };
+        match &self.projection {
+            Some(wanted) => wanted.iter().map(|&column| all[column]).collect(),
+            None => all,
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), JoinError> {
@@ -173,6 +204,10 @@ impl JoinSpec {
             if build != probe {
                 return Err(JoinError::KeyTypes { position, build: build.to_string(), probe: probe.to_string() });
             }
+        }
+        let all = Self { projection: None, ..self.clone() }.output_columns().len();
+        if let Some(column) = self.projection.iter().flatten().find(|&&column| column >= all) {
+            return Err(JoinError::Invalid(format!("column {column} of an output that has {all}")));
         }
         if let Some(residual) = &self.residual {
             residual.build_columns.iter().try_for_each(|&column| in_range(column, &self.build, "build"))?;
@@ -200,6 +235,16 @@ pub struct Progress {
 /// Told how far a join is, after every batch.
 pub type OnProgress = dyn Fn(Progress) + Send + Sync;
 
+/// Where the cost model may place a join.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Devices {
+    /// On the CPU only; no GPU is looked for.
+    Cpu,
+    /// On this machine's GPU too, if there is one (feature `gpu`).
+    #[default]
+    Any,
+}
+
 /// The means of a join.
 #[derive(Clone)]
 pub struct JoinOptions {
@@ -211,6 +256,8 @@ pub struct JoinOptions {
     pub spill_directory: PathBuf,
     /// The algorithm; without one the cost model chooses.
     pub algorithm: Option<&'static dyn Algorithm>,
+    /// Where the cost model may place it; an algorithm that is given runs where it runs.
+    pub devices: Devices,
     /// Rows that the probe side is expected to have, for the cost model.
     pub probe_rows_expected: Option<u64>,
     /// The most rows of an output batch.
@@ -219,6 +266,9 @@ pub struct JoinOptions {
     pub batch_bytes_max: usize,
     /// Called after every batch.
     pub on_progress: Option<Arc<OnProgress>>,
+    /// The most joins that [`Join::split`](crate::Join::split) will make of it. Beyond the first each takes
+    /// [`SHARE_BYTES_MIN`](crate::SHARE_BYTES_MIN) of the budget from the start, until it is known that nothing spills.
+    pub shares: usize,
 }
 
 impl JoinOptions {
@@ -229,10 +279,12 @@ impl JoinOptions {
             pool,
             spill_directory: std::env::temp_dir(),
             algorithm: None,
+            devices: Devices::default(),
             probe_rows_expected: None,
             batch_rows_max: 8192,
             batch_bytes_max: i32::MAX as usize,
             on_progress: None,
+            shares: 1,
         }
     }
 }
@@ -244,9 +296,11 @@ impl fmt::Debug for JoinOptions {
             .field("pool", &self.pool)
             .field("spill_directory", &self.spill_directory)
             .field("algorithm", &self.algorithm)
+            .field("devices", &self.devices)
             .field("probe_rows_expected", &self.probe_rows_expected)
             .field("batch_rows_max", &self.batch_rows_max)
             .field("batch_bytes_max", &self.batch_bytes_max)
+            .field("shares", &self.shares)
             .finish_non_exhaustive()
     }
 }

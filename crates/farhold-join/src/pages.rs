@@ -1,12 +1,16 @@
-//! Zeroed memory for big arrays: 64-byte aligned, on huge pages where the kernel gives them.
+//! Memory for big arrays: 64-byte aligned, on huge pages where the kernel gives them.
 //!
 //! A hash table of a gigabyte touched at random costs a TLB miss an access on 4 KiB pages. Memory of at least one huge
 //! page is therefore mapped on its own, aligned to one, and advised; smaller arrays come from the allocator.
+//!
+//! Zeroing a fresh page costs the kernel more than partitioning costs us: two fifths of a join of 16 M tuples a side. A
+//! [`PageStore`] keeps what finished joins have given back, for those that do not mind old contents.
 
 use std::alloc::{self, Layout};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::JoinError;
 
@@ -26,13 +30,71 @@ unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u64 {}
 
-/// An array of fixed length, zeroed at first.
+/// Memory that finished joins have given back, kept for the next, at most so many bytes. The default keeps nothing. Clones
+/// share what is kept; it goes back to the system with the last of them and of the arrays made from it.
+#[derive(Debug, Clone, Default)]
+pub struct PageStore(Option<Arc<Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    bytes_max: usize,
+    mappings: Mutex<Vec<Mapping>>,
+}
+
+impl PageStore {
+    /// Keeps up to `bytes_max` bytes.
+    pub fn keeping(bytes_max: usize) -> Self {
+        Self(Some(Arc::new(Kept { bytes_max, mappings: Mutex::default() })))
+    }
+
+    /// Bytes that are kept now, used by nobody.
+    pub fn bytes(&self) -> usize {
+        let Some(kept) = &self.0 else { return 0 };
+        kept.mappings.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|mapping| mapping.bytes).sum()
+    }
+
+    /// A kept mapping of at least `bytes` and at most an eighth more.
+    fn take(&self, bytes: usize) -> Option<Mapping> {
+        let mut mappings = self.0.as_ref()?.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |mapping: &Mapping| (bytes..=bytes + bytes / 8).contains(&mapping.bytes);
+        let best = mappings.iter().enumerate().filter(|(_, m)| fits(m)).min_by_key(|(_, m)| m.bytes)?.0;
+        Some(mappings.swap_remove(best))
+    }
+
+    fn give(&self, mapping: Mapping) {
+        let Some(kept) = &self.0 else { return };
+        let mut mappings = kept.mappings.lock().unwrap_or_else(PoisonError::into_inner);
+        if mappings.iter().map(|mapping| mapping.bytes).sum::<usize>() + mapping.bytes <= kept.bytes_max {
+            mappings.push(mapping);
+        }
+    }
+}
+
+/// A mapping of our own; unmapped when dropped.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it owns its memory, to which it gives no access by itself.
+unsafe impl Send for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `map_huge` mapped; nobody borrows it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// An array of fixed length.
 #[derive(Debug)]
 pub struct Pages<T: Plain> {
     start: NonNull<T>,
     len: usize,
-    /// Bytes mapped for it, or 0 when it comes from the allocator.
-    mapped_bytes: usize,
+    /// What it lies in, unless that is the allocator's.
+    mapping: Option<Mapping>,
+    store: PageStore,
 }
 
 // SAFETY: it owns its memory, as a boxed slice of `T` does, and `T: Plain` is Send and Sync.
@@ -43,26 +105,36 @@ unsafe impl<T: Plain> Sync for Pages<T> {}
 impl<T: Plain> Pages<T> {
     /// `len` zeroes.
     pub fn new(len: usize) -> Result<Self, JoinError> {
+        Self::stale(len, &PageStore::default())
+    }
+
+    /// `len` values, whichever they are: zeroes, or what an earlier join has left in memory of `store`, to which the memory
+    /// goes back.
+    pub fn stale(len: usize, store: &PageStore) -> Result<Self, JoinError> {
         let refused = JoinError::OutOfMemory { wanted_bytes: len as u64 * size_of::<T>() as u64 };
         let Ok(layout) = Layout::array::<T>(len).and_then(|layout| layout.align_to(LINE_BYTES)) else {
             return Err(refused);
         };
         if layout.size() == 0 {
-            return Ok(Self { start: NonNull::<Line>::dangling().cast(), len, mapped_bytes: 0 });
+            let start = NonNull::<Line>::dangling().cast();
+            return Ok(Self { start, len, mapping: None, store: PageStore::default() });
         }
         if layout.size() < HUGE_PAGE_BYTES {
             // SAFETY: the size is not zero.
             let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or(refused)?;
-            return Ok(Self { start: start.cast(), len, mapped_bytes: 0 });
+            return Ok(Self { start: start.cast(), len, mapping: None, store: PageStore::default() });
         }
-        let mapped_bytes = layout.size().next_multiple_of(HUGE_PAGE_BYTES);
-        let start = map_huge(mapped_bytes).ok_or(refused)?;
-        Ok(Self { start: start.cast(), len, mapped_bytes })
+        let bytes = layout.size().next_multiple_of(HUGE_PAGE_BYTES);
+        let mapping = match store.take(bytes) {
+            Some(mapping) => mapping,
+            None => Mapping { start: map_huge(bytes).ok_or(refused)?, bytes },
+        };
+        Ok(Self { start: mapping.start.cast(), len, mapping: Some(mapping), store: store.clone() })
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        self.mapped_bytes.max(self.len * size_of::<T>()) as u64
+        self.mapping.as_ref().map_or(self.len * size_of::<T>(), |mapping| mapping.bytes) as u64
     }
 
     /// The array for writers that divide it among themselves.
@@ -112,11 +184,10 @@ fn map_huge(bytes: usize) -> Option<NonNull<u8>> {
 impl<T: Plain> Drop for Pages<T> {
     fn drop(&mut self) {
         let bytes = self.len * size_of::<T>();
-        if self.mapped_bytes > 0 {
-            // SAFETY: exactly what `map_huge` mapped; nobody borrows it any more.
-            unsafe { libc::munmap(self.start.as_ptr().cast(), self.mapped_bytes) };
+        if let Some(mapping) = self.mapping.take() {
+            self.store.give(mapping);
         } else if bytes > 0 {
-            // SAFETY: allocated in `new` with this size and alignment.
+            // SAFETY: allocated in `stale` with this size and alignment.
             unsafe { alloc::dealloc(self.start.as_ptr().cast(), Layout::from_size_align_unchecked(bytes, LINE_BYTES)) };
         }
     }
@@ -199,6 +270,25 @@ mod tests {
             pages.fill(u64::MAX);
             assert_eq!(pages.len(), len);
         }
+    }
+
+    #[test]
+    fn a_store_keeps_what_it_may_and_hands_it_out_again() {
+        let store = PageStore::keeping(3 * HUGE_PAGE_BYTES);
+        let words = 2 * HUGE_PAGE_BYTES / 8;
+        let mut first = Pages::<u64>::stale(words, &store).unwrap();
+        let second = Pages::<u64>::stale(words, &store).unwrap();
+        first.fill(7);
+        let place = first.as_ptr();
+        assert_eq!(store.bytes(), 0);
+        drop(first);
+        drop(second);
+        assert_eq!(store.bytes(), 2 * HUGE_PAGE_BYTES, "there was room for one of them");
+        assert!(Pages::<u64>::stale(words / 2, &store).unwrap().iter().all(|&word| word == 0), "too big to be given");
+        drop(store.take(HUGE_PAGE_BYTES));
+        let again = Pages::<u64>::stale(words - 1, &store).unwrap();
+        assert_eq!((again.as_ptr(), again[words - 2]), (place, 7));
+        assert_eq!(Pages::<u64>::new(words).unwrap()[0], 0, "new arrays are zeroed");
     }
 
     #[test]

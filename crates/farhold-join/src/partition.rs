@@ -10,10 +10,13 @@
 //! Comparison of Thirteen Relational Equi-Joins in Main Memory" (SIGMOD 2016).
 
 use std::ops::Range;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use std::ptr;
 
 use crate::algorithm::Columns;
 use crate::pages::{Pages, Plain, Shared};
 use crate::planted::{self, Defect};
+use crate::widest::widest;
 use crate::{JoinError, Run};
 
 /// A key and its payload.
@@ -26,6 +29,24 @@ pub struct Tuple {
 
 // SAFETY: two integers without padding.
 unsafe impl Plain for Tuple {}
+
+impl Tuple {
+    /// Writes both words by one store. The line is streamed by loads of 16 bytes, and a load that has to be put together
+    /// from two younger stores waits until they have left the processor.
+    #[inline(always)]
+    fn write_whole(self, to: &mut Tuple) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a tuple is 16 bytes, 16-byte aligned. SSE2 is part of x86-64.
+        unsafe {
+            use std::arch::x86_64::{_mm_set_epi64x, _mm_store_si128};
+            _mm_store_si128(ptr::from_mut(to).cast(), _mm_set_epi64x(self.payload as i64, self.key as i64));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        {
+            *to = self;
+        }
+    }
+}
 
 /// Tuples of a cache line.
 const LINE: usize = 4;
@@ -143,7 +164,7 @@ fn first_pass<S: Source>(
     count: usize,
     run: &Run,
 ) -> Result<Partitioned, JoinError> {
-    let mut tuples = Pages::<Tuple>::new(source.len())?;
+    let mut tuples = Pages::<Tuple>::stale(source.len(), &run.pages)?;
     if count == 1 {
         let out = tuples.shared();
         run.on_all(|worker| {
@@ -164,7 +185,7 @@ fn first_pass<S: Source>(
         let mut histogram = vec![0_u32; count];
         for morsel in morsels(part(task)) {
             run.cancel.check()?;
-            count_keys(source, morsel, of, &mut histogram);
+            widest(|_| count_keys(source, morsel, of, &mut histogram));
         }
         Ok(histogram)
     })?;
@@ -176,7 +197,7 @@ fn first_pass<S: Source>(
             run.cancel.check()?;
             // SAFETY: the histograms counted these very tuples, so each part's positions lie in the array and apart from
             // every other's.
-            unsafe { scatter.tuples(source, morsel, of, out) };
+            widest(|wide| unsafe { scatter.tuples(source, morsel, of, out, wide) });
         }
         // SAFETY: as above.
         unsafe { scatter.finish(out) };
@@ -201,7 +222,7 @@ fn refine(
     let (fan_out, bits) = (1 << next_bits, done_bits + next_bits);
     let of = |key| by.partition(key, bits) & (fan_out - 1);
     let total = coarse.tuples.len();
-    let mut tuples = Pages::<Tuple>::new(total)?;
+    let mut tuples = Pages::<Tuple>::stale(total, &run.pages)?;
     let out = tuples.shared();
     let next = std::sync::atomic::AtomicUsize::new(0);
     let is_big = |partition: usize| coarse.range(partition).len() > (total / run.threads).max(MORSEL);
@@ -218,12 +239,12 @@ fn refine(
             run.cancel.check()?;
             let (source, range) = (coarse.tuples(partition), coarse.range(partition));
             let mut histogram = vec![0; fan_out];
-            count_keys(source, 0..source.len(), of, &mut histogram);
+            widest(|_| count_keys(source, 0..source.len(), of, &mut histogram));
             let (starts, mut positions) = prefix_sums(&[histogram], range.start);
             let mut scatter = Scatter::new(positions.swap_remove(0));
             // SAFETY: the positions lie in this partition's range, which one worker takes.
             unsafe {
-                scatter.tuples(source, 0..source.len(), of, out);
+                widest(|wide| scatter.tuples(source, 0..source.len(), of, out, wide));
                 scatter.finish(out);
             }
             finished.push((partition, starts));
@@ -250,9 +271,17 @@ fn morsels(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 
 #[inline(always)]
 fn count_keys<S: Source>(source: S, range: Range<usize>, of: impl Fn(u64) -> usize, histogram: &mut [u32]) {
+    let mask = power_of_two_mask(histogram.len());
     for index in range {
-        histogram[of(source.key(index))] += 1;
+        // SAFETY: the mask keeps it below the length.
+        *unsafe { histogram.get_unchecked_mut(of(source.key(index)) & mask) } += 1;
     }
+}
+
+/// What keeps an index below `len`, which is a power of two. Partitions are numbered so anyway; this proves it for nothing.
+fn power_of_two_mask(len: usize) -> usize {
+    assert!(len.is_power_of_two());
+    len - 1
 }
 
 /// Where each partition starts (and the last ends), and where each worker's tuples of it start.
@@ -295,7 +324,7 @@ impl Scatter {
 
     /// # Safety
     /// Every tuple's position, counted from the start of its partition in this worker's part, lies in `out`, and no other
-    /// thread touches it.
+    /// thread touches it. With `has_avx512` the processor has AVX-512.
     #[inline(always)]
     unsafe fn tuples<S: Source>(
         &mut self,
@@ -303,22 +332,26 @@ impl Scatter {
         range: Range<usize>,
         of: impl Fn(u64) -> usize,
         out: Shared<'_, Tuple>,
+        has_avx512: bool,
     ) {
+        let (lines, next, first) = (&mut self.lines[..], &mut self.next[..], &self.first[..]);
+        let mask = power_of_two_mask(lines.len());
+        assert!(next.len() == lines.len() && first.len() == lines.len());
         for index in range {
             let tuple = source.tuple(index);
-            let partition = of(tuple.key);
-            let position = self.next[partition];
-            let line = &mut self.lines[partition];
-            line.0[position % LINE] = tuple;
-            self.next[partition] = position + 1;
-            if position % LINE == LINE - 1 {
-                let start = position + 1 - LINE;
-                // SAFETY: positions `first..=position` are this worker's.
-                unsafe {
-                    if start >= self.first[partition] {
-                        stream_line(line, out.at(start).cast());
+            let partition = of(tuple.key) & mask;
+            // SAFETY: the mask keeps it below the three lengths; positions `first..=position` are this worker's.
+            unsafe {
+                let (line, next) = (lines.get_unchecked_mut(partition), next.get_unchecked_mut(partition));
+                let position = *next;
+                *next = position + 1;
+                tuple.write_whole(&mut line.0[position % LINE]);
+                if position % LINE == LINE - 1 {
+                    let (start, first) = (position + 1 - LINE, *first.get_unchecked(partition));
+                    if start >= first {
+                        stream_line(line, tuple, out.at(start).cast(), has_avx512);
                     } else {
-                        copy_part(line, self.first[partition]..position + 1, out);
+                        copy_part(line, first..position + 1, out);
                     }
                 }
             }
@@ -353,27 +386,51 @@ unsafe fn copy_part(line: &Line, range: Range<usize>, out: Shared<'_, Tuple>) {
     }
 }
 
-/// Writes a line past the cache.
+/// Writes a line past the cache, its last tuple from the register. One store of a whole line
+/// instead of four of its quarters gains a few per cent (Zen 5, 16 to 4096 partitions).
 ///
 /// # Safety
-/// `to` is 64-byte aligned and writable, and nobody else touches the line.
+/// `to` is 64-byte aligned and writable, and nobody else touches the line. With `has_avx512` the processor has it.
 #[inline(always)]
-unsafe fn stream_line(line: &Line, to: *mut Line) {
-    debug_assert!(to.is_aligned());
+unsafe fn stream_line(line: &Line, last: Tuple, to: *mut Line, has_avx512: bool) {
+    debug_assert!(to.is_aligned() && line.0[LINE - 1] == last);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: both are aligned lines of 64 bytes, read and written in four parts of 16. SSE2 is part of x86-64.
+    // SAFETY: both are aligned lines of 64 bytes, read in parts of 16. SSE2 is part of x86-64, the rest is asked for.
     unsafe {
-        use std::arch::x86_64::{__m128i, _mm_load_si128, _mm_stream_si128};
-        let (from, to) = (std::ptr::from_ref(line).cast::<__m128i>(), to.cast::<__m128i>());
-        for part in 0..4 {
-            _mm_stream_si128(to.add(part), _mm_load_si128(from.add(part)));
+        use std::arch::x86_64::{__m128i, _mm_load_si128, _mm_set_epi64x, _mm_stream_si128};
+        let from = std::ptr::from_ref(line).cast::<__m128i>();
+        let last = _mm_set_epi64x(last.payload as i64, last.key as i64);
+        let parts = [_mm_load_si128(from), _mm_load_si128(from.add(1)), _mm_load_si128(from.add(2)), last];
+        if has_avx512 {
+            stream_whole(parts, to);
+        } else {
+            parts
+                .into_iter()
+                .enumerate()
+                .for_each(|(part, value)| _mm_stream_si128(to.cast::<__m128i>().add(part), value));
         }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     // SAFETY: as the caller promises.
     unsafe {
+        let _ = has_avx512;
         to.write(*line);
     }
+}
+
+/// # Safety
+/// `to` is 64-byte aligned and writable, and nobody else touches the line.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn stream_whole(parts: [std::arch::x86_64::__m128i; LINE], to: *mut Line) {
+    use std::arch::x86_64::{_mm512_castsi128_si512, _mm512_inserti32x4, _mm512_stream_si512};
+    let line = _mm512_castsi128_si512(parts[0]);
+    let line = _mm512_inserti32x4::<1>(line, parts[1]);
+    let line = _mm512_inserti32x4::<2>(line, parts[2]);
+    let line = _mm512_inserti32x4::<3>(line, parts[3]);
+    // SAFETY: as the caller promises.
+    unsafe { _mm512_stream_si512(to.cast(), line) };
 }
 
 /// Streamed lines become visible before whatever this thread publishes next.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::JoinError;
+use crate::pages::PageStore;
 
 /// Raised by anyone, seen by every worker within one morsel.
 #[derive(Debug, Clone, Default)]
@@ -38,11 +39,13 @@ pub struct Run {
     pub seed: u64,
     /// Stops the run.
     pub cancel: CancelToken,
+    /// Where arrays get their memory, and give it back to. What it keeps is in nobody's budget.
+    pub pages: PageStore,
 }
 
 impl Default for Run {
     fn default() -> Self {
-        Self { threads: 1, seed: 0x9e37_79b9_7f4a_7c15, cancel: CancelToken::default() }
+        Self { threads: 1, seed: 0x9e37_79b9_7f4a_7c15, cancel: CancelToken::default(), pages: PageStore::default() }
     }
 }
 

@@ -13,6 +13,7 @@ const CALL_NS: u64 = 8_000;
 struct Shared {
     registered: Registered,
     cut: BTreeSet<NodeId>,
+    slow_ns_max: u64,
 }
 
 /// The register, outside of any node.
@@ -24,7 +25,7 @@ impl SimRegister {
     #[must_use]
     pub fn new(nodes: u8) -> Self {
         let registered = Registered { renewals: vec![0; usize::from(nodes)], ..Registered::default() };
-        Self(Rc::new(RefCell::new(Shared { registered, cut: BTreeSet::new() })))
+        Self(Rc::new(RefCell::new(Shared { registered, ..Shared::default() })))
     }
 
     /// What is written there.
@@ -52,6 +53,11 @@ impl SimRegister {
         };
     }
 
+    /// One call in four takes up to so much longer; 0: none does.
+    pub fn slow(&self, slow_ns_max: u64) {
+        self.0.borrow_mut().slow_ns_max = slow_ns_max;
+    }
+
     /// A node's way to it, while its process lives.
     #[must_use]
     pub fn of(&self, node: NodeId, handle: &Handle, alive: &Rc<Cell<bool>>) -> RegisterOf {
@@ -71,6 +77,10 @@ impl RegisterOf {
     /// Half of a call; an error if the way is cut.
     async fn way(&self) -> Result<(), RegisterError> {
         self.handle.sleep_ns(CALL_NS / 2 + self.handle.random_u64() % CALL_NS).await;
+        let slow_ns_max = self.shared.0.borrow().slow_ns_max;
+        if slow_ns_max > 0 && self.handle.random_u64().is_multiple_of(4) {
+            self.handle.sleep_ns(self.handle.random_u64() % slow_ns_max).await;
+        }
         if !self.alive.get() {
             std::future::pending::<()>().await;
         }

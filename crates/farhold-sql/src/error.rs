@@ -37,6 +37,8 @@ states! {
     CHARACTER_NOT_IN_REPERTOIRE = "22021";
     /// A parameter or setting with a value it cannot have.
     INVALID_PARAMETER_VALUE = "22023";
+    /// A sequence has come to its last number.
+    SEQUENCE_LIMIT = "2200H";
     /// Text that is no value of the type.
     INVALID_TEXT = "22P02";
     /// Bytes that are no value of the type.
@@ -57,6 +59,8 @@ states! {
     NO_ACTIVE_TRANSACTION = "25P01";
     /// A command in a transaction that has failed.
     IN_FAILED_TRANSACTION = "25P02";
+    /// Something that others need.
+    DEPENDENT_OBJECTS = "2BP01";
     /// No such prepared statement.
     INVALID_STATEMENT_NAME = "26000";
     /// A client that was silent within a transaction for too long.
@@ -83,6 +87,8 @@ states! {
     INSUFFICIENT_PRIVILEGE = "42501";
     /// The statement does not parse.
     SYNTAX_ERROR = "42601";
+    /// A value for a column that is always generated.
+    GENERATED_ALWAYS = "428C9";
     /// A definition that makes no sense.
     INVALID_TABLE_DEFINITION = "42P16";
     /// A column named twice.
@@ -115,6 +121,8 @@ states! {
     INVALID_COLUMN_REFERENCE = "42P10";
     /// A parameter whose type nobody said.
     INDETERMINATE_TYPE = "42P18";
+    /// The disk of the journal, or the one that joins spill to, is full: nothing was written.
+    DISK_FULL = "53100";
     /// Memory is used up: the query's budget or the data region.
     OUT_OF_MEMORY = "53200";
     /// The connections are used up.
@@ -133,6 +141,8 @@ states! {
     IDLE_SESSION_TIMEOUT = "57P05";
     /// The node cannot serve now.
     CANNOT_CONNECT_NOW = "57P03";
+    /// The directory that joins spill to cannot be used.
+    IO_ERROR = "58030";
     /// A bug in Farhold.
     INTERNAL_ERROR = "XX000";
 }

@@ -20,6 +20,7 @@
 #![deny(missing_docs)]
 
 pub mod atomicity;
+pub mod durable;
 pub mod index;
 pub mod log;
 pub mod object;

@@ -186,6 +186,18 @@ impl Store {
         empty.iter().map(|run| u64::from(run.pages)).sum()
     }
 
+    /// From here on changes of the page table are kept for [`Self::take_page_events`]; `epoch` tells the epoch.
+    pub fn record_pages(&self, epoch: impl Fn() -> u32 + Send + Sync + 'static) {
+        self.pages.record(Box::new(epoch));
+    }
+
+    /// The changes of the page table since the last call, as items of a journal.
+    pub fn take_page_events(&self, out: &mut Vec<u8>) {
+        for event in self.pages.take_events() {
+            crate::durable::journal::push_event(&event, out);
+        }
+    }
+
     pub(crate) fn pages(&self) -> &Pages {
         &self.pages
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  +0    magic │ layout version │ node │ region bytes │ starts │ clean │ page table offset │ pages
-//!  +64   epoch │ open snapshots                                   (the epoch is used on node 0 only)
+//!  +64   epoch │ open snapshots │ epoch closed │ epoch of the checkpoint   (the epoch is used on node 0 only)
 //!  +128  64 snapshot slots: 0 free, 1 announced, S + 2 open at epoch S
 //!  +1024 1008 directory entries of 64 bytes (`index/hash/directory.rs`)
 //! ```
@@ -66,6 +66,10 @@ impl<'m> Superblock<'m> {
     pub const EPOCH: u64 = 64;
     /// Offset of the number of open or announced snapshots.
     pub const ACTIVE: u64 = 72;
+    /// Offset of the last epoch that this node's journal has closed and made durable, 0 without a journal.
+    pub const CLOSED: u64 = 80;
+    /// Offset of the epoch that this node's last checkpoint contains.
+    pub const CHECKPOINTED: u64 = 88;
 
     /// The superblock of a mapped region, checked.
     ///

@@ -3,6 +3,7 @@
 use crate::table::{Index, TableId};
 use farhold_fabric::{FabricError, NodeId};
 use farhold_store::StoreError;
+use farhold_store::durable::DurableError;
 use farhold_store::row::RowError;
 use std::fmt;
 
@@ -68,6 +69,15 @@ pub enum TxnError {
     /// This node has been expelled from its cluster, or has lost its connection to it, while the transaction was being replicated: whether it has committed
     /// is known to the others alone.
     OutcomeUnknown,
+    /// The journal is not written: its disk is full or broken, or another node's journal has ended.
+    NotDurable {
+        /// Why, in words.
+        reason: Box<str>,
+        /// Only from `commit`: its writes are in memory, and whether a restart will find them is unknown. Else nothing was written.
+        committed: bool,
+    },
+    /// Files of a journal that cannot be used.
+    Durable(Box<DurableError>),
     /// A write in a read-only transaction.
     ReadOnly,
     /// The table was dropped while the transaction ran.
@@ -162,6 +172,11 @@ impl fmt::Display for TxnError {
             Self::OutcomeUnknown => f.write_str(
                 "this node lost its cluster during the commit; only the other nodes know whether it has committed",
             ),
+            Self::NotDurable { reason, committed: false } => write!(f, "nothing was written: {reason}"),
+            Self::NotDurable { reason, committed: true } => {
+                write!(f, "written in memory, and perhaps not on disk: {reason}")
+            }
+            Self::Durable(error) => error.fmt(f),
             Self::ReadOnly => f.write_str("the transaction is read-only"),
             Self::SchemaChanged => f.write_str("the table was dropped while the transaction ran"),
             Self::Row(error) => error.fmt(f),

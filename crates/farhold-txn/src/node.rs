@@ -1,6 +1,8 @@
 //! A node: one process's (or one simulated machine's) store, tables and workers.
 
 use crate::catalog::Catalog;
+use crate::durability::{Generation, JournalConfig, Journaling};
+use crate::far_pages::FarPages;
 use crate::home::reservations::Reservations;
 use crate::membership::NodeSet;
 use crate::protocol::epoch::KEEPER;
@@ -30,6 +32,8 @@ pub struct NodeConfig {
     pub request_timeout_ns: u64,
     /// Copies of rows on other nodes.
     pub replication: ReplicationConfig,
+    /// A journal on disk: [`Node::open_durable`] alone looks at it.
+    pub journal: Option<JournalConfig>,
 }
 
 impl Default for NodeConfig {
@@ -39,6 +43,7 @@ impl Default for NodeConfig {
             region_bytes: 1 << 30,
             request_timeout_ns: 2_000_000_000,
             replication: ReplicationConfig::default(),
+            journal: None,
         }
     }
 }
@@ -78,12 +83,17 @@ pub struct Node {
     pub(crate) reservations: Reservations,
     /// None with one copy of each row.
     pub(crate) replication: Option<Arc<Replication>>,
+    /// None without a journal.
+    pub(crate) journaling: Option<Arc<Journaling>>,
+    /// It was restored from more than a checkpoint.
+    pub(crate) needs_checkpoint: bool,
     /// The nodes of the cluster: all, unless there is replication.
     pub(crate) present: NodeSet,
     /// Snapshots' places on other nodes that nobody needs any more.
     recovered: Mutex<Recovered>,
     released: Mutex<Vec<FarPlace>>,
     any_released: AtomicBool,
+    pub(crate) far_pages: FarPages,
     /// Tells this node's table handles from those of other nodes in the same process.
     pub(crate) tag: u64,
 }
@@ -97,6 +107,47 @@ impl Node {
     /// # Errors
     /// The region is not ours, is damaged, or cannot be had.
     pub fn open(fabric: Fabric, config: NodeConfig) -> Result<Arc<Self>, TxnError> {
+        Self::open_with(fabric, config, None)
+    }
+
+    /// As [`Self::open`], of a node with a journal: its region is made anew from the checkpoint and the journals of all nodes, with
+    /// everything that was acknowledged before the last end of the cluster, whatever that end was. [`JournalThreads`](crate::JournalThreads) are to be
+    /// started for it.
+    ///
+    /// # Errors
+    /// As there; [`TxnError::Durable`] if the files cannot be used. They are as they were then.
+    pub fn open_durable(fabric: Fabric, config: NodeConfig, generation: Generation) -> Result<Arc<Self>, TxnError> {
+        Self::open_with(fabric, config, Some(generation))
+    }
+
+    /// The region from the journals; true if there was anything but a checkpoint.
+    fn restore(
+        fabric: &Fabric,
+        config: &NodeConfig,
+        generation: Generation,
+    ) -> Result<(Arc<Journaling>, bool), TxnError> {
+        let id = fabric.node();
+        let Some(journal) = config.journal.clone() else {
+            return Err(TxnError::NotFound { what: "journal in the settings of this node".into() });
+        };
+        match fabric.remove_region(DATA) {
+            Ok(()) | Err(FabricError::NoSuchRegion { .. }) => {}
+            Err(error) => return Err(TxnError::far(error, id)),
+        }
+        let region_bytes = generation.region_bytes(config.region_bytes)?;
+        let memory = fabric.create_region(DATA, region_bytes).map_err(|error| TxnError::far(error, id))?;
+        let restored = generation.restore(&journal, &memory)?;
+        if id == KEEPER {
+            farhold_store::Superblock::of(&memory)
+                .map_err(|error| TxnError::store(error, id))?
+                .raise_epoch(generation.epoch_first());
+        }
+        let journaling = Journaling::new(journal, generation).map_err(|error| TxnError::Durable(Box::new(error)))?;
+        journaling.know(id, memory);
+        Ok((journaling, restored.journal_rows > 0))
+    }
+
+    fn open_with(fabric: Fabric, config: NodeConfig, generation: Option<Generation>) -> Result<Arc<Self>, TxnError> {
         let id = fabric.node();
         let refused = |error| TxnError::store(error, id);
         let replication = if config.replication.replicas > 1 {
@@ -109,6 +160,13 @@ impl Node {
         } else {
             None
         };
+        let (journaling, needs_checkpoint) = match generation {
+            Some(generation) => {
+                let (journaling, needs) = Self::restore(&fabric, &config, generation)?;
+                (Some(journaling), needs)
+            }
+            None => (None, false),
+        };
         let store = match fabric.attach_region(DATA) {
             Ok(memory) => Store::attach(memory, id).map_err(refused)?.0,
             Err(FabricError::NoSuchRegion { .. }) => {
@@ -117,6 +175,10 @@ impl Node {
             }
             Err(error) => return Err(TxnError::far(error, id)),
         };
+        if let Some(journaling) = &journaling {
+            let source = journaling.clone();
+            store.record_pages(move || source.epoch());
+        }
         let tag = TAGS.fetch_add(1, Relaxed);
         let hardware_transactions = crate::protocol::section::rtm::available();
         let slots = Arc::new(Slots::new());
@@ -129,10 +191,13 @@ impl Node {
             hardware_transactions,
             reservations: Reservations::default(),
             replication,
+            journaling,
+            needs_checkpoint,
             present: NodeSet::default(),
             recovered: Mutex::default(),
             released: Mutex::default(),
             any_released: AtomicBool::new(false),
+            far_pages: FarPages::default(),
             tag,
         };
         node.present.set((0..node.config.nodes).map(NodeId));
@@ -142,6 +207,12 @@ impl Node {
         }
         node.add_recovered(recovered);
         Ok(Arc::new(node))
+    }
+
+    /// Its way to the other nodes.
+    #[must_use]
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
     }
 
     /// Its number.
@@ -187,6 +258,12 @@ impl Node {
         let configuration = replication.view.configuration();
         let is_settled = !replication.view.is_frozen() && configuration.unserved().is_empty();
         if is_settled { Ok(configuration.number) } else { Err(TxnError::Recovering { node: self.id() }) }
+    }
+
+    /// How often its clock has been seen to jump. Each time its lease was void until it was renewed: commits waited, or were refused as [`TxnError::Recovering`].
+    #[must_use]
+    pub fn clock_jumps(&self) -> u64 {
+        self.replication.as_ref().map_or(0, |it| it.view.clock_jumps())
     }
 
     /// Whether it has learned that the others go on without it. It stays so until it starts again.
@@ -237,6 +314,30 @@ impl Node {
             differences.push(format!("{}: {} has no row at {offset:#x} ({:?})", self.id(), of.id(), copy.version));
         }
         differences
+    }
+
+    /// One step of its journal, for a program that does not start [`JournalThreads`](crate::JournalThreads): everything that was committed before is durable
+    /// afterwards, unless a commit is just under way (false).
+    ///
+    /// # Errors
+    /// [`TxnError::NotDurable`].
+    pub fn step_journal(&self) -> Result<bool, TxnError> {
+        let Some(journaling) = &self.journaling else { return Ok(true) };
+        let _ = journaling.make_spare();
+        journaling.step(&self.store);
+        match journaling.failure() {
+            Some(reason) => Err(TxnError::NotDurable { reason, committed: true }),
+            None => Ok(!journaling.is_wanted()),
+        }
+    }
+
+    /// Makes a checkpoint now. Nobody else makes one at the same time.
+    ///
+    /// # Errors
+    /// [`TxnError::Durable`]: there is none, the last one stands.
+    pub fn checkpoint(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool, TxnError> {
+        let Some(journaling) = &self.journaling else { return Ok(false) };
+        journaling.checkpoint(&self.store, go_on).map_err(|error| TxnError::Durable(Box::new(error)))
     }
 
     /// Its settings.
@@ -359,6 +460,7 @@ impl Node {
 
     /// Says that everything is in order, for the next start to find. No transaction runs any more.
     pub fn close(&self) {
+        self.far_pages.close();
         self.store.close();
     }
 }

@@ -62,13 +62,25 @@ pub enum Defect {
     DeletesFirst,
     /// A node comes back while the rows of its earlier start are in nothing but mirrors.
     JoinsTooEarly,
+    /// A clock that jumps is believed.
+    ClockTrusted,
+    /// A counter's word is believed after it was lost.
+    WordBelieved,
+    /// Commits are acknowledged before the journal has them.
+    AckBeforeDurable,
+    /// The journal closes an epoch while commits of it are open.
+    OpenIgnored,
+    /// A record goes into the journal when its rows are written and its epoch may be closed.
+    LateRecord,
+    /// Who expels a node does not wait until its lease has ended.
+    LeaseNotWaitedFor,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 18] = [
+    pub const OF_REPLICATION: [Self; 19] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -87,7 +99,11 @@ impl Defect {
         Self::LateMirrors,
         Self::DeletesFirst,
         Self::JoinsTooEarly,
+        Self::LeaseNotWaitedFor,
     ];
+
+    /// Those of the journal.
+    pub const OF_JOURNAL: [Self; 3] = [Self::AckBeforeDurable, Self::OpenIgnored, Self::LateRecord];
 
     /// All true ones that need no replication.
     pub const ALL: [Self; 10] = [

@@ -10,6 +10,7 @@ use crate::home::wire::{GARBAGE, Reader, Writer};
 use crate::protocol::epoch::Epoch;
 use crate::protocol::ident::DATA;
 use crate::{Node, NodeId, Table, TableId, TxnError, Worker};
+use farhold_fabric::sync::actor::Posted;
 use farhold_fabric::{FabricError, FarPtr, Meta, ObjectView, RegionMemory, Version};
 use farhold_store::object::size_class::{self, SizeClass};
 use farhold_store::object::{Link, RESERVED};
@@ -18,15 +19,30 @@ use farhold_store::snapshot::{Blocked, RunScan};
 use farhold_store::{SlotId, StoreError, Superblock};
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The state of all tables at one epoch. May be shared by threads; scans never block a writer, never fail because of
 /// one, and wait only for rows that are in the middle of a commit. Older copies of rows are kept until it is dropped.
 pub struct Snapshot {
     node: Arc<Node>,
-    epoch: u32,
+    as_of: AsOf,
     places: Vec<Place>,
+}
+
+/// Which state a snapshot is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AsOf {
+    epoch: u32,
     /// The configuration that it is of: rows of a node that has died since are elsewhere, under later epochs.
     configuration: u64,
+}
+
+impl AsOf {
+    /// Is everything still where it was?
+    fn check(self, node: &Node) -> Result<(), TxnError> {
+        let now = node.settled_configuration();
+        if now == Ok(self.configuration) { Ok(()) } else { Err(TxnError::Recovering { node: node.id() }) }
+    }
 }
 
 /// A snapshot's place on one node.
@@ -79,12 +95,10 @@ impl PageTask {
 
 /// How often a locked row is looked at before the thread gives up its turn; a commit near by takes some µs.
 const LOOKS_PER_TURN: u32 = 1_000;
-/// Turns before the row's owner counts as dead: some seconds for a thread that does nothing else.
-const TURNS_MAX: u32 = 1_000_000;
+/// Turns at least before a locked row's owner counts as dead, however long they took: a machine may pause.
+const TURNS_MIN: u32 = 1_000;
 /// Turns between two looks whether the snapshot still stands.
 const TURNS_PER_CHECK: u32 = 64;
-/// The same for a task, which waits between its turns.
-const PATIENCE_MAX: u32 = 100_000;
 
 impl Worker {
     /// The state of all tables at this moment.
@@ -95,7 +109,7 @@ impl Worker {
         let node = self.node();
         let core = &*self.core;
         let configuration = node.settled_configuration()?;
-        let mut snapshot = Snapshot { node: node.clone(), epoch: 0, places: Vec::new(), configuration };
+        let mut snapshot = Snapshot { node: node.clone(), as_of: AsOf { epoch: 0, configuration }, places: Vec::new() };
         for id in node.everybody() {
             let memory =
                 if id == core.me { Some(node.store.memory_shared().clone()) } else { core.endpoint.mapped(id, DATA) };
@@ -108,16 +122,20 @@ impl Worker {
             };
             snapshot.places.push(Place { node: id, memory, slot, incarnation });
         }
-        snapshot.epoch = self.advance_epoch(&snapshot).await?;
+        snapshot.as_of.epoch = self.advance_epoch(&snapshot).await?;
         for place in &snapshot.places {
             if let Some(superblock) = place.superblock() {
-                superblock.confirm(place.slot, snapshot.epoch);
+                superblock.confirm(place.slot, snapshot.as_of.epoch);
             } else {
-                let request = Request::Confirm { slot: place.slot, epoch: snapshot.epoch };
+                let request = Request::Confirm { slot: place.slot, epoch: snapshot.as_of.epoch };
                 core.call(place.node, &request).await?;
             }
         }
-        self.check(&snapshot)?;
+        self.check(snapshot.as_of)?;
+        // What it shows must not be lost by a power cut.
+        if core.node.journaling.as_ref().is_some_and(|journaling| !journaling.is_quiet()) {
+            core.durable(snapshot.as_of.epoch).await?;
+        }
         Ok(snapshot)
     }
 
@@ -128,12 +146,8 @@ impl Worker {
         let epoch = if let Some(superblock) = near {
             superblock.advance_epoch()
         } else {
-            let mut batch = self.core.take_batch();
-            let slot = batch.fetch_add(Epoch::place(keeper), 1);
-            let batch = self.core.endpoint.submit(batch).await;
-            let epoch = batch.word(slot).map_err(|error| self.core.far_error(error, keeper))?;
-            self.core.give_batch(batch);
-            epoch as u32
+            let taken = Epoch::counter(keeper).take(&Posted::through(&self.core.endpoint), 1, 1).await;
+            taken.map_err(|error| self.core.far_error(error, keeper))? as u32
         };
         self.core.saw_epoch(epoch + 1);
         Ok(epoch)
@@ -144,7 +158,7 @@ impl Worker {
     /// # Errors
     /// An unavailable node, a dropped table, a damaged region.
     pub async fn snapshot_pages(&self, snapshot: &Snapshot, table: &Table) -> Result<Vec<PageTask>, TxnError> {
-        let mut tasks = snapshot.pages(table)?;
+        let mut tasks = snapshot.mapped_pages(table)?;
         for (position, place) in snapshot.places.iter().enumerate() {
             if place.memory.is_none() && !table.0.route.is_local_only() {
                 let request = Request::Pages { table: table.id() };
@@ -167,61 +181,74 @@ impl Worker {
         task: &PageTask,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), TxnError> {
-        let core = &*self.core;
         let place = &snapshot.places[task.place];
-        if place.memory.is_some() && !core.handle.is_virtual() {
+        if place.memory.is_some() && !self.core.handle.is_virtual() {
             return snapshot.scan_page(task, visit);
         }
-        self.check(snapshot)?;
-        let room = task.run.class.payload_bytes_max();
-        let mut offsets: Vec<u64> = task.run.slots().collect();
+        self.scan_run(place.node, task.run, snapshot.as_of, visit).await
+    }
+
+    /// Reads a run of pages by batches of object reads. A row that stays locked has a dead owner.
+    pub(crate) async fn scan_run(
+        &self,
+        node: NodeId,
+        run: Run,
+        as_of: AsOf,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), TxnError> {
+        let core = &*self.core;
+        let epoch = as_of.epoch;
+        self.check(as_of)?;
+        let room = run.class.payload_bytes_max();
+        let until_ns = core.handle.now_ns() + core.node.config().request_timeout_ns;
         let mut turns = 0;
+        let mut offsets: Vec<u64> = run.slots().collect();
         while !offsets.is_empty() {
             let mut later = Vec::new();
             for chunk in offsets.chunks(READS_PER_BATCH) {
                 let mut batch = core.take_batch();
-                let at = |offset: u64| FarPtr::new(place.node, DATA, offset);
+                let at = |offset: u64| FarPtr::new(node, DATA, offset);
                 let slots: Vec<_> =
                     chunk.iter().map(|offset| (*offset, batch.read_object(at(*offset), room))).collect();
                 let batch = core.endpoint.submit(batch).await;
                 for (offset, slot) in slots {
                     match batch.object(slot) {
                         Ok(view) if view.lock != 0 => later.push(offset),
-                        Ok(view) if is_unsettled(&view, snapshot.epoch) => later.push(offset),
-                        Ok(view) => match state_at(&view, snapshot.epoch) {
+                        Ok(view) if is_unsettled(&view, epoch) => later.push(offset),
+                        Ok(view) => match state_at(&view, epoch) {
                             StateAt::Row { key_len } => visit(&view.payload[..key_len], &view.payload[key_len..]),
                             StateAt::Older(link) => {
-                                self.visit_older(place.node, link, snapshot.epoch, room, visit).await?;
+                                self.visit_older(node, link, epoch, room, visit).await?;
                             }
                             StateAt::Nothing => {}
                         },
                         Err(FabricError::Torn { .. }) => later.push(offset),
-                        Err(error) => return Err(core.far_error(error, place.node)),
+                        Err(error) => return Err(core.far_error(error, node)),
                     }
                 }
                 core.give_batch(batch);
             }
             offsets = later;
             turns += 1;
-            if turns > PATIENCE_MAX {
-                return Err(TxnError::NodeUnavailable { node: place.node, committed: false });
+            if !offsets.is_empty() && turns > TURNS_MIN && core.handle.now_ns() > until_ns {
+                return Err(TxnError::NodeUnavailable { node, committed: false });
             }
             if !offsets.is_empty() {
                 if turns % TURNS_PER_CHECK == 0 {
                     // Who holds them may have died with his node.
-                    self.check(snapshot)?;
+                    self.check(as_of)?;
                 }
                 core.handle.pause(turns).await;
             }
         }
-        self.check(snapshot)
+        self.check(as_of)
     }
 
     /// Is everything still where it was, and does this node still belong to those who know?
-    fn check(&self, snapshot: &Snapshot) -> Result<(), TxnError> {
+    fn check(&self, as_of: AsOf) -> Result<(), TxnError> {
         let core = &*self.core;
         let leased = core.node.replication.as_ref().is_none_or(|it| it.view.is_settled(core.handle.now_ns()));
-        if leased { snapshot.check() } else { Err(TxnError::Recovering { node: core.me }) }
+        if leased { as_of.check(&core.node) } else { Err(TxnError::Recovering { node: core.me }) }
     }
 
     /// Follows the links to the copy of the snapshot's epoch, which is held for it.
@@ -283,7 +310,7 @@ fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
 }
 
 /// Runs of pages, come from afar.
-fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Run>, TxnError> {
+pub(crate) fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Run>, TxnError> {
     r.list(|r| {
         let (page, pages, table, class) = (r.u32()?, r.u32()?, TableId(r.u32()?), r.u8()?);
         if usize::from(class) >= size_class::COUNT {
@@ -307,24 +334,34 @@ impl Place {
 }
 
 impl Snapshot {
-    /// Is everything still where it was?
     fn check(&self) -> Result<(), TxnError> {
-        let now = self.node.settled_configuration();
-        if now == Ok(self.configuration) { Ok(()) } else { Err(TxnError::Recovering { node: self.node.id() }) }
+        self.as_of.check(&self.node)
     }
 
     /// Which state: the transactions of all epochs up to this one.
     #[must_use]
     pub fn epoch(&self) -> u32 {
-        self.epoch
+        self.as_of.epoch
     }
 
-    /// Splits a table into tasks of one run of pages each, on all nodes whose memory is mapped here (with shared memory:
-    /// all; for others there is [`Worker::snapshot_pages`]).
+    /// Splits a table into tasks of one run of pages each. Blocks the thread where a node's memory is not mapped here:
+    /// [`Worker::snapshot_pages`] does not.
     ///
     /// # Errors
-    /// A dropped table; a damaged region.
+    /// A dropped table; a damaged region; an unavailable node.
     pub fn pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
+        let mut tasks = self.mapped_pages(table)?;
+        for (position, place) in self.places.iter().enumerate() {
+            if place.memory.is_none() && !table.0.route.is_local_only() {
+                let runs = self.node.far_pages.runs(&self.node, place.node, table.id())?;
+                let task = |run| PageTask { node: place.node, place: position, run, table: table.clone() };
+                tasks.extend(runs.into_iter().map(task));
+            }
+        }
+        Ok(tasks)
+    }
+
+    fn mapped_pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
         if table.is_dropped() {
             return Err(TxnError::SchemaChanged);
         }
@@ -351,11 +388,11 @@ impl Snapshot {
         Ok(tasks)
     }
 
-    /// Visits (key bytes, value bytes) of every row of this state in these pages, in no order.
+    /// Visits (key bytes, value bytes) of every row of this state in these pages, in no order. Pages that are not mapped here are
+    /// read by another thread of the node, which this one waits for.
     ///
     /// # Errors
-    /// [`TxnError::NodeUnavailable`] if a row stays locked for seconds: its owner is dead; or if the pages are not mapped
-    /// here.
+    /// [`TxnError::NodeUnavailable`] if a row stays locked for seconds: its owner is dead; or if the node of the pages is.
     pub fn scan_page(&self, task: &PageTask, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), TxnError> {
         self.scan_page_part(task, usize::MAX, &mut Vec::new(), visit)
     }
@@ -374,36 +411,57 @@ impl Snapshot {
     ) -> Result<(), TxnError> {
         let place = &self.places[task.place];
         let unavailable = TxnError::NodeUnavailable { node: place.node, committed: false };
-        let Some(memory) = &place.memory else { return Err(unavailable) };
-        let mut scan = RunScan::new(memory, task.run, self.epoch).values_up_to(value_bytes);
-        let mut looks = 0_u32;
-        let mut last = None;
+        let Some(memory) = &place.memory else {
+            self.node.far_pages.rows(&self.node, place.node, task.run, self.as_of)?.visit(visit);
+            return Ok(());
+        };
+        let mut scan = RunScan::new(memory, task.run, self.as_of.epoch).values_up_to(value_bytes);
+        let mut patience = Patience::new(self.node.config().request_timeout_ns);
         loop {
             let went = scan.go_on(room, &mut |_, key, value| visit(key, value));
             let went = went.map_err(|error| TxnError::store(error, place.node))?;
             let Err(blocked) = went else { return self.check() };
-            if !wait_for(blocked, &mut last, &mut looks) {
+            if !patience.wait_for(blocked) {
                 return Err(unavailable);
             }
-            if looks.is_multiple_of(LOOKS_PER_TURN * TURNS_PER_CHECK) {
+            if patience.looks.is_multiple_of(LOOKS_PER_TURN * TURNS_PER_CHECK) {
                 self.check()?;
             }
         }
     }
 }
 
-/// Lets a row's owner go on; false if that has been long enough.
-fn wait_for(blocked: Blocked, last: &mut Option<Blocked>, looks: &mut u32) -> bool {
-    if *last != Some(blocked) {
-        (*last, *looks) = (Some(blocked), 0);
+/// How long a scan waits for the owner of one row's lock.
+struct Patience {
+    limit: Duration,
+    blocked: Option<Blocked>,
+    looks: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    fn new(limit_ns: u64) -> Self {
+        Self { limit: Duration::from_nanos(limit_ns), blocked: None, looks: 0, since: None }
     }
-    *looks += 1;
-    if looks.is_multiple_of(LOOKS_PER_TURN) {
+
+    /// Lets the owner go on; false if that has been long enough: it is dead.
+    fn wait_for(&mut self, blocked: Blocked) -> bool {
+        if self.blocked != Some(blocked) {
+            (self.blocked, self.looks, self.since) = (Some(blocked), 0, None);
+        }
+        self.looks += 1;
+        if !self.looks.is_multiple_of(LOOKS_PER_TURN) {
+            std::hint::spin_loop();
+            return true;
+        }
         std::thread::yield_now();
-    } else {
-        std::hint::spin_loop();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "mapped memory is only scanned in real time, on threads without an executor"
+        )]
+        let since = *self.since.get_or_insert_with(Instant::now);
+        self.looks / LOOKS_PER_TURN < TURNS_MIN || since.elapsed() < self.limit
     }
-    *looks / LOOKS_PER_TURN <= TURNS_MAX
 }
 
 impl Drop for Snapshot {
@@ -423,6 +481,6 @@ impl Drop for Snapshot {
 
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Snapshot(epoch {})", self.epoch)
+        write!(f, "Snapshot(epoch {})", self.as_of.epoch)
     }
 }

@@ -33,7 +33,8 @@ fn definition() -> Result<TableDef, TxnError> {
 /// Opens the system table of a node and every table that it names; forgets rows of tables that it does not name.
 pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     let mut recovered = Recovered::default();
-    let how = |id| if node.store.unclaimed().contains(&id) { Open::Attach } else { Open::Create };
+    let threads = node.journaling.as_ref().map_or(1, |journaling| journaling.config.threads);
+    let how = |id| if node.store.unclaimed().contains(&id) { Open::Attach { threads } } else { Open::Create };
     let mut shared = |id, definition, live: &[bool]| {
         let (table, found) = TableShared::open(&node.store, id, definition, live, how(id), Cluster::of(node))?;
         recovered.add(&table.name, &found);

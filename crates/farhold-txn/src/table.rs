@@ -1,6 +1,7 @@
 //! Tables: the handle through which transactions name one, and what of it lies on this node.
 
 use crate::definition::{Placement, TableDef};
+use crate::durability::on_threads;
 use crate::membership::{NOBODY, ServingMap};
 use crate::node::Node;
 use crate::{NodeId, TxnError};
@@ -277,7 +278,10 @@ pub(crate) enum Open {
     /// Empty.
     Create,
     /// With the rows that are in the region.
-    Attach,
+    Attach {
+        /// On so many threads.
+        threads: usize,
+    },
 }
 
 impl TableShared {
@@ -307,7 +311,7 @@ impl TableShared {
         let def = farhold_store::TableDef { id, primary: primary_shape(&schema), hash, secondaries };
         let table = match open {
             Open::Create => TableStore::create(store, def).map(|table| (table, Rebuilt::default())),
-            Open::Attach => TableStore::attach(store, def),
+            Open::Attach { threads } => TableStore::attach_parallel(store, def, &|job| on_threads(threads, job)),
         };
         let (table, found) = table.map_err(refused)?;
         // A slot whose index was dropped, or never became complete, stays empty; those behind it keep their numbers.

@@ -12,7 +12,7 @@ use farhold_store::index::hash::{FarIndex, LocationCache};
 use farhold_store::log::RecordWriter;
 use farhold_store::{AllocCache, Owner};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub record: RefCell<RecordWriter>,
     /// Where records of this node's rows go.
     pub rings: RefCell<MappedRings>,
+    /// Commits that the journal waits for: how many of each bound.
+    pub open_commits: RefCell<BTreeMap<u32, u32>>,
 }
 
 /// States kept for later: as many as transactions are usually open at a time on a thread.
@@ -123,6 +125,7 @@ impl Worker {
             batches: RefCell::default(),
             record: RefCell::default(),
             rings: RefCell::default(),
+            open_commits: RefCell::default(),
         };
         Ok(Self { core: Rc::new(core) })
     }

@@ -38,7 +38,7 @@ fn a_commit_that_nobody_waits_for_happens_wholly_or_not_at_all() {
             for _ in 0..100 {
                 worker.handle().yield_now().await;
             }
-            cluster.assert_quiet();
+            cluster.assert_quiet().await;
             let mut txn = worker.begin();
             let mut ages = Vec::new();
             for id in 1..=3 {

@@ -61,7 +61,7 @@ fn far_rows_are_read_written_inserted_and_deleted() {
         assert_eq!(aged(&mut txn, &table, 70).await, [2, 5, 8]);
         txn.commit().await.expect("committed");
         // Deleted rows leave the indexes when their home hears of it, which moves the leaves that scans stamp.
-        cluster.serve();
+        cluster.serve().await;
         for worker in &cluster.workers {
             let table = worker.node().table("people").expect("on every node");
             let mut txn = worker.begin_read_only();
@@ -72,7 +72,7 @@ fn far_rows_are_read_written_inserted_and_deleted() {
             assert_eq!(look(&mut txn, &table, 1).await, None);
             txn.commit().await.expect("nobody writes");
         }
-        cluster.assert_quiet();
+        cluster.assert_quiet().await;
     });
 }
 
@@ -122,11 +122,11 @@ fn far_conflicts_are_found() {
         assert_eq!(put(&mut b, &tables[1], 18, "x", 1).await, Err(TxnError::Conflict));
         drop((a, b));
         let mut b = two.begin();
-        cluster.serve();
+        cluster.serve().await;
         put(&mut b, &tables[1], 18, "x", 1).await.expect("free again");
         b.abort();
-        cluster.serve();
-        cluster.assert_quiet();
+        cluster.serve().await;
+        cluster.assert_quiet().await;
     });
 }
 
@@ -143,7 +143,7 @@ fn its_own_far_inserts_do_not_disturb_its_searches() {
             assert_eq!(look(&mut txn, &table, id).await.map(|it| it.1), Some(id));
         }
         txn.commit().await.expect("nobody else was there");
-        cluster.assert_quiet();
+        cluster.assert_quiet().await;
     });
 }
 
@@ -169,7 +169,7 @@ fn replicated_rows_are_written_everywhere() {
         let row = txn.get(&on(0), &key(2)).await.expect("a read").expect("a row");
         txn.delete(row).expect("deleted");
         txn.commit().await.expect("committed");
-        cluster.serve();
+        cluster.serve().await;
         for node in 0..3 {
             let mut txn = cluster.workers[node].begin_read_only();
             assert_eq!(on(node).row_count(), 8);
@@ -177,7 +177,7 @@ fn replicated_rows_are_written_everywhere() {
             assert_eq!(look(&mut txn, &on(node), 2).await, None);
             assert_eq!(aged(&mut txn, &on(node), 10).await, [1]);
         }
-        cluster.assert_quiet();
+        cluster.assert_quiet().await;
     });
 }
 
@@ -187,10 +187,11 @@ fn a_snapshot_covers_all_nodes() {
         let table = cluster.workers[0].create_table(spread()).await.expect("a table");
         fill(&cluster.workers[0], &table, &nine()).await;
         let age = table.layout().i32("age").expect("a column");
-        let count = |snapshot: &farhold_txn::Snapshot| {
-            let mut sum = (0, 0);
-            for task in snapshot.pages(&table).expect("pages") {
-                snapshot.scan_page(&task, &mut |_, value| sum = (sum.0 + 1, sum.1 + age.get(value))).expect("a scan");
+        let count = async |snapshot: &farhold_txn::Snapshot| {
+            let (worker, mut sum) = (&cluster.workers[0], (0, 0));
+            for task in worker.snapshot_pages(snapshot, &table).await.expect("pages") {
+                let add = &mut |_: &[u8], value: &[u8]| sum = (sum.0 + 1, sum.1 + age.get(value));
+                worker.scan_page(snapshot, &task, add).await.expect("a scan");
             }
             sum
         };
@@ -207,10 +208,28 @@ fn a_snapshot_covers_all_nodes() {
             }
             txn.commit().await.expect("committed");
         }
-        assert_eq!(count(&before), (9, sum));
-        assert_eq!(count(&cluster.workers[0].snapshot().await.expect("a snapshot")), (6, 600));
-        drop(before);
-        cluster.assert_quiet();
+        assert_eq!(count(&before).await, (9, sum));
+        let after = cluster.workers[0].snapshot().await.expect("a snapshot");
+        assert_eq!(count(&after).await, (6, 600));
+        // The same on a thread that has no worker, while the nodes are served here.
+        let by_thread = std::thread::spawn({
+            let table = table.clone();
+            move || {
+                [before, after].map(|snapshot| {
+                    let mut sum = (0, 0);
+                    for task in snapshot.pages(&table).expect("pages") {
+                        let add = &mut |_: &[u8], value: &[u8]| sum = (sum.0 + 1, sum.1 + age.get(value));
+                        snapshot.scan_page(&task, add).expect("a scan");
+                    }
+                    sum
+                })
+            }
+        });
+        while !by_thread.is_finished() {
+            cluster.workers[0].handle().yield_now().await;
+        }
+        assert_eq!(by_thread.join().expect("no panic"), [(9, sum), (6, 600)]);
+        cluster.assert_quiet().await;
     });
 }
 
@@ -265,7 +284,7 @@ fn an_index_is_filled_while_others_write() {
         assert_eq!(before.commit().await, Err(TxnError::Conflict), "it might not be in the index");
         assert!(matches!(worker.create_index(&table, by_age).await, Err(TxnError::AlreadyExists { .. })));
         assert_eq!(worker.create_index(&table, by_name).await, Ok(Index::Secondary(1)));
-        cluster.serve();
+        cluster.serve().await;
         let count = async |worker: &farhold_txn::Worker, age: i32| {
             let table = worker.node().table("people").expect("the table");
             let mut txn = worker.begin_read_only();
@@ -284,7 +303,7 @@ fn an_index_is_filled_while_others_write() {
         };
         assert!(count(worker, 77).await > 100);
         assert!(count(&cluster.workers[2], 5).await > 30);
-        cluster.assert_quiet();
+        cluster.assert_quiet().await;
         worker.drop_index(&table, "by_age").await.expect("dropped");
         assert!(matches!(worker.drop_index(&table, "by_age").await, Err(TxnError::NotFound { .. })));
         let mut txn = worker.begin();
@@ -340,7 +359,7 @@ fn the_pages_of_dropped_tables_come_back() {
             assert!(look(&mut reader, &there, 1).await.is_some());
             worker.drop_table(&table).await.expect("dropped");
             drop((table, there));
-            cluster.serve();
+            cluster.serve().await;
             worker.handle().sleep_ns(100_000).await;
             let kept = free();
             drop(reader);

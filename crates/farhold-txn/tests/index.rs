@@ -8,10 +8,10 @@
 mod common;
 
 use common::{Dir, key, people, put};
-use farhold_fabric::{Executor, Fabric};
+use farhold_fabric::Executor;
 use farhold_store::row::{Datum, SecondaryIndex};
 use farhold_txn::{
-    HomeAgent, Index, Node, NodeConfig, NodeId, Placement, Retry, ScanSpec, Table, TableDef, Txn, TxnError, Worker,
+    HomeAgent, Index, Node, NodeConfig, Placement, Retry, ScanSpec, Table, TableDef, Txn, TxnError, Worker,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -23,7 +23,7 @@ const ROWS: i32 = 60;
 
 fn nodes(dir: &Dir, count: u8) -> Vec<(HomeAgent, Arc<Node>)> {
     let start = |node| {
-        let fabric = Fabric::join_shm(&dir.0, NodeId(node)).expect("the fabric");
+        let fabric = common::join(dir, node);
         let config = NodeConfig {
             nodes: count,
             region_bytes: 32 << 20,

@@ -5,8 +5,43 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use farhold_fabric::persist::Domain;
 use farhold_fabric::{Executor, Fabric, FabricError, Handle, NodeId};
-use farhold_txn::{FileRegister, HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError, Worker};
+use farhold_store::durable::Progress;
+use farhold_store::durable::files::{Directory as Files, Disk};
+use farhold_store::durable::nvm::Nvm;
+use farhold_txn::{
+    FileRegister, Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, ReplicationConfig, TxnError,
+    Worker,
+};
+
+/// What a commit has survived when it is acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of its process: rows are in shared memory, on as many nodes as there are replicas. A power cut of all of them loses
+    /// everything.
+    Replicated,
+    /// A power cut: it is in a journal on persistent memory, in a directory of a DAX mount.
+    Nvm(PathBuf),
+    /// The same on a mount that does not promise it, because somebody else does: battery-backed memory, or a test.
+    NvmAssumed(PathBuf),
+    /// A power cut: it is in a journal on disk, in this directory.
+    Disk(PathBuf),
+}
+
+impl Durability {
+    fn journal(&self, progress: &Arc<Progress>) -> Result<Option<JournalConfig>, OpenError> {
+        let nvm = |path: &PathBuf, domain| Nvm::open(path, domain).map(|nvm| Arc::new(nvm) as Arc<dyn Files>);
+        let (path, opened) = match self {
+            Self::Replicated => return Ok(None),
+            Self::Nvm(path) => (path, nvm(path, Domain::Asserted)),
+            Self::NvmAssumed(path) => (path, nvm(path, Domain::Assumed)),
+            Self::Disk(path) => (path, Disk::open(path).map(|disk| Arc::new(disk) as Arc<dyn Files>)),
+        };
+        let directory = opened.map_err(|error| OpenError::Directory(path.clone(), error))?;
+        Ok(Some(JournalConfig { progress: progress.clone(), ..JournalConfig::new(directory) }))
+    }
+}
 
 /// Where a node's rows live and how much room they have.
 #[derive(Debug, Clone)]
@@ -15,14 +50,28 @@ pub struct Config {
     node: u8,
     nodes: u8,
     memory_bytes: u64,
+    provider: String,
     replication: ReplicationConfig,
+    durability: Durability,
+    register: Option<String>,
+    progress: Arc<Progress>,
 }
 
 impl Config {
     /// A database of one node in memory that ends with the [`Database`].
     #[must_use]
     pub fn in_memory() -> Self {
-        Self { dir: None, node: 0, nodes: 1, memory_bytes: 1 << 30, replication: replication() }
+        Self {
+            dir: None,
+            node: 0,
+            nodes: 1,
+            memory_bytes: 1 << 30,
+            provider: "shm".into(),
+            replication: replication(),
+            durability: Durability::Replicated,
+            register: None,
+            progress: Arc::default(),
+        }
     }
 
     /// A database in this directory, whose rows live as long as its files: a folder of shared memory, or of a DAX or CXL
@@ -37,6 +86,37 @@ impl Config {
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
+    }
+
+    /// How nodes reach each other's rows: `shm` otherwise, or `libfabric:` and the name of one of libfabric's providers, as
+    /// `libfabric:tcp;ofi_rxm`, with the feature `libfabric`. Nodes on several hosts are named behind it: see
+    /// [`Fabric::join`].
+    #[must_use]
+    pub fn provider(mut self, provider: impl Into<String>) -> Self {
+        self.provider = provider.into();
+        self
+    }
+
+    /// What a commit survives; [`Durability::Replicated`] otherwise. With a journal, everything that was acknowledged comes back from it,
+    /// and the directory of regions is only memory. All nodes of a cluster use the same directory.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Where the nodes of a cluster with replicas agree who belongs to it: `file:///DIRECTORY` on one host (the directory of the regions
+    /// otherwise), `etcd://HOST:PORT[,HOST:PORT...]/PREFIX` with the feature `etcd`. The same for all nodes.
+    #[must_use]
+    pub fn register(mut self, url: impl Into<String>) -> Self {
+        self.register = Some(url.into());
+        self
+    }
+
+    /// How far [`Database::open`] has come with restoring from a journal, for another thread to show.
+    #[must_use]
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
     }
 
     /// This is node `node` of `nodes`, each in a process (or `Database`) of its own, all in the same directory.
@@ -112,6 +192,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 pub struct Database {
     // Fields are dropped in this order: nobody is served any more, then the node goes, then its files.
     agent: Option<HomeAgent>,
+    journal: Option<JournalThreads>,
     node: Arc<Node>,
     dir: Directory,
 }
@@ -140,6 +221,14 @@ impl Database {
         }
         let is_replicated = replicas > 1;
         let id = NodeId(config.node);
+        let journal = config.durability.journal(&config.progress)?;
+        if is_replicated && journal.is_some() {
+            return Err(OpenError::Settings(
+                "a journal is for one copy of each row so far: choose --replicas or --durability",
+            ));
+        }
+        let begin = |journal: &JournalConfig| Generation::begin(journal, id, config.nodes).map_err(OpenError::Node);
+        let generation = journal.as_ref().map(begin).transpose()?;
         let wait = |ready: &dyn Fn() -> Result<bool, OpenError>| {
             while !ready()? {
                 if give_up() {
@@ -149,20 +238,30 @@ impl Database {
             }
             Ok(())
         };
-        if is_replicated {
-            let is_free = || FileRegister::is_free(&dir.path, id);
+        let register = Place::of(config, &dir.path)?;
+        if let (true, Place::File(path)) = (is_replicated, &register) {
+            let is_free = || FileRegister::is_free(path, id);
             wait(&|| is_free().map_err(|error| OpenError::Membership(error.to_string())))?;
         }
-        let fabric = Fabric::join_shm(&dir.path, id).map_err(OpenError::Fabric)?;
+        // Regions of before are of no use to anybody, and must not be taken for those of now.
+        let regions =
+            generation.as_ref().map_or(Ok(dir.path.clone()), |now| generation_directory(&dir.path, now.number()))?;
+        let fabric = Fabric::join(&regions, id, &config.provider).map_err(OpenError::Fabric)?;
         let node_config = NodeConfig {
             nodes: config.nodes,
             region_bytes: config.memory_bytes,
             replication: config.replication.clone(),
+            journal,
             ..NodeConfig::default()
         };
-        let node = Node::open(fabric, node_config).map_err(OpenError::Node)?;
+        let node = match generation {
+            Some(generation) => Node::open_durable(fabric, node_config, generation),
+            None => Node::open(fabric, node_config),
+        };
+        let node = node.map_err(OpenError::Node)?;
+        let journal = JournalThreads::start(&node).map_err(OpenError::Node)?;
         let agent = if is_replicated {
-            let agent = HomeAgent::start_member(&node, &dir.path).map_err(OpenError::Node)?;
+            let agent = register.start_member(&node, config, &dir.path)?;
             wait(&|| {
                 if node.is_expelled() {
                     return Err(OpenError::Membership(
@@ -178,7 +277,7 @@ impl Database {
             // A node alone has nobody to serve.
             None
         };
-        Ok(Self { agent, node, dir })
+        Ok(Self { agent, journal, node, dir })
     }
 
     /// The node: its tables, statistics, and workers for other threads.
@@ -205,8 +304,63 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         drop(self.agent.take());
+        drop(self.journal.take());
         self.node.close();
     }
+}
+
+/// Where the register is.
+enum Place {
+    /// In this directory.
+    File(PathBuf),
+    #[cfg(feature = "etcd")]
+    Etcd(farhold_etcd::EtcdUrl),
+}
+
+impl Place {
+    fn of(config: &Config, dir: &Path) -> Result<Self, OpenError> {
+        let Some(url) = &config.register else { return Ok(Self::File(dir.to_owned())) };
+        if let Some(path) = url.strip_prefix("file://") {
+            return Ok(Self::File(PathBuf::from(path)));
+        }
+        #[cfg(feature = "etcd")]
+        return farhold_etcd::EtcdUrl::parse(url).map(Self::Etcd).map_err(OpenError::Membership);
+        #[cfg(not(feature = "etcd"))]
+        Err(OpenError::Membership(format!("\"{url}\": this build has registers in files alone (file:///DIRECTORY)")))
+    }
+
+    fn start_member(self, node: &Arc<Node>, config: &Config, dir: &Path) -> Result<HomeAgent, OpenError> {
+        let started = match self {
+            Self::File(path) => {
+                std::fs::create_dir_all(&path).map_err(|error| OpenError::Directory(path.clone(), error))?;
+                HomeAgent::start_member_by(node, dir, FileRegister::new(&path, node.fabric(), config.nodes))
+            }
+            #[cfg(feature = "etcd")]
+            Self::Etcd(url) => {
+                // An answer that comes after the lease is of no use.
+                let timeout = Duration::from_nanos(config.replication.lease_ns);
+                let register = farhold_etcd::EtcdRegister::new(url, config.nodes, timeout);
+                let register = register.map_err(|error| OpenError::Membership(error.to_string()))?;
+                HomeAgent::start_member_by(node, dir, register)
+            }
+        };
+        started.map_err(OpenError::Node)
+    }
+}
+
+/// The folder for the regions of a generation; those of earlier ones go.
+fn generation_directory(dir: &Path, generation: u32) -> Result<PathBuf, OpenError> {
+    let failed = |error| OpenError::Directory(dir.to_owned(), error);
+    let number = |name: &std::ffi::OsStr| name.to_str()?.strip_prefix("generation-")?.parse::<u32>().ok();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if number(&entry.file_name()).is_some_and(|number| number < generation) {
+            let _ = std::fs::remove_dir_all(entry.path()); // another node may be at it as well
+        }
+    }
+    let path = dir.join(format!("generation-{generation}"));
+    std::fs::create_dir_all(&path).map_err(failed)?;
+    Ok(path)
 }
 
 /// The directory, removed at the end if it was made for this database alone.

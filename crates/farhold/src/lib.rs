@@ -12,7 +12,7 @@ mod database;
 #[cfg(feature = "cli")]
 pub mod cli;
 
-pub use database::{Config, Database, OpenError};
+pub use database::{Config, Database, Durability, OpenError};
 pub use farhold_fabric::Handle;
 pub use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 pub use farhold_txn::{

@@ -51,10 +51,10 @@ pub struct Figure {
 /// A provider on this machine.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// Its name.
-    pub name: &'static str,
+    /// Its name; of one that can be had in several ways, with the way.
+    pub name: String,
     /// What it is.
-    pub about: &'static str,
+    pub about: String,
     /// Who does each of [`INSTRUCTIONS`].
     pub does: Vec<Doer>,
     /// What it costs; or why nothing could be measured.
@@ -68,6 +68,7 @@ pub fn describe(doer: Doer) -> &'static str {
         Doer::Cpu => "native: this thread's processor",
         Doer::Nic => "native: the network card",
         Doer::HomeAgent => "emulated: an agent at the memory's home",
+        Doer::Library => "long ones by libfabric's provider, else emulated: an agent at the memory's home",
         Doer::Simulation => "simulated",
     }
 }
@@ -75,26 +76,30 @@ pub fn describe(doer: Doer) -> &'static str {
 /// All providers; those that can be had here are measured for about `span_ns` altogether.
 #[must_use]
 pub fn providers(span_ns: u64) -> Vec<Info> {
-    let of = |kind: &Kind| Info {
-        name: kind.name,
-        about: kind.about,
-        does: INSTRUCTIONS.iter().map(|(_, op)| (kind.does)(*op)).collect(),
-        figures: figures(kind.name, span_ns),
-    };
-    provider::ALL.iter().map(of).collect()
+    provider::ALL.iter().flat_map(|kind| of_kind(kind, span_ns)).collect()
 }
 
-/// How to be two nodes of a provider on this machine, by its name.
-fn figures(name: &str, span_ns: u64) -> Result<Vec<Figure>, String> {
-    match name {
-        "shm" => {
-            let scratch = Scratch::new("info");
-            let join = |node| Fabric::join_shm(&scratch.0, NodeId(node)).map_err(|error| error.to_string());
-            measure(&join(0)?, &join(1)?, span_ns).map_err(|error| error.to_string())
-        }
-        "sim" => Err("its time is virtual".to_owned()),
-        _ => Err("it needs a cluster to be measured".to_owned()),
+fn of_kind(kind: &Kind, span_ns: u64) -> Vec<Info> {
+    let does = || INSTRUCTIONS.iter().map(|(_, op)| (kind.does)(*op)).collect();
+    let here = (kind.here)();
+    if here.is_empty() {
+        let figures = Err("there is none of it on this machine".to_owned());
+        return vec![Info { name: kind.name.to_owned(), about: kind.about.to_owned(), does: does(), figures }];
     }
+    let of = |here: provider::Here| Info {
+        figures: figures(&here.name, span_ns),
+        about: format!("{}; {}", kind.about, here.about),
+        name: here.name,
+        does: does(),
+    };
+    here.into_iter().map(of).collect()
+}
+
+/// Of two nodes of this machine.
+fn figures(name: &str, span_ns: u64) -> Result<Vec<Figure>, String> {
+    let scratch = Scratch::new("info");
+    let join = |node| Fabric::join(&scratch.0, NodeId(node), name).map_err(|error| error.to_string());
+    measure(&join(0)?, &join(1)?, span_ns).map_err(|error| error.to_string())
 }
 
 const REGION: RegionId = RegionId(0);
@@ -182,7 +187,14 @@ mod tests {
     #[test]
     fn every_provider_is_described_and_shm_is_measured() {
         let infos = providers(20_000_000);
-        assert!(infos.iter().map(|info| info.name).eq(provider::ALL.iter().map(|kind| kind.name)));
+        for kind in provider::ALL {
+            assert!(infos.iter().any(|info| info.name.split(':').next() == Some(kind.name)), "{}", kind.name);
+        }
+        for info in infos.iter().filter(|info| info.name.starts_with("libfabric:")) {
+            let figures = info.figures.as_ref().expect("what is there can be measured");
+            assert_eq!(figures.len() as u64, PARTS, "{}", info.name);
+            assert!(!info.does.iter().any(|doer| doer.is_native()), "{}", info.name);
+        }
         let shm = infos.iter().find(|info| info.name == "shm").expect("it is built in");
         assert!(shm.does.iter().all(|doer| doer.is_native()));
         let figures = shm.figures.as_ref().expect("this machine has shared memory");

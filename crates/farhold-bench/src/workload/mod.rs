@@ -4,6 +4,7 @@ pub mod ch;
 pub mod kv;
 pub mod smallbank;
 pub mod tpcc;
+pub mod tpch;
 
 use farhold_store::row::{Column, ColumnType, Schema, SecondaryIndex};
 

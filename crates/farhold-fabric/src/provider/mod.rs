@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 pub(crate) mod conformance;
+#[cfg(feature = "libfabric")]
+pub mod libfabric;
 pub mod shm;
 pub mod sim;
 
@@ -25,8 +27,20 @@ pub struct Kind {
     pub about: &'static str,
     /// Who executes an instruction on another node's memory.
     pub does: fn(OpKind) -> Doer,
+    /// How it can be had on this machine.
+    pub here: fn() -> Vec<Here>,
+    /// Clusters to test it on, made of a seed.
     #[cfg(test)]
-    bed: fn(u64) -> conformance::Bed,
+    beds: &'static [fn(u64) -> conformance::Bed],
+}
+
+/// A way to have a provider on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Here {
+    /// What [`Fabric::join`](crate::Fabric::join) calls it.
+    pub name: String,
+    /// What there is to say about it, in one line.
+    pub about: String,
 }
 
 /// Who executes an instruction on another node's memory.
@@ -38,6 +52,8 @@ pub enum Doer {
     Nic,
     /// A progress thread of the memory's node: emulated.
     HomeAgent,
+    /// Many bytes by libfabric's provider (the network card, where it has one), few by a progress thread of the memory's node.
+    Library,
     /// The simulation.
     Simulation,
 }
@@ -51,7 +67,12 @@ impl Doer {
 }
 
 /// All providers, by name.
-pub const ALL: &[Kind] = &[shm::KIND, sim::KIND];
+pub const ALL: &[Kind] = &[
+    #[cfg(feature = "libfabric")]
+    libfabric::KIND,
+    shm::KIND,
+    sim::KIND,
+];
 
 /// Longest message. Longer ones belong into a region, with their address in the message.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;

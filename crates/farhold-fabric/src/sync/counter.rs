@@ -66,6 +66,20 @@ impl Counter {
         Numbers { counter: self, stripe: u64::from(thread % stripes), block: 0..0 }
     }
 
+    /// A block of numbers in one instruction: the first of `count`, each `step` more than the one before. For a counter of one
+    /// word, which moves by the whole block.
+    ///
+    /// # Errors
+    /// What kept the word from being changed. After a time-out a block may be lost.
+    ///
+    /// # Panics
+    /// If it is striped.
+    #[inline]
+    pub async fn take(&self, words: &impl Words, count: u32, step: i64) -> Result<u64, FabricError> {
+        assert!(!matches!(self.form, Form::Striped(_)), "a block comes from one word");
+        words.execute(self.at, WordOp::Add(i64::from(count).wrapping_mul(step).cast_unsigned())).await
+    }
+
     /// How many numbers have been given out; blocks count whole. Of stripes a sum, which others change meanwhile.
     ///
     /// # Errors
@@ -92,7 +106,7 @@ impl Numbers {
             Form::Single => words.execute(at, WordOp::Add(1)).await,
             Form::Batched(size) => {
                 if self.block.is_empty() {
-                    let start = words.execute(at, WordOp::Add(size.into())).await?;
+                    let start = self.counter.take(words, size, 1).await?;
                     self.block = start..start.wrapping_add(size.into());
                 }
                 let number = self.block.start;

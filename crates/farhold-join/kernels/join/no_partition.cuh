@@ -7,6 +7,9 @@
 #include "result.cuh"
 
 constexpr u64 EMPTY_KEY = ~0ull;
+// The longest walk to an open slot. Among unique keys that half of the slots hold, walks of 2^32 tuples stay below 100; equal
+// keys make a list, on which the time is quadratic, so that the table is refused.
+constexpr u32 STEPS_MAX = 256;
 
 template <int WORDS> static __device__ __forceinline__ void store_payload(u64 address, u64 slot, const Tuple<WORDS> &tuple) {
     u64 *to = at_address<u64>(address) + slot * WORDS;
@@ -37,6 +40,7 @@ template <int WORDS> static __device__ __forceinline__ void table_build_perfect(
 
 template <int WORDS> static __device__ __forceinline__ void table_build_linear(const TableArguments &arguments) {
     u64 *keys = at_address<u64>(arguments.keys);
+    Sums sums;
     const u64 step = static_cast<u64>(FARHOLD_BLOCKS) * FARHOLD_THREADS;
     for (u64 i = static_cast<u64>(FARHOLD_BLOCK) * FARHOLD_THREADS + FARHOLD_THREAD; i < arguments.source.count; i += step) {
         const Tuple<WORDS> tuple = load_tuple<WORDS>(Columns(), arguments.source, i);
@@ -46,9 +50,15 @@ template <int WORDS> static __device__ __forceinline__ void table_build_linear(c
             continue;
         }
         u64 slot = mix(tuple.key()) & (arguments.slots - 1);
-        while (relaxed_compare_swap(&keys[slot], EMPTY_KEY, tuple.key()) != EMPTY_KEY) slot = (slot + 1) & (arguments.slots - 1);
+        u32 steps = 0;
+        while (relaxed_compare_swap(&keys[slot], EMPTY_KEY, tuple.key()) != EMPTY_KEY && ++steps < STEPS_MAX) slot = (slot + 1) & (arguments.slots - 1);
+        if (steps == STEPS_MAX) {
+            sums.refused++; // the rest is worthless
+            break;
+        }
         store_payload<WORDS>(arguments.payloads, slot, tuple);
     }
+    sums.deliver(arguments.aggregate);
 }
 
 // Walks every lane's matches, the warp together. `next(tuple, cursor, match)` gives false when there are no more.

@@ -263,6 +263,24 @@ inline void *must_map(size_t bytes) {
     return at;
 }
 
+// Stacks for so many fibers, kept for the next launch: a small kernel would spend its time on pages otherwise.
+struct Stacks {
+    char *at = nullptr;
+    size_t bytes = 0;
+    ~Stacks() {
+        if (at) munmap(at, bytes);
+    }
+};
+inline char *stacks_of_this_thread(int fibers) {
+    static thread_local Stacks stacks;
+    if (stacks.bytes < STACK_BYTES * fibers) {
+        if (stacks.at) munmap(stacks.at, stacks.bytes);
+        stacks.bytes = STACK_BYTES * fibers;
+        stacks.at = static_cast<char *>(must_map(stacks.bytes));
+    }
+    return stacks.at;
+}
+
 // Runs `body` once for every thread of every block. `os_threads` blocks are in flight at a time.
 template <class Body>
 void launch(dim3 grid, dim3 dimension, size_t shared_bytes, uint64_t seed, int os_threads, Body &&body) {
@@ -282,7 +300,7 @@ void launch(dim3 grid, dim3 dimension, size_t shared_bytes, uint64_t seed, int o
         b.body = &function;
         b.dimension = dimension;
         b.grid = grid;
-        char *stacks = static_cast<char *>(must_map(STACK_BYTES * size));
+        char *stacks = stacks_of_this_thread(size);
         // Shared memory ends at a page that nobody may touch.
         const size_t pages = (shared_bytes + 4095) / 4096 * 4096;
         unsigned char *shared = static_cast<unsigned char *>(must_map(pages + 4096));
@@ -310,9 +328,9 @@ void launch(dim3 grid, dim3 dimension, size_t shared_bytes, uint64_t seed, int o
             for (Fiber &f : b.fibers) __tsan_destroy_fiber(f.sanitizer);
         }
         block = nullptr;
-        munmap(stacks, STACK_BYTES * size);
         munmap(shared, pages + 4096);
     };
+    if (os_threads == 1) return worker();
     std::vector<std::thread> threads;
     for (int i = 0; i < os_threads; i++) threads.emplace_back(worker);
     for (std::thread &t : threads) t.join();

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crate::partition::Partitioner;
+use crate::widest::widest;
 use crate::{JoinError, Run};
 
 /// An interval that holds every build key, at most [`Interval::SPARSITY_MAX`] times as wide as there are keys.
@@ -21,7 +22,7 @@ impl Interval {
     pub fn of(keys: &[u64], run: &Run) -> Result<Option<Self>, JoinError> {
         let bounds = run.on_all(|worker| {
             run.cancel.check()?;
-            Ok(bounds(&keys[run.part(keys.len(), worker)]))
+            Ok(widest(|_| bounds(&keys[run.part(keys.len(), worker)])))
         })?;
         let bounds = bounds.into_iter().flatten().reduce(|a, b| *a.start().min(b.start())..=*a.end().max(b.end()));
         Ok(bounds.and_then(|bounds| {
@@ -37,6 +38,7 @@ impl Interval {
     }
 }
 
+#[inline(always)]
 fn bounds(keys: &[u64]) -> Option<RangeInclusive<u64>> {
     let first = *keys.first()?;
     let (mut min, mut max) = (first, first);

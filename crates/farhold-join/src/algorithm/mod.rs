@@ -20,6 +20,7 @@
 mod dense;
 pub mod nested_loop;
 pub mod no_partition;
+pub mod on_gpu;
 pub mod radix;
 
 #[cfg(test)]
@@ -30,8 +31,21 @@ use std::fmt;
 
 use crate::{JoinError, Run};
 
-/// Every algorithm, the oracle first.
-pub static ALL: [&dyn Algorithm; 3] = [&nested_loop::NestedLoop, &no_partition::NoPartition, &radix::Radix];
+/// Every algorithm, the oracle first. Those of a GPU are listed on every machine; [`Algorithm::check_available`] says where
+/// they can run.
+pub static ALL: [&dyn Algorithm; 6] = [
+    &nested_loop::NestedLoop,
+    &no_partition::NoPartition,
+    &on_gpu::CPU_PARTITIONED,
+    &on_gpu::NO_PARTITION,
+    &on_gpu::TRITON,
+    &radix::Radix,
+];
+
+/// The algorithms that can run on this machine.
+pub fn available() -> impl Iterator<Item = &'static dyn Algorithm> {
+    ALL.into_iter().filter(|algorithm| algorithm.check_available().is_ok())
+}
 
 /// The algorithm of this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Algorithm> {
@@ -87,6 +101,21 @@ pub struct Shape {
     pub probe_rows: usize,
     /// Threads of the run.
     pub threads: usize,
+}
+
+impl Shape {
+    /// A build side of that many tuples, probed with as many at a time as the algorithm wants.
+    pub fn of(algorithm: &dyn Algorithm, build_rows: usize, threads: usize) -> Self {
+        Self { build_rows, probe_rows: algorithm.probe_rows_wanted(build_rows), threads }
+    }
+}
+
+/// As [`Algorithm::memory_bytes`], with a probe of [`Algorithm::probe_rows_wanted`] tuples by each of `probers` threads at once.
+pub(crate) fn memory_bytes_of_all(algorithm: &dyn Algorithm, build_rows: usize, threads: usize, probers: usize) -> u64 {
+    let shape = Shape::of(algorithm, build_rows, threads.max(probers));
+    let with_one = algorithm.memory_bytes(shape);
+    let without = algorithm.memory_bytes(Shape { probe_rows: 0, ..shape });
+    with_one + (probers as u64).saturating_sub(1) * with_one.saturating_sub(without)
 }
 
 /// The aggregate of a join: how many pairs, and the sums of their payloads (wrapping).
@@ -209,9 +238,10 @@ pub trait Algorithm: Send + Sync {
         Ok(())
     }
 
-    /// A probe of many tuples costs much less a tuple than one of few, because the probe side is rearranged.
-    fn wants_many_probe_rows(&self) -> bool {
-        false
+    /// How many probe tuples at a time are worth gathering, because every probe rearranges them or goes past the whole build
+    /// side; 0 if any number is as good.
+    fn probe_rows_wanted(&self, _build_rows: usize) -> usize {
+        0
     }
 
     /// Makes the table of the build side.
@@ -233,11 +263,21 @@ pub trait Table: Send + Sync {
         run: &Run,
     ) -> Result<(), JoinError>;
 
+    /// Probes of several threads wait for each other, so that each is worth all threads of the run.
+    fn takes_turns(&self) -> bool {
+        false
+    }
+
     /// How the keys are found, for EXPLAIN: "list", "perfect", "unchained", "chained".
     fn scheme(&self) -> &'static str;
 
-    /// Bytes the table holds.
+    /// Bytes of the host's memory that the table holds.
     fn memory_bytes(&self) -> u64;
+
+    /// Why the table has gone on elsewhere than its algorithm says: a GPU that was busy, too small, or failed.
+    fn fallback(&self) -> Option<&str> {
+        None
+    }
 }
 
 impl fmt::Debug for dyn Algorithm {

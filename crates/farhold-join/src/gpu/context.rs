@@ -1,23 +1,65 @@
 //! What every step of a device join needs at hand, and the only places that queue work.
 
-use super::device::{Device, GpuError, Grid, Stream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Wanted;
+use super::device::{Device, Event, GpuError, Grid, Stream};
 use super::kernels::{Arguments, Radix, bytes_of};
 use super::options::{GpuOptions, Scheme};
 use super::plan::Plan;
+use crate::Run;
 
 /// Copies from the host.
 pub const COPY: Stream = Stream(0);
 /// Kernels of the first pass.
 pub const COMPUTE: Stream = Stream(1);
 
-/// One join's device, options and plan.
-pub struct Context<'d> {
-    pub device: &'d dyn Device,
+/// What stays the same of a join between its turns.
+#[derive(Clone)]
+pub struct Setup {
+    pub device: Arc<dyn Device>,
     pub options: GpuOptions,
     pub plan: Plan,
 }
 
+impl Setup {
+    /// Begins a turn; when it ends, all work has ended too.
+    pub fn turn<'a>(&'a self, run: &'a Run) -> Context<'a> {
+        Context {
+            device: &self.device,
+            options: self.options,
+            plan: self.plan,
+            run,
+            rows_max: u64::MAX,
+            spans: Mutex::default(),
+            _turn: Turn { device: &*self.device, _guard: self.device.turn() },
+        }
+    }
+}
+
+/// One turn of a join on a device.
+pub struct Context<'a> {
+    pub device: &'a Arc<dyn Device>,
+    pub options: GpuOptions,
+    pub plan: Plan,
+    /// Threads for the host's part, and the cancel token.
+    pub run: &'a Run,
+    /// The most rows that the caller takes.
+    pub rows_max: u64,
+    /// With `options.profile`: kernels that were queued, between two events.
+    spans: Mutex<Vec<(String, Event, Event)>>,
+    _turn: Turn<'a>,
+}
+
 impl Context<'_> {
+    /// What this turn's probe is to give.
+    pub fn want(&mut self, wanted: Wanted) {
+        (self.options.materialize, self.rows_max) = match wanted {
+            Wanted::Sum => (false, 0),
+            Wanted::Rows { max } => (true, max),
+        };
+    }
+
     /// A launch on all multiprocessors of the plan.
     pub fn grid(&self, shared_bytes: u64) -> Grid {
         Grid { blocks: self.plan.blocks, threads: self.plan.threads, shared_bytes }
@@ -44,9 +86,29 @@ impl Context<'_> {
         grid: Grid,
         arguments: &A,
     ) -> Result<(), GpuError> {
+        self.run.cancel.check()?;
+        let before = if self.options.profile { Some(self.device.record(stream)?) } else { None };
         // SAFETY: every address in the arguments is of a `Buffer` or a borrowed relation that the join holds until the device
-        // has been quiesced (`Quiesce`), and was asked for with the extent that the kernel's comment gives.
-        unsafe { self.device.launch(stream, kernel, grid, bytes_of(arguments)) }
+        // has been quiesced (`Turn`), and was asked for with the extent that the kernel's comment gives.
+        unsafe { self.device.launch(stream, kernel, grid, bytes_of(arguments)) }?;
+        if let Some(before) = before {
+            let after = self.device.record(stream)?;
+            self.spans.lock().unwrap_or_else(PoisonError::into_inner).push((kernel.into(), before, after));
+        }
+        Ok(())
+    }
+
+    /// Milliseconds of each kernel, all its launches together, in the order of the first ones. Call when all have ended.
+    pub fn profile(&self) -> Vec<(String, f64)> {
+        let mut profile: Vec<(String, f64)> = Vec::new();
+        for (kernel, from, to) in &*self.spans.lock().unwrap_or_else(PoisonError::into_inner) {
+            let ms = self.device.elapsed_ms(*from, *to).map_or(0.0, f64::from);
+            match profile.iter_mut().find(|(name, _)| name == kernel) {
+                Some((_, sum)) => *sum += ms,
+                None => profile.push((kernel.clone(), ms)),
+            }
+        }
+        profile
     }
 
     /// Queues the form of a kernel for the plan's tuple width.
@@ -73,12 +135,16 @@ impl Context<'_> {
     }
 }
 
-/// Waits for all queued work when dropped, so that no memory goes while the device may use it. Declare it before the first
-/// borrowed address is queued and after the inputs; buffers wait on their own release.
-pub struct Quiesce<'d>(pub &'d dyn Device);
+/// The right to queue work. Waits for all of it when dropped, so that no memory goes while the device may use it and the next
+/// turn finds the streams idle. It is made before the first address is queued, and after the inputs are borrowed; buffers
+/// wait on their own release.
+pub struct Turn<'a> {
+    device: &'a dyn Device,
+    _guard: MutexGuard<'a, ()>,
+}
 
-impl Drop for Quiesce<'_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.quiesce();
+        self.device.quiesce();
     }
 }

@@ -1,29 +1,53 @@
 //! A CUDA device. The driver library is loaded when asked for; without one, [`Cuda::open`] says [`GpuError::Absent`].
 //!
-//! The kernels come as a cubin: from the folder that `FARHOLD_CUBINS` names (`farhold_sm_90.cubin`, from
-//! `scripts/gpu-kernels`), else compiled from the sources in this library by NVRTC where that is installed.
+//! The kernels come as a cubin: from a folder (`farhold_sm_90.cubin`, from `scripts/gpu-kernels`), else out of this library,
+//! if it was built with such a folder (`FARHOLD_CUBINS`, see `build.rs`), else compiled now from the sources in this library
+//! by NVRTC, where that is installed.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
 
 use super::device::{Device, Event, GpuError, Grid, Place, Properties, STREAMS, Stream};
 
-/// A CUDA device, with its primary context current on the thread that opened it (it is not `Send`).
+/// A CUDA device. Its primary context is made current on whichever thread calls.
 pub struct Cuda {
     name: String,
     multiprocessors: u32,
     shared_bytes_max: u64,
     module: sys::CUmodule,
     streams: Vec<sys::CUstream>,
-    functions: RefCell<HashMap<String, sys::CUfunction>>,
-    events: RefCell<HashMap<Event, sys::CUevent>>,
-    next_event: RefCell<u64>,
+    context: sys::CUcontext,
+    handles: Mutex<Handles>,
+    turn: Mutex<()>,
     device: sys::CUdevice,
+    /// The device maps memory of the host's NUMA nodes beside its own.
+    can_map: bool,
 }
+
+#[derive(Default)]
+struct Handles {
+    functions: HashMap<String, sys::CUfunction>,
+    events: HashMap<Event, sys::CUevent>,
+    last_event: u64,
+    mappings: HashMap<u64, Mapped>,
+}
+
+/// A reserved range and what lies in it.
+struct Mapped {
+    bytes: usize,
+    pages: Vec<sys::CUmemGenericAllocationHandle>,
+    page_bytes: usize,
+}
+
+// SAFETY: the handles are names that the driver, which is safe to call from any thread, looks up; nothing behind them belongs
+// to a thread. Every call first makes the context current on its thread (`enter`).
+unsafe impl Send for Cuda {}
+// SAFETY: as above; the tables of handles are behind a mutex.
+unsafe impl Sync for Cuda {}
 
 fn failed(operation: &'static str) -> impl Fn(result::DriverError) -> GpuError {
     move |error| GpuError::Failed { operation, message: error.to_string() }
@@ -49,6 +73,9 @@ impl Cuda {
         let shared = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u64;
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let can_map = attribute(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED)? != 0
+            && attribute(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED).unwrap_or(0)
+                != 0;
         let name = result::device::get_name(device).map_err(absent)?;
         // SAFETY: `device` came from the driver; the context is released in `drop`.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(absent)?;
@@ -59,13 +86,13 @@ impl Cuda {
             shared_bytes_max: shared,
             module: std::ptr::null_mut(),
             streams: Vec::new(),
-            functions: RefCell::default(),
-            events: RefCell::default(),
-            next_event: RefCell::default(),
+            context,
+            handles: Mutex::default(),
+            turn: Mutex::default(),
             device,
+            can_map,
         };
-        // SAFETY: the context has just been retained.
-        unsafe { result::ctx::set_current(context) }.map_err(absent)?;
+        cuda.enter().map_err(|error| GpuError::Absent(error.to_string()))?;
         let image = image(cubins, major, minor)?;
         // SAFETY: a whole cubin or PTX with a zero at its end.
         cuda.module = unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(absent)?;
@@ -81,12 +108,22 @@ impl Cuda {
         self.streams[usize::from(stream.0)]
     }
 
+    fn handles(&self) -> MutexGuard<'_, Handles> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn event(&self, event: Event) -> sys::CUevent {
-        self.events.borrow()[&event]
+        self.handles().events[&event]
+    }
+
+    /// Makes the context current on this thread.
+    fn enter(&self) -> Result<(), GpuError> {
+        // SAFETY: the context is retained as long as `self` lives.
+        unsafe { result::ctx::set_current(self.context) }.map_err(failed("enter the context"))
     }
 
     fn function(&self, kernel: &str) -> Result<sys::CUfunction, GpuError> {
-        if let Some(&function) = self.functions.borrow().get(kernel) {
+        if let Some(&function) = self.handles().functions.get(kernel) {
             return Ok(function);
         }
         let name = CString::new(kernel).expect("kernel names have no zero");
@@ -96,16 +133,23 @@ impl Cuda {
         // SAFETY: as above.
         unsafe { result::function::set_function_attribute(function, most, self.shared_bytes_max as i32) }
             .map_err(failed("ask for shared memory"))?;
-        self.functions.borrow_mut().insert(kernel.into(), function);
+        self.handles().functions.insert(kernel.into(), function);
         Ok(function)
     }
 }
 
-/// The kernels for a device: a cubin as it lies in the folder (8.x takes the one for 8.0, 9.x the one for 9.0), or NVRTC's.
+// `EMBEDDED`: major number of the architecture, and its cubin, of every cubin that the build was given.
+include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
+
+/// The kernels for a device: a cubin as it lies in the folder or in this library (8.x takes the one for 8.0, 9.x the one for
+/// 9.0), or NVRTC's.
 fn image(cubins: Option<&Path>, major: i32, minor: i32) -> Result<Vec<u8>, GpuError> {
     if let Some(folder) = cubins {
         let file = folder.join(format!("farhold_sm_{major}0.cubin"));
         return std::fs::read(&file).map_err(|error| GpuError::Absent(format!("{}: {error}", file.display())));
+    }
+    if let Some((_, cubin)) = EMBEDDED.iter().find(|(architecture, _)| *architecture == major) {
+        return Ok(cubin.to_vec());
     }
     // SAFETY: only looks for the library.
     if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
@@ -170,8 +214,70 @@ fn source() -> String {
     out
 }
 
+/// Of one page: pinned memory of the device, or of the host's first NUMA node.
+fn page_properties(place: Place, device: sys::CUdevice) -> sys::CUmemAllocationProp {
+    let (type_, id) = match place {
+        Place::Device => (sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE, device),
+        Place::Host => (sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_HOST_NUMA, 0),
+    };
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_NONE,
+        location: sys::CUmemLocation { type_, id },
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+impl Mapped {
+    /// Creates and maps the pages one by one into the reserved range; `self` knows what there is to undo.
+    fn fill(&mut self, at: u64, places: &[Place], device: sys::CUdevice) -> Result<(), result::DriverError> {
+        for (&place, i) in places.iter().zip(0..) {
+            let (mut handle, properties) = (0, page_properties(place, device));
+            // SAFETY: the out pointer and the properties live during the call.
+            unsafe { sys::cuMemCreate(&raw mut handle, self.page_bytes, &raw const properties, 0) }.result()?;
+            // SAFETY: inside of the reserved range, at a place where nothing is mapped.
+            let mapped = unsafe { sys::cuMemMap(at + i * self.page_bytes as u64, self.page_bytes, 0, handle, 0) };
+            if let Err(error) = mapped.result() {
+                // SAFETY: created above and not mapped.
+                let _ = unsafe { sys::cuMemRelease(handle) };
+                return Err(error);
+            }
+            self.pages.push(handle);
+        }
+        let access = sys::CUmemAccessDesc {
+            location: page_properties(Place::Device, device).location,
+            flags: sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: the whole range is mapped.
+        unsafe { sys::cuMemSetAccess(at, self.bytes, &raw const access, 1) }.result()
+    }
+
+    /// Unmaps, releases and unreserves everything; a device that failed may refuse.
+    fn undo(self, at: u64) {
+        for (handle, i) in self.pages.into_iter().zip(0..) {
+            // SAFETY: mapped and created in `fill`, undone once.
+            let _ = unsafe { sys::cuMemUnmap(at + i * self.page_bytes as u64, self.page_bytes) };
+            // SAFETY: as above.
+            let _ = unsafe { sys::cuMemRelease(handle) };
+        }
+        // SAFETY: reserved in `Cuda::map`, with nothing mapped any more.
+        let _ = unsafe { sys::cuMemAddressFree(at, self.bytes) };
+    }
+}
+
 impl Device for Cuda {
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn properties(&self) -> Result<Properties, GpuError> {
+        self.enter()?;
         let (free, total) = result::mem_get_info().map_err(failed("ask for free memory"))?;
         Ok(Properties {
             name: self.name.clone(),
@@ -179,10 +285,12 @@ impl Device for Cuda {
             shared_bytes_max: self.shared_bytes_max,
             memory_bytes: total as u64,
             free_bytes: free as u64,
+            is_emulation: false,
         })
     }
 
     fn allocate(&self, place: Place, bytes: u64) -> Result<u64, GpuError> {
+        self.enter()?;
         let answer = match place {
             // SAFETY: the context is current; `Buffer` asks for at least one byte.
             Place::Device => unsafe { result::malloc_sync(bytes as usize) },
@@ -203,6 +311,7 @@ impl Device for Cuda {
 
     unsafe fn release(&self, place: Place, address: u64) {
         // A device that failed fails here too; there is nothing more to give back then.
+        let _ = self.enter();
         let _ = result::ctx::synchronize();
         let _ = match place {
             // SAFETY: allocated by `allocate` with this place, released once (the caller).
@@ -212,17 +321,75 @@ impl Device for Cuda {
         };
     }
 
+    fn map(&self, places: &[Place], page_bytes: u64) -> Result<Option<u64>, GpuError> {
+        self.enter()?;
+        if !self.can_map || places.is_empty() {
+            return Ok(None);
+        }
+        let mut granularity = 1;
+        for place in [Place::Device, Place::Host] {
+            let mut of_place = 0;
+            let which = sys::CUmemAllocationGranularity_flags_enum::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+            let properties = page_properties(place, self.device);
+            // SAFETY: both pointers live during the call.
+            unsafe { sys::cuMemGetAllocationGranularity(&raw mut of_place, &raw const properties, which) }
+                .result()
+                .map_err(failed("ask for the granularity of pages"))?;
+            granularity = granularity.max(of_place as u64);
+        }
+        if !page_bytes.is_multiple_of(granularity) {
+            return Ok(None);
+        }
+        let bytes = places.len() * page_bytes as usize;
+        let mut at = 0;
+        // SAFETY: the out pointer lives during the call.
+        unsafe { sys::cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0) }
+            .result()
+            .map_err(failed("reserve addresses"))?;
+        let mut mapped = Mapped { bytes, pages: Vec::with_capacity(places.len()), page_bytes: page_bytes as usize };
+        match mapped.fill(at, places, self.device) {
+            Ok(()) => {
+                self.handles().mappings.insert(at, mapped);
+                Ok(Some(at))
+            }
+            Err(error) => {
+                mapped.undo(at);
+                // Whatever the driver did not like about a mixture of pages, a directory does without.
+                match error.0 {
+                    sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY
+                    | sys::CUresult::CUDA_ERROR_NOT_SUPPORTED
+                    | sys::CUresult::CUDA_ERROR_INVALID_VALUE
+                    | sys::CUresult::CUDA_ERROR_INVALID_DEVICE
+                    | sys::CUresult::CUDA_ERROR_NOT_PERMITTED => Ok(None),
+                    _ => Err(failed("map pages")(error)),
+                }
+            }
+        }
+    }
+
+    unsafe fn unmap(&self, address: u64) {
+        let _ = self.enter();
+        let _ = result::ctx::synchronize();
+        let mapped = self.handles().mappings.remove(&address);
+        if let Some(mapped) = mapped {
+            mapped.undo(address);
+        }
+    }
+
     unsafe fn copy(&self, stream: Stream, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
+        self.enter()?;
         // SAFETY: the contract of `Device::copy`; with unified addressing the driver tells host from device by address.
         unsafe { sys::cuMemcpyAsync(to, from, bytes as usize, self.stream(stream)) }.result().map_err(failed("copy"))
     }
 
     unsafe fn fill(&self, stream: Stream, at: u64, byte: u8, bytes: u64) -> Result<(), GpuError> {
+        self.enter()?;
         // SAFETY: the contract of `Device::fill`.
         unsafe { result::memset_d8_async(at, byte, bytes as usize, self.stream(stream)) }.map_err(failed("fill"))
     }
 
     unsafe fn launch(&self, stream: Stream, kernel: &str, grid: Grid, arguments: &[u8]) -> Result<(), GpuError> {
+        self.enter()?;
         let function = self.function(kernel)?;
         let mut parameters = [arguments.as_ptr().cast_mut().cast::<c_void>()];
         let (blocks, threads) = ((grid.blocks, 1, 1), (grid.threads, 1, 1));
@@ -242,35 +409,44 @@ impl Device for Cuda {
     }
 
     fn record(&self, stream: Stream) -> Result<Event, GpuError> {
+        self.enter()?;
         let event =
             result::event::create(sys::CUevent_flags_enum::CU_EVENT_DEFAULT).map_err(failed("create an event"))?;
-        *self.next_event.borrow_mut() += 1;
-        let id = Event(*self.next_event.borrow());
-        self.events.borrow_mut().insert(id, event);
+        let id = {
+            let mut handles = self.handles();
+            handles.last_event += 1;
+            let id = Event(handles.last_event);
+            handles.events.insert(id, event);
+            id
+        };
         // SAFETY: both live as long as `self`.
         unsafe { result::event::record(event, self.stream(stream)) }.map_err(failed("record"))?;
         Ok(id)
     }
 
     fn wait(&self, stream: Stream, event: Event) -> Result<(), GpuError> {
+        self.enter()?;
         let flags = sys::CUevent_wait_flags_enum::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both live as long as `self`.
         unsafe { result::stream::wait_event(self.stream(stream), self.event(event), flags) }.map_err(failed("wait"))
     }
 
     fn wait_on_host(&self, event: Event) -> Result<(), GpuError> {
+        self.enter()?;
         // SAFETY: the event lives until `quiesce`.
         unsafe { result::event::synchronize(self.event(event)) }.map_err(failed("wait on the host"))
     }
 
     fn synchronize(&self, stream: Stream) -> Result<(), GpuError> {
+        self.enter()?;
         // SAFETY: the stream lives as long as `self`.
         unsafe { result::stream::synchronize(self.stream(stream)) }.map_err(failed("synchronize"))
     }
 
     fn quiesce(&self) {
+        let _ = self.enter();
         let _ = result::ctx::synchronize();
-        for (_, event) in self.events.borrow_mut().drain() {
+        for (_, event) in self.handles().events.drain() {
             // SAFETY: taken out of the list, so destroyed once; an event of a device that failed may refuse.
             let _ = unsafe { result::event::destroy(event) };
         }

@@ -2,6 +2,9 @@
 //! `gpu`) and [`Emulation`](super::Emulation) (feature `emulation`), which runs the same kernels on the CPU for tests.
 
 use std::fmt;
+use std::sync::{Arc, MutexGuard};
+
+use crate::JoinError;
 
 /// Why a join on a device did not finish. In every case the inputs are untouched and the device's memory is released, so the
 /// caller may run the join on the CPU instead, and say so.
@@ -26,8 +29,17 @@ pub enum GpuError {
     },
     /// Perfect hashing was asked for, but build keys repeat or lie outside of the stated interval.
     NotPerfect,
+    /// Some build key repeats too often for a table of open slots, in which equal keys are a list.
+    Crowded,
     /// The inputs cannot be joined: columns of different lengths, a width without kernels.
     Invalid(String),
+    /// More rows came out than the caller has room for; nothing of them is handed over.
+    TooManyRows {
+        /// The most that the caller takes.
+        rows_max: u64,
+    },
+    /// The cancel token was raised. The only one after which nobody goes on elsewhere.
+    Cancelled,
 }
 
 impl fmt::Display for GpuError {
@@ -41,12 +53,25 @@ impl fmt::Display for GpuError {
             Self::NotPerfect => {
                 f.write_str("the build keys repeat or leave their stated interval; perfect hashing cannot hold them")
             }
+            Self::Crowded => f.write_str("a build key repeats too often for a table of open slots"),
             Self::Invalid(why) => write!(f, "invalid GPU join: {why}"),
+            Self::TooManyRows { rows_max } => write!(f, "a GPU join gives more than {rows_max} rows"),
+            Self::Cancelled => f.write_str("the join was cancelled"),
         }
     }
 }
 
 impl std::error::Error for GpuError {}
+
+/// Of work that the CPU does for a device: cancelled, or a worker that panicked.
+impl From<JoinError> for GpuError {
+    fn from(error: JoinError) -> Self {
+        match error {
+            JoinError::Cancelled => Self::Cancelled,
+            other => Self::Failed { operation: "work of the host", message: other.to_string() },
+        }
+    }
+}
 
 /// What a device is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +86,8 @@ pub struct Properties {
     pub memory_bytes: u64,
     /// Free device memory when it was asked, in bytes.
     pub free_bytes: u64,
+    /// It is the emulation: its times mean nothing, and nobody chooses it who was not told to.
+    pub is_emulation: bool,
 }
 
 /// Where memory lies.
@@ -95,7 +122,12 @@ pub struct Grid {
 }
 
 /// A device. Copies and kernels are queued and run later; their errors may come out of any later call.
-pub trait Device {
+///
+/// Its streams are shared: whoever queues work holds the [`Device::turn`]. Memory may be held between turns.
+pub trait Device: Send + Sync {
+    /// Waits until nobody else queues work.
+    fn turn(&self) -> MutexGuard<'_, ()>;
+
     /// What it is, with the memory that is free now.
     fn properties(&self) -> Result<Properties, GpuError>;
 
@@ -107,6 +139,16 @@ pub trait Device {
     /// # Safety
     /// `address` came from [`Device::allocate`] with this place and is not used again.
     unsafe fn release(&self, place: Place, address: u64);
+
+    /// One range of addresses whose pages of `page_bytes` lie in those places in turn; `None` where the driver cannot do that
+    /// (the caller then keeps the pages' addresses in a directory).
+    fn map(&self, places: &[Place], page_bytes: u64) -> Result<Option<u64>, GpuError>;
+
+    /// Gives a range back, after all work that is queued has ended.
+    ///
+    /// # Safety
+    /// `address` came from [`Device::map`] and is not used again.
+    unsafe fn unmap(&self, address: u64);
 
     /// Queues a copy in any direction; host memory should be pinned.
     ///
@@ -146,18 +188,19 @@ pub trait Device {
 }
 
 /// Memory of a device, released when dropped.
-pub struct Buffer<'d> {
-    device: &'d dyn Device,
+pub struct Buffer {
+    device: Arc<dyn Device>,
     place: Place,
     address: u64,
     bytes: u64,
 }
 
-impl<'d> Buffer<'d> {
+impl Buffer {
     /// Room for `bytes` (at least one).
-    pub fn new(device: &'d dyn Device, place: Place, bytes: u64) -> Result<Self, GpuError> {
+    pub fn new(device: &Arc<dyn Device>, place: Place, bytes: u64) -> Result<Self, GpuError> {
         let bytes = bytes.max(1);
-        Ok(Self { device, place, address: device.allocate(place, bytes)?, bytes })
+        let address = device.allocate(place, bytes)?;
+        Ok(Self { device: Arc::clone(device), place, address, bytes })
     }
 
     /// Where it begins.
@@ -204,9 +247,35 @@ impl<'d> Buffer<'d> {
     }
 }
 
-impl Drop for Buffer<'_> {
+impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this place; nobody has the address after the drop.
         unsafe { self.device.release(self.place, self.address) }
+    }
+}
+
+/// Pages in device and host memory under one range of addresses, given back when dropped.
+pub struct Mapping {
+    device: Arc<dyn Device>,
+    address: u64,
+}
+
+impl Mapping {
+    /// The pages in those places, or `None` where the driver cannot map them.
+    pub fn new(device: &Arc<dyn Device>, places: &[Place], page_bytes: u64) -> Result<Option<Self>, GpuError> {
+        let address = device.map(places, page_bytes)?;
+        Ok(address.map(|address| Self { device: Arc::clone(device), address }))
+    }
+
+    /// Where the first page begins.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`; nobody has the address after the drop.
+        unsafe { self.device.unmap(self.address) }
     }
 }

@@ -5,9 +5,10 @@
 //! so that a missing event shows as a wrong result. It can be told to fail at its n-th call.
 
 use std::alloc::Layout;
-use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::device::{Device, Event, GpuError, Grid, Place, Properties, STREAMS, Stream};
 
@@ -39,19 +40,41 @@ struct State {
     streams: [VecDeque<Operation>; STREAMS as usize],
     recorded: HashSet<Event>,
     events: u64,
-    allocations: HashMap<u64, (Place, u64)>,
+    allocations: HashMap<u64, Allocation>,
     device_bytes: u64,
+    host_bytes: u64,
+    host_bytes_peak: u64,
     random: u64,
+}
+
+struct Allocation {
+    /// None: a mapping of both.
+    place: Option<Place>,
+    bytes: u64,
+    /// Of them, in the device.
+    device_bytes: u64,
+}
+
+/// What becomes of the call that [`Emulation::failing_at`] names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The device is lost: that call and all later ones fail, and queued work is dropped.
+    Lost,
+    /// Another process has taken the memory: from then on nothing can be allocated in the device.
+    Busy,
 }
 
 /// The emulated device.
 pub struct Emulation {
-    state: RefCell<State>,
+    state: Mutex<State>,
+    turn: Mutex<()>,
     memory_bytes: u64,
-    calls: Cell<u64>,
-    fail_at_call: Option<u64>,
+    calls: AtomicU64,
+    fail_at_call: Option<(u64, Fault)>,
     ignores_events: bool,
-    is_lost: Cell<bool>,
+    can_map: bool,
+    is_lost: AtomicBool,
+    is_busy: AtomicBool,
 }
 
 impl Emulation {
@@ -59,19 +82,29 @@ impl Emulation {
     pub fn new(memory_bytes: u64, seed: u64) -> Self {
         let state = State { random: seed.wrapping_mul(2).wrapping_add(1), ..State::default() };
         Self {
-            state: RefCell::new(state),
+            state: Mutex::new(state),
+            turn: Mutex::new(()),
             memory_bytes,
-            calls: Cell::new(0),
+            calls: AtomicU64::new(0),
             fail_at_call: None,
             ignores_events: false,
-            is_lost: Cell::new(false),
+            can_map: false,
+            is_lost: AtomicBool::new(false),
+            is_busy: AtomicBool::new(false),
         }
     }
 
-    /// Is lost at the `call`-th call that can fail (from 0): that call and all later ones fail, and queued work is dropped.
+    /// Has that fault at the `call`-th call that can fail (from 0).
     #[must_use]
-    pub fn failing_at(mut self, call: u64) -> Self {
-        self.fail_at_call = Some(call);
+    pub fn failing_at(mut self, call: u64, fault: Fault) -> Self {
+        self.fail_at_call = Some((call, fault));
+        self
+    }
+
+    /// Maps pages of both kinds of memory into one range.
+    #[must_use]
+    pub fn mapping(mut self) -> Self {
+        self.can_map = true;
         self
     }
 
@@ -84,33 +117,84 @@ impl Emulation {
 
     /// Calls that could have failed so far.
     pub fn calls(&self) -> u64 {
-        self.calls.get()
+        self.calls.load(Relaxed)
+    }
+
+    /// The most bytes of pinned host memory that were held at once.
+    pub fn host_bytes_peak(&self) -> u64 {
+        self.state().host_bytes_peak
+    }
+
+    /// Begins [`Emulation::host_bytes_peak`] anew.
+    pub fn forget_peak(&self) {
+        let mut state = self.state();
+        state.host_bytes_peak = state.host_bytes;
     }
 
     /// Allocations that have not been released.
     pub fn live_allocations(&self) -> usize {
-        self.state.borrow().allocations.len()
+        self.state().allocations.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn may_fail(&self, operation: &'static str) -> Result<(), GpuError> {
-        let call = self.calls.replace(self.calls.get() + 1);
-        if self.is_lost.get() || self.fail_at_call == Some(call) {
-            self.is_lost.set(true);
-            return Err(GpuError::Failed { operation, message: format!("emulated fault at call {call}") });
+        let call = self.calls.fetch_add(1, Relaxed);
+        match self.fail_at_call {
+            Some((at, Fault::Lost)) if at == call => self.is_lost.store(true, Relaxed),
+            Some((at, Fault::Busy)) if at == call => self.is_busy.store(true, Relaxed),
+            _ => {}
+        }
+        if self.is_lost.load(Relaxed) {
+            return Err(GpuError::Failed { operation, message: format!("emulated fault, seen at call {call}") });
         }
         Ok(())
     }
 
     fn queue(&self, stream: Stream, what: &'static str, operation: Operation) -> Result<(), GpuError> {
         self.may_fail(what)?;
-        self.state.borrow_mut().streams[usize::from(stream.0)].push_back(operation);
+        self.state().streams[usize::from(stream.0)].push_back(operation);
         Ok(())
     }
 
+    /// Takes `place`'s share of `bytes` from the device's memory and allocates on the host, as all memory of the emulation.
+    fn hold(&self, place: Option<Place>, bytes: u64, device_bytes: u64) -> Result<u64, GpuError> {
+        let mut state = self.state();
+        let is_busy = self.is_busy.load(Relaxed);
+        let free_bytes = if is_busy { 0 } else { self.memory_bytes - state.device_bytes };
+        if device_bytes > free_bytes {
+            return Err(GpuError::OutOfMemory { wanted_bytes: device_bytes, free_bytes });
+        }
+        let layout = Layout::from_size_align(bytes as usize, ALIGNMENT).expect("a size that fits");
+        // SAFETY: `Buffer` asks for at least one byte, and a mapping has at least a page.
+        let address = unsafe { std::alloc::alloc_zeroed(layout) } as u64;
+        assert!(address != 0, "no host memory for the emulation");
+        // SAFETY: just allocated. Rubbish instead of zeroes: nobody may count on content.
+        unsafe { std::ptr::write_bytes(address as *mut u8, 0x5a, bytes as usize) };
+        state.allocations.insert(address, Allocation { place, bytes, device_bytes });
+        state.device_bytes += device_bytes;
+        state.host_bytes += bytes - device_bytes;
+        state.host_bytes_peak = state.host_bytes_peak.max(state.host_bytes);
+        Ok(address)
+    }
+
+    fn give_back(&self, place: Option<Place>, address: u64) {
+        let mut state = self.state();
+        while self.step(&mut state) {}
+        let held = state.allocations.remove(&address).expect("released memory was allocated");
+        assert!(held.place == place, "released where it was allocated");
+        state.device_bytes -= held.device_bytes;
+        state.host_bytes -= held.bytes - held.device_bytes;
+        let layout = Layout::from_size_align(held.bytes as usize, ALIGNMENT).expect("as when it was allocated");
+        // SAFETY: allocated in `hold` with this layout, and removed from the list, so released once.
+        unsafe { std::alloc::dealloc(address as *mut u8, layout) };
+    }
+
     /// Runs one operation of a stream that can go on; false when there is none.
-    fn step(&self) -> bool {
-        let mut state = self.state.borrow_mut();
-        if self.is_lost.get() {
+    fn step(&self, state: &mut State) -> bool {
+        if self.is_lost.load(Relaxed) {
             state.streams.iter_mut().for_each(VecDeque::clear); // a lost device drops its work
             return false;
         }
@@ -131,12 +215,12 @@ impl Emulation {
         state.random = state.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let random = state.random >> 33;
         let operation = state.streams[ready[random as usize % ready.len()]].pop_front().expect("the stream is ready");
-        if let Operation::Record(event) = operation {
-            state.recorded.insert(event);
-            return true;
+        match operation {
+            Operation::Record(event) => {
+                state.recorded.insert(event);
+            }
+            operation => run(&operation, random),
         }
-        drop(state);
-        run(&operation, random);
         true
     }
 }
@@ -161,7 +245,8 @@ fn run(operation: &Operation, seed: u64) {
                     grid.threads,
                     grid.shared_bytes as usize,
                     seed,
-                    2,
+                    // Now and then on two threads of the system: the tests of the kernels do so always.
+                    if seed.is_multiple_of(8) { 2 } else { 1 },
                 )
             };
             assert!(answer == 0, "emulation: kernel {kernel:?} with {grid:?}: refused ({answer})");
@@ -171,6 +256,10 @@ fn run(operation: &Operation, seed: u64) {
 }
 
 impl Device for Emulation {
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn properties(&self) -> Result<Properties, GpuError> {
         self.may_fail("properties")?;
         Ok(Properties {
@@ -178,37 +267,31 @@ impl Device for Emulation {
             multiprocessors: 2,
             shared_bytes_max: 160 << 10,
             memory_bytes: self.memory_bytes,
-            free_bytes: self.memory_bytes - self.state.borrow().device_bytes,
+            free_bytes: self.memory_bytes - self.state().device_bytes,
+            is_emulation: true,
         })
     }
 
     fn allocate(&self, place: Place, bytes: u64) -> Result<u64, GpuError> {
         self.may_fail("allocate")?;
-        let mut state = self.state.borrow_mut();
-        let free_bytes = self.memory_bytes - state.device_bytes;
-        if place == Place::Device && bytes > free_bytes {
-            return Err(GpuError::OutOfMemory { wanted_bytes: bytes, free_bytes });
-        }
-        let layout = Layout::from_size_align(bytes as usize, ALIGNMENT).expect("a size that fits");
-        // SAFETY: `Buffer` asks for at least one byte.
-        let address = unsafe { std::alloc::alloc_zeroed(layout) } as u64;
-        assert!(address != 0, "no host memory for the emulation");
-        // SAFETY: just allocated. Rubbish instead of zeroes: nobody may count on content.
-        unsafe { std::ptr::write_bytes(address as *mut u8, 0x5a, bytes as usize) };
-        state.allocations.insert(address, (place, bytes));
-        state.device_bytes += if place == Place::Device { bytes } else { 0 };
-        Ok(address)
+        self.hold(Some(place), bytes, if place == Place::Device { bytes } else { 0 })
     }
 
     unsafe fn release(&self, place: Place, address: u64) {
-        while self.step() {}
-        let mut state = self.state.borrow_mut();
-        let (kept, bytes) = state.allocations.remove(&address).expect("released memory was allocated");
-        assert!(kept == place, "released where it was allocated");
-        state.device_bytes -= if place == Place::Device { bytes } else { 0 };
-        let layout = Layout::from_size_align(bytes as usize, ALIGNMENT).expect("as when it was allocated");
-        // SAFETY: allocated above with this layout, and removed from the list, so released once.
-        unsafe { std::alloc::dealloc(address as *mut u8, layout) };
+        self.give_back(Some(place), address);
+    }
+
+    fn map(&self, places: &[Place], page_bytes: u64) -> Result<Option<u64>, GpuError> {
+        self.may_fail("map")?;
+        if !self.can_map || places.is_empty() {
+            return Ok(None);
+        }
+        let in_device = places.iter().filter(|place| **place == Place::Device).count() as u64;
+        self.hold(None, places.len() as u64 * page_bytes, in_device * page_bytes).map(Some)
+    }
+
+    unsafe fn unmap(&self, address: u64) {
+        self.give_back(None, address);
     }
 
     unsafe fn copy(&self, stream: Stream, to: u64, from: u64, bytes: u64) -> Result<(), GpuError> {
@@ -226,7 +309,7 @@ impl Device for Emulation {
 
     fn record(&self, stream: Stream) -> Result<Event, GpuError> {
         let event = {
-            let mut state = self.state.borrow_mut();
+            let mut state = self.state();
             state.events += 1;
             Event(state.events)
         };
@@ -240,23 +323,26 @@ impl Device for Emulation {
 
     fn wait_on_host(&self, event: Event) -> Result<(), GpuError> {
         self.may_fail("wait on the host")?;
-        while !self.state.borrow().recorded.contains(&event) {
-            assert!(self.step(), "emulation: the host waits for an event that never comes");
+        let mut state = self.state();
+        while !state.recorded.contains(&event) {
+            assert!(self.step(&mut state), "emulation: the host waits for an event that never comes");
         }
         Ok(())
     }
 
     fn synchronize(&self, stream: Stream) -> Result<(), GpuError> {
         self.may_fail("synchronize")?;
-        while !self.state.borrow().streams[usize::from(stream.0)].is_empty() {
-            self.step();
+        let mut state = self.state();
+        while !state.streams[usize::from(stream.0)].is_empty() {
+            self.step(&mut state);
         }
         Ok(())
     }
 
     fn quiesce(&self) {
-        while self.step() {}
-        self.state.borrow_mut().recorded.clear();
+        let mut state = self.state();
+        while self.step(&mut state) {}
+        state.recorded.clear();
     }
 
     fn elapsed_ms(&self, _from: Event, _to: Event) -> Option<f32> {

@@ -23,6 +23,8 @@ mod device;
 mod emulation;
 #[expect(missing_docs, reason = "the words are described where both sides read them: kernels/arguments.h")]
 pub mod kernels;
+mod machine;
+mod model;
 mod no_partition;
 mod options;
 mod pairs;
@@ -32,21 +34,137 @@ mod relation;
 mod tests;
 mod triton;
 
-use crate::Sum;
+use std::sync::Arc;
 
-pub use cpu_partitioned::cpu_partitioned;
+use self::context::Setup;
+use crate::{Run, Sum};
+
 #[cfg(feature = "gpu")]
 pub use cuda::Cuda;
-pub use device::{Buffer, Device, Event, GpuError, Grid, Place, Properties, STREAMS, Stream};
+pub use device::{Buffer, Device, Event, GpuError, Grid, Mapping, Place, Properties, STREAMS, Stream};
 #[cfg(feature = "emulation")]
-pub use emulation::Emulation;
-pub use no_partition::no_partition;
-pub use options::{Feed, GpuOptions, Histogram, Partitioner, Relation, Scheme, Tuning};
+pub use emulation::{Emulation, Fault};
+pub use machine::{Description, Gpu};
+pub use model::{Prediction, Work, predict, tuned};
+pub use options::{Feed, GpuOptions, Histogram, Layout, Partitioner, Relation, Scheme, Tuning};
 pub use plan::Plan;
-pub use triton::triton;
+
+/// A way to join on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driver {
+    /// The device partitions both sides, spilling to host memory, and joins them pair by pair.
+    Triton,
+    /// One table in device memory.
+    NoPartition,
+    /// The CPU partitions, the device joins.
+    CpuPartitioned,
+}
+
+impl Driver {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Triton, Self::NoPartition, Self::CpuPartitioned];
+
+    /// Its name among all algorithms.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Triton => "triton",
+            Self::NoPartition => "gpu_no_partition",
+            Self::CpuPartitioned => "cpu_partitioned",
+        }
+    }
+
+    /// Brings the build side to the device, for a probe side of about `probe_rows`.
+    ///
+    /// # Errors
+    /// [`GpuError`]; nothing is left behind, and the caller may join on the CPU instead.
+    pub fn build(
+        self,
+        device: &Arc<dyn Device>,
+        build: Relation<'_>,
+        probe_rows: u64,
+        options: GpuOptions,
+        run: &Run,
+    ) -> Result<Box<dyn Built>, GpuError> {
+        let Some(words) = build.words() else { return Err(wrong_width()) };
+        let plan = Plan::new(&device.properties()?, &options, words, build.len(), probe_rows)?;
+        let setup = Setup { device: Arc::clone(device), options, plan };
+        Ok(match self {
+            _ if build.is_empty() => Box::new(Nothing),
+            Self::Triton => Box::new(triton::Triton::build(setup, &build, probe_rows, run)?),
+            Self::NoPartition => Box::new(no_partition::NoPartition::build(setup, &build, run)?),
+            Self::CpuPartitioned => Box::new(cpu_partitioned::CpuPartitioned::build(setup, &build, run)?),
+        })
+    }
+
+    /// Joins on equal keys, all at once. `build` is the smaller side.
+    ///
+    /// # Errors
+    /// As for [`Driver::build`].
+    pub fn join(
+        self,
+        device: &Arc<dyn Device>,
+        build: Relation<'_>,
+        probe: Relation<'_>,
+        options: GpuOptions,
+        run: &Run,
+    ) -> Result<GpuAnswer, GpuError> {
+        let is_either_empty = build.is_empty() || probe.is_empty();
+        if probe.words().is_none() || !is_either_empty && build.words() != probe.words() {
+            return Err(wrong_width());
+        }
+        if is_either_empty {
+            return Ok(GpuAnswer::default());
+        }
+        let wanted = if options.materialize { Wanted::Rows { max: u64::MAX } } else { Wanted::Sum };
+        let built = self.build(device, build, probe.len(), options, run)?;
+        let mut answer = built.probe(probe, wanted, run)?;
+        answer.profile.extend_from_slice(built.profile());
+        Ok(answer)
+    }
+}
+
+/// What a probe is to give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Sums only.
+    Sum,
+    /// Rows, of a build side that was planned for them (`GpuOptions::materialize`).
+    Rows {
+        /// The most of them; beyond, it is [`GpuError::TooManyRows`].
+        max: u64,
+    },
+}
+
+/// A build side on a device, which holds memory there until it is dropped.
+pub trait Built: Send + Sync {
+    /// Joins with a probe side of as many payload columns, which is not empty.
+    ///
+    /// # Errors
+    /// [`GpuError`]; after [`GpuError::TooManyRows`] and [`GpuError::Cancelled`] it may be probed again.
+    fn probe(&self, probe: Relation<'_>, wanted: Wanted, run: &Run) -> Result<GpuAnswer, GpuError>;
+
+    /// With `profile`: milliseconds of each kernel that brought it to the device.
+    fn profile(&self) -> &[(String, f64)] {
+        &[]
+    }
+
+    /// Bytes of host memory that it holds.
+    fn host_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// A build side without tuples.
+struct Nothing;
+
+impl Built for Nothing {
+    fn probe(&self, _: Relation<'_>, _: Wanted, _: &Run) -> Result<GpuAnswer, GpuError> {
+        Ok(GpuAnswer::default())
+    }
+}
 
 /// What a join on a device gave.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuAnswer {
     /// Matches and the sums of all payload words of both sides, once a match.
     pub sum: Sum,
@@ -58,19 +176,17 @@ pub struct GpuAnswer {
     pub pages_spilled: u64,
     /// Pieces whose rows had no room and that were cut.
     pub pieces_halved: u64,
+    /// With `profile`: milliseconds of each kernel, of the probe and then of the build side, and 0 where time means nothing
+    /// (the emulation).
+    pub profile: Vec<(String, f64)>,
 }
 
 impl GpuAnswer {
-    fn add(&mut self, part: Sum) {
+    fn count(&mut self, part: Sum) {
         self.sum = [self.sum, part].into_iter().sum();
     }
 }
 
-fn check_widths(build: &Relation<'_>, probe: &Relation<'_>) -> Result<u32, GpuError> {
-    match (build.words(), probe.words()) {
-        (Some(words), Some(other)) if words == other || build.is_empty() || probe.is_empty() => Ok(words),
-        _ => Err(GpuError::Invalid(
-            "both sides need the same number of payload columns (1, 3 or 7), each as long as the keys".into(),
-        )),
-    }
+fn wrong_width() -> GpuError {
+    GpuError::Invalid("both sides need the same number of payload columns (1, 3 or 7), each as long as the keys".into())
 }

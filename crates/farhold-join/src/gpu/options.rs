@@ -75,8 +75,18 @@ pub enum Feed {
 pub enum Histogram {
     /// The device: the keys cross the link once more.
     Device,
-    /// The CPU, on one thread.
+    /// The CPU, on the threads of the run.
     Host,
+}
+
+/// How pages of device and host memory become one relation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// A table of the pages' addresses in device memory, which every flush looks into: works with every driver.
+    Directory,
+    /// One range of virtual addresses over both kinds of pages (paper, section 5.3, figure 12); a directory where the driver
+    /// cannot map them. Mapping costs the driver some microseconds a page, for every relation.
+    Mapped,
 }
 
 /// How a table finds a key.
@@ -115,16 +125,22 @@ pub struct GpuOptions {
     pub feed: Feed,
     /// First pass.
     pub histogram: Histogram,
+    /// First pass.
+    pub layout: Layout,
     /// Tables.
     pub scheme: Scheme,
-    /// Rows are wanted, not only their sums.
+    /// Rows may be wanted, not only their sums: the plan leaves room for them.
     pub materialize: bool,
     /// Device memory that the join may take in all; none: what is free, less a twentieth.
     pub device_bytes_max: Option<u64>,
     /// Device memory that caches partitions; none: what the rest of the join leaves.
     pub cache_bytes_max: Option<u64>,
+    /// Radix bits of the first pass, 1 to 11; none: as many as the workspace of the second asks for.
+    pub first_bits: Option<u32>,
     /// Multiprocessors to use; none: all.
     pub multiprocessors_max: Option<u32>,
+    /// Time every kernel with events around it, which keeps launches apart that would otherwise follow at once.
+    pub profile: bool,
     /// Sizes.
     pub tuning: Tuning,
 }
@@ -147,6 +163,24 @@ pub struct Tuning {
     pub probe_tuples_max: u32,
     /// Rows that one piece may give before it is cut and done again.
     pub result_rows_max: u64,
+    /// Rows that come back to the host at a time.
+    pub rows_host_max: u64,
+}
+
+impl Tuning {
+    /// Sizes in proportion to the larger side, so that a small join takes little memory; those of a large one are the default.
+    /// The emulation takes few threads, each of which is a fiber.
+    pub fn for_rows(rows: u64, is_emulation: bool) -> Self {
+        let all = Self::default();
+        Self {
+            chunk_tuples: (rows / 8).clamp(1 << 10, all.chunk_tuples),
+            page_shift: (rows / 64).clamp(1 << 6, 1 << all.page_shift).ilog2(),
+            result_rows_max: (4 * rows).clamp(1 << 16, all.result_rows_max),
+            rows_host_max: (rows / 8).clamp(1 << 10, all.rows_host_max),
+            threads: if is_emulation { 64 } else { all.threads },
+            ..all
+        }
+    }
 }
 
 impl Default for Tuning {
@@ -159,6 +193,7 @@ impl Default for Tuning {
             table_tuples: 2048,
             probe_tuples_max: 32 << 10,
             result_rows_max: 64 << 20,
+            rows_host_max: 1 << 20,
         }
     }
 }
@@ -169,11 +204,14 @@ impl Default for GpuOptions {
             partitioner: Partitioner::Hierarchical,
             feed: Feed::CopyEngine,
             histogram: Histogram::Device,
+            layout: Layout::Directory,
             scheme: Scheme::Chaining,
             materialize: false,
             device_bytes_max: None,
             cache_bytes_max: None,
+            first_bits: None,
             multiprocessors_max: None,
+            profile: false,
             tuning: Tuning::default(),
         }
     }

@@ -29,8 +29,8 @@ struct Piece {
 /// Joins all pairs.
 pub fn join(
     cx: &Context<'_>,
-    build: &Partitioned<'_>,
-    probe: &Partitioned<'_>,
+    build: &Partitioned,
+    probe: &Partitioned,
     answer: &mut GpuAnswer,
 ) -> Result<(), GpuError> {
     let mut pieces: VecDeque<Piece> = VecDeque::new();
@@ -73,16 +73,16 @@ fn halve(piece: Piece, pieces: &mut VecDeque<Piece>) {
 }
 
 /// One side of the pair in flight.
-struct Side<'d> {
-    staging: Buffer<'d>,
-    directory: Buffer<'d>,
-    directory_host: Buffer<'d>,
-    places: Places<'d>,
-    out: Buffer<'d>,
+struct Side {
+    staging: Buffer,
+    directory: Buffer,
+    directory_host: Buffer,
+    places: Places,
+    out: Buffer,
 }
 
-impl<'d> Side<'d> {
-    fn new(cx: &Context<'d>) -> Result<Self, GpuError> {
+impl Side {
+    fn new(cx: &Context<'_>) -> Result<Self, GpuError> {
         let plan = &cx.plan;
         let page_bytes = plan.tuple_bytes << cx.options.tuning.page_shift;
         let pages = plan.piece_tuples.div_ceil(1 << cx.options.tuning.page_shift) + 1;
@@ -97,12 +97,7 @@ impl<'d> Side<'d> {
     }
 
     /// Queues the copies of the spilled pages, and gives the source that reads them and the cached ones. The side is idle.
-    fn stage(
-        &mut self,
-        cx: &Context<'_>,
-        relation: &Partitioned<'_>,
-        positions: &Range<u64>,
-    ) -> Result<Source, GpuError> {
+    fn stage(&mut self, cx: &Context<'_>, relation: &Partitioned, positions: &Range<u64>) -> Result<Source, GpuError> {
         let shift = cx.options.tuning.page_shift;
         let (page_tuples, tuple_bytes) = (1u64 << shift, cx.plan.tuple_bytes);
         let pages = positions.start >> shift..((positions.end - 1) >> shift) + 1;
@@ -160,32 +155,34 @@ impl<'d> Side<'d> {
 }
 
 /// Device memory for one pair in flight.
-struct Workspace<'d> {
+struct Workspace {
     stream: Stream,
     piece: Option<Piece>,
-    build: Side<'d>,
-    probe: Side<'d>,
-    tasks: Buffer<'d>,
+    build: Side,
+    probe: Side,
+    tasks: Buffer,
     task_capacity: u64,
     /// Aggregate (4 words), row cursor, task count and next task (one word).
-    outcome: Buffer<'d>,
-    outcome_host: Buffer<'d>,
-    rows: Buffer<'d>,
-    rows_host: Option<Buffer<'d>>,
+    outcome: Buffer,
+    outcome_host: Buffer,
+    rows: Buffer,
+    rows_host: Option<Buffer>,
 }
 
 const OUTCOME_WORDS: u64 = 6;
-/// Rows that come back to the host at a time.
-const ROWS_HOST_MAX: u64 = 1 << 20;
 
-impl<'d> Workspace<'d> {
-    fn new(cx: &Context<'d>, stream: Stream) -> Result<Self, GpuError> {
+impl Workspace {
+    fn new(cx: &Context<'_>, stream: Stream) -> Result<Self, GpuError> {
         let plan = &cx.plan;
         let task_capacity =
             (1 << plan.second_bits) + plan.piece_tuples / u64::from(cx.options.tuning.probe_tuples_max) + 1;
         let row_bytes = 16 * u64::from(plan.words);
         let rows_host = if cx.options.materialize {
-            Some(Buffer::new(cx.device, Place::Host, plan.result_rows.min(ROWS_HOST_MAX) * row_bytes)?)
+            Some(Buffer::new(
+                cx.device,
+                Place::Host,
+                plan.result_rows.min(cx.options.tuning.rows_host_max) * row_bytes,
+            )?)
         } else {
             None
         };
@@ -198,7 +195,11 @@ impl<'d> Workspace<'d> {
             task_capacity,
             outcome: Buffer::new(cx.device, Place::Device, OUTCOME_WORDS * 8)?,
             outcome_host: Buffer::new(cx.device, Place::Host, OUTCOME_WORDS * 8)?,
-            rows: Buffer::new(cx.device, Place::Device, plan.result_rows * row_bytes)?,
+            rows: Buffer::new(
+                cx.device,
+                Place::Device,
+                rows_host.as_ref().map_or(0, |_| plan.result_rows * row_bytes),
+            )?,
             rows_host,
         })
     }
@@ -207,8 +208,8 @@ impl<'d> Workspace<'d> {
     fn start(
         &mut self,
         cx: &Context<'_>,
-        build: &Partitioned<'_>,
-        probe: &Partitioned<'_>,
+        build: &Partitioned,
+        probe: &Partitioned,
         piece: Piece,
     ) -> Result<(), GpuError> {
         let build_source = self.build.stage(cx, build, &piece.build)?;
@@ -285,7 +286,7 @@ impl<'d> Workspace<'d> {
             answer.pieces_halved += 1;
             return Ok(Some(piece));
         }
-        answer.add(Sum { pairs: aggregate.matches, build: aggregate.build_sum, probe: aggregate.probe_sum });
+        answer.count(Sum { pairs: aggregate.matches, build: aggregate.build_sum, probe: aggregate.probe_sum });
         if let Some(host) = &self.rows_host {
             take_rows(cx, self.stream, &self.rows, host, rows, answer)?;
         }
@@ -297,12 +298,20 @@ impl<'d> Workspace<'d> {
 pub fn take_rows(
     cx: &Context<'_>,
     stream: Stream,
-    rows: &Buffer<'_>,
-    host: &Buffer<'_>,
+    rows: &Buffer,
+    host: &Buffer,
     count: u64,
     answer: &mut GpuAnswer,
 ) -> Result<(), GpuError> {
-    let bytes = count * 16 * u64::from(cx.plan.words);
+    let row_words = 2 * u64::from(cx.plan.words);
+    if answer.rows.len() as u64 / row_words + count > cx.rows_max {
+        return Err(GpuError::TooManyRows { rows_max: cx.rows_max });
+    }
+    if answer.rows.is_empty() && cx.rows_max < u64::MAX {
+        // What the caller has room for and no more, as growing would take.
+        answer.rows.reserve_exact((cx.rows_max * row_words) as usize);
+    }
+    let bytes = count * row_words * 8;
     let mut done = 0;
     while done < bytes {
         let part = (bytes - done).min(host.bytes());

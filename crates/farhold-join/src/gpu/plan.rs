@@ -14,6 +14,8 @@ pub const PAIRS_IN_FLIGHT: u64 = 2;
 /// Most radix bits a pass: 2048 partitions.
 pub const BITS_MAX: u32 = 11;
 const TRANSACTION_BYTES: u64 = 128;
+/// Room for rows of the smallest piece, unless the tuning wants less: a megabyte saves halving.
+const RESULT_ROWS_MIN: u64 = 1 << 16;
 const SECOND_LEVEL_TUPLES_MAX: u64 = 256;
 
 /// The division.
@@ -69,8 +71,13 @@ impl Plan {
 
         // The pairs in flight take up to half of what is left, in halves: staging and output of both sides, and rows.
         let mut piece_tuples = tuning.piece_tuples_max.min(larger).max(64);
-        let result_rows =
-            |piece: u64| if options.materialize { tuning.result_rows_max.min(piece * 2).max(piece) } else { 0 };
+        let result_rows = |piece: u64| {
+            if options.materialize {
+                tuning.result_rows_max.min((piece * 2).max(RESULT_ROWS_MIN)).max(piece)
+            } else {
+                0
+            }
+        };
         let pair_bytes = |piece: u64| {
             let page_bytes = tuple_bytes << tuning.page_shift;
             let side = 2 * (piece * tuple_bytes) + 2 * page_bytes + (2048 * 8 * 5) + (2048 * TRANSACTION_BYTES);
@@ -87,6 +94,7 @@ impl Plan {
         let all_bits =
             (0..2 * BITS_MAX).find(|&bits| entries >> bits <= u64::from(tuning.table_tuples)).unwrap_or(2 * BITS_MAX);
         let first_bits = bits_for(larger + larger / 4, piece_tuples).max(all_bits.saturating_sub(BITS_MAX)).max(1);
+        let first_bits = options.first_bits.map_or(first_bits, |bits| bits.clamp(1, BITS_MAX));
         let partitions = 1u64 << first_bits;
         let second_bits = bits_for(entries >> first_bits, u64::from(tuning.table_tuples)).max(1);
 
@@ -155,6 +163,7 @@ mod tests {
             shared_bytes_max: 227 << 10,
             memory_bytes: 80 << 30,
             free_bytes: 78 << 30,
+            is_emulation: false,
         }
     }
 

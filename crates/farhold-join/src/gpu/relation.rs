@@ -6,15 +6,17 @@
 //!
 //! Cached and spilled pages alternate evenly, so that every later partition finds the same share of its pages in the device
 //! and the link is busy all the time (paper, section 5.3, figure 12). The paper maps both kinds of pages into one virtual
-//! range; here a directory of page addresses does that, which every driver allows.
+//! range, which [`Layout::Mapped`] does too; a directory of page addresses does the same with every driver.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use super::context::{COMPUTE, COPY, Context};
-use super::device::{Buffer, Event, GpuError, Place};
+use super::device::{Buffer, Event, GpuError, Mapping, Place, Stream};
 use super::kernels::{HistogramArguments, PartitionArguments, PrefixSumArguments, Radix, Rows, Source};
-use super::options::{Feed, Histogram, Partitioner, Relation};
+use super::options::{Feed, Histogram, Layout, Partitioner, Relation};
 use super::plan::RING_SLOTS;
+use crate::Run;
 
 /// A page of tuples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,20 +26,36 @@ pub struct Page {
 }
 
 /// A relation after the first pass.
-pub struct Partitioned<'d> {
+pub struct Partitioned {
     pub begins: Vec<u64>,
     pub counts: Vec<u64>,
     pub pages: Vec<Page>,
-    /// Page addresses, in the device.
-    directory: Buffer<'d>,
-    _cached: Buffer<'d>,
-    _spilled: Buffer<'d>,
+    /// How kernels find its tuples.
+    rows: Rows,
+    page_bytes: u64,
+    _memory: Memory,
 }
 
-impl Partitioned<'_> {
+/// What holds the pages.
+enum Memory {
+    /// Page addresses in the device, and the pages.
+    Directory {
+        _addresses: Buffer,
+        _cached: Buffer,
+        _spilled: Buffer,
+    },
+    Mapped(#[expect(dead_code, reason = "held until the relation goes")] Mapping),
+}
+
+impl Partitioned {
     /// The positions of a partition.
     pub fn positions(&self, partition: usize) -> Range<u64> {
         self.begins[partition]..self.begins[partition] + self.counts[partition]
+    }
+
+    /// Bytes of the pages that lie in the host.
+    pub fn host_bytes(&self) -> u64 {
+        (self.pages.len() as u64 - self.pages_cached()) * self.page_bytes
     }
 
     /// Pages that lie in the device.
@@ -52,55 +70,69 @@ fn is_cached(i: u64, pages: u64, cached: u64) -> bool {
 }
 
 /// Lays out pages for `positions` tuples, at most `cache_bytes` of them in the device.
-pub fn lay_out<'d>(
-    cx: &Context<'d>,
+pub fn lay_out(
+    cx: &Context<'_>,
     begins: Vec<u64>,
     counts: Vec<u64>,
     positions: u64,
     cache_bytes: u64,
-) -> Result<Partitioned<'d>, GpuError> {
-    let page_bytes = cx.plan.tuple_bytes << cx.options.tuning.page_shift;
-    let pages = positions.div_ceil(1 << cx.options.tuning.page_shift).max(1);
+) -> Result<Partitioned, GpuError> {
+    let page_shift = cx.options.tuning.page_shift;
+    let page_bytes = cx.plan.tuple_bytes << page_shift;
+    let pages = positions.div_ceil(1 << page_shift).max(1);
     let cached = (cache_bytes / page_bytes).min(pages);
+    let places: Vec<Place> =
+        (0..pages).map(|i| if is_cached(i, pages, cached) { Place::Device } else { Place::Host }).collect();
+    if cx.options.layout == Layout::Mapped
+        && cached > 0
+        && let Some(mapping) = Mapping::new(cx.device, &places, page_bytes)?
+    {
+        let at = |i| mapping.address() + i * page_bytes;
+        let pages = (0..).zip(places).map(|(i, place)| Page { address: at(i), place }).collect();
+        let rows = Rows { base: mapping.address(), ..Rows::default() };
+        return Ok(Partitioned { begins, counts, pages, rows, page_bytes, _memory: Memory::Mapped(mapping) });
+    }
     let cached_buffer = Buffer::new(cx.device, Place::Device, cached * page_bytes)?;
     let spilled_buffer = Buffer::new(cx.device, Place::Host, (pages - cached) * page_bytes)?;
     let (mut device_pages, mut host_pages) = (0, 0);
-    let pages: Vec<Page> = (0..pages)
-        .map(|i| {
-            let (buffer, next, place) = if is_cached(i, pages, cached) {
-                (&cached_buffer, &mut device_pages, Place::Device)
-            } else {
-                (&spilled_buffer, &mut host_pages, Place::Host)
+    let pages: Vec<Page> = places
+        .into_iter()
+        .map(|place| {
+            let (buffer, next) = match place {
+                Place::Device => (&cached_buffer, &mut device_pages),
+                Place::Host => (&spilled_buffer, &mut host_pages),
             };
             *next += 1;
             Page { address: buffer.at((*next - 1) * page_bytes, page_bytes), place }
         })
         .collect();
-    let directory = Buffer::new(cx.device, Place::Device, pages.len() as u64 * 8)?;
-    let mut staging = Buffer::new(cx.device, Place::Host, directory.bytes())?;
+    let addresses = Buffer::new(cx.device, Place::Device, pages.len() as u64 * 8)?;
+    let mut staging = Buffer::new(cx.device, Place::Host, addresses.bytes())?;
     // SAFETY: nothing has been queued on this memory yet.
     let words = unsafe { staging.words_mut(0, pages.len()) };
     words.iter_mut().zip(&pages).for_each(|(word, page)| *word = page.address);
-    cx.copy(COMPUTE, directory.address(), staging.address(), directory.bytes())?;
+    cx.copy(COMPUTE, addresses.address(), staging.address(), addresses.bytes())?;
     cx.device.synchronize(COMPUTE)?;
-    Ok(Partitioned { begins, counts, pages, directory, _cached: cached_buffer, _spilled: spilled_buffer })
+    let rows = Rows { base: 0, pages: addresses.address(), page_shift, reserved: 0 };
+    let memory = Memory::Directory { _addresses: addresses, _cached: cached_buffer, _spilled: spilled_buffer };
+    Ok(Partitioned { begins, counts, pages, rows, page_bytes, _memory: memory })
 }
 
 /// The ring through which host columns come into the device.
-pub struct Ring<'d> {
-    slots: Vec<Slot<'d>>,
+pub struct Ring {
+    slots: Vec<Slot>,
     next: usize,
 }
 
-struct Slot<'d> {
-    device: Buffer<'d>,
-    bounce: Option<Buffer<'d>>,
+struct Slot {
+    device: Buffer,
+    bounce: Option<Buffer>,
     copied: Option<Event>,
     used: Option<Event>,
 }
 
-impl<'d> Ring<'d> {
-    pub fn new(cx: &Context<'d>, needs_bounce: bool) -> Result<Self, GpuError> {
+impl Ring {
+    pub fn new(cx: &Context<'_>, needs_bounce: bool) -> Result<Self, GpuError> {
         let bytes = cx.plan.chunk_tuples * cx.plan.tuple_bytes;
         let slot = || {
             let bounce = if needs_bounce { Some(Buffer::new(cx.device, Place::Host, bytes)?) } else { None };
@@ -113,7 +145,7 @@ impl<'d> Ring<'d> {
     /// `kernel` queues goes to [`COMPUTE`].
     pub fn stream(
         &mut self,
-        cx: &Context<'d>,
+        cx: &Context<'_>,
         relation: &Relation<'_>,
         with_payloads: bool,
         mut kernel: impl FnMut(Source, bool, bool) -> Result<(), GpuError>,
@@ -138,7 +170,7 @@ impl<'d> Ring<'d> {
 
     fn fill(
         &mut self,
-        cx: &Context<'d>,
+        cx: &Context<'_>,
         relation: &Relation<'_>,
         begin: u64,
         count: u64,
@@ -164,7 +196,7 @@ impl<'d> Ring<'d> {
             let address = match &mut slot.bounce {
                 Some(bounce) => {
                     // SAFETY: the last copy out of this slot has ended (waited for above).
-                    unsafe { bounce.words_mut(offset, from.len()) }.copy_from_slice(from);
+                    copy_on_all(unsafe { bounce.words_mut(offset, from.len()) }, from, cx.run)?;
                     bounce.at(offset, count * 8)
                 }
                 None => from.as_ptr() as u64,
@@ -182,6 +214,37 @@ impl<'d> Ring<'d> {
     }
 }
 
+/// Words below which another thread costs more than it brings.
+const WORDS_A_THREAD_MIN: usize = 1 << 16;
+
+/// Copies on all threads of the run: one alone does not keep up with the link.
+fn copy_on_all(to: &mut [u64], from: &[u64], run: &Run) -> Result<(), GpuError> {
+    if from.len() < WORDS_A_THREAD_MIN * 2 || run.threads == 1 {
+        to.copy_from_slice(from);
+        return Ok(());
+    }
+    let each = from.len().div_ceil(run.threads);
+    let parts: Vec<Mutex<_>> = to.chunks_mut(each).zip(from.chunks(each)).map(|part| Mutex::new(Some(part))).collect();
+    run.on_all(|worker| {
+        let part = parts.get(worker).and_then(|part| part.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some((to, from)) = part {
+            to.copy_from_slice(from);
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// How many keys each worker's part of the column has in each partition.
+pub fn count_on_host(keys: &[u64], radix: Radix, run: &Run) -> Result<Vec<Vec<u64>>, GpuError> {
+    Ok(run.on_all(|worker| {
+        run.cancel.check()?;
+        let mut counts = vec![0; 1 << radix.bits];
+        keys[run.part(keys.len(), worker)].iter().for_each(|&key| counts[radix.partition(key)] += 1);
+        Ok(counts)
+    })?)
+}
+
 fn in_place(relation: &Relation<'_>) -> Source {
     let payloads = if relation.payloads.is_empty() { 0 } else { relation.payloads.as_ptr() as u64 };
     let count = relation.len();
@@ -196,13 +259,13 @@ fn in_place(relation: &Relation<'_>) -> Source {
 }
 
 /// Partitions a relation by the radix.
-pub fn partition<'d>(
-    cx: &Context<'d>,
-    ring: &mut Ring<'d>,
+pub fn partition(
+    cx: &Context<'_>,
+    ring: &mut Ring,
     relation: &Relation<'_>,
     radix: Radix,
     cache_bytes: u64,
-) -> Result<Partitioned<'d>, GpuError> {
+) -> Result<Partitioned, GpuError> {
     let places = Places::new(cx, radix.bits)?;
     match cx.options.histogram {
         Histogram::Device => {
@@ -216,31 +279,27 @@ pub fn partition<'d>(
             // SAFETY: nothing has been queued on this memory yet.
             let words = unsafe { counts.words_mut(0, places.partitions as usize) };
             words.fill(0);
-            relation.keys.iter().for_each(|&key| words[radix.partition(key)] += 1);
+            for part in count_on_host(relation.keys, radix, cx.run)? {
+                words.iter_mut().zip(part).for_each(|(word, count)| *word += count);
+            }
             cx.copy(COMPUTE, places.counts(), counts.address(), counts.bytes())?;
             cx.device.synchronize(COMPUTE)?;
         }
     }
     let (begins, counts, positions) = places.settle(cx)?;
     let relation_pages = lay_out(cx, begins, counts, positions, cache_bytes)?;
-    let out = Rows {
-        base: 0,
-        pages: relation_pages.directory.address(),
-        page_shift: cx.options.tuning.page_shift,
-        reserved: 0,
-    };
-    partition_columns(cx, ring, relation, radix, &places, out)?;
+    partition_columns(cx, ring, relation, radix, &places, relation_pages.rows)?;
     cx.device.synchronize(COMPUTE)?;
     Ok(relation_pages)
 }
 
 /// Runs the partitioner over the relation; `places` are settled and `out` has room for its positions.
-fn partition_columns<'d>(
-    cx: &Context<'d>,
-    ring: &mut Ring<'d>,
+fn partition_columns(
+    cx: &Context<'_>,
+    ring: &mut Ring,
     relation: &Relation<'_>,
     radix: Radix,
-    places: &Places<'_>,
+    places: &Places,
     out: Rows,
 ) -> Result<(), GpuError> {
     let plan = &cx.plan;
@@ -283,7 +342,7 @@ fn partition_columns<'d>(
 /// Queues a histogram of the source.
 pub fn count_on_device(
     cx: &Context<'_>,
-    stream: super::device::Stream,
+    stream: Stream,
     kernel: &str,
     source: Source,
     radix: Radix,
@@ -296,13 +355,13 @@ pub fn count_on_device(
 }
 
 /// Counts, begins, fronts and backs of the partitions of one pass, in the device.
-pub struct Places<'d> {
-    memory: Buffer<'d>,
+pub struct Places {
+    memory: Buffer,
     pub partitions: u64,
 }
 
-impl<'d> Places<'d> {
-    pub fn new(cx: &Context<'d>, bits: u32) -> Result<Self, GpuError> {
+impl Places {
+    pub fn new(cx: &Context<'_>, bits: u32) -> Result<Self, GpuError> {
         let partitions = 1 << bits;
         Ok(Self { memory: Buffer::new(cx.device, Place::Device, (4 * partitions + 1) * 8)?, partitions })
     }
@@ -320,7 +379,7 @@ impl<'d> Places<'d> {
     }
 
     /// Queues the prefix sum of the counts.
-    pub fn place(&self, cx: &Context<'_>, stream: super::device::Stream) -> Result<(), GpuError> {
+    pub fn place(&self, cx: &Context<'_>, stream: Stream) -> Result<(), GpuError> {
         let arguments = PrefixSumArguments {
             counts: self.counts(),
             begins: self.begins(),

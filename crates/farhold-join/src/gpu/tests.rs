@@ -54,25 +54,42 @@ fn small() -> GpuOptions {
             table_tuples: 48,
             probe_tuples_max: 100,
             result_rows_max: 700,
+            rows_host_max: 200,
         },
         ..GpuOptions::default()
     }
 }
 
-type Driver = fn(&dyn Device, Relation<'_>, Relation<'_>, GpuOptions) -> Result<GpuAnswer, GpuError>;
+/// The device as the drivers take it, and as the test looks at it.
+fn shared(device: Emulation) -> (Arc<dyn Device>, Arc<Emulation>) {
+    let device = Arc::new(device);
+    (device.clone(), device)
+}
+
+fn join(
+    driver: Driver,
+    device: Emulation,
+    build: Relation<'_>,
+    probe: Relation<'_>,
+    options: GpuOptions,
+) -> Result<GpuAnswer, GpuError> {
+    let (device, seen) = shared(device);
+    let answer = driver.join(&device, build, probe, options, &Run::with_threads(2));
+    assert_eq!(seen.live_allocations(), 0, "memory is left behind");
+    answer
+}
 
 #[track_caller]
 fn check(driver: Driver, build: &Data, probe: &Data, words: usize, options: GpuOptions, seed: u64) -> GpuAnswer {
     let device = Emulation::new(64 << 20, seed);
     let (sum, rows) = oracle(build, probe, words);
-    let answer = driver(&device, build.relation(), probe.relation(), options).unwrap();
+    let answer = join(driver, device, build.relation(), probe.relation(), options).unwrap();
     assert_eq!(answer.sum, sum, "{options:?} seed {seed}");
     if options.materialize {
         let mut found: Vec<Vec<u64>> = answer.rows.chunks(2 * words).map(<[u64]>::to_vec).collect();
         found.sort_unstable();
         assert!(found == rows, "{options:?} seed {seed}: the rows differ");
     }
-    assert_eq!(device.live_allocations(), 0, "memory is left behind");
     answer
 }
 
@@ -95,14 +112,14 @@ fn every_partitioner_scheme_and_source_of_counts() {
                 seed += 1;
                 let materialize = seed % 2 == 0;
                 let options = GpuOptions { partitioner, histogram, scheme, materialize, ..small() };
-                check(triton, &build, &probe, 1, options, seed);
+                check(Driver::Triton, &build, &probe, 1, options, seed);
             }
         }
     }
     for scheme in schemes {
         for materialize in [false, true] {
-            check(no_partition, &build, &probe, 1, GpuOptions { scheme, materialize, ..small() }, 5);
-            check(cpu_partitioned, &build, &probe, 1, GpuOptions { scheme, materialize, ..small() }, 6);
+            check(Driver::NoPartition, &build, &probe, 1, GpuOptions { scheme, materialize, ..small() }, 5);
+            check(Driver::CpuPartitioned, &build, &probe, 1, GpuOptions { scheme, materialize, ..small() }, 6);
         }
     }
 }
@@ -113,7 +130,7 @@ fn every_cache_size_gives_the_same_rows() {
     let (build, probe) = (Data::new(build, 1, 0), Data::new(probe, 1, 7));
     for (pages, seed) in [0, 1, 7, 20, 1000].into_iter().zip(1..) {
         let options = GpuOptions { cache_bytes_max: Some(pages * 1024), materialize: true, ..small() };
-        let answer = check(triton, &build, &probe, 1, options, seed);
+        let answer = check(Driver::Triton, &build, &probe, 1, options, seed);
         assert_eq!(answer.pages_cached == 0, pages == 0 || pages == 1, "{answer:?}");
         assert_eq!(answer.pages_spilled == 0, pages == 1000);
     }
@@ -124,15 +141,18 @@ fn wide_tuples_and_row_numbers() {
     let (build, probe) = foreign_keys(900, 1100, 4);
     for words in [3, 7] {
         let (build, probe) = (Data::new(build.clone(), words, 0), Data::new(probe.clone(), words, 9));
-        for driver in [triton as Driver, cpu_partitioned, no_partition] {
+        for driver in Driver::ALL {
             check(driver, &build, &probe, words, GpuOptions { materialize: true, ..small() }, words as u64);
         }
     }
     let numbers = |keys: &[u64]| Data { keys: keys.to_vec(), payloads: (0..keys.len() as u64).collect() };
     let (sum, _) = oracle(&numbers(&build), &numbers(&probe), 1);
     let relation = |keys| Relation { keys, payloads: &[], is_pinned: false };
-    for driver in [triton as Driver, cpu_partitioned, no_partition] {
-        assert_eq!(driver(&Emulation::new(64 << 20, 1), relation(&build), relation(&probe), small()).unwrap().sum, sum);
+    for driver in Driver::ALL {
+        assert_eq!(
+            join(driver, Emulation::new(64 << 20, 1), relation(&build), relation(&probe), small()).unwrap().sum,
+            sum
+        );
     }
 }
 
@@ -143,10 +163,10 @@ fn kernels_read_pinned_input_in_place() {
     let pinned = |data| Relation { is_pinned: true, ..Data::relation(data) };
     let sum = oracle(&build, &probe, 1).0;
     for feed in [Feed::Kernels, Feed::CopyEngine] {
-        for driver in [triton as Driver, no_partition] {
+        for driver in [Driver::Triton, Driver::NoPartition] {
             let device = Emulation::new(64 << 20, 9);
             assert_eq!(
-                driver(&device, pinned(&build), pinned(&probe), GpuOptions { feed, ..small() }).unwrap().sum,
+                join(driver, device, pinned(&build), pinned(&probe), GpuOptions { feed, ..small() }).unwrap().sum,
                 sum
             );
         }
@@ -164,10 +184,10 @@ fn skew_repeated_keys_and_the_largest_key() {
     let tuning = Tuning { piece_tuples_max: 100, ..small().tuning };
     let small = || GpuOptions { tuning, ..small() };
     for scheme in [Scheme::Chaining, Scheme::Linear] {
-        let answer = check(triton, &build, &probe, 1, GpuOptions { scheme, materialize: true, ..small() }, 2);
+        let answer = check(Driver::Triton, &build, &probe, 1, GpuOptions { scheme, materialize: true, ..small() }, 2);
         assert!(answer.pieces_halved > 0, "the rows of a piece have had no room");
-        check(triton, &build, &probe, 1, GpuOptions { scheme, ..small() }, 3);
-        check(no_partition, &build, &probe, 1, GpuOptions { scheme, ..small() }, 3);
+        check(Driver::Triton, &build, &probe, 1, GpuOptions { scheme, ..small() }, 3);
+        check(Driver::NoPartition, &build, &probe, 1, GpuOptions { scheme, ..small() }, 3);
     }
 }
 
@@ -176,7 +196,7 @@ fn tiny_and_empty_inputs() {
     for (build, probe) in [(0, 5), (5, 0), (1, 1), (1, 700), (33, 1)] {
         let (build, probe) = foreign_keys(build, probe, 1);
         let (build, probe) = (Data::new(build, 1, 0), Data::new(probe, 1, 7));
-        for driver in [triton as Driver, cpu_partitioned, no_partition] {
+        for driver in Driver::ALL {
             check(driver, &build, &probe, 1, GpuOptions { materialize: true, ..small() }, 1);
         }
     }
@@ -188,11 +208,22 @@ fn perfect_hashing_refuses_what_it_cannot_hold() {
     let probe = Data::new((0..600).collect(), 1, 0);
     for bad in [vec![10, 11, 11], vec![10, 9], vec![5000]] {
         let build = Data::new(bad, 1, 0);
-        for driver in [triton as Driver, cpu_partitioned, no_partition] {
+        for driver in Driver::ALL {
             let device = Emulation::new(64 << 20, 1);
-            let all = driver(&device, build.relation(), probe.relation(), GpuOptions { scheme, ..small() });
+            let all = join(driver, device, build.relation(), probe.relation(), GpuOptions { scheme, ..small() });
             assert_eq!(all, Err(GpuError::NotPerfect), "{:?}", build.keys);
         }
+    }
+}
+
+#[test]
+fn equal_keys_are_refused_by_open_slots_before_they_take_quadratic_time() {
+    let probe = Data::new(vec![1, 7], 1, 0);
+    for (count, expected) in [(200, Ok(200)), (100_000, Err(GpuError::Crowded))] {
+        let build = Data::new(vec![7; count], 1, 0);
+        let device = Emulation::new(64 << 20, 1);
+        let answer = join(Driver::NoPartition, device, build.relation(), probe.relation(), small());
+        assert_eq!(answer.map(|answer| answer.sum.pairs), expected);
     }
 }
 
@@ -201,9 +232,10 @@ fn different_widths_are_refused() {
     let data = Data::new(vec![1, 2], 1, 0);
     let wide = Data::new(vec![1, 2], 3, 0);
     let odd = Data { keys: vec![1, 2], payloads: vec![1, 2, 3] };
-    let device = Emulation::new(64 << 20, 1);
     for other in [&wide, &odd] {
-        assert!(matches!(triton(&device, data.relation(), other.relation(), small()), Err(GpuError::Invalid(_))));
+        let device = Emulation::new(64 << 20, 1);
+        let answer = join(Driver::Triton, device, data.relation(), other.relation(), small());
+        assert!(matches!(answer, Err(GpuError::Invalid(_))));
     }
 }
 
@@ -213,21 +245,20 @@ fn a_failure_at_any_call_is_a_typed_error() {
     let (build, probe) = foreign_keys(150, 200, 2);
     let (build, probe) = (Data::new(build, 1, 0), Data::new(probe, 1, 7));
     let sum = oracle(&build, &probe, 1).0;
-    let options = GpuOptions { materialize: true, cache_bytes_max: Some(3 << 10), ..small() };
-    for driver in [triton as Driver, cpu_partitioned, no_partition] {
-        let whole = Emulation::new(64 << 20, 1);
-        driver(&whole, build.relation(), probe.relation(), options).unwrap();
-        let calls = whole.calls();
+    let options = GpuOptions { materialize: true, cache_bytes_max: Some(3 << 10), layout: Layout::Mapped, ..small() };
+    let device = || Emulation::new(64 << 20, 1).mapping();
+    for driver in Driver::ALL {
+        let (whole, seen) = shared(device());
+        driver.join(&whole, build.relation(), probe.relation(), options, &Run::default()).unwrap();
+        let calls = seen.calls();
         assert!(calls > 30, "{calls}");
-        // Every call near the ends, every third in between.
-        for call in (0..calls).filter(|call| *call < 40 || *call + 20 > calls || call % 3 == 0) {
-            let device = Emulation::new(64 << 20, 1).failing_at(call);
-            let answer = driver(&device, build.relation(), probe.relation(), options);
+        for call in 0..calls {
+            let answer =
+                join(driver, device().failing_at(call, Fault::Lost), build.relation(), probe.relation(), options);
             assert!(matches!(answer, Err(GpuError::Failed { .. })), "call {call} of {calls}: {answer:?}");
-            assert_eq!(device.live_allocations(), 0, "call {call}");
         }
-        let past = Emulation::new(64 << 20, 1).failing_at(calls);
-        assert_eq!(driver(&past, build.relation(), probe.relation(), options).unwrap().sum, sum);
+        let past = join(driver, device().failing_at(calls, Fault::Lost), build.relation(), probe.relation(), options);
+        assert_eq!(past.unwrap().sum, sum);
     }
 }
 
@@ -238,8 +269,7 @@ fn a_device_that_is_too_small_says_so_and_any_other_size_is_right() {
     let sum = oracle(&build, &probe, 1).0;
     let (mut right, mut refused) = (0, 0);
     for kib in [16, 200, 800, 1600, 3000, 6000, 20_000] {
-        let device = Emulation::new(kib << 10, kib);
-        match triton(&device, build.relation(), probe.relation(), small()) {
+        match join(Driver::Triton, Emulation::new(kib << 10, kib), build.relation(), probe.relation(), small()) {
             Ok(answer) => {
                 assert_eq!(answer.sum, sum);
                 right += 1;
@@ -250,9 +280,62 @@ fn a_device_that_is_too_small_says_so_and_any_other_size_is_right() {
             }
             Err(other) => panic!("{kib} KiB: {other}"),
         }
-        assert_eq!(device.live_allocations(), 0);
     }
     assert!(right >= 2 && refused >= 2, "{right} {refused}");
+}
+
+#[test]
+fn a_mapped_relation_gives_the_same_rows_and_a_device_that_cannot_map_has_a_directory() {
+    let (build, probe) = foreign_keys(1200, 1800, 8);
+    let (build, probe) = (Data::new(build, 1, 0), Data::new(probe, 1, 7));
+    let (sum, _) = oracle(&build, &probe, 1);
+    for pages in [1, 9, 1000] {
+        let options = GpuOptions { cache_bytes_max: Some(pages * 1024), layout: Layout::Mapped, ..small() };
+        let answers = [Emulation::new(64 << 20, pages).mapping(), Emulation::new(64 << 20, pages)]
+            .map(|device| join(Driver::Triton, device, build.relation(), probe.relation(), options).unwrap());
+        assert!(answers.iter().all(|answer| answer.sum == sum && answer.pages_cached == answers[0].pages_cached));
+    }
+}
+
+#[test]
+fn a_build_side_is_probed_again_and_again_also_by_others_and_after_a_refusal() {
+    let (build, probe) = foreign_keys(800, 3000, 6);
+    let (build, probe) = (Data::new(build, 1, 0), Data::new(probe, 1, 7));
+    let (sum, rows) = oracle(&build, &probe, 1);
+    let run = Run::default();
+    for driver in Driver::ALL {
+        let (device, seen) = shared(Emulation::new(64 << 20, 3));
+        let options = GpuOptions { materialize: true, ..small() };
+        let table = driver.build(&device, build.relation(), 800, options, &run).unwrap();
+        let other = driver.build(&device, build.relation(), 800, options, &run).unwrap();
+        let held = seen.live_allocations();
+        std::thread::scope(|scope| {
+            let probes = [&table, &other, &table]
+                .map(|table| scope.spawn(|| table.probe(probe.relation(), Wanted::Sum, &Run::default()).unwrap().sum));
+            assert!(probes.into_iter().all(|probe| probe.join().unwrap() == sum));
+        });
+        let few = Wanted::Rows { max: rows.len() as u64 - 1 };
+        assert!(matches!(table.probe(probe.relation(), few, &run), Err(GpuError::TooManyRows { .. })));
+        let cancelled = Run::default();
+        cancelled.cancel.cancel();
+        assert_eq!(table.probe(probe.relation(), Wanted::Sum, &cancelled), Err(GpuError::Cancelled));
+        let enough = Wanted::Rows { max: rows.len() as u64 };
+        assert_eq!(table.probe(probe.relation(), enough, &run).unwrap().rows.len(), rows.len() * 2);
+        assert_eq!(seen.live_allocations(), held, "a probe leaves memory behind");
+        drop((table, other));
+        assert_eq!(seen.live_allocations(), 0);
+    }
+}
+
+#[test]
+fn a_profile_names_every_kernel_of_the_join() {
+    let (build, probe) = foreign_keys(800, 900, 6);
+    let (build, probe) = (Data::new(build, 1, 0), Data::new(probe, 1, 7));
+    let answer = check(Driver::Triton, &build, &probe, 1, GpuOptions { profile: true, ..small() }, 1);
+    let kernels: Vec<&str> = answer.profile.iter().map(|(name, _)| name.as_str()).collect();
+    for kernel in ["histogram_columns_w1", "prefix_sum", "partition_hierarchical_columns_w1", "schedule"] {
+        assert!(kernels.contains(&kernel), "{kernel}: {kernels:?}");
+    }
 }
 
 /// Streams really run in any order: a device that ignores events gives wrong answers, so a forgotten event is seen.
@@ -262,10 +345,12 @@ fn ignored_events_are_seen() {
     let (build, probe) = (Data::new(build, 1, 0), Data::new(probe, 1, 7));
     let sum = oracle(&build, &probe, 1).0;
     // The join without partitioning: what it reads too early is data, never an address.
-    let wrong =
-        |device: &Emulation| no_partition(device, build.relation(), probe.relation(), small()).unwrap().sum != sum;
-    assert!((0..8).any(|seed| wrong(&Emulation::new(64 << 20, seed).ignoring_events())));
-    assert!(!(0..8).any(|seed| wrong(&Emulation::new(64 << 20, seed))));
+    let wrong = |device| {
+        let answer = join(Driver::NoPartition, device, build.relation(), probe.relation(), small());
+        answer.map(|answer| answer.sum) != Ok(sum)
+    };
+    assert!((0..8).any(|seed| wrong(Emulation::new(64 << 20, seed).ignoring_events())));
+    assert!(!(0..8).any(|seed| wrong(Emulation::new(64 << 20, seed))));
 }
 
 #[test]

@@ -1,42 +1,59 @@
 //! The Triton join: both relations radix-partitioned by the device into pages that spill to host memory, then joined pair by
 //! pair (Lutz, Breß, Zeuch, Rabl, Markl: "Triton Join", SIGMOD 2022).
 
-use super::context::{Context, Quiesce};
-use super::device::{Device, GpuError, Place};
-use super::options::{GpuOptions, Relation};
-use super::plan::Plan;
-use super::{GpuAnswer, check_widths, pairs, relation};
+use super::context::Setup;
+use super::device::{GpuError, Place};
+use super::options::Relation;
+use super::relation::{Partitioned, Ring, partition};
+use super::{Built, GpuAnswer, Wanted, pairs};
+use crate::Run;
 
-/// Joins on equal keys. `build` is the smaller side.
-///
-/// # Errors
-/// [`GpuError`]; nothing is left behind, and the caller may join on the CPU instead.
-pub fn triton(
-    device: &dyn Device,
-    build: Relation<'_>,
-    probe: Relation<'_>,
-    options: GpuOptions,
-) -> Result<GpuAnswer, GpuError> {
-    let words = check_widths(&build, &probe)?;
-    let mut answer = GpuAnswer::default();
-    if build.is_empty() || probe.is_empty() {
-        return Ok(answer);
+/// A build side in partitions.
+pub struct Triton {
+    setup: Setup,
+    build: Partitioned,
+    profile: Vec<(String, f64)>,
+    /// Device memory left for the probe side's partitions.
+    probe_cache_bytes: u64,
+}
+
+impl Triton {
+    /// Partitions the build side. The cache is shared in proportion to the tuples: `probe_rows` are expected.
+    pub fn build(setup: Setup, build: &Relation<'_>, probe_rows: u64, run: &Run) -> Result<Self, GpuError> {
+        let cx = setup.turn(run);
+        let cache_bytes = cx.plan.cache_bytes;
+        let share = u128::from(build.len()) * u128::from(cache_bytes) / u128::from(build.len() + probe_rows);
+        let mut ring = Ring::new(&cx, !build.is_pinned)?;
+        let partitioned = partition(&cx, &mut ring, build, cx.radix(0, cx.plan.first_bits), share as u64)?;
+        let profile = cx.profile();
+        drop((ring, cx));
+        Ok(Self { setup, build: partitioned, profile, probe_cache_bytes: cache_bytes - share as u64 })
     }
-    let plan = Plan::new(&device.properties()?, &options, words, build.len(), probe.len())?;
-    let cx = Context { device, options, plan };
-    let _quiesce = Quiesce(device);
-    let mut ring = relation::Ring::new(&cx, !(build.is_pinned && probe.is_pinned))?;
-    let radix = cx.radix(0, plan.first_bits);
-    // The cache is shared in proportion to the tuples.
-    let build_cache =
-        (u128::from(plan.cache_bytes) * u128::from(build.len()) / u128::from(build.len() + probe.len())) as u64;
-    let build = relation::partition(&cx, &mut ring, &build, radix, build_cache)?;
-    let probe = relation::partition(&cx, &mut ring, &probe, radix, plan.cache_bytes - build_cache)?;
-    drop(ring);
-    for side in [&build, &probe] {
-        answer.pages_cached += side.pages_cached();
-        answer.pages_spilled += side.pages.iter().filter(|page| page.place == Place::Host).count() as u64;
+}
+
+impl Built for Triton {
+    fn probe(&self, probe: Relation<'_>, wanted: Wanted, run: &Run) -> Result<GpuAnswer, GpuError> {
+        let mut cx = self.setup.turn(run);
+        cx.want(wanted);
+        let mut answer = GpuAnswer::default();
+        let mut ring = Ring::new(&cx, !probe.is_pinned)?;
+        let radix = cx.radix(0, cx.plan.first_bits);
+        let probe = partition(&cx, &mut ring, &probe, radix, self.probe_cache_bytes)?;
+        drop(ring);
+        for side in [&self.build, &probe] {
+            answer.pages_cached += side.pages_cached();
+            answer.pages_spilled += side.pages.iter().filter(|page| page.place == Place::Host).count() as u64;
+        }
+        pairs::join(&cx, &self.build, &probe, &mut answer)?;
+        answer.profile = cx.profile();
+        Ok(answer)
     }
-    pairs::join(&cx, &build, &probe, &mut answer)?;
-    Ok(answer)
+
+    fn profile(&self) -> &[(String, f64)] {
+        &self.profile
+    }
+
+    fn host_bytes(&self) -> u64 {
+        self.build.host_bytes()
+    }
 }

@@ -4,7 +4,7 @@ use arrow::array::RecordBatch;
 
 use super::Context;
 use super::partitions::{Partitions, SpilledPart};
-use super::resident::{Resident, working_bytes};
+use super::resident::{Resident, take_working_bytes, working_bytes};
 use crate::JoinError;
 use crate::blocks::{batch_bytes, slices};
 use crate::bloom::{BloomBuilder, BloomFilter};
@@ -91,9 +91,10 @@ impl BuildSide {
         cx: &Context,
         memory: &mut Reservation,
     ) -> Result<(Resident, Option<SpilledBuild>), JoinError> {
+        // Only the build side that the caller feeds can be split.
+        let probers = if self.round == 0 { cx.options.shares.max(1) } else { 1 };
         if self.spilling.is_none() {
-            let (working, choice) = working_bytes(self.held_rows, cx);
-            if memory.try_grow(working) {
+            if let Some((working, choice)) = take_working_bytes(self.held_rows, probers, 0, cx, memory) {
                 return Ok((Resident::build(self.held, self.held_bytes, working, choice, cx, memory)?, None));
             }
             self.spilling(cx, memory)?;
@@ -105,14 +106,13 @@ impl BuildSide {
         let probe_room = cx.sizes.probe_room_bytes;
         let (rows_bytes, working, choice) = loop {
             let (rows, bytes) = partitions.resident();
-            let (working, choice) = working_bytes(rows, cx);
-            if memory.try_grow(working + probe_room) {
+            if let Some((working, choice)) = take_working_bytes(rows, probers, probe_room, cx, memory) {
                 memory.shrink(probe_room);
                 break (bytes, working, choice);
             }
             if !partitions.make_room(cx, memory)? {
                 // Nothing is left in memory: the table is of no rows, and small enough for the floor's slack.
-                break (0, 0, choice);
+                break (0, 0, working_bytes(0, probers, cx).1);
             }
         };
         let resident = partitions.take_resident();

@@ -6,6 +6,7 @@
 //! ```
 
 use std::mem;
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 
@@ -14,6 +15,7 @@ use super::build::SpilledBuild;
 use super::partitions::{Partitions, SpilledPart};
 use super::probe::{ProbeWork, next_kept_build};
 use super::resident::Resident;
+use super::share::{Peers, ProbeFiles};
 use crate::JoinError;
 use crate::algorithm::Pairs;
 use crate::bits::Bits;
@@ -25,27 +27,41 @@ use crate::spill::SpillFile;
 /// A partition of both sides, in files.
 pub struct SpilledPair {
     pub build: SpilledPart,
-    pub probe: SpillFile,
+    /// One of each join that shared the build side.
+    pub probe: Vec<SpillFile>,
     /// The round that wrote it, from 0.
     pub round: u32,
 }
 
 /// See the module.
 pub struct Level {
-    pub resident: Resident,
-    spilled: Option<(SpilledBuild, Partitions)>,
+    pub resident: Arc<Resident>,
+    spilled: Option<(Arc<SpilledBuild>, Partitions)>,
+    peers: Option<Arc<Peers>>,
     /// Batches that gather until there are enough to be worth the algorithm's while.
     waiting: ProbeWork,
     work: Option<ProbeWork>,
     pairs: Pairs,
     /// No further probe batch comes.
     is_fed: bool,
-    build_tail: Option<usize>,
+    end: End,
+}
+
+/// What remains of a level once its probe rows are through.
+enum End {
+    /// They are not.
+    Ahead,
+    /// Another join of the same build side hands it out.
+    Elsewhere,
+    /// Build rows from this number on, and pairs of these files.
+    Here { tail: usize, probe_files: ProbeFiles },
 }
 
 /// What a level has to say next.
 pub enum Next {
     Batch(RecordBatch),
+    /// Nothing yet.
+    Working,
     /// Work is done; these are the flags of its probe rows.
     WorkDone(Option<Bits>),
     /// It wants a probe batch.
@@ -55,7 +71,12 @@ pub enum Next {
 }
 
 impl Level {
-    pub fn new(resident: Resident, spilled: Option<SpilledBuild>, cx: &Context) -> Result<Self, JoinError> {
+    pub fn new(
+        resident: Arc<Resident>,
+        spilled: Option<Arc<SpilledBuild>>,
+        peers: Option<Arc<Peers>>,
+        cx: &Context,
+    ) -> Result<Self, JoinError> {
         let spilled = match spilled {
             Some(build) => {
                 let mut partitions = Partitions::new(cx, &cx.spec.probe, build.round);
@@ -70,12 +91,23 @@ impl Level {
         Ok(Self {
             resident,
             spilled,
+            peers,
             waiting: ProbeWork::default(),
             work: None,
             pairs,
             is_fed: false,
-            build_tail: None,
+            end: End::Ahead,
         })
+    }
+
+    /// What levels over the same build side are made of.
+    pub fn build_side(&self) -> (Arc<Resident>, Option<Arc<SpilledBuild>>) {
+        (Arc::clone(&self.resident), self.spilled.as_ref().map(|(build, _)| Arc::clone(build)))
+    }
+
+    /// Some of its build rows are in files.
+    pub fn is_spilled(&self) -> bool {
+        self.spilled.is_some()
     }
 
     /// Takes a probe batch; the level is hungry. `known` are flags of earlier passes: such a batch does not wait for others.
@@ -129,8 +161,9 @@ impl Level {
     pub fn next(&mut self, keeps_probe: bool, cx: &Context, memory: &mut Reservation) -> Result<Next, JoinError> {
         cx.options.run.cancel.check()?;
         if let Some(work) = &mut self.work {
-            if let Some(batch) = work.next_pairs(&mut self.resident, cx, &mut self.pairs)? {
-                return Ok(Next::Batch(batch));
+            if !work.is_enumerated() {
+                let batch = work.next_pairs(&self.resident, cx, &mut self.pairs)?;
+                return Ok(batch.map_or(Next::Working, Next::Batch));
             }
             if keeps_probe && let Some(batch) = work.next_kept(cx)? {
                 return Ok(Next::Batch(batch));
@@ -143,28 +176,43 @@ impl Level {
         if !self.is_fed {
             return Ok(Next::Hungry);
         }
-        if self.build_tail.is_none() {
-            self.resident.spread_matches(cx)?;
+        if matches!(self.end, End::Ahead) {
+            self.end = self.arrive(cx, memory)?;
         }
-        let tail = self.build_tail.get_or_insert(0);
+        let End::Here { tail, .. } = &mut self.end else { return Ok(Next::Done) };
         Ok(next_kept_build(&self.resident, tail, cx)?.map_or(Next::Done, Next::Batch))
     }
 
+    /// The probe rows are through: whether what remains is handed out here.
+    fn arrive(&mut self, cx: &Context, memory: &mut Reservation) -> Result<End, JoinError> {
+        let mut probe_files = match &mut self.spilled {
+            Some((_, partitions)) => {
+                let files = partitions.finish_spilled(cx, memory)?;
+                files.into_iter().map(|part| part.map(|part| part.file).into_iter().collect()).collect()
+            }
+            None => ProbeFiles::new(),
+        };
+        if let Some(peers) = &self.peers {
+            let Some((all_files, build_memory)) = peers.arrive(probe_files) else { return Ok(End::Elsewhere) };
+            probe_files = all_files;
+            *memory = build_memory;
+        }
+        self.resident.spread_matches(cx)?;
+        Ok(End::Here { tail: 0, probe_files })
+    }
+
     /// Gives the memory back, and answers the partitions that remain to be joined.
-    pub fn close(self, cx: &Context, memory: &mut Reservation) -> Result<Vec<SpilledPair>, JoinError> {
+    pub fn close(self, cx: &Context, memory: &mut Reservation) -> Vec<SpilledPair> {
         let mut pairs = Vec::new();
-        if let Some((build, mut partitions)) = self.spilled {
-            let probe_files = partitions.finish_spilled(cx, memory)?;
+        let End::Here { probe_files, .. } = self.end else { return pairs };
+        if let Some((build, _)) = self.spilled {
             let keeps_build = matches!(cx.spec.kind.keep_build(), Keep::Unmatched | Keep::Marked)
                 && !planted::is(Defect::DroppedPair);
-            for (build_part, probe) in build.files.into_iter().zip(probe_files) {
-                if let (Some(build_part), Some(probe)) = (build_part, probe) {
-                    let is_needed = probe.file.rows > 0 || keeps_build;
-                    pairs.extend(is_needed.then_some(SpilledPair {
-                        build: build_part,
-                        probe: probe.file,
-                        round: build.round,
-                    }));
+            for (build_part, probe) in build.files.iter().zip(probe_files) {
+                if let Some(build_part) = build_part {
+                    let is_needed = keeps_build || probe.iter().any(|file| file.rows > 0);
+                    let pair = || SpilledPair { build: build_part.clone(), probe, round: build.round };
+                    pairs.extend(is_needed.then(pair));
                 }
             }
             if build.bloom.is_some() {
@@ -172,6 +220,6 @@ impl Level {
             }
         }
         self.resident.release(memory);
-        Ok(pairs)
+        pairs
     }
 }

@@ -14,25 +14,29 @@ mod level;
 mod partitions;
 mod probe;
 mod resident;
+mod share;
 
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::SchemaRef;
 
 use self::build::BuildSide;
 use self::level::{Level, Next, SpilledPair};
 use self::resident::{Resident, working_bytes};
+use self::share::Peers;
 use crate::algorithm::Cursor;
 use crate::bits::Bits;
-use crate::blocks::batch_bytes;
+use crate::blocks::{batch_bytes, batch_of};
 use crate::keys::{Encoder, encoders};
-use crate::memory::{BUDGET_BYTES_MIN, Reservation};
-use crate::model::{Choice, Machine};
+use crate::memory::{BUDGET_BYTES_MIN, Reservation, SHARE_BYTES_MIN};
+use crate::model::{Choice, Machine, Width, no_gpu_wanted};
+use crate::options::Origin;
 use crate::planted::{self, Defect};
 use crate::run::panicked;
-use crate::spill::{FlagReader, FlagWriter, Reader};
-use crate::{JoinError, JoinOptions, JoinSpec, Progress};
+use crate::spill::{FlagReader, FlagWriter, Reader, Readers, read_all};
+use crate::{Devices, JoinError, JoinOptions, JoinSpec, Progress, Run};
 
 /// Rounds of partitioning before a pair is joined block by block, whatever its keys: 8 partitions a round at least, so
 /// that a side of 8^12 times the budget is meant for it.
@@ -45,6 +49,8 @@ pub struct JoinReport {
     pub choice: Option<Choice>,
     /// How that table finds keys.
     pub scheme: Option<&'static str>,
+    /// Why a table has gone on elsewhere than its algorithm says (the first of them): a GPU that was busy, too small, or failed.
+    pub fallback: Option<String>,
     /// Tables that were built: 1 if everything fitted.
     pub tables: u64,
     /// Pairs of partitions that went to files.
@@ -59,8 +65,10 @@ pub struct JoinReport {
 
 /// A running join. After an error it has given everything back and answers [`JoinError::Invalid`] from then on.
 pub struct Join {
-    cx: Context,
+    cx: Arc<Context>,
     memory: Reservation,
+    /// For the joins that it may be split into, until they are known to need none.
+    for_shares: Vec<Reservation>,
     state: State,
     pending: Vec<SpilledPair>,
     progress: Progress,
@@ -77,8 +85,21 @@ enum State {
 /// Where a level's probe batches come from.
 enum Feed {
     Caller,
-    File(Reader),
+    File(Readers),
     Blocks(Box<Passes>),
+}
+
+/// What [`Join::step`] has to say.
+#[derive(Debug)]
+pub enum Step {
+    /// Rows.
+    Output(RecordBatch),
+    /// Nothing yet: call again.
+    Working,
+    /// It wants probe rows, or to know that there are no more.
+    Hungry,
+    /// Everything has been handed out.
+    Done,
 }
 
 /// The passes over a pair whose build side comes in blocks.
@@ -87,7 +108,7 @@ struct Passes {
     build: Reader,
     /// A batch that the last block had no room for.
     carry: Option<RecordBatch>,
-    probe: Reader,
+    probe: Readers,
     known: Option<FlagReader>,
     learned: Option<FlagWriter>,
     has_begun: bool,
@@ -99,10 +120,53 @@ pub(crate) struct Context {
     pub spec: JoinSpec,
     pub options: JoinOptions,
     pub schema: SchemaRef,
+    pub outputs: Outputs,
     pub build_keys: Encoder,
     pub probe_keys: Encoder,
     pub sizes: Sizes,
     pub machine: Machine,
+    pub probe_width: Width,
+    /// Of one share among others, which has a thread of its own, or of the only one, which has all.
+    pub probe_run: Run,
+}
+
+/// The wanted columns of each side, and where in the output they go.
+pub(crate) struct Outputs {
+    build: Vec<usize>,
+    probe: Vec<usize>,
+    /// For each column of the output, its place among the build side's, the probe side's and the mark.
+    order: Vec<usize>,
+}
+
+impl Outputs {
+    fn new(spec: &JoinSpec) -> Self {
+        let (mut build, mut probe) = (Vec::new(), Vec::new());
+        let origins = spec.output_columns();
+        for origin in &origins {
+            match *origin {
+                Origin::Build(column) => build.push(column),
+                Origin::Probe(column) => probe.push(column),
+                Origin::Mark => {}
+            }
+        }
+        let (mut next_build, mut next_probe) = (0..build.len(), build.len()..build.len() + probe.len());
+        let mark = build.len() + probe.len();
+        let order = origins.iter().map(|origin| match origin {
+            Origin::Build(_) => next_build.next(),
+            Origin::Probe(_) => next_probe.next(),
+            Origin::Mark => None,
+        });
+        let order = order.map(|place| place.unwrap_or(mark)).collect();
+        Self { build, probe, order }
+    }
+
+    pub fn build(&self) -> impl Iterator<Item = usize> + '_ {
+        self.build.iter().copied()
+    }
+
+    pub fn probe(&self) -> impl Iterator<Item = usize> + '_ {
+        self.probe.iter().copied()
+    }
 }
 
 /// Lengths in proportion to the budget.
@@ -144,16 +208,18 @@ impl Sizes {
 }
 
 impl Context {
+    /// A batch of the output: `columns` are the build side's wanted ones, the probe side's, and the mark.
+    pub fn output_of(&self, columns: impl Iterator<Item = ArrayRef>, rows: usize) -> Result<RecordBatch, JoinError> {
+        let columns: Vec<ArrayRef> = columns.collect();
+        let ordered = self.outputs.order.iter().map(|&place| columns[place].clone()).collect();
+        batch_of(&self.schema, ordered, rows)
+    }
+
     /// Rows of an output batch whose rows have at most this many bytes.
     pub fn batch_rows(&self, row_bytes: usize) -> usize {
         let bytes = self.options.batch_bytes_max.min(i32::MAX as usize);
         self.options.batch_rows_max.min(bytes / row_bytes.max(1)).max(1)
     }
-}
-
-/// Probe rows that go through a table of that many rows together, where the algorithm wants many.
-fn probe_rows_at_once(build_rows: usize) -> usize {
-    build_rows.clamp(1 << 13, 1 << 22)
 }
 
 impl Join {
@@ -169,17 +235,31 @@ impl Join {
         if !memory.try_grow(sizes.in_flight_bytes.min(BUDGET_BYTES_MIN / 2)) {
             return Err(JoinError::OutOfMemory { wanted_bytes: sizes.in_flight_bytes });
         }
+        let machine = Machine { budget_bytes: options.pool.limit(), ..Machine::detect() };
+        let machine = match options.devices {
+            Devices::Cpu => Machine { gpu: no_gpu_wanted, ..machine },
+            Devices::Any => machine,
+        };
+        let shares = if options.shares > 1 { options.shares } else { 0 };
+        let for_shares = (0..shares).map(|_| Reservation::new(&options.pool, SHARE_BYTES_MIN));
+        let for_shares = for_shares.collect::<Result<_, _>>()?;
+        let probe_run = Run { threads: if shares > 1 { 1 } else { options.run.threads }, ..options.run.clone() };
+        let outputs = Outputs::new(&spec);
         let cx = Context {
+            probe_width: Width::of(outputs.probe().map(|column| spec.probe.field(column).data_type())),
+            probe_run,
             schema: spec.output_schema(),
+            outputs,
             spec,
             options,
             build_keys,
             probe_keys,
             sizes,
-            machine: Machine::detect(),
+            machine,
         };
         let (progress, report) = (Progress::default(), JoinReport::default());
-        Ok(Self { cx, memory, state: State::Build(BuildSide::new(0)), pending: Vec::new(), progress, report })
+        let (cx, state) = (Arc::new(cx), State::Build(BuildSide::new(0)));
+        Ok(Self { cx, memory, for_shares, state, pending: Vec::new(), progress, report })
     }
 
     /// The columns of the output.
@@ -225,10 +305,58 @@ impl Join {
             }
             if let State::Build(build) = std::mem::replace(&mut join.state, State::Failed) {
                 let level = join.level_of(build)?;
+                if !level.is_spilled() {
+                    join.for_shares.clear();
+                }
                 join.state = State::Probe(Box::new(level), Feed::Caller);
             }
             Ok(())
         })
+    }
+
+    /// Once the build side is finished and before the first probe row: [`JoinOptions::shares`] joins that share the build
+    /// side, for as many threads. Each takes probe rows of its own and hands out what follows from them. The last to end
+    /// hands out the rest: build rows beyond pairs, and what was spilled. There is no last one if one is dropped or fails
+    /// before its end. The first goes on with the report and the progress; those of the others count only what they do.
+    pub fn split(mut self) -> Result<Vec<Self>, JoinError> {
+        let State::Probe(level, Feed::Caller) = std::mem::replace(&mut self.state, State::Failed) else {
+            return Err(out_of_order("only a join whose build side is finished can be split"));
+        };
+        let count = self.cx.options.shares.max(1);
+        let (resident, spilled) = level.build_side();
+        drop(level);
+        let no_floor = || Reservation::new(&self.cx.options.pool, 0);
+        let mut memories = std::mem::take(&mut self.for_shares).into_iter();
+        let peers = Arc::new(Peers::new(count, std::mem::replace(&mut self.memory, no_floor()?)));
+        let joins = (0..count).map(|share| {
+            let peers = Some(Arc::clone(&peers));
+            let level = Level::new(Arc::clone(&resident), spilled.clone(), peers, &self.cx)?;
+            let is_first = share == 0;
+            Ok(Self {
+                cx: Arc::clone(&self.cx),
+                memory: memories.next().map_or_else(no_floor, Ok)?,
+                for_shares: Vec::new(),
+                state: State::Probe(Box::new(level), Feed::Caller),
+                pending: Vec::new(),
+                progress: if is_first { self.progress } else { Progress::default() },
+                report: if is_first { self.report.clone() } else { JoinReport::default() },
+            })
+        });
+        joins.collect()
+    }
+
+    /// Some build rows are in files.
+    pub fn is_spilled(&self) -> bool {
+        match &self.state {
+            State::Probe(level, Feed::Caller) => level.is_spilled(),
+            State::Probe(..) => true,
+            _ => false,
+        }
+    }
+
+    /// The caller's probe rows are through, and it reads partitions back from files.
+    pub fn is_reading_back(&self) -> bool {
+        matches!(self.state, State::Probe(_, Feed::File(_) | Feed::Blocks(_)))
     }
 
     /// Takes probe rows; call [`Join::next_output`] until it answers `None` before the next.
@@ -261,11 +389,24 @@ impl Join {
 
     /// The next batch of the output; `None` when the join wants probe rows, or [`Join::is_done`].
     pub fn next_output(&mut self) -> Result<Option<RecordBatch>, JoinError> {
+        loop {
+            match self.step()? {
+                Step::Output(batch) => return Ok(Some(batch)),
+                Step::Working => {}
+                Step::Hungry | Step::Done => return Ok(None),
+            }
+        }
+    }
+
+    /// As [`Join::next_output`], but returns between two batches of its inputs, for a caller that has others to serve.
+    pub fn step(&mut self) -> Result<Step, JoinError> {
         self.guarded(|join| {
-            let batch = join.advance()?;
-            join.progress.output_rows += batch.as_ref().map_or(0, |batch| batch.num_rows() as u64);
-            join.tell();
-            Ok(batch)
+            let step = join.advance()?;
+            if let Step::Output(batch) = &step {
+                join.progress.output_rows += batch.num_rows() as u64;
+                join.tell();
+            }
+            Ok(step)
         })
     }
 
@@ -279,8 +420,8 @@ impl Join {
         if answer.is_err() {
             self.state = State::Failed;
             self.pending.clear();
-            let used = self.memory.used();
-            self.memory.shrink(used);
+            self.for_shares.clear();
+            self.memory.release();
         }
         answer
     }
@@ -299,7 +440,7 @@ impl Join {
         if let Some(spilled) = &spilled {
             self.report.spilled_bytes += spilled.files.iter().flatten().map(|part| part.file.bytes).sum::<u64>();
         }
-        Level::new(resident, spilled, &self.cx)
+        Level::new(Arc::new(resident), spilled.map(Arc::new), None, &self.cx)
     }
 
     fn note_table(&mut self, resident: &Resident) {
@@ -310,60 +451,68 @@ impl Join {
         }
     }
 
-    fn advance(&mut self) -> Result<Option<RecordBatch>, JoinError> {
-        loop {
-            let (cx, memory) = (&self.cx, &mut self.memory);
-            let State::Probe(level, feed) = &mut self.state else {
-                return if matches!(self.state, State::Done) {
-                    Ok(None)
-                } else {
-                    Err(out_of_order("the build side is not finished"))
-                };
+    fn advance(&mut self) -> Result<Step, JoinError> {
+        let (cx, memory) = (&*self.cx, &mut self.memory);
+        let State::Probe(level, feed) = &mut self.state else {
+            return if matches!(self.state, State::Done) {
+                Ok(Step::Done)
+            } else {
+                Err(out_of_order("the build side is not finished"))
             };
-            let keeps_probe = !matches!(feed, Feed::Blocks(passes) if !passes.is_last);
-            match level.next(keeps_probe, cx, memory)? {
-                Next::Batch(batch) => return Ok(Some(batch)),
-                Next::WorkDone(flags) => {
-                    if let (Feed::Blocks(passes), Some(flags)) = (feed, flags) {
-                        passes.learn(&flags)?;
-                    }
+        };
+        let keeps_probe = !matches!(feed, Feed::Blocks(passes) if !passes.is_last);
+        match level.next(keeps_probe, cx, memory)? {
+            Next::Batch(batch) => return Ok(Step::Output(batch)),
+            Next::Working => {}
+            Next::WorkDone(flags) => {
+                if let (Feed::Blocks(passes), Some(flags)) = (feed, flags) {
+                    passes.learn(&flags)?;
                 }
-                Next::Hungry => match feed {
-                    Feed::Caller => return Ok(None),
-                    Feed::File(reader) => match reader.next().transpose()? {
-                        Some(batch) => level.push(&batch, None, cx, memory)?,
-                        None => level.finish(cx),
-                    },
-                    Feed::Blocks(passes) => match passes.probe.next().transpose()? {
-                        Some(batch) => {
-                            let known = passes.known.as_mut().map(|known| known.next(batch.num_rows())).transpose()?;
-                            let known = known.filter(|_| !planted::is(Defect::ForgottenFlags));
-                            let known = known.unwrap_or_else(|| Bits::new(batch.num_rows()));
-                            level.push(&batch, Some(known), cx, memory)?;
-                        }
-                        None => level.finish(cx),
-                    },
-                },
-                Next::Done => self.next_level()?,
             }
+            Next::Hungry => match feed {
+                Feed::Caller => return Ok(Step::Hungry),
+                Feed::File(reader) => match reader.next().transpose()? {
+                    Some(batch) => level.push(&batch, None, cx, memory)?,
+                    None => level.finish(cx),
+                },
+                Feed::Blocks(passes) => match passes.probe.next().transpose()? {
+                    Some(batch) => {
+                        let known = passes.known.as_mut().map(|known| known.next(batch.num_rows())).transpose()?;
+                        let known = known.filter(|_| !planted::is(Defect::ForgottenFlags));
+                        let known = known.unwrap_or_else(|| Bits::new(batch.num_rows()));
+                        level.push(&batch, Some(known), cx, memory)?;
+                    }
+                    None => level.finish(cx),
+                },
+            },
+            Next::Done => self.next_level()?,
         }
+        Ok(Step::Working)
     }
 
     /// The active level has handed out everything: on to the next block, the next pair, or the end.
     fn next_level(&mut self) -> Result<(), JoinError> {
         let State::Probe(level, feed) = std::mem::replace(&mut self.state, State::Failed) else { return Ok(()) };
-        let pairs = level.close(&self.cx, &mut self.memory)?;
+        if self.report.fallback.is_none() {
+            self.report.fallback = level.resident.table.fallback().map(Into::into);
+        }
+        let pairs = level.close(&self.cx, &mut self.memory);
         self.report.spilled_partitions += pairs.len() as u64;
-        self.report.spilled_bytes += pairs.iter().map(|pair| pair.probe.bytes).sum::<u64>();
+        self.report.spilled_bytes += pairs.iter().flat_map(|pair| &pair.probe).map(|file| file.bytes).sum::<u64>();
         self.pending.extend(pairs);
         self.state = match feed {
             Feed::Blocks(passes) if !passes.is_last => self.next_block(*passes)?,
-            _ => match self.pending.pop() {
-                Some(pair) => self.open(pair)?,
-                None => State::Done,
-            },
+            _ => self.next_pair()?,
         };
         Ok(())
+    }
+
+    fn next_pair(&mut self) -> Result<State, JoinError> {
+        let Some(pair) = self.pending.pop() else {
+            self.memory.release();
+            return Ok(State::Done);
+        };
+        self.open(pair)
     }
 
     fn open(&mut self, pair: SpilledPair) -> Result<State, JoinError> {
@@ -372,7 +521,7 @@ impl Join {
         let mut reader = pair.build.file.read()?;
         if pair.build.is_one_code || round > ROUNDS_MAX {
             let passes = Passes {
-                probe: pair.probe.read()?,
+                probe: read_all(pair.probe.clone()),
                 build: reader,
                 pair,
                 carry: None,
@@ -388,19 +537,19 @@ impl Join {
             build.push(&batch?, &self.cx, &mut self.memory)?;
         }
         let level = self.level_of(build)?;
-        Ok(State::Probe(Box::new(level), Feed::File(pair.probe.read()?)))
+        Ok(State::Probe(Box::new(level), Feed::File(read_all(pair.probe))))
     }
 
     /// As many build rows as fit, at least one batch, and another pass over the probe rows.
     fn next_block(&mut self, mut passes: Passes) -> Result<State, JoinError> {
-        let (cx, memory) = (&self.cx, &mut self.memory);
+        let (cx, memory) = (&*self.cx, &mut self.memory);
         let (mut batches, mut rows, mut bytes) = (Vec::new(), 0, 0);
-        let (mut working, mut choice) = working_bytes(0, cx);
+        let (mut working, mut choice) = working_bytes(0, 1, cx);
         let mut reserved = 0;
         passes.is_last = true;
         while let Some(batch) = passes.carry.take().map(Ok).or_else(|| passes.build.next()).transpose()? {
             let (more_rows, more_bytes) = (rows + batch.num_rows(), bytes + batch_bytes(&batch));
-            let (more_working, more_choice) = working_bytes(more_rows, cx);
+            let (more_working, more_choice) = working_bytes(more_rows, 1, cx);
             let has_room =
                 more_bytes + more_working <= reserved || memory.try_grow(more_bytes + more_working - reserved);
             if !has_room && !batches.is_empty() {
@@ -419,7 +568,7 @@ impl Join {
         let resident = Resident::build(batches, bytes, working, choice, cx, memory)?;
         self.report.block_passes += 1;
         if passes.has_begun {
-            passes.probe = passes.pair.probe.read()?;
+            passes.probe = read_all(passes.pair.probe.clone());
         }
         passes.has_begun = true;
         passes.known = passes.learned.take().map(FlagWriter::finish).transpose()?;
@@ -427,7 +576,7 @@ impl Join {
             passes.learned = Some(FlagWriter::create(&cx.options.spill_directory)?);
         }
         self.note_table(&resident);
-        let level = Level::new(resident, None, &self.cx)?;
+        let level = Level::new(Arc::new(resident), None, None, &self.cx)?;
         Ok(State::Probe(Box::new(level), Feed::Blocks(Box::new(passes))))
     }
 }

@@ -45,6 +45,7 @@ pub struct Partitions {
 }
 
 /// A partition in a file.
+#[derive(Clone)]
 pub struct SpilledPart {
     pub file: SpillFile,
     /// All its keys have one code.

@@ -89,37 +89,39 @@ impl ProbeWork {
         self.matched.as_ref()
     }
 
-    /// The next batch of pairs; `None` when there are no more. Kinds that do not hand out pairs go through them all the same.
+    /// All pairs have been looked at.
+    pub fn is_enumerated(&self) -> bool {
+        self.cursor.is_done
+    }
+
+    /// The next batch of pairs, unless nothing is left of it. Kinds that do not hand out pairs go through them all the same.
     pub fn next_pairs(
         &mut self,
-        resident: &mut Resident,
+        resident: &Resident,
         cx: &Context,
         pairs: &mut Pairs,
     ) -> Result<Option<RecordBatch>, JoinError> {
-        while !self.cursor.is_done {
-            pairs.clear();
-            let columns = Columns::new(&self.codes, &self.ids)?;
-            resident.table.pairs(columns, resident.matches, &mut self.cursor, pairs, &cx.options.run)?;
-            if !cx.build_keys.is_exact() && !pairs.is_empty() && !planted::is(Defect::CodesTrusted) {
-                let equal =
-                    keys_equal((&resident.blocks, &pairs.build), (&self.blocks, &pairs.probe), cx, &cx.probe_keys)?;
-                keep_only(pairs, |pair| equal[pair]);
-            }
-            if let Some(matched) = self.matched.as_mut().filter(|_| planted::is(Defect::EarlyMatch)) {
-                pairs.probe.iter().for_each(|&id| matched.set(self.blocks.number(id)));
-            }
-            self.apply_residual(resident, cx, pairs)?;
-            if let Some(matched) = &mut resident.matched {
-                pairs.build.iter().for_each(|&id| matched.set(resident.blocks.number(id)));
-            }
-            if let Some(matched) = &mut self.matched {
-                pairs.probe.iter().for_each(|&id| matched.set(self.blocks.number(id)));
-            }
-            if cx.spec.kind.emits_pairs() && !pairs.is_empty() {
-                let mut columns = resident.blocks.gather(&pairs.build, 0..cx.spec.build.fields().len())?;
-                columns.extend(self.blocks.gather(&pairs.probe, 0..cx.spec.probe.fields().len())?);
-                return batch_of(&cx.schema, columns, pairs.len()).map(Some);
-            }
+        pairs.clear();
+        let columns = Columns::new(&self.codes, &self.ids)?;
+        resident.table.pairs(columns, resident.matches, &mut self.cursor, pairs, resident.probe_run(cx))?;
+        if !cx.build_keys.is_exact() && !pairs.is_empty() && !planted::is(Defect::CodesTrusted) {
+            let equal = keys_equal((&resident.blocks, &pairs.build), (&self.blocks, &pairs.probe), cx, &cx.probe_keys)?;
+            keep_only(pairs, |pair| equal[pair]);
+        }
+        if let Some(matched) = self.matched.as_mut().filter(|_| planted::is(Defect::EarlyMatch)) {
+            pairs.probe.iter().for_each(|&id| matched.set(self.blocks.number(id)));
+        }
+        self.apply_residual(resident, cx, pairs)?;
+        if let Some(matched) = &resident.matched {
+            pairs.build.iter().for_each(|&id| matched.set(resident.blocks.number(id)));
+        }
+        if let Some(matched) = &mut self.matched {
+            pairs.probe.iter().for_each(|&id| matched.set(self.blocks.number(id)));
+        }
+        if cx.spec.kind.emits_pairs() && !pairs.is_empty() {
+            let columns = resident.blocks.gather(&pairs.build, cx.outputs.build())?;
+            let more = self.blocks.gather(&pairs.probe, cx.outputs.probe())?;
+            return cx.output_of(columns.into_iter().chain(more), pairs.len()).map(Some);
         }
         Ok(None)
     }
@@ -152,13 +154,10 @@ impl ProbeWork {
             !elsewhere.get(number).is_some_and(|&elsewhere| elsewhere) && wants(keep, matched.get(number))
         };
         let Some(kept) = Kept::next(&self.blocks, &mut self.tail, limit, wanted) else { return Ok(None) };
-        let mut columns = Vec::new();
-        if keep == Keep::Unmatched && cx.spec.kind.emits_pairs() {
-            columns.extend(nulls(&cx.spec.build, kept.len()));
-        }
-        columns.extend(self.blocks.gather(&kept, 0..cx.spec.probe.fields().len())?);
-        columns.extend(marks(keep, &self.blocks, &kept, matched));
-        batch_of(&cx.schema, columns, kept.len()).map(Some)
+        let mut columns: Vec<ArrayRef> = nulls(&cx.spec.build, cx.outputs.build(), kept.len()).collect();
+        columns.extend(self.blocks.gather(&kept, cx.outputs.probe())?);
+        columns.extend(marks(keep, &kept, |id| matched.get(self.blocks.number(id))));
+        cx.output_of(columns.into_iter(), kept.len()).map(Some)
     }
 }
 
@@ -172,12 +171,10 @@ pub fn next_kept_build(resident: &Resident, tail: &mut usize, cx: &Context) -> R
     let Some(kept) = Kept::next(blocks, tail, limit, |number| wants(keep, matched.get(number))) else {
         return Ok(None);
     };
-    let mut columns = blocks.gather(&kept, 0..cx.spec.build.fields().len())?;
-    if keep == Keep::Unmatched && cx.spec.kind.emits_pairs() {
-        columns.extend(nulls(&cx.spec.probe, kept.len()));
-    }
-    columns.extend(marks(keep, blocks, &kept, matched));
-    batch_of(&cx.schema, columns, kept.len()).map(Some)
+    let mut columns = blocks.gather(&kept, cx.outputs.build())?;
+    columns.extend(nulls(&cx.spec.probe, cx.outputs.probe(), kept.len()));
+    columns.extend(marks(keep, &kept, |id| matched.get(blocks.number(id))));
+    cx.output_of(columns.into_iter(), kept.len()).map(Some)
 }
 
 struct Kept;
@@ -208,12 +205,12 @@ fn wants(keep: Keep, is_matched: bool) -> bool {
     }
 }
 
-fn nulls(schema: &Schema, rows: usize) -> impl Iterator<Item = ArrayRef> + '_ {
-    schema.fields().iter().map(move |field| new_null_array(field.data_type(), rows))
+fn nulls(schema: &Schema, columns: impl Iterator<Item = usize>, rows: usize) -> impl Iterator<Item = ArrayRef> {
+    columns.map(move |column| new_null_array(schema.field(column).data_type(), rows))
 }
 
-fn marks(keep: Keep, blocks: &Blocks, kept: &[u64], matched: &Bits) -> Option<ArrayRef> {
-    let marks = || kept.iter().map(|&id| Some(matched.get(blocks.number(id)))).collect::<BooleanArray>();
+fn marks(keep: Keep, kept: &[u64], is_matched: impl Fn(u64) -> bool) -> Option<ArrayRef> {
+    let marks = || kept.iter().map(|&id| Some(is_matched(id))).collect::<BooleanArray>();
     (keep == Keep::Marked).then(|| Arc::new(marks()) as ArrayRef)
 }
 

@@ -3,16 +3,16 @@
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::compute::kernels::cmp::{eq, not_distinct};
 
-use super::{Context, probe_rows_at_once};
-use crate::algorithm::{Columns, Cursor, Matches, Pairs, Shape, Table};
-use crate::bits::Bits;
-use crate::blocks::{Blocks, coalesce, row_id};
+use super::Context;
+use crate::algorithm::{self, Algorithm, Columns, Cursor, Matches, Pairs, Table};
+use crate::bits::{Bits, SharedBits};
+use crate::blocks::{Blocks, merge, row_id};
 use crate::keys::Encoder;
 use crate::memory::Reservation;
-use crate::model::{self, Choice};
+use crate::model::{self, Choice, ProbeSide};
 use crate::options::Keep;
 use crate::planted::{self, Defect};
-use crate::{JoinError, JoinSpec};
+use crate::{JoinError, JoinSpec, Run};
 
 /// Build rows, ready to be probed.
 pub struct Resident {
@@ -20,22 +20,63 @@ pub struct Resident {
     pub table: Box<dyn Table>,
     pub choice: Choice,
     /// Build rows that have had a match, if the kind wants to know.
-    pub matched: Option<Bits>,
+    pub matched: Option<SharedBits>,
     pub matches: Matches,
     /// Bytes of the reservation that this holds.
     reserved: u64,
 }
 
-/// Bytes beside the rows themselves that a table of them needs while it is built, with the choice of the algorithm.
-pub fn working_bytes(rows: usize, cx: &Context) -> (u64, Choice) {
-    let shape = Shape { build_rows: rows, probe_rows: probe_rows_at_once(rows), threads: cx.options.run.threads };
-    let choice = match cx.options.algorithm {
-        Some(algorithm) => Choice::given(algorithm),
-        None => model::choose(shape, cx.options.probe_rows_expected.unwrap_or(rows as u64), false, &cx.machine),
-    };
+/// Bytes beside the rows themselves that a table of them needs while it is built and probed, with the choice of the algorithm.
+/// `probers`: joins that will probe it at once.
+pub fn working_bytes(rows: usize, probers: usize, cx: &Context) -> (u64, Choice) {
+    let choice = cx.options.algorithm.map_or_else(
+        || {
+            let expected = cx.options.probe_rows_expected.unwrap_or(rows as u64);
+            let probe = ProbeSide { rows: expected, width: cx.probe_width, probers };
+            model::choose_for_batches(rows, &probe, cx.options.run.threads, &cx.machine)
+        },
+        Choice::given,
+    );
+    (bytes_with(choice.algorithm, rows, probers, cx), choice)
+}
+
+/// Takes [`working_bytes`] and `beside` more. Where the cheapest algorithm has no room, one that needs less memory may have:
+/// any of them costs less than files do.
+pub fn take_working_bytes(
+    rows: usize,
+    probers: usize,
+    beside: u64,
+    cx: &Context,
+    memory: &mut Reservation,
+) -> Option<(u64, Choice)> {
+    let (bytes, choice) = working_bytes(rows, probers, cx);
+    if memory.try_grow(bytes + beside) {
+        return Some((bytes, choice));
+    }
+    let smaller = model::SCALABLE.into_iter().filter_map(algorithm::by_name);
+    let smaller = smaller.min_by_key(|algorithm| bytes_with(*algorithm, rows, probers, cx))?;
+    let smaller_bytes = bytes_with(smaller, rows, probers, cx);
+    let is_free = cx.options.algorithm.is_none() && smaller_bytes < bytes;
+    (is_free && memory.try_grow(smaller_bytes + beside)).then(|| {
+        let reason = format!(
+            "{} would cost less, but needs {} MiB where {} needs {}",
+            choice.algorithm.name(),
+            bytes >> 20,
+            smaller.name(),
+            smaller_bytes >> 20
+        );
+        let device = if choice.device.starts_with("cpu") { choice.device } else { format!("cpu ({reason})") };
+        (smaller_bytes, Choice { algorithm: smaller, reason, device, ..choice })
+    })
+}
+
+/// Bytes a row of codes and ids, until the table has its own copy.
+const COLUMNS_ROW_BYTES: u64 = 16;
+
+fn bytes_with(algorithm: &dyn Algorithm, rows: usize, probers: usize, cx: &Context) -> u64 {
     let flags = if cx.spec.kind.keep_build() == Keep::Nothing { 0 } else { Bits::bytes(rows) };
-    // 16 bytes a row of codes and ids, until the table has its own copy.
-    (choice.algorithm.memory_bytes(shape) + 16 * rows as u64 + flags, choice)
+    let table = algorithm::memory_bytes_of_all(algorithm, rows, cx.options.run.threads, probers);
+    table + COLUMNS_ROW_BYTES * rows as u64 + flags
 }
 
 impl Resident {
@@ -49,19 +90,21 @@ impl Resident {
         cx: &Context,
         memory: &mut Reservation,
     ) -> Result<Self, JoinError> {
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        let run = run_for(rows, &cx.options.run);
         let mut blocks = Blocks::default();
-        coalesce(batches.into_iter(), cx.sizes.block_bytes, |batch| {
-            cx.options.run.cancel.check()?;
-            blocks.push(batch);
-            Ok(())
-        })?;
-        let (codes, ids) = codes_of(&blocks, &cx.build_keys)?;
+        merge(batches, cx.sizes.block_bytes, &run)?.into_iter().for_each(|block| blocks.push(block));
+        let (codes, ids) = codes_of(&blocks, &cx.build_keys, &run)?;
         let started = model::Stopwatch::start();
-        let table = choice.algorithm.build(Columns::new(&codes, &ids)?, &cx.options.run)?;
+        let table = choice.algorithm.build(Columns::new(&codes, &ids)?, &run)?;
         let choice = Choice { actual_build_ns: started.ns(), ..choice };
         drop((codes, ids));
-        let matched = (cx.spec.kind.keep_build() != Keep::Nothing).then(|| Bits::new(blocks.rows()));
-        let needed = table.memory_bytes() + if matched.is_some() { Bits::bytes(blocks.rows()) } else { 0 };
+        let matched = (cx.spec.kind.keep_build() != Keep::Nothing).then(|| SharedBits::new(blocks.rows()));
+        // What rearranges the probe side needs room at every probe; the others are done with what they took to build.
+        let needed = match choice.algorithm.probe_rows_wanted(blocks.rows()) {
+            0 => table.memory_bytes() + if matched.is_some() { Bits::bytes(blocks.rows()) } else { 0 },
+            _ => working_bytes.saturating_sub(COLUMNS_ROW_BYTES * rows as u64),
+        };
         let kept = batch_bytes + needed.min(working_bytes);
         memory.shrink(batch_bytes + working_bytes - kept);
         let mut resident = Self { blocks, table, choice, matched, matches: Matches::All, reserved: kept };
@@ -73,11 +116,16 @@ impl Resident {
 
     /// Probe rows that are to be gathered before they go through the table.
     pub fn probe_rows_wanted(&self) -> usize {
-        if self.choice.algorithm.wants_many_probe_rows() { probe_rows_at_once(self.blocks.rows()) } else { 0 }
+        self.choice.algorithm.probe_rows_wanted(self.blocks.rows())
     }
 
-    /// Gives the memory back.
-    pub fn release(self, memory: &mut Reservation) {
+    /// The run of a probe.
+    pub fn probe_run<'a>(&self, cx: &'a Context) -> &'a Run {
+        if self.table.takes_turns() { &cx.options.run } else { &cx.probe_run }
+    }
+
+    /// Gives the memory back to the reservation that it is of; nobody asks the table any more.
+    pub fn release(&self, memory: &mut Reservation) {
         memory.shrink(self.reserved);
     }
 
@@ -123,11 +171,11 @@ impl Resident {
     }
 
     /// What is known of a representative becomes known of all rows with its key. Call once, after the last probe.
-    pub fn spread_matches(&mut self, cx: &Context) -> Result<(), JoinError> {
+    pub fn spread_matches(&self, cx: &Context) -> Result<(), JoinError> {
         if self.matches != Matches::First || planted::is(Defect::MatchesNotSpread) {
             return Ok(());
         }
-        let Some(mut matched) = self.matched.take() else { return Ok(()) };
+        let Some(matched) = &self.matched else { return Ok(()) };
         self.with_representatives(cx, |pairs| {
             for (&first, &row) in pairs.build.iter().zip(&pairs.probe) {
                 if matched.get(self.blocks.number(first)) {
@@ -135,17 +183,25 @@ impl Resident {
                 }
             }
             Ok(())
-        })?;
-        self.matched = Some(matched);
-        Ok(())
+        })
     }
 }
 
+/// Rows below which other threads cost more than they help: starting one takes as long as building a table of thousands.
+const ROWS_FOR_THREADS: usize = 1 << 15;
+
+fn run_for(rows: usize, run: &Run) -> Run {
+    Run { threads: if rows < ROWS_FOR_THREADS { 1 } else { run.threads }, ..run.clone() }
+}
+
 /// Codes and ids of all rows with a valid key.
-fn codes_of(blocks: &Blocks, encoder: &Encoder) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
+fn codes_of(blocks: &Blocks, encoder: &Encoder, run: &Run) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
     let (mut codes, mut ids) = (Vec::with_capacity(blocks.rows()), Vec::with_capacity(blocks.rows()));
-    for (number, batch) in blocks.batches().iter().enumerate() {
-        let (more_codes, more_ids) = codes_of_batch(batch, number, encoder)?;
+    let of_block = |number: usize| {
+        run.cancel.check()?;
+        codes_of_batch(&blocks.batches()[number], number, encoder)
+    };
+    for (more_codes, more_ids) in run.on_tasks(blocks.batches().len(), of_block)? {
         codes.extend(more_codes);
         ids.extend(more_ids);
     }

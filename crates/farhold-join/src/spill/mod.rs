@@ -125,6 +125,33 @@ impl SpillFile {
     }
 }
 
+/// Reads several files one after the other.
+pub fn read_all(files: Vec<SpillFile>) -> Readers {
+    Readers { rest: files.into_iter(), now: None }
+}
+
+/// Batches of several spill files.
+pub struct Readers {
+    rest: std::vec::IntoIter<SpillFile>,
+    now: Option<Reader>,
+}
+
+impl Iterator for Readers {
+    type Item = Result<RecordBatch, JoinError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(batch) = self.now.as_mut().and_then(Reader::next) {
+                return Some(batch);
+            }
+            match self.rest.next()?.read() {
+                Ok(reader) => self.now = Some(reader),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
 /// Batches of a spill file, in the order they were written.
 pub struct Reader {
     batches: Option<Receiver<Result<RecordBatch, JoinError>>>,

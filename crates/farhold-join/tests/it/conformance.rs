@@ -1,8 +1,10 @@
 //! Every algorithm, kind, key type and budget, on sides that try what is hard.
 
-use farhold_join::{ALL, Join, JoinKind, JoinOptions, MemoryPool, Run};
+use arrow::compute::concat_batches;
+use farhold_join::algorithm::available;
+use farhold_join::{Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, Run};
 
-use super::oracle::{KeyType, Side, actual, drive, expected, mix, residual, rows_of, spec};
+use super::oracle::{KeyType, Side, actual, drive, expected, mix, residual, rows_of, run, spec};
 
 const MIB: u64 = 1 << 20;
 
@@ -41,7 +43,7 @@ fn every_algorithm_and_kind_and_key_type_in_memory() {
                     spec.null_equals_null = variant % 2 == 1;
                     spec.residual = (variant / 2 == 1).then(|| residual(&build, &probe));
                     let expected = expected(&build, &probe, &spec);
-                    for algorithm in ALL {
+                    for algorithm in available() {
                         let options = JoinOptions { algorithm: Some(algorithm), ..options(16 * MIB) };
                         let (rows, report) = actual(&build, &probe, &spec, options).unwrap();
                         assert!(rows == expected, "{algorithm:?}, {key_type:?}, {name}, {kind:?}, variant {variant}");
@@ -99,9 +101,64 @@ fn rows_are_the_same_at_every_budget() {
 }
 
 #[test]
+fn joins_share_a_build_side() {
+    for (name, build, probe) in big_sides().into_iter().chain(small_sides(KeyType::Text)) {
+        for kind in JoinKind::ALL {
+            let mut spec = spec(&build, &probe, kind);
+            spec.residual = (kind == JoinKind::Full).then(|| residual(&build, &probe));
+            let expected = expected(&build, &probe, &spec);
+            for (budget, shares) in [(2 * MIB, 2), (2 * MIB, 4), (64 * MIB, 3)] {
+                let options = JoinOptions { shares, ..options(budget) };
+                let pool = options.pool.clone();
+                let (rows, _) = actual(&build, &probe, &spec, options).unwrap();
+                assert!(rows == expected, "{name}, {kind:?}, {budget} bytes, {shares} shares");
+                assert!(pool.used() == 0 && pool.peak() <= budget);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_share_that_is_dropped_keeps_the_rest_back() {
+    let (_, build, probe) = big_sides().swap_remove(0);
+    let options = JoinOptions { shares: 2, ..options(2 * MIB) };
+    let pool = options.pool.clone();
+    let mut join = Join::new(spec(&build, &probe, JoinKind::LeftAnti), options).unwrap();
+    build.batches.iter().for_each(|batch| join.push_build(batch).unwrap());
+    join.finish_build().unwrap();
+    let mut shares = join.split().unwrap();
+    let mut last = shares.pop().unwrap();
+    drop(shares);
+    last.finish_probe().unwrap();
+    assert!(last.next_output().unwrap().is_none() && last.is_done());
+    drop(last);
+    assert_eq!(pool.used(), 0);
+}
+
+#[test]
+fn only_the_wanted_columns_come_out_and_in_their_order() {
+    let (_, build, probe) = small_sides(KeyType::Int64).swap_remove(5);
+    for kind in JoinKind::ALL {
+        let all = spec(&build, &probe, kind);
+        let width = all.output_schema().fields().len();
+        for projection in [(0..width).rev().collect(), vec![width - 1], vec![1, 0, 1], vec![]] {
+            let some = JoinSpec { projection: Some(projection.clone()), ..all.clone() };
+            let collect = |spec: &JoinSpec| {
+                let mut batches = Vec::new();
+                run(&build, &probe, spec.clone(), options(MIB), |batch| batches.push(batch)).unwrap();
+                concat_batches(&spec.output_schema(), &batches).unwrap()
+            };
+            assert_eq!(collect(&some), collect(&all).project(&projection).unwrap(), "{kind:?}, {projection:?}");
+        }
+        let wrong = JoinSpec { projection: Some(vec![width]), ..all };
+        assert!(matches!(Join::new(wrong, options(MIB)), Err(JoinError::Invalid(_))));
+    }
+}
+
+#[test]
 fn every_algorithm_spills() {
     let (_, build, probe) = big_sides().swap_remove(2);
-    for algorithm in ALL {
+    for algorithm in available() {
         for kind in [JoinKind::Full, JoinKind::LeftMark] {
             let spec = spec(&build, &probe, kind);
             let options = JoinOptions { algorithm: Some(algorithm), run: Run::with_threads(2), ..options(MIB) };

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int32Array, RecordBatch};
+use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch};
 use arrow::error::ArrowError;
 use farhold_join::{
-    BUDGET_BYTES_MIN, CancelToken, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, Residual, Run,
+    BUDGET_BYTES_MIN, CancelToken, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, Residual, Run, Shape,
+    by_name,
 };
 
 use super::oracle::{KeyType, Side, actual, expected, run, spec};
@@ -108,6 +109,9 @@ fn an_unusable_spill_directory_is_an_error_only_for_who_spills() {
     let missing = || JoinOptions { spill_directory: bed.directory.path().join("missing"), ..bed.options() };
     let spec = spec(&build, &probe, JoinKind::Inner);
     assert!(matches!(actual(&build, &probe, &spec, missing()), Err(JoinError::Spill(_))));
+    // Nobody may make a file there, root neither.
+    let unwritable = JoinOptions { spill_directory: "/proc/self".into(), ..bed.options() };
+    assert!(matches!(actual(&build, &probe, &spec, unwritable), Err(JoinError::Spill(_))));
     let roomy = JoinOptions { pool: MemoryPool::new(64 * MIB), ..missing() };
     assert!(actual(&build, &probe, &spec, roomy).is_ok());
     bed.assert_clean();
@@ -179,6 +183,52 @@ fn a_cancelled_join_stops_in_every_phase() {
         assert!(matches!(answer, Err(JoinError::Cancelled)), "after {after}");
         bed.assert_clean();
     }
+}
+
+/// 1.2 M rows, for which the model takes the radix join, in a pool that has room for the no-partition join's table only.
+#[test]
+fn a_smaller_algorithm_is_taken_before_a_file_is() {
+    let rows = 1_200_000_u64;
+    let keys: ArrayRef = Arc::new((0..rows).map(|row| super::oracle::mix(row) as i64).collect::<Int64Array>());
+    let side = RecordBatch::try_from_iter([("key", keys)]).unwrap();
+    let spec = JoinSpec::new(side.schema(), side.schema(), vec![(0, 0)], JoinKind::Inner);
+    let shape = Shape { build_rows: rows as usize, probe_rows: rows as usize, threads: 1 };
+    let bytes = |name| by_name(name).unwrap().memory_bytes(shape);
+    let beside = (8 + 16) * rows + 4 * MIB;
+    assert!(bytes("radix") > bytes("no_partition") + 8 * MIB, "else there is nothing to choose");
+    let join_within = |pool: u64| {
+        let mut join = Join::new(spec.clone(), JoinOptions::new(MemoryPool::new(pool))).unwrap();
+        join.push_build(&side).unwrap();
+        join.finish_build().unwrap();
+        join.report().clone()
+    };
+    let roomy = join_within(beside + bytes("radix") + 64 * MIB);
+    let tight = join_within(beside + bytes("no_partition") + 4 * MIB);
+    assert_eq!(roomy.choice.unwrap().algorithm.name(), "radix");
+    let choice = tight.choice.unwrap();
+    assert_eq!((choice.algorithm.name(), tight.spilled_partitions), ("no_partition", 0));
+    assert!(choice.reason.contains("radix would cost less"), "{}", choice.reason);
+}
+
+/// What rearranges the probe side holds memory for a probe; each of several shares needs it.
+#[test]
+fn memory_for_probing_is_held_for_every_share() {
+    let rows = 100_000_u64;
+    let keys: ArrayRef = Arc::new((0..rows).map(|row| super::oracle::mix(row) as i64).collect::<Int64Array>());
+    let side = RecordBatch::try_from_iter([("key", keys)]).unwrap();
+    let held = |algorithm: &str, shares: usize| {
+        let pool = MemoryPool::new(256 * MIB);
+        let options = JoinOptions { algorithm: by_name(algorithm), shares, ..JoinOptions::new(pool.clone()) };
+        let spec = JoinSpec::new(side.schema(), side.schema(), vec![(0, 0)], JoinKind::Inner);
+        let mut join = Join::new(spec, options).unwrap();
+        join.push_build(&side).unwrap();
+        join.finish_build().unwrap();
+        assert!(!join.is_spilled());
+        pool.used()
+    };
+    assert_eq!(held("no_partition", 1), held("no_partition", 4));
+    let (one, four) = (held("radix", 1), held("radix", 4));
+    assert!(four >= one + 3 * 16 * rows, "{one} bytes for one, {four} for four");
 }
 
 #[test]

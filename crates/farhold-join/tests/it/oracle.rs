@@ -2,7 +2,7 @@
 #![expect(clippy::from_iter_instead_of_collect, reason = "the array type is the point and comes first")]
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arrow::array::{
     ArrayRef, AsArray, BooleanArray, Date32Array, Decimal128Array, Int32Array, Int64Array, RecordBatch, StringArray,
@@ -179,9 +179,53 @@ pub fn run(
     probe: &Side,
     spec: JoinSpec,
     options: JoinOptions,
-    mut each: impl FnMut(RecordBatch),
+    mut each: impl FnMut(RecordBatch) + Send,
 ) -> Result<JoinReport, JoinError> {
-    drive(Join::new(spec, options)?, build, probe, &mut each)
+    let shares = options.shares;
+    let join = Join::new(spec, options)?;
+    if shares > 1 { drive_shares(join, build, probe, &mut each) } else { drive(join, build, probe, &mut each) }
+}
+
+/// Feeds a join that has been begun, to its end; its shares on threads, each with every so many-th probe batch.
+fn drive_shares(
+    mut join: Join,
+    build: &Side,
+    probe: &Side,
+    each: &mut (dyn FnMut(RecordBatch) + Send),
+) -> Result<JoinReport, JoinError> {
+    build.batches.iter().try_for_each(|batch| join.push_build(batch))?;
+    join.finish_build()?;
+    let joins = join.split()?;
+    let (count, each) = (joins.len(), Mutex::new(each));
+    let drive = |mut join: Join, number: usize| {
+        for batch in probe.batches.iter().skip(number).step_by(count) {
+            join.push_probe(batch)?;
+            while let Some(batch) = join.next_output()? {
+                each.lock().unwrap()(batch);
+            }
+        }
+        join.finish_probe()?;
+        while let Some(batch) = join.next_output()? {
+            each.lock().unwrap()(batch);
+        }
+        assert!(join.is_done());
+        Ok(join.report().clone())
+    };
+    let reports: Result<Vec<JoinReport>, JoinError> = std::thread::scope(|scope| {
+        let drive = &drive;
+        let shares: Vec<_> =
+            joins.into_iter().enumerate().map(|(number, join)| scope.spawn(move || drive(join, number))).collect();
+        shares.into_iter().map(|share| share.join().unwrap()).collect()
+    });
+    let all = reports?.into_iter().reduce(|mut all, more| {
+        all.tables += more.tables;
+        all.spilled_partitions += more.spilled_partitions;
+        all.spilled_bytes += more.spilled_bytes;
+        all.rounds = all.rounds.max(more.rounds);
+        all.block_passes += more.block_passes;
+        all
+    });
+    Ok(all.unwrap())
 }
 
 /// Feeds a join that has been begun, to its end.

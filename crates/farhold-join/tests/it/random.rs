@@ -1,6 +1,7 @@
 //! Random sides, kinds, budgets and options against the oracle.
 
-use farhold_join::{ALL, JoinKind, JoinOptions, MemoryPool, Run};
+use farhold_join::algorithm::available;
+use farhold_join::{JoinKind, JoinOptions, MemoryPool, Run};
 use proptest::prelude::*;
 
 use super::oracle::{KeyType, Side, actual, expected, mix, residual, spec};
@@ -19,17 +20,18 @@ struct Case {
     batch_rows: usize,
     budget_kib: u64,
     threads: usize,
+    shares: usize,
 }
 
 fn cases() -> impl Strategy<Value = Case> {
     let sides = (any::<u64>(), [0..2500_usize, 0..2500], 1..3000_u64, 0..KeyType::ALL.len());
-    let ask = (0..JoinKind::ALL.len(), prop::option::of(0..ALL.len()), any::<bool>(), any::<bool>());
-    let means = (1..400_usize, 1..600_usize, 1024..5000_u64, 1..3_usize);
+    let ask = (0..JoinKind::ALL.len(), prop::option::of(0..available().count()), any::<bool>(), any::<bool>());
+    let means = (1..400_usize, 1..600_usize, 2048..6000_u64, 1..3_usize, 1..5_usize);
     (sides, ask, means).prop_map(
         |(
             (seed, rows, keys, key_type),
             (kind, algorithm, null_equals_null, residual),
-            (text_bytes, batch_rows, budget_kib, threads),
+            (text_bytes, batch_rows, budget_kib, threads, shares),
         )| {
             Case {
                 seed,
@@ -44,6 +46,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 batch_rows,
                 budget_kib,
                 threads,
+                shares,
             }
         },
     )
@@ -68,8 +71,9 @@ proptest! {
         spec.null_equals_null = case.null_equals_null;
         spec.residual = case.residual.then(|| residual(&build, &probe));
         let options = JoinOptions {
-            algorithm: case.algorithm.map(|algorithm| ALL[algorithm]),
+            algorithm: case.algorithm.and_then(|algorithm| available().nth(algorithm)),
             run: Run { seed: case.seed, ..Run::with_threads(case.threads) },
+            shares: case.shares,
             ..JoinOptions::new(MemoryPool::new(case.budget_kib << 10))
         };
         let pool = options.pool.clone();

@@ -1,6 +1,7 @@
 //! The safety phase: clients run, blows fall.
 
 use super::bank::{Ledger, Teller};
+use super::numbers::{self, Given, Taker};
 use super::plan::{Blow, Failover, Load};
 use super::{Aftermath, KillAt};
 use crate::register::SimRegister;
@@ -46,6 +47,7 @@ pub(super) struct Cluster {
     pub story: RefCell<Vec<String>>,
     pub recorder: Rc<RefCell<Recorder>>,
     pub ledger: Rc<RefCell<Ledger>>,
+    pub given: Rc<RefCell<Given>>,
     pub steps: Cell<u64>,
 }
 
@@ -64,6 +66,7 @@ pub fn run(setup: &Failover) -> Aftermath {
         story: RefCell::default(),
         recorder: Rc::default(),
         ledger: Rc::default(),
+        given: Rc::default(),
         steps: Cell::new(0),
     });
     let mut broken = Vec::new();
@@ -75,8 +78,11 @@ pub fn run(setup: &Failover) -> Aftermath {
     let ledger = cluster.ledger.take();
     broken.extend(seen);
     broken.extend(ledger.broken);
-    let (story, steps, bank_commits) = (cluster.story.take(), cluster.steps.get(), ledger.commits);
-    Aftermath { trace_hash, history, bank_commits, statistics, broken, story, configuration, steps }
+    let given = cluster.given.take();
+    broken.extend(given.broken);
+    let other_commits = ledger.commits + given.blocks;
+    let (story, steps) = (cluster.story.take(), cluster.steps.get());
+    Aftermath { trace_hash, history, other_commits, statistics, broken, story, configuration, steps }
 }
 
 impl Cluster {
@@ -104,8 +110,13 @@ impl Cluster {
             lease_ns: LEASE_NS,
             clock_skew_ns_max: LEASE_NS / 10,
         };
-        let config =
-            NodeConfig { nodes: self.setup.nodes, region_bytes: 4 << 20, request_timeout_ns: 2_000_000, replication };
+        let config = NodeConfig {
+            nodes: self.setup.nodes,
+            region_bytes: 4 << 20,
+            request_timeout_ns: 2_000_000,
+            replication,
+            ..NodeConfig::default()
+        };
         let node = Node::open(fabric, config).expect("a fresh region");
         let machine = self.machine(number);
         let worker = node.worker(&machine).expect("a worker");
@@ -178,6 +189,7 @@ impl Cluster {
                 }
                 Ok(())
             }
+            Load::Numbers => numbers::create(&first).await,
         }
     }
 
@@ -195,6 +207,10 @@ impl Cluster {
             Load::Bank(scale) => {
                 let teller = Teller::new(number, node, &process.worker, *scale, self.ledger.clone());
                 machine.spawn(teller.run_through(transactions, alive))
+            }
+            Load::Numbers => {
+                let taker = Taker::new(number, node, &process.worker, self.given.clone());
+                machine.spawn(taker.run_through(transactions, alive))
             }
         };
         Running { number, process, task }
@@ -307,6 +323,10 @@ impl Cluster {
             Blow::Disorder(percent, for_ns) => {
                 self.sim.inject(Fault::Jitter(percent));
                 later(for_ns, Box::new(move |this| this.sim.inject(Fault::Jitter(0))));
+            }
+            Blow::SlowRegister(slow_ns_max, for_ns) => {
+                self.register.slow(slow_ns_max);
+                later(for_ns, Box::new(|this| this.register.slow(0)));
             }
             Blow::NoRegister(node, for_ns) => {
                 self.register.cut(NodeId(node), true);

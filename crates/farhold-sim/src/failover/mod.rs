@@ -16,6 +16,7 @@ mod bank;
 mod cluster;
 mod heal;
 mod look;
+mod numbers;
 mod plan;
 
 pub use cluster::run;
@@ -31,8 +32,8 @@ pub struct Aftermath {
     pub trace_hash: u64,
     /// What was seen and written.
     pub history: History,
-    /// Transactions of a bank that have committed.
-    pub bank_commits: u64,
+    /// Transactions of a bank that have committed, blocks of numbers that were given out.
+    pub other_commits: u64,
     /// Of the nodes that lived at the end, summed.
     pub statistics: Statistics,
     /// What must not be.
@@ -60,6 +61,6 @@ impl Aftermath {
     /// Committed transactions.
     #[must_use]
     pub fn commits(&self) -> u64 {
-        self.history.records.len() as u64 + self.bank_commits
+        self.history.records.len() as u64 + self.other_commits
     }
 }

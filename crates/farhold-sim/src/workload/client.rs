@@ -386,6 +386,9 @@ impl Running<'_> {
         if saw.windows(2).any(|pair| if descending { pair[0] <= pair[1] } else { pair[0] >= pair[1] }) {
             self.doubts.push(format!("{}: a range in disorder: {saw:?}", self.record.label));
         }
+        if handles.len() > limit {
+            self.client.broken(&format!("{}: {} rows of at most {limit}", self.record.label, handles.len()));
+        }
         let (mut lo, mut hi) = (lo, hi);
         if handles.len() == limit {
             match (saw.last(), descending) {

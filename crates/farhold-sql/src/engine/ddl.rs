@@ -8,10 +8,11 @@ use datafusion::sql::sqlparser::ast::{
     SqlOption, TableConstraint, Value,
 };
 use farhold_store::row::{Column, Schema, SecondaryIndex};
-use farhold_txn::{Placement, TableDef, TxnError, Worker};
+use farhold_txn::{Placement, Table, TableDef, TxnError, Worker};
 
-use super::catalog::{Attributes, Catalog, ROW_NUMBER, no_such_table, table_name};
+use super::catalog::{Attributes, Catalog, ROW_NUMBER, TableInfo, Tables, no_such_table, table_name};
 use super::scalar::{BindError, Binder, fold};
+use super::sequence::{Owner, Restart, SequenceDef, SequenceInfo, Sequences};
 use super::types::from_sql;
 use super::{ColumnType, error};
 use crate::{SqlError, SqlState};
@@ -38,7 +39,7 @@ pub(crate) async fn create_table(
     worker: &Worker,
     statement: &CreateTable,
 ) -> Result<Done, SqlError> {
-    let definition = define_table(statement)?;
+    let Defined { table: mut definition, mut sequences } = define_table(statement)?;
     let name = definition.name.clone();
     let exists = || format!("relation \"{name}\" already exists");
     if statement.if_not_exists && catalog.tables().get(&name).is_some() {
@@ -47,7 +48,15 @@ pub(crate) async fn create_table(
     for index in &definition.indexes {
         check_index_name(catalog, &index.name)?;
     }
-    match worker.create_table(definition).await {
+    let named = name_sequences(catalog, worker, &mut definition, &mut sequences).await?;
+    let created = worker.create_table(definition).await;
+    if created.is_err() {
+        for sequence in &named {
+            // What cannot be dropped now stays as a sequence that belongs to nobody.
+            let _ = worker.drop_table(sequence).await;
+        }
+    }
+    match created {
         Ok(_) => Ok(Done::plain("CREATE TABLE")),
         Err(TxnError::AlreadyExists { .. }) if statement.if_not_exists => {
             Ok(Done::skipped("CREATE TABLE", SqlState::DUPLICATE_TABLE, format!("{}, skipping", exists())))
@@ -68,6 +77,7 @@ pub(crate) async fn drop(
     let verb = match object {
         ObjectType::Table => "DROP TABLE",
         ObjectType::Index => "DROP INDEX",
+        ObjectType::Sequence => "DROP SEQUENCE",
         other => return Err(SqlError::unsupported(format!("DROP {other}"))),
     };
     let mut done = Done::plain(verb);
@@ -76,7 +86,15 @@ pub(crate) async fn drop(
         let tables = catalog.tables();
         let dropped = if object == ObjectType::Table {
             match tables.get(&name) {
-                Some(table) => Some(worker.drop_table(&table.table).await),
+                Some(table) => Some(drop_with_sequences(worker, &tables, table).await),
+                None => None,
+            }
+        } else if object == ObjectType::Sequence {
+            match tables.sequence(&name) {
+                Some(sequence) => {
+                    check_unused(&tables, sequence)?;
+                    Some(worker.drop_table(&sequence.table).await)
+                }
                 None => None,
             }
         } else {
@@ -91,22 +109,198 @@ pub(crate) async fn drop(
         match dropped {
             Some(Ok(())) => {}
             None | Some(Err(TxnError::NotFound { .. })) if if_exists => {
-                let kind = if object == ObjectType::Table { "table" } else { "index" };
+                let kind = kind_of(object);
                 done.notices.push(SqlError::new(
                     SqlState::UNDEFINED_TABLE,
                     format!("{kind} \"{name}\" does not exist, skipping"),
                 ));
             }
             None | Some(Err(TxnError::NotFound { .. })) => {
-                let kind = if object == ObjectType::Table { "table" } else { "index" };
+                let kind = kind_of(object);
                 let state =
-                    if object == ObjectType::Table { SqlState::UNDEFINED_TABLE } else { SqlState::UNDEFINED_OBJECT };
+                    if object == ObjectType::Index { SqlState::UNDEFINED_OBJECT } else { SqlState::UNDEFINED_TABLE };
                 return Err(SqlError::new(state, format!("{kind} \"{name}\" does not exist")));
             }
             Some(Err(e)) => return Err(error::from_txn(&e)),
         }
     }
     Ok(done)
+}
+
+fn kind_of(object: ObjectType) -> &'static str {
+    match object {
+        ObjectType::Table => "table",
+        ObjectType::Sequence => "sequence",
+        _ => "index",
+    }
+}
+
+/// Drops a table and the sequences that were made for its columns.
+async fn drop_with_sequences(worker: &Worker, tables: &Tables, table: &TableInfo) -> Result<(), TxnError> {
+    worker.drop_table(&table.table).await?;
+    for sequence in tables.sequences_of(&table.name) {
+        match worker.drop_table(&sequence.table).await {
+            Ok(()) | Err(TxnError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to take a sequence away from the columns whose default it is.
+fn check_unused(tables: &Tables, sequence: &SequenceInfo) -> Result<(), SqlError> {
+    let call = next_of(&sequence.name);
+    for table in tables.iter() {
+        let user = table
+            .defaults
+            .iter()
+            .zip(table.columns())
+            .find(|(default, _)| default.as_ref().is_some_and(|(text, _)| text.contains(&call)));
+        if let Some((_, column)) = user {
+            let message = format!("cannot drop sequence {} because other objects depend on it", sequence.name);
+            return Err(SqlError::new(SqlState::DEPENDENT_OBJECTS, message).with_detail(format!(
+                "default value for column {} of table {} depends on sequence {}",
+                column.name, table.name, sequence.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Runs a CREATE SEQUENCE.
+pub(crate) async fn create_sequence(
+    catalog: &Catalog,
+    worker: &Worker,
+    statement: &ast::Statement,
+) -> Result<Done, SqlError> {
+    let ast::Statement::CreateSequence { temporary, if_not_exists, name, data_type, sequence_options, owned_by } =
+        statement
+    else {
+        return Err(SqlError::internal("not a CREATE SEQUENCE"));
+    };
+    if *temporary {
+        return Err(SqlError::unsupported("a temporary sequence"));
+    }
+    let data_type = data_type.as_ref().map_or(Ok(ColumnType::BigInt), from_sql)?;
+    let mut definition = SequenceDef::new(data_type, sequence_options)?;
+    definition.owner = owned_by.as_ref().map_or(Ok(None), |owner| owner_of(catalog, owner))?;
+    let name = table_name(name)?;
+    if let Err(duplicate) = check_index_name(catalog, &name) {
+        if *if_not_exists {
+            let message = format!("{}, skipping", duplicate.message);
+            return Ok(Done::skipped("CREATE SEQUENCE", SqlState::DUPLICATE_TABLE, message));
+        }
+        return Err(duplicate);
+    }
+    worker.create_table(definition.table(&name)?).await.map_err(|e| definition_error(&e))?;
+    Ok(Done::plain("CREATE SEQUENCE"))
+}
+
+/// OWNED BY table.column, or NONE.
+fn owner_of(catalog: &Catalog, owner: &ObjectName) -> Result<Option<Owner>, SqlError> {
+    let mut parts = owner.0.clone();
+    let Some(ast::ObjectNamePart::Identifier(column)) = parts.pop() else {
+        return Err(SqlError::syntax("OWNED BY names a column of a table"));
+    };
+    if parts.is_empty() {
+        let none = column.quote_style.is_none() && column.value.eq_ignore_ascii_case("none");
+        return if none { Ok(None) } else { Err(SqlError::syntax("OWNED BY names a column of a table")) };
+    }
+    let name = table_name(&ObjectName(parts))?;
+    let table = catalog.tables().get(&name).cloned().ok_or_else(|| no_such_table(&name))?;
+    let column = fold(&column);
+    table.column(&column)?;
+    Ok(Some(Owner { table: name, column }))
+}
+
+/// Runs an ALTER SEQUENCE … RESTART.
+pub(crate) async fn restart_sequence(
+    catalog: &Catalog,
+    worker: &Worker,
+    sequences: &Sequences,
+    restart: &Restart,
+) -> Result<Done, SqlError> {
+    let name = table_name(&restart.name)?;
+    let tables = catalog.tables();
+    let Some(sequence) = tables.sequence(&name) else {
+        if restart.if_exists {
+            let message = format!("relation \"{name}\" does not exist, skipping");
+            return Ok(Done::skipped("ALTER SEQUENCE", SqlState::UNDEFINED_TABLE, message));
+        }
+        return Err(no_such_table(&name));
+    };
+    let definition = &sequence.definition;
+    let start = restart.with.unwrap_or(definition.start);
+    if !(definition.min..=definition.max).contains(&start) {
+        let message = format!(
+            "RESTART value ({start}) must be between MINVALUE ({}) and MAXVALUE ({})",
+            definition.min, definition.max
+        );
+        return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message));
+    }
+    sequences.set(sequence, start, worker).await?;
+    Ok(Done::plain("ALTER SEQUENCE"))
+}
+
+/// The DEFAULT of a column that a sequence numbers.
+fn next_of(sequence: &str) -> String {
+    let plain = sequence.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
+        && sequence.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let name = if plain { sequence.to_owned() } else { format!("\"{}\"", sequence.replace('"', "\"\"")) };
+    format!("nextval('{}')", name.replace('\'', "''"))
+}
+
+/// Makes the sequences of a table's columns, under names that are free, and their columns' defaults.
+async fn name_sequences(
+    catalog: &Catalog,
+    worker: &Worker,
+    table: &mut TableDef,
+    sequences: &mut Vec<(usize, SequenceDef)>,
+) -> Result<Vec<Table>, SqlError> {
+    if sequences.is_empty() {
+        return Ok(Vec::new());
+    }
+    if catalog.tables().get(&table.name).is_some() {
+        return Err(SqlError::new(SqlState::DUPLICATE_TABLE, format!("relation \"{}\" already exists", table.name)));
+    }
+    let mut attributes = Attributes::decode(&table.attributes).unwrap_or_default();
+    let mut made = Vec::new();
+    for (column, mut definition) in sequences.drain(..) {
+        let column_name = table.schema.columns()[column].name.clone();
+        let base = format!("{}_{column_name}_seq", table.name);
+        definition.owner = Some(Owner { table: table.name.clone(), column: column_name });
+        let sequence = free_sequence(catalog, worker, &base, &definition).await?;
+        attributes.defaults.push((column, next_of(sequence.name())));
+        made.push(sequence);
+    }
+    attributes.defaults.sort();
+    table.attributes = attributes.encode();
+    Ok(made)
+}
+
+/// How many names for a sequence are tried.
+const NAMES_TRIED_MAX: u32 = 100;
+
+async fn free_sequence(
+    catalog: &Catalog,
+    worker: &Worker,
+    base: &str,
+    definition: &SequenceDef,
+) -> Result<Table, SqlError> {
+    let mut name = base.to_owned();
+    for attempt in 1.. {
+        match check_index_name(catalog, &name) {
+            Ok(()) => match worker.create_table(definition.table(&name)?).await {
+                Ok(table) => return Ok(table),
+                Err(TxnError::AlreadyExists { .. }) if attempt < NAMES_TRIED_MAX => {}
+                Err(e) => return Err(definition_error(&e)),
+            },
+            Err(_) if attempt < NAMES_TRIED_MAX => {}
+            Err(e) => return Err(e),
+        }
+        name = format!("{base}{attempt}");
+    }
+    unreachable!("the attempts are limited")
 }
 
 /// Runs a CREATE INDEX.
@@ -211,6 +405,7 @@ pub(crate) async fn alter_table(
 fn check_index_name(catalog: &Catalog, name: &str) -> Result<(), SqlError> {
     let tables = catalog.tables();
     let taken = tables.get(name).is_some()
+        || tables.sequence(name).is_some()
         || tables.index(name).is_some()
         || tables.iter().any(|t| !t.hidden_row_number && t.primary_key_name == name);
     if taken {
@@ -228,8 +423,14 @@ fn definition_error(e: &TxnError) -> SqlError {
     error
 }
 
+/// A table, and the sequences that number its columns.
+pub(crate) struct Defined {
+    pub(crate) table: TableDef,
+    pub(crate) sequences: Vec<(usize, SequenceDef)>,
+}
+
 /// The definition that a CREATE TABLE states.
-pub(crate) fn define_table(statement: &CreateTable) -> Result<TableDef, SqlError> {
+pub(crate) fn define_table(statement: &CreateTable) -> Result<Defined, SqlError> {
     check_form(statement)?;
     let name = table_name(&statement.name)?;
     let mut table = Definition { name: name.clone(), ..Definition::default() };
@@ -267,6 +468,7 @@ pub(crate) fn define_table(statement: &CreateTable) -> Result<TableDef, SqlError
         hidden_row_number,
         primary_key_name: table.key_name.unwrap_or_default(),
         defaults: table.defaults,
+        always: table.always,
     };
     let schema = Schema::new(table.columns, table.key).map_err(|e| error::from_row(&e))?;
     if placement == Placement::ByInteger {
@@ -278,7 +480,9 @@ pub(crate) fn define_table(statement: &CreateTable) -> Result<TableDef, SqlError
             ));
         }
     }
-    Ok(TableDef { name, schema, placement, hash, indexes: table.indexes, attributes: attributes.encode() })
+    let sequences = table.sequences;
+    let table = TableDef { name, schema, placement, hash, indexes: table.indexes, attributes: attributes.encode() };
+    Ok(Defined { table, sequences })
 }
 
 #[derive(Default)]
@@ -289,6 +493,8 @@ struct Definition {
     key_name: Option<String>,
     indexes: Vec<SecondaryIndex>,
     defaults: Vec<(usize, String)>,
+    sequences: Vec<(usize, SequenceDef)>,
+    always: Vec<usize>,
 }
 
 impl Definition {
@@ -304,15 +510,20 @@ impl Definition {
             let message = format!("column \"{name}\" specified more than once");
             return Err(SqlError::new(SqlState::DUPLICATE_COLUMN, message));
         }
-        let data_type = from_sql(&column.data_type)?;
+        let serial = serial_type(&column.data_type);
+        let data_type = serial.map_or_else(|| from_sql(&column.data_type), Ok)?;
         let position = self.columns.len();
         self.columns.push(Column { name: name.clone(), data_type, nullable: true });
+        if serial.is_some() {
+            self.number(position, SequenceDef::new(data_type, &[])?)?;
+        }
         for option in &column.options {
             match &option.option {
                 ColumnOption::Null => {}
                 ColumnOption::NotNull => self.columns[position].nullable = false,
                 ColumnOption::Default(expression) => {
                     check_default(expression, &name, data_type)?;
+                    self.check_plain(position)?;
                     self.defaults.push((position, expression.to_string()));
                 }
                 ColumnOption::PrimaryKey(_) => {
@@ -321,11 +532,40 @@ impl Definition {
                 ColumnOption::Unique(_) => self.add_unique(option.name.as_ref(), std::slice::from_ref(&name))?,
                 ColumnOption::ForeignKey(_) => return Err(SqlError::unsupported("FOREIGN KEY")),
                 ColumnOption::Check(_) => return Err(SqlError::unsupported("CHECK")),
+                ColumnOption::Generated { generated_as, sequence_options: Some(options), .. } => {
+                    self.number(position, SequenceDef::new(data_type, options)?)?;
+                    if *generated_as == ast::GeneratedAs::Always {
+                        self.always.push(position);
+                    }
+                }
+                ColumnOption::Generated { generation_expr: None, generated_as, .. } => {
+                    self.number(position, SequenceDef::new(data_type, &[])?)?;
+                    if *generated_as == ast::GeneratedAs::Always {
+                        self.always.push(position);
+                    }
+                }
                 ColumnOption::Generated { .. } => {
-                    return Err(SqlError::unsupported("a generated column"));
+                    return Err(SqlError::unsupported("a column generated by an expression"));
                 }
                 other => return Err(SqlError::unsupported(format!("the column option {other}"))),
             }
+        }
+        Ok(())
+    }
+
+    /// A sequence numbers the column.
+    fn number(&mut self, column: usize, sequence: SequenceDef) -> Result<(), SqlError> {
+        self.check_plain(column)?;
+        self.columns[column].nullable = false;
+        self.sequences.push((column, sequence));
+        Ok(())
+    }
+
+    /// A column has one default, a sequence's or another.
+    fn check_plain(&self, column: usize) -> Result<(), SqlError> {
+        if self.sequences.iter().any(|(c, _)| *c == column) || self.defaults.iter().any(|(c, _)| *c == column) {
+            let message = format!("multiple default values specified for column \"{}\"", self.columns[column].name);
+            return Err(SqlError::syntax(message));
         }
         Ok(())
     }
@@ -365,16 +605,25 @@ impl Definition {
     }
 }
 
+/// The type behind `serial` and its like.
+fn serial_type(data_type: &ast::DataType) -> Option<ColumnType> {
+    let ast::DataType::Custom(name, modifiers) = data_type else { return None };
+    match (name.to_string().to_lowercase().as_str(), modifiers.as_slice()) {
+        ("smallserial" | "serial2", []) => Some(ColumnType::SmallInt),
+        ("serial" | "serial4", []) => Some(ColumnType::Int),
+        ("bigserial" | "serial8", []) => Some(ColumnType::BigInt),
+        _ => None,
+    }
+}
+
 fn check_default(expression: &Expr, column: &str, data_type: ColumnType) -> Result<(), SqlError> {
     let mut parameters = Vec::new();
     let mut binder = Binder { columns: &[], parameters: &mut parameters };
     match binder.bind_to(expression, data_type) {
         Ok(_) if parameters.is_empty() => Ok(()),
         Err(BindError::Wrong(error)) => Err(error),
-        _ => {
-            Err(SqlError::unsupported(format!("this DEFAULT of column \"{column}\""))
-                .with_hint("Use a literal or now()."))
-        }
+        _ => Err(SqlError::unsupported(format!("this DEFAULT of column \"{column}\""))
+            .with_hint("Use a literal, now() or nextval().")),
     }
 }
 

@@ -3,11 +3,24 @@
 use datafusion::common::SchemaError;
 use datafusion::error::DataFusionError;
 use datafusion::sql::sqlparser::parser::ParserError;
+use farhold_join::JoinError;
 use farhold_store::row::RowError;
 use farhold_txn::TxnError;
 
 use super::ColumnType;
 use crate::{SqlError, SqlState};
+
+/// A join that cannot go on.
+fn from_join(error: &JoinError) -> SqlError {
+    match error {
+        JoinError::Spill(cause) if cause.kind() == std::io::ErrorKind::StorageFull => {
+            SqlError::new(SqlState::DISK_FULL, error.to_string())
+        }
+        JoinError::Spill(_) => SqlError::new(SqlState::IO_ERROR, error.to_string()),
+        JoinError::Cancelled => SqlError::cancelled(error.to_string()),
+        _ => SqlError::internal(error.to_string()),
+    }
+}
 
 /// A row that does not fit its table.
 pub(crate) fn from_row(error: &RowError) -> SqlError {
@@ -77,6 +90,8 @@ pub(crate) fn from_txn(error: &TxnError) -> SqlError {
             SqlState::RESOLUTION_UNKNOWN,
             "this node lost its cluster while the transaction committed: only the other nodes know whether it has",
         ),
+        TxnError::NotDurable { committed: true, .. } => SqlError::new(SqlState::RESOLUTION_UNKNOWN, error.to_string()),
+        TxnError::NotDurable { committed: false, .. } => SqlError::new(SqlState::DISK_FULL, error.to_string()),
         TxnError::OutOfMemory { node } => {
             SqlError::new(SqlState::OUT_OF_MEMORY, format!("the memory of node {} is full", node.0))
         }
@@ -126,7 +141,10 @@ pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
             Some(error) => error.clone(),
             None => match inner.downcast_ref::<DataFusionError>() {
                 Some(error) => from_datafusion(error),
-                None => SqlError::internal(inner.to_string()),
+                None => match inner.downcast_ref::<JoinError>() {
+                    Some(error) => from_join(error),
+                    None => SqlError::internal(inner.to_string()),
+                },
             },
         },
         DataFusionError::SchemaError(inner, _) => from_schema(inner),

@@ -18,10 +18,12 @@ mod parse;
 mod query;
 mod scalar;
 mod scan;
+mod sequence;
 mod session;
 mod settings;
 mod types;
 
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -37,6 +39,7 @@ pub use types::{format_datum, parse_datum};
 use self::catalog::Catalog;
 use self::direct::RowNumbers;
 use self::query::QueryEngine;
+use self::sequence::{Numbers, Sequences, SessionNumbers};
 use crate::SqlError;
 
 /// What an engine is told at its start.
@@ -48,6 +51,10 @@ pub struct EngineConfig {
     pub query_threads: usize,
     /// What all running queries together may hold, in bytes; more is error 53200.
     pub query_memory_bytes: usize,
+    /// How much of that joins may hold; what does not fit is spilled. Without it, all.
+    pub join_memory_bytes: Option<usize>,
+    /// Where joins spill to. Files have no name there.
+    pub spill_directory: PathBuf,
 }
 
 impl Default for EngineConfig {
@@ -56,6 +63,8 @@ impl Default for EngineConfig {
             database: "farhold".to_owned(),
             query_threads: std::thread::available_parallelism().map_or(4, std::num::NonZero::get),
             query_memory_bytes: 2 << 30,
+            join_memory_bytes: None,
+            spill_directory: std::env::temp_dir(),
         }
     }
 }
@@ -66,6 +75,7 @@ pub struct Engine {
     catalog: Arc<Catalog>,
     queries: QueryEngine,
     row_numbers: RowNumbers,
+    sequences: Sequences,
 }
 
 impl Engine {
@@ -83,13 +93,18 @@ impl Engine {
         let row_numbers = RowNumbers::new(node.id().0, i64::try_from(microseconds).unwrap_or(0));
         let catalog = Arc::new(Catalog::new(node));
         let queries = QueryEngine::new(&catalog, &config, nodes)?;
-        Ok(Arc::new(Self { config, catalog, queries, row_numbers }))
+        Ok(Arc::new(Self { config, catalog, queries, row_numbers, sequences: Sequences::default() }))
     }
 
     /// What it was told at its start.
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.config
+    }
+
+    /// Where a statement's expressions get numbers from.
+    pub(crate) fn numbers<'a>(&'a self, session: &'a SessionNumbers, worker: &'a Worker) -> Numbers<'a> {
+        Numbers { catalog: &self.catalog, sequences: &self.sequences, rows: &self.row_numbers, session, worker }
     }
 
     /// A session for one connection, on the thread of `worker`.

@@ -176,7 +176,7 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         word if word.split([' ', '(']).next() == Some("vacuum") => "VACUUM".to_owned(),
         // The parser reads COPY's data behind a semicolon.
         word if word.starts_with("copy ") => format!("{};", super::copy::plain_booleans(trimmed)),
-        _ => trimmed.to_owned(),
+        _ => super::sequence::in_order(trimmed).into_owned(),
     };
     let mut statements = Parser::new(&PostgreSqlDialect {})
         .with_recursion_limit(DEPTH_MAX)

@@ -11,7 +11,7 @@ use farhold_sql::{
     CancelHandle, ColumnType, CommandTag, Datum, Engine, EngineConfig, Output, Rows, Session, SqlError,
     TransactionState, format_datum,
 };
-use farhold_txn::{Node, NodeConfig, NodeId};
+use farhold_txn::{HomeAgent, Node, NodeConfig, NodeId};
 
 /// A directory that goes away.
 pub struct Dir(PathBuf);
@@ -34,7 +34,9 @@ impl Drop for Dir {
 pub struct Db {
     pub engine: Arc<Engine>,
     pub node: Arc<Node>,
-    dir: Dir,
+    dir: Arc<Dir>,
+    /// Serves the other nodes of a cluster.
+    agent: Option<HomeAgent>,
 }
 
 /// What a statement gave.
@@ -97,20 +99,44 @@ impl Db {
         Self::open(Dir::new(), config, 256 << 20)
     }
 
-    pub fn open(dir: Dir, config: EngineConfig, region_bytes: u64) -> Self {
+    /// Some nodes in one directory.
+    pub fn cluster(nodes: u8) -> Vec<Self> {
+        let dir = Arc::new(Dir::new());
+        let opened: Vec<_> = (0..nodes)
+            .map(|id| {
+                let fabric = Fabric::join_shm(&dir.0, NodeId(id)).expect("the fabric");
+                let config = NodeConfig { nodes, region_bytes: 64 << 20, ..NodeConfig::default() };
+                let node = Node::open(fabric, config).expect("a node");
+                let agent = HomeAgent::start(&node).expect("an agent");
+                (node, agent)
+            })
+            .collect();
+        let config = EngineConfig { query_threads: 1, ..EngineConfig::default() };
+        opened
+            .into_iter()
+            .map(|(node, agent)| Self::over(node, Some(agent), Arc::clone(&dir), config.clone()))
+            .collect()
+    }
+
+    pub fn open(dir: impl Into<Arc<Dir>>, config: EngineConfig, region_bytes: u64) -> Self {
+        let dir = dir.into();
         let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
         let node = Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() }).expect("a node");
+        Self::over(node, None, dir, config)
+    }
+
+    fn over(node: Arc<Node>, agent: Option<HomeAgent>, dir: Arc<Dir>, config: EngineConfig) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let worker = node.worker(&Handle::standalone(1)).expect("a worker");
         let engine = runtime.block_on(Engine::open(Arc::clone(&node), config, &worker)).expect("an engine");
-        Self { engine, node, dir }
+        Self { engine, node, dir, agent }
     }
 
     /// Closes everything and opens the same directory again.
     pub fn reopen(self) -> Self {
-        let Self { engine, node, dir } = self;
+        let Self { engine, node, dir, agent } = self;
         let config = engine.config().clone();
-        drop(engine);
+        drop((engine, agent));
         node.close();
         drop(node);
         Self::open(dir, config, 256 << 20)

@@ -4,6 +4,8 @@ mod bench_runs;
 mod copy;
 mod errors;
 mod harness;
+mod joins;
+mod sequences;
 mod slt;
 mod smoke;
 mod tpcc;

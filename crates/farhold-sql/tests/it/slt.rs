@@ -111,6 +111,7 @@ suites! {
     expressions
     indexes
     joins
+    sequences
     settings
     transactions
     types

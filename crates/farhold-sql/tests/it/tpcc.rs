@@ -52,6 +52,7 @@ fn database() -> (Db, Client) {
             warehouses: vec![1, 2],
             in_flight: 1,
             clock_start_us: NOW_US,
+            survives: false,
         };
         let (counters, stop) = (Arc::<Counters>::default(), Arc::new(AtomicBool::new(false)));
         let watch = handle.spawn({

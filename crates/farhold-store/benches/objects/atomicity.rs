@@ -5,8 +5,8 @@
 //! nothing, in percent. As Daglis et al. do it (`SABRes`, section 7.2): a hundred objects a size and mechanism, so that writers
 //! and readers meet; each writer has a part of them for itself; a reader that got nothing tries the same object again.
 //!
-//! `word-wise` is the stripping of `line_versions` by loads and stores of words, in place of the kernel with wide moves that the
-//! mechanism uses: what a compiler makes of it, since it must not widen atomic accesses.
+//! `by words` is the stripping of `line_versions` by loads and stores of words, as FaRM published it and as a compiler makes it,
+//! since it must not widen atomic accesses; `line_versions` itself uses our kernel of wide moves.
 
 use crate::report::Report;
 use farhold_fabric::provider::shm;
@@ -19,29 +19,33 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const REGION: RegionId = RegionId(1);
 const OBJECTS: u64 = 100;
+/// Bytes of payload of each mechanism that no cache holds.
+const FAR_BYTES: u64 = 128 << 20;
 const SIZES: [usize; 4] = [128, 1024, 4096, 8192];
 /// Far reads in one batch.
 const BATCH: usize = 8;
 
 pub fn run(report: &mut Report) {
-    let bed = Bed::new(report.quick);
-    word_wise(&bed, report);
+    let bed = Bed::new(report.quick, OBJECTS);
+    let memory = Bed::new(report.quick, if report.quick { OBJECTS } else { 0 });
+    local(&bed, &memory, report);
+    drop(memory);
     for writers in if report.quick { 0..2 } else { 0..5 } {
         report.table(&format!("Atomic reads with {writers} writers: ns an object, hot"));
         for size in SIZES {
-            let objects = Objects::new(&bed.memory, size);
+            let objects = Objects::new(&bed.memory, size, OBJECTS);
             let turns = bed.turns(&objects, writers);
             for (place, turns) in ["near", "far, 1 a batch", "far, 8 a batch"].iter().zip(&turns) {
                 let mut figures: Vec<(String, f64)> = Vec::new();
                 let base = turns.iter().zip(ALL).find(|(_, mechanism)| mechanism.name() == "destination");
-                let base_ns = base.expect("it is one of them").0.ns();
+                let base = base.expect("it is one of them").0;
                 for (turn, mechanism) in turns.iter().zip(ALL) {
                     figures.push((mechanism.name().into(), turn.ns()));
                 }
                 for (turn, mechanism) in
                     turns.iter().zip(ALL).filter(|(_, mechanism)| mechanism.name() != "destination")
                 {
-                    figures.push((format!("{}/destination", mechanism.name()), turn.ns() / base_ns));
+                    figures.push((format!("{}/destination", mechanism.name()), turn.over(base)));
                 }
                 if writers > 0 {
                     for (turn, mechanism) in turns.iter().zip(ALL) {
@@ -56,45 +60,78 @@ pub fn run(report: &mut Report) {
     layouts(report);
 }
 
-/// The stripping near reads of `line_versions`, by words, beside the mechanisms.
-fn word_wise(bed: &Bed, report: &mut Report) {
-    report.table("Near reads: stripping by words, and by wide moves: ns an object");
-    for size in SIZES {
-        let objects = Objects::new(&bed.memory, size);
-        let position = |name: &str| ALL.iter().position(|mechanism| mechanism.name() == name).expect("one of them");
-        let (clean, lines) = (position("destination"), position("line_versions"));
-        let reads = bed.reads(size);
-        let mut into = vec![0_u64; size / 8];
-        let mut by_words = || {
-            let mut random = 7;
-            for _ in 0..reads {
-                let at = objects.place(lines, next(&mut random));
-                black_box(strip_by_words(&bed.memory, at, &mut into));
+/// Local reads without writers (the paper's figure 10): into private memory, and used where they lie; of objects in the caches
+/// and of objects in memory; beside the stripping of `line_versions` by words.
+fn local(bed: &Bed, memory: &Bed, report: &mut Report) {
+    report.table("Local reads: ns an object; destination GB/s");
+    for (bed, place, objects) in [(bed, "cached", OBJECTS), (memory, "in memory", memory.objects)] {
+        for size in SIZES {
+            let objects = Objects::new(&bed.memory, size, if objects == 0 { FAR_BYTES / size as u64 } else { objects });
+            for what in [What::Read, What::Use] {
+                let figures = local_row(bed, &objects, what);
+                let figures: Vec<(&str, f64)> = figures.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+                report.row("local", &format!("{size} B, {place}, {}", what.name()), &figures);
             }
-        };
-        let mut turns = [(); 3].map(|()| Turns::default());
-        for round in 0..=bed.rounds() {
-            let time = |turn: &mut Turns, run: &mut dyn FnMut()| {
-                let before_ns = bed.handle.now_ns();
-                run();
-                if round > 0 {
-                    turn.ns.push((bed.handle.now_ns() - before_ns) as f64 / reads as f64);
-                }
-            };
-            time(&mut turns[0], &mut || _ = bed.near(ALL[clean], &objects, clean, reads));
-            time(&mut turns[1], &mut || _ = bed.near(ALL[lines], &objects, lines, reads));
-            time(&mut turns[2], &mut by_words);
         }
-        let [clean_ns, wide_ns, words_ns] = turns.map(|turn| turn.ns());
-        let figures = [
-            ("destination", clean_ns),
-            ("wide moves", wide_ns),
-            ("word-wise", words_ns),
-            ("wide moves/destination", wide_ns / clean_ns),
-            ("word-wise/destination", words_ns / clean_ns),
-        ];
-        report.row("strip", &format!("{size} B"), &figures);
     }
+}
+
+/// What is done with an object.
+#[derive(Clone, Copy)]
+enum What {
+    /// It is read into private memory.
+    Read,
+    /// All of its words are used, where they lie or in a copy.
+    Use,
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Use => "used",
+        }
+    }
+}
+
+fn local_row(bed: &Bed, objects: &Objects, what: What) -> Vec<(String, f64)> {
+    let position = |name: &str| ALL.iter().position(|mechanism| mechanism.name() == name).expect("one of them");
+    let lines = position("line_versions");
+    let reads = bed.reads(objects.size);
+    let mut into = vec![0_u64; objects.size / 8];
+    let mut random = 7;
+    let mut by_words = |reads: u64| {
+        for _ in 0..reads {
+            let at = objects.place(lines, next(&mut random));
+            black_box(strip_by_words(&bed.memory, at, &mut into));
+            if let What::Use = what {
+                black_box(into.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)));
+            }
+        }
+    };
+    let mut turns = vec![Turns::default(); ALL.len() + 1];
+    for round in 0..=bed.rounds() {
+        for (number, turn) in turns.iter_mut().enumerate() {
+            let before_ns = bed.handle.now_ns();
+            match ALL.get(number) {
+                Some(mechanism) => _ = bed.near(*mechanism, objects, number, reads, what),
+                None => by_words(reads),
+            }
+            // The first round warms up.
+            if round > 0 {
+                turn.ns.push((bed.handle.now_ns() - before_ns) as f64 / reads as f64);
+            }
+        }
+    }
+    let names = || ALL.iter().map(|mechanism| mechanism.name()).chain(["line_versions by words"]);
+    let base = &turns[position("destination")];
+    let mut figures: Vec<(String, f64)> =
+        names().zip(&turns).map(|(name, turn)| (name.to_owned(), turn.ns())).collect();
+    for (name, turn) in names().zip(&turns).filter(|(name, _)| *name != "destination") {
+        figures.push((format!("{name}/destination"), turn.over(base)));
+    }
+    figures.push(("GB/s".to_owned(), objects.size as f64 / base.ns()));
+    figures
 }
 
 /// One state of a `line_versions` object, or a mix: is it one?
@@ -141,6 +178,12 @@ impl Turns {
         ns[ns.len() / 2]
     }
 
+    /// How much longer it takes than another, turn by turn: the median.
+    fn over(&self, other: &Self) -> f64 {
+        let ns = self.ns.iter().zip(&other.ns).map(|(a, b)| a / b).collect();
+        Self { ns, ..Self::default() }.ns()
+    }
+
     fn torn_percent(&self) -> f64 {
         100.0 * self.torn as f64 / (self.torn + self.whole) as f64
     }
@@ -149,27 +192,32 @@ impl Turns {
 /// Objects of one size, of all mechanisms.
 struct Objects {
     size: usize,
+    count: u64,
     /// Where each mechanism's start.
     starts: Vec<u64>,
 }
 
 impl Objects {
-    fn new(memory: &RegionMemory, size: usize) -> Self {
+    fn new(memory: &RegionMemory, size: usize, count: u64) -> Self {
         let (mut at, mut starts) = (0, Vec::new());
         // What earlier sizes left would be objects of another layout.
-        memory.copy_in(0, &vec![0; memory.len() as usize]).expect("its own length");
+        let zeros = vec![0; 1 << 20];
+        for at in (0..memory.len()).step_by(zeros.len()) {
+            let len = zeros.len().min((memory.len() - at) as usize);
+            memory.copy_in(at, &zeros[..len]).expect("its own length");
+        }
         for mechanism in ALL {
             starts.push(at);
-            for _ in 0..OBJECTS {
+            for _ in 0..count {
                 mechanism.create(memory, at, &vec![7; size]).expect("room");
                 at += mechanism.bytes(size) as u64;
             }
         }
-        Self { size, starts }
+        Self { size, count, starts }
     }
 
     fn place(&self, mechanism: usize, object: u64) -> u64 {
-        self.starts[mechanism] + object % OBJECTS * ALL[mechanism].bytes(self.size) as u64
+        self.starts[mechanism] + object % self.count * ALL[mechanism].bytes(self.size) as u64
     }
 }
 
@@ -183,6 +231,8 @@ struct Bed {
     mapped: Arc<RegionMemory>,
     _home: Fabric,
     quick: bool,
+    /// Objects of a mechanism; 0: as many as [`FAR_BYTES`] hold.
+    objects: u64,
 }
 
 impl Drop for Bed {
@@ -198,19 +248,27 @@ fn next(state: &mut u64) -> u64 {
 }
 
 impl Bed {
-    fn new(quick: bool) -> Self {
-        let cluster = shm::default_cluster(&format!("bench-objects-{}", std::process::id()));
+    fn new(quick: bool, objects: u64) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let cluster = shm::default_cluster(&format!("bench-objects-{}-{number}", std::process::id()));
         let home = Fabric::join_shm(&cluster, NodeId(0)).expect("join");
-        let memory = home.create_region(REGION, 4 << 20).expect("a region");
+        // The layouts take up to half as much again as their payloads.
+        let bytes = if objects == 0 { FAR_BYTES * 3 / 2 * ALL.len() as u64 } else { 4 << 20 };
+        let memory = home.create_region(REGION, bytes).expect("a region");
         let executor = Executor::real(1);
         let handle = executor.handle();
         let away = Fabric::join_shm(&cluster, NodeId(1)).expect("join").endpoint(&handle).expect("an endpoint");
         let mapped = away.mapped(NodeId(0), REGION).expect("shm maps all regions");
-        Self { cluster, memory, executor, handle, away, mapped, _home: home, quick }
+        Self { cluster, memory, executor, handle, away, mapped, _home: home, quick, objects }
     }
 
     fn rounds(&self) -> usize {
-        if self.quick { 1 } else { 21 }
+        match (self.quick, self.objects) {
+            (true, _) => 1,
+            (false, 0) => 7,
+            (false, _) => 21,
+        }
     }
 
     /// Reads of a turn: some milliseconds, so that writers run meanwhile.
@@ -234,7 +292,7 @@ impl Bed {
                 for (number, mechanism) in ALL.iter().enumerate() {
                     current.store(number, Ordering::Relaxed);
                     let parts: [&dyn Fn(u64) -> (u64, u64); 3] = [
-                        &|reads| self.near(*mechanism, objects, number, reads),
+                        &|reads| self.near(*mechanism, objects, number, reads, What::Read),
                         &|reads| self.far(*mechanism, objects, number, reads, 1),
                         &|reads| self.far(*mechanism, objects, number, reads, BATCH),
                     ];
@@ -258,15 +316,19 @@ impl Bed {
     }
 
     /// Whole and torn reads in place.
-    fn near(&self, mechanism: &dyn Mechanism, objects: &Objects, number: usize, reads: u64) -> (u64, u64) {
+    fn near(&self, mechanism: &dyn Mechanism, objects: &Objects, number: usize, reads: u64, what: What) -> (u64, u64) {
         let (mut random, mut torn) = (7, 0);
         let mut into = aligned(objects.size);
         for _ in 0..reads {
             let at = objects.place(number, next(&mut random));
             loop {
-                match mechanism.read(&self.memory, at, &mut into, &self.handle) {
-                    Ok(seen) => {
-                        black_box((seen, into[0]));
+                let got = match what {
+                    What::Read => mechanism.read(&self.memory, at, &mut into, &self.handle).map(|seen| (seen, 0)),
+                    What::Use => mechanism.total(&self.memory, at, &mut into, &self.handle),
+                };
+                match got {
+                    Ok(got) => {
+                        black_box((got, into[0]));
                         break;
                     }
                     Err(Unread::Torn) => torn += 1,
@@ -343,7 +405,7 @@ fn write_until(
 ) {
     let clock = Handle::standalone(u64::from(writer));
     let mut payload = vec![0_u8; objects.size];
-    for object in (u64::from(writer - 1)..).step_by(usize::from(writers)).map(|object| object % OBJECTS) {
+    for object in (u64::from(writer - 1)..).step_by(usize::from(writers)).map(|object| object % objects.count) {
         if stop.load(Ordering::Relaxed) {
             return;
         }

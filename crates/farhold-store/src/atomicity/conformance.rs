@@ -66,14 +66,21 @@ fn what_is_written_is_read_and_nothing_else_changes() {
             assert_eq!(read, payload(1, len), "{mechanism:?}, {len} bytes");
             let version = write_patiently(*mechanism, &memory, at, &payload(2, len), &clock);
             let (second, read) = read_quietly(*mechanism, &memory, at, &clock);
-            assert_eq!((second.version, read), (version, payload(2, len)), "{mechanism:?}, {len} bytes");
+            assert_eq!((second.version, &read), (version, &payload(2, len)), "{mechanism:?}, {len} bytes");
             assert!(second.version > first.version);
             let mut around = [0; 2 * LINE as usize];
             memory.copy_out(at - LINE, &mut around[..LINE as usize]).unwrap();
             memory.copy_out(at + bytes as u64, &mut around[LINE as usize..]).unwrap();
             assert_eq!(around, [0xee; 2 * LINE as usize], "{mechanism:?}, {len} bytes");
+            let expected =
+                read.as_chunks().0.iter().fold(0, |sum: u64, word| sum.wrapping_add(u64::from_ne_bytes(*word)));
+            let mut into = vec![0; ROOM];
+            let used = (0..3).find_map(|_| mechanism.total(&memory, at, &mut into, &clock).ok());
+            assert_eq!(used, Some((second, expected)), "{mechanism:?}, {len} bytes used where they lie");
             if len > 0 {
                 let short = mechanism.read(&memory, at, &mut vec![0; len - 1], &clock);
+                assert_eq!(short, Err(Unread::TooShort { payload_len: len }), "{mechanism:?}");
+                let short = mechanism.total(&memory, at, &mut vec![0; len - 1], &clock);
                 assert_eq!(short, Err(Unread::TooShort { payload_len: len }), "{mechanism:?}");
             }
         }
@@ -109,7 +116,7 @@ fn stops_at_every_line(mechanism: &'static dyn Mechanism, len: usize) {
         let pieces = mechanism.pieces(len);
         for (nth, backwards) in (0..=pieces).flat_map(|stop| [(stop, false), (stop, true)]) {
             let at = (nth as u64 % 2) * (8 << 10);
-            memory.copy_in(at, &vec![0; 8 << 10]).unwrap();
+            memory.copy_in(at, &vec![0; mechanism.bytes(len)]).unwrap();
             mechanism.create(&memory, at, &old).unwrap();
             let writing = mechanism.begin_write(&memory, at, owner(1), &handle).unwrap();
             let done = if backwards { pieces - nth..pieces } else { 0..nth };
@@ -118,7 +125,11 @@ fn stops_at_every_line(mechanism: &'static dyn Mechanism, len: usize) {
             if let Ok(seen) = mechanism.read(&memory, at, &mut into, &handle) {
                 assert_eq!(into[..seen.len], old, "{mechanism:?} in place, pieces {done:?} of {pieces} written");
             }
-            let mut read = FarRead::new(FarPtr::new(NodeId(0), REGION, at), ROOM);
+            if let Ok((_, sum)) = mechanism.total(&memory, at, &mut into, &handle) {
+                let old = farhold_fabric::sum_words(&old);
+                assert_eq!(sum, old, "{mechanism:?} used in place, pieces {done:?} of {pieces} written");
+            }
+            let mut read = FarRead::new(FarPtr::new(NodeId(0), REGION, at), len);
             let check = |view: View<'_>| {
                 assert_eq!(view.payload, old, "{mechanism:?} from afar, pieces {done:?} of {pieces} written");
             };

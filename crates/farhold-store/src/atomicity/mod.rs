@@ -31,6 +31,7 @@ pub use line_versions::LineVersions;
 pub use lock::{LEASE_NS, Lock};
 
 use crate::object::Owner;
+use farhold_fabric::sum_words;
 use farhold_fabric::{Batch, Endpoint, FabricError, FarPtr, Handle, RegionMemory, Slot};
 use std::fmt;
 use std::ops::Range;
@@ -61,13 +62,29 @@ pub trait Mechanism: Sync {
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
-    fn create(&self, memory: &RegionMemory, at: u64, payload: &[u8]) -> Result<(), FabricError>;
+    fn create(&self, memory: &RegionMemory, at: u64, payload: &[u8]) -> Result<(), FabricError> {
+        memory.check(at, self.bytes(payload.len()) as u64)?;
+        self.fill(memory, at, &Writing { version: 0 }, payload, 0..self.pieces(payload.len()));
+        self.end_write(memory, at, Writing { version: 0 }, payload);
+        Ok(())
+    }
 
     /// Reads an object of mapped memory into `into[..len]`.
     ///
     /// # Errors
     /// See [`Unread`].
     fn read(&self, memory: &RegionMemory, at: u64, into: &mut [u8], clock: &Handle) -> Result<Seen, Unread>;
+
+    /// Reads an object of mapped memory and uses every word of its payload once: their sum. What an application does with it, so
+    /// that a mechanism pays for the copy if its payloads cannot be used where they lie. `into` is room for such a copy.
+    ///
+    /// # Errors
+    /// See [`Unread`].
+    #[inline]
+    fn total(&self, memory: &RegionMemory, at: u64, into: &mut [u8], clock: &Handle) -> Result<(Seen, u64), Unread> {
+        let seen = self.read(memory, at, into, clock)?;
+        Ok((seen, sum_words(&into[..seen.len])))
+    }
 
     /// Adds what the next round of a far read needs.
     fn post(&self, read: &mut FarRead<'_>, batch: &mut Batch, clock: &Handle);
@@ -95,7 +112,9 @@ pub trait Mechanism: Sync {
     fn begin_write(&self, memory: &RegionMemory, at: u64, owner: Owner, clock: &Handle) -> Result<Writing, Busy>;
 
     /// Into how many pieces of about a line a payload falls.
-    fn pieces(&self, payload_len: usize) -> usize;
+    fn pieces(&self, payload_len: usize) -> usize {
+        payload_len.div_ceil(PIECE)
+    }
 
     /// Writes some of these pieces of the new payload. Every piece is written once, in any order.
     fn fill(&self, memory: &RegionMemory, at: u64, writing: &Writing, payload: &[u8], pieces: Range<usize>);

@@ -14,7 +14,7 @@ mod pages;
 
 pub use cache::AllocCache;
 pub(crate) use pages::{ENTRY_BYTES, Pages};
-pub use pages::{PageKind, PageTable, Run};
+pub use pages::{PageEvent, PageKind, PageTable, Run};
 
 use crate::error::TableId;
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};

@@ -190,11 +190,51 @@ impl<'m> PageTable<'m> {
     }
 }
 
+/// A run of slots that was taken into the page table or out of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageEvent {
+    /// Counts the events of a start of the node.
+    pub sequence: u64,
+    /// The epoch at that moment.
+    pub epoch: u32,
+    /// Taken for the table; else it was given back.
+    pub taken: bool,
+    /// The run.
+    pub run: Run,
+}
+
+/// Where the epoch is to be read.
+type EpochSource = Box<dyn Fn() -> u32 + Send + Sync>;
+
+/// Changes of the page table that a journal has not taken yet.
+#[derive(Default)]
+struct PageEvents {
+    epoch: Option<EpochSource>,
+    sequence: u64,
+    events: Vec<PageEvent>,
+}
+
+impl std::fmt::Debug for PageEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageEvents").field("sequence", &self.sequence).finish_non_exhaustive()
+    }
+}
+
+impl PageEvents {
+    fn add(&mut self, run: &Run, taken: bool) {
+        let Some(epoch) = self.epoch.as_ref().filter(|_| run.kind == PageKind::Slots) else { return };
+        self.sequence += 1;
+        self.events.push(PageEvent { sequence: self.sequence, epoch: epoch(), taken, run: *run });
+    }
+}
+
 /// Gives pages out and takes them back. One lock for all threads: a run is 64 KiB where there is much, so they are taken rarely.
 #[derive(Debug)]
 pub(crate) struct Pages {
     memory: Arc<RegionMemory>,
     free: Mutex<FreeRuns>,
+    /// Held while the page table changes.
+    events: Mutex<PageEvents>,
 }
 
 impl Pages {
@@ -207,7 +247,7 @@ impl Pages {
             next = run.page + run.pages;
         }
         free.put(next, table.count() - next);
-        Ok(Self { memory, free: Mutex::new(free) })
+        Ok(Self { memory, free: Mutex::new(free), events: Mutex::default() })
     }
 
     #[inline(always)]
@@ -279,6 +319,8 @@ impl Pages {
 
     /// Enters a run in the page table.
     pub fn enter(&self, run: &Run) {
+        let mut events = self.events();
+        events.add(run, true);
         for page in (run.page..run.page + run.pages).rev() {
             self.table().word(page, 0).store(run.word(page == run.page), SeqCst);
         }
@@ -286,9 +328,50 @@ impl Pages {
 
     /// Takes a run out of the page table.
     pub fn leave(&self, run: &Run) {
+        let mut events = self.events();
+        events.add(run, false);
         for page in run.page..run.page + run.pages {
             self.table().word(page, 0).store(0, SeqCst);
         }
+    }
+
+    /// From here on changes of the page table are kept for [`Self::take_events`].
+    pub fn record(&self, epoch: EpochSource) {
+        self.events().epoch = Some(epoch);
+    }
+
+    /// The changes since the last call, in order.
+    pub fn take_events(&self) -> Vec<PageEvent> {
+        std::mem::take(&mut self.events().events)
+    }
+
+    /// All runs of slots, and the number of the last event that they contain.
+    pub fn runs_of_slots(&self) -> Result<(Vec<Run>, u64), StoreError> {
+        let events = self.events();
+        let mut runs = self.table().runs()?;
+        runs.retain(|run| run.kind == PageKind::Slots);
+        Ok((runs, events.sequence))
+    }
+
+    /// Makes a run what it was before a restart, its slots free.
+    pub fn restore(memory: &RegionMemory, run: &Run) -> Result<(), StoreError> {
+        let bytes = u64::from(run.pages) * PAGE_BYTES;
+        memory.reserve(run.offset(), bytes).map_err(StoreError::Fabric)?;
+        for offset in run.slots() {
+            let slot = Object::at(memory, offset);
+            slot.store(Word::Version, Version::ABSENT, Relaxed);
+            slot.store(Word::Meta, Meta::new(0, Meta::FREE, 0, 0).0, Relaxed);
+        }
+        let table = PageTable::of(memory)?;
+        for page in (run.page..run.page + run.pages).rev() {
+            table.word(page, 0).store(run.word(page == run.page), SeqCst);
+        }
+        // What the page table says, it must be able to say.
+        table.run_at(run.page).map(drop)
+    }
+
+    fn events(&self) -> std::sync::MutexGuard<'_, PageEvents> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn floors(&self, run: &Run) -> (u64, u32) {

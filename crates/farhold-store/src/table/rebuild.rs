@@ -8,6 +8,7 @@
 //! | free slot with `WRITING`           | free                                            |
 
 use super::{TableDef, TableStore};
+use crate::durable::Parallel;
 use crate::error::StoreError;
 use crate::index::hash::hash_key;
 use crate::object::size_class::COUNT;
@@ -17,8 +18,9 @@ use crate::store::Store;
 use farhold_btree::{Insert, OrderedIndex};
 use farhold_fabric::object::ALIGN;
 use farhold_fabric::{Meta, Version};
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A row whose writer died in the middle: its bytes are partly old and partly new.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,19 @@ pub struct Rebuilt {
     pub epoch_max: u32,
 }
 
+impl Rebuilt {
+    fn add(&mut self, some: Self) {
+        self.rows += some.rows;
+        self.freed += some.freed;
+        self.locks_released += some.locks_released;
+        self.damaged.extend(some.damaged);
+        self.epoch_max = self.epoch_max.max(some.epoch_max);
+    }
+}
+
+/// Runs that a thread takes at a time: some MiB, so that neighbours in key order come mostly from one thread.
+const RUNS_PER_TURN: usize = 64;
+
 impl TableStore {
     /// Opens a table whose rows are in the region, after [`Store::attach`].
     ///
@@ -53,9 +68,40 @@ impl TableStore {
     /// [`StoreError::Duplicate`] if two rows claim one key of a unique index, [`StoreError::Row`] if a row's bytes are no
     /// row of this table; the rows stay as they are then. Those of [`Self::create`].
     pub fn attach(store: &Arc<Store>, def: TableDef) -> Result<(Self, Rebuilt), StoreError> {
+        Self::attach_parallel(store, def, &|job| job(0))
+    }
+
+    /// As [`Self::attach`], on as many threads as `run` has.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_parallel(
+        store: &Arc<Store>,
+        def: TableDef,
+        run: &Parallel<'_>,
+    ) -> Result<(Self, Rebuilt), StoreError> {
         let slab = store.open_slab(def.id, true)?;
         let this = Self::open(store, def, slab)?;
-        let rebuilt = this.rebuild()?;
+        let runs = this.pages();
+        let next = AtomicUsize::new(0);
+        let found: Mutex<Result<Rebuilt, StoreError>> = Mutex::new(Ok(Rebuilt::default()));
+        run(&|_| {
+            loop {
+                let from = next.fetch_add(RUNS_PER_TURN, Relaxed);
+                let is_over = from >= runs.len() || found.lock().unwrap_or_else(PoisonError::into_inner).is_err();
+                if is_over {
+                    return;
+                }
+                let some = this.rebuild(&runs[from..(from + RUNS_PER_TURN).min(runs.len())]);
+                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                match (&mut *found, some) {
+                    (Ok(all), Ok(some)) => all.add(some),
+                    (Ok(_), Err(error)) => *found = Err(error),
+                    (Err(_), _) => {}
+                }
+            }
+        });
+        let rebuilt = found.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         Ok((this, rebuilt))
     }
 
@@ -81,11 +127,11 @@ impl TableStore {
         found
     }
 
-    fn rebuild(&self) -> Result<Rebuilt, StoreError> {
+    fn rebuild(&self, runs: &[Run]) -> Result<Rebuilt, StoreError> {
         let mut found = Rebuilt::default();
         let (mut payload, mut index_key) = (Vec::new(), Vec::new());
         let mut free: [Vec<u32>; COUNT] = [const { Vec::new() }; COUNT];
-        for run in self.pages() {
+        for run in runs {
             let free = &mut free[run.class.0 as usize];
             for offset in run.slots().collect::<Vec<_>>().into_iter().rev() {
                 let object = Object::at(self.store.memory(), offset);

@@ -1,6 +1,6 @@
 //! A thread that serves the node's inbox when its workers do not.
 
-use crate::membership::FileRegister;
+use crate::membership::{FileRegister, Register};
 use crate::{Node, TxnError, Worker};
 use farhold_fabric::Executor;
 use std::fmt::Write;
@@ -41,7 +41,7 @@ impl HomeAgent {
     /// # Errors
     /// No worker number or endpoint is left for it.
     pub fn start(node: &Arc<Node>) -> Result<Self, TxnError> {
-        Self::start_with(node, None)
+        Self::start_with(node, None::<(PathBuf, FileRegister)>)
     }
 
     /// As [`Self::start`], of a node whose rows are replicated: it keeps the node's membership as well, by the register in
@@ -50,10 +50,26 @@ impl HomeAgent {
     /// # Errors
     /// As there.
     pub fn start_member(node: &Arc<Node>, cluster: &Path) -> Result<Self, TxnError> {
-        Self::start_with(node, Some(cluster.to_owned()))
+        let register = FileRegister::new(cluster, &node.fabric, node.config.nodes);
+        Self::start_member_by(node, cluster, register)
     }
 
-    fn start_with(node: &Arc<Node>, cluster: Option<PathBuf>) -> Result<Self, TxnError> {
+    /// As [`Self::start_member`], by another register; the cluster's directory is for what [`Node`]s say of themselves.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_member_by(
+        node: &Arc<Node>,
+        cluster: &Path,
+        register: impl Register + Send + 'static,
+    ) -> Result<Self, TxnError> {
+        Self::start_with(node, Some((cluster.to_owned(), register)))
+    }
+
+    fn start_with(
+        node: &Arc<Node>,
+        member: Option<(PathBuf, impl Register + Send + 'static)>,
+    ) -> Result<Self, TxnError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, node) = (stop.clone(), node.clone());
         let (report, started) = std::sync::mpsc::channel();
@@ -65,8 +81,7 @@ impl HomeAgent {
                 Err(error) => return drop(report.send(Err(error))),
             };
             let _ = report.send(Ok(()));
-            if let Some(cluster) = cluster {
-                let register = FileRegister::new(&cluster, &node.fabric, node.config.nodes);
+            if let Some((cluster, register)) = member {
                 let member = worker.clone();
                 drop(executor.handle().spawn(tell_status(worker.clone(), cluster)));
                 drop(executor.handle().spawn(async move {

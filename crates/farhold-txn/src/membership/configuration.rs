@@ -148,6 +148,27 @@ impl Configuration {
         next
     }
 
+    /// Are there rows in this one that would be nowhere in `next`?
+    #[must_use]
+    pub fn loses_rows_in(&self, next: &Self) -> bool {
+        let is_somewhere = |node: NodeId| self.members.contains(&node) || self.successor(node).is_some();
+        next.unserved().into_iter().any(|node| is_somewhere(node) && next.successor(node).is_none())
+    }
+
+    /// Those of the silent nodes that the others can go on without: the certainly dead, and as many more as leaves every
+    /// row somewhere.
+    #[must_use]
+    pub fn dispensable(&self, silent: &[NodeId], is_dead: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        let mut gone: Vec<NodeId> = silent.iter().copied().filter(|node| is_dead(*node)).collect();
+        for node in silent.iter().copied().filter(|node| !is_dead(*node)) {
+            let with: Vec<NodeId> = gone.iter().copied().chain([node]).collect();
+            if !self.without(&gone, self.leader).loses_rows_in(&self.without(&with, self.leader)) {
+                gone = with;
+            }
+        }
+        gone
+    }
+
     /// With the partitions of a node that is gone served by another.
     #[must_use]
     pub fn promoted(&self, of: NodeId, to: NodeId) -> Self {
@@ -282,6 +303,24 @@ mod tests {
         assert!(back.mirrors.iter().all(|mirror| !mirror.whole), "nothing has been copied");
         let whole = back.mirrored(N[2], N[0]);
         assert_eq!(whole.without(&[N[2]], N[0]).successor(N[2]), Some(N[0]));
+    }
+
+    #[test]
+    fn nobody_goes_on_without_the_only_copy_of_a_row() {
+        let (nobody, everybody) = (|_| false, |_| true);
+        let first = Configuration::first(3, 2);
+        assert_eq!(first.dispensable(&[N[1]], nobody), [N[1]]);
+        assert_eq!(first.dispensable(&[N[0], N[2]], nobody), [N[0]], "the rows of node 2 are on 2 and 0 alone");
+        assert_eq!(first.dispensable(&[N[0], N[2]], everybody), [N[0], N[2]], "what is lost is lost");
+        assert_eq!(first.dispensable(&[N[0], N[2]], |node| node == N[2]), [N[2]]);
+        // The rows of node 0 are in a mirror on node 1, until they have been promoted and copied.
+        let two = first.without(&[N[0]], N[1]);
+        assert!(two.dispensable(&[N[1]], nobody).is_empty());
+        assert_eq!(two.dispensable(&[N[2]], nobody), [N[2]]);
+        let served = two.promoted(N[0], N[1]);
+        assert_eq!(served.dispensable(&[N[1]], nobody), [N[1]]);
+        assert!(served.dispensable(&[N[2]], nobody).is_empty(), "its mirror was on node 0");
+        assert_eq!(served.mirrored(N[2], N[1]).dispensable(&[N[2]], nobody), [N[2]]);
     }
 
     #[test]

@@ -68,6 +68,10 @@ pub(crate) struct View {
     epoch_seen: AtomicU32,
     /// Until when this node may commit, by its own clock.
     lease_until_ns: AtomicU64,
+    /// Renewals begun before this do not count.
+    lease_void_ns: AtomicU64,
+    /// How often the clock has been seen to jump.
+    clock_jumps: AtomicU64,
 }
 
 /// A commit that has been let past its commit point; quiet waits for it to be dropped.
@@ -106,6 +110,8 @@ impl View {
             in_flight: AtomicU64::new(0),
             epoch_seen: AtomicU32::new(0),
             lease_until_ns: AtomicU64::new(0),
+            lease_void_ns: AtomicU64::new(0),
+            clock_jumps: AtomicU64::new(0),
         }
     }
 
@@ -137,8 +143,22 @@ impl View {
         self.gone.store(true, SeqCst);
     }
 
-    pub fn set_lease(&self, until_ns: u64) {
-        self.lease_until_ns.fetch_max(until_ns, SeqCst);
+    /// A renewal that was begun then has been heard of, so the lease lasts for so long after its begin.
+    pub fn set_lease(&self, began_ns: u64, lease_ns: u64) {
+        if began_ns >= self.lease_void_ns.load(SeqCst) {
+            self.lease_until_ns.fetch_max(began_ns + lease_ns, SeqCst);
+        }
+    }
+
+    /// The clock has jumped, so nobody knows how long the lease has lasted: it is over, until it is renewed.
+    pub fn void_lease(&self, now_ns: u64) {
+        self.lease_void_ns.store(now_ns, SeqCst);
+        self.lease_until_ns.store(0, SeqCst);
+        self.clock_jumps.fetch_add(1, SeqCst);
+    }
+
+    pub fn clock_jumps(&self) -> u64 {
+        self.clock_jumps.load(SeqCst)
     }
 
     /// May what has been validated now count? Asked after validation: the configuration in which the transaction began
@@ -218,5 +238,27 @@ impl View {
         if !self.is_gone() {
             self.frozen.store(false, SeqCst);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_is_void_is_over_until_it_is_renewed() {
+        let view = View::new(3, 2);
+        let catalog = Catalog::default();
+        view.install(&Arc::new(Configuration::first(3, 2)), &catalog);
+        assert!(!view.is_settled(5), "it has none yet");
+        view.set_lease(10, 100);
+        assert!(view.is_settled(109) && !view.is_settled(110));
+        view.void_lease(50);
+        assert!(!view.is_settled(51));
+        view.set_lease(49, 100);
+        assert!(!view.is_settled(51), "a renewal from before the jump says nothing");
+        view.set_lease(60, 100);
+        assert!(view.is_settled(61));
+        assert_eq!(view.clock_jumps(), 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Configuration, Register, Registered, Serving};
 use crate::{NodeId, Progress, TxnError, Worker};
-use farhold_fabric::JoinHandle;
+use farhold_fabric::{Handle, JoinHandle};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,10 +18,34 @@ struct Work {
     copying: Option<(NodeId, u64, Task)>,
 }
 
+/// The two clocks of a machine: one that only goes on, and the time of day. When the one has gone another way than the other by
+/// more than the bound, the machine was stopped, or one of them is wrong.
+struct Clocks {
+    apart_ns: i64,
+}
+
+impl Clocks {
+    fn apart_ns(handle: &Handle) -> i64 {
+        handle.wall_ns().wrapping_sub(handle.now_ns()).cast_signed()
+    }
+
+    fn new(handle: &Handle) -> Self {
+        Self { apart_ns: Self::apart_ns(handle) }
+    }
+
+    /// Since the last look.
+    fn have_jumped(&mut self, handle: &Handle, bound_ns: u64) -> bool {
+        let before = std::mem::replace(&mut self.apart_ns, Self::apart_ns(handle));
+        self.apart_ns.abs_diff(before) > bound_ns && !planted!(ClockTrusted)
+    }
+}
+
 /// What the watch remembers of the leases of others.
 struct Leases {
     /// By node.
     seen: Vec<Lease>,
+    /// Of the last configuration looked at.
+    number: u64,
     expire_ns: u64,
     looked_ns: u64,
 }
@@ -29,7 +53,7 @@ struct Leases {
 /// A node's lease.
 #[derive(Clone, Copy, Default)]
 struct Lease {
-    /// Of which start of the node.
+    /// Of which start of the node; 0: of none any more.
     birth: u64,
     renewals: u64,
     /// When either was seen to have changed, by this node's clock.
@@ -37,20 +61,33 @@ struct Lease {
 }
 
 impl Leases {
+    fn new(expire_ns: u64, now_ns: u64) -> Self {
+        Self { seen: Vec::new(), number: 0, expire_ns, looked_ns: now_ns }
+    }
+
     fn look(&mut self, registered: &Registered, now_ns: u64) {
         let Some(configuration) = &registered.configuration else { return };
+        if configuration.number < self.number {
+            // An answer that was overtaken by a later one.
+            return;
+        }
+        self.number = configuration.number;
         self.seen.resize(configuration.births.len(), Lease::default());
         // Who has stood still himself has not heard the others for that reason.
-        if now_ns > self.looked_ns + self.expire_ns / 2 {
-            self.seen.iter_mut().for_each(|lease| lease.at_ns = now_ns);
-        }
+        let stood_still = now_ns > self.looked_ns + self.expire_ns / 2;
         self.looked_ns = now_ns;
         let now = configuration.births.iter().zip(&registered.renewals);
         for (lease, (birth, renewals)) in self.seen.iter_mut().zip(now) {
-            // One that has just come has a whole lease.
-            if (lease.birth, lease.renewals) != (*birth, *renewals) || lease.at_ns == 0 {
-                *lease = Lease { birth: *birth, renewals: *renewals, at_ns: now_ns };
+            let is_first = lease.at_ns == 0;
+            if lease.birth == 0 && *birth == 0 && !is_first {
+                // A renewal counts only for who sees after it that he is a member.
+                continue;
             }
+            let has_come = *birth != 0 && lease.birth != *birth;
+            if is_first || has_come || stood_still || lease.renewals != *renewals {
+                lease.at_ns = now_ns;
+            }
+            (lease.birth, lease.renewals) = (*birth, *renewals);
         }
     }
 
@@ -61,6 +98,20 @@ impl Leases {
         let has_looked = now_ns <= self.looked_ns + self.expire_ns / 2;
         has_looked && lease.is_some_and(|lease| lease.birth == birth && now_ns > lease.at_ns + self.expire_ns)
     }
+
+    /// Has the lease of a node that has been expelled ended? It may have renewed it between the last look of whoever expelled it
+    /// and the expulsion; such a renewal shows in the first look after the expulsion, and no later one counts.
+    fn has_ended(&self, node: NodeId, now_ns: u64) -> bool {
+        let lease = self.seen.get(usize::from(node.0));
+        planted!(LeaseNotWaitedFor)
+            || lease.is_some_and(|lease| lease.birth == 0 && now_ns > lease.at_ns + self.expire_ns)
+    }
+}
+
+/// Writes a configuration without some nodes. It is led into from the next look on, when the leases of the expelled have ended.
+async fn write(register: &dyn Register, next: &Configuration) -> Result<bool, TxnError> {
+    let written = register.compare_and_set(next.number - 1, next).await;
+    if written == Ok(true) { Ok(true) } else { Err(TxnError::Conflict) }
 }
 
 impl Worker {
@@ -82,29 +133,29 @@ impl Worker {
         let handle = self.handle().clone();
         let birth = handle.random_u64() | 1;
         let expire_ns = lease_ns + replication.config.clock_skew_ns_max;
-        let leases = Rc::new(RefCell::new(Leases { seen: Vec::new(), expire_ns, looked_ns: handle.now_ns() }));
+        let leases = Rc::new(RefCell::new(Leases::new(expire_ns, handle.now_ns())));
         // Apart from what changes of the configuration ask of this node, which may take longer than a lease.
         let renewing = {
             let (register, replication, leases) = (register.clone(), replication.clone(), leases.clone());
             let (me, skew_ns) = (self.core.me, replication.config.clock_skew_ns_max);
             let inner = handle.clone();
             handle.spawn(async move {
-                let mut last_ns: Option<u64> = None;
-                while !replication.view.is_gone() {
+                let view = &replication.view;
+                let mut clocks = Clocks::new(&inner);
+                while !view.is_gone() {
                     let began_ns = inner.now_ns();
                     let renewed = register.renew(me).await.is_ok();
+                    if clocks.have_jumped(&inner, skew_ns) {
+                        view.void_lease(inner.now_ns());
+                        continue;
+                    }
                     if let Ok(registered) = register.load().await {
                         // The register takes renewals of the expelled as well: they are worth nothing.
                         let is_out = registered.configuration.as_ref().is_some_and(|configuration| {
                             configuration.is_founded() && configuration.births.get(usize::from(me.0)) != Some(&birth)
                         });
-                        // Whose lease has been over may be about to be expelled, so he waits for another look.
-                        let was_over = last_ns.is_some_and(|last_ns| began_ns > last_ns + lease_ns - skew_ns);
                         if renewed && !is_out {
-                            last_ns = Some(began_ns);
-                            if !was_over {
-                                replication.view.set_lease(began_ns + lease_ns - skew_ns);
-                            }
+                            view.set_lease(began_ns, lease_ns - skew_ns);
                         }
                         leases.borrow_mut().look(&registered, inner.now_ns());
                     }
@@ -116,13 +167,16 @@ impl Worker {
         let mut work = Work::default();
         loop {
             if let Ok(registered) = register.load().await {
+                leases.borrow_mut().look(&registered, handle.now_ns());
                 let settled = registered.settled;
                 let Some(configuration) = registered.configuration else { break };
                 if configuration.births.get(usize::from(self.core.me.0)) != Some(&birth) {
                     break;
                 }
                 // What fails is tried again, from what the register says then.
-                let _ = self.look_after(&*register, &configuration, settled, &leases, &mut work).await;
+                if self.look_after(&*register, &configuration, settled, &leases, &mut work).await == Ok(true) {
+                    continue;
+                }
             }
             handle.sleep_ns(every_ns).await;
         }
@@ -227,7 +281,7 @@ impl Worker {
         }
     }
 
-    /// One look at the cluster, and what follows from it.
+    /// One look at the cluster, and what follows from it. True: the next look is due at once.
     async fn look_after(
         &self,
         register: &dyn Register,
@@ -235,32 +289,40 @@ impl Worker {
         settled: u64,
         leases: &RefCell<Leases>,
         work: &mut Work,
-    ) -> Result<(), TxnError> {
+    ) -> Result<bool, TxnError> {
         let me = self.core.me;
         let now_ns = self.handle().now_ns();
-        let Some(replication) = &self.node().replication else { return Ok(()) };
+        let Some(replication) = &self.node().replication else { return Ok(false) };
         let installed = replication.view.configuration();
         let birth_of = |node: NodeId| configuration.births[usize::from(node.0)];
-        let is_gone = |node| leases.borrow().is_over(node, birth_of(node), now_ns) || register.is_dead(node);
-        let gone: Vec<NodeId> = configuration.everybody().filter(|node| *node != me && is_gone(*node)).collect();
-        let lowest = configuration.members.iter().find(|node| !gone.contains(node));
+        let is_silent = |node| leases.borrow().is_over(node, birth_of(node), now_ns) || register.is_dead(node);
+        let silent: Vec<NodeId> = configuration.everybody().filter(|node| *node != me && is_silent(*node)).collect();
+        let lowest = configuration.members.iter().find(|node| !silent.contains(node));
+        let gone = configuration.dispensable(&silent, |node| register.is_dead(node));
+        let needed = silent.iter().find(|node| !gone.contains(node)).copied();
+        self.note(|progress| progress.waiting = needed);
         if !gone.is_empty() {
             if lowest != Some(&me) {
-                return Ok(());
+                return Ok(false);
             }
-            return self.change_to(register, &configuration.without(&gone, me)).await;
+            return write(register, &configuration.without(&gone, me)).await;
         }
         if installed.number < configuration.number || settled < configuration.number {
             if configuration.leader == me {
-                return self.lead_and_settle(register, configuration).await;
+                let mut expelled = installed.everybody().filter(|node| !configuration.contains(*node));
+                let has_ended = |node| leases.borrow().has_ended(node, now_ns) || register.is_dead(node);
+                if !expelled.all(has_ended) {
+                    return Ok(false);
+                }
+                return self.lead_and_settle(register, configuration).await.map(|()| false);
             }
             let leader_left = !configuration.contains(configuration.leader);
             if leader_left && lowest == Some(&me) {
-                return self.change_to(register, &configuration.led_by(me)).await;
+                return write(register, &configuration.led_by(me)).await;
             }
-            return Ok(());
+            return Ok(false);
         }
-        self.do_my_part(register, configuration, work).await
+        self.do_my_part(register, configuration, work).await.map(|()| false)
     }
 
     fn note(&self, change: impl FnOnce(&mut Progress)) {
@@ -310,5 +372,32 @@ impl Worker {
             work.copying = Some((on, birth_of(on), task));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farhold_fabric::Executor;
+
+    #[test]
+    fn a_clock_that_jumps_is_noticed_and_one_that_drifts_is_not() {
+        let executor = Executor::virtual_time(1);
+        let handle = executor.handle();
+        executor.run(async {
+            let bound_ns = 20_000_000;
+            let mut clocks = Clocks::new(&handle);
+            for _ in 0..5 {
+                handle.sleep_ns(50_000_000).await;
+                handle.jump_wall_ns(1_000_000);
+                assert!(!clocks.have_jumped(&handle, bound_ns), "a drift within the bound");
+            }
+            for by_ns in [3_600_000_000_000, -21_000_000, 25_000_000] {
+                handle.sleep_ns(50_000_000).await;
+                handle.jump_wall_ns(by_ns);
+                assert!(clocks.have_jumped(&handle, bound_ns), "{by_ns}");
+                assert!(!clocks.have_jumped(&handle, bound_ns), "once");
+            }
+        });
     }
 }

@@ -73,15 +73,16 @@ impl Txn {
         Ok(CommitInfo { serial: self.serial, ..CommitInfo::default() })
     }
 
-    /// The rows to write, by node and address.
+    /// The rows to lock, by node and address. A transaction that writes nothing locks nothing.
     #[inline]
     pub(crate) fn order_writes(&mut self) {
         let state: &mut State = &mut self.state;
         let mut order = std::mem::take(&mut state.order);
         order.clear();
-        order.extend(
-            (0..).zip(&state.rows).filter(|(_, row)| row.state.is_write()).map(|(position, _)| position as u32),
-        );
+        if state.writes > 0 {
+            let locked = (0..).zip(&state.rows).filter(|(_, row)| row.state.is_locked_by_commit());
+            order.extend(locked.map(|(position, _)| position as u32));
+        }
         order.sort_unstable_by_key(|position| state.rows[*position as usize].ident);
         state.order = order;
     }

@@ -14,6 +14,7 @@
 //!    which is not the version that he read before, and gives up.
 
 use crate::TxnError;
+use crate::durability::Durably;
 use crate::home::message::Request;
 use crate::home::wire::read_flag;
 use crate::membership::{Admitted, View};
@@ -45,6 +46,8 @@ pub(crate) struct Held {
     pub far: Vec<Ident>,
     /// Counted among the commits on their way.
     pub admitted: Option<Admitted>,
+    /// Room in the journal, and what keeps its epoch open.
+    pub durably: Durably,
 }
 
 /// What is left of a commit.
@@ -90,11 +93,11 @@ impl Txn {
             }
         };
         // The commit point: from here on everything is done, whatever happens to others, or to whoever waits for it.
-        let admitted = std::mem::take(&mut self.held).admitted;
+        let Held { admitted, durably, .. } = std::mem::take(&mut self.held);
         self.past_commit_point();
         let rest: Rest = match promise {
-            Some(promise) => Box::pin(self.finish_replicated(epoch, promise, admitted)),
-            None => Box::pin(self.finish_far(epoch)),
+            Some(promise) => Box::pin(self.finish_replicated(epoch, promise, admitted, durably)),
+            None => Box::pin(self.finish_far(epoch, durably)),
         };
         Finishing { rest: Some(rest), handle: core.handle.clone() }.await
     }
@@ -111,12 +114,14 @@ impl Txn {
             }
             None => None,
         };
+        self.held.durably.room = self.promise_journal(core).await?;
         let outcome = self.reach_commit_point(core).await;
         if outcome.is_err() {
+            self.held.durably = Durably::default();
             // What is dropped while it waits is still in `held`.
             drop(self.held.admitted.take());
             let near = std::mem::take(&mut self.held.near);
-            let held = Held { near, far: self.held.far.clone(), admitted: None };
+            let held = Held { near, far: self.held.far.clone(), ..Held::default() };
             self.release(held).await;
             self.held.far.clear();
         }
@@ -151,8 +156,10 @@ impl Txn {
         epoch: u32,
         promise: Promise,
         admitted: Option<Admitted>,
+        mut durably: Durably,
     ) -> Result<CommitInfo, TxnError> {
         let core = self.core.clone();
+        self.write_journal(&core, &mut durably, epoch);
         let Some(replication) = core.node.replication.clone() else { return Err(TxnError::OutcomeUnknown) };
         let optimistic = replication.config.optimistic;
         if optimistic {
@@ -181,6 +188,7 @@ impl Txn {
         // Rows on nodes that are gone meanwhile are in their mirrors.
         let _ = self.publish_far(&core).await;
         let written = self.write_far_replicated(&core, &replication, epoch, sent).await;
+        drop(durably);
         self.tidy_up(epoch);
         self.tidy_up_far_later(epoch);
         core.slot.count(Counter::FarCommits);
@@ -202,7 +210,7 @@ impl Txn {
         let rows: Vec<&Row> = self.far_writes().collect();
         let new = |row: &Row| new_version(row.state, row.version, epoch);
         let with_value =
-            |row: &&&Row| row.state != RowState::Deleted && (row.has_new_value() || row.state == RowState::Inserted);
+            |row: &&&Row| !row.state.leaves_nothing() && (row.has_new_value() || row.state == RowState::Inserted);
         let marks =
             rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), row.version.with(Version::WRITING).0));
         core.insist(replication, marks.collect()).await?;
@@ -221,8 +229,15 @@ impl Txn {
     }
 
     /// Everything behind the commit point.
-    async fn finish_far(mut self, epoch: u32) -> Result<CommitInfo, TxnError> {
+    async fn finish_far(mut self, epoch: u32, mut durably: Durably) -> Result<CommitInfo, TxnError> {
         let core = self.core.clone();
+        if planted!(LateRecord) {
+            drop(durably.open.take());
+        }
+        if planted!(LateRecord) || planted!(OpenIgnored) {
+            core.handle.yield_now().await;
+        }
+        self.write_journal(&core, &mut durably, epoch);
         let unpublished = self.publish_far(&core).await;
         {
             let near = self.near(&core);
@@ -230,6 +245,7 @@ impl Txn {
             latch::unlock(&near);
         }
         let lost = self.write_far(&core, epoch).await.or(unpublished);
+        drop(durably);
         self.tidy_up(epoch);
         self.tidy_up_far(epoch).await;
         core.slot.count(Counter::FarCommits);
@@ -242,11 +258,14 @@ impl Txn {
     }
 
     /// Locks, validates and prepares the rest; everything up to the first write.
-    async fn reach_commit_point(&mut self, core: &Core) -> Result<u32, TxnError> {
+    async fn reach_commit_point(&mut self, core: &Rc<Core>) -> Result<u32, TxnError> {
         self.lock_far(core).await?;
         let locked = latch::lock(&self.near(core));
         locked.map_err(|refused| self.refused(refused))?;
         self.held.near = true;
+        if self.state.writes > 0 {
+            self.held.durably.open = core.open_commit();
+        }
         // A read-only transaction is at no epoch, and validates without any lock.
         let epoch = if self.state.writes > 0 { core.read_epoch().await? } else { 0 };
         let epoch = last_epoch(core.me, epoch);
@@ -398,8 +417,10 @@ impl Txn {
             if planted!(NoUndo) {
                 continue;
             }
-            let wanted =
-                |row: &&Row| row.ident.node() == node && row.state != RowState::Inserted && row.version.epoch() < epoch;
+            let wanted = |row: &&Row| {
+                let is_new = matches!(row.state, RowState::Inserted | RowState::Gone);
+                row.ident.node() == node && !is_new && row.version.epoch() < epoch
+            };
             let rows = self.far_writes().filter(wanted).map(|row| (row.table().store.id(), row.ident.reference()));
             let rows: Vec<(TableId, ObjectRef)> = rows.collect();
             for rows in rows.chunks(STAMPS_MAX) {
@@ -454,7 +475,7 @@ impl Txn {
         batch = submit_all(core, batch, &mut slots, &mut lost).await;
         for row in &rows {
             let (key, value) = (self.state.key(row), self.state.value(row));
-            if row.state != RowState::Deleted && (row.has_new_value() || row.state == RowState::Inserted) {
+            if !row.state.leaves_nothing() && (row.has_new_value() || row.state == RowState::Inserted) {
                 let at = row.ident.far();
                 let meta = Meta::new(at_incarnation(row), Meta::ROW, key.len(), key.len() + value.len());
                 slots.push((row.ident.node(), batch.write(at.add(META), &meta.0.to_le_bytes())));

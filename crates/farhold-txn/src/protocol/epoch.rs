@@ -3,7 +3,9 @@
 use crate::TxnError;
 use crate::protocol::ident::DATA;
 use crate::worker::Core;
-use farhold_fabric::{Batch, Endpoint, FabricError, FarPtr, NodeId, RegionMemory};
+use farhold_fabric::sync::actor::Posted;
+use farhold_fabric::sync::{Counter, counter};
+use farhold_fabric::{Endpoint, FabricError, FarPtr, NodeId, RegionMemory};
 use farhold_store::Superblock;
 use std::sync::Arc;
 
@@ -39,9 +41,9 @@ impl Epoch {
         }
     }
 
-    /// The word's place.
-    pub fn place(keeper: NodeId) -> FarPtr {
-        FarPtr::new(keeper, DATA, Superblock::EPOCH)
+    /// The word, for those who have no load for it.
+    pub fn counter(keeper: NodeId) -> Counter {
+        Counter::new(FarPtr::new(keeper, DATA, Superblock::EPOCH), counter::Form::Single)
     }
 
     /// The epoch, wherever it is.
@@ -57,11 +59,9 @@ impl Epoch {
 }
 
 async fn read_far(endpoint: &Endpoint, keeper: NodeId) -> Result<u32, FabricError> {
-    let mut batch = Batch::new();
-    // An atomic that changes nothing: a bulk read need not be one word at once on every fabric.
-    let slot = batch.fetch_add(Epoch::place(keeper), 0);
-    let batch = endpoint.submit(batch).await;
-    batch.word(slot).map(|epoch| epoch as u32)
+    let given = Epoch::counter(keeper).given(&Posted::through(endpoint)).await;
+    #[allow(clippy::cast_possible_truncation, reason = "an epoch has 32 bits")]
+    given.map(|epoch| epoch as u32)
 }
 
 impl Core {

@@ -28,6 +28,8 @@ pub struct Moving {
 /// What the recovery of a node is doing; nothing, most of the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
+    /// It hears nothing of this node, which alone has some rows: nobody goes on without it.
+    pub waiting: Option<NodeId>,
     /// It leads everybody into the configuration with this number.
     pub leading: Option<(u64, Leading)>,
     /// It makes the rows of its mirror of this node its own.
@@ -55,6 +57,9 @@ impl fmt::Display for Moving {
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
+        if let Some(node) = self.waiting {
+            parts.push(format!("waits for {node}, which is silent and alone has some rows"));
+        }
         if let Some((number, step)) = self.leading {
             parts.push(match step {
                 Leading::Freezing(node) => format!("configuration {number}: waits for the commits of {node}"),

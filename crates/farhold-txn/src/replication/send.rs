@@ -76,8 +76,10 @@ impl Row {
 }
 
 impl Txn {
+    /// The rows of its record: of those that it locks, not the reservations that it has given up.
     fn written(&self) -> impl Iterator<Item = &Row> {
-        self.state.order.iter().map(|position| &self.state.rows[*position as usize])
+        let locked = self.state.order.iter().map(|position| &self.state.rows[*position as usize]);
+        locked.filter(|row| row.state.is_write())
     }
 
     pub(crate) fn record_bytes(&self) -> u64 {

@@ -277,6 +277,15 @@ impl Txn {
             return Err(TxnError::Conflict);
         }
         self.stage = Stage::Failed;
+        if self.core.node.journaling.is_some() {
+            return Box::pin(self.commit_durably()).await;
+        }
+        self.commit_now().await
+    }
+
+    /// As [`Self::commit`], before anything is durable.
+    #[inline]
+    pub(crate) async fn commit_now(mut self) -> Result<CommitInfo, TxnError> {
         if !self.state.far
             && self.state.replicated
             && let Some(committed) = self.commit_copied()

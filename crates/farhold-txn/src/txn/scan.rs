@@ -135,9 +135,10 @@ impl Txn {
         shared.check_readable(spec.index)?;
         let node = self.node_of(shared, &spec);
         let scanned = if node == Some(self.me()) {
+            let before = rows.len();
             match self.scan_near(shared, &spec, rows) {
                 Ok(Scanned::All) => Ok(()),
-                Ok(Scanned::BusyAt(key)) => Box::pin(self.scan_near_patiently(shared, &spec, key, rows)).await,
+                Ok(Scanned::BusyAt(key)) => Box::pin(self.scan_near_patiently(shared, &spec, key, rows, before)).await,
                 Err(error) => Err(error),
             }
         } else {
@@ -224,15 +225,15 @@ impl Txn {
         scanned
     }
 
-    /// Goes on from a row that is being written, letting others run.
+    /// Goes on from a row that is being written, letting others run; of `rows`, the first `before` were there before the scan.
     async fn scan_near_patiently(
         &mut self,
         table: SharedTable,
         spec: &ScanSpec<'_>,
         mut at: Vec<u8>,
         rows: &mut Vec<RowHandle>,
+        before: usize,
     ) -> Result<(), TxnError> {
-        let before = rows.len();
         for turn in 0..PATIENCE_MAX {
             self.core.handle.pause(turn).await;
             let from = Bound::Included(&at[..]);
@@ -315,10 +316,11 @@ impl Txn {
         let mut found = Vec::new();
         let core = self.core.clone();
         for node in core.node.everybody() {
+            let before = found.len();
             if node != self.me() {
                 self.scan_node(table, spec, node, &mut found).await?;
             } else if let Scanned::BusyAt(key) = self.scan_near(table, spec, &mut found)? {
-                self.scan_near_patiently(table, spec, key, &mut found).await?;
+                self.scan_near_patiently(table, spec, key, &mut found, before).await?;
             }
         }
         let mut keyed = Vec::with_capacity(found.len());

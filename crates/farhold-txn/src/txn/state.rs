@@ -46,10 +46,24 @@ impl RowState {
         matches!(self, Self::Read | Self::Written | Self::Inserted)
     }
 
-    /// Does the commit have to lock it?
+    /// Does it change what others see?
     #[inline]
     pub fn is_write(self) -> bool {
         matches!(self, Self::Written | Self::Deleted | Self::Inserted)
+    }
+
+    /// Does the commit have to lock it? A reservation that the transaction has given up changes nothing by itself, but index
+    /// entries may lead to it until the commit names the object that takes its place: who finds it unlocked would take the
+    /// key for free after the commit point.
+    #[inline]
+    pub fn is_locked_by_commit(self) -> bool {
+        self.is_write() || self == Self::Gone
+    }
+
+    /// Is there no row after the commit?
+    #[inline]
+    pub fn leaves_nothing(self) -> bool {
+        matches!(self, Self::Deleted | Self::Gone)
     }
 }
 

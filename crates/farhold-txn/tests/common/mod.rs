@@ -16,7 +16,10 @@ pub struct Dir(pub PathBuf);
 impl Dir {
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("farhold-txn-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        // Files of tests may be parts of one program: each has a count of its own.
+        let file = module_path!().replace("::", "-");
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("farhold-txn-{}-{file}-{count}", std::process::id());
         Self(std::env::temp_dir().join(name))
     }
 }
@@ -46,8 +49,21 @@ pub fn people() -> TableDef {
 pub const NAME: Index = Index::Secondary(0);
 pub const AGE: Index = Index::Secondary(1);
 
+/// The provider that the tests of this file run over: `over_*.rs` run them again over others.
+pub fn provider() -> &'static str {
+    match env!("CARGO_CRATE_NAME") {
+        "over_libfabric_shm" => "libfabric:shm",
+        "over_libfabric_tcp" => "libfabric:tcp;ofi_rxm",
+        _ => "shm",
+    }
+}
+
+pub fn join(dir: &Dir, node: u8) -> Fabric {
+    Fabric::join(&dir.0, NodeId(node), provider()).expect("the fabric")
+}
+
 pub fn open(dir: &Dir) -> Arc<Node> {
-    let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
+    let fabric = join(dir, 0);
     Node::open(fabric, NodeConfig { region_bytes: 64 << 20, ..NodeConfig::default() }).expect("a node")
 }
 
@@ -130,7 +146,7 @@ impl Cluster {
         let dir = Dir::new();
         let executor = Executor::real(1);
         let start = |node| {
-            let fabric = Fabric::join_shm(&dir.0, NodeId(node)).expect("the fabric");
+            let fabric = join(&dir, node);
             let config = NodeConfig { nodes, region_bytes: 32 << 20, ..NodeConfig::default() };
             Node::open(fabric, config).expect("a node")
         };
@@ -155,14 +171,18 @@ impl Cluster {
         drop(executor);
     }
 
-    /// Serves everything that has been sent so far.
-    pub fn serve(&self) {
-        while self.workers.iter().any(Worker::poll) {}
+    /// Has everything served that has been sent so far: messages of a worker to a node come in order, so what was told
+    /// before is served when a question behind it is answered.
+    pub async fn serve(&self) {
+        for worker in &self.workers {
+            let heard = worker.join_cluster().await.expect("answers");
+            assert_eq!(heard.len(), self.workers.len() - 1, "all nodes live");
+        }
     }
 
     /// No lock and no reservation is left anywhere.
-    pub fn assert_quiet(&self) {
-        self.serve();
+    pub async fn assert_quiet(&self) {
+        self.serve().await;
         for worker in &self.workers {
             let left = worker.node().left_behind();
             assert_eq!(left, Vec::<String>::new(), "{}", worker.node().id());

@@ -1,5 +1,7 @@
 //! The command line: every flag of the `farhold` binary, with the help texts that teach it.
 
+#![allow(clippy::doc_markdown, reason = "these are the texts of --help, which would show the backticks")]
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -124,6 +126,9 @@ pub struct DemoArgs {
     /// Keep serving after the summary until Ctrl-C, so that psql can look around.
     #[arg(long)]
     pub stay: bool,
+    /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
+    #[arg(long, default_value = "shm")]
+    pub provider: String,
     /// Keep three copies of each row, kill the last node in the middle of the run (kill -9), and show how the others go on.
     #[arg(long)]
     pub kill: bool,
@@ -142,15 +147,43 @@ pub struct ServeArgs {
     /// Folder for a Unix socket, which costs clients of this machine less than TCP: psql -h FOLDER.
     #[arg(long)]
     pub unix_socket_dir: Option<PathBuf>,
+    /// Where the nodes of a cluster with replicas agree who belongs to it: file:///DIRECTORY (--dir otherwise), or, for many hosts,
+    /// etcd://HOST:PORT[,HOST:PORT...]/PREFIX in a build with the feature `etcd`.
+    #[arg(long)]
+    pub register: Option<String>,
+    /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of every node.
+    #[arg(long, value_enum, default_value_t = DurabilityLevel::Replicated)]
+    pub durability: DurabilityLevel,
+    /// Directory of the journal and the checkpoints, the same for all nodes; for nvm on a DAX mount.
+    #[arg(long, required_if_eq_any([("durability", "disk"), ("durability", "nvm")]))]
+    pub journal: Option<PathBuf>,
+    /// Take it for granted that flushed cache lines below --journal are durable, though its file system does not promise it.
+    #[arg(long)]
+    pub assume_persistence: bool,
     /// This node's number, from 0.
     #[arg(long, default_value_t = 0)]
     pub node: u8,
     /// Nodes of the cluster; all use the same directory.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub nodes: u8,
+    /// How nodes reach each other: shm, for processes of one host, or libfabric:NAME for a network (tcp;ofi_rxm, shm,
+    /// verbs;ofi_rxm, efa). Nodes on other hosts, each with a directory of its own, are named behind it:
+    /// 'libfabric:tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&secret-file=PATH', one peer for each other node and
+    /// the same secret for all.
+    #[arg(long, default_value = "shm")]
+    pub provider: String,
     /// Memory of this node's region, e.g. 512M or 4G; pages are used as they are touched.
     #[arg(long, short = 'm', default_value = "4G", value_parser = parse_bytes)]
     pub memory: u64,
+    /// Memory that all running queries together may hold, e.g. 512M or 4G.
+    #[arg(long, default_value = "2G", value_parser = parse_bytes)]
+    pub query_memory: u64,
+    /// How much of it joins may hold; what does not fit is spilled. Left out: all of it.
+    #[arg(long, value_parser = parse_bytes)]
+    pub join_memory: Option<u64>,
+    /// Directory that joins spill to. Left out: the system's for temporary files.
+    #[arg(long)]
+    pub spill_dir: Option<PathBuf>,
     /// Copies of rows on other nodes.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
@@ -169,6 +202,17 @@ pub struct ServeArgs {
     /// TLS private key (PEM).
     #[arg(long, requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+}
+
+/// Levels of durability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DurabilityLevel {
+    /// In the memory of as many nodes as there are replicas.
+    Replicated,
+    /// In a journal on persistent memory.
+    Nvm,
+    /// In a journal on disk.
+    Disk,
 }
 
 /// How a client command reaches its database.
@@ -366,6 +410,9 @@ pub struct TpccArgs {
     /// Bind worker n to processor n.
     #[arg(long)]
     pub pin: bool,
+    /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
+    #[arg(long, default_value = "shm")]
+    pub provider: String,
     /// Copies of rows on other nodes.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
@@ -496,6 +543,12 @@ pub struct NodeArgs {
     /// Also load the CH-benCHmark tables.
     #[arg(long)]
     pub ch: bool,
+    /// How nodes reach each other.
+    #[arg(long, default_value = "shm")]
+    pub provider: String,
+    /// Go on when another node does not answer, and count it.
+    #[arg(long)]
+    pub survive: bool,
 }
 
 /// An exponent of Zipf's law.

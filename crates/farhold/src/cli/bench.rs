@@ -32,6 +32,7 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         pin: args.pin,
         listen: args.audit.then(|| SocketAddr::from(([127, 0, 0, 1], 0))),
         ch: false,
+        provider: args.provider.clone(),
         replicas: args.replicas.clone(),
     };
     let failure = failure_of(args)?;
@@ -67,7 +68,7 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
                     "nodes": plan.nodes, "workers_per_node": plan.workers, "warehouses": plan.warehouses,
                     "in_flight": plan.in_flight, "seconds": args.seconds, "seed": plan.seed, "pinned": plan.pin,
                     "remote_item_percent": plan.remote_item_percent,
-                    "remote_payment_percent": plan.remote_payment_percent, "provider": "shm",
+                    "remote_payment_percent": plan.remote_payment_percent, "provider": plan.provider,
                     "replicas": plan.replicas.replicas, "lease_ms": plan.replicas.lease_ms,
                     "optimistic": !plan.replicas.pessimistic,
                 },
@@ -86,8 +87,8 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         );
     } else {
         println!(
-            "TPC-C, {} nodes x {} workers, {} warehouses, provider shm, {copies}, {} s",
-            plan.nodes, plan.workers, plan.warehouses, args.seconds
+            "TPC-C, {} nodes x {} workers, {} warehouses, provider {}, {copies}, {} s",
+            plan.nodes, plan.workers, plan.warehouses, plan.provider, args.seconds
         );
         outcome.marks.iter().for_each(|mark| demo::tell_mark(mark, false));
         if let Some(recovery) = &recovery {
@@ -195,6 +196,7 @@ pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
         pin: false,
         listen: Some(args.listen),
         ch: true,
+        provider: "shm".into(),
         replicas: ReplicaArgs::NONE,
     };
     let mut cluster = Cluster::start(&plan)?;

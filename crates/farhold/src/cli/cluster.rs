@@ -35,6 +35,8 @@ pub struct ClusterPlan {
     pub listen: Option<std::net::SocketAddr>,
     /// Load the CH-benCHmark tables too.
     pub ch: bool,
+    /// How nodes reach each other.
+    pub provider: String,
     /// Copies of rows on other nodes.
     pub replicas: ReplicaArgs,
 }
@@ -195,7 +197,7 @@ fn spawn_node(
     events: UnboundedSender<(usize, Event)>,
 ) -> Result<NodeProcess, String> {
     let mut process = Process::new(program);
-    process.arg("node").arg("--dir").arg(dir);
+    process.arg("node").arg("--dir").arg(dir).arg("--provider").arg(&plan.provider);
     for (flag, value) in [
         ("--node", u64::from(node)),
         ("--nodes", u64::from(plan.nodes)),

@@ -107,6 +107,7 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
         pin: false,
         listen: Some(args.listen),
         ch: false,
+        provider: args.provider.clone(),
         replicas: ReplicaArgs { replicas: if args.kill { args.nodes.min(3) } else { 1 }, ..ReplicaArgs::NONE },
     };
     if args.kill && args.nodes < 2 {
@@ -132,7 +133,11 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
             "Farhold demo: {} node processes x {} worker, {} TPC-C warehouses, seed {}",
             plan.nodes, plan.workers, plan.warehouses, plan.seed
         );
-        println!("memory instructions: provider shm, regions in {} (ordinary DRAM)", cluster.dir().display());
+        println!(
+            "memory instructions: provider {}, regions in {} (ordinary DRAM)",
+            plan.provider,
+            cluster.dir().display()
+        );
     }
     let url = load(cluster, json).await?;
     if !json {

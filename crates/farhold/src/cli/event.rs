@@ -93,11 +93,14 @@ pub struct Interval {
     pub payments: u64,
     /// Attempts that ended in a conflict and were tried again.
     pub aborts: u64,
-    /// Transactions given up because a node was being replaced.
-    #[serde(default)]
-    pub unavailable: u64,
     /// New-orders that the specification rolls back.
     pub rollbacks: u64,
+    /// Transactions given up because another node did not answer, or was being replaced.
+    #[serde(default)]
+    pub unavailable: u64,
+    /// The longest of them, in microseconds.
+    #[serde(default)]
+    pub unavailable_us_max: u64,
     /// Latency: (upper bound of a bucket in microseconds, transactions in it).
     pub latency_us: Vec<(u64, u64)>,
 }
@@ -134,8 +137,9 @@ impl Interval {
         self.new_orders += other.new_orders;
         self.payments += other.payments;
         self.aborts += other.aborts;
-        self.unavailable += other.unavailable;
         self.rollbacks += other.rollbacks;
+        self.unavailable += other.unavailable;
+        self.unavailable_us_max = self.unavailable_us_max.max(other.unavailable_us_max);
         merge_buckets(&mut self.latency_us, &other.latency_us);
     }
 

@@ -16,6 +16,7 @@ use farhold_bench::workload::tpcc::population::Population;
 use farhold_bench::workload::tpcc::{Scale, tables::Tables};
 use farhold_fabric::Executor;
 use farhold_sql::arrow_copy::ArrowCopy;
+use farhold_sql::engine::EngineConfig;
 use farhold_sql::server::{ServerConfig, ServerHandle};
 
 use super::args::NodeArgs;
@@ -50,12 +51,12 @@ impl<'a> NodeProcess<'a> {
     fn open(args: &'a NodeArgs) -> Result<Self, String> {
         let commands = listen_to_parent();
         let config = Config::at(&args.dir).memory_bytes(args.memory).node(args.node, args.nodes);
-        let config = serve::replicated(config, &args.replicas);
+        let config = serve::replicated(config.provider(&args.provider), &args.replicas);
         let database = Arc::new(Database::open(&config).map_err(|error| error.to_string())?);
         let mut node = Self { args, database, server: None, arrow: None, commands };
         if let Some(listen) = args.listen {
             let config = ServerConfig { listen, ..ServerConfig::default() };
-            node.server = Some(serve::start(&node.database, config)?);
+            node.server = Some(serve::start(&node.database, EngineConfig::default(), config)?);
         }
         let listen = node.server.as_ref().map(|s| s.local_addr().to_string());
         say(&Event::Ready { listen });
@@ -251,6 +252,7 @@ impl<'a> NodeProcess<'a> {
             warehouses: self.warehouses_to_run(number),
             in_flight: self.args.in_flight,
             clock_start_us: unix_us(),
+            survives: self.args.survive,
         };
         let (database, counters, stop) = (self.database.clone(), counters.clone(), stop.clone());
         let processor = self.args.pin_from.map(|first| first + usize::from(number));
@@ -285,8 +287,9 @@ fn interval(totals: &Totals, elapsed_us: u64) -> Interval {
         new_orders: totals.new_orders(),
         payments: totals.kinds[Kind::Payment as usize].commits,
         aborts: totals.conflicts(),
-        unavailable: totals.unavailable(),
         rollbacks: totals.rollbacks(),
+        unavailable: totals.unavailable.count(),
+        unavailable_us_max: totals.unavailable.quantile_ns(1.0) / 1000,
         latency_us: totals.latency().buckets_us(),
     }
 }

@@ -1,5 +1,6 @@
 //! `farhold serve`: one node, answering the PostgreSQL protocol until it is told to end.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
@@ -8,9 +9,12 @@ use serde_json::json;
 use farhold_sql::engine::{Engine, EngineConfig};
 use farhold_sql::server::{Authentication, Server, ServerConfig, ServerHandle, Tls, Users};
 
-use super::args::{ReplicaArgs, ServeArgs};
+use super::args::{DurabilityLevel, ReplicaArgs, ServeArgs};
 use super::signal;
-use crate::{Config, Database};
+use crate::{Config, Database, Durability};
+
+/// Between two lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs the command; the error is for a person.
 pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
@@ -19,8 +23,11 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     }
     let ended = signal::ended()?;
     let mut config = args.dir.as_ref().map_or_else(Config::in_memory, Config::at);
-    config = config.memory_bytes(args.memory).node(args.node, args.nodes);
-    config = replicated(config, &args.replicas);
+    config = config.memory_bytes(args.memory).node(args.node, args.nodes).provider(&args.provider);
+    config = replicated(config, &args.replicas).durability(durability(args));
+    if let Some(url) = &args.register {
+        config = config.register(url);
+    }
     let server_config = server_config(args)?;
     if args.replicas.replicas > 1 {
         if args.dir.is_none() {
@@ -29,8 +36,8 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         tell(json, &json!({ "event": "waiting" }), "waits for the other nodes of the cluster");
     }
     let mut is_over = false;
-    let database = Database::open_unless(&config, || ended.try_recv().is_ok()).map_err(|error| error.to_string())?;
-    let server = start(&database, server_config)?;
+    let database = open(&config, json, || ended.try_recv().is_ok())?;
+    let server = start(&database, engine_config(args)?, server_config)?;
     let listen = server.local_addr();
     if json {
         println!("{}", json!({ "event": "listening", "listen": listen.to_string(), "dir": database.dir() }));
@@ -38,7 +45,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         println!("farhold {} listens on {listen}", env!("CARGO_PKG_VERSION"));
         println!("  psql -h {} -p {} -U farhold farhold", listen.ip(), listen.port());
         match &args.dir {
-            Some(dir) => println!("  rows live in {} (provider shm)", dir.display()),
+            Some(dir) => println!("  rows live in {} (provider {})", dir.display(), args.provider),
             None => println!("  rows live in shared memory until this process ends; keep them with --dir"),
         }
         println!("  Ctrl-C ends it");
@@ -60,6 +67,43 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     Ok(())
 }
 
+fn durability(args: &ServeArgs) -> Durability {
+    let path = args.journal.clone().unwrap_or_default(); // clap asks for it where it is used
+    match args.durability {
+        DurabilityLevel::Replicated => Durability::Replicated,
+        DurabilityLevel::Nvm if args.assume_persistence => Durability::NvmAssumed(path),
+        DurabilityLevel::Nvm => Durability::Nvm(path),
+        DurabilityLevel::Disk => Durability::Disk(path),
+    }
+}
+
+/// Opens the database, and says how far it is while it restores rows.
+fn open(config: &Config, json: bool, give_up: impl Fn() -> bool) -> Result<Database, String> {
+    let progress = config.progress();
+    let (done, waiting) = std::sync::mpsc::channel::<()>();
+    let shower = std::thread::spawn(move || {
+        while waiting.recv_timeout(PROGRESS_EVERY) == Err(RecvTimeoutError::Timeout) {
+            let (bytes, total) = (progress.bytes.load(Relaxed), progress.bytes_total.load(Relaxed));
+            if total == 0 {
+                continue;
+            }
+            let (rows, percent) = (progress.rows.load(Relaxed), bytes * 100 / total);
+            let event = json!({ "event": "restoring", "bytes": bytes, "bytes_total": total, "rows": rows });
+            tell(json, &event, &format!("restores: {percent} % of {} MiB, {rows} rows", total >> 20));
+        }
+    });
+    let database = Database::open_unless(config, give_up).map_err(|error| error.to_string());
+    drop(done);
+    let _ = shower.join(); // it only prints
+    let (progress, database) = (config.progress(), database?);
+    let (rows, bytes) = (progress.rows.load(Relaxed), progress.bytes.load(Relaxed));
+    if rows > 0 {
+        let event = json!({ "event": "restored", "bytes": bytes, "rows": rows });
+        tell(json, &event, &format!("has restored {rows} rows from {} MiB", bytes >> 20));
+    }
+    Ok(database)
+}
+
 /// How often a node looks whether the cluster still wants it.
 const LOOK_AFTER: Duration = Duration::from_millis(20);
 
@@ -77,12 +121,24 @@ fn tell(json: bool, event: &serde_json::Value, words: &str) {
 }
 
 /// Starts the engine and the server of an open node.
-pub fn start(database: &Database, config: ServerConfig) -> Result<ServerHandle, String> {
+pub fn start(database: &Database, engine: EngineConfig, config: ServerConfig) -> Result<ServerHandle, String> {
     let engine = database
-        .run(async |worker, _| Engine::open(database.node().clone(), EngineConfig::default(), &worker).await)
+        .run(async |worker, _| Engine::open(database.node().clone(), engine, &worker).await)
         .map_err(|error| error.to_string())?
         .map_err(|error| error.to_string())?;
     Server::start(engine, database.node(), config).map_err(|error| error.to_string())
+}
+
+fn engine_config(args: &ServeArgs) -> Result<EngineConfig, String> {
+    let mut config = EngineConfig { query_memory_bytes: args.query_memory as usize, ..EngineConfig::default() };
+    config.join_memory_bytes = args.join_memory.map(|bytes| bytes as usize);
+    if let Some(directory) = &args.spill_dir {
+        if !directory.is_dir() {
+            return Err(format!("--spill-dir {}: no such directory", directory.display()));
+        }
+        config.spill_directory.clone_from(directory);
+    }
+    Ok(config)
 }
 
 fn server_config(args: &ServeArgs) -> Result<ServerConfig, String> {

@@ -15,6 +15,9 @@ const PORT: u16 = 4_000;
 const HEADER: usize = 16;
 /// How long an answer may take.
 const TIMEOUT_NS: u64 = 5_000_000_000;
+/// How long the server looks for the next question before it sleeps, and how long it sleeps before it looks whether to end.
+const AWAKE_NS: u64 = 20_000;
+const ASLEEP_NS: u64 = 2_000_000;
 
 /// The home's side, with its worker and endpoint, on one thread.
 pub(super) struct Server {
@@ -39,8 +42,10 @@ impl Server {
         self.executor.run(async {
             while !stop.load(Ordering::Relaxed) {
                 if !self.endpoint.try_recv_into(&mut message) {
-                    let _ = self.endpoint.arrival(50_000).await;
-                    std::thread::yield_now();
+                    // Awake while the work comes close together; then asleep until it comes again.
+                    if !self.endpoint.arrival(AWAKE_NS).await {
+                        let _ = self.endpoint.wait(ASLEEP_NS);
+                    }
                     continue;
                 }
                 let word = |at: usize| u64::from_le_bytes(message.bytes[at..at + 8].try_into().expect("8 bytes"));

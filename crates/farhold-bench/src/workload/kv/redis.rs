@@ -96,7 +96,7 @@ pub fn run(plan: &Plan, port: u16) -> Result<Outcome, KvError> {
                     let mut client = client?;
                     let clock = Executor::real(number).handle();
                     let mut random = Random::part(plan.seed, &[number]);
-                    while !stop.load(Ordering::Relaxed) {
+                    loop {
                         let before_ns = clock.now_ns();
                         let numbers: Vec<u64> = (0..plan.batch).map(|_| zipf.draw(&mut random)).collect();
                         for number in &numbers {
@@ -110,8 +110,10 @@ pub fn run(plan: &Plan, port: u16) -> Result<Outcome, KvError> {
                         }
                         latency.record(clock.now_ns() - before_ns);
                         done.add(plan.batch as u64);
+                        if stop.load(Ordering::Relaxed) {
+                            return Ok(());
+                        }
                     }
-                    Ok(())
                 })
             })
             .collect();

@@ -36,6 +36,8 @@ pub struct Plan {
     pub in_flight: u16,
     /// Microseconds since 1970 at which the executor's clock was zero.
     pub clock_start_us: i64,
+    /// Go on when another node does not answer: the transaction counts as [unavailable](Totals::unavailable).
+    pub survives: bool,
 }
 
 /// What terminals do between attempts.
@@ -52,7 +54,6 @@ pub struct KindCounters {
     conflicts: Counter,
     rollbacks: Counter,
     given_up: Counter,
-    unavailable: Counter,
     latency: LatencyRecorder,
 }
 
@@ -61,6 +62,7 @@ pub struct KindCounters {
 pub struct Counters {
     kinds: [KindCounters; 5],
     districts_skipped: Counter,
+    unavailable: LatencyRecorder,
 }
 
 /// Counts of one transaction type.
@@ -74,8 +76,6 @@ pub struct KindTotals {
     pub rollbacks: u64,
     /// Transactions abandoned after a thousand conflicts.
     pub given_up: u64,
-    /// Transactions abandoned because a node was being replaced.
-    pub unavailable: u64,
     /// Latencies of commits and rollbacks, conflicts and waits included.
     pub latency: Latencies,
 }
@@ -87,6 +87,8 @@ pub struct Totals {
     pub kinds: [KindTotals; 5],
     /// Districts that a delivery found without an undelivered order (clause 2.7.4.2).
     pub districts_skipped: u64,
+    /// Transactions that ended because a node did not answer, or was being replaced: after how long.
+    pub unavailable: Latencies,
 }
 
 impl Counters {
@@ -98,10 +100,13 @@ impl Counters {
             conflicts: k.conflicts.get(),
             rollbacks: k.rollbacks.get(),
             given_up: k.given_up.get(),
-            unavailable: k.unavailable.get(),
             latency: k.latency.latencies(),
         };
-        Totals { kinds: self.kinds.each_ref().map(kind), districts_skipped: self.districts_skipped.get() }
+        Totals {
+            kinds: self.kinds.each_ref().map(kind),
+            districts_skipped: self.districts_skipped.get(),
+            unavailable: self.unavailable.latencies(),
+        }
     }
 }
 
@@ -120,10 +125,10 @@ impl Totals {
             a.conflicts += b.conflicts;
             a.rollbacks += b.rollbacks;
             a.given_up += b.given_up;
-            a.unavailable += b.unavailable;
             a.latency.add(&b.latency);
         }
         self.districts_skipped += other.districts_skipped;
+        self.unavailable.add(&other.unavailable);
     }
 
     /// What came since `earlier`.
@@ -135,10 +140,10 @@ impl Totals {
             a.conflicts -= b.conflicts;
             a.rollbacks -= b.rollbacks;
             a.given_up -= b.given_up;
-            a.unavailable -= b.unavailable;
             a.latency = a.latency.since(&b.latency);
         }
-        Self { kinds, districts_skipped: self.districts_skipped - earlier.districts_skipped }
+        let districts_skipped = self.districts_skipped - earlier.districts_skipped;
+        Self { kinds, districts_skipped, unavailable: self.unavailable.since(&earlier.unavailable) }
     }
 
     /// Committed transactions of all types.
@@ -157,12 +162,6 @@ impl Totals {
     #[must_use]
     pub fn conflicts(&self) -> u64 {
         self.kinds.iter().map(|k| k.conflicts).sum()
-    }
-
-    /// Transactions of all types that were abandoned because a node was being replaced.
-    #[must_use]
-    pub fn unavailable(&self) -> u64 {
-        self.kinds.iter().map(|k| k.unavailable).sum()
     }
 
     /// New-orders rolled back as specified.
@@ -338,15 +337,17 @@ impl Terminal {
             let read_only = matches!(kind, Kind::OrderStatus | Kind::StockLevel);
             let mut txn = if read_only { self.worker.begin_read_only() } else { self.worker.begin() };
             let outcome = match body(&self.shared, &mut txn, &mut self.scratch).await {
-                Ok(true) => match txn.commit().await {
-                    Ok(_) => Attempt::Committed,
-                    Err(error) => lost(error, &mut last)?,
-                },
+                Ok(true) => txn.commit().await.map(|_| Attempt::Committed),
                 Ok(false) => {
                     txn.abort();
-                    Attempt::RolledBack
+                    Ok(Attempt::RolledBack)
                 }
+                Err(error) => Err(error),
+            };
+            let outcome = match outcome {
+                Err(TxnError::NodeUnavailable { .. }) if self.shared.plan.survives => Attempt::Unavailable,
                 Err(error) => lost(error, &mut last)?,
+                Ok(outcome) => outcome,
             };
             match outcome {
                 Attempt::Committed => counters.commits.increment(),
@@ -357,7 +358,7 @@ impl Terminal {
                     continue;
                 }
                 Attempt::Unavailable => {
-                    counters.unavailable.increment();
+                    self.shared.counters.unavailable.record(self.handle.now_ns() - start);
                     self.worker.poll();
                     let wait_ns = self.random.below(UNAVAILABLE_NS_MAX);
                     self.handle.sleep_ns(wait_ns).await;

@@ -96,6 +96,11 @@ pub(crate) fn close(memory: &RegionMemory) {
     word(memory, AT_CLOSED).store(1, Ordering::Release);
 }
 
+/// Bytes that a message takes in a lane.
+pub(crate) fn record_bytes(message_len: usize) -> u64 {
+    RECORD_HEADER + (message_len as u64).next_multiple_of(16)
+}
+
 /// A sender's lane in somebody's inbox.
 pub(crate) struct Sender {
     lane: usize,
@@ -124,6 +129,19 @@ impl Sender {
         Some(Self { lane, owner: me, tail, head_seen: head(memory, lane).load(Ordering::Acquire) })
     }
 
+    /// Bytes put into the lane since the beginning.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn position(&self) -> u64 {
+        self.tail
+    }
+
+    /// Bytes taken out of the lane since the beginning; none if nobody will take any more.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn taken(&self, memory: &RegionMemory) -> Option<u64> {
+        let closed = word(memory, AT_CLOSED).load(Ordering::Acquire) != 0;
+        (!closed).then(|| head(memory, self.lane).load(Ordering::Acquire))
+    }
+
     /// Where the lane's ring is, and how many bytes: they need memory before the first [`put`](Self::put).
     pub(crate) fn ring(&self) -> (u64, u64) {
         (AT_RINGS + self.lane as u64 * RING_BYTES, RING_BYTES)
@@ -145,7 +163,7 @@ impl Sender {
         if message.len() > MESSAGE_BYTES_MAX {
             return Err(FabricError::MessageTooLong { bytes: message.len(), bytes_max: MESSAGE_BYTES_MAX });
         }
-        let need = RECORD_HEADER + (message.len() as u64).next_multiple_of(16);
+        let need = record_bytes(message.len());
         if self.tail + need > self.head_seen + RING_BYTES {
             if word(memory, AT_CLOSED).load(Ordering::Acquire) != 0 {
                 return Err(FabricError::NoSuchPort { to });

@@ -19,11 +19,13 @@
 //! - Instructions are done at once, by the posting thread, as loads, stores and CPU atomics.
 
 mod fence;
-mod inbox;
+pub(super) mod inbox;
 
 use super::{Inbox, Membership, Posted, Provider, Ticket};
 use crate::address::{Address, FarPtr, NodeId, RegionId, RegionKey};
 use crate::batch::Batch;
+#[cfg(feature = "libfabric")]
+use crate::batch::{Buffer, Op};
 use crate::endpoint::Message;
 use crate::error::FabricError;
 use crate::executor::Handle;
@@ -42,6 +44,8 @@ use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farhnod1");
 const ENTRY_BYTES: u64 = 8192;
+/// Why an entry is not used.
+const OTHER_VERSION: &str = "it is not a node's entry of this version";
 const AT_MAGIC: u64 = 0;
 const AT_INCARNATION: u64 = 8;
 const AT_PID: u64 = 16;
@@ -51,6 +55,9 @@ const AT_RINGS: u64 = 64;
 const AT_PARKED: u64 = 128;
 const AT_REGIONS: u64 = 4096;
 const PAGE: u64 = 4096;
+
+/// The file of a cluster's directory with the secret that its nodes share, if its provider wants one.
+pub(crate) const SECRET: &str = "secret";
 
 /// The directory that clusters without a path of their own live in.
 #[must_use]
@@ -82,6 +89,7 @@ pub fn remove(cluster: &Path) -> Result<(), FabricError> {
         let path = cluster.join(name);
         fs::remove_file(&path).map_err(|error| FabricError::io("remove", path, &error))?;
     }
+    let _ = fs::remove_file(cluster.join(SECRET));
     fs::remove_dir(cluster).map_err(|error| FabricError::io("remove", cluster, &error))
 }
 
@@ -193,6 +201,24 @@ impl Entry {
     }
 }
 
+/// Another node's count of starts, as it is now.
+#[cfg(feature = "libfabric")]
+pub(super) struct Starts(Entry);
+
+#[cfg(feature = "libfabric")]
+impl Starts {
+    /// None if the node never joined.
+    pub(super) fn of(cluster: &Path, node: NodeId) -> Option<Self> {
+        let file = open(&entry_path(cluster, node), false).ok()?;
+        let entry = Entry::map(cluster, node, &file).ok()?;
+        (entry.word(AT_MAGIC).load(Ordering::Acquire) == MAGIC).then_some(Self(entry))
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.0.incarnation()
+    }
+}
+
 /// This process's membership as one node.
 pub(crate) struct Member {
     cluster: PathBuf,
@@ -256,7 +282,7 @@ impl Member {
         match entry.word(AT_MAGIC).load(Ordering::Acquire) {
             0 | MAGIC => {}
             _ => {
-                return Err(FabricError::bad_format(path, "it is not a node's entry of this version"));
+                return Err(FabricError::bad_format(path, OTHER_VERSION));
             }
         }
         entry.word(AT_PID).store(u64::from(std::process::id()), Ordering::Relaxed);
@@ -371,27 +397,7 @@ impl Membership for Member {
     }
 
     fn endpoint(self: Arc<Self>, _handle: &Handle, port: Option<u16>) -> Result<Box<dyn Provider>, FabricError> {
-        let port = {
-            let mut ports = self.ports.lock().expect("the ports");
-            let port = port.or_else(|| ports.free()).ok_or(FabricError::PortInUse { port: u16::MAX })?;
-            if port == Address::HOME_PORT || !ports.used.insert(port) {
-                return Err(FabricError::PortInUse { port });
-            }
-            port
-        };
-        let address = Address { node: self.node, port };
-        let inbox = create_inbox(&self.cluster, address, self.incarnation)
-            .inspect_err(|_| self.ports.lock().expect("the ports").give_back(port))?;
-        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Shm {
-            address,
-            owner: u64::from(self.node.0) << 56 | (self.incarnation & 0xff_ffff) << 32 | u64::from(serial),
-            member: self,
-            inbox,
-            receiver: RefCell::default(),
-            peers: RefCell::new((0..256).map(|_| None).collect()),
-            empty_polls: Cell::new(0),
-        }))
+        Ok(Box::new(self.open(port)?))
     }
 
     fn node_is_live(&self, node: NodeId) -> bool {
@@ -413,6 +419,59 @@ impl Membership for Member {
             }
         }
         Ok(())
+    }
+}
+
+impl Member {
+    /// Opens an endpoint, as a provider that is built on this one needs it.
+    pub(super) fn open(self: Arc<Self>, port: Option<u16>) -> Result<Shm, FabricError> {
+        let port = {
+            let mut ports = self.ports.lock().expect("the ports");
+            let port = port.or_else(|| ports.free()).ok_or(FabricError::PortInUse { port: u16::MAX })?;
+            if port == Address::HOME_PORT || !ports.used.insert(port) {
+                return Err(FabricError::PortInUse { port });
+            }
+            port
+        };
+        let address = Address { node: self.node, port };
+        let inbox = create_inbox(&self.cluster, address, self.incarnation)
+            .inspect_err(|_| self.ports.lock().expect("the ports").give_back(port))?;
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        Ok(Shm {
+            address,
+            owner: u64::from(self.node.0) << 56 | (self.incarnation & 0xff_ffff) << 32 | u64::from(serial),
+            member: self,
+            inbox,
+            receiver: RefCell::default(),
+            peers: RefCell::new((0..256).map(|_| None).collect()),
+            empty_polls: Cell::new(0),
+            waited: Cell::new(0),
+        })
+    }
+
+    /// The key of an own region and its memory now, if it is registered.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn registered(&self, region: RegionId) -> Option<(u64, Arc<RegionMemory>)> {
+        let own = self.own.lock().expect("the regions");
+        Some((self.key(region)?, own.get(&region)?.clone()))
+    }
+
+    /// The key of an own region now.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn key(&self, region: RegionId) -> Option<u64> {
+        let key = self.entry.key(region).load(Ordering::Acquire);
+        (key != 0 && key & REMOVED == 0).then_some(key)
+    }
+
+    #[cfg(feature = "libfabric")]
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Wakes the threads of this node that wait for messages.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn ring(&self) {
+        self.entry.ring();
     }
 }
 
@@ -451,7 +510,7 @@ struct Peer {
 }
 
 /// One thread's endpoint.
-struct Shm {
+pub(super) struct Shm {
     member: Arc<Member>,
     address: Address,
     /// Word that marks our lanes.
@@ -460,7 +519,16 @@ struct Shm {
     receiver: RefCell<inbox::Receiver>,
     peers: RefCell<Box<[Option<Peer>]>>,
     empty_polls: Cell<u32>,
+    /// Turns that tasks have waited since the last message.
+    waited: Cell<u32>,
 }
+
+/// Turns of waiting for a message, some 25 ns each, before the processor is offered to others, and between two offers. Without
+/// it a thread that waits for one that is not running keeps it from running until its time slice is over: where threads are more
+/// than processors, a question and its answer took milliseconds. Not sooner, since two threads that talk to each other beside
+/// many strangers are quickest while both of them run.
+const WAITS_BEFORE_YIELD: u32 = 8192;
+const WAITS_PER_YIELD: u32 = 2048;
 
 /// Empty looks between two looks that believe no ready bit: see [`inbox`].
 const EMPTY_POLLS_PER_RESCAN: u32 = 100_000;
@@ -485,10 +553,15 @@ impl Shm {
                 .map_err(|_| FabricError::NodeUnavailable { node })?;
             let entry =
                 Entry::map(&self.member.cluster, node, &file).map_err(|_| FabricError::NodeUnavailable { node })?;
-            if entry.word(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
-                return Err(FabricError::NodeUnavailable { node });
+            match entry.word(AT_MAGIC).load(Ordering::Acquire) {
+                MAGIC => Arc::new(entry),
+                // It has never been there, or is just coming.
+                0 => return Err(FabricError::NodeUnavailable { node }),
+                _ => {
+                    let path = entry_path(&self.member.cluster, node);
+                    return Err(FabricError::bad_format(path, OTHER_VERSION));
+                }
             }
-            Arc::new(entry)
         };
         let incarnation = entry.incarnation();
         Ok(Peer { entry, regions: Box::new([const { None }; 256]), lanes: HashMap::new(), incarnation })
@@ -526,6 +599,25 @@ impl Shm {
             None => Arc::new(map_region(&self.member.cluster, node, region, false)?),
         };
         Ok(Known { memory, key })
+    }
+
+    /// Takes no message any more.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn close(&self) {
+        inbox::close(&self.inbox);
+    }
+
+    /// Does one instruction on a region of this node.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn execute(&self, op: &mut Op, data: &mut Buffer) -> Result<(), FabricError> {
+        op.execute(data, self.region(&mut self.peers.borrow_mut(), op.at)?)
+    }
+
+    /// A lane into an inbox of this node, for messages that come from elsewhere.
+    #[cfg(feature = "libfabric")]
+    pub(super) fn own_lane(&self, to: Address) -> Result<(RegionMemory, inbox::Sender), FabricError> {
+        let mut peers = self.peers.borrow_mut();
+        self.open_lane(self.peer(&mut peers, self.address.node)?, to)
     }
 
     fn open_lane(&self, peer: &Peer, to: Address) -> Result<(RegionMemory, inbox::Sender), FabricError> {
@@ -653,16 +745,17 @@ impl Provider for Shm {
             }
             receiver.take(memory, &mut message.from, &mut message.bytes)
         };
-        match inbox {
-            Inbox::Own => {
-                let mut take = take;
-                take(&mut self.receiver.borrow_mut(), &self.inbox)
-            }
+        let mut take = take;
+        let taken = match inbox {
+            Inbox::Own => take(&mut self.receiver.borrow_mut(), &self.inbox),
             Inbox::Home => {
-                let mut take = take;
                 self.member.home.try_lock().is_ok_and(|mut receiver| take(&mut receiver, &self.member.home_memory))
             }
+        };
+        if taken {
+            self.waited.set(0);
         }
+        taken
     }
 
     fn has_arrived(&self) -> bool {
@@ -681,6 +774,11 @@ impl Provider for Shm {
 
     fn wake_on_arrival(&self, cx: &mut Context<'_>) {
         // Senders are in other processes and only wake threads: look again next turn.
+        let waited = self.waited.get() + 1;
+        self.waited.set(if waited >= WAITS_BEFORE_YIELD { WAITS_BEFORE_YIELD - WAITS_PER_YIELD } else { waited });
+        if waited >= WAITS_BEFORE_YIELD {
+            std::thread::yield_now();
+        }
         cx.waker().wake_by_ref();
     }
 }
@@ -690,8 +788,9 @@ pub(super) const KIND: super::Kind = super::Kind {
     name: "shm",
     about: "files mapped by every process of a host; also CXL or DAX memory, by path",
     does: |_| super::Doer::Cpu,
+    here: || vec![super::Here { name: "shm".into(), about: "files below /dev/shm, unless told otherwise".into() }],
     #[cfg(test)]
-    bed: super::conformance::Bed::shm,
+    beds: &[super::conformance::Bed::shm],
 };
 
 impl Drop for Shm {

@@ -181,6 +181,7 @@ pub(super) const KIND: super::Kind = super::Kind {
     name: "sim",
     about: "a cluster in one thread, in virtual time, from a seed",
     does: |_| super::Doer::Simulation,
+    here: Vec::new,
     #[cfg(test)]
-    bed: super::conformance::Bed::sim,
+    beds: &[super::conformance::Bed::sim],
 };

@@ -23,7 +23,7 @@ impl Perfect {
     /// The table; `None` if a key occurs twice.
     pub fn build(build: Columns<'_>, interval: Interval, run: &Run) -> Result<Option<Self>, JoinError> {
         let slots = interval.last as usize + 1;
-        let mut payloads = Pages::<u64>::new(slots)?;
+        let mut payloads = Pages::<u64>::stale(slots, &run.pages)?;
         let mut filled = Pages::<u64>::new(slots.div_ceil(64))?;
         let has_duplicate = AtomicBool::new(false);
         let (slot_words, filled_words) = (atomic(&mut payloads), atomic(&mut filled));

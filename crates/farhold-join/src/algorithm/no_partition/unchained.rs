@@ -74,7 +74,7 @@ impl Unchained {
         let (rows, seed) = (build.len(), run.seed);
         let (directory_bits, bits) = (directory_bits(rows), partition_bits(rows));
         let (mut tuples, starts) = partition::partition(build, ByHash { seed }, bits, run)?.into_parts();
-        let mut directory = Pages::<u64>::new((1 << directory_bits) + 1)?;
+        let mut directory = Pages::<u64>::stale((1 << directory_bits) + 1, &run.pages)?;
         let slots = 1_usize << (directory_bits - bits);
         let (next, sorted, filled) = (AtomicUsize::new(0), tuples.shared(), directory.shared());
         run.on_all(|_| {
@@ -144,7 +144,7 @@ impl Unchained {
     }
 }
 
-/// Sorts `tuples[rows]` by slot and fills the slots `directory[slots]`, zeroed before. `place` gives a key's slot (counted
+/// Sorts `tuples[rows]` by slot and fills the slots `directory[slots]`. `place` gives a key's slot (counted
 /// from the first of these) and filter.
 ///
 /// # Safety
@@ -159,6 +159,7 @@ unsafe fn sort(
 ) {
     // SAFETY: as the caller promises.
     let (tuples, slots) = unsafe { (tuples.slice(rows.clone()), directory.slice(slots)) };
+    slots.fill(0);
     for tuple in &*tuples {
         let (slot, filter) = place(tuple.key);
         slots[slot] = (slots[slot] + (1 << FILTER_BITS)) | filter;

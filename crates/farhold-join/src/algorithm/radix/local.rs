@@ -50,6 +50,7 @@ pub fn memory_bytes(rows: usize) -> u64 {
 
 impl Local {
     /// Makes this the table of `tuples`, which are partition `partition` of `1 << bits`.
+    #[inline(always)]
     pub fn build(&mut self, tuples: &[Tuple], scheme: Scheme, partition: usize, bits: u32) {
         match scheme {
             Scheme::Perfect { by, seed } => {
@@ -62,6 +63,7 @@ impl Local {
     }
 
     /// False if a key occurs twice.
+    #[inline(always)]
     fn build_perfect(&mut self, tuples: &[Tuple], by: ByOffset, partition: usize, bits: u32) -> bool {
         let slots = by.slots(partition, bits);
         if (tuples.len() as u64) > slots {
@@ -87,6 +89,7 @@ impl Local {
         true
     }
 
+    #[inline(always)]
     fn build_chained(&mut self, tuples: &[Tuple], seed: u64, skip_bits: u32) {
         let bucket_bits = bucket_bits(tuples.len());
         self.heads.clear();
@@ -102,15 +105,16 @@ impl Local {
     }
 
     /// The aggregate over the pairs of the partition's `build` tuples with `probe`.
+    #[inline(always)]
     pub fn sum(&self, build: &[Tuple], probe: &[Tuple]) -> Sum {
         let mut sum = Sum::default();
         match self.kind {
             Kind::Empty => {}
             Kind::Perfect { by, partition, bits, slots, is_full } => {
-                let payloads = &self.payloads[..slots as usize];
+                let (payloads, filled) = (&self.payloads[..slots as usize], &self.filled[..]);
                 for tuple in probe {
                     let slot = by.slot(tuple.key, partition, bits) as usize;
-                    if slot < payloads.len() && (is_full || self.filled[slot / 64] >> (slot % 64) & 1 == 1) {
+                    if slot < payloads.len() && (is_full || filled[slot / 64] >> (slot % 64) & 1 == 1) {
                         sum.add(payloads[slot], tuple.payload);
                     }
                 }

@@ -21,6 +21,7 @@ use super::dense::{ByOffset, Interval};
 use super::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};
 use crate::hash::{hash, top};
 use crate::partition::{self, Partitioned, Partitioner, Tuple};
+use crate::widest::widest;
 use crate::{JoinError, Run};
 
 /// See the module.
@@ -84,8 +85,8 @@ impl Algorithm for Radix {
             + shape.threads as u64 * local::memory_bytes(shape.build_rows)
     }
 
-    fn wants_many_probe_rows(&self) -> bool {
-        true
+    fn probe_rows_wanted(&self, build_rows: usize) -> usize {
+        build_rows.clamp(1 << 13, 1 << 22)
     }
 
     fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError> {
@@ -155,10 +156,10 @@ impl Table for RadixTable {
             while let Some(task) = tasks.get(next.fetch_add(1, Relaxed)) {
                 run.cancel.check()?;
                 let build = self.build.tuples(task.partition);
-                local.build(build, self.scheme, task.partition, self.bits);
+                widest(|_| local.build(build, self.scheme, task.partition, self.bits));
                 for morsel in probe.tuples(task.partition)[task.rows.clone()].chunks(MORSEL) {
                     run.cancel.check()?;
-                    sums.push(local.sum(build, morsel));
+                    sums.push(widest(|_| local.sum(build, morsel)));
                 }
             }
             Ok(sums.into_iter().sum::<Sum>())

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! 'S' │ version u8 │ flags u8 (1 = hidden row number) │ primary key's name │ defaults u16 │ { column u16, expression }*
+//!     │ columns GENERATED ALWAYS u16 │ { column u16 }*
 //! name, expression = length u32 │ UTF-8          all integers little-endian
 //! ```
 
 const MAGIC: u8 = b'S';
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HIDDEN_ROW_NUMBER: u8 = 1;
 
 /// See the module.
@@ -18,6 +19,8 @@ pub(crate) struct Attributes {
     pub(crate) primary_key_name: String,
     /// Columns with a DEFAULT, and its expression as SQL.
     pub(crate) defaults: Vec<(usize, String)>,
+    /// Columns that are always generated: nobody gives them a value.
+    pub(crate) always: Vec<usize>,
 }
 
 impl Attributes {
@@ -29,6 +32,10 @@ impl Attributes {
         for (column, text) in &self.defaults {
             out.extend_from_slice(&u16::try_from(*column).unwrap_or(u16::MAX).to_le_bytes());
             put_text(text, &mut out);
+        }
+        out.extend_from_slice(&u16::try_from(self.always.len()).unwrap_or(u16::MAX).to_le_bytes());
+        for column in &self.always {
+            out.extend_from_slice(&u16::try_from(*column).unwrap_or(u16::MAX).to_le_bytes());
         }
         out
     }
@@ -43,16 +50,20 @@ impl Attributes {
         for _ in 0..count {
             defaults.push((usize::from(take_u16(&mut rest)?), take_text(&mut rest)?));
         }
-        Some(Self { hidden_row_number: flags & HIDDEN_ROW_NUMBER != 0, primary_key_name, defaults })
+        let mut always = Vec::new();
+        for _ in 0..take_u16(&mut rest)? {
+            always.push(usize::from(take_u16(&mut rest)?));
+        }
+        Some(Self { hidden_row_number: flags & HIDDEN_ROW_NUMBER != 0, primary_key_name, defaults, always })
     }
 }
 
-fn put_text(text: &str, out: &mut Vec<u8>) {
+pub(crate) fn put_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
     out.extend_from_slice(text.as_bytes());
 }
 
-fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+pub(crate) fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, tail) = rest.split_at_checked(len)?;
     *rest = tail;
     Some(taken)
@@ -62,7 +73,7 @@ fn take_u16(rest: &mut &[u8]) -> Option<u16> {
     take(rest, 2)?.try_into().ok().map(u16::from_le_bytes)
 }
 
-fn take_text(rest: &mut &[u8]) -> Option<String> {
+pub(crate) fn take_text(rest: &mut &[u8]) -> Option<String> {
     let len = u32::from_le_bytes(take(rest, 4)?.try_into().ok()?);
     String::from_utf8(take(rest, len as usize)?.to_vec()).ok()
 }
@@ -77,6 +88,7 @@ mod tests {
             hidden_row_number: true,
             primary_key_name: "ключ".to_owned(),
             defaults: vec![(0, "1 + 1".to_owned()), (7, "'x'".to_owned())],
+            always: vec![0, 3],
         };
         let bytes = attributes.encode();
         assert_eq!(Attributes::decode(&bytes), Some(attributes));

@@ -14,10 +14,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use datafusion::sql::sqlparser::ast::{ObjectName, ObjectNamePart};
 use farhold_txn::Node;
 
-pub(crate) use attributes::Attributes;
+pub(crate) use attributes::{Attributes, put_text, take, take_text};
 pub(crate) use table::{IndexInfo, ROW_NUMBER, TableInfo, Wanted};
 
 use super::scalar::fold;
+use super::sequence::SequenceInfo;
 use crate::{SqlError, SqlState};
 
 /// All tables at one version of the catalog.
@@ -25,6 +26,7 @@ use crate::{SqlError, SqlState};
 pub(crate) struct Tables {
     pub(crate) version: u64,
     by_name: HashMap<String, Arc<TableInfo>>,
+    sequences: HashMap<String, Arc<SequenceInfo>>,
 }
 
 impl Tables {
@@ -36,6 +38,17 @@ impl Tables {
     /// All tables, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<TableInfo>> {
         self.by_name.values()
+    }
+
+    /// The sequence called `name`.
+    pub(crate) fn sequence(&self, name: &str) -> Option<&Arc<SequenceInfo>> {
+        self.sequences.get(name)
+    }
+
+    /// The sequences that were made for columns of a table.
+    pub(crate) fn sequences_of<'a>(&'a self, table: &'a str) -> impl Iterator<Item = &'a Arc<SequenceInfo>> {
+        let owned = move |it: &&Arc<SequenceInfo>| it.definition.owner.as_ref().is_some_and(|o| o.table == table);
+        self.sequences.values().filter(owned)
     }
 
     /// The table and the index called `name`.
@@ -81,13 +94,15 @@ impl Catalog {
 /// The version is read first: a change in between makes the next look load again.
 fn load(node: &Node) -> Tables {
     let version = node.catalog_version();
-    let by_name = node
-        .tables()
-        .into_iter()
-        .filter_map(|table| TableInfo::new(table).ok())
-        .map(|info| (info.name.clone(), Arc::new(info)))
-        .collect();
-    Tables { version, by_name }
+    let mut tables = Tables { version, ..Tables::default() };
+    for table in node.tables() {
+        if let Some(sequence) = SequenceInfo::of(&table) {
+            tables.sequences.insert(sequence.name.clone(), Arc::new(sequence));
+        } else if let Ok(info) = TableInfo::new(table) {
+            tables.by_name.insert(info.name.clone(), Arc::new(info));
+        }
+    }
+    tables
 }
 
 /// The name of a table or index, its schema and database checked.

@@ -9,6 +9,7 @@ use super::CopyFormat;
 use super::reader::{Fields, LineReader};
 use crate::engine::catalog::TableInfo;
 use crate::engine::direct::{Insert, OnConflict, Writer, default_row};
+use crate::engine::sequence::SessionNumbers;
 use crate::engine::session::{CopyReturn, Loan};
 use crate::engine::types::parse_datum;
 use crate::engine::{CancelHandle, CommandTag, Datum, Engine, error};
@@ -43,6 +44,7 @@ pub struct CopyIn {
     reader: LineReader,
     txn: CopyTxn,
     cancel: CancelHandle,
+    numbers: Rc<SessionNumbers>,
     statement: u32,
     rows: u64,
     committed: u64,
@@ -55,7 +57,7 @@ impl CopyIn {
         (table, targets): (Arc<TableInfo>, Vec<usize>),
         format: CopyFormat,
         txn: CopyTxn,
-        cancel: CancelHandle,
+        (cancel, numbers): (CancelHandle, Rc<SessionNumbers>),
     ) -> Self {
         let rows = vec![default_row(&table)];
         Self {
@@ -68,6 +70,7 @@ impl CopyIn {
             txn,
             statement: cancel.statement(),
             cancel,
+            numbers,
             rows: 0,
             committed: 0,
         }
@@ -136,7 +139,7 @@ impl CopyIn {
             if self.rows.is_multiple_of(256) {
                 self.cancel.check()?;
             }
-            let mut row = self.row(fields)?;
+            let mut row = self.row(fields).await?;
             self.write(&mut row).await.map_err(|e| self.located(e))?;
             self.rows += 1;
             if let CopyTxn::Own { txn, chunk_rows } = &mut self.txn
@@ -151,7 +154,7 @@ impl CopyIn {
         Ok(())
     }
 
-    fn row(&self, fields: Fields) -> Result<Vec<Datum>, SqlError> {
+    async fn row(&self, fields: Fields) -> Result<Vec<Datum>, SqlError> {
         if fields.len() != self.targets.len() {
             let message = if fields.len() > self.targets.len() {
                 "extra data after last expected column".to_owned()
@@ -163,8 +166,10 @@ impl CopyIn {
         }
         let table = &self.insert.table;
         let mut row = Vec::with_capacity(table.columns().len());
-        for default in &self.insert.rows[0] {
-            row.push(default.evaluate(&[], &[])?);
+        let numbers = self.engine.numbers(&self.numbers, &self.worker);
+        for (column, default) in self.insert.rows[0].iter().enumerate() {
+            let given = self.targets.contains(&column);
+            row.push(if given { Datum::Null } else { numbers.evaluate(default, &[], &[]).await? });
         }
         for (field, &target) in fields.into_iter().zip(&self.targets) {
             row[target] = match field {
@@ -176,11 +181,12 @@ impl CopyIn {
     }
 
     async fn write(&mut self, row: &mut Vec<Datum>) -> Result<(), SqlError> {
+        let numbers = self.engine.numbers(&self.numbers, &self.worker);
         let txn = match &mut self.txn {
             CopyTxn::Borrowed(txn, _) | CopyTxn::Own { txn, .. } => txn,
             CopyTxn::Gone => return Err(SqlError::internal("a COPY that has failed goes on")),
         };
-        Writer::new(&self.insert, &self.engine.row_numbers).write(txn, row, &[]).await
+        Writer::new(&self.insert, numbers).write(txn, row, &[]).await
     }
 
     fn located(&self, mut error: SqlError) -> SqlError {

@@ -127,6 +127,7 @@ impl Compiler<'_> {
             if is_default(expression) {
                 continue;
             }
+            table.check_given(target, "cannot insert a non-DEFAULT value into")?;
             let to = table.columns()[target].data_type;
             row[target] = self.binder(&[]).bind_to(expression, to)?;
         }
@@ -346,6 +347,9 @@ pub(crate) fn assignment_pairs<'a>(
         let column = table.column(&name)?;
         if pairs.iter().any(|(c, _)| *c == column) {
             return Err(SqlError::syntax(format!("multiple assignments to same column \"{name}\"")));
+        }
+        if !is_default(value) {
+            table.check_given(column, "cannot update")?;
         }
         pairs.push((column, (!is_default(value)).then_some(value)));
         Ok(())

@@ -12,6 +12,7 @@ use super::{Returning, unsafe_duplicate};
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 use crate::engine::scalar::Scalar;
+use crate::engine::sequence::Numbers;
 use crate::engine::{Datum, error};
 use crate::{SqlError, SqlState};
 
@@ -67,7 +68,7 @@ impl Insert {
         &self,
         txn: &mut Txn,
         parameters: &[Datum],
-        numbers: &RowNumbers,
+        numbers: Numbers<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
         let mut writer = Writer::new(self, numbers);
@@ -78,7 +79,7 @@ impl Insert {
             }
             row.clear();
             for expression in expressions {
-                row.push(expression.evaluate(&[], parameters)?);
+                row.push(numbers.evaluate(expression, &[], parameters).await?);
             }
             writer.write(txn, &mut row, parameters).await?;
         }
@@ -89,7 +90,7 @@ impl Insert {
 /// Inserts rows one after the other. Rows come with one datum a visible column.
 pub(crate) struct Writer<'a> {
     insert: &'a Insert,
-    numbers: &'a RowNumbers,
+    numbers: Numbers<'a>,
     key: Vec<u8>,
     value: Vec<u8>,
     touched: HashSet<RowHandle>,
@@ -98,7 +99,7 @@ pub(crate) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// For the rows of `insert` (whose own `rows` do not matter).
-    pub(crate) fn new(insert: &'a Insert, numbers: &'a RowNumbers) -> Self {
+    pub(crate) fn new(insert: &'a Insert, numbers: Numbers<'a>) -> Self {
         let effect = Effect { rows: insert.returning.as_ref().map(|_| Vec::new()), count: 0 };
         Self { insert, numbers, key: Vec::new(), value: Vec::new(), touched: HashSet::new(), effect }
     }
@@ -118,7 +119,7 @@ impl<'a> Writer<'a> {
         let table = &self.insert.table;
         check_not_null(table, row)?;
         if table.hidden_row_number {
-            row.push(Datum::BigInt(self.numbers.next()));
+            row.push(Datum::BigInt(self.numbers.rows.next()));
         }
         if let OnConflict::Update { index, assignments, filter } = &self.insert.on_conflict {
             let old = self.existing(txn, *index, row).await?;
@@ -144,7 +145,7 @@ impl<'a> Writer<'a> {
                 Err(TxnError::DuplicateKey { index: Index::Primary, .. })
                     if table.hidden_row_number && attempt < ROW_NUMBER_ATTEMPTS =>
                 {
-                    row[table.visible] = Datum::BigInt(self.numbers.next());
+                    row[table.visible] = Datum::BigInt(self.numbers.rows.next());
                 }
                 Err(TxnError::DuplicateKey { .. }) if matches!(self.insert.on_conflict, OnConflict::Skip(None)) => {
                     return Ok(());
@@ -206,7 +207,7 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         for (column, value) in assignments {
-            row[*column] = value.evaluate(&both, parameters)?;
+            row[*column] = self.numbers.evaluate(value, &both, parameters).await?;
         }
         if let Some(moved) = apply_update(txn, table, old, &row)? {
             let handle = txn

@@ -2,9 +2,9 @@
 
 use farhold_txn::Txn;
 
-use super::insert::RowNumbers;
 use super::{Program, Select, to_output};
 use crate::engine::cancel::CancelHandle;
+use crate::engine::sequence::Numbers;
 use crate::engine::{ColumnType, scalar::Scalar};
 use crate::engine::{Datum, error, types};
 use crate::{SqlError, SqlState};
@@ -24,20 +24,20 @@ impl Program {
         &self,
         txn: &mut Txn,
         parameters: &[Datum],
-        numbers: &RowNumbers,
+        numbers: Numbers<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
         match self {
             Self::Constant(output) => {
-                let row = output
-                    .iter()
-                    .map(|(scalar, column)| to_output(scalar.evaluate(&[], parameters)?, column))
-                    .collect::<Result<Vec<_>, _>>()?;
+                let mut row = Vec::with_capacity(output.len());
+                for (scalar, column) in output {
+                    row.push(to_output(numbers.evaluate(scalar, &[], parameters).await?, column)?);
+                }
                 Ok(Effect { rows: Some(vec![row]), count: 1 })
             }
             Self::Select(select) => select.run(txn, parameters, cancel).await,
             Self::Insert(insert) => insert.run(txn, parameters, numbers, cancel).await,
-            Self::Update(update) => update.run(txn, parameters, cancel).await,
+            Self::Update(update) => update.run(txn, parameters, numbers, cancel).await,
             Self::Delete(delete) => delete.run(txn, parameters, cancel).await,
         }
     }

@@ -11,6 +11,7 @@ use super::run::{Effect, returned, txn_error};
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 use crate::engine::scalar::Scalar;
+use crate::engine::sequence::Numbers;
 use crate::engine::{Datum, error};
 use crate::{SqlError, SqlState};
 
@@ -88,6 +89,7 @@ impl Update {
         &self,
         txn: &mut Txn,
         parameters: &[Datum],
+        numbers: Numbers<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
         let table = &self.table;
@@ -109,7 +111,7 @@ impl Update {
             }
             let mut values = Vec::with_capacity(self.assignments.len());
             for (column, value) in &self.assignments {
-                values.push((*column, value.evaluate(&row, parameters)?));
+                values.push((*column, numbers.evaluate(value, &row, parameters).await?));
             }
             for (column, value) in values {
                 row[column] = value;

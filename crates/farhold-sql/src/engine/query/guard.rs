@@ -21,6 +21,8 @@ use datafusion::physical_plan::joins::{
     CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PiecewiseMergeJoinExec, SortMergeJoinExec,
 };
 
+use farhold_join::datafusion::JoinExec;
+
 use crate::engine::cancel::CancelHandle;
 
 /// The plan with its joins guarded by `cancel`.
@@ -42,6 +44,7 @@ pub(super) fn guard(plan: Arc<dyn ExecutionPlan>, cancel: &CancelHandle) -> Resu
 fn is_join(node: &dyn ExecutionPlan) -> bool {
     node.downcast_ref::<CrossJoinExec>().is_some()
         || node.downcast_ref::<HashJoinExec>().is_some()
+        || node.downcast_ref::<JoinExec>().is_some()
         || node.downcast_ref::<SortMergeJoinExec>().is_some()
         || node.downcast_ref::<PiecewiseMergeJoinExec>().is_some()
 }

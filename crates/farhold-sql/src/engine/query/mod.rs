@@ -30,6 +30,7 @@ use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use datafusion::sql::sqlparser::ast;
+use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins};
 use farhold_txn::{ScanSpec, Txn, Worker};
 use tokio::runtime::Runtime;
 
@@ -220,6 +221,9 @@ fn session_state(
         .with_information_schema(true)
         .with_target_partitions(config.query_threads.max(1))
         .with_batch_size(BATCH_ROWS);
+    let mut joins = JoinConfig::default();
+    joins.spill_directory = config.spill_directory.to_string_lossy().into_owned();
+    session = session.with_option_extension(joins);
     let options = session.options_mut();
     options.sql_parser.dialect = Dialect::PostgreSQL;
     options.sql_parser.parse_float_as_decimal = true;
@@ -237,7 +241,10 @@ fn session_state(
     crate::pg_catalog::register(&context, &config.database, &relations)?;
     rewrite::register_functions(&context);
     let checked = Arc::new(checked::CheckedArithmetic);
-    Ok(SessionStateBuilder::new_from_existing(context.state()).with_physical_optimizer_rule(checked).build())
+    let state = SessionStateBuilder::new_from_existing(context.state()).with_physical_optimizer_rule(checked).build();
+    let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
+    let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
+    Ok(with_joins(state, &memory))
 }
 
 async fn plan(

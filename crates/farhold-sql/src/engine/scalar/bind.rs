@@ -5,6 +5,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::{Arithmetic, Comparison, Function, Scalar};
+use crate::engine::sequence;
 use crate::engine::types::{cast, from_sql, parse_datum};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
@@ -517,8 +518,14 @@ impl Binder<'_> {
     }
 
     fn function(&mut self, function: &ast::Function) -> Result<Bound> {
-        let [ast::ObjectNamePart::Identifier(name)] = function.name.0.as_slice() else {
-            return Err(BindError::Complex);
+        let name = match function.name.0.as_slice() {
+            [ast::ObjectNamePart::Identifier(name)] => name,
+            [ast::ObjectNamePart::Identifier(schema), ast::ObjectNamePart::Identifier(name)]
+                if fold(schema) == "pg_catalog" =>
+            {
+                name
+            }
+            _ => return Err(BindError::Complex),
         };
         if function.over.is_some() || function.filter.is_some() || !function.within_group.is_empty() {
             return Err(BindError::Complex);
@@ -531,12 +538,17 @@ impl Binder<'_> {
                     let FunctionArg::Unnamed(FunctionArgExpr::Expr(argument)) = argument else {
                         return Err(BindError::Complex);
                     };
-                    arguments.push(self.bind(argument)?);
+                    arguments.push(self.bind(without_regclass(argument))?);
                 }
             }
             _ => return Err(BindError::Complex),
         }
         let name = fold(name);
+        if let Some((call, types)) = sequence::bind(&name, arguments.len()) {
+            let arguments = arguments.into_iter().zip(types).map(|(argument, to)| self.assign(argument, *to));
+            let arguments = arguments.collect::<Result<Vec<_>>>()?;
+            return Ok(known(Scalar::Sequence(call, arguments), ColumnType::BigInt));
+        }
         let text_call =
             |binder: &mut Self, f: Function, to: ColumnType, mut arguments: Vec<Bound>| match arguments.pop() {
                 Some(a) if arguments.is_empty() && a.data_type.is_none_or(ColumnType::is_text) => {
@@ -582,6 +594,14 @@ impl Binder<'_> {
             }
             _ => Err(BindError::Complex),
         }
+    }
+}
+
+/// `'name'::regclass` is the name.
+fn without_regclass(argument: &Expr) -> &Expr {
+    match argument {
+        Expr::Cast { expr, data_type: ast::DataType::Regclass, .. } => expr,
+        other => other,
     }
 }
 

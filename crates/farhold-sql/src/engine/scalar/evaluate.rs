@@ -118,6 +118,7 @@ impl Scalar {
                 let arguments = arguments.iter().map(eval).collect::<Result<Vec<_>, _>>()?;
                 call(*function, arguments)?
             }
+            Self::Sequence(call, _) => return Err(crate::engine::sequence::out_of_place(*call)),
         })
     }
 

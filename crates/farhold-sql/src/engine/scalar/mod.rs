@@ -12,6 +12,7 @@ mod like;
 pub(crate) use arithmetic::Arithmetic;
 pub(crate) use bind::{BindError, Binder, ColumnRef, fold, parameter_index, same_kind};
 
+use super::sequence::Call;
 use super::{ColumnType, Datum};
 
 /// A comparison.
@@ -101,6 +102,55 @@ pub(crate) enum Scalar {
     Coalesce(Vec<Scalar>),
     NullIf(Box<Scalar>, Box<Scalar>),
     Call(Function, Vec<Scalar>),
+    /// A function of sequences, which [`Numbers::evaluate`](super::sequence::Numbers::evaluate) calls.
+    Sequence(Call, Vec<Scalar>),
+}
+
+/// A walk over an expression and all below it, by shared or by exclusive references.
+macro_rules! visitor {
+    ($(#[$about:meta])* $name:ident, $reference:ty) => {
+        $(#[$about])*
+        #[recursive::recursive]
+        pub(crate) fn $name(self: $reference, f: &mut dyn FnMut($reference)) {
+            f(self);
+            match self {
+                Self::Literal(_) | Self::Parameter(_) | Self::Column(_) => {}
+                Self::Negate(a) | Self::Not(a) | Self::IsNull(a) | Self::IsBoolean(a, _) | Self::Cast { inner: a, .. } => {
+                    a.$name(f);
+                }
+                Self::Arithmetic(_, _, a, b)
+                | Self::DatePlusDays(a, b)
+                | Self::DateMinusDate(a, b)
+                | Self::Compare(_, a, b)
+                | Self::DistinctFrom(a, b)
+                | Self::And(a, b)
+                | Self::Or(a, b)
+                | Self::NullIf(a, b)
+                | Self::Like { text: a, pattern: b, .. } => {
+                    a.$name(f);
+                    b.$name(f);
+                }
+                Self::InList(a, list) => {
+                    a.$name(f);
+                    for item in list {
+                        item.$name(f);
+                    }
+                }
+                Self::Case(whens, otherwise) => {
+                    for (condition, result) in whens {
+                        condition.$name(f);
+                        result.$name(f);
+                    }
+                    otherwise.$name(f);
+                }
+                Self::Coalesce(list) | Self::Call(_, list) | Self::Sequence(_, list) => {
+                    for item in list {
+                        item.$name(f);
+                    }
+                }
+            }
+        }
+    };
 }
 
 impl Scalar {
@@ -111,45 +161,13 @@ impl Scalar {
         constant
     }
 
-    /// Calls `f` with this expression and all below it.
-    #[recursive::recursive]
-    pub(crate) fn visit(&self, f: &mut dyn FnMut(&Self)) {
-        f(self);
-        match self {
-            Self::Literal(_) | Self::Parameter(_) | Self::Column(_) => {}
-            Self::Negate(a) | Self::Not(a) | Self::IsNull(a) | Self::IsBoolean(a, _) | Self::Cast { inner: a, .. } => {
-                a.visit(f);
-            }
-            Self::Arithmetic(_, _, a, b)
-            | Self::DatePlusDays(a, b)
-            | Self::DateMinusDate(a, b)
-            | Self::Compare(_, a, b)
-            | Self::DistinctFrom(a, b)
-            | Self::And(a, b)
-            | Self::Or(a, b)
-            | Self::NullIf(a, b)
-            | Self::Like { text: a, pattern: b, .. } => {
-                a.visit(f);
-                b.visit(f);
-            }
-            Self::InList(a, list) => {
-                a.visit(f);
-                for item in list {
-                    item.visit(f);
-                }
-            }
-            Self::Case(whens, otherwise) => {
-                for (condition, result) in whens {
-                    condition.visit(f);
-                    result.visit(f);
-                }
-                otherwise.visit(f);
-            }
-            Self::Coalesce(list) | Self::Call(_, list) => {
-                for item in list {
-                    item.visit(f);
-                }
-            }
-        }
+    visitor! {
+        /// Calls `f` with this expression and all below it.
+        visit, &Self
+    }
+
+    visitor! {
+        /// As [`visit`](Self::visit), for changes: what `f` puts in the place of an expression is visited on.
+        visit_mut, &mut Self
     }
 }

@@ -16,10 +16,9 @@ use farhold_txn::{RowHandle, Txn};
 use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
 use crate::SqlError;
 use crate::engine::catalog::TableInfo;
-use crate::engine::direct::{
-    Effect, RowNumbers, UniqueCheck, Writer, apply_update, default_of, insert_moved, returned,
-};
+use crate::engine::direct::{Effect, UniqueCheck, Writer, apply_update, default_of, insert_moved, returned};
 use crate::engine::query::{ROWS_SCHEMA, sql_type};
+use crate::engine::sequence::Numbers;
 use crate::engine::types::{cast, datum_at};
 use crate::engine::{CancelHandle, ColumnType, Datum, error};
 
@@ -147,6 +146,7 @@ impl UpdateQuery {
         txn: &mut Txn,
         batches: &[RecordBatch],
         parameters: &[Datum],
+        numbers: Numbers<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
         let table = &self.table;
@@ -165,7 +165,7 @@ impl UpdateQuery {
                 for (value, &column) in self.assigned.iter().enumerate() {
                     let data_type = table.columns()[column].data_type;
                     row[column] = if self.defaults.contains(&column) {
-                        default_of(table, column).evaluate(&[], parameters)?
+                        numbers.evaluate(&default_of(table, column), &[], parameters).await?
                     } else {
                         cast(datum_at(batch.column(keys + value), n)?, data_type)?
                     };
@@ -223,7 +223,7 @@ impl InsertQuery {
         txn: &mut Txn,
         batches: &[RecordBatch],
         parameters: &[Datum],
-        numbers: &RowNumbers,
+        numbers: Numbers<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
         let table = &self.insert.table;
@@ -233,8 +233,10 @@ impl InsertQuery {
             cancel.check()?;
             for n in 0..batch.num_rows() {
                 let mut row = Vec::with_capacity(table.columns().len());
-                for default in defaults {
-                    row.push(default.evaluate(&[], parameters)?);
+                for (column, default) in defaults.iter().enumerate() {
+                    // What the query gives needs no default, which would take a number of a sequence for nothing.
+                    let given = self.targets.contains(&column);
+                    row.push(if given { Datum::Null } else { numbers.evaluate(default, &[], parameters).await? });
                 }
                 for (column, &target) in batch.columns().iter().zip(&self.targets) {
                     row[target] = cast(datum_at(column, n)?, table.columns()[target].data_type)?;

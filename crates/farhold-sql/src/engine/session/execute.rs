@@ -4,14 +4,16 @@ use std::rc::Rc;
 
 use farhold_txn::{Retry, Txn};
 
-use super::plan::{Bound, Plan};
+use super::plan::{Bound, Plan, SetSequence};
 use super::prepare::{read_only_error, verb_of, writes};
 use super::{Session, TransactionState, aborted};
 use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program};
 use crate::engine::output::{Prepared, QueryRows};
 use crate::engine::query::{PlannedQuery, all_narrow, gather, scans, snapshot};
+use crate::engine::scalar::Scalar;
 use crate::engine::scan::RowSource;
+use crate::engine::sequence::Call;
 use crate::engine::types::cast;
 use crate::engine::{CommandTag, Datum, Output, Rows, error, parse};
 use crate::{SqlError, SqlState};
@@ -66,7 +68,7 @@ impl Session {
                     (table.clone(), columns.clone()),
                     format.clone(),
                     txn,
-                    self.cancel.clone(),
+                    (self.cancel.clone(), Rc::clone(&self.numbers)),
                 );
                 Ok(Output::CopyIn(copy))
             }
@@ -85,8 +87,35 @@ impl Session {
                     format.clone(),
                 )))
             }
+            Plan::SetSequence(set) => Box::pin(self.set_sequence(set, parameters)).await,
             Plan::Utility(_) => Err(SqlError::internal("a utility statement went astray")),
         }
+    }
+
+    /// setval with the number that a query gives.
+    async fn set_sequence(&mut self, set: &SetSequence, parameters: &[Datum]) -> Result<Output, SqlError> {
+        let rows = match &set.number.plan {
+            Plan::Direct(program) => self.direct(program, parameters).await?,
+            Plan::Query(query) => Box::pin(self.query(query, parameters)).await?,
+            _ => return Err(SqlError::unsupported("setval of this")),
+        };
+        let number = match rows {
+            Output::Rows(Rows::Direct { mut rows, .. }) => rows.pop(),
+            Output::Rows(Rows::Batches(mut batches)) => {
+                let mut last = None;
+                while let Some(rows) = batches.next_rows().await {
+                    last = rows?.into_iter().last().or(last);
+                }
+                last
+            }
+            _ => None,
+        };
+        let number = number.and_then(|row| row.into_iter().next()).unwrap_or(Datum::Null);
+        let mut arguments = vec![set.sequence.clone(), Scalar::Literal(number)];
+        arguments.extend(set.is_called.clone());
+        let call = Scalar::Sequence(Call::Set, arguments);
+        let value = self.engine.numbers(&self.numbers, &self.worker).evaluate(&call, &[], parameters).await?;
+        Ok(Output::Rows(Rows::Direct { rows: vec![vec![value]], tag: CommandTag::rows("SELECT", 1) }))
     }
 
     /// The statement bound to the catalog as it is now.
@@ -129,7 +158,7 @@ impl Session {
             Program::Update(_) => "UPDATE",
             Program::Delete(_) => "DELETE",
         };
-        let numbers = &self.engine.row_numbers;
+        let numbers = self.engine.numbers(&self.numbers, &self.worker);
         if let Some(txn) = self.transaction.txn() {
             let effect = program.run(txn, parameters, numbers, &self.cancel).await?;
             return Ok(Self::output_of(effect, verb));
@@ -216,12 +245,14 @@ impl Session {
         let logical = engine.queries.bind(query, parameters).await?;
         let scans = scans(&logical)?;
         let cancel = self.cancel.clone();
+        let (session, worker) = (Rc::clone(&self.numbers), Rc::clone(&self.worker));
+        let numbers = engine.numbers(&session, &worker);
         let body = async |txn: &mut Txn| -> Result<Effect, SqlError> {
             let rows = gather(&scans, txn, &cancel).await?;
             let batches = engine.queries.collect(logical.clone(), rows, &cancel).await?;
             match plan {
-                Plan::InsertQuery(p) => p.apply(txn, &batches, parameters, &engine.row_numbers, &cancel).await,
-                Plan::UpdateQuery(p) => p.apply(txn, &batches, parameters, &cancel).await,
+                Plan::InsertQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
+                Plan::UpdateQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
                 Plan::DeleteQuery(p) => p.apply(txn, &batches, parameters, &cancel).await,
                 _ => Err(SqlError::internal("not a writing plan")),
             }

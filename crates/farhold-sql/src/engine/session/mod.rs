@@ -14,10 +14,12 @@ use std::sync::Arc;
 use farhold_txn::Worker;
 
 use self::transaction::Transaction;
+use super::sequence::{self, SessionNumbers};
 use super::settings::Settings;
 use super::{CancelHandle, ColumnType, Datum, Engine, Output, Prepared, parse};
 use crate::{SqlError, SqlState};
 
+use plan::Utility;
 pub(crate) use plan::{Bound, Plan};
 pub(crate) use transaction::{CopyReturn, Loan};
 
@@ -38,6 +40,7 @@ pub struct Session {
     worker: Rc<Worker>,
     cancel: CancelHandle,
     settings: Settings,
+    numbers: Rc<SessionNumbers>,
     transaction: Transaction,
     notices: Vec<SqlError>,
 }
@@ -49,6 +52,7 @@ impl Session {
             worker,
             cancel: CancelHandle::default(),
             settings: Settings::new(user),
+            numbers: Rc::default(),
             transaction: Transaction::default(),
             notices: Vec::new(),
         }
@@ -71,6 +75,12 @@ impl Session {
         sql: &str,
         parameter_types: &[Option<ColumnType>],
     ) -> Result<Rc<Prepared>, SqlError> {
+        if let Some(restart) = sequence::restart(sql)? {
+            if self.transaction_state() == TransactionState::Failed {
+                return Err(aborted());
+            }
+            return Ok(Rc::new(Prepared::new(sql, Bound::utility(Utility::RestartSequence(restart)))));
+        }
         let statement = parse::parse_one(sql)?;
         if self.transaction_state() == TransactionState::Failed && !prepare::ends_failure(&statement) {
             return Err(aborted());

@@ -8,6 +8,8 @@ use crate::engine::catalog::TableInfo;
 use crate::engine::copy::CopyFormat;
 use crate::engine::direct::{Insert, Program, Returning};
 use crate::engine::query::PlannedQuery;
+use crate::engine::scalar::Scalar;
+use crate::engine::sequence::Restart;
 use crate::engine::{ColumnType, OutputColumn};
 
 /// A statement bound to one version of the catalog.
@@ -17,6 +19,13 @@ pub(crate) struct Bound {
     pub(crate) parameters: Vec<ColumnType>,
     pub(crate) columns: Option<Vec<OutputColumn>>,
     pub(crate) plan: Plan,
+}
+
+impl Bound {
+    /// A utility statement that names nothing of the catalog.
+    pub(super) fn utility(utility: Utility) -> Self {
+        Self { version: 0, parameters: Vec::new(), columns: None, plan: Plan::Utility(utility) }
+    }
 }
 
 /// What to do.
@@ -45,7 +54,21 @@ pub(crate) enum Plan {
         inner: Box<Bound>,
         format: CopyFormat,
     },
+    /// setval of a query's one value.
+    SetSequence(SetSequence),
     Utility(Utility),
+}
+
+/// `SELECT setval(sequence, query)`.
+#[derive(Debug)]
+pub(crate) struct SetSequence {
+    /// Its first argument.
+    pub(crate) sequence: Scalar,
+    /// Gives the second.
+    pub(crate) number: Box<Bound>,
+    /// The third, if it has one.
+    pub(crate) is_called: Option<Scalar>,
+    pub(crate) column: OutputColumn,
 }
 
 /// INSERT … SELECT.
@@ -98,13 +121,18 @@ pub(crate) enum Utility {
     Reset(Option<String>),
     CreateTable(Box<ast::CreateTable>),
     CreateIndex(Box<ast::CreateIndex>),
+    CreateSequence(Box<ast::Statement>),
+    RestartSequence(Restart),
     AlterTable(Box<ast::AlterTable>),
     Drop {
         object: ast::ObjectType,
         names: Vec<ast::ObjectName>,
         if_exists: bool,
     },
-    Truncate(Vec<Arc<TableInfo>>),
+    Truncate {
+        tables: Vec<Arc<TableInfo>>,
+        restart: bool,
+    },
     /// Right by doing nothing: ANALYZE, VACUUM.
     Nothing(&'static str),
 }
@@ -112,6 +140,6 @@ pub(crate) enum Utility {
 impl Plan {
     /// Whether it is bound to tables, so that a change of the catalog makes it stale.
     pub(crate) fn reads_catalog(&self) -> bool {
-        !matches!(self, Self::Utility(utility) if !matches!(utility, Utility::Truncate(_)))
+        !matches!(self, Self::Utility(utility) if !matches!(utility, Utility::Truncate { .. }))
     }
 }

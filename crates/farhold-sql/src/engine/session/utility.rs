@@ -95,11 +95,18 @@ impl Session {
                 Ok(tag("RESET"))
             }
             Utility::Nothing(verb) => Ok(tag(verb)),
-            Utility::Truncate(tables) => {
+            Utility::Truncate { tables, restart } => {
                 for table in tables {
                     let text = format!("DELETE FROM \"{}\"", table.name.replace('"', "\"\""));
                     let prepared = self.prepare(&text, &[]).await?;
                     Box::pin(self.run(&prepared, &[])).await?;
+                }
+                if *restart {
+                    let known = self.engine.catalog.tables();
+                    for sequence in tables.iter().flat_map(|table| known.sequences_of(&table.name)) {
+                        let start = sequence.definition.start;
+                        self.engine.sequences.set(sequence, start, &self.worker).await?;
+                    }
                 }
                 Ok(tag("TRUNCATE TABLE"))
             }
@@ -115,6 +122,10 @@ impl Session {
         let done = match utility {
             Utility::CreateTable(statement) => ddl::create_table(catalog, worker, statement).await?,
             Utility::CreateIndex(statement) => ddl::create_index(catalog, worker, statement).await?,
+            Utility::CreateSequence(statement) => ddl::create_sequence(catalog, worker, statement).await?,
+            Utility::RestartSequence(restart) => {
+                ddl::restart_sequence(catalog, worker, &self.engine.sequences, restart).await?
+            }
             Utility::AlterTable(statement) => ddl::alter_table(catalog, worker, statement).await?,
             Utility::Drop { object, names, if_exists } => {
                 ddl::drop(catalog, worker, *object, names, *if_exists).await?

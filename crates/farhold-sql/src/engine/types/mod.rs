@@ -72,8 +72,9 @@ pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError
                 ("bpchar", [n]) => ColumnType::Char(parse_length(n)?),
                 ("bpchar" | "name", []) => ColumnType::Text,
                 ("serial" | "bigserial" | "smallserial" | "serial4" | "serial8", []) => {
-                    return Err(SqlError::unsupported(format!("type {name}"))
-                        .with_hint("Use integer or bigint, with keys that the application chooses."));
+                    return Err(SqlError::unsupported(format!("type {name} in this place")).with_hint(
+                        "It is a column of CREATE TABLE, an integer with a sequence; elsewhere say integer.",
+                    ));
                 }
                 _ => return Err(SqlError::new(SqlState::UNDEFINED_OBJECT, format!("type \"{name}\" does not exist"))),
             }

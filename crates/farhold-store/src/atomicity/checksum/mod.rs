@@ -11,7 +11,7 @@
 
 use super::{Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, clean_bytes, planted, word, word_of};
 use crate::object::Owner;
-use farhold_fabric::{Batch, FabricError, Handle, RegionMemory};
+use farhold_fabric::{Batch, Handle, RegionMemory};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -44,13 +44,6 @@ impl Mechanism for Checksum {
 
     fn bytes(&self, payload_len: usize) -> usize {
         (PAYLOAD as usize + payload_len).next_multiple_of(LINE as usize)
-    }
-
-    fn create(&self, memory: &RegionMemory, at: u64, payload: &[u8]) -> Result<(), FabricError> {
-        memory.check(at, self.bytes(payload.len()) as u64)?;
-        self.fill(memory, at, &Writing { version: 0 }, payload, 0..self.pieces(payload.len()));
-        self.end_write(memory, at, Writing { version: 0 }, payload);
-        Ok(())
     }
 
     fn read(&self, memory: &RegionMemory, at: u64, into: &mut [u8], _: &Handle) -> Result<Seen, Unread> {
@@ -89,10 +82,6 @@ impl Mechanism for Checksum {
     fn begin_write(&self, memory: &RegionMemory, at: u64, owner: Owner, _: &Handle) -> Result<Writing, Busy> {
         word(memory, at).compare_exchange(0, owner.word(), AcqRel, Relaxed).map_err(|_| Busy)?;
         Ok(Writing { version: word(memory, at + VERSION).load(Relaxed) })
-    }
-
-    fn pieces(&self, payload_len: usize) -> usize {
-        payload_len.div_ceil(super::PIECE)
     }
 
     fn fill(&self, memory: &RegionMemory, at: u64, _: &Writing, payload: &[u8], pieces: Range<usize>) {

@@ -41,6 +41,12 @@ impl Mechanism for Destination {
         Ok(Seen { version: header.version.0, len: header.meta.payload_len() })
     }
 
+    #[inline]
+    fn total(&self, memory: &RegionMemory, at: u64, into: &mut [u8], _: &Handle) -> Result<(Seen, u64), Unread> {
+        let (header, sum) = memory.sum_object(at, into.len())?;
+        Ok((Seen { version: header.version.0, len: header.meta.payload_len() }, sum))
+    }
+
     fn post(&self, read: &mut FarRead<'_>, batch: &mut Batch, _: &Handle) {
         read.slot = Some(batch.read_object(read.at, read.payload_len_max));
     }
@@ -61,10 +67,6 @@ impl Mechanism for Destination {
         let version = object.lock(INCARNATION, owner).map_err(|_| Busy)?;
         object::begin_write(&object);
         Ok(Writing { version: version.0 })
-    }
-
-    fn pieces(&self, payload_len: usize) -> usize {
-        payload_len.div_ceil(super::PIECE)
     }
 
     fn fill(&self, memory: &RegionMemory, at: u64, _: &Writing, payload: &[u8], pieces: Range<usize>) {

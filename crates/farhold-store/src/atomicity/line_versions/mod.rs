@@ -24,7 +24,7 @@
 
 use super::{Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, planted, word, word_of};
 use crate::object::Owner;
-use farhold_fabric::{Batch, FabricError, Handle, RegionMemory};
+use farhold_fabric::{Batch, Handle, RegionMemory};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
@@ -82,13 +82,6 @@ impl Mechanism for LineVersions {
 
     fn bytes(&self, payload_len: usize) -> usize {
         lines(payload_len) * LINE as usize
-    }
-
-    fn create(&self, memory: &RegionMemory, at: u64, payload: &[u8]) -> Result<(), FabricError> {
-        memory.check(at, self.bytes(payload.len()) as u64)?;
-        self.fill(memory, at, &Writing { version: 0 }, payload, 0..lines(payload.len()));
-        self.end_write(memory, at, Writing { version: 0 }, payload);
-        Ok(())
     }
 
     #[inline]

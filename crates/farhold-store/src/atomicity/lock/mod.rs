@@ -14,7 +14,7 @@
 
 use super::{Busy, FarRead, LINE, Lease, Mechanism, Seen, Unread, View, Writing, clean_bytes, planted, word, word_of};
 use crate::object::Owner;
-use farhold_fabric::{Batch, FabricError, Handle, RegionMemory};
+use farhold_fabric::{Batch, Handle, RegionMemory};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -50,6 +50,36 @@ fn is_leased(word: u64, now_ns: u64) -> bool {
     word != 0 && (word >> 1) + SKEW_NS > now_ns
 }
 
+/// Uses a payload, from its place and with its length, while a lease protects it.
+fn under_lease<T>(
+    memory: &RegionMemory,
+    at: u64,
+    room: usize,
+    clock: &Handle,
+    use_it: impl FnOnce(u64, usize) -> Result<T, Unread>,
+) -> Result<(Seen, T), Unread> {
+    let now_ns = clock.shared_now_ns();
+    let found = word(memory, at).load(Acquire);
+    if is_owned(found) && !planted::unchecked() {
+        return Err(Unread::Torn);
+    }
+    let held = if found != 0 && protects(found, now_ns) {
+        found
+    } else {
+        let mine = lease(now_ns + LEASE_NS);
+        word(memory, at).compare_exchange(found, mine, AcqRel, Relaxed).map_err(|_| Unread::Torn)?;
+        mine
+    };
+    let [version, len] = [VERSION, LEN].map(|offset| word(memory, at + offset).load(Relaxed));
+    let len = len as usize;
+    if len > room {
+        return Err(Unread::TooShort { payload_len: len });
+    }
+    let used = use_it(at + PAYLOAD, len)?;
+    // The kernel's clock is read behind a load fence: what was read was there before this moment.
+    if protects(held, clock.shared_now_ns()) { Ok((Seen { version, len }, used)) } else { Err(Unread::Torn) }
+}
+
 impl Mechanism for Lock {
     fn name(&self) -> &'static str {
         "lock"
@@ -63,34 +93,14 @@ impl Mechanism for Lock {
         (PAYLOAD as usize + payload_len).next_multiple_of(LINE as usize)
     }
 
-    fn create(&self, memory: &RegionMemory, at: u64, payload: &[u8]) -> Result<(), FabricError> {
-        memory.check(at, self.bytes(payload.len()) as u64)?;
-        self.fill(memory, at, &Writing { version: 0 }, payload, 0..self.pieces(payload.len()));
-        self.end_write(memory, at, Writing { version: 0 }, payload);
-        Ok(())
+    fn read(&self, memory: &RegionMemory, at: u64, into: &mut [u8], clock: &Handle) -> Result<Seen, Unread> {
+        let room = into.len();
+        let copy = |from: u64, len: usize| Ok(memory.copy_out(from, &mut into[..len])?);
+        Ok(under_lease(memory, at, room, clock, copy)?.0)
     }
 
-    fn read(&self, memory: &RegionMemory, at: u64, into: &mut [u8], clock: &Handle) -> Result<Seen, Unread> {
-        let now_ns = clock.shared_now_ns();
-        let found = word(memory, at).load(Acquire);
-        if is_owned(found) && !planted::unchecked() {
-            return Err(Unread::Torn);
-        }
-        let held = if found != 0 && protects(found, now_ns) {
-            found
-        } else {
-            let mine = lease(now_ns + LEASE_NS);
-            word(memory, at).compare_exchange(found, mine, AcqRel, Relaxed).map_err(|_| Unread::Torn)?;
-            mine
-        };
-        let [version, len] = [VERSION, LEN].map(|offset| word(memory, at + offset).load(Relaxed));
-        let len = len as usize;
-        if len > into.len() {
-            return Err(Unread::TooShort { payload_len: len });
-        }
-        memory.copy_out(at + PAYLOAD, &mut into[..len])?;
-        // The kernel's clock is read behind a load fence: what was copied was there before this moment.
-        if protects(held, clock.shared_now_ns()) { Ok(Seen { version, len }) } else { Err(Unread::Torn) }
+    fn total(&self, memory: &RegionMemory, at: u64, into: &mut [u8], clock: &Handle) -> Result<(Seen, u64), Unread> {
+        under_lease(memory, at, into.len(), clock, |from, len| Ok(memory.sum_words(from, len / 8)?))
     }
 
     fn post(&self, read: &mut FarRead<'_>, batch: &mut Batch, clock: &Handle) {
@@ -149,10 +159,6 @@ impl Mechanism for Lock {
         }
         word(memory, at).compare_exchange(found, owner.word(), AcqRel, Relaxed).map_err(|_| Busy)?;
         Ok(Writing { version: word(memory, at + VERSION).load(Relaxed) })
-    }
-
-    fn pieces(&self, payload_len: usize) -> usize {
-        payload_len.div_ceil(super::PIECE)
     }
 
     fn fill(&self, memory: &RegionMemory, at: u64, _: &Writing, payload: &[u8], pieces: Range<usize>) {

@@ -96,7 +96,7 @@ pub(crate) fn validate(near: &Near<'_>) -> Result<(), Refused> {
 #[inline]
 pub(crate) fn new_version(state: RowState, old: Version, epoch: u32) -> Version {
     let version = old.next(epoch);
-    if state == RowState::Deleted { version.with(Version::ABSENT) } else { version }
+    if state.leaves_nothing() { version.with(Version::ABSENT) } else { version }
 }
 
 /// The near rows, written odd before, are replicated.
@@ -114,7 +114,7 @@ pub(crate) fn write(near: &Near<'_>, epoch: u32) {
         let row = &near.state.rows[position as usize];
         let object = near.object(row);
         let version = new_version(row.state, row.version, epoch).with(near.odd);
-        if row.has_new_value() && row.state != RowState::Deleted {
+        if row.has_new_value() && !row.state.leaves_nothing() {
             object.write(near.state.value(row), version);
         } else {
             object.restamp(version);

@@ -1,0 +1,343 @@
+//! The register of a cluster of many hosts, in etcd.
+//!
+//! ```text
+//!   PREFIX/configuration   number │ configuration │ checksum     changed by compare-and-set of its revision
+//!   PREFIX/settled         number
+//!   PREFIX/renewals/N      count of renewals of node N
+//! ```
+//!
+//! etcd is linearizable and keeps what it has acknowledged as long as most of its own nodes have their disks. Leases are not etcd's, whose shortest is
+//! seconds: every member counts its renewals here, and the others judge them by their own clocks, as with any register. So a
+//! lease has to be longer than a few writes of etcd take: some 10 ms on an SSD.
+//!
+//! The calls run on a thread of their own with its own tokio runtime; nothing of the rest of the program knows of it. A call that is
+//! not answered in time is [`RegisterError::Unavailable`]: it may still be done later, which every caller of a register expects.
+#![deny(missing_docs)]
+
+use etcd_client::{Client, Compare, CompareOp, ConnectOptions, GetOptions, KvClient, Txn, TxnOp};
+use farhold_txn::{Configuration, NodeId, Register, RegisterError, RegisterFuture, Registered};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+const MAGIC: [u8; 8] = *b"FARHETC1";
+
+/// Where a register is: `etcd://HOST:PORT[,HOST:PORT...]/PREFIX`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdUrl {
+    /// `http://HOST:PORT` of each member of etcd.
+    pub endpoints: Vec<String>,
+    /// Before all keys.
+    pub prefix: String,
+}
+
+impl EtcdUrl {
+    /// Takes a URL apart.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(url: &str) -> Result<Self, String> {
+        let form = "etcd://HOST:PORT[,HOST:PORT...]/PREFIX";
+        let rest = url.strip_prefix("etcd://").ok_or_else(|| format!("\"{url}\" is not of the form {form}"))?;
+        let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = prefix.trim_matches('/');
+        if prefix.is_empty() {
+            return Err(format!("\"{url}\" names no prefix, which tells clusters apart: {form}"));
+        }
+        let has_port = |host: &str| {
+            host.rsplit_once(':').is_some_and(|(name, port)| !name.is_empty() && port.parse::<u16>().is_ok())
+        };
+        if let Some(host) = hosts.split(',').find(|host| !has_port(host)) {
+            return Err(format!("\"{host}\" in \"{url}\" is not HOST:PORT: {form}"));
+        }
+        let endpoints = hosts.split(',').map(|host| format!("http://{host}")).collect();
+        Ok(Self { endpoints, prefix: prefix.to_owned() })
+    }
+}
+
+/// A register in etcd.
+#[derive(Debug)]
+pub struct EtcdRegister {
+    asks: Option<mpsc::UnboundedSender<Ask>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+enum Ask {
+    Load(oneshot::Sender<Result<Registered, RegisterError>>),
+    Set { expected: u64, next: Box<Configuration>, answer: oneshot::Sender<Result<bool, RegisterError>> },
+    Settle { number: u64, answer: oneshot::Sender<Result<(), RegisterError>> },
+    Renew { node: NodeId, answer: oneshot::Sender<Result<(), RegisterError>> },
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "what map_err gives")]
+fn unavailable(reason: impl ToString) -> RegisterError {
+    RegisterError::Unavailable { reason: reason.to_string().into() }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "what map_err gives")]
+fn foreign(reason: impl ToString) -> RegisterError {
+    RegisterError::Foreign { reason: reason.to_string().into() }
+}
+
+impl EtcdRegister {
+    /// The register at this place, for a cluster of so many nodes. Does not connect yet: an etcd that is away is an answer of each call.
+    ///
+    /// # Errors
+    /// The system has no threads.
+    pub fn new(url: EtcdUrl, nodes: u8, timeout: Duration) -> std::io::Result<Self> {
+        let (asks, asked) = mpsc::unbounded_channel();
+        let store = Store { url, nodes, timeout, client: Arc::default() };
+        let thread = std::thread::Builder::new().name("farhold-etcd".into()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(answer_all(store, asked)),
+                // Its end answers every call with an error.
+                Err(error) => drop(error),
+            }
+        })?;
+        Ok(Self { asks: Some(asks), thread: Some(thread) })
+    }
+
+    fn ask<'a, T: 'a>(
+        &'a self,
+        make: impl FnOnce(oneshot::Sender<Result<T, RegisterError>>) -> Ask,
+    ) -> RegisterFuture<'a, T> {
+        let (sender, answer) = oneshot::channel();
+        let sent = self.asks.as_ref().is_some_and(|asks| asks.send(make(sender)).is_ok());
+        Box::pin(async move {
+            let gone = || unavailable("its thread has ended");
+            if !sent {
+                return Err(gone());
+            }
+            answer.await.unwrap_or_else(|_| Err(gone()))
+        })
+    }
+}
+
+impl Drop for EtcdRegister {
+    fn drop(&mut self) {
+        drop(self.asks.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Register for EtcdRegister {
+    fn load(&self) -> RegisterFuture<'_, Registered> {
+        self.ask(Ask::Load)
+    }
+
+    fn compare_and_set<'a>(&'a self, expected: u64, next: &'a Configuration) -> RegisterFuture<'a, bool> {
+        self.ask(|answer| Ask::Set { expected, next: Box::new(next.clone()), answer })
+    }
+
+    fn settle(&self, number: u64) -> RegisterFuture<'_, ()> {
+        self.ask(|answer| Ask::Settle { number, answer })
+    }
+
+    fn renew(&self, node: NodeId) -> RegisterFuture<'_, ()> {
+        self.ask(|answer| Ask::Renew { node, answer })
+    }
+}
+
+async fn answer_all(store: Store, mut asked: mpsc::UnboundedReceiver<Ask>) {
+    while let Some(ask) = asked.recv().await {
+        let store = store.clone();
+        // One that waits keeps nobody else waiting. Whoever has stopped listening is not told.
+        drop(tokio::spawn(async move {
+            match ask {
+                Ask::Load(answer) => drop(answer.send(store.within(store.load()).await)),
+                Ask::Set { expected, next, answer } => {
+                    let done = store.within(store.set(expected, &next)).await;
+                    drop(answer.send(done));
+                }
+                Ask::Settle { number, answer } => drop(answer.send(store.within(store.settle(number)).await)),
+                Ask::Renew { node, answer } => drop(answer.send(store.within(store.renew(node)).await)),
+            }
+        }));
+    }
+}
+
+/// The keys below a prefix.
+#[derive(Clone)]
+struct Store {
+    url: EtcdUrl,
+    nodes: u8,
+    timeout: Duration,
+    client: Arc<Mutex<Option<Client>>>,
+}
+
+/// Everything that was found, as of one revision.
+#[derive(Default)]
+struct Found {
+    registered: Registered,
+    /// Of the configuration's key; 0: there is none.
+    revision: i64,
+    settled_revision: i64,
+}
+
+impl Store {
+    async fn within<T>(&self, work: impl Future<Output = Result<T, RegisterError>>) -> Result<T, RegisterError> {
+        let late = |_| unavailable(format!("{} did not answer in {:?}", self.url.endpoints.join(", "), self.timeout));
+        let done = tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|late_by| Err(late(late_by)));
+        if matches!(done, Err(RegisterError::Unavailable { .. })) {
+            // Connected anew next time.
+            if let Ok(mut client) = self.client.try_lock() {
+                *client = None;
+            }
+        }
+        done
+    }
+
+    async fn kv(&self) -> Result<KvClient, RegisterError> {
+        let mut client = self.client.lock().await;
+        if let Some(client) = &*client {
+            return Ok(client.kv_client());
+        }
+        let options = ConnectOptions::new().with_connect_timeout(self.timeout).with_timeout(self.timeout);
+        let connected = Client::connect(&self.url.endpoints, Some(options)).await.map_err(unavailable)?;
+        let kv = connected.kv_client();
+        *client = Some(connected);
+        Ok(kv)
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.url.prefix)
+    }
+
+    async fn find(&self, kv: &mut KvClient) -> Result<Found, RegisterError> {
+        let everything = GetOptions::new().with_prefix();
+        let got = kv.get(self.key(""), Some(everything)).await.map_err(unavailable)?;
+        let mut found = Found::default();
+        found.registered.renewals = vec![0; usize::from(self.nodes)];
+        for pair in got.kvs() {
+            let key = pair.key_str().map_err(foreign)?;
+            let name = key.strip_prefix(&self.key("")).unwrap_or(key);
+            let strange = || foreign(format!("the key {key} makes no sense"));
+            if name == "configuration" {
+                let configuration = decode(pair.value()).ok_or_else(strange)?;
+                if configuration.births.len() != usize::from(self.nodes) {
+                    let (found, nodes) = (configuration.births.len(), self.nodes);
+                    return Err(foreign(format!("the cluster at {key} has {found} nodes, not {nodes}")));
+                }
+                found.registered.configuration = Some(configuration);
+                found.revision = pair.mod_revision();
+            } else if name == "settled" {
+                found.registered.settled = number(pair.value()).ok_or_else(strange)?;
+                found.settled_revision = pair.mod_revision();
+            } else if let Some(node) = name.strip_prefix("renewals/") {
+                let place = found.registered.renewals.get_mut(node.parse::<usize>().map_err(|_| strange())?);
+                *place.ok_or_else(strange)? = number(pair.value()).ok_or_else(strange)?;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn load(&self) -> Result<Registered, RegisterError> {
+        let mut kv = self.kv().await?;
+        Ok(self.find(&mut kv).await?.registered)
+    }
+
+    async fn set(&self, expected: u64, next: &Configuration) -> Result<bool, RegisterError> {
+        let mut kv = self.kv().await?;
+        let found = self.find(&mut kv).await?;
+        let now = found.registered.configuration.as_ref().map_or(0, |now| now.number);
+        if now != expected {
+            return Ok(false);
+        }
+        let key = self.key("configuration");
+        let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, found.revision);
+        let change = Txn::new().when([unchanged]).and_then([TxnOp::put(key, encode(next), None)]);
+        Ok(kv.txn(change).await.map_err(unavailable)?.succeeded())
+    }
+
+    async fn settle(&self, number: u64) -> Result<(), RegisterError> {
+        let mut kv = self.kv().await?;
+        loop {
+            let found = self.find(&mut kv).await?;
+            if found.registered.settled >= number {
+                return Ok(());
+            }
+            let key = self.key("settled");
+            let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, found.settled_revision);
+            let change = Txn::new().when([unchanged]).and_then([TxnOp::put(key, number.to_be_bytes(), None)]);
+            if kv.txn(change).await.map_err(unavailable)?.succeeded() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Only the node itself writes its count; done twice, it has renewed twice.
+    async fn renew(&self, node: NodeId) -> Result<(), RegisterError> {
+        let mut kv = self.kv().await?;
+        let key = self.key(&format!("renewals/{}", node.0));
+        let got = kv.get(key.clone(), None).await.map_err(unavailable)?;
+        let count = got.kvs().first().map_or(Some(0), |pair| number(pair.value()));
+        let count = count.ok_or_else(|| foreign(format!("the key {key} makes no sense")))?;
+        kv.put(key, (count + 1).to_be_bytes(), None).await.map_err(unavailable)?;
+        Ok(())
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    bytes.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// FNV-1a: etcd checks its own bytes, so this guards against another program's keys.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn encode(configuration: &Configuration) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(configuration.encode());
+    let sum = checksum(&bytes);
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<Configuration> {
+    let (content, sum) = bytes.split_last_chunk::<8>()?;
+    let is_whole = u64::from_le_bytes(*sum) == checksum(content);
+    let body = content.strip_prefix(&MAGIC).filter(|_| is_whole)?;
+    Configuration::decode(body).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart_or_refused_in_words() {
+        let url = EtcdUrl::parse("etcd://a:2379,b:2380/farhold/test/").expect("a URL");
+        assert_eq!(url.endpoints, ["http://a:2379", "http://b:2380"]);
+        assert_eq!(url.prefix, "farhold/test");
+        for (other, word) in [
+            ("http://a:1/x", "form"),
+            ("etcd://a:1", "prefix"),
+            ("etcd://a:1/", "prefix"),
+            ("etcd://a/x", "HOST:PORT"),
+            ("etcd://:1/x", "HOST:PORT"),
+            ("etcd://a:99999/x", "HOST:PORT"),
+        ] {
+            let error = EtcdUrl::parse(other).expect_err(other);
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_no_configuration() {
+        let configuration = Configuration::first(3, 2);
+        let bytes = encode(&configuration);
+        assert_eq!(decode(&bytes), Some(configuration));
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 0x20;
+            assert_eq!(decode(&other), None, "byte {at}");
+            assert_eq!(decode(&bytes[..at]), None, "{at} bytes");
+        }
+    }
+}

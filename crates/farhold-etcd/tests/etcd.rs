@@ -1,0 +1,234 @@
+//! The register with a real etcd (`scripts/install-deps test` installs it): present, away, slow, somebody else's.
+
+use farhold_etcd::{EtcdRegister, EtcdUrl};
+use farhold_fabric::Executor;
+use farhold_txn::{Configuration, NodeId, Register, RegisterError};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+const SHORT: Duration = Duration::from_millis(300);
+
+/// An etcd of this test's own.
+struct Etcd {
+    child: Child,
+    port: u16,
+    dir: PathBuf,
+}
+
+/// Whether this machine may be without etcd: then the tests say so and pass. Where the checks run, it has to be there.
+fn has_etcd() -> bool {
+    let found = Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    assert!(found || std::env::var_os("CI").is_none(), "no etcd here: scripts/install-deps test");
+    if !found {
+        eprintln!("SKIPPED: no etcd on this machine; scripts/install-deps test installs it");
+    }
+    found
+}
+
+impl Etcd {
+    fn start() -> Option<Self> {
+        has_etcd().then(|| {
+            let free =
+                || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+            let (port, peer) = (free(), free());
+            let dir = std::env::temp_dir().join(format!("farhold-etcd-{}-{port}", std::process::id()));
+            let (url, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+            let child = Command::new("etcd")
+                .args(["--name", "test", "--data-dir"])
+                .arg(&dir)
+                .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+                .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+                .args(["--initial-cluster", &format!("test={peer}"), "--logger", "zap", "--log-level", "error"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("etcd starts");
+            let this = Self { child, port, dir };
+            // The first call that is answered says that it is there.
+            let register = this.register("wait");
+            let waited = (0..200).any(|_| {
+                let executor = Executor::real(1);
+                executor.run(register.load()).is_ok()
+            });
+            assert!(waited, "etcd does not answer");
+            this
+        })
+    }
+
+    fn register(&self, prefix: &str) -> EtcdRegister {
+        register(self.port, prefix, TIMEOUT)
+    }
+}
+
+fn register(port: u16, prefix: &str, timeout: Duration) -> EtcdRegister {
+    let url = EtcdUrl::parse(&format!("etcd://127.0.0.1:{port}/{prefix}")).expect("a URL");
+    EtcdRegister::new(url, 3, timeout).expect("a register")
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Passes connections on to a port, or, while it is stalled, keeps every byte.
+struct Proxy {
+    port: u16,
+    stalled: Arc<AtomicBool>,
+    to: Arc<AtomicU16>,
+    /// All connections so far, to be cut.
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Proxy {
+    fn start(to: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let this = Self { port, stalled: Arc::default(), to: Arc::new(AtomicU16::new(to)), open: Arc::default() };
+        let (stalled, to, open) = (this.stalled.clone(), this.to.clone(), this.open.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", to.load(Ordering::SeqCst))) else { continue };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().expect("a clone"), to.try_clone().expect("a clone"));
+                    open.lock().expect("a lock").push(from.try_clone().expect("a clone"));
+                    let stalled = stalled.clone();
+                    std::thread::spawn(move || pass(from, to, &stalled));
+                }
+            }
+        });
+        this
+    }
+
+    fn cut(&self) {
+        for stream in self.open.lock().expect("a lock").drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, stalled: &AtomicBool) {
+    let mut bytes = [0; 4096];
+    while let Ok(count) = from.read(&mut bytes) {
+        while stalled.load(Ordering::SeqCst) {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        if count == 0 || to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+#[test]
+fn it_is_a_register() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (one, other) = (etcd.register("a"), etcd.register("a"));
+    let first = Configuration::first(3, 2);
+    let second = first.without(&[NodeId(2)], NodeId(0));
+    let third = second.led_by(NodeId(1));
+    Executor::real(1).run(async {
+        assert_eq!(one.load().await.map(|found| (found.configuration, found.renewals)), Ok((None, vec![0; 3])));
+        assert_eq!(one.compare_and_set(0, &first).await, Ok(true));
+        assert_eq!(other.compare_and_set(0, &first).await, Ok(false), "somebody came first");
+        assert_eq!(other.compare_and_set(1, &second).await, Ok(true));
+        assert_eq!(one.compare_and_set(1, &third).await, Ok(false), "an old number");
+        assert_eq!(one.settle(2).await, Ok(()));
+        assert_eq!(other.settle(1).await, Ok(()), "said late");
+        for _ in 0..3 {
+            one.renew(NodeId(1)).await.expect("renewed");
+        }
+        let found = other.load().await.expect("found");
+        assert_eq!((found.configuration, found.settled, found.renewals), (Some(second), 2, vec![0, 3, 0]));
+        let elsewhere = etcd.register("b").load().await.expect("found");
+        assert_eq!(elsewhere.configuration, None, "prefixes are clusters");
+    });
+}
+
+#[test]
+fn of_many_that_change_it_at_once_one_wins() {
+    let Some(etcd) = Etcd::start() else { return };
+    let first = Configuration::first(3, 2);
+    Executor::real(1).run(async { assert_eq!(etcd.register("a").compare_and_set(0, &first).await, Ok(true)) });
+    let threads: Vec<_> = (0..4)
+        .map(|number: u8| {
+            let register = etcd.register("a");
+            std::thread::spawn(move || {
+                let mut won = Vec::new();
+                Executor::real(u64::from(number)).run(async {
+                    while won.len() < 5 {
+                        let now = register.load().await.expect("found").configuration.expect("there is one");
+                        let next = now.led_by(NodeId(number % 3));
+                        if register.compare_and_set(now.number, &next).await.expect("an answer") {
+                            won.push(next.number);
+                        }
+                    }
+                });
+                won
+            })
+        })
+        .collect();
+    let mut numbers: Vec<u64> = threads.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (2..22).collect::<Vec<_>>(), "each number was won once");
+}
+
+#[test]
+fn an_etcd_that_is_away_or_slow_is_unavailable_and_then_it_is_not() {
+    let Some(etcd) = Etcd::start() else { return };
+    let proxy = Proxy::start(etcd.port);
+    let register = register(proxy.port, "a", SHORT);
+    let executor = Executor::real(1);
+    let unavailable = |outcome: Result<(), RegisterError>| match outcome {
+        Err(error @ RegisterError::Unavailable { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let again = || {
+        let came_back = (0..100).any(|_| executor.run(register.renew(NodeId(0))).is_ok());
+        assert!(came_back, "it is used again when it is there again");
+    };
+    again();
+    proxy.stalled.store(true, Ordering::SeqCst);
+    let message = unavailable(executor.run(register.renew(NodeId(0))));
+    assert!(message.contains("did not answer in 300ms") || message.contains("imeout"), "{message}");
+    proxy.stalled.store(false, Ordering::SeqCst);
+    again();
+    proxy.to.store(1, Ordering::SeqCst);
+    proxy.cut();
+    unavailable(executor.run(register.renew(NodeId(0))));
+    proxy.to.store(etcd.port, Ordering::SeqCst);
+    again();
+}
+
+#[test]
+fn an_etcd_that_was_never_there_is_unavailable() {
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+    let register = register(nobody, "a", SHORT);
+    let found = Executor::real(1).run(register.load());
+    assert!(matches!(&found, Err(RegisterError::Unavailable { reason }) if !reason.is_empty()), "{found:?}");
+}
+
+#[test]
+fn another_cluster_s_prefix_is_refused() {
+    let Some(etcd) = Etcd::start() else { return };
+    let executor = Executor::real(1);
+    executor.run(async {
+        let five = EtcdUrl::parse(&format!("etcd://127.0.0.1:{}/a", etcd.port)).expect("a URL");
+        let five = EtcdRegister::new(five, 5, TIMEOUT).expect("a register");
+        assert_eq!(five.compare_and_set(0, &Configuration::first(5, 2)).await, Ok(true));
+        let error = etcd.register("a").load().await.expect_err("five nodes, not three");
+        assert!(matches!(&error, RegisterError::Foreign { .. }) && error.to_string().contains("5 nodes"), "{error}");
+        let before = five.load().await.expect("found");
+        let refused = etcd.register("a").compare_and_set(1, &Configuration::first(3, 2)).await;
+        assert!(matches!(refused, Err(RegisterError::Foreign { .. })), "{refused:?}");
+        assert_eq!(five.load().await, Ok(before), "as it was");
+    });
+}

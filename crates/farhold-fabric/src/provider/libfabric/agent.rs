@@ -1,0 +1,613 @@
+//! The home agent: the thread that makes a node's memory and inboxes reachable.
+//!
+//! It admits workers of other nodes, does what a NIC cannot do (words, whole objects, small copies) with the CPU next to the memory,
+//! so an object is read whole in one round trip, puts messages into this node's inboxes, and makes the progress that
+//! providers want of a target.
+//!
+//! ```text
+//!   HELLO ──> Entering ──PROOF──> Live ──BYE, lost frame, younger start of its node──> gone
+//!                └──wrong proof──> Leaving ──time──> gone
+//! ```
+//!
+//! A session is who may ask: a worker's endpoint that has shown that it knows the secret. A frame that carries no session's
+//! token is dropped unread. The agent waits for nobody: what it cannot send at once it keeps, up to a limit.
+
+use super::channel::{Bell, Channel, Event, Peer, Size};
+use super::frame::{self, Assembly, Header, Kind, Reader, Refusal, Tag, WireOp};
+use super::secret::{Introduction, NONCE_BYTES, Nonce, PROOF_BYTES, Proof, Side, random};
+use super::{Clock, Shared, channel};
+use crate::address::{Address, FarPtr, NodeId, RegionId};
+use crate::batch::{Op, OpKind, put_header};
+use crate::error::FabricError;
+use crate::memory::RegionMemory;
+use crate::object::HEADER_BYTES;
+use crate::provider::shm::{Shm, inbox};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Frames: many workers' requests may come at once.
+pub(super) const SIZE: Size = Size { rx: 256, tx: 128, bulk: 0 };
+/// Most workers of other nodes at a time: 16 nodes with 16 threads each, and some that have died unseen.
+const SESSIONS_MAX: usize = 512;
+/// Most that have not shown yet that they belong here.
+const STRANGERS_MAX: usize = 64;
+const STRANGER_NS_MAX: u64 = 2_000_000_000;
+const LANES_PER_SESSION_MAX: usize = 4096;
+/// Frames kept for workers that do not take them; beyond that the worker is as good as dead.
+const OUTBOX_MAX: usize = 8192;
+/// Turns without a frame between two offers of the core to others.
+const TURNS_PER_YIELD: u32 = 8;
+/// How long it goes on looking after the last frame before it sleeps. A sleep and its end cost some 10 µs.
+const LOOK_NS: u64 = 50_000;
+/// The same where the provider cannot be waited for, and the naps after it.
+const LOOK_NS_WITHOUT_WAIT: u64 = 500_000;
+const NAP_MIN: Duration = Duration::from_micros(50);
+const NAP_MAX: Duration = Duration::from_millis(1);
+/// Longest sleep where the provider wakes us: a bound on what a lost wake could cost.
+const SLEEP_MAX: Duration = Duration::from_millis(5);
+
+struct Session {
+    state: State,
+    /// The worker's libfabric address, and how we call it.
+    name: Vec<u8>,
+    peer: Peer,
+    node: NodeId,
+    /// Its node's count of starts.
+    incarnation: u64,
+    token: u64,
+    lanes: Vec<Option<Lane>>,
+    request: Assembly,
+}
+
+enum State {
+    /// Has to prove that it knows the secret, by then.
+    Entering {
+        until_ns: u64,
+        worker_nonce: Nonce,
+        home_nonce: Nonce,
+    },
+    Live,
+    /// Was refused; known until its refusal is surely sent.
+    Leaving {
+        until_ns: u64,
+    },
+}
+
+/// A worker's way into one of our inboxes.
+struct Lane {
+    from: Address,
+    to: Address,
+    memory: RegionMemory,
+    sender: inbox::Sender,
+    message: Assembly,
+}
+
+struct Out {
+    peer: Peer,
+    tag: u64,
+    frame: Vec<u8>,
+}
+
+/// A region as last looked at: its key, and its memory.
+type Seen = Option<(u64, Arc<RegionMemory>)>;
+
+/// See the module.
+pub(super) struct Agent {
+    shared: Arc<Shared>,
+    channel: Channel,
+    near: Shm,
+    home: Home,
+}
+
+/// All of the agent that frames change.
+struct Home {
+    sessions: Vec<Option<Session>>,
+    /// Ways of calling workers, by name, with how many sessions use each.
+    peers: HashMap<Vec<u8>, (Peer, usize)>,
+    outbox: VecDeque<Out>,
+    seen: Box<[Seen]>,
+    answer: Vec<u8>,
+    next_check_ns: u64,
+    /// Orders to shut nodes out that have been carried out.
+    fences_seen: u64,
+}
+
+impl Agent {
+    pub fn new(shared: Arc<Shared>, channel: Channel, near: Shm) -> Self {
+        let home = Home {
+            sessions: Vec::new(),
+            peers: HashMap::new(),
+            outbox: VecDeque::new(),
+            seen: vec![None; 256].into(),
+            answer: Vec::new(),
+            next_check_ns: 0,
+            fences_seen: 0,
+        };
+        Self { shared, channel, near, home }
+    }
+
+    /// Serves until told to stop.
+    pub fn run(mut self, bell: &Bell) {
+        let clock = Clock::start();
+        let (has_wait, spins) = (self.channel.traits().has_wait, self.shared.config.agent_spins);
+        let look_ns = if has_wait { LOOK_NS } else { LOOK_NS_WITHOUT_WAIT };
+        let (mut busy_ns, mut nap, mut empty) = (0, NAP_MIN, 0u32);
+        while !self.shared.stop.load(Ordering::Acquire) {
+            let now_ns = clock.now_ns();
+            if self.turn(now_ns) {
+                (busy_ns, nap) = (now_ns, NAP_MIN);
+            } else if spins || now_ns - busy_ns < look_ns || !self.home.outbox.is_empty() {
+                empty = empty.wrapping_add(1);
+                if empty.is_multiple_of(TURNS_PER_YIELD) {
+                    std::thread::yield_now();
+                }
+            } else if has_wait {
+                self.channel.wait(bell, SLEEP_MAX);
+            } else {
+                self.channel.wait(bell, nap);
+                nap = (nap * 2).min(NAP_MAX);
+            }
+        }
+    }
+
+    fn turn(&mut self, now_ns: u64) -> bool {
+        let Self { shared, channel, near, home } = self;
+        home.shut_out(shared, channel);
+        let worked = channel.poll(|event| match event {
+            Event::Received(frame) => home.take(&Place { shared, channel, near, now_ns }, frame),
+            Event::Lost(tag) => home.end(channel, tag as usize),
+            Event::Bulk { .. } => {}
+        });
+        home.send_kept(channel);
+        if now_ns >= home.next_check_ns {
+            home.next_check_ns = now_ns + STRANGER_NS_MAX / 8;
+            home.show_out(channel, now_ns);
+        }
+        worked
+    }
+}
+
+/// Where a frame is handled.
+struct Place<'a> {
+    shared: &'a Shared,
+    channel: &'a Channel,
+    near: &'a Shm,
+    now_ns: u64,
+}
+
+impl Home {
+    fn take(&mut self, place: &Place<'_>, frame: &[u8]) {
+        let Some((header, part)) = Header::read(frame) else { return };
+        if header.kind == Kind::Hello {
+            self.hello(place, &header, part);
+        } else if header.version == frame::VERSION {
+            let index = header.session as usize;
+            let Some(session) = self.sessions.get_mut(index).and_then(Option::as_mut) else { return };
+            if header.kind == Kind::Proof {
+                self.proof(place, &header, part);
+            } else if matches!(session.state, State::Live) && session.token == header.token {
+                match header.kind {
+                    Kind::Request => self.request(place, &header, part),
+                    Kind::Message => session.message(place, &header, part),
+                    Kind::Leave => session.close_lane(header.number as usize),
+                    Kind::Bye => self.end(place.channel, index),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn hello(&mut self, place: &Place<'_>, header: &Header, body: &[u8]) {
+        let mut reader = Reader(body);
+        let name = reader.u16().and_then(|len| reader.bytes(usize::from(len)));
+        let Some(name) = name.filter(|name| name.len() <= 255) else { return };
+        if header.version != frame::VERSION {
+            let ours = u32::from(frame::VERSION);
+            self.refuse(place, name, header, Refusal::Version, ours);
+            return;
+        }
+        let read = || Some((NodeId(reader.u8()?), reader.u64()?, reader.bytes(NONCE_BYTES)?));
+        let mut read = read;
+        let Some((node, incarnation, nonce)) = read() else { return };
+        if place.shared.fence.is_out(node, incarnation) {
+            self.refuse(place, name, header, Refusal::ShutOut, 0);
+            return;
+        }
+        let worker_nonce: Nonce = nonce.try_into().expect("as many bytes");
+        let mut home_nonce = [0; NONCE_BYTES];
+        random(&mut home_nonce);
+        let state = State::Entering { until_ns: place.now_ns + STRANGER_NS_MAX, worker_nonce, home_nonce };
+        let Some(index) = self.enter(place, name, node, incarnation, state) else {
+            self.refuse(place, name, header, Refusal::TooMany, 0);
+            return;
+        };
+        let session = self.sessions[index].as_ref().expect("just entered");
+        let proof =
+            place.shared.secret().prove(Side::Home, &session.introduction(place.shared, &worker_nonce, &home_nonce));
+        let body = [&home_nonce[..], &proof[..]].concat();
+        let answer = Header::new(Kind::Challenge, index as u32, 0, header.number, body.len());
+        self.say(place.channel, index, answer, &body);
+    }
+
+    /// Makes a session. None: there are too many.
+    fn enter(&mut self, place: &Place<'_>, name: &[u8], node: NodeId, incarnation: u64, state: State) -> Option<usize> {
+        self.make_room(place);
+        let strangers = self.sessions.iter().flatten().filter(|it| !matches!(it.state, State::Live)).count();
+        if strangers >= STRANGERS_MAX {
+            return None;
+        }
+        let index = self.sessions.iter().position(Option::is_none).unwrap_or(self.sessions.len());
+        if index >= SESSIONS_MAX {
+            return None;
+        }
+        if !self.peers.contains_key(name) {
+            self.peers.insert(name.to_vec(), (place.channel.meet(name).ok()?, 0));
+        }
+        let (peer, uses) = self.peers.get_mut(name)?;
+        *uses += 1;
+        let peer = *peer;
+        let (lanes, request) = (Vec::new(), Assembly::default());
+        let session = Session { state, name: name.to_vec(), peer, node, incarnation, token: 0, lanes, request };
+        if index == self.sessions.len() {
+            self.sessions.push(None);
+        }
+        self.sessions[index] = Some(session);
+        Some(index)
+    }
+
+    /// Ends sessions of nodes that live no more, when places get scarce.
+    fn make_room(&mut self, place: &Place<'_>) {
+        if self.sessions.iter().flatten().count() < SESSIONS_MAX {
+            return;
+        }
+        let mut live = HashMap::new();
+        for index in 0..self.sessions.len() {
+            if let Some(node) = self.sessions[index].as_ref().map(|session| session.node)
+                && !*live.entry(node).or_insert_with(|| place.shared.is_live(node))
+            {
+                self.end(place.channel, index);
+            }
+        }
+    }
+
+    fn refuse(&mut self, place: &Place<'_>, name: &[u8], header: &Header, why: Refusal, detail: u32) {
+        let state = State::Leaving { until_ns: place.now_ns + STRANGER_NS_MAX };
+        if let Some(index) = self.enter(place, name, NodeId(0), 0, state) {
+            self.say_refused(place.channel, index, header.number, why, detail);
+        }
+    }
+
+    fn say_refused(&mut self, channel: &Channel, index: usize, number: u64, why: Refusal, detail: u32) {
+        let body = [(why as u32).to_le_bytes(), detail.to_le_bytes()].concat();
+        self.say(channel, index, Header::new(Kind::Refused, index as u32, 0, number, body.len()), &body);
+    }
+
+    fn proof(&mut self, place: &Place<'_>, header: &Header, body: &[u8]) {
+        let index = header.session as usize;
+        let Some(session) = self.sessions[index].as_mut() else { return };
+        let State::Entering { worker_nonce, home_nonce, .. } = session.state else { return };
+        let introduction = session.introduction(place.shared, &worker_nonce, &home_nonce);
+        let secret = place.shared.secret();
+        let admitted = body.len() == PROOF_BYTES && secret.is_proof(Side::Worker, &introduction, body);
+        if !admitted {
+            session.state = State::Leaving { until_ns: place.now_ns + STRANGER_NS_MAX };
+            self.say_refused(place.channel, index, header.number, Refusal::NotAdmitted, 0);
+            return;
+        }
+        session.token = secret.token(&introduction);
+        session.state = State::Live;
+        let (node, incarnation, name) = (session.node, session.incarnation, session.name.clone());
+        // Earlier sessions of the same endpoint, and of earlier starts of its node, are nobody's any more.
+        for other in 0..self.sessions.len() {
+            let is_old = self.sessions[other].as_ref().is_some_and(|it| {
+                matches!(it.state, State::Live)
+                    && it.node == node
+                    && (it.incarnation < incarnation || (it.name == name && other != index))
+            });
+            if is_old {
+                self.end(place.channel, other);
+            }
+        }
+        self.say(place.channel, index, Header::new(Kind::Welcome, index as u32, 0, header.number, 0), &[]);
+    }
+
+    fn end(&mut self, channel: &Channel, index: usize) {
+        let Some(session) = self.sessions.get_mut(index).and_then(Option::take) else { return };
+        for lane in session.lanes.into_iter().flatten() {
+            lane.sender.release(&lane.memory);
+        }
+        self.outbox.retain(|out| out.tag != index as u64);
+        if let Some((peer, uses)) = self.peers.get_mut(&session.name) {
+            *uses -= 1;
+            if *uses == 0 {
+                channel.forget(*peer);
+                self.peers.remove(&session.name);
+            }
+        }
+    }
+
+    /// Ends the sessions of nodes that are to be shut out.
+    fn shut_out(&mut self, shared: &Shared, channel: &Channel) {
+        let mut seen = self.fences_seen;
+        shared.fence.work(&mut seen, |node, last| {
+            let of_node = |it: &&Session| it.node == node && !matches!(it.state, State::Leaving { .. });
+            let starts = self.sessions.iter().flatten().filter(of_node).map(|it| it.incarnation);
+            let last = starts.max().unwrap_or(0).max(last);
+            for index in 0..self.sessions.len() {
+                if self.sessions[index].as_ref().is_some_and(|it| it.node == node && it.incarnation <= last) {
+                    self.end(channel, index);
+                }
+            }
+            last
+        });
+        self.fences_seen = seen;
+    }
+
+    /// Strangers whose time is over.
+    fn show_out(&mut self, channel: &Channel, now_ns: u64) {
+        for index in 0..self.sessions.len() {
+            let is_over = self.sessions[index].as_ref().is_some_and(|session| match session.state {
+                State::Entering { until_ns, .. } | State::Leaving { until_ns } => now_ns > until_ns,
+                State::Live => false,
+            });
+            if is_over {
+                self.end(channel, index);
+            }
+        }
+    }
+
+    /// Sends, or keeps for later. A worker that cannot be reached is gone.
+    fn say(&mut self, channel: &Channel, index: usize, header: Header, body: &[u8]) {
+        let Some(peer) = self.sessions[index].as_ref().map(|session| session.peer) else { return };
+        let tag = index as u64;
+        for (head, part) in frame::frames(header, body) {
+            let done = if self.outbox.is_empty() {
+                channel.send(peer, tag, &[&head, part])
+            } else {
+                Err(channel::Refusal::Again)
+            };
+            match done {
+                Ok(()) => {}
+                Err(channel::Refusal::Again) if self.outbox.len() < OUTBOX_MAX => {
+                    self.outbox.push_back(Out { peer, tag, frame: [&head, part].concat() });
+                }
+                Err(_) => return self.end(channel, index),
+            }
+        }
+    }
+
+    fn send_kept(&mut self, channel: &Channel) {
+        // One that does not get through must not hold up the others: each has its try.
+        for _ in 0..self.outbox.len() {
+            let Some(out) = self.outbox.pop_front() else { return };
+            match channel.send(out.peer, out.tag, &[&out.frame]) {
+                Ok(()) => {}
+                Err(channel::Refusal::Again) => self.outbox.push_back(out),
+                Err(channel::Refusal::Broken) => self.end(channel, out.tag as usize),
+            }
+        }
+    }
+
+    fn request(&mut self, place: &Place<'_>, header: &Header, part: &[u8]) {
+        let index = header.session as usize;
+        let Some(session) = self.sessions[index].as_mut() else { return };
+        let mut assembly = std::mem::take(&mut session.request);
+        if let Some(body) = assembly.add(header, part) {
+            let mut answer = std::mem::take(&mut self.answer);
+            answer.clear();
+            if self.carry_out(place, index, body, &mut answer).is_some() {
+                let token = self.sessions[index].as_ref().map_or(0, |session| session.token);
+                let head = Header::new(Kind::Answer, header.session, token, header.number, answer.len());
+                self.say(place.channel, index, head, &answer);
+            }
+            self.answer = answer;
+        }
+        if let Some(session) = self.sessions[index].as_mut() {
+            session.request = assembly;
+        }
+    }
+
+    /// None: rubbish, which gets no answer.
+    fn carry_out(&mut self, place: &Place<'_>, index: usize, body: &[u8], answer: &mut Vec<u8>) -> Option<()> {
+        let mut reader = Reader(body);
+        let tag = Tag::of(reader.u32()?)?;
+        reader.u32()?;
+        if tag == Tag::Ops {
+            return self.operate(place, reader, answer);
+        }
+        let (a, b) = (reader.u32()?, reader.u32()?);
+        let session = self.sessions[index].as_mut()?;
+        match tag {
+            Tag::Ops => {}
+            Tag::Learn => put_result(answer, learn(place, RegionId(a as u8)).as_deref()),
+            Tag::Lane => put_result(answer, session.open_lane(place, a as u16, b as u16).as_deref()),
+            Tag::Taken => put_result(answer, session.taken(place, a as usize).as_deref()),
+            Tag::Closed => {
+                place.shared.closings.note(Address { node: session.node, port: a as u16 });
+                frame::put_done(answer, &[]);
+            }
+        }
+        Some(())
+    }
+
+    fn operate(&mut self, place: &Place<'_>, mut reader: Reader<'_>, answer: &mut Vec<u8>) -> Option<()> {
+        let mut room = frame::TOTAL_MAX;
+        while !reader.0.is_empty() {
+            let op = WireOp::take(&mut reader)?;
+            room = room.checked_sub(op.answer_bytes_max())?;
+            let bytes = if op.kind == OpKind::Write { reader.padded(op.len as usize)? } else { &[] };
+            let node = place.shared.node();
+            let start = answer.len();
+            let done = self.memory(place, &op).and_then(|memory| match op.kind {
+                OpKind::Flush if op.a == frame::NIC_KEY => open_to_nic(place, &op, memory, answer),
+                _ => execute(&op, node, memory, bytes, answer),
+            });
+            if let Err(error) = done {
+                answer.truncate(start);
+                frame::put_error(answer, &error);
+            }
+        }
+        Some(())
+    }
+
+    /// The memory that an instruction's key opens now.
+    fn memory(&mut self, place: &Place<'_>, op: &WireOp) -> Result<&Arc<RegionMemory>, FabricError> {
+        let (node, region) = (place.shared.node(), op.region);
+        let now = place.shared.key(region);
+        if now != Some(op.key) {
+            return Err(FabricError::StaleKey { node, region });
+        }
+        let seen = &mut self.seen[usize::from(region.0)];
+        if seen.as_ref().map(|(key, _)| *key) != now {
+            *seen = place.shared.registered(region).filter(|(key, _)| Some(*key) == now);
+        }
+        seen.as_ref().map(|(_, memory)| memory).ok_or(FabricError::StaleKey { node, region })
+    }
+}
+
+fn put_result(answer: &mut Vec<u8>, result: Result<&[u8], &FabricError>) {
+    match result {
+        Ok(bytes) => frame::put_done(answer, bytes),
+        Err(error) => frame::put_error(answer, error),
+    }
+}
+
+/// Key and bounds are good: how the NIC gets there now.
+fn open_to_nic(
+    place: &Place<'_>,
+    op: &WireOp,
+    memory: &Arc<RegionMemory>,
+    answer: &mut Vec<u8>,
+) -> Result<(), FabricError> {
+    memory.check(op.offset, u64::from(op.len))?;
+    match place.shared.open_to_nics(op.region, op.key, memory) {
+        Some((key, base)) => frame::put_done(answer, &[key.to_le_bytes(), base.to_le_bytes()].concat()),
+        None => frame::put_done(answer, &[]),
+    }
+    Ok(())
+}
+
+/// Does one instruction with the CPU.
+fn execute(
+    op: &WireOp,
+    node: NodeId,
+    memory: &RegionMemory,
+    bytes: &[u8],
+    answer: &mut Vec<u8>,
+) -> Result<(), FabricError> {
+    match op.kind {
+        OpKind::Read => {
+            memory.check(op.offset, u64::from(op.len))?;
+            memory.copy_out(op.offset, frame::put_room(answer, op.len as usize))
+        }
+        OpKind::Write => {
+            memory.copy_in(op.offset, bytes)?;
+            frame::put_done(answer, &[]);
+            Ok(())
+        }
+        OpKind::ReadObject => {
+            // The length is known when it is read: at most what was asked for.
+            let start = answer.len();
+            let room = frame::put_room(answer, HEADER_BYTES + op.len as usize);
+            let (head, payload) = room.split_at_mut(HEADER_BYTES);
+            let header = memory.read_object(op.offset, payload)?;
+            put_header(&header, head);
+            let len = HEADER_BYTES + header.meta.payload_len();
+            answer[start + 4..start + 8].copy_from_slice(&(len as u32).to_le_bytes());
+            answer.truncate(start + 8 + len.next_multiple_of(8));
+            Ok(())
+        }
+        OpKind::Flush => {
+            memory.flush(op.offset, u64::from(op.len))?;
+            frame::put_done(answer, &[]);
+            Ok(())
+        }
+        _ => {
+            let word = memory.word(op.offset)?;
+            let at = FarPtr::new(node, op.region, op.offset);
+            let old = Op::word(op.kind, at, op.a, op.b).execute_word(word);
+            frame::put_done(answer, &old.to_le_bytes());
+            Ok(())
+        }
+    }
+}
+
+/// A region's key and length, and whether the NIC reaches it.
+fn learn(place: &Place<'_>, region: RegionId) -> Result<Vec<u8>, FabricError> {
+    let node = place.shared.node();
+    let (key, memory) = place.shared.registered(region).ok_or(FabricError::NoSuchRegion { node, region })?;
+    let is_open = place.shared.open_to_nics(region, key, &memory).is_some();
+    let words = [key, memory.len(), u64::from(is_open)];
+    Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())
+}
+
+impl Session {
+    fn introduction<'a>(
+        &'a self,
+        shared: &'a Shared,
+        worker_nonce: &'a Nonce,
+        home_nonce: &'a Nonce,
+    ) -> Introduction<'a> {
+        Introduction {
+            version: frame::VERSION,
+            worker_nonce,
+            home_nonce,
+            worker_node: self.node.0,
+            home_node: shared.node().0,
+            worker_name: &self.name,
+            home_name: &shared.home_name,
+        }
+    }
+
+    /// A lane from the worker's port to one of ours: `lane | bytes put so far | taken so far`.
+    fn open_lane(&mut self, place: &Place<'_>, to: u16, from: u16) -> Result<Vec<u8>, FabricError> {
+        let to = Address { node: place.shared.node(), port: to };
+        let index = self.lanes.iter().position(Option::is_none).unwrap_or(self.lanes.len());
+        if index >= LANES_PER_SESSION_MAX || to.port == super::AGENT_PORT {
+            return Err(FabricError::NoSuchPort { to });
+        }
+        let (memory, sender) = place.near.own_lane(to)?;
+        place.shared.note_sender(to.port, self.node);
+        let put = sender.position();
+        let words = [index as u64, put, sender.taken(&memory).unwrap_or(put)];
+        let from = Address { node: self.node, port: from };
+        let lane = Lane { from, to, memory, sender, message: Assembly::default() };
+        if index == self.lanes.len() {
+            self.lanes.push(None);
+        }
+        self.lanes[index] = Some(lane);
+        Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())
+    }
+
+    /// How much the owner of the inbox has taken out of a lane.
+    fn taken(&mut self, place: &Place<'_>, index: usize) -> Result<Vec<u8>, FabricError> {
+        let to = Address { node: place.shared.node(), port: 0 };
+        let lane = self.lanes.get(index).and_then(Option::as_ref).ok_or(FabricError::NoSuchPort { to })?;
+        let taken = lane.sender.taken(&lane.memory);
+        if taken.is_none() {
+            self.close_lane(index);
+        }
+        taken.map(|taken| taken.to_le_bytes().to_vec()).ok_or(FabricError::NoSuchPort { to })
+    }
+
+    fn close_lane(&mut self, index: usize) {
+        if let Some(lane) = self.lanes.get_mut(index).and_then(Option::take) {
+            lane.sender.release(&lane.memory);
+        }
+    }
+
+    fn message(&mut self, place: &Place<'_>, header: &Header, part: &[u8]) {
+        let index = header.number as usize;
+        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
+        let Some(message) = lane.message.add(header, part) else { return };
+        match lane.sender.put(&lane.memory, lane.from, lane.to, message) {
+            Ok(()) => place.shared.near.ring(),
+            // Its inbox is closed, and the sender hears of it. A full one cannot be: senders count.
+            Err(_) => self.close_lane(index),
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Proof>() == PROOF_BYTES);

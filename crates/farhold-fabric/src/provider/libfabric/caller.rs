@@ -1,0 +1,1081 @@
+//! A worker's far side: its channel, its sessions with home agents, and what it has under way with them.
+//!
+//! ```text
+//!   batch ──> requests, one frame each, by node ──> home agent ──> answers ──> the batch's buffers
+//!         └─> bulk transfers by the NIC, for reads and writes from `bulk_bytes_min` on
+//! ```
+//!
+//! - A session is made at the first contact with a node, and made anew when it broke or the node has started again. What is known of
+//!   the node's regions outlives it, so that a key that has gone stale is noticed.
+//! - Every request has a deadline. One that passes it breaks the session: the node counts as unavailable until a new hello is
+//!   answered. Late answers find nobody waiting. The memory of a bulk transfer that does not end stays with the provider,
+//!   and its batch comes back as a copy.
+//! - Making a session, learning a region and opening a lane block the thread, each within its time-out; instructions and
+//!   messages do not.
+//!
+//! Nobody sends to a worker what it has not asked for, so a worker that does not poll harms only itself.
+
+use super::channel::{self, BulkTarget, Channel, Event, Peer, Registration, Size};
+use super::frame::{self, Assembly, BODY_MAX, Header, Kind, Reader, Tag, WireOp};
+use super::secret::{Introduction, NONCE_BYTES, Nonce, Side, random};
+use super::{Rendezvous, Shared, rendezvous};
+use crate::address::{Address, FarPtr, NodeId, RegionId, RegionKey};
+use crate::batch::{Content, OpKind, State as OpState, header_of};
+use crate::error::FabricError;
+use crate::object::{HEADER_BYTES, PAYLOAD_LEN_MAX};
+use crate::provider::shm::{Shm, Starts, inbox::record_bytes};
+use crate::provider::{LANE_BYTES_MAX, MESSAGE_BYTES_MAX};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+const SIZE: Size = Size { rx: 32, tx: 32, bulk: 16 };
+/// Bytes of one bulk transfer: large enough that its start costs nothing, small enough that a dead peer is noticed between two.
+const BULK_PIECE: usize = 1 << 20;
+/// Most bytes of a part of a write, and of a read, that goes in one frame.
+const WRITE_PIECE: usize = (BODY_MAX - frame::TAG_BYTES - frame::OP_BYTES) / 8 * 8;
+const READ_PIECE: usize = (BODY_MAX - 8) / 8 * 8;
+/// Most bytes of the answers to one request.
+const ANSWERS_MAX: usize = frame::TOTAL_MAX / 2;
+/// Turns between two looks at the clock.
+const TURNS_PER_CLOCK: u32 = 32;
+/// How old a request must be before the kernel is asked whether its node still runs, and how often it is asked.
+const LOOK_AFTER_NS: u64 = 20_000_000;
+/// How long a node that did not answer a hello is not asked again: who waits for it waits once.
+const RETRY_AFTER_NS: u64 = 50_000_000;
+/// The same for a node that had answered before, and how long it may then take. A hello blocks the thread, so a node that is cut
+/// off costs a fifth of it at most.
+const LOST_RETRY_AFTER_NS: u64 = 1_000_000_000;
+const LOST_CONNECT_NS_MAX: u64 = 100_000_000;
+/// How long a message may take to leave the thread.
+const FLUSH_NS_MAX: u64 = 10_000_000;
+/// How long a farewell may take.
+const FAREWELL_NS_MAX: u64 = 200_000_000;
+/// Frames that wait for the provider before a sender is told to wait.
+const UNSENT_MAX: usize = 1024;
+
+/// See the module.
+pub(super) struct Caller {
+    shared: Arc<Shared>,
+    name: Vec<u8>,
+    state: State,
+    turns: u32,
+    last_number: u64,
+    /// Last, so that whatever it still does to our buffers is over before they go.
+    channel: Option<Channel>,
+}
+
+/// Everything that events change.
+#[derive(Default)]
+struct State {
+    nodes: HashMap<NodeId, Known>,
+    asked: HashMap<u64, Asked>,
+    flights: HashMap<u64, Flight>,
+    unsent: VecDeque<Unsent>,
+    bulk_waiting: VecDeque<BulkPiece>,
+    bulk_active: HashMap<u32, BulkPiece>,
+    last_classified: u64,
+}
+
+/// A node as this worker knows it.
+#[derive(Default)]
+struct Known {
+    session: Option<Session>,
+    epoch: u32,
+    regions: HashMap<RegionId, Region>,
+    /// Our ways into its inboxes, by our port and its port.
+    lanes: HashMap<(u16, u16), Lane>,
+    /// Its count of starts, where we share a directory.
+    starts: Option<Starts>,
+    /// Why it could not be met, and until when nobody asks again.
+    refusal: Option<(u64, FabricError)>,
+    /// There has been a session with it.
+    was_there: bool,
+}
+
+struct Session {
+    epoch: u32,
+    peer: Peer,
+    incarnation: u64,
+    index: u32,
+    /// Zero until the session is live.
+    token: u64,
+    is_broken: bool,
+}
+
+/// A region as its node's agent described it.
+#[derive(Clone, Copy)]
+struct Region {
+    key: u64,
+    bytes: u64,
+    /// The NIC reads and writes it by itself.
+    has_nic: bool,
+}
+
+/// Our way into an inbox of another node.
+struct Lane {
+    index: u64,
+    /// Bytes put, and taken as far as known.
+    put: u64,
+    taken: u64,
+    /// Closings that had been noted when it was opened.
+    closings: u64,
+}
+
+/// A request that waits for its answer.
+struct Asked {
+    node: NodeId,
+    epoch: u32,
+    since_ns: u64,
+    until_ns: u64,
+    what: What,
+    answer: Assembly,
+}
+
+enum What {
+    /// A call: its answer, when it is there.
+    Call(Option<Result<(Kind, Vec<u8>), FabricError>>),
+    Ops {
+        flight: u64,
+        pieces: Vec<Piece>,
+    },
+}
+
+/// An instruction, or a part of a long one, in a request.
+struct Piece {
+    op: usize,
+    /// Where in the instruction's bytes it starts.
+    start: usize,
+    len: usize,
+    then: Then,
+}
+
+/// What an answer without error means.
+#[derive(Clone, Copy)]
+enum Then {
+    /// The piece is done.
+    Done,
+    /// Its bytes are outside the region of this length: it was asked only whether something else is wrong, too.
+    Outside(u64),
+    /// Key and bounds are good: the instruction's bulk transfers may start.
+    Go,
+    /// The NIC could not, and the agent sees no reason: the node is not reached.
+    Unreached,
+}
+
+struct Flight {
+    content: Box<Content>,
+    /// Requests and bulk transfers that are not over.
+    left: usize,
+    /// Bulk transfers whose instruction has not got its [`Then::Go`] yet.
+    bulk: Vec<BulkPiece>,
+    is_abandoned: bool,
+    /// What the asker gets while the NIC still has the content.
+    instead: Option<Box<Content>>,
+}
+
+struct Unsent {
+    node: NodeId,
+    epoch: u32,
+    peer: Peer,
+    frame: Vec<u8>,
+}
+
+struct BulkPiece {
+    flight: u64,
+    op: usize,
+    node: NodeId,
+    epoch: u32,
+    region_key: u64,
+    is_write: bool,
+    local: *mut u8,
+    len: usize,
+    at: FarPtr,
+    target: BulkTarget,
+    registration: Option<Arc<Registration>>,
+    since_ns: u64,
+}
+
+/// A request in the making.
+struct Plan {
+    node: NodeId,
+    body: Vec<u8>,
+    pieces: Vec<Piece>,
+    answers: usize,
+}
+
+impl Caller {
+    pub fn open(shared: Arc<Shared>) -> Result<Self, FabricError> {
+        let channel = Channel::open(&shared.config.provider, shared.local_address(), SIZE, false)?;
+        let name = channel.name()?;
+        Ok(Self { shared, name, state: State::default(), turns: 0, last_number: 0, channel: Some(channel) })
+    }
+
+    /// Is it of this membership?
+    pub fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
+    fn channel(&self) -> &Channel {
+        self.channel.as_ref().expect("there until dropped")
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Is there something that only our polling brings on?
+    pub fn is_busy(&self) -> bool {
+        !self.state.asked.is_empty()
+            || !self.state.unsent.is_empty()
+            || !self.state.bulk_active.is_empty()
+            || !self.state.bulk_waiting.is_empty()
+            || self.channel().is_sending()
+    }
+
+    /// Makes progress.
+    pub fn turn(&mut self) {
+        let Self { channel, state, shared, .. } = self;
+        let channel = channel.as_ref().expect("there until dropped");
+        channel.poll(|event| state.take(&event));
+        state.send_unsent(channel);
+        if !state.bulk_waiting.is_empty() {
+            state.start_bulk(channel, shared.clock.now_ns());
+        }
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS_PER_CLOCK) {
+            state.expire(shared);
+        }
+    }
+
+    // -----------------------------------------------------------------------------------------------------------------
+    // Sessions
+
+    /// Sees to it that there is a live session with the node.
+    fn session(&mut self, node: NodeId) -> Result<(), FabricError> {
+        let known = self.state.nodes.entry(node).or_default();
+        if let Some(session) = &known.session {
+            let same_start = known.starts.as_ref().is_none_or(|starts| starts.count() == session.incarnation);
+            if !session.is_broken && session.token != 0 && same_start {
+                return Ok(());
+            }
+        }
+        let before_ns = self.shared.clock.now_ns();
+        match &known.refusal {
+            Some((until_ns, refusal)) if before_ns < *until_ns => return Err(refusal.clone()),
+            _ => known.refusal = None,
+        }
+        let was_there = known.was_there;
+        let met = self.meet(node, was_there);
+        let after_ns = self.shared.clock.now_ns();
+        let known = self.known(node);
+        match &met {
+            Ok(()) => known.was_there = true,
+            Err(error) if after_ns - before_ns > RETRY_AFTER_NS / 10 => {
+                let pause_ns = if was_there { LOST_RETRY_AFTER_NS } else { RETRY_AFTER_NS };
+                known.refusal = Some((after_ns + pause_ns, error.clone()));
+            }
+            Err(_) => {}
+        }
+        met
+    }
+
+    fn known(&mut self, node: NodeId) -> &mut Known {
+        self.state.nodes.entry(node).or_default()
+    }
+
+    #[cold]
+    fn meet(&mut self, node: NodeId, was_there: bool) -> Result<(), FabricError> {
+        self.leave(node);
+        let shared = self.shared.clone();
+        let max_ns = if was_there { LOST_CONNECT_NS_MAX } else { u64::MAX };
+        let timeout_ns = shared.config.connect_timeout_ns.min(max_ns);
+        let record = rendezvous::find(&shared.cluster, &shared.config.rendezvous, node, timeout_ns)?;
+        if shared.config.rendezvous == Rendezvous::Directory {
+            let starts = Starts::of(&shared.cluster, node).filter(|starts| starts.count() == record.incarnation);
+            if starts.is_none() || !shared.is_live(node) {
+                return Err(FabricError::NodeUnavailable { node });
+            }
+            self.known(node).starts = starts;
+        }
+        if record.provider != shared.provider {
+            let reason = format!("{node} uses {}", record.provider);
+            return Err(FabricError::unfit_provider(&shared.provider, reason));
+        }
+        let peer = self.channel().meet(&record.name)?;
+        let known = self.known(node);
+        known.epoch += 1;
+        let epoch = known.epoch;
+        let incarnation = record.incarnation;
+        known.session = Some(Session { epoch, peer, incarnation, index: 0, token: 0, is_broken: false });
+        let introduced = self.introduce(node, &record.name, timeout_ns);
+        if introduced.is_err() {
+            self.state.break_session(node, epoch);
+        }
+        introduced
+    }
+
+    /// Forgets a session that is of no use any more.
+    fn leave(&mut self, node: NodeId) {
+        let Some(session) = self.known(node).session.take() else { return };
+        self.state.break_session(node, session.epoch);
+        self.known(node).lanes.clear();
+        let is_used = |piece: &BulkPiece| piece.node == node;
+        // The provider may still have transfers to that address.
+        if !self.state.bulk_active.values().any(is_used) {
+            self.channel().forget(session.peer);
+        }
+    }
+
+    /// Shows each other that both know the secret: see [`super::secret`].
+    fn introduce(&mut self, node: NodeId, home_name: &[u8], timeout_ns: u64) -> Result<(), FabricError> {
+        let shared = self.shared.clone();
+        let name = self.name.clone();
+        let mut worker_nonce: Nonce = [0; NONCE_BYTES];
+        random(&mut worker_nonce);
+        let mut hello = (name.len() as u16).to_le_bytes().to_vec();
+        hello.extend_from_slice(&name);
+        hello.push(shared.node().0);
+        hello.extend_from_slice(&shared.start.to_le_bytes());
+        hello.extend_from_slice(&worker_nonce);
+        let until_ns = shared.clock.now_ns() + timeout_ns;
+        let (kind, index, body) = self.exchange(node, Kind::Hello, 0, &hello, until_ns)?;
+        if kind != Kind::Challenge {
+            return Err(refusal(node, &body));
+        }
+        let (home_nonce, proof) =
+            body.split_first_chunk::<NONCE_BYTES>().ok_or(FabricError::NodeUnavailable { node })?;
+        let introduction = Introduction {
+            version: frame::VERSION,
+            worker_nonce: &worker_nonce,
+            home_nonce,
+            worker_node: shared.node().0,
+            home_node: node.0,
+            worker_name: &name,
+            home_name,
+        };
+        if !shared.secret().is_proof(Side::Home, &introduction, proof) {
+            return Err(FabricError::NotAdmitted { node });
+        }
+        let proof = shared.secret().prove(Side::Worker, &introduction);
+        let (kind, index, body) = self.exchange(node, Kind::Proof, index, &proof, until_ns)?;
+        if kind != Kind::Welcome {
+            return Err(refusal(node, &body));
+        }
+        let token = shared.secret().token(&introduction);
+        let session = self.known(node).session.as_mut().ok_or(FabricError::NodeUnavailable { node })?;
+        (session.index, session.token) = (index, token);
+        Ok(())
+    }
+
+    /// A step of the introduction: what came back, and the session's number at the agent.
+    fn exchange(
+        &mut self,
+        node: NodeId,
+        kind: Kind,
+        index: u32,
+        body: &[u8],
+        until_ns: u64,
+    ) -> Result<(Kind, u32, Vec<u8>), FabricError> {
+        if let Some(session) = &mut self.known(node).session {
+            session.index = index;
+        }
+        let number = self.ask(node, kind, body, What::Call(None), until_ns);
+        let (kind, mut body) = self.wait_for(number, node)?;
+        // The answer's header told the number: see `State::answer`.
+        let index = body.split_off(body.len() - 4);
+        Ok((kind, u32::from_le_bytes(index.try_into().expect("4 bytes")), body))
+    }
+
+    // -----------------------------------------------------------------------------------------------------------------
+    // Requests
+
+    /// Sends a request or a step of an introduction; returns its number.
+    fn ask(&mut self, node: NodeId, kind: Kind, body: &[u8], what: What, until_ns: u64) -> u64 {
+        let number = self.next_number();
+        let since_ns = self.shared.clock.now_ns();
+        let epoch = self.known(node).epoch;
+        self.state.asked.insert(number, Asked { node, epoch, since_ns, until_ns, what, answer: Assembly::default() });
+        self.transmit(node, kind, number, body);
+        number
+    }
+
+    fn transmit(&mut self, node: NodeId, kind: Kind, number: u64, body: &[u8]) {
+        let Some(session) = self.state.nodes.get(&node).and_then(|known| known.session.as_ref()) else { return };
+        let (peer, epoch) = (session.peer, session.epoch);
+        let header = Header::new(kind, session.index, session.token, number, body.len());
+        for (head, part) in frame::frames(header, body) {
+            let done = if self.state.unsent.is_empty() {
+                self.channel().send(peer, tag_of(node, epoch), &[&head, part])
+            } else {
+                Err(channel::Refusal::Again)
+            };
+            match done {
+                Ok(()) => {}
+                Err(channel::Refusal::Again) => {
+                    let frame = [&head, part].concat();
+                    self.state.unsent.push_back(Unsent { node, epoch, peer, frame });
+                }
+                Err(channel::Refusal::Broken) => return self.state.break_session(node, epoch),
+            }
+        }
+    }
+
+    /// Blocks until a call's answer is there, or its time is over.
+    fn wait_for(&mut self, number: u64, node: NodeId) -> Result<(Kind, Vec<u8>), FabricError> {
+        loop {
+            self.turn();
+            match self.state.asked.get_mut(&number).map(|asked| &mut asked.what) {
+                Some(What::Call(Some(_))) => {}
+                Some(_) => {
+                    // The agent may be a thread of this very core.
+                    std::thread::yield_now();
+                    continue;
+                }
+                None => return Err(FabricError::NodeUnavailable { node }),
+            }
+            return match self.state.asked.remove(&number).map(|asked| asked.what) {
+                Some(What::Call(Some(answer))) => answer,
+                _ => Err(FabricError::NodeUnavailable { node }),
+            };
+        }
+    }
+
+    /// Asks a node that we have a session with, and blocks until its answer.
+    fn call(&mut self, to: Address, tag: Tag, a: u32, b: u32, timeout_ns: u64) -> Result<Vec<u8>, FabricError> {
+        let until_ns = self.shared.clock.now_ns() + timeout_ns;
+        let number = self.ask(to.node, Kind::Request, &frame::request(tag, a, b), What::Call(None), until_ns);
+        let (_, body) = self.wait_for(number, to.node)?;
+        let at = FarPtr::new(to.node, RegionId(a as u8), 0);
+        let answer = frame::take_answer(&mut Reader(&body), at, to);
+        answer.unwrap_or(Err(FabricError::NodeUnavailable { node: to.node })).map(<[u8]>::to_vec)
+    }
+
+    // -----------------------------------------------------------------------------------------------------------------
+    // Regions
+
+    /// What is known of a region; asked for at first use.
+    fn region(&mut self, node: NodeId, region: RegionId) -> Result<Region, FabricError> {
+        self.session(node)?;
+        match self.known(node).regions.get(&region) {
+            Some(known) => Ok(*known),
+            None => self.learn(node, region),
+        }
+    }
+
+    #[cold]
+    fn learn(&mut self, node: NodeId, region: RegionId) -> Result<Region, FabricError> {
+        let timeout_ns = self.shared.config.request_timeout_ns;
+        let body = self.call(Address::home(node), Tag::Learn, u32::from(region.0), 0, timeout_ns)?;
+        let mut reader = Reader(&body);
+        let mut word = || reader.u64().ok_or(FabricError::NodeUnavailable { node });
+        let learned = Region { key: word()?, bytes: word()?, has_nic: word()? != 0 };
+        self.known(node).regions.insert(region, learned);
+        Ok(learned)
+    }
+
+    /// Forgets what is known of a region and asks anew.
+    pub fn refresh(&mut self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError> {
+        self.session(node)?;
+        self.known(node).regions.remove(&region);
+        self.learn(node, region).map(|region| RegionKey(region.key))
+    }
+
+    // -----------------------------------------------------------------------------------------------------------------
+    // Instructions
+
+    /// Starts the instructions; near ones are done at once. None: all are over, and the content is still there.
+    pub fn post(&mut self, near: &Shm, kept: &mut Option<Box<Content>>) -> Option<u64> {
+        let mut content = kept.take()?;
+        let flight = self.next_number();
+        let (mut plans, mut bulk) = (Vec::new(), Vec::new());
+        for index in 0..content.ops.len() {
+            let at = content.ops[index].at;
+            let done = if at.node() == self.shared.node() {
+                let (ops, data, _) = content.parts();
+                near.execute(&mut ops[index], data)
+            } else {
+                self.region(at.node(), at.region())
+                    .and_then(|region| self.plan(flight, index, region, &mut content, &mut plans, &mut bulk))
+            };
+            if let Err(error) = done {
+                content.fail(index, error);
+            }
+        }
+        let left = plans.len() + bulk.len();
+        if left == 0 {
+            *kept = Some(content);
+            return None;
+        }
+        self.state.flights.insert(flight, Flight { content, left, bulk, is_abandoned: false, instead: None });
+        let until_ns = self.shared.clock.now_ns() + self.shared.config.request_timeout_ns;
+        for Plan { node, body, pieces, .. } in plans {
+            self.ask(node, Kind::Request, &body, What::Ops { flight, pieces }, until_ns);
+        }
+        Some(flight)
+    }
+
+    /// Decides how an instruction travels.
+    fn plan(
+        &mut self,
+        flight: u64,
+        index: usize,
+        region: Region,
+        content: &mut Content,
+        plans: &mut Vec<Plan>,
+        bulk: &mut Vec<BulkPiece>,
+    ) -> Result<(), FabricError> {
+        let op = &content.ops[index];
+        let (at, len, data_start) = (op.at, op.len as usize, op.start as usize);
+        let mut wire = WireOp::of(op, region.key);
+        let piece_max = match op.kind {
+            OpKind::Write => WRITE_PIECE,
+            OpKind::Read => READ_PIECE,
+            OpKind::ReadObject => {
+                wire.len = wire.len.min(PAYLOAD_LEN_MAX as u32);
+                add(plans, at.node(), &wire, &[], piece(index, 0, len, Then::Done));
+                return Ok(());
+            }
+            _ => {
+                add(plans, at.node(), &wire, &[], piece(index, 0, len, Then::Done));
+                return Ok(());
+            }
+        };
+        let is_bulk = len >= self.shared.config.bulk_bytes_min && region.has_nic;
+        let is_outside = at.offset() > region.bytes || len as u64 > region.bytes - at.offset();
+        if is_outside && !is_bulk && len > piece_max {
+            // Nothing of it may be done: the agent says what is wrong.
+            wire.kind = OpKind::Flush;
+            add(plans, at.node(), &wire, &[], piece(index, 0, len, Then::Outside(region.bytes)));
+            return Ok(());
+        }
+        let is_write = op.kind == OpKind::Write;
+        if is_bulk {
+            // The agent is asked first: a NIC's way of refusing an old key is to break the connection (`tcp`), or none at all. It
+            // tells the NIC's key, which changes when a node is shut out.
+            (wire.kind, wire.a) = (OpKind::Flush, frame::NIC_KEY);
+            add(plans, at.node(), &wire, &[], piece(index, 0, len, Then::Go));
+            let local = content.data.start_of(data_start, len);
+            // SAFETY: the buffer belongs to the flight, which keeps it until the transfer's end, and so longer than the
+            // registration, which ends with its pieces.
+            let registration = unsafe { self.channel().register_local(local, len as u64)? }.map(Arc::new);
+            let epoch = self.known(at.node()).epoch;
+            let piece_max = BULK_PIECE.min(self.channel().traits().transfer_bytes_max as usize);
+            for start in (0..len).step_by(piece_max) {
+                bulk.push(BulkPiece {
+                    flight,
+                    op: index,
+                    node: at.node(),
+                    epoch,
+                    region_key: region.key,
+                    is_write,
+                    // SAFETY: `start` is inside the `len` bytes.
+                    local: unsafe { local.add(start) },
+                    len: piece_max.min(len - start),
+                    at: at.add(start as u64),
+                    target: BulkTarget::default(),
+                    registration: registration.clone(),
+                    since_ns: 0,
+                });
+            }
+            return Ok(());
+        }
+        for start in (0..len.max(1)).step_by(piece_max) {
+            let part = piece_max.min(len - start);
+            (wire.offset, wire.len) = (at.offset() + start as u64, part as u32);
+            let bytes = if is_write { content.data.bytes(data_start + start, part) } else { &[] };
+            add(plans, at.node(), &wire, bytes, piece(index, start, part, Then::Done));
+        }
+        Ok(())
+    }
+
+    /// Takes a flight's content back once everything of it is over.
+    pub fn take_back(&mut self, flight: u64) -> Option<Box<Content>> {
+        let found = self.state.flights.get_mut(&flight)?;
+        if let Some(instead) = found.instead.take() {
+            found.is_abandoned = true;
+            return Some(instead);
+        }
+        (found.left == 0).then(|| self.state.flights.remove(&flight).expect("just seen").content)
+    }
+
+    /// Nobody will ask for it any more. Its requests still leave this thread.
+    pub fn abandon(&mut self, flight: u64) {
+        match self.state.flights.get_mut(&flight) {
+            Some(found) if found.left > 0 => found.is_abandoned = true,
+            _ => drop(self.state.flights.remove(&flight)),
+        }
+        self.flush(FLUSH_NS_MAX);
+    }
+
+    /// Polls until everything has left this thread, for so long.
+    pub fn flush(&mut self, max_ns: u64) {
+        let until_ns = self.shared.clock.now_ns() + max_ns;
+        while (!self.state.unsent.is_empty() || self.channel().is_sending()) && self.shared.clock.now_ns() < until_ns {
+            self.turn();
+        }
+    }
+
+    // -----------------------------------------------------------------------------------------------------------------
+    // Messages
+
+    pub fn send(&mut self, from: u16, to: Address, message: &[u8]) -> Result<(), FabricError> {
+        if message.len() > MESSAGE_BYTES_MAX {
+            return Err(FabricError::MessageTooLong { bytes: message.len(), bytes_max: MESSAGE_BYTES_MAX });
+        }
+        self.session(to.node)?;
+        if self.state.unsent.len() >= UNSENT_MAX {
+            self.turn();
+            return Err(FabricError::QueueFull { to });
+        }
+        let closings = &self.shared.closings;
+        let lane = self.state.nodes.get_mut(&to.node).and_then(|known| known.lanes.get_mut(&(from, to.port)));
+        if lane.is_none_or(|lane| closings.has_closed(to, &mut lane.closings)) {
+            self.open_lane(from, to)?;
+        }
+        let need = record_bytes(message.len());
+        if self.lane(from, to)?.is_full(need) {
+            self.ask_taken(from, to)?;
+            if self.lane(from, to)?.is_full(need) {
+                return Err(FabricError::QueueFull { to });
+            }
+        }
+        let lane = self.lane(from, to)?;
+        lane.put += need;
+        let index = lane.index;
+        self.transmit(to.node, Kind::Message, index, message);
+        // A thread may sleep after it has sent: nothing must be left behind that only polling would send.
+        self.flush(FLUSH_NS_MAX);
+        let is_sent = self.known(to.node).session.as_ref().is_some_and(|session| !session.is_broken);
+        if is_sent { Ok(()) } else { Err(FabricError::NodeUnavailable { node: to.node }) }
+    }
+
+    fn lane(&mut self, from: u16, to: Address) -> Result<&mut Lane, FabricError> {
+        self.known(to.node).lanes.get_mut(&(from, to.port)).ok_or(FabricError::NodeUnavailable { node: to.node })
+    }
+
+    fn open_lane(&mut self, from: u16, to: Address) -> Result<(), FabricError> {
+        self.known(to.node).lanes.remove(&(from, to.port));
+        let closings = self.shared.closings.count();
+        let timeout_ns = self.shared.config.request_timeout_ns;
+        let body = self.call(to, Tag::Lane, u32::from(to.port), u32::from(from), timeout_ns)?;
+        let mut reader = Reader(&body);
+        let mut word = || reader.u64().ok_or(FabricError::NodeUnavailable { node: to.node });
+        let (index, put, taken) = (word()?, word()?, word()?);
+        self.known(to.node).lanes.insert((from, to.port), Lane { index, put, taken, closings });
+        Ok(())
+    }
+
+    fn ask_taken(&mut self, from: u16, to: Address) -> Result<(), FabricError> {
+        let (index, timeout_ns) = (self.lane(from, to)?.index, self.shared.config.request_timeout_ns);
+        match self.call(to, Tag::Taken, index as u32, 0, timeout_ns) {
+            Ok(body) => {
+                self.lane(from, to)?.taken = Reader(&body).u64().unwrap_or(0);
+                Ok(())
+            }
+            Err(error) => {
+                self.known(to.node).lanes.remove(&(from, to.port));
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives back the lanes of a port of ours.
+    pub fn leave_lanes(&mut self, port: u16) {
+        let mut left = Vec::new();
+        for (node, known) in &mut self.state.nodes {
+            left.extend(known.lanes.extract_if(|(from, _), _| *from == port).map(|(_, lane)| (*node, lane.index)));
+        }
+        for (node, lane) in left {
+            self.transmit(node, Kind::Leave, lane, &[]);
+        }
+        self.flush(FLUSH_NS_MAX);
+    }
+
+    /// Tells nodes that a port of ours is closed, and waits until they know it, for a short time.
+    pub fn tell_closed(&mut self, port: u16, nodes: impl Iterator<Item = NodeId>) {
+        let until_ns = self.shared.clock.now_ns() + FAREWELL_NS_MAX;
+        let mut numbers = Vec::new();
+        for node in nodes {
+            if self.shared.clock.now_ns() < until_ns && self.session(node).is_ok() {
+                let body = frame::request(Tag::Closed, u32::from(port), 0);
+                numbers.push((node, self.ask(node, Kind::Request, &body, What::Call(None), until_ns)));
+            }
+        }
+        for (node, number) in numbers {
+            let _ = self.wait_for(number, node);
+        }
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let live: Vec<NodeId> = self.state.nodes.keys().copied().collect();
+        for node in live {
+            if self.known(node).session.as_ref().is_some_and(|session| !session.is_broken && session.token != 0) {
+                self.transmit(node, Kind::Bye, 0, &[]);
+            }
+        }
+        self.flush(FLUSH_NS_MAX);
+        // Registrations of ours hold the domain open, and the provider may write into the buffers until it is closed.
+        self.state.bulk_waiting.clear();
+        self.state.bulk_active.clear();
+        self.channel = None;
+    }
+}
+
+fn tag_of(node: NodeId, epoch: u32) -> u64 {
+    u64::from(node.0) << 32 | u64::from(epoch)
+}
+
+fn piece(op: usize, start: usize, len: usize, then: Then) -> Piece {
+    Piece { op, start, len, then }
+}
+
+/// Puts an instruction into the node's last request that has room.
+fn add(plans: &mut Vec<Plan>, node: NodeId, wire: &WireOp, bytes: &[u8], piece: Piece) {
+    let need = frame::OP_BYTES + bytes.len().next_multiple_of(8);
+    let answer = wire.answer_bytes_max();
+    let fits =
+        |plan: &Plan| plan.node == node && plan.body.len() + need <= BODY_MAX && plan.answers + answer <= ANSWERS_MAX;
+    let at = plans.iter().rposition(fits).unwrap_or_else(|| {
+        let body = [(Tag::Ops as u32).to_le_bytes(), [0; 4]].concat();
+        plans.push(Plan { node, body, pieces: Vec::new(), answers: 0 });
+        plans.len() - 1
+    });
+    let plan = &mut plans[at];
+    wire.put(&mut plan.body);
+    frame::put_padded(&mut plan.body, bytes);
+    plan.pieces.push(piece);
+    plan.answers += answer;
+}
+
+/// What a REFUSED says.
+fn refusal(node: NodeId, body: &[u8]) -> FabricError {
+    let mut reader = Reader(body);
+    let why = reader.u32();
+    let is = |refusal: frame::Refusal| why == Some(refusal as u32);
+    if is(frame::Refusal::Version) {
+        let theirs = reader.u32().unwrap_or(0) as u16;
+        FabricError::VersionMismatch { node, ours: frame::VERSION, theirs }
+    } else if is(frame::Refusal::NotAdmitted) {
+        FabricError::NotAdmitted { node }
+    } else if is(frame::Refusal::TooMany) {
+        FabricError::TooManySenders { to: Address::home(node) }
+    } else {
+        FabricError::NodeUnavailable { node }
+    }
+}
+
+impl Lane {
+    fn is_full(&self, need: u64) -> bool {
+        self.put + need > self.taken + LANE_BYTES_MAX
+    }
+}
+
+impl State {
+    fn take(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Received(frame) => {
+                if let Some((header, part)) = Header::read(frame).filter(|(it, _)| it.version == frame::VERSION) {
+                    self.answer(&header, part);
+                }
+            }
+            Event::Lost(tag) => self.break_session(NodeId((tag >> 32) as u8), *tag as u32),
+            Event::Bulk { slot, is_done } => self.end_bulk(*slot, *is_done),
+        }
+    }
+
+    fn answer(&mut self, header: &Header, part: &[u8]) {
+        let Some(asked) = self.asked.get_mut(&header.number) else { return };
+        let session = self.nodes.get(&asked.node).and_then(|known| known.session.as_ref());
+        let Some(session) = session.filter(|session| session.epoch == asked.epoch) else { return };
+        // Before the session is live the token is zero on both sides, and the body proves who speaks.
+        let is_step = matches!(header.kind, Kind::Challenge | Kind::Welcome | Kind::Refused);
+        if header.token != session.token || is_step != (session.token == 0) {
+            return;
+        }
+        match &mut asked.what {
+            What::Call(answer) => {
+                if let Some(body) = asked.answer.add(header, part) {
+                    let mut body = body.to_vec();
+                    if is_step {
+                        body.extend_from_slice(&header.session.to_le_bytes());
+                    }
+                    *answer = Some(Ok((header.kind, body)));
+                }
+            }
+            What::Ops { .. } if header.offset == 0 && part.len() == header.total as usize => {
+                let Some(Asked { node, what: What::Ops { flight, pieces }, .. }) = self.asked.remove(&header.number)
+                else {
+                    return;
+                };
+                self.settle(node, flight, pieces, Some(part));
+            }
+            What::Ops { .. } => {
+                if asked.answer.add(header, part).is_none() {
+                    return;
+                }
+                let Some(Asked { node, what: What::Ops { flight, pieces }, mut answer, .. }) =
+                    self.asked.remove(&header.number)
+                else {
+                    return;
+                };
+                let whole = answer.take();
+                self.settle(node, flight, pieces, Some(&whole));
+            }
+        }
+    }
+
+    /// Gives a flight the answers to some of its pieces, or the news that there will be none.
+    fn settle(&mut self, node: NodeId, flight: u64, pieces: Vec<Piece>, answer: Option<&[u8]>) {
+        let Some(found) = self.flights.get_mut(&flight) else { return };
+        let mut reader = Reader(answer.unwrap_or(&[]));
+        let mut over = 1;
+        for piece in pieces {
+            let at = found.content.ops[piece.op].at;
+            let answer = frame::take_answer(&mut reader, at, Address::home(node));
+            let answer = answer.unwrap_or(Err(FabricError::NodeUnavailable { node }));
+            let nic = answer.as_ref().ok().and_then(|bytes| nic_of(bytes));
+            let accepted = answer.and_then(|bytes| accept(&mut found.content, &piece, bytes));
+            if let Then::Go = piece.then {
+                let transfers = found.bulk.extract_if(.., |it| it.op == piece.op);
+                match nic.filter(|_| accepted.is_ok()) {
+                    Some((key, base)) => self.bulk_waiting.extend(transfers.map(|mut it| {
+                        it.target = BulkTarget { remote: base + it.at.offset(), key };
+                        it
+                    })),
+                    None => over += transfers.count(),
+                }
+            }
+            if let Err(error) = accepted {
+                fail(&mut found.content, piece.op, error);
+            }
+        }
+        self.land(flight, over);
+    }
+
+    /// Some more parts of a flight are over.
+    fn land(&mut self, flight: u64, parts: usize) {
+        let Some(found) = self.flights.get_mut(&flight) else { return };
+        found.left -= parts;
+        if found.left > 0 {
+            return;
+        }
+        if found.is_abandoned {
+            self.flights.remove(&flight);
+            return;
+        }
+        for op in &mut found.content.ops {
+            if op.state == OpState::Pending {
+                op.state = OpState::Done;
+            }
+        }
+    }
+
+    /// Nothing more will come in this session.
+    fn break_session(&mut self, node: NodeId, epoch: u32) {
+        let session = self.nodes.get_mut(&node).and_then(|known| known.session.as_mut());
+        if let Some(session) = session.filter(|session| session.epoch == epoch) {
+            session.is_broken = true;
+        }
+        self.unsent.retain(|it| it.node != node || it.epoch != epoch);
+        let lost = |asked: &Asked| asked.node == node && asked.epoch == epoch;
+        let numbers: Vec<u64> = self.asked.iter().filter(|(_, it)| lost(it)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.give_up(number);
+        }
+        while let Some(position) = self.bulk_waiting.iter().position(|it| it.node == node && it.epoch == epoch) {
+            let piece = self.bulk_waiting.remove(position).expect("just found");
+            if let Some(found) = self.flights.get_mut(&piece.flight) {
+                fail(&mut found.content, piece.op, FabricError::NodeUnavailable { node });
+            }
+            self.land(piece.flight, 1);
+        }
+    }
+
+    /// A request will get no answer.
+    fn give_up(&mut self, number: u64) {
+        let Some(asked) = self.asked.get_mut(&number) else { return };
+        let node = asked.node;
+        if let What::Call(answer) = &mut asked.what {
+            answer.get_or_insert(Err(FabricError::NodeUnavailable { node }));
+        } else if let Some(Asked { what: What::Ops { flight, pieces }, .. }) = self.asked.remove(&number) {
+            self.settle(node, flight, pieces, None);
+        }
+    }
+
+    fn send_unsent(&mut self, channel: &Channel) {
+        while let Some(next) = self.unsent.front() {
+            match channel.send(next.peer, tag_of(next.node, next.epoch), &[&next.frame]) {
+                Ok(()) => drop(self.unsent.pop_front()),
+                Err(channel::Refusal::Again) => {
+                    // The node at the front may be a dead one: the next goes first next time. Frames of one node stay in order.
+                    let (node, epoch) = (next.node, next.epoch);
+                    if let Some(other) = self.unsent.iter().position(|it| (it.node, it.epoch) != (node, epoch)) {
+                        self.unsent.rotate_left(other);
+                    }
+                    return;
+                }
+                Err(channel::Refusal::Broken) => {
+                    let (node, epoch) = (next.node, next.epoch);
+                    self.break_session(node, epoch);
+                }
+            }
+        }
+    }
+
+    fn start_bulk(&mut self, channel: &Channel, now_ns: u64) {
+        while let Some(mut piece) = self.bulk_waiting.pop_front() {
+            let session = self.nodes.get(&piece.node).and_then(|known| known.session.as_ref());
+            let Some(peer) = session.filter(|it| it.epoch == piece.epoch && !it.is_broken).map(|it| it.peer) else {
+                let (node, epoch) = (piece.node, piece.epoch);
+                self.bulk_waiting.push_front(piece);
+                self.break_session(node, epoch);
+                continue;
+            };
+            piece.since_ns = now_ns;
+            let registration = piece.registration.as_deref();
+            // SAFETY: the flight keeps the buffer until its transfers are over, and nobody else touches these bytes: other
+            // answers go to other bytes, by raw copies (`Buffer::put`), and the asker has none of it before.
+            let posted = unsafe {
+                channel.bulk(piece.is_write, piece.local, piece.len as u64, registration, peer, piece.target)
+            };
+            match posted {
+                Ok(slot) => drop(self.bulk_active.insert(slot, piece)),
+                Err(channel::Refusal::Again) => return self.bulk_waiting.push_front(piece),
+                Err(channel::Refusal::Broken) => self.classify(&piece),
+            }
+        }
+    }
+
+    fn end_bulk(&mut self, slot: u32, is_done: bool) {
+        let Some(piece) = self.bulk_active.remove(&slot) else { return };
+        if is_done { self.land(piece.flight, 1) } else { self.classify(&piece) }
+    }
+
+    /// The NIC could not: the home agent knows whether the key has gone stale.
+    fn classify(&mut self, bulk: &BulkPiece) {
+        let session = self.nodes.get(&bulk.node).and_then(|known| known.session.as_ref());
+        let question = piece(bulk.op, 0, 0, Then::Unreached);
+        let Some(session) = session.filter(|it| it.epoch == bulk.epoch && !it.is_broken) else {
+            return self.settle(bulk.node, bulk.flight, vec![question], None);
+        };
+        let wire = WireOp {
+            kind: OpKind::Flush,
+            region: bulk.at.region(),
+            len: bulk.len as u32,
+            offset: bulk.at.offset(),
+            key: bulk.region_key,
+            a: 0,
+            b: 0,
+        };
+        let mut plans = Vec::new();
+        add(&mut plans, bulk.node, &wire, &[], question);
+        let Plan { body, pieces, .. } = plans.remove(0);
+        // Numbers of their own, from the other end.
+        self.last_classified += 1;
+        let number = u64::MAX - self.last_classified;
+        let header = Header::new(Kind::Request, session.index, session.token, number, body.len());
+        let frame = [&header.to_bytes()[..], &body].concat();
+        self.unsent.push_back(Unsent { node: bulk.node, epoch: bulk.epoch, peer: session.peer, frame });
+        let (since_ns, until_ns) = (bulk.since_ns, u64::MAX);
+        let what = What::Ops { flight: bulk.flight, pieces };
+        let (node, epoch, answer) = (bulk.node, bulk.epoch, Assembly::default());
+        self.asked.insert(number, Asked { node, epoch, since_ns, until_ns, what, answer });
+    }
+
+    /// Gives up what has waited too long.
+    fn expire(&mut self, shared: &Shared) {
+        if self.asked.is_empty() && self.bulk_active.is_empty() {
+            return;
+        }
+        let now_ns = shared.clock.now_ns();
+        let timeout_ns = shared.config.request_timeout_ns;
+        let is_late = |asked: &Asked| now_ns > asked.until_ns.min(asked.since_ns.saturating_add(2 * timeout_ns));
+        let mut lost: Vec<(NodeId, u32)> =
+            self.asked.values().filter(|it| is_late(it)).map(|it| (it.node, it.epoch)).collect();
+        let late = |it: &&BulkPiece| now_ns > it.since_ns + timeout_ns;
+        lost.extend(self.bulk_active.values().filter(late).map(|it| (it.node, it.epoch)));
+        if shared.config.rendezvous == Rendezvous::Directory {
+            let old = |since_ns: u64| now_ns > since_ns + LOOK_AFTER_NS;
+            let asked = self.asked.values().filter(|it| old(it.since_ns)).map(|it| (it.node, it.epoch));
+            let bulk = self.bulk_active.values().filter(|it| old(it.since_ns)).map(|it| (it.node, it.epoch));
+            let mut doubtful: Vec<(NodeId, u32)> = asked.chain(bulk).collect();
+            doubtful.sort_unstable();
+            doubtful.dedup();
+            lost.extend(doubtful.into_iter().filter(|(node, _)| !shared.was_live(*node, now_ns)));
+        }
+        lost.sort_unstable();
+        lost.dedup();
+        for (node, epoch) in lost {
+            self.break_session(node, epoch);
+            self.strand(node, epoch);
+        }
+    }
+
+    /// Transfers that may never end: their askers get a copy of the batch, and the provider keeps the memory.
+    fn strand(&mut self, node: NodeId, epoch: u32) {
+        let stranded = self.bulk_active.values().filter(|it| (it.node, it.epoch) == (node, epoch));
+        for flight in stranded.map(|it| it.flight).collect::<Vec<_>>() {
+            if let Some(found) = self.flights.get_mut(&flight)
+                && found.instead.is_none()
+                && !found.is_abandoned
+            {
+                let failed = found.content.all_failed(&FabricError::NodeUnavailable { node });
+                found.instead = Some(Box::new(failed));
+            }
+        }
+    }
+}
+
+/// The NIC's key and base, if the answer has them.
+fn nic_of(answer: &[u8]) -> Option<(u64, u64)> {
+    let mut reader = Reader(answer);
+    Some((reader.u64()?, reader.u64()?))
+}
+
+/// Takes a piece's answer into the batch.
+fn accept(content: &mut Content, piece: &Piece, bytes: &[u8]) -> Result<(), FabricError> {
+    let (ops, data, _) = content.parts();
+    let op = &mut ops[piece.op];
+    let unusable = FabricError::NodeUnavailable { node: op.at.node() };
+    match piece.then {
+        Then::Done => {}
+        Then::Go if nic_of(bytes).is_some() => return Ok(()),
+        Then::Outside(region_bytes) => {
+            return Err(FabricError::OutOfBounds { at: op.at, bytes: u64::from(op.len), region_bytes });
+        }
+        Then::Go | Then::Unreached => return Err(unusable),
+    }
+    match op.kind {
+        OpKind::Read if bytes.len() == piece.len => data.put(op.start as usize + piece.start, bytes),
+        OpKind::Write | OpKind::Flush if bytes.is_empty() => {}
+        OpKind::ReadObject => {
+            let len = (bytes.len() >= HEADER_BYTES).then(|| header_of(bytes).meta.payload_len());
+            if len.is_none_or(|len| len > op.len as usize || HEADER_BYTES + len != bytes.len()) {
+                return Err(unusable);
+            }
+            data.put(op.start as usize, bytes);
+        }
+        kind if kind.is_word() => op.a = Reader(bytes).u64().ok_or(unusable)?,
+        _ => return Err(unusable),
+    }
+    Ok(())
+}
+
+/// Marks an instruction as failed, unless a part of it has done so already. A part's bounds are the instruction's.
+fn fail(content: &mut Content, index: usize, error: FabricError) {
+    let op = &content.ops[index];
+    if op.state != OpState::Pending {
+        return;
+    }
+    let is_bulk = matches!(op.kind, OpKind::Read | OpKind::Write);
+    let error = match error {
+        FabricError::OutOfBounds { region_bytes, .. } if is_bulk => {
+            FabricError::OutOfBounds { at: op.at, bytes: u64::from(op.len), region_bytes }
+        }
+        other => other,
+    };
+    content.fail(index, error);
+}

@@ -1,0 +1,413 @@
+//! Machines with a network between them, by libfabric 1.17 or newer: verbs, EFA, TCP, and libfabric's own shared memory.
+//!
+//! ```text
+//!   node 1                                                        node 2
+//!   worker ── Endpoint ─┬─ Shm: own regions and inboxes              ┌── regions (files, as of `shm`)
+//!                       └─ Caller ── channel ═══ libfabric ═══ channel ── home agent ──┤
+//!                                       └──── bulk, by the NIC ──────────┘   └── inboxes
+//! ```
+//!
+//! - **A node's own memory is shared memory**, with the files of the [`shm`] provider: near rows are loads and
+//!   stores, and a process's death leaves its regions.
+//! - **Everything far goes to the home agent**, a thread of the node that owns the memory, in one round trip for all of a
+//!   batch's instructions there. What NICs cannot do at all (`read_object`), or not everywhere (atomics on TCP, EFA and
+//!   `ofi_rxm`), it does with the CPU: an object is read whole where it lies, as SABRes do (*"SABRes: Atomic Object
+//!   Reads for In-Memory Rack-Scale Computing"*).
+//! - **Words have one master.** A NIC's atomics and a CPU's on one word are undefined together, so none of the NIC's is ever used:
+//!   near words are the CPU's, and far words are the CPU's of the home agent. The same holds for small reads and writes,
+//!   because a network's copies tear words: over TCP even eight aligned bytes arrived in halves.
+//! - **Bulk goes by the NIC** where the provider does remote reads and writes: those of `bulk_bytes_min` bytes and more.
+//!   Such a copy may tear words that change meanwhile; whoever needs one state reads objects. Remote writes are complete when their
+//!   bytes are in place (`FI_DELIVERY_COMPLETE`).
+//! - **Keys.** A region's key changes with each registration and each start; the agent compares it before each instruction. The NIC's key
+//!   is random, and goes with the region's: an old one opens nothing. libfabric's `shm` alone looks at no key: its processes
+//!   copy by the kernel's leave (`process_vm_readv`), which is for processes of the same user.
+//! - **Admission.** Sessions ask for the cluster's [`Secret`]; without one nothing is read or written. Frames are not encrypted: that
+//!   is the network's part.
+//! - **Time-outs** are this provider's own. A node that dies without a word is [`FabricError::NodeUnavailable`] within
+//!   `request_timeout_ns`, on one host within a few 10 ms. An instruction with that outcome may have been done:
+//!   nobody can tell.
+//!
+//! Capabilities are asked of the provider when a channel is opened. Its progress comes from the threads that poll: the home agent
+//! always, a worker when it waits for something.
+
+mod agent;
+mod caller;
+mod channel;
+mod endpoint;
+mod fence;
+mod frame;
+mod rendezvous;
+#[doc(hidden)]
+pub mod rival;
+mod secret;
+#[cfg(test)]
+mod tests;
+mod url;
+
+pub use rendezvous::Rendezvous;
+pub use secret::Secret;
+
+use super::{Doer, Here, Membership, Provider, shm};
+use crate::address::{Address, NodeId, RegionId};
+use crate::batch::OpKind;
+use crate::error::FabricError;
+use crate::executor::Handle;
+use crate::memory::RegionMemory;
+use agent::Agent;
+use channel::{Bell, Channel, Registrar, Registration};
+use fence::Fence;
+use rendezvous::{Publication, Record};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// The port of the home agent's own endpoint: nobody sends there.
+const AGENT_PORT: u16 = u16::MAX;
+/// How long the kernel's answer whether a node lives is good for.
+const LIVE_NS: u64 = 20_000_000;
+
+/// How a node takes part in a fabric of libfabric.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// libfabric's name of the provider: `tcp;ofi_rxm`, `verbs;ofi_rxm`, `efa`, `shm`.
+    pub provider: String,
+    /// What all nodes of the cluster know.
+    pub secret: Secret,
+    /// How nodes find each other.
+    pub rendezvous: Rendezvous,
+    /// How long a node may take to answer a hello.
+    pub connect_timeout_ns: u64,
+    /// How long a request may take.
+    pub request_timeout_ns: u64,
+    /// Reads and writes of so many bytes and more go by the NIC, where it can. A NIC that never tears words (most on
+    /// PCI Express; none promises it) allows less.
+    pub bulk_bytes_min: usize,
+    /// The home agent never sleeps: a microsecond less for each request, for a core of its own. Else it sleeps when nothing has
+    /// come for a while, and what wakes it costs system calls with every frame.
+    pub agent_spins: bool,
+}
+
+impl Config {
+    /// For one host: TCP, files in the cluster's directory.
+    #[must_use]
+    pub fn new(provider: &str, secret: Secret) -> Self {
+        Self {
+            provider: provider.to_owned(),
+            secret,
+            rendezvous: Rendezvous::Directory,
+            connect_timeout_ns: 2_000_000_000,
+            request_timeout_ns: 2_000_000_000,
+            bulk_bytes_min: 64 << 10,
+            agent_spins: false,
+        }
+    }
+}
+
+/// The clock of time-outs.
+#[derive(Clone, Copy)]
+struct Clock(Instant);
+
+impl Clock {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a network's time-outs are real time, whatever the executor's clock says"
+    )]
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+}
+
+/// Ports of other nodes that were closed, as their nodes told us.
+#[derive(Default)]
+struct Closings {
+    count: AtomicU64,
+    last: Mutex<HashMap<Address, u64>>,
+}
+
+impl Closings {
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    fn note(&self, port: Address) {
+        let mut last = lock(&self.last);
+        let number = self.count() + 1;
+        last.insert(port, number);
+        self.count.store(number, Ordering::Release);
+    }
+
+    /// Has the port been closed since `seen` closings? If not, `seen` is brought up to date.
+    fn has_closed(&self, port: Address, seen: &mut u64) -> bool {
+        let now = self.count();
+        if now == *seen {
+            return false;
+        }
+        let closed = lock(&self.last).get(&port).is_some_and(|number| *number > *seen);
+        if !closed {
+            *seen = now;
+        }
+        closed
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the threads of a node share.
+struct Shared {
+    near: Arc<shm::Member>,
+    cluster: PathBuf,
+    config: Config,
+    clock: Clock,
+    /// The provider's full name.
+    provider: String,
+    /// The home agent's libfabric address.
+    home_name: Vec<u8>,
+    registrar: Option<Registrar>,
+    /// Random, added to a region's key: a node that starts again without its directory has no key that it had before.
+    key_base: u64,
+    /// Grows with each start of this node.
+    start: u64,
+    fence: Fence,
+    /// Regions that the NIC may read and write, with the key that they had when opened.
+    open: Mutex<HashMap<RegionId, (u64, Registration)>>,
+    closings: Closings,
+    /// Nodes that have lanes into our ports.
+    senders: Mutex<HashMap<u16, HashSet<NodeId>>>,
+    /// When a node was last asked for, and what the kernel said.
+    live: Mutex<HashMap<NodeId, (u64, bool)>>,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    fn node(&self) -> NodeId {
+        self.near.node()
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.config.secret
+    }
+
+    /// The local address to bind to, for providers that have such.
+    fn local_address(&self) -> Option<&str> {
+        local_address(&self.config)
+    }
+
+    fn is_live(&self, node: NodeId) -> bool {
+        match self.config.rendezvous {
+            Rendezvous::Directory => self.near.node_is_live(node),
+            Rendezvous::Hosts { .. } => {
+                let Config { rendezvous, connect_timeout_ns, .. } = &self.config;
+                node == self.node() || rendezvous::find(&self.cluster, rendezvous, node, *connect_timeout_ns).is_ok()
+            }
+        }
+    }
+
+    /// As [`Self::is_live`], not asked more often than makes sense.
+    fn was_live(&self, node: NodeId, now_ns: u64) -> bool {
+        let known = lock(&self.live).get(&node).copied();
+        match known {
+            Some((at_ns, live)) if now_ns < at_ns + LIVE_NS => live,
+            _ => {
+                let live = self.is_live(node);
+                lock(&self.live).insert(node, (now_ns, live));
+                live
+            }
+        }
+    }
+
+    fn note_sender(&self, port: u16, node: NodeId) {
+        lock(&self.senders).entry(port).or_default().insert(node);
+    }
+
+    fn take_senders(&self, port: u16) -> HashSet<NodeId> {
+        lock(&self.senders).remove(&port).unwrap_or_default()
+    }
+
+    /// The key that opens a region of ours now.
+    fn key(&self, region: RegionId) -> Option<u64> {
+        self.near.key(region).map(|key| self.key_base.wrapping_add(key))
+    }
+
+    /// That key, and the memory that it opens.
+    fn registered(&self, region: RegionId) -> Option<(u64, Arc<RegionMemory>)> {
+        self.near.registered(region).map(|(key, memory)| (self.key_base.wrapping_add(key), memory))
+    }
+
+    /// Opens a region to NICs, if it still has that key and the provider can: its NIC's key and base.
+    fn open_to_nics(&self, region: RegionId, key: u64, memory: &Arc<RegionMemory>) -> Option<(u64, u64)> {
+        let registrar = self.registrar.as_ref()?;
+        let mut open = lock(&self.open);
+        if self.key(region) != Some(key) {
+            return None;
+        }
+        if open.get(&region).is_none_or(|(opened, _)| *opened != key) {
+            open.insert(region, (key, registrar.open_to_peers(memory, secret::random_u64()).ok()?));
+        }
+        open.get(&region).map(|(_, registration)| (registration.key, registration.base))
+    }
+
+    /// Takes a region away from NICs.
+    fn close_to_nics(&self, region: RegionId) {
+        lock(&self.open).remove(&region);
+    }
+
+    /// Takes all regions away from all NICs. Who may still have one asks for its new key before each transfer.
+    fn close_all_to_nics(&self) {
+        lock(&self.open).clear();
+    }
+}
+
+/// The local address that a provider's endpoints are bound to: `shm` has names of its own.
+fn local_address(config: &Config) -> Option<&str> {
+    (config.provider != "shm").then(|| rendezvous::local_address(&config.rendezvous))
+}
+
+/// This process's membership as one node.
+pub(crate) struct Member {
+    shared: Arc<Shared>,
+    bell: Arc<Bell>,
+    agent: Option<JoinHandle<()>>,
+    publication: Option<Publication>,
+}
+
+impl Member {
+    pub(crate) fn join(cluster: &Path, node: NodeId, config: Config) -> Result<Arc<Self>, FabricError> {
+        let near = shm::Member::join(cluster, node)?;
+        let channel = Channel::open(&config.provider, local_address(&config), agent::SIZE, !config.agent_spins)?;
+        let shared = Arc::new(Shared {
+            cluster: cluster.to_owned(),
+            clock: Clock::start(),
+            provider: channel.traits().provider.clone(),
+            home_name: channel.name()?,
+            registrar: channel.traits().has_rma.then(|| channel.registrar()),
+            key_base: secret::random_u64(),
+            start: match config.rendezvous {
+                Rendezvous::Directory => near.incarnation(),
+                // Also of a node that has lost its directory.
+                Rendezvous::Hosts { .. } => fence::unix_us(),
+            },
+            fence: Fence::default(),
+            open: Mutex::default(),
+            closings: Closings::default(),
+            senders: Mutex::default(),
+            live: Mutex::default(),
+            stop: AtomicBool::new(false),
+            near,
+            config,
+        });
+        let endpoint = shared.near.clone().open(Some(AGENT_PORT))?;
+        let bell = Arc::new(Bell::new()?);
+        let agent = Agent::new(shared.clone(), channel, endpoint);
+        let its_bell = bell.clone();
+        let thread = std::thread::Builder::new().name("farhold-agent".into()).spawn(move || agent.run(&its_bell));
+        let thread = thread.map_err(|error| FabricError::io("start", "the home agent", &error))?;
+        let mut member = Self { shared, bell, agent: Some(thread), publication: None };
+        let shared = &member.shared;
+        let record = Record {
+            version: frame::VERSION,
+            node,
+            incarnation: shared.start,
+            pid: std::process::id(),
+            provider: shared.provider.clone(),
+            name: shared.home_name.clone(),
+        };
+        member.publication = Some(Publication::new(cluster, &shared.config.rendezvous, &record)?);
+        Ok(Arc::new(member))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.publication = None;
+        self.shared.stop.store(true, Ordering::Release);
+        self.bell.ring();
+        drop(self.agent.take().map(JoinHandle::join));
+    }
+}
+
+impl Membership for Member {
+    fn node(&self) -> NodeId {
+        self.shared.node()
+    }
+
+    fn provider(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn create_region(&self, region: RegionId, len: u64) -> Result<Arc<RegionMemory>, FabricError> {
+        self.shared.near.create_region(region, len)
+    }
+
+    fn attach_region(&self, region: RegionId) -> Result<Arc<RegionMemory>, FabricError> {
+        let attached = self.shared.near.attach_region(region);
+        self.shared.close_to_nics(region);
+        attached
+    }
+
+    fn remove_region(&self, region: RegionId) -> Result<(), FabricError> {
+        let removed = self.shared.near.remove_region(region);
+        self.shared.close_to_nics(region);
+        removed
+    }
+
+    fn endpoint(self: Arc<Self>, _handle: &Handle, port: Option<u16>) -> Result<Box<dyn Provider>, FabricError> {
+        let near = self.shared.near.clone().open(port)?;
+        Ok(Box::new(endpoint::Endpoint::new(near, self)))
+    }
+
+    fn node_is_live(&self, node: NodeId) -> bool {
+        match self.shared.config.rendezvous {
+            Rendezvous::Directory => self.shared.is_live(node),
+            // A question over the network: its answer is good for a while.
+            Rendezvous::Hosts { .. } => self.shared.was_live(node, self.shared.clock.now_ns()),
+        }
+    }
+
+    fn fence(&self, node: NodeId) -> Result<(), FabricError> {
+        fence::shut_out(&self.shared, &self.bell, node)
+    }
+}
+
+/// libfabric's providers that this one is written for.
+const WRITTEN_FOR: [&str; 4] = ["efa", "shm", "tcp;ofi_rxm", "verbs;ofi_rxm"];
+
+/// Those of them that this machine has.
+fn here() -> Vec<Here> {
+    let (version, found) = channel::found();
+    let written_for = found.into_iter().filter(|it| WRITTEN_FOR.contains(&&*it.provider));
+    let describe = |it: channel::Found| {
+        let has = |has, what| if has { what } else { "" };
+        let about = format!(
+            "libfabric {}.{}: messages{}{}",
+            version >> 16,
+            version & 0xffff,
+            has(it.has_rma, ", remote reads and writes (long ones go by them)"),
+            has(it.has_atomics, ", atomics (unused: words have one master, the CPU of their node)"),
+        );
+        Here { name: format!("{}:{}", KIND.name, it.provider), about }
+    };
+    written_for.map(describe).collect()
+}
+
+/// See [`super::ALL`].
+pub(super) const KIND: super::Kind = super::Kind {
+    name: "libfabric",
+    about: "machines with a network between them, by libfabric: verbs, EFA, TCP, shared memory",
+    does: |op| match op {
+        OpKind::Read | OpKind::Write => Doer::Library,
+        _ => Doer::HomeAgent,
+    },
+    here,
+    #[cfg(test)]
+    beds: &[super::conformance::Bed::libfabric_tcp, super::conformance::Bed::libfabric_shm],
+};

@@ -1,0 +1,103 @@
+//! libfabric's own remote read with nothing around it: what the bench compares with. No use for anything else.
+
+use super::channel::{BulkTarget, Channel, Event, Peer, Registration, Size};
+use super::secret::random_u64;
+use crate::address::FarPtr;
+use crate::error::FabricError;
+use crate::memory::RegionMemory;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+const SIZE: Size = Size { rx: 32, tx: 32, bulk: 16 };
+
+/// Two endpoints of this process: one polls on a thread of its own, the other reads from it.
+pub struct Rival {
+    channel: Channel,
+    peer: Peer,
+    key: u64,
+    base: u64,
+    local: Vec<u8>,
+    registration: Option<Registration>,
+    orders: Arc<Orders>,
+    target: Option<JoinHandle<()>>,
+}
+
+/// To the polling thread.
+#[derive(Default)]
+struct Orders {
+    stop: AtomicBool,
+    /// Poll: else sleep, so that the core is free for who is measured now.
+    poll: AtomicBool,
+}
+
+impl Rival {
+    /// Opens both over a provider; `bytes` can be read.
+    ///
+    /// # Errors
+    /// What the provider refuses.
+    pub fn open(provider: &str, bytes: u64) -> Result<Self, FabricError> {
+        let local_address = (provider != "shm").then_some("127.0.0.1");
+        let open = || Channel::open(provider, local_address, SIZE, false);
+        let (target, channel) = (open()?, open()?);
+        let memory = Arc::new(RegionMemory::anonymous(FarPtr::default(), bytes)?);
+        let opened = target.registrar().open_to_peers(&memory, random_u64())?;
+        let peer = channel.meet(&target.name()?)?;
+        let orders = Arc::new(Orders::default());
+        let ordered = orders.clone();
+        let mut local = vec![0; bytes as usize];
+        // SAFETY: the vector is never resized and is dropped after the registration (field order).
+        let registration = unsafe { channel.register_local(local.as_mut_ptr(), bytes)? };
+        let (key, base) = (opened.key, opened.base);
+        let poll = move || {
+            let _registered = opened;
+            while !ordered.stop.load(Ordering::Relaxed) {
+                if !ordered.poll.load(Ordering::Relaxed) {
+                    std::thread::park();
+                } else if !target.poll(|_| {}) {
+                    std::thread::yield_now();
+                }
+            }
+        };
+        let target = Some(std::thread::spawn(poll));
+        Ok(Self { channel, peer, key, base, local, registration, orders, target })
+    }
+
+    /// Has the other side poll, or sleep.
+    pub fn set_polling(&self, polls: bool) {
+        self.orders.poll.store(polls, Ordering::Relaxed);
+        if let Some(target) = &self.target {
+            target.thread().unpark();
+        }
+    }
+
+    /// Reads `len` bytes at `offset` and waits for them; true if they came. The other side must be polling.
+    pub fn read(&mut self, offset: u64, len: usize) -> bool {
+        assert!(offset as usize + len <= self.local.len());
+        let target = BulkTarget { remote: self.base + offset, key: self.key };
+        let local = self.local.as_mut_ptr();
+        let registration = self.registration.as_ref();
+        // SAFETY: the vector is as long as asserted, stays where it is, and is not touched before the event.
+        while unsafe { self.channel.bulk(false, local, len as u64, registration, self.peer, target) }.is_err() {
+            self.channel.poll(|_| {});
+        }
+        let mut outcome = None;
+        while outcome.is_none() {
+            self.channel.poll(|event| {
+                if let Event::Bulk { is_done, .. } = event {
+                    outcome = Some(is_done);
+                }
+            });
+        }
+        outcome == Some(true)
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        self.orders.stop.store(true, Ordering::Relaxed);
+        self.set_polling(false);
+        drop(self.target.take().map(JoinHandle::join));
+        self.registration = None;
+    }
+}

@@ -1,0 +1,197 @@
+//! Who belongs to the cluster: a shared secret, and proofs of knowing it that are good for one session.
+//!
+//! ```text
+//!   worker                                     home agent
+//!     hello: my name, node, nonce  ─────────────>
+//!     <───────────  challenge: nonce, proof of the home          HMAC-SHA256 over both nonces, both nodes, both names
+//!     proof of the worker  ─────────────────────>
+//!     <─────────────────────────────────  welcome
+//! ```
+//!
+//! Both sides derive the session's token from the same; every later frame carries it. The secret itself is never sent. This
+//! keeps out whoever is not of the cluster; against somebody who reads or changes packets on the way only the network's own
+//! encryption helps (`IPsec`, `MACsec`, a private network), because a NIC that reads memory by itself encrypts nothing.
+
+use crate::error::FabricError;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+pub(super) const NONCE_BYTES: usize = 16;
+pub(super) const PROOF_BYTES: usize = 32;
+const SECRET_BYTES: usize = 32;
+
+pub(super) type Nonce = [u8; NONCE_BYTES];
+pub(super) type Proof = [u8; PROOF_BYTES];
+
+/// What all nodes of a cluster know and nobody else.
+#[derive(Clone)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// The secret that somebody typed or stored elsewhere.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+
+    /// The secret in a file that only its owner may read; made, of random bytes, if it is not there.
+    ///
+    /// # Errors
+    /// [`FabricError::Io`]; [`FabricError::BadFormat`] if the file is empty.
+    pub fn of_file(path: &Path) -> Result<Self, FabricError> {
+        let failed = |error| FabricError::io("read or make the secret", path, &error);
+        // A name of its own until it is complete: others must never read half a secret.
+        let mut made = [0; SECRET_BYTES];
+        random(&mut made);
+        if !path.exists() {
+            if let Some(directory) = path.parent() {
+                std::fs::create_dir_all(directory).map_err(failed)?;
+            }
+            let draft = path.with_extension(format!("{}-{:016x}", std::process::id(), random_u64()));
+            let mut file =
+                std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
+            file.write_all(&made).map_err(failed)?;
+            // Fails if another node was first, whose secret then counts.
+            let _ = std::fs::hard_link(&draft, path);
+            std::fs::remove_file(&draft).map_err(failed)?;
+        }
+        let bytes = std::fs::read(path).map_err(failed)?;
+        if bytes.is_empty() {
+            return Err(FabricError::bad_format(path, "the cluster's secret is empty"));
+        }
+        Ok(Self(bytes))
+    }
+
+    fn mac(&self, what: &str, introduction: &Introduction<'_>) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("every length is a key");
+        let Introduction { version, worker_nonce, home_nonce, worker_node, home_node, worker_name, home_name } =
+            introduction;
+        for part in [
+            what.as_bytes(),
+            &version.to_le_bytes(),
+            *worker_nonce,
+            *home_nonce,
+            &[*worker_node, *home_node],
+            worker_name,
+            home_name,
+        ] {
+            // With its length, so that no two introductions make the same bytes.
+            mac.update(&(part.len() as u64).to_le_bytes());
+            mac.update(part);
+        }
+        mac
+    }
+
+    pub(super) fn prove(&self, side: Side, introduction: &Introduction<'_>) -> Proof {
+        self.mac(side.label(), introduction).finalize().into_bytes().into()
+    }
+
+    /// Compares in a time that does not depend on the content.
+    pub(super) fn is_proof(&self, side: Side, introduction: &Introduction<'_>, proof: &[u8]) -> bool {
+        self.mac(side.label(), introduction).verify_slice(proof).is_ok()
+    }
+
+    /// What every frame of the session carries; never zero.
+    pub(super) fn token(&self, introduction: &Introduction<'_>) -> u64 {
+        let bytes: Proof = self.mac("session", introduction).finalize().into_bytes().into();
+        u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")).max(1)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Whose proof it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Worker,
+    Home,
+}
+
+impl Side {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Home => "home",
+        }
+    }
+}
+
+/// All that both sides of a new session must agree on.
+pub(super) struct Introduction<'a> {
+    pub version: u16,
+    pub worker_nonce: &'a Nonce,
+    pub home_nonce: &'a Nonce,
+    pub worker_node: u8,
+    pub home_node: u8,
+    pub worker_name: &'a [u8],
+    pub home_name: &'a [u8],
+}
+
+/// Bytes that nobody can guess: of the operating system, not of an executor's seed.
+pub(super) fn random(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the operating system gives random bytes");
+}
+
+/// As [`random`], as a word.
+pub(super) fn random_u64() -> u64 {
+    let mut bytes = [0; 8];
+    random(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_holds_for_its_introduction_alone() {
+        let (ours, other) = (Secret::new(b"ours"), Secret::new(b"other"));
+        let base = || Introduction {
+            version: 1,
+            worker_nonce: &[1; NONCE_BYTES],
+            home_nonce: &[2; NONCE_BYTES],
+            worker_node: 3,
+            home_node: 4,
+            worker_name: b"w",
+            home_name: b"hh",
+        };
+        let proof = ours.prove(Side::Worker, &base());
+        assert!(ours.is_proof(Side::Worker, &base(), &proof));
+        assert!(!other.is_proof(Side::Worker, &base(), &proof));
+        assert!(!ours.is_proof(Side::Home, &base(), &proof), "a home's proof is no worker's");
+        assert!(!ours.is_proof(Side::Worker, &base(), &proof[..31]));
+        for changed in [
+            Introduction { version: 2, ..base() },
+            Introduction { worker_nonce: &[9; NONCE_BYTES], ..base() },
+            Introduction { home_nonce: &[9; NONCE_BYTES], ..base() },
+            Introduction { worker_node: 9, ..base() },
+            Introduction { home_node: 9, ..base() },
+            Introduction { worker_name: b"wh", home_name: b"h", ..base() },
+        ] {
+            assert!(!ours.is_proof(Side::Worker, &changed, &proof));
+            assert_ne!(ours.token(&changed), ours.token(&base()));
+        }
+    }
+
+    #[test]
+    fn a_file_keeps_the_first_secret() {
+        let directory = std::env::temp_dir().join(format!("farhold-secret-{}", std::process::id()));
+        let path = directory.join("secret");
+        let first = Secret::of_file(&path).unwrap();
+        assert_eq!(first.0.len(), SECRET_BYTES);
+        assert_eq!(Secret::of_file(&path).unwrap().0, first.0);
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "no draft is left");
+        std::fs::write(&path, b"").unwrap();
+        assert!(matches!(Secret::of_file(&path), Err(FabricError::BadFormat(_))));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

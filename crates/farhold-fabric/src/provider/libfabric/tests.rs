@@ -1,0 +1,616 @@
+//! What must not work: strangers, other versions, rubbish, peers that go silent. Each is a typed error in time, nothing is
+//! written, and everybody else goes on.
+
+use super::channel::{BulkTarget, Channel, Event, Peer, Size};
+use super::frame::{self, Header, Kind, Reader, Tag, WireOp};
+use super::rendezvous::{self, Record};
+use super::secret::{Introduction, NONCE_BYTES, Side};
+use super::{Config, Rendezvous, Secret};
+use crate::batch::OpKind;
+use crate::provider::shm;
+use crate::{Address, Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId, RegionMemory};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const REGION: RegionId = RegionId(3);
+const BYTES: u64 = 4 << 20;
+const PROVIDERS: [&str; 2] = ["tcp;ofi_rxm", "shm"];
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("libfabric-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(shm::default_cluster(&name))
+    }
+
+    fn join(&self, node: u8, config: &Config) -> Fabric {
+        Fabric::join_libfabric(&self.0, NodeId(node), config.clone()).unwrap()
+    }
+
+    fn record(&self, node: u8) -> Record {
+        rendezvous::find(&self.0, &Rendezvous::Directory, NodeId(node), u64::MAX).unwrap()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn config(provider: &str) -> Config {
+    Config { connect_timeout_ns: 1_000_000_000, request_timeout_ns: 1_000_000_000, ..Config::new(provider, secret()) }
+}
+
+fn secret() -> Secret {
+    Secret::new(b"of this cluster")
+}
+
+/// Two good nodes, 1 and 2; node 2 has a region full of sevens.
+struct Bed {
+    dir: Dir,
+    provider: &'static str,
+    executor: Executor,
+    one: Fabric,
+    two: Fabric,
+    memory: Arc<RegionMemory>,
+}
+
+impl Bed {
+    fn new(provider: &'static str) -> Self {
+        println!("over {provider}");
+        let dir = Dir::new();
+        let (one, two) = (dir.join(1, &config(provider)), dir.join(2, &config(provider)));
+        let memory = two.create_region(REGION, BYTES).unwrap();
+        memory.copy_in(0, &vec![7; BYTES as usize]).unwrap();
+        Self { dir, provider, executor: Executor::real(1), one, two, memory }
+    }
+
+    fn endpoint(&self, fabric: &Fabric) -> Endpoint {
+        fabric.endpoint(&self.executor.handle()).unwrap()
+    }
+
+    /// The region of node 2 is as it was, and node 1 can use it.
+    fn assert_whole(&self) {
+        let mut bytes = vec![0; BYTES as usize];
+        self.memory.copy_out(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7), "somebody wrote");
+        self.assert_usable(&self.endpoint(&self.one));
+    }
+
+    /// The key of node 2's region, for who builds requests by hand.
+    fn key(&self) -> u64 {
+        self.endpoint(&self.one).refresh(NodeId(2), REGION).unwrap().0
+    }
+
+    fn assert_usable(&self, endpoint: &Endpoint) {
+        let done = run(&self.executor, endpoint, |batch| {
+            batch.read(at(8), 8);
+            batch.fetch_add(at(16), 0);
+        });
+        assert_eq!(done, Ok(()));
+    }
+}
+
+fn at(offset: u64) -> FarPtr {
+    FarPtr::new(NodeId(2), REGION, offset)
+}
+
+/// The first failure of a batch.
+fn run(executor: &Executor, endpoint: &Endpoint, fill: impl FnOnce(&mut Batch)) -> Result<(), FabricError> {
+    let mut batch = Batch::new();
+    fill(&mut batch);
+    executor.run(async { endpoint.submit(batch).await.all_done() })
+}
+
+fn on_each(test: impl Fn(&Bed)) {
+    for provider in PROVIDERS {
+        test(&Bed::new(provider));
+    }
+}
+
+/// Somebody who speaks libfabric and knows where a node is.
+struct Stranger {
+    channel: Channel,
+    home: Peer,
+    record: Record,
+    number: u64,
+}
+
+impl Stranger {
+    fn of(bed: &Bed) -> Self {
+        let record = bed.dir.record(2);
+        let local = (bed.provider != "shm").then_some("127.0.0.1");
+        let channel = Channel::open(bed.provider, local, Size { rx: 8, tx: 8, bulk: 4 }, false).unwrap();
+        let home = channel.meet(&record.name).unwrap();
+        Self { channel, home, record, number: 0 }
+    }
+
+    /// Is found as a node that it is not.
+    fn publish_as(&self, bed: &Bed, member: &shm::Member) -> rendezvous::Publication {
+        let record = Record {
+            version: frame::VERSION,
+            node: crate::provider::Membership::node(member),
+            incarnation: member.incarnation(),
+            pid: std::process::id(),
+            provider: self.record.provider.clone(),
+            name: self.channel.name().unwrap(),
+        };
+        rendezvous::Publication::new(&bed.dir.0, &Rendezvous::Directory, &record).unwrap()
+    }
+
+    /// How the NIC gets to byte 128 of the region.
+    fn nic_target(&mut self, bed: &Bed, session: u32, token: u64) -> BulkTarget {
+        let wire = WireOp { kind: OpKind::Flush, a: frame::NIC_KEY, ..write_of(bed.key()) };
+        let (_, answer) = self.ask(Kind::Request, session, token, &request_of(&wire, &[]));
+        let mut words = Reader(&answer[8..]);
+        let [key, base] = [(); 2].map(|()| words.u64().unwrap());
+        BulkTarget { remote: base + 128, key }
+    }
+
+    /// Writes by the NIC; true if it says that it did.
+    fn write(&self, bytes: &mut [u8], target: BulkTarget) -> bool {
+        let (local, len) = (bytes.as_mut_ptr(), bytes.len() as u64);
+        // SAFETY: the bytes are borrowed until the event has come.
+        while let Err(refusal) = unsafe { self.channel.bulk(true, local, len, None, self.home, target) } {
+            if refusal == super::channel::Refusal::Broken {
+                return false;
+            }
+            self.channel.poll(|_| {});
+        }
+        let mut outcome = None;
+        while outcome.is_none() {
+            self.channel.poll(|event| {
+                if let Event::Bulk { is_done, .. } = event {
+                    outcome = Some(is_done);
+                }
+            });
+        }
+        outcome == Some(true)
+    }
+
+    fn send(&mut self, header: Header, body: &[u8]) {
+        for (head, part) in frame::frames(header, body) {
+            while self.channel.send(self.home, 0, &[&head, part]).is_err() {
+                self.channel.poll(|_| {});
+            }
+        }
+    }
+
+    /// The next answer to this number.
+    fn answer(&self, number: u64) -> (Header, Vec<u8>) {
+        loop {
+            let mut found = None;
+            self.channel.poll(|event| {
+                if let Event::Received(frame) = event {
+                    found = Header::read(frame).map(|(header, part)| (header, part.to_vec()));
+                }
+            });
+            if let Some(found) = found.filter(|(header, _)| header.number == number) {
+                return found;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn ask(&mut self, kind: Kind, session: u32, token: u64, body: &[u8]) -> (Header, Vec<u8>) {
+        self.number += 1;
+        self.send(Header::new(kind, session, token, self.number, body.len()), body);
+        self.answer(self.number)
+    }
+
+    fn hello_body(&self) -> Vec<u8> {
+        let name = self.channel.name().unwrap();
+        let mut body = (name.len() as u16).to_le_bytes().to_vec();
+        body.extend_from_slice(&name);
+        body.push(1);
+        body.extend_from_slice(&1u64.to_le_bytes());
+        body.extend_from_slice(&[5; NONCE_BYTES]);
+        body
+    }
+
+    /// Says hello; what was sent before has been handled when the challenge comes.
+    fn hello(&mut self) -> (Header, Vec<u8>) {
+        let body = self.hello_body();
+        self.ask(Kind::Hello, 0, 0, &body)
+    }
+
+    /// Enters with a secret: session and token, or the refusal.
+    fn enter(&mut self, secret: &Secret) -> Result<(u32, u64), Vec<u8>> {
+        let (header, challenge) = self.hello();
+        assert_eq!(header.kind, Kind::Challenge);
+        let name = self.channel.name().unwrap();
+        let introduction = Introduction {
+            version: frame::VERSION,
+            worker_nonce: &[5; NONCE_BYTES],
+            home_nonce: challenge[..NONCE_BYTES].try_into().unwrap(),
+            worker_node: 1,
+            home_node: 2,
+            worker_name: &name,
+            home_name: &self.record.name,
+        };
+        let proof = secret.prove(Side::Worker, &introduction);
+        let token = secret.token(&introduction);
+        let (header, body) = self.ask(Kind::Proof, header.session, 0, &proof);
+        if header.kind == Kind::Welcome { Ok((header.session, token)) } else { Err(body) }
+    }
+}
+
+/// A request with one instruction.
+fn request_of(op: &WireOp, bytes: &[u8]) -> Vec<u8> {
+    let mut body = [(Tag::Ops as u32).to_le_bytes(), [0; 4]].concat();
+    op.put(&mut body);
+    frame::put_padded(&mut body, bytes);
+    body
+}
+
+fn write_of(key: u64) -> WireOp {
+    WireOp { kind: OpKind::Write, region: REGION, len: 8, offset: 64, key, a: 0, b: 0 }
+}
+
+#[test]
+fn who_does_not_know_the_secret_reads_and_writes_nothing() {
+    on_each(|bed| {
+        let other = Config { secret: Secret::new(b"of another cluster"), ..config(bed.provider) };
+        let three = bed.dir.join(3, &other);
+        let outsider = bed.endpoint(&three);
+        let refused = Err(FabricError::NotAdmitted { node: NodeId(2) });
+        assert_eq!(run(&bed.executor, &outsider, |batch| _ = batch.write(at(64), &[9; 8])), refused);
+        assert_eq!(run(&bed.executor, &outsider, |batch| _ = batch.write(at(0), &vec![9; 1 << 20])), refused);
+        assert_eq!(run(&bed.executor, &outsider, |batch| _ = batch.read(at(64), 8)), refused);
+        assert_eq!(
+            outsider.send(Address::home(NodeId(2)), b"hello").map_err(|it| it == refused.clone().unwrap_err()),
+            Err(true)
+        );
+        // Nor does a node believe a home that does not know it.
+        let insider = bed.endpoint(&bed.one);
+        let far = FarPtr::new(NodeId(3), REGION, 0);
+        three.create_region(REGION, 4096).unwrap();
+        let refused = Err(FabricError::NotAdmitted { node: NodeId(3) });
+        assert_eq!(run(&bed.executor, &insider, |batch| _ = batch.write(far, b"confided")), refused);
+        bed.assert_usable(&insider);
+        assert!(!bed.endpoint(&bed.two).wait(1), "no message came");
+        bed.assert_whole();
+    });
+}
+
+#[test]
+fn frames_without_a_session_are_dropped_unread() {
+    on_each(|bed| {
+        let mut stranger = Stranger::of(bed);
+        let body = request_of(&write_of(bed.key()), &[9; 8]);
+        let (challenge, _) = stranger.hello();
+        // Among these are the numbers of living sessions, whose tokens nobody can guess.
+        let living = bed.endpoint(&bed.one);
+        bed.assert_usable(&living);
+        for session in (0..8).chain([challenge.session, u32::MAX]) {
+            for token in [0, 1, u64::MAX, 0x1234_5678_9abc_def0] {
+                stranger.send(Header::new(Kind::Request, session, token, 99, body.len()), &body);
+            }
+        }
+        // A wrong proof is told so; then the right one is too late.
+        let (refusal, why) = stranger.ask(Kind::Proof, challenge.session, 0, &[0; 32]);
+        assert_eq!((refusal.kind, why[0]), (Kind::Refused, frame::Refusal::NotAdmitted as u8));
+        assert!(stranger.enter(&Secret::new(b"guessed")).is_err());
+        stranger.hello();
+        bed.assert_whole();
+        // With the secret the same frame is a request like any other.
+        let (session, token) = stranger.enter(&secret()).unwrap();
+        let (_, answer) = stranger.ask(Kind::Request, session, token, &request_of(&write_of(bed.key()), &[7; 8]));
+        assert_eq!(frame::take_answer(&mut Reader(&answer), at(64), Address::default()), Some(Ok(&[][..])));
+        bed.assert_whole();
+    });
+}
+
+#[test]
+fn rubbish_gets_no_answer_and_harms_nobody() {
+    on_each(|bed| {
+        let mut stranger = Stranger::of(bed);
+        let (session, token) = stranger.enter(&secret()).unwrap();
+        let key = bed.key();
+        let word = |kind, len, offset| WireOp { kind, region: REGION, len, offset, key, a: 1, b: 2 };
+        let ops = [
+            // Words of four bytes, and of none.
+            request_of(&word(OpKind::FetchAdd, 4, 64), &[]),
+            request_of(&word(OpKind::Swap, 0, 64), &[]),
+            request_of(&word(OpKind::CompareSwap, 16, 64), &[]),
+            // A write that has fewer bytes than it says; one that says more than there can be.
+            request_of(&word(OpKind::Write, 4096, 64), &[9; 8]),
+            request_of(&word(OpKind::Write, u32::MAX, 64), &[9; 8]),
+            request_of(&word(OpKind::Read, u32::MAX, 64), &[]),
+            vec![],
+            vec![0; 7],
+            [200, 0, 0, 0, 0, 0, 0, 0].to_vec(),
+            [0, 0, 0, 0, 0, 0, 0, 0, 77, 0, 0, 0].to_vec(),
+        ];
+        for (number, body) in ops.iter().enumerate() {
+            stranger.send(Header::new(Kind::Request, session, token, 1000 + number as u64, body.len()), body);
+        }
+        // Lanes that are not open, a message above the limit, a body that says it is longer than any.
+        stranger.send(Header::new(Kind::Message, session, token, 5, 4), b"lost");
+        stranger.send(Header::new(Kind::Message, session, token, u64::MAX, 4), b"lost");
+        stranger.send(Header { total: u32::MAX, ..Header::new(Kind::Request, session, token, 6, 4) }, b"long");
+        stranger.send(Header { offset: u32::MAX, ..Header::new(Kind::Request, session, token, 6, 4) }, b"far");
+        let home = bed.endpoint(&bed.two);
+        let (_, lane) = stranger.ask(Kind::Request, session, token, &frame::request(Tag::Lane, 0, 7));
+        let lane = Reader(&lane[8..]).u64().unwrap();
+        let long = vec![1; crate::provider::MESSAGE_BYTES_MAX + 1];
+        stranger.send(Header::new(Kind::Message, session, token, lane, long.len()), &long);
+        // Misaligned is a word like others, and refused like others.
+        let (_, answer) = stranger.ask(Kind::Request, session, token, &request_of(&word(OpKind::FetchAdd, 8, 60), &[]));
+        let answer = frame::take_answer(&mut Reader(&answer), at(60), Address::default());
+        assert_eq!(answer, Some(Err(FabricError::Misaligned { at: at(60), align: 8 })));
+        assert!(home.try_recv_home().is_none(), "nothing too long arrives");
+        bed.assert_whole();
+    });
+}
+
+/// A home that does not know the secret and welcomes everybody: nobody confides in it.
+#[test]
+fn an_impostor_is_told_nothing() {
+    on_each(|bed| {
+        let mut impostor = Stranger::of(bed);
+        let four = shm::Member::join(&bed.dir.0, NodeId(4)).unwrap();
+        let _published = impostor.publish_as(bed, &four);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let heard = std::thread::scope(|scope| {
+            let stopped = &stop;
+            let answering = scope.spawn(move || {
+                let mut heard = Vec::new();
+                while !stopped.load(Ordering::SeqCst) {
+                    let mut frames = Vec::new();
+                    impostor.channel.poll(|event| {
+                        if let Event::Received(frame) = event {
+                            frames.extend(Header::read(frame).map(|(header, part)| (header, part.to_vec())));
+                        }
+                    });
+                    for (header, body) in frames {
+                        heard.push(header.kind);
+                        let len = usize::from(body[0]);
+                        impostor.home = impostor.channel.meet(&body[2..2 + len]).unwrap();
+                        let (kind, body) = match header.kind {
+                            Kind::Hello => (Kind::Challenge, vec![3; NONCE_BYTES + 32]),
+                            _ => (Kind::Welcome, vec![]),
+                        };
+                        impostor.send(Header::new(kind, 0, 0, header.number, body.len()), &body);
+                    }
+                }
+                heard
+            });
+            let endpoint = bed.endpoint(&bed.one);
+            let far = FarPtr::new(NodeId(4), REGION, 0);
+            let refused = Err(FabricError::NotAdmitted { node: NodeId(4) });
+            assert_eq!(run(&bed.executor, &endpoint, |batch| _ = batch.write(far, b"confided")), refused);
+            bed.assert_usable(&endpoint);
+            stop.store(true, Ordering::SeqCst);
+            answering.join().unwrap()
+        });
+        assert_eq!(heard, [Kind::Hello], "and no proof, which it could use elsewhere");
+        bed.assert_whole();
+    });
+}
+
+/// The NIC's own keys: what a peer kept of an earlier registration opens nothing, whoever asks. (Not on libfabric's `shm`,
+/// whose processes read each other by the kernel's leave and look at no key.)
+#[test]
+fn an_old_key_opens_nothing_to_a_nic() {
+    let bed = Bed::new("tcp;ofi_rxm");
+    let mut insider = Stranger::of(&bed);
+    let (session, token) = insider.enter(&secret()).unwrap();
+    let target = insider.nic_target(&bed, session, token);
+    let mut text = [7; 64];
+    assert!(insider.write(&mut text, target), "a good key writes");
+    assert!(!insider.write(&mut text, BulkTarget { key: target.key ^ 1, ..target }), "a wrong one does not");
+    bed.assert_whole();
+    let memory = bed.two.attach_region(REGION).unwrap();
+    let mut insider = Stranger::of(&bed);
+    insider.hello();
+    let mut text = [9; 64];
+    assert!(!insider.write(&mut text, target), "nor an old one");
+    let mut bytes = vec![0; BYTES as usize];
+    memory.copy_out(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7), "an old key wrote");
+}
+
+/// Who is shut out reaches nothing, neither by the agent nor by a NIC's key that it has kept, and is not heard; others go on; and
+/// so does its next start.
+#[test]
+fn a_fenced_node_writes_nothing() {
+    let bed = Bed::new("tcp;ofi_rxm");
+    let mut insider = Stranger::of(&bed);
+    let (session, token) = insider.enter(&secret()).unwrap();
+    let kept = insider.nic_target(&bed, session, token);
+    let three = bed.dir.join(3, &config(bed.provider));
+    let (zombie, bulk) = (bed.endpoint(&three), vec![7; 1 << 20]);
+    let home = Address::home(NodeId(2));
+    let write =
+        |endpoint: &Endpoint, bytes: &[u8]| run(&bed.executor, endpoint, |batch| _ = batch.write(at(64), bytes));
+    assert_eq!((write(&zombie, &[7; 8]), write(&zombie, &bulk)), (Ok(()), Ok(())));
+    let good = bed.endpoint(&bed.one);
+    assert_eq!(write(&good, &bulk), Ok(()));
+
+    bed.two.fence(NodeId(3)).unwrap();
+    let unavailable = Err(FabricError::NodeUnavailable { node: NodeId(2) });
+    for _ in 0..2 {
+        assert_eq!(write(&zombie, &[9; 8]), unavailable);
+        assert_eq!(write(&zombie, &vec![9; 1 << 20]), unavailable);
+        assert_eq!(zombie.send(home, b"I am alive"), unavailable);
+    }
+    assert!(!insider.write(&mut [9; 64], kept), "a NIC's key of before");
+    assert!(bed.endpoint(&bed.two).try_recv_home().is_none());
+    assert_eq!(write(&good, &bulk), Ok(()), "who is not shut out");
+    bed.assert_whole();
+    assert!(matches!(bed.two.fence(NodeId(2)), Err(FabricError::Unsupported { .. })));
+
+    drop((zombie, three));
+    let again = bed.endpoint(&bed.dir.join(3, &config(bed.provider)));
+    assert_eq!((write(&again, &[7; 8]), write(&again, &bulk)), (Ok(()), Ok(())));
+    bed.assert_whole();
+}
+
+#[test]
+fn another_version_is_told_so() {
+    on_each(|bed| {
+        // By the agent, to who says hello.
+        let mut stranger = Stranger::of(bed);
+        let body = stranger.hello_body();
+        stranger.send(Header { version: 99, ..Header::new(Kind::Hello, 0, 0, 4, body.len()) }, &body);
+        let (header, why) = stranger.answer(4);
+        assert_eq!(header.kind, Kind::Refused);
+        assert_eq!(why, [1, 0, 0, 0, frame::VERSION as u8, 0, 0, 0]);
+        // By the record, before anything is sent.
+        let path = bed.dir.0.join("node-009.address");
+        std::fs::write(&path, "farhold 2\nsomething new\n").unwrap();
+        let endpoint = bed.endpoint(&bed.one);
+        let far = FarPtr::new(NodeId(9), REGION, 0);
+        let mismatch = FabricError::VersionMismatch { node: NodeId(9), ours: frame::VERSION, theirs: 2 };
+        assert_eq!(run(&bed.executor, &endpoint, |batch| _ = batch.read(far, 8)), Err(mismatch));
+        std::fs::write(&path, "rubbish").unwrap();
+        let read = run(&bed.executor, &endpoint, |batch| _ = batch.read(far, 8));
+        assert!(matches!(read, Err(FabricError::BadFormat(_))), "{read:?}");
+        bed.assert_usable(&endpoint);
+        bed.assert_whole();
+    });
+}
+
+/// Bulk transfers, which go by the NIC: bounds and keys hold for them as well.
+#[test]
+fn bulk_stays_inside_and_needs_a_living_key() {
+    on_each(|bed| {
+        let endpoint = bed.endpoint(&bed.one);
+        let (e, mib) = (&bed.executor, 1 << 20);
+        let sevens = vec![7; 3 << 20];
+        assert_eq!(run(e, &endpoint, |batch| _ = batch.write(at(8), &sevens)), Ok(()));
+        let mut batch = Batch::new();
+        let (long, word) = (batch.read(at(1), 3 << 20), batch.read(at(0), 8));
+        let batch = e.run(endpoint.submit(batch));
+        assert_eq!(batch.bytes(long), Ok(&sevens[..]));
+        assert_eq!(batch.bytes(word), Ok(&[7; 8][..]));
+        let outside = |offset, bytes| Err(FabricError::OutOfBounds { at: at(offset), bytes, region_bytes: BYTES });
+        assert_eq!(
+            run(e, &endpoint, |batch| _ = batch.write(at(BYTES - 8), &vec![9; mib])),
+            outside(BYTES - 8, 1 << 20)
+        );
+        assert_eq!(
+            run(e, &endpoint, |batch| _ = batch.write(at(BYTES - 8), &vec![9; 40_000])),
+            outside(BYTES - 8, 40_000)
+        );
+        assert_eq!(run(e, &endpoint, |batch| _ = batch.read(at(BYTES + 8), mib)), outside(BYTES + 8, 1 << 20));
+        bed.assert_whole();
+        // Registered anew: the NIC's key went with the region's.
+        let memory = bed.two.attach_region(REGION).unwrap();
+        let stale = Err(FabricError::StaleKey { node: NodeId(2), region: REGION });
+        assert_eq!(run(e, &endpoint, |batch| _ = batch.write(at(0), &vec![9; mib])), stale);
+        assert_eq!(run(e, &endpoint, |batch| _ = batch.read(at(0), mib)), stale);
+        assert_eq!(run(e, &endpoint, |batch| _ = batch.write(at(0), &vec![9; 40_000])), stale);
+        let mut bytes = vec![0; BYTES as usize];
+        memory.copy_out(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7), "an old key wrote");
+        endpoint.refresh(NodeId(2), REGION).unwrap();
+        assert_eq!(run(e, &endpoint, |batch| _ = batch.write(at(0), &vec![7; mib])), Ok(()));
+    });
+}
+
+/// More under way than any queue holds: it waits its turn, and nothing is lost.
+#[test]
+fn many_instructions_wait_their_turn() {
+    on_each(|bed| {
+        let endpoint = bed.endpoint(&bed.one);
+        let word = bed.memory.word(32).unwrap();
+        word.store(0, Ordering::SeqCst);
+        bed.executor.run(async {
+            let batch = |count: u64| {
+                let mut batch = Batch::new();
+                (0..count).for_each(|_| _ = batch.fetch_add(at(32), 1));
+                batch
+            };
+            let all: Vec<_> = (0..200).map(|_| Box::pin(endpoint.submit(batch(500)))).collect();
+            let mut all = all.into_iter().map(Some).collect::<Vec<_>>();
+            std::future::poll_fn(|cx| {
+                for waiting in &mut all {
+                    if let Some(submit) = waiting
+                        && let std::task::Poll::Ready(batch) = submit.as_mut().poll(cx)
+                    {
+                        batch.all_done().unwrap();
+                        *waiting = None;
+                    }
+                }
+                if all.iter().all(Option::is_none) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            })
+            .await;
+        });
+        assert_eq!(word.swap(0x0707_0707_0707_0707, Ordering::SeqCst), 100_000);
+        bed.assert_whole();
+    });
+}
+
+/// A home that takes what comes and answers nothing.
+#[test]
+fn a_silent_node_is_unavailable_in_time() {
+    on_each(|bed| {
+        let silent = Stranger::of(bed);
+        let four = shm::Member::join(&bed.dir.0, NodeId(4)).unwrap();
+        let _published = silent.publish_as(bed, &four);
+        let endpoint = bed.endpoint(&bed.one);
+        let far = FarPtr::new(NodeId(4), REGION, 0);
+        let handle = bed.executor.handle();
+        let before_ns = handle.now_ns();
+        let unavailable = Err(FabricError::NodeUnavailable { node: NodeId(4) });
+        assert_eq!(run(&bed.executor, &endpoint, |batch| _ = batch.read(far, 8)), unavailable);
+        let waited_ns = handle.now_ns() - before_ns;
+        // The upper bound leaves room for a machine that pauses.
+        assert!((1_000_000_000..20_000_000_000).contains(&waited_ns), "{waited_ns}");
+        assert_eq!(
+            endpoint.send(Address::home(NodeId(4)), b"?"),
+            Err(FabricError::NodeUnavailable { node: NodeId(4) })
+        );
+        bed.assert_usable(&endpoint);
+        bed.assert_whole();
+    });
+}
+
+#[test]
+fn unfit_providers_are_named() {
+    let dir = Dir::new();
+    let join = |node, provider: &str| Fabric::join_libfabric(&dir.0, NodeId(node), config(provider)).err();
+    for name in ["nosuch", "tcp;nosuch", "", "with\0zero"] {
+        match join(1, name) {
+            Some(FabricError::ProviderUnfit(unfit)) => {
+                assert_eq!((&*unfit.provider, &*unfit.reason), (name, "there is none of this name"));
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    assert!(matches!(Fabric::join(&dir.0, NodeId(1), "carrier-pigeon").err(), Some(FabricError::ProviderUnfit(_))));
+    // The node is free again, and nodes of two providers see that they cannot speak.
+    let (one, two) = (dir.join(1, &config("tcp;ofi_rxm")), dir.join(2, &config("shm")));
+    two.create_region(REGION, 4096).unwrap();
+    let executor = Executor::real(1);
+    let endpoint = one.endpoint(&executor.handle()).unwrap();
+    let read = run(&executor, &endpoint, |batch| _ = batch.read(at(0), 8));
+    assert!(matches!(read, Err(FabricError::ProviderUnfit(_))), "{read:?}");
+}
+
+/// What a child process of `a_provider_that_lacks_something` finds, with a part of libfabric taken away.
+#[test]
+fn a_provider_that_lacks_something() {
+    const CHILD: &str = "FARHOLD_LIBFABRIC_CHILD";
+    const NAME: &str = "provider::libfabric::tests::a_provider_that_lacks_something";
+    if std::env::var_os(CHILD).is_some() {
+        let dir = Dir::new();
+        let refused = Fabric::join_libfabric(&dir.0, NodeId(1), config("tcp")).err().unwrap();
+        let FabricError::ProviderUnfit(unfit) = refused else { panic!("{refused}") };
+        assert!(unfit.reason.starts_with("it has no reliable datagrams"), "{}", unfit.reason);
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME])
+        .envs([(CHILD, "1"), ("FI_PROVIDER", "^ofi_rxm,ofi_rxd")])
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && output.contains("1 passed"), "{output}");
+}

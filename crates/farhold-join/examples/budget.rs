@@ -1,0 +1,100 @@
+//! A join of two made-up sides inside a budget: `cargo run --release -p farhold-join --example budget -- --budget 64
+//! --build 1000 --probe 1000 [--threads 1] [--kind inner|full] [--skew]`, everything in MiB.
+//!
+//! Batches are made when they are wanted and dropped after, so what the process holds is the join's. Prints what it did, and
+//! the most memory that was resident. `scripts/join-in-cgroup` runs it under a limit of the kernel's.
+#![allow(missing_docs)]
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use farhold_join::{Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, Run};
+
+const MIB: u64 = 1 << 20;
+const BATCH_ROWS: u64 = 8192;
+/// A row is 8 bytes of key, 8 of number, and a text of 44 with its offset of 4.
+const ROW_BYTES: u64 = 64;
+
+fn main() -> Result<(), JoinError> {
+    farhold_join::hand_back_freed_memory();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let value = |flag: &str| args.iter().position(|arg| arg == flag).and_then(|at| args.get(at + 1));
+    let number = |flag: &str, default: u64| value(flag).map_or(default, |text| text.parse().expect("a number"));
+    let (budget, build_mib, probe_mib) = (number("--budget", 64), number("--build", 256), number("--probe", 256));
+    let kind = if value("--kind").is_some_and(|kind| kind == "full") { JoinKind::Full } else { JoinKind::Inner };
+    let build_rows = build_mib * MIB / ROW_BYTES;
+    let keys = if args.iter().any(|arg| arg == "--skew") { Keys::Skewed } else { Keys::Spread(build_rows.max(1)) };
+
+    let schema = batch(0, &Keys::Row).schema();
+    let spec = JoinSpec::new(schema.clone(), schema, vec![(0, 0)], kind);
+    let options = JoinOptions {
+        run: Run::with_threads(number("--threads", 1) as usize),
+        ..JoinOptions::new(MemoryPool::new(budget * MIB))
+    };
+    let mut join = Join::new(spec, options)?;
+    for number in 0..build_rows.div_ceil(BATCH_ROWS) {
+        join.push_build(&batch(number, &Keys::Row))?;
+    }
+    join.finish_build()?;
+    let mut rows = 0;
+    for number in 0..(probe_mib * MIB / ROW_BYTES).div_ceil(BATCH_ROWS) {
+        join.push_probe(&batch(number, &keys))?;
+        rows += drain(&mut join)?;
+    }
+    join.finish_probe()?;
+    rows += drain(&mut join)?;
+    let report = join.report();
+    println!(
+        "{rows} rows out; {} MiB spilled in {} partitions, {} rounds, {} tables; resident at most {} MiB",
+        report.spilled_bytes / MIB,
+        report.spilled_partitions,
+        report.rounds,
+        report.tables,
+        resident_max() / MIB
+    );
+    Ok(())
+}
+
+fn drain(join: &mut Join) -> Result<usize, JoinError> {
+    let mut rows = 0;
+    while let Some(batch) = join.next_output()? {
+        rows += batch.num_rows();
+    }
+    Ok(rows)
+}
+
+/// Which keys a side has.
+enum Keys {
+    /// Row `n` has key `n`.
+    Row,
+    /// One of so many, uniformly.
+    Spread(u64),
+    /// Half of the rows have one of the first hundred keys.
+    Skewed,
+}
+
+fn batch(number: u64, keys: &Keys) -> RecordBatch {
+    let rows = number * BATCH_ROWS..(number + 1) * BATCH_ROWS;
+    let key = |row: u64| match keys {
+        Keys::Row => row,
+        Keys::Spread(keys) => mix(row) % keys,
+        Keys::Skewed => mix(row) % if row.is_multiple_of(2) { 100 } else { 1 << 40 },
+    };
+    let key_column: ArrayRef = Arc::new(rows.clone().map(|row| key(row) as i64).collect::<Int64Array>());
+    let numbers: ArrayRef = Arc::new(rows.clone().map(|row| row as i64).collect::<Int64Array>());
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values(rows.map(|row| format!("{row:044}"))));
+    RecordBatch::try_from_iter([("key", key_column), ("number", numbers), ("text", texts)]).expect("a batch")
+}
+
+/// Any number as a random one.
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn resident_max() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
+}

@@ -1,0 +1,169 @@
+//! The build side of a running join: every left partition is drained by a task of its own, into one join that is then
+//! split, or into one join a partition. It is done once for all output partitions.
+
+use std::sync::{Arc, Mutex};
+
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::metrics::{Count, Time};
+use futures::future::{BoxFuture, Shared};
+use futures::{FutureExt, StreamExt};
+
+use super::describe::Description;
+use super::error::to_datafusion;
+use super::explain::Actual;
+use super::filter::{Filter, Seen};
+use super::memory::{Begun, PlanMemory, floor_bytes, lock};
+use crate::model::Stopwatch;
+use crate::{CancelToken, Join, JoinError, JoinOptions};
+
+/// The joins that probe, one an output partition, taken by its stream.
+pub struct Built {
+    joins: Vec<Mutex<Option<Join>>>,
+    /// There is no build row.
+    pub is_empty: bool,
+    /// Held until the last stream has gone.
+    _begun: Begun,
+}
+
+impl Built {
+    pub fn take(&self, partition: usize) -> Result<Join> {
+        let join = self.joins.get(partition).and_then(|join| lock(join).take());
+        join.ok_or_else(|| DataFusionError::Execution(format!("partition {partition} of a join has been taken before")))
+    }
+}
+
+/// The build side once it is finished, for every stream that waits for it.
+pub type Building = Shared<BoxFuture<'static, Result<Arc<Built>, Arc<DataFusionError>>>>;
+
+/// All that the build side is made of.
+pub struct Plan {
+    pub description: Arc<Description>,
+    pub memory: Arc<PlanMemory>,
+    /// Of every join; the pool is put in when it begins.
+    pub options: Box<dyn Fn(Arc<crate::MemoryPool>) -> JoinOptions + Send + Sync>,
+    pub cancel: CancelToken,
+    /// The left partitions.
+    pub inputs: Vec<SendableRecordBatchStream>,
+    /// A join for each input, or one for all.
+    pub is_partitioned: bool,
+    /// Output partitions.
+    pub shares: usize,
+    pub filter: Option<Filter>,
+    pub rows: Count,
+    pub time: Time,
+    pub actual: Arc<Actual>,
+}
+
+impl Plan {
+    /// Begins when it is polled first.
+    pub fn start(self) -> Building {
+        self.run().map(|built| built.map(Arc::new).map_err(Arc::new)).boxed().shared()
+    }
+
+    async fn run(self) -> Result<Built> {
+        let watch = Stopwatch::start();
+        let on_drop = CancelOnDrop::new(self.cancel.clone());
+        let shares = if self.is_partitioned { 1 } else { self.shares };
+        let count = if self.is_partitioned { self.inputs.len() } else { 1 };
+        let (pool, begun) = self.memory.begin(count as u64 * floor_bytes(shares)).map_err(to_datafusion)?;
+        let joins = (0..count).map(|_| Join::new(self.description.spec.clone(), (self.options)(Arc::clone(&pool))));
+        let joins = joins.map(|join| join.map(|join| Arc::new(Mutex::new(Some(join))))).collect::<Result<Vec<_>, _>>();
+        let joins = joins.map_err(to_datafusion)?;
+
+        let mut drains = Vec::new();
+        for (number, input) in self.inputs.into_iter().enumerate() {
+            let join = Arc::clone(&joins[number % count]);
+            let (description, filter, rows) = (Arc::clone(&self.description), self.filter.clone(), self.rows.clone());
+            drains.push(SpawnedTask::spawn(drain(input, join, description, filter, rows)));
+        }
+        let mut seen = Vec::new();
+        for drain in drains {
+            seen.extend(drain.join().await.map_err(panicked)??);
+        }
+
+        let finish = move || -> Result<Vec<Join>, JoinError> {
+            let mut finished = Vec::new();
+            for join in joins {
+                let mut join = Arc::into_inner(join)
+                    .and_then(|join| join.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+                    .ok_or_else(|| JoinError::Invalid("a build side is still being drained".into()))?;
+                join.finish_build()?;
+                if shares > 1 {
+                    finished.extend(join.split()?);
+                } else {
+                    finished.push(join);
+                }
+            }
+            Ok(finished)
+        };
+        let finished = SpawnedTask::spawn_blocking(finish).join().await.map_err(panicked)?.map_err(to_datafusion)?;
+        if let Some(filter) = &self.filter {
+            filter.publish(seen)?;
+        }
+        let build_rows: u64 = finished.iter().map(|join| join.progress().build_rows).sum();
+        self.actual.built(build_rows, watch.ns(), finished.first().map(Join::report));
+        self.time.add_duration(std::time::Duration::from_nanos(watch.ns()));
+        on_drop.disarm();
+        let joins = finished.into_iter().map(|join| Mutex::new(Some(join))).collect();
+        Ok(Built { joins, is_empty: build_rows == 0, _begun: begun })
+    }
+}
+
+async fn drain(
+    mut input: SendableRecordBatchStream,
+    join: Arc<Mutex<Option<Join>>>,
+    description: Arc<Description>,
+    filter: Option<Filter>,
+    rows: Count,
+) -> Result<Option<Seen>> {
+    let mut seen = filter.as_ref().map(Filter::begin).transpose()?;
+    while let Some(batch) = input.next().await {
+        let batch = batch?;
+        rows.add(batch.num_rows());
+        if let (Some(filter), Some(seen)) = (&filter, &mut seen) {
+            filter.see(seen, &batch)?;
+        }
+        let batch = description.build.with_keys(batch)?;
+        let mut slot = lock(&join);
+        // Another drain has failed, and tells why.
+        let Some(open) = slot.as_mut() else { break };
+        if let Err(error) = open.push_build(&batch) {
+            *slot = None;
+            return Err(to_datafusion(error));
+        }
+    }
+    Ok(seen)
+}
+
+/// A task that panicked, or was taken down with its runtime.
+pub fn panicked(error: impl std::fmt::Display) -> DataFusionError {
+    DataFusionError::External(Box::new(JoinError::WorkerPanicked(error.to_string())))
+}
+
+/// Raises a token unless what it guards has ended.
+pub struct CancelOnDrop(Option<CancelToken>);
+
+impl CancelOnDrop {
+    pub fn new(token: CancelToken) -> Self {
+        Self(Some(token))
+    }
+
+    pub fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if let Some(token) = &self.0 {
+            token.cancel();
+        }
+    }
+}
+
+/// The options of a task's context, which every node of the plan is given.
+pub fn threads(context: &TaskContext) -> usize {
+    context.session_config().target_partitions().max(1)
+}

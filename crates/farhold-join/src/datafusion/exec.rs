@@ -1,0 +1,393 @@
+//! The operator.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use datafusion::common::Statistics;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{Distribution, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions};
+use datafusion::physical_plan::filter_pushdown::{
+    ChildPushdownResult, FilterDescription, FilterPushdownPhase, FilterPushdownPropagation,
+};
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::{
+    ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
+    PlanProperties, StatisticsArgs,
+};
+
+use super::JoinConfig;
+use super::build::{Building, Plan, threads};
+use super::describe::Description;
+use super::explain::{Actual, Prediction};
+use super::filter::Filter;
+use super::memory::{PlanMemory, lock};
+use super::stream::{Metrics, Probe, ProbeSeen};
+use crate::{Algorithm, CancelToken, JoinOptions, MemoryPool, Run};
+
+/// How a join's inputs are divided among joins of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// One build side of all left partitions, probed by every right partition on its own thread.
+    Shared,
+    /// As shared, with one right partition: for budgets that have no room for more.
+    Single,
+    /// A join for each pair of hash partitions: for build sides that will be spilled, so that every thread reads back its own.
+    Partitioned,
+}
+
+/// Who runs a join.
+#[derive(Debug, Clone)]
+pub enum Runner {
+    /// We do.
+    Ours {
+        description: Arc<Description>,
+        way: Way,
+        prediction: Box<Prediction>,
+        memory: Arc<PlanMemory>,
+        algorithm: Option<&'static dyn Algorithm>,
+    },
+    /// DataFusion's operator, and why.
+    Theirs { reason: String },
+}
+
+/// A hash join of DataFusion's, run by [`Join`](crate::Join).
+pub struct JoinExec {
+    /// What it stands for; planning goes by it.
+    planned: Arc<HashJoinExec>,
+    runner: Runner,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+    running: Arc<Mutex<Execution>>,
+    actual: Arc<Actual>,
+}
+
+/// An execution, shared by its output partitions.
+#[derive(Default)]
+struct Execution {
+    building: Option<Building>,
+    cancel: CancelToken,
+    seen: Arc<ProbeSeen>,
+    /// Output partitions that have been asked for.
+    begun: usize,
+    /// Those of them that have not ended.
+    live: usize,
+}
+
+/// An output partition that has not ended.
+pub struct Live {
+    of: Arc<Mutex<Execution>>,
+    partitions: usize,
+}
+
+impl Drop for Live {
+    /// The last of all partitions ends the execution, so that a plan that is kept holds no memory.
+    fn drop(&mut self) {
+        let mut execution = lock(&self.of);
+        execution.live -= 1;
+        if execution.live == 0 && execution.begun == self.partitions {
+            let over = std::mem::take(&mut *execution);
+            drop(execution);
+            drop(over);
+        }
+    }
+}
+
+impl JoinExec {
+    /// Runs `planned` by `runner`.
+    pub(super) fn new(planned: HashJoinExec, runner: Runner) -> Result<Self> {
+        let mode = match &runner {
+            Runner::Ours { way: Way::Shared | Way::Single, .. } => PartitionMode::CollectLeft,
+            Runner::Ours { way: Way::Partitioned, .. } => PartitionMode::Partitioned,
+            Runner::Theirs { .. } => planned.mode,
+        };
+        let planned =
+            if planned.mode == mode { planned } else { planned.builder().with_partition_mode(mode).build()? };
+        Ok(Self::of(planned, runner))
+    }
+
+    fn of(planned: HashJoinExec, runner: Runner) -> Self {
+        let mut properties = PlanProperties::clone(planned.properties());
+        if matches!(runner, Runner::Ours { .. }) {
+            // Rows of partitions that were spilled come out last.
+            let mut equivalence = properties.eq_properties.clone();
+            equivalence.clear_orderings();
+            properties.set_eq_properties(equivalence);
+        }
+        Self {
+            planned: Arc::new(planned),
+            runner,
+            properties: Arc::new(properties),
+            metrics: ExecutionPlanMetricsSet::new(),
+            running: Arc::default(),
+            actual: Arc::default(),
+        }
+    }
+
+    /// The join as DataFusion has planned it.
+    pub fn planned(&self) -> &HashJoinExec {
+        &self.planned
+    }
+
+    /// It is run by farhold-join.
+    pub fn is_ours(&self) -> bool {
+        matches!(self.runner, Runner::Ours { .. })
+    }
+
+    /// The plan that planning has made of the one that this stands for, with its joins ours again.
+    fn again(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+        if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+            return Ok(Arc::new(Self::of(join.builder().build()?, self.redescribed(join))));
+        }
+        // A projection may remain above it.
+        let children: Result<Vec<_>> = plan.children().into_iter().map(|child| self.again(child)).collect();
+        Arc::clone(plan).replace_children(children?, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+    }
+
+    /// Its columns may have moved.
+    fn redescribed(&self, planned: &HashJoinExec) -> Runner {
+        let Runner::Ours { way, prediction, memory, algorithm, .. } = &self.runner else { return self.runner.clone() };
+        match super::describe::describe(planned) {
+            Ok(description) => Runner::Ours {
+                description: Arc::new(description),
+                way: *way,
+                prediction: prediction.clone(),
+                memory: Arc::clone(memory),
+                algorithm: *algorithm,
+            },
+            Err(reason) => Runner::Theirs { reason },
+        }
+    }
+}
+
+impl fmt::Debug for JoinExec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinExec").field("planned", &self.planned).field("runner", &self.runner).finish_non_exhaustive()
+    }
+}
+
+impl DisplayAs for JoinExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let separator = if format == DisplayFormatType::TreeRender { "" } else { "JoinExec: " };
+        match &self.runner {
+            Runner::Theirs { reason } => write!(f, "{separator}run by DataFusion (not ours: {reason}), ")?,
+            Runner::Ours { way, prediction, .. } => {
+                write!(
+                    f,
+                    "{separator}partitioning={}, {prediction}{}, ",
+                    format!("{way:?}").to_lowercase(),
+                    self.actual
+                )?;
+            }
+        }
+        self.planned.fmt_as(format, f)
+    }
+}
+
+impl ExecutionPlan for JoinExec {
+    fn name(&self) -> &'static str {
+        "JoinExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        let (left, right) = (Distribution::UnspecifiedDistribution, Distribution::UnspecifiedDistribution);
+        match &self.runner {
+            Runner::Ours { way: Way::Shared, .. } => InputDistributionRequirements::new(vec![left, right]),
+            Runner::Ours { way: Way::Single, .. } => {
+                InputDistributionRequirements::new(vec![left, Distribution::SinglePartition])
+            }
+            _ => self.planned.input_distribution_requirements(),
+        }
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        if self.is_ours() { vec![false, false] } else { self.planned.maintains_input_order() }
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.planned.children()
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        self.planned.apply_expressions(f)
+    }
+
+    fn dynamic_expressions_produced(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        self.planned.dynamic_expressions_produced()
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let planned = Arc::clone(&self.planned).replace_children(children, options)?;
+        self.again(&planned)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        self.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+    }
+
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        let planned = Arc::clone(&self.planned).reset_state()?;
+        self.again(&planned)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let Runner::Ours { description, way, memory, prediction, algorithm } = &self.runner else {
+            return self.planned.execute(partition, context);
+        };
+        let (left, right) = (self.planned.left(), self.planned.right());
+        let partitions = right.output_partitioning().partition_count();
+        let (building, cancel, seen) = {
+            let mut execution = lock(&self.running);
+            let building = if let Some(building) = &execution.building {
+                building.clone()
+            } else {
+                let inputs = 0..left.output_partitioning().partition_count();
+                let plan = Plan {
+                    description: Arc::clone(description),
+                    memory: Arc::clone(memory),
+                    options: options(&context, execution.cancel.clone(), prediction, *algorithm, *way, partitions)?,
+                    cancel: execution.cancel.clone(),
+                    inputs: inputs.map(|input| left.execute(input, Arc::clone(&context))).collect::<Result<_>>()?,
+                    is_partitioned: *way == Way::Partitioned,
+                    shares: partitions,
+                    filter: Filter::of(&self.planned, context.session_config().options())?,
+                    rows: MetricBuilder::new(&self.metrics).counter("build_input_rows", partition),
+                    time: MetricBuilder::new(&self.metrics).subset_time("build_time", partition),
+                    actual: Arc::clone(&self.actual),
+                };
+                execution.building.insert(plan.start()).clone()
+            };
+            execution.begun += 1;
+            execution.live += 1;
+            (building, execution.cancel.clone(), Arc::clone(&execution.seen))
+        };
+        let live = Live { of: Arc::clone(&self.running), partitions };
+        let metric = || MetricBuilder::new(&self.metrics);
+        let probe = Probe {
+            description: Arc::clone(description),
+            partition,
+            building,
+            input: right.execute(partition, Arc::clone(&context))?,
+            schema: self.schema(),
+            batch_rows: context.session_config().batch_size(),
+            fetch: self.planned.fetch(),
+            cancel,
+            seen,
+            metrics: Metrics {
+                baseline: BaselineMetrics::new(&self.metrics, partition),
+                probe_rows: metric().counter("input_rows", partition),
+                spilled_bytes: metric().spilled_bytes(partition),
+                spilled_partitions: metric().spill_count(partition),
+            },
+            actual: Arc::clone(&self.actual),
+            _live: live,
+        };
+        Ok(probe.stream())
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        if self.is_ours() { Some(self.metrics.clone_inner()) } else { self.planned.metrics() }
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        self.planned.child_stats_requests(partition)
+    }
+
+    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        self.planned.statistics_from_inputs(inputs, args)
+    }
+
+    fn try_swapping_with_projection(&self, projection: &ProjectionExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        self.planned.try_swapping_with_projection(projection)?.map(|plan| self.again(&plan)).transpose()
+    }
+
+    fn gather_filters_for_pushdown(
+        &self,
+        phase: FilterPushdownPhase,
+        parent_filters: Vec<Arc<dyn PhysicalExpr>>,
+        config: &ConfigOptions,
+    ) -> Result<FilterDescription> {
+        self.planned.gather_filters_for_pushdown(phase, parent_filters, config)
+    }
+
+    fn handle_child_pushdown_result(
+        &self,
+        phase: FilterPushdownPhase,
+        result: ChildPushdownResult,
+        config: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        let mut propagation = self.planned.handle_child_pushdown_result(phase, result, config)?;
+        propagation.updated_node = propagation.updated_node.map(|node| self.again(&node)).transpose()?;
+        Ok(propagation)
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        self.planned.cardinality_effect()
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.planned.fetch()
+    }
+
+    fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
+        let planned = self.planned.with_fetch(limit)?;
+        self.again(&planned).ok()
+    }
+}
+
+/// The options of every join of an execution.
+fn options(
+    context: &TaskContext,
+    cancel: CancelToken,
+    prediction: &Prediction,
+    algorithm: Option<&'static dyn Algorithm>,
+    way: Way,
+    partitions: usize,
+) -> Result<Box<dyn Fn(Arc<MemoryPool>) -> JoinOptions + Send + Sync>> {
+    let (run_threads, shares) = if way == Way::Partitioned { (1, 1) } else { (threads(context), partitions) };
+    let run = Run { cancel, ..Run::with_threads(run_threads) };
+    let divided = if way == Way::Partitioned { partitions as u64 } else { 1 };
+    let probe_rows_expected = prediction.probe_rows.map(|rows| rows / divided);
+    let batch_rows_max = context.session_config().batch_size();
+    let spill_directory = spill_directory(context)?;
+    Ok(Box::new(move |pool| JoinOptions {
+        run: run.clone(),
+        spill_directory: spill_directory.clone(),
+        algorithm,
+        probe_rows_expected,
+        batch_rows_max,
+        shares,
+        ..JoinOptions::new(pool)
+    }))
+}
+
+/// The directory that is asked for, or DataFusion's for temporary files, which it makes when the first file is asked for. A session that has none
+/// gets an error from the join that has to spill.
+fn spill_directory(context: &TaskContext) -> Result<PathBuf> {
+    let asked = context.session_config().options().extensions.get::<JoinConfig>().map(|config| &config.spill_directory);
+    if let Some(directory) = asked.filter(|directory| !directory.is_empty()) {
+        return Ok(PathBuf::from(directory));
+    }
+    let disk = &context.runtime_env().disk_manager;
+    if disk.tmp_files_enabled() && disk.temp_dir_paths().is_empty() {
+        disk.create_tmp_file("joins")?;
+    }
+    Ok(disk.temp_dir_paths().into_iter().next().unwrap_or_else(|| PathBuf::from("/no directory for temporary files")))
+}

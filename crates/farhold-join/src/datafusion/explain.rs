@@ -1,0 +1,142 @@
+//! What EXPLAIN shows of a join: who runs it and why, what the model expects, and what came of it.
+
+use std::fmt;
+use std::sync::Mutex;
+
+use super::memory::lock;
+use crate::model::{Choice, Machine, ProbeSide, Width, choose_for_batches};
+use crate::{Algorithm, JoinReport, Progress};
+
+/// What the model expects of a join, from statistics.
+#[derive(Debug, Clone)]
+pub struct Prediction {
+    pub build_rows: Option<u64>,
+    pub probe_rows: Option<u64>,
+    /// None without statistics of both sides.
+    choice: Option<Choice>,
+    /// The algorithm that was asked for.
+    given: Option<Choice>,
+}
+
+/// What a prediction goes by beside the numbers of rows.
+pub struct Circumstances {
+    pub probe: Width,
+    pub threads: usize,
+    /// Threads that will probe one table at once.
+    pub probers: usize,
+    pub budget_bytes: u64,
+    /// The algorithm is asked for.
+    pub given: Option<&'static dyn Algorithm>,
+}
+
+impl Prediction {
+    pub fn new(build_rows: Option<u64>, probe_rows: Option<u64>, by: &Circumstances) -> Self {
+        let machine = Machine { budget_bytes: by.budget_bytes, ..Machine::detect() };
+        let choice = build_rows.zip(probe_rows).map(|(build_rows, rows)| {
+            let probe = ProbeSide { rows, width: by.probe, probers: by.probers };
+            choose_for_batches(build_rows as usize, &probe, by.threads, &machine)
+        });
+        Self { build_rows, probe_rows, choice, given: by.given.map(Choice::given) }
+    }
+}
+
+impl fmt::Display for Prediction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(Choice { algorithm, device, reason, .. }) = self.given.as_ref().or(self.choice.as_ref()) else {
+            return write!(f, "algorithm and device=chosen by the size of the build side, which no statistics tell");
+        };
+        write!(f, "algorithm={}, device={device}, reason={reason}", algorithm.name())?;
+        let Some(choice) = &self.choice else { return Ok(()) };
+        let ns = choice.predicted_ns.iter().find(|prediction| prediction.0 == algorithm.name());
+        let rows = |rows: Option<u64>| rows.unwrap_or_default();
+        write!(f, ", predicted=[{} x {} rows", rows(self.build_rows), rows(self.probe_rows))?;
+        if let Some((_, ns)) = ns {
+            write!(f, " in {}", Milliseconds(*ns))?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// What a join has done so far; empty before it runs.
+#[derive(Debug, Default)]
+pub struct Actual(Mutex<Figures>);
+
+#[derive(Debug, Default)]
+struct Figures {
+    built: Option<Table>,
+    build_rows: u64,
+    build_ns: u64,
+    probe_rows: u64,
+    probe_ns: u64,
+    output_rows: u64,
+    spilled_bytes: u64,
+    spilled_partitions: u64,
+    rounds: u32,
+    /// Why the table has gone on elsewhere than its algorithm says.
+    fallback: Option<String>,
+}
+
+#[derive(Debug)]
+struct Table {
+    algorithm: &'static str,
+    scheme: &'static str,
+}
+
+impl Actual {
+    /// The build side is finished.
+    pub fn built(&self, rows: u64, ns: u64, report: Option<&JoinReport>) {
+        let mut figures = lock(&self.0);
+        (figures.build_rows, figures.build_ns) = (rows, ns);
+        figures.built = report.and_then(|report| {
+            Some(Table { algorithm: report.choice.as_ref()?.algorithm.name(), scheme: report.scheme? })
+        });
+    }
+
+    /// An output partition has ended; `ns` is the time in its share of the join.
+    pub fn probed(&self, progress: &Progress, report: &JoinReport, ns: u64) {
+        let mut figures = lock(&self.0);
+        figures.probe_rows += progress.probe_rows;
+        figures.output_rows += progress.output_rows;
+        figures.probe_ns += ns;
+        figures.spilled_bytes += report.spilled_bytes;
+        figures.spilled_partitions += report.spilled_partitions;
+        figures.rounds = figures.rounds.max(report.rounds);
+        if figures.fallback.is_none() {
+            figures.fallback.clone_from(&report.fallback);
+        }
+    }
+}
+
+impl fmt::Display for Actual {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let figures = lock(&self.0);
+        let Some(table) = &figures.built else { return Ok(()) };
+        write!(
+            f,
+            ", actual=[{}/{}, {} x {} rows, built in {}, probed in {} of all threads, {} rows out, {} bytes spilled in {} \
+             partitions, {} rounds",
+            table.algorithm,
+            table.scheme,
+            figures.build_rows,
+            figures.probe_rows,
+            Milliseconds(figures.build_ns),
+            Milliseconds(figures.probe_ns),
+            figures.output_rows,
+            figures.spilled_bytes,
+            figures.spilled_partitions,
+            figures.rounds,
+        )?;
+        if let Some(fallback) = &figures.fallback {
+            write!(f, ", {fallback}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+struct Milliseconds(u64);
+
+impl fmt::Display for Milliseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} ms", self.0 as f64 / 1e6)
+    }
+}

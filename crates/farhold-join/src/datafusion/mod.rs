@@ -1,0 +1,71 @@
+//! DataFusion's hash joins, run by [`Join`](crate::Join).
+//!
+//! ```text
+//!   physical planning ── join_selection ── JoinRule: HashJoinExec ─▶ JoinExec ── distribution, filters, … ── SanityCheckPlan
+//!
+//!   JoinExec:  left partitions ══ drained at once ══▶ one build side (Join)
+//!                                                        │ split; dynamic filter published
+//!              right partition i ──▶ share i of the join ──▶ output partition i
+//! ```
+//!
+//! A [`JoinExec`] keeps the [`HashJoinExec`](datafusion::physical_plan::joins::HashJoinExec) that it stands for: whatever
+//! planning asks (schema, statistics, which filters and projections go below) is answered by it, so that plans around the
+//! join are DataFusion's own. Only distribution, order and execution are ours. Neither side is repartitioned: all left
+//! partitions go into one table, which all right partitions probe. What our join cannot do stays with DataFusion's
+//! operator, and EXPLAIN says why.
+//!
+//! All joins of a session, whatever plans they are in, share one [`JoinMemory`], which takes its bytes from DataFusion's
+//! memory pool. `examples/datafusion.rs` is all that a program needs.
+
+mod build;
+mod describe;
+mod error;
+mod exec;
+mod explain;
+mod filter;
+mod memory;
+mod rule;
+mod stream;
+
+use std::sync::Arc;
+
+use datafusion::common::extensions_options;
+use datafusion::config::ConfigExtension;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+
+pub use exec::JoinExec;
+pub use memory::JoinMemory;
+pub use rule::JoinRule;
+
+extensions_options! {
+    /// Settings of the joins, by the prefix `farhold_join` (`SET farhold_join.algorithm = 'radix'`).
+    pub struct JoinConfig {
+        /// Joins are run by farhold-join. Off: they stay DataFusion's.
+        pub enabled: bool, default = true
+        /// `auto`: the cost model chooses; or the name of an algorithm of `farhold_join::ALL`.
+        pub algorithm: String, default = "auto".into()
+        /// Where joins spill to; empty: DataFusion's directory for temporary files.
+        pub spill_directory: String, default = String::new()
+        /// `auto`; `shared`: one build side for all partitions; `partitioned`: a join for each pair of hash partitions;
+        /// `single`: one partition.
+        pub partitioning: String, default = "auto".into()
+    }
+}
+
+impl ConfigExtension for JoinConfig {
+    const PREFIX: &'static str = "farhold_join";
+}
+
+/// The session state with [`JoinRule`] right after DataFusion's `join_selection`, and with [`JoinConfig`] unless it has one.
+/// The joins of every session that is made with the same `memory` share its limit.
+pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
+    let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> = state.physical_optimizers().to_vec();
+    let at = rules.iter().position(|rule| rule.name() == "join_selection").map_or(0, |at| at + 1);
+    rules.insert(at, Arc::new(JoinRule::new(Arc::clone(memory))));
+    let mut config = state.config().clone();
+    if config.options().extensions.get::<JoinConfig>().is_none() {
+        config.options_mut().extensions.insert(JoinConfig::default());
+    }
+    SessionStateBuilder::new_from_existing(state).with_config(config).with_physical_optimizer_rules(rules).build()
+}

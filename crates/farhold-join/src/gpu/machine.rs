@@ -1,0 +1,215 @@
+//! The GPU of this machine, if it has one: opened once a process, calibrated, and given up for good when it fails.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::device::{Buffer, Device, GpuError, Grid, Place, Stream};
+use super::kernels::{AccessArguments, bytes_of};
+use crate::Run;
+use crate::model::Stopwatch;
+
+/// What the cost model knows of a device: sizes as the driver states them, rates as a short calibration found them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Description {
+    /// Its name.
+    pub name: String,
+    /// It is the emulation; the rates mean nothing.
+    pub is_emulation: bool,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Shared memory that one block may have, in bytes.
+    pub shared_bytes_max: u64,
+    /// Device memory, in bytes.
+    pub memory_bytes: u64,
+    /// Of it, free when it was asked.
+    pub free_bytes: u64,
+    /// Copy engine, pinned host memory to the device, in bytes a second.
+    pub to_device_bytes_per_s: f64,
+    /// Copy engine, device to pinned host memory.
+    pub from_device_bytes_per_s: f64,
+    /// Copy engines in both directions at once, the sum.
+    pub both_bytes_per_s: f64,
+    /// Kernels that read pinned host memory in order.
+    pub kernel_read_bytes_per_s: f64,
+    /// Copies within device memory: bytes read and bytes written.
+    pub device_bytes_per_s: f64,
+    /// Threads of the host that read its memory in order, all of them together.
+    pub host_read_bytes_per_s: f64,
+    /// From queueing a small piece of work to its end, in seconds.
+    pub launch_s: f64,
+}
+
+impl Description {
+    /// An H100 on `PCIe` 5 in a host of 16 cores, **from what others have published, not measured by us**: link rates as read,
+    /// both directions at once and the host's rate assumed. For predictions where no GPU is at hand.
+    pub fn published_h100() -> Self {
+        Self {
+            name: "H100 (published figures)".into(),
+            is_emulation: false,
+            multiprocessors: 132,
+            shared_bytes_max: 227 << 10,
+            memory_bytes: 80 << 30,
+            free_bytes: 79 << 30,
+            to_device_bytes_per_s: 55e9,
+            from_device_bytes_per_s: 53e9,
+            both_bytes_per_s: 90e9,
+            kernel_read_bytes_per_s: 35e9,
+            device_bytes_per_s: 2.0e12,
+            host_read_bytes_per_s: 120e9,
+            launch_s: 5e-6,
+        }
+    }
+
+    fn measure(device: &Arc<dyn Device>) -> Result<Self, GpuError> {
+        let properties = device.properties()?;
+        // Long enough for the link, short enough for a query that waits; the emulation has nothing to measure.
+        let bytes: u64 = if properties.is_emulation { 1 << 16 } else { 64 << 20 };
+        let turn = device.turn();
+        let new = |place| Buffer::new(device, place, bytes);
+        let (host, other_host) = (new(Place::Host)?, new(Place::Host)?);
+        let (near, other_near) = (new(Place::Device)?, new(Place::Device)?);
+        let sink = Buffer::new(device, Place::Device, 8)?;
+        let (one, two) = (Stream(0), Stream(1));
+        let copy = |stream, to: &Buffer, from: &Buffer| {
+            // SAFETY: both buffers live until every copy has been waited for: `seconds` synchronizes, buffers on release.
+            unsafe { device.copy(stream, to.address(), from.address(), bytes) }
+        };
+        let seconds = |work: &dyn Fn() -> Result<(), GpuError>| -> Result<f64, GpuError> {
+            let mut best = f64::INFINITY;
+            for _ in 0..3 {
+                let clock = Stopwatch::start();
+                work()?;
+                device.synchronize(one)?;
+                device.synchronize(two)?;
+                best = best.min(clock.ns() as f64 / 1e9);
+            }
+            Ok(best.max(1e-9))
+        };
+        let launch_s = seconds(&|| copy_small(&**device, &sink))?;
+        let to_device = seconds(&|| copy(one, &near, &host))?;
+        let from_device = seconds(&|| copy(one, &host, &near))?;
+        let both = seconds(&|| copy(one, &near, &host).and_then(|()| copy(two, &other_host, &other_near)))?;
+        let within = seconds(&|| copy(one, &other_near, &near))?;
+        let grid = Grid { blocks: 2 * properties.multiprocessors, threads: 256, shared_bytes: 0 };
+        let arguments = AccessArguments {
+            at: host.address(),
+            bytes,
+            accesses: bytes / 16,
+            granularity_bytes: 16,
+            is_sequential: 1,
+            sink: sink.address(),
+            ..AccessArguments::default()
+        };
+        // SAFETY: the kernel reads `bytes` of `host` and writes the word of `sink`; both outlive the launch.
+        let kernel_read = seconds(&|| unsafe { device.launch(one, "read_16", grid, bytes_of(&arguments)) })?;
+        drop(turn);
+        Ok(Self {
+            name: properties.name,
+            is_emulation: properties.is_emulation,
+            multiprocessors: properties.multiprocessors,
+            shared_bytes_max: properties.shared_bytes_max,
+            memory_bytes: properties.memory_bytes,
+            free_bytes: properties.free_bytes,
+            to_device_bytes_per_s: bytes as f64 / to_device,
+            from_device_bytes_per_s: bytes as f64 / from_device,
+            both_bytes_per_s: 2.0 * bytes as f64 / both,
+            kernel_read_bytes_per_s: bytes as f64 / kernel_read,
+            device_bytes_per_s: 2.0 * bytes as f64 / within,
+            host_read_bytes_per_s: host_read_bytes_per_s(if properties.is_emulation { 1 << 12 } else { 16 << 20 }),
+            launch_s,
+        })
+    }
+}
+
+fn copy_small(device: &dyn Device, sink: &Buffer) -> Result<(), GpuError> {
+    // SAFETY: the buffer lives until the work has been waited for.
+    unsafe { device.fill(Stream(0), sink.address(), 0, sink.bytes()) }
+}
+
+/// All threads of the host sum up words, each its part, the better of two rounds.
+fn host_read_bytes_per_s(words: usize) -> f64 {
+    let run = Run::with_threads(std::thread::available_parallelism().map_or(1, usize::from));
+    let column = vec![1_u64; words];
+    let round = || {
+        let clock = Stopwatch::start();
+        let sums = run.on_all(|worker| Ok(column[run.part(words, worker)].iter().sum::<u64>()));
+        std::hint::black_box(&sums);
+        clock.ns().max(1)
+    };
+    let ns = round().min(round());
+    (words * 8) as f64 / ns as f64 * 1e9
+}
+
+/// A device that joins may use.
+pub struct Gpu {
+    device: Arc<dyn Device>,
+    description: Description,
+    /// Why nobody may use it any more.
+    lost: Mutex<Option<String>>,
+}
+
+impl Gpu {
+    /// Calibrates the device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn new(device: Arc<dyn Device>) -> Result<Self, GpuError> {
+        Ok(Self { description: Description::measure(&device)?, device, lost: Mutex::default() })
+    }
+
+    /// The GPU of this machine: with the feature `gpu` its first CUDA device; else, with the feature `emulation`, an emulated
+    /// one, whose name says so. The first call opens and calibrates it (a CUDA context: some tenths of a second).
+    ///
+    /// # Errors
+    /// [`GpuError`], the same one each time: usually [`GpuError::Absent`].
+    pub fn of_this_machine() -> Result<&'static Arc<Self>, &'static GpuError> {
+        static GPU: OnceLock<Result<Arc<Gpu>, GpuError>> = OnceLock::new();
+        GPU.get_or_init(|| Ok(Arc::new(Self::new(open()?)?))).as_ref()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// What it is, with the memory that is free now.
+    ///
+    /// # Errors
+    /// [`GpuError::Absent`] if it has failed before.
+    pub fn describe(&self) -> Result<Description, GpuError> {
+        if let Some(why) = &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Err(GpuError::Absent(format!("it has failed before: {why}")));
+        }
+        Ok(Description { free_bytes: self.device.properties()?.free_bytes, ..self.description.clone() })
+    }
+
+    /// Takes note of an error: a device that failed is not used again in this process.
+    pub fn note(&self, error: &GpuError) {
+        if let GpuError::Failed { .. } = error {
+            self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.to_string());
+        }
+    }
+}
+
+#[cfg(any(feature = "gpu", feature = "emulation"))]
+fn open() -> Result<Arc<dyn Device>, GpuError> {
+    #[cfg(feature = "gpu")]
+    let cuda = {
+        let cubins = std::env::var_os("FARHOLD_CUBINS").map(std::path::PathBuf::from);
+        super::Cuda::open(0, cubins.as_deref()).map(|cuda| Arc::new(cuda) as Arc<dyn Device>)
+    };
+    #[cfg(all(feature = "gpu", not(feature = "emulation")))]
+    return cuda;
+    #[cfg(feature = "emulation")]
+    {
+        let emulation = || Arc::new(super::Emulation::new(64 << 20, 1).mapping()) as Arc<dyn Device>;
+        #[cfg(feature = "gpu")]
+        return cuda.or_else(|_| Ok(emulation()));
+        #[cfg(not(feature = "gpu"))]
+        Ok(emulation())
+    }
+}
+
+#[cfg(not(any(feature = "gpu", feature = "emulation")))]
+fn open() -> Result<Arc<dyn Device>, GpuError> {
+    Err(GpuError::Absent("this build has no GPU support (feature `gpu` of farhold-join)".into()))
+}

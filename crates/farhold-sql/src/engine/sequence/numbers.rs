@@ -1,0 +1,242 @@
+//! Giving numbers out.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use farhold_txn::{TableId, Worker};
+
+use super::SequenceInfo;
+use super::call::{Asked, Call};
+use crate::engine::catalog::{Catalog, no_such_table};
+use crate::engine::direct::RowNumbers;
+use crate::engine::scalar::Scalar;
+use crate::engine::{Datum, error};
+use crate::{SqlError, SqlState};
+
+/// What is left of a block.
+#[derive(Debug)]
+struct Block {
+    next: i64,
+    left: u32,
+}
+
+/// The node's blocks, of all sequences.
+#[derive(Debug, Default)]
+pub(crate) struct Sequences {
+    blocks: Mutex<HashMap<TableId, VecDeque<Block>>>,
+}
+
+/// What a session remembers.
+#[derive(Debug, Default)]
+pub(crate) struct SessionNumbers {
+    inner: RefCell<Remembered>,
+}
+
+#[derive(Debug, Default)]
+struct Remembered {
+    current: HashMap<TableId, i64>,
+    last: Option<TableId>,
+}
+
+/// Where a statement's expressions get numbers from.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbers<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) sequences: &'a Sequences,
+    pub(crate) rows: &'a RowNumbers,
+    pub(crate) session: &'a SessionNumbers,
+    pub(crate) worker: &'a Worker,
+}
+
+impl Sequences {
+    fn blocks(&self) -> MutexGuard<'_, HashMap<TableId, VecDeque<Block>>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next number of the node's blocks.
+    fn take(&self, sequence: &SequenceInfo) -> Option<i64> {
+        let mut blocks = self.blocks();
+        let queue = blocks.get_mut(&sequence.table.id())?;
+        let block = queue.front_mut()?;
+        let number = block.next;
+        block.left -= 1;
+        if block.left == 0 {
+            queue.pop_front();
+        } else {
+            block.next += sequence.definition.increment;
+        }
+        Some(number)
+    }
+
+    /// Forgets the node's blocks of a sequence that has been set.
+    pub(crate) fn forget(&self, sequence: &SequenceInfo) {
+        self.blocks().remove(&sequence.table.id());
+    }
+
+    /// The next number of a sequence.
+    pub(crate) async fn next(&self, sequence: &SequenceInfo, worker: &Worker) -> Result<i64, SqlError> {
+        loop {
+            if let Some(number) = self.take(sequence) {
+                return Ok(number);
+            }
+            if let Some(block) = fetch(sequence, worker).await? {
+                self.blocks().entry(sequence.table.id()).or_default().push_back(block);
+            }
+        }
+    }
+
+    /// Gives the sequence another next number.
+    pub(crate) async fn set(&self, sequence: &SequenceInfo, next: i64, worker: &Worker) -> Result<(), SqlError> {
+        worker.set_number(sequence.counter(), next.cast_unsigned()).await.map_err(|e| error::from_txn(&e))?;
+        self.forget(sequence);
+        Ok(())
+    }
+}
+
+/// A block from the counter. `None`: the counter has come to its end and begins anew; ask again.
+async fn fetch(sequence: &SequenceInfo, worker: &Worker) -> Result<Option<Block>, SqlError> {
+    let definition = &sequence.definition;
+    let step = definition.increment;
+    let taken = worker.take_numbers(sequence.counter(), definition.cache, step).await;
+    let taken = taken.map_err(|e| error::from_txn(&e))?;
+    let next = taken.cast_signed();
+    // How many of the block's numbers are within the limits.
+    let (room, steps) = if step > 0 {
+        (i128::from(definition.max) - i128::from(next), i128::from(step))
+    } else {
+        (i128::from(next) - i128::from(definition.min), -i128::from(step))
+    };
+    if room >= 0 && (definition.min..=definition.max).contains(&next) {
+        let left = u32::try_from((room / steps + 1).min(definition.cache.into())).unwrap_or(definition.cache);
+        return Ok(Some(Block { next, left }));
+    }
+    // Back to where it was, or to the beginning, unless somebody has moved it on.
+    let moved = taken.wrapping_add(i64::from(definition.cache).wrapping_mul(step).cast_unsigned());
+    let begin = if step > 0 { definition.min } else { definition.max };
+    let to = if definition.cycle { begin.cast_unsigned() } else { taken };
+    worker.swap_number(sequence.counter(), moved, to).await.map_err(|e| error::from_txn(&e))?;
+    if definition.cycle {
+        return Ok(None);
+    }
+    let (limit, value) = if step > 0 { ("maximum", definition.max) } else { ("minimum", definition.min) };
+    let message = format!("nextval: reached {limit} value of sequence \"{}\" ({value})", sequence.name);
+    Err(SqlError::new(SqlState::SEQUENCE_LIMIT, message))
+}
+
+impl Numbers<'_> {
+    /// The value of `scalar` on `row`, with the functions of sequences called first, in the order in which they stand. Every
+    /// call of it takes new numbers; one whose branch of a CASE is not taken, too.
+    pub(crate) async fn evaluate(
+        &self,
+        scalar: &Scalar,
+        row: &[Datum],
+        parameters: &[Datum],
+    ) -> Result<Datum, SqlError> {
+        if matches!(scalar, Scalar::Literal(_) | Scalar::Parameter(_) | Scalar::Column(_)) || !scalar.calls_sequences()
+        {
+            return scalar.evaluate(row, parameters);
+        }
+        let mut calls = Vec::new();
+        scalar.visit(&mut |inner| {
+            if let Scalar::Sequence(call, arguments) = inner {
+                calls.push(Asked::new(*call, arguments, row, parameters));
+            }
+        });
+        let mut values = Vec::with_capacity(calls.len());
+        for call in calls {
+            values.push(match call? {
+                None => Datum::Null,
+                Some(asked) => Datum::BigInt(self.call(asked).await?),
+            });
+        }
+        let mut values = values.into_iter();
+        let mut called = scalar.clone();
+        called.visit_mut(&mut |inner| {
+            if matches!(inner, Scalar::Sequence(..)) {
+                *inner = Scalar::Literal(values.next().unwrap_or(Datum::Null));
+            }
+        });
+        called.evaluate(row, parameters)
+    }
+
+    async fn call(&self, asked: Asked) -> Result<i64, SqlError> {
+        let tables = self.catalog.tables();
+        let known = |name: &str| tables.sequence(name).ok_or_else(|| no_such_table(name));
+        match asked {
+            Asked::Next(name) => {
+                let sequence = known(&name)?;
+                let number = self.sequences.next(sequence, self.worker).await?;
+                self.session.remember(sequence.table.id(), number);
+                Ok(number)
+            }
+            Asked::Current(name) => {
+                let sequence = known(&name)?;
+                self.session.inner.borrow().current.get(&sequence.table.id()).copied().ok_or_else(|| {
+                    let message = format!("currval of sequence \"{name}\" is not yet defined in this session");
+                    SqlError::new(SqlState::OBJECT_NOT_IN_STATE, message)
+                })
+            }
+            Asked::Last => {
+                let remembered = self.session.inner.borrow();
+                remembered.last.and_then(|id| remembered.current.get(&id)).copied().ok_or_else(|| {
+                    let message = "lastval is not yet defined in this session";
+                    SqlError::new(SqlState::OBJECT_NOT_IN_STATE, message)
+                })
+            }
+            Asked::Set { sequence, to, is_called } => {
+                let sequence = known(&sequence)?;
+                let (min, max) = (sequence.definition.min, sequence.definition.max);
+                if !(min..=max).contains(&to) {
+                    let name = &sequence.name;
+                    let message = format!("setval: value {to} is out of bounds for sequence \"{name}\" ({min}..{max})");
+                    return Err(SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, message));
+                }
+                let next = if is_called { to.wrapping_add(sequence.definition.increment) } else { to };
+                self.sequences.set(sequence, next, self.worker).await?;
+                if is_called {
+                    self.session.inner.borrow_mut().current.insert(sequence.table.id(), to);
+                }
+                Ok(to)
+            }
+        }
+    }
+}
+
+impl SessionNumbers {
+    fn remember(&self, sequence: TableId, number: i64) {
+        let mut remembered = self.inner.borrow_mut();
+        remembered.current.insert(sequence, number);
+        remembered.last = Some(sequence);
+    }
+}
+
+impl Scalar {
+    /// Whether it calls a function of sequences, so that only [`Numbers::evaluate`] knows its value.
+    pub(crate) fn calls_sequences(&self) -> bool {
+        let mut calls = false;
+        self.visit(&mut |scalar| calls |= matches!(scalar, Self::Sequence(..)));
+        calls
+    }
+}
+
+impl Scalar {
+    /// Whether it moves a sequence: nothing that a read-only transaction may do.
+    pub(crate) fn takes_numbers(&self) -> bool {
+        let mut takes = false;
+        self.visit(&mut |scalar| takes |= matches!(scalar, Self::Sequence(Call::Next | Call::Set, _)));
+        takes
+    }
+}
+
+/// What a function of sequences is refused with where nothing calls it.
+pub(crate) fn out_of_place(call: Call) -> SqlError {
+    let name = match call {
+        Call::Next => "nextval",
+        Call::Current => "currval",
+        Call::Last => "lastval",
+        Call::Set => "setval",
+    };
+    SqlError::unsupported(format!("{name} in this place"))
+        .with_hint("It works in VALUES, SET, DEFAULT and in a SELECT without FROM.")
+}

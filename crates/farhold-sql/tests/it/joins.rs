@@ -1,0 +1,56 @@
+//! Joins inside a memory budget: what does not fit is spilled, and the rows are the same.
+
+use farhold_sql::engine::EngineConfig;
+
+use super::harness::Db;
+
+const PAIRS: &str = "SELECT count(*), sum(a.n), min(b.pad), max(a.pad) FROM a JOIN b ON a.k = b.k";
+const ALL: &str = "SELECT count(*), count(a.id), count(b.id), sum(a.n + b.n), max(length(a.pad || b.pad)) FROM a FULL JOIN b ON a.k = b.k AND a.n <> b.n";
+
+fn filled(config: EngineConfig) -> Db {
+    let db = Db::with(EngineConfig { query_threads: 3, ..config });
+    let client = db.client();
+    for table in ["a", "b"] {
+        client.ok(&format!("CREATE TABLE {table} (id INT PRIMARY KEY, k BIGINT, n INT NOT NULL, pad TEXT NOT NULL)"));
+        let step = if table == "a" { 7 } else { 11 };
+        client.ok(&format!(
+            "INSERT INTO {table} SELECT value, CASE WHEN value % 19 = 0 THEN NULL ELSE value * {step} % 30011 END, \
+             value % 100, repeat('p', 250) || value FROM generate_series(1, 20000)"
+        ));
+    }
+    db
+}
+
+#[test]
+fn a_join_under_a_small_budget_gives_the_same_rows() {
+    let roomy = filled(EngineConfig::default());
+    let tight = filled(EngineConfig { join_memory_bytes: Some(3 << 20), ..EngineConfig::default() });
+    for query in [PAIRS, ALL] {
+        assert_eq!(tight.client().rows(query), roomy.client().rows(query), "{query}");
+    }
+    let plan = roomy.client().rows(&format!("EXPLAIN {ALL}")).join("\n");
+    assert!(plan.contains("JoinExec: partitioning=") && plan.contains("algorithm="), "{plan}");
+    let plan = tight.client().rows(&format!("EXPLAIN ANALYZE {ALL}")).join("\n");
+    assert!(plan.contains("actual=[") && !plan.contains(" 0 bytes spilled"), "{plan}");
+}
+
+#[test]
+fn a_spill_directory_that_is_not_there() {
+    let config = EngineConfig {
+        join_memory_bytes: Some(3 << 20),
+        spill_directory: "/nonexistent/directory".into(),
+        ..EngineConfig::default()
+    };
+    let db = filled(config);
+    let error = db.client().err(ALL);
+    assert_eq!(error.state.code(), "58030", "{error}");
+    assert_eq!(db.client().rows("SELECT count(*) FROM a JOIN b ON a.id = b.id WHERE a.id < 9 AND b.id < 9"), ["8"]);
+}
+
+#[test]
+fn a_budget_below_the_minimum_is_out_of_memory() {
+    let db = filled(EngineConfig { join_memory_bytes: Some(1 << 19), ..EngineConfig::default() });
+    let error = db.client().err(PAIRS);
+    assert_eq!(error.state.code(), "53200", "{error}");
+    assert!(error.detail.as_deref().unwrap_or_default().contains("a join needs at least"), "{error:?}");
+}

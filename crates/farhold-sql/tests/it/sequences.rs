@@ -1,0 +1,138 @@
+//! Sequences of several sessions, several nodes and several lives of a node.
+
+use std::collections::BTreeSet;
+
+use farhold_sql::Datum;
+
+use crate::harness::Db;
+
+#[test]
+fn sessions_share_a_nodes_numbers_in_order() {
+    let db = Db::new();
+    let (one, two) = (db.client(), db.client());
+    one.ok("CREATE TABLE t (id BIGSERIAL PRIMARY KEY, who INT)");
+    for turn in 0..40 {
+        assert_eq!(one.rows("INSERT INTO t (who) VALUES (1) RETURNING id"), [format!("{}", 2 * turn + 1)]);
+        assert_eq!(two.rows("INSERT INTO t (who) VALUES (2) RETURNING id"), [format!("{}", 2 * turn + 2)]);
+        assert_eq!(one.rows("SELECT lastval()"), [format!("{}", 2 * turn + 1)]);
+    }
+}
+
+#[test]
+fn numbers_go_on_after_a_restart() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE SEQUENCE s INCREMENT 2 CACHE 10");
+    client.ok("CREATE TABLE t (id INT GENERATED ALWAYS AS IDENTITY, a INT)");
+    client.ok("INSERT INTO t (a) SELECT value FROM generate_series(1, 100)");
+    assert_eq!(client.rows("SELECT nextval('s')"), ["1"]);
+    drop(client);
+    let db = db.reopen();
+    let client = db.client();
+    // The rest of the block is lost, nothing more: 1, 3, ..., 19 were taken.
+    assert_eq!(client.rows("SELECT nextval('s')"), ["21"]);
+    client.ok("INSERT INTO t (a) VALUES (0)");
+    assert_eq!(client.rows("SELECT count(*), count(DISTINCT id) FROM t"), ["101|101"]);
+    let next: i64 = client.rows("SELECT id FROM t WHERE a = 0")[0].parse().unwrap();
+    assert!((101..=129).contains(&next), "{next}");
+    assert_eq!(client.err("INSERT INTO t VALUES (1, 1)").state.code(), "428C9");
+    client.ok("DROP TABLE t");
+    assert_eq!(client.err("SELECT nextval('t_id_seq')").state.code(), "42P01");
+}
+
+#[test]
+fn threads_never_get_the_same_number() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE SEQUENCE s CACHE 3");
+    let numbers: Vec<i64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let client = db.client();
+                    (0..300).map(|_| client.rows("SELECT nextval('s')")[0].parse().unwrap()).collect::<Vec<i64>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let unique: BTreeSet<i64> = numbers.iter().copied().collect();
+    assert_eq!(unique.len(), 1200);
+    // Nobody died: no gap but what is left of the last blocks.
+    assert!(unique.first() == Some(&1) && unique.last().is_some_and(|last| *last <= 1200 + 12), "{:?}", unique.last());
+}
+
+#[test]
+fn nodes_never_get_the_same_number() {
+    let nodes = Db::cluster(3);
+    let client = nodes[1].client();
+    client.ok("CREATE SEQUENCE s CACHE 4 INCREMENT BY -1 MAXVALUE 0 MINVALUE -1000000");
+    client.ok("CREATE TABLE t (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, who INT NOT NULL)");
+    std::thread::scope(|scope| {
+        for (who, node) in nodes.iter().enumerate() {
+            scope.spawn(move || {
+                let client = node.client();
+                for _ in 0..200 {
+                    client.ok(&format!("INSERT INTO t (who) VALUES ({who})"));
+                    client.ok("SELECT nextval('s')");
+                }
+            });
+        }
+    });
+    assert_eq!(client.rows("SELECT count(*), count(DISTINCT id) FROM t"), ["600|600"]);
+    // Two nodes gave of their blocks what the third has not seen: all came from one counter.
+    let last: i64 = client.rows("SELECT nextval('s')")[0].parse().unwrap();
+    assert!((-620..=-600).contains(&last), "{last}");
+    // Each node counts for itself, in blocks.
+    let mine: Vec<i64> =
+        client.rows("SELECT id FROM t WHERE who = 1 ORDER BY id").iter().map(|id| id.parse().unwrap()).collect();
+    assert!(mine.windows(2).filter(|pair| pair[1] == pair[0] + 1).count() > 150, "{mine:?}");
+    // Known to all nodes at once, gone for all.
+    nodes[2].client().ok("DROP TABLE t");
+    assert_eq!(nodes[0].client().err("SELECT nextval('t_id_seq')").state.code(), "42P01");
+}
+
+/// A sequence that is dropped while others take numbers: they get numbers or an error, and memory that is used again is not
+/// written by them.
+#[test]
+fn a_sequence_goes_while_it_is_used() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE canary (id INT PRIMARY KEY, a BIGINT NOT NULL)");
+    for round in 0..20 {
+        client.ok("CREATE SEQUENCE s CACHE 1");
+        std::thread::scope(|scope| {
+            let user = scope.spawn(|| {
+                let client = db.client();
+                let mut numbers = 0;
+                loop {
+                    match client.run("SELECT nextval('s')") {
+                        Ok(_) => numbers += 1,
+                        Err(error) => {
+                            assert!(["42P01", "40001"].contains(&error.state.code()), "{error}");
+                            return numbers;
+                        }
+                    }
+                }
+            });
+            client.ok("SELECT nextval('s')");
+            client.ok("DROP SEQUENCE s");
+            user.join().unwrap();
+        });
+        client.ok(&format!("INSERT INTO canary VALUES ({round}, 77)"));
+    }
+    assert_eq!(client.rows("SELECT count(*), min(a), max(a) FROM canary"), ["20|77|77"]);
+}
+
+#[test]
+fn copy_and_parameters() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT GENERATED ALWAYS AS IDENTITY, a TEXT)");
+    client.copy("COPY t (a) FROM STDIN", "x\ny\n").unwrap();
+    assert_eq!(client.rows("SELECT id, a FROM t ORDER BY id"), ["1|x", "2|y"]);
+    let next = client.run_with("SELECT nextval($1)", &[Datum::Text("t_id_seq".to_owned())]).unwrap();
+    assert_eq!(next.lines(), ["3"]);
+    client.run_with("INSERT INTO t (a) VALUES ($1)", &[Datum::Text("z".to_owned())]).unwrap();
+    assert_eq!(client.rows("SELECT id FROM t WHERE a = 'z'"), ["4"]);
+}

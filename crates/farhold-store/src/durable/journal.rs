@@ -1,0 +1,636 @@
+//! A node's journal: batches of records, in segments of one length.
+//!
+//! ```text
+//!  segment   +0    magic │ version │ cluster │ node │ nodes │ generation │ number │ segment bytes │ checksum
+//!            +512  mark: all before this position was durable │ checksum       written after the batches before it are
+//!            +4096 batches
+//!  batch     +0    size u32, magic u32 │ lsn │ lsn of the batch before │ closed u32, epoch max u32 │ configuration
+//!                  │ generation u32, number u32 │ body checksum │ checksum of this header
+//!            +64   items: records (`log/record.rs`) and page events, each a multiple of 64 bytes
+//!            end   size u32, magic u32
+//! ```
+//!
+//! A batch is written and synced before the next one is written. So there are two kinds of bytes that are no batch: those behind
+//! the last batch, which a power cut may have left half written and nobody was promised, and damage: what lies before the
+//! mark, or has a whole batch behind it, or is said by a later segment to have been whole. The first kind is the end, the second is refused.
+
+use super::files::{Directory, DurableFile};
+use super::{DurableError, Identity, check_words, seal, unseal, word};
+use crate::error::TableId;
+use crate::log::record::hash;
+use crate::object::size_class::SizeClass;
+use crate::slab::{PageEvent, PageKind, Run};
+use farhold_fabric::NodeId;
+use std::sync::Arc;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FARHJRN1");
+const VERSION: u64 = 1;
+const BATCH: u32 = u32::from_le_bytes(*b"FBAT");
+const TAIL: u32 = u32::from_le_bytes(*b"TABF");
+const EVENT: u32 = u32::from_le_bytes(*b"FPAG");
+const HEADER_BYTES: u64 = 4096;
+const MARK_AT: u64 = 512;
+const BATCH_HEADER: usize = 64;
+const GRANULE: usize = 64;
+const EVENT_BYTES: usize = 64;
+/// Shortest segment.
+pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+
+/// A node's segments: generation and number, ascending.
+#[must_use]
+pub fn segments(names: &[String], node: NodeId) -> Vec<(u32, u32)> {
+    let prefix = format!("node-{}.journal-", node.0);
+    let parse = |name: &String| {
+        let (generation, number) = name.strip_prefix(&prefix)?.split_once('-')?;
+        Some((generation.parse().ok()?, number.parse().ok()?))
+    };
+    let mut found: Vec<(u32, u32)> = names.iter().filter_map(parse).collect();
+    found.sort_unstable();
+    found
+}
+
+/// Bytes of a batch of such items.
+const fn batch_bytes(items_bytes: u64) -> u64 {
+    (BATCH_HEADER as u64 + items_bytes + 8).next_multiple_of(GRANULE as u64)
+}
+
+fn segment_name(node: NodeId, generation: u32, number: u32) -> String {
+    format!("node-{}.journal-{generation:08}-{number:08}", node.0)
+}
+
+/// A segment that can be written.
+#[derive(Debug)]
+pub struct Segment {
+    file: Arc<dyn DurableFile>,
+    number: u32,
+    at: u64,
+}
+
+/// How the segments of a journal are made.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Where.
+    pub directory: Arc<dyn Directory>,
+    /// Whose.
+    pub identity: Identity,
+    /// In which generation.
+    pub generation: u32,
+    /// Bytes of each.
+    pub segment_bytes: u64,
+}
+
+impl Shape {
+    /// The most bytes that one item may have.
+    #[must_use]
+    pub fn item_bytes_max(&self) -> u64 {
+        self.segment_bytes / 4
+    }
+
+    /// The most bytes of items that may wait for [`Journal::write`] so that they find room in a spare segment.
+    #[must_use]
+    pub fn pending_bytes_max(&self) -> u64 {
+        self.segment_bytes / 2
+    }
+
+    /// Makes a segment: all of its bytes are there, so that writing it neither runs out of room nor changes the file's length.
+    ///
+    /// # Errors
+    /// [`DurableError::Io`]; there is no such segment then.
+    pub fn make_segment(&self, number: u32) -> Result<Segment, DurableError> {
+        let name = segment_name(self.identity.node, self.generation, number);
+        let fresh = format!("{name}.fresh");
+        let made = self.fill(&fresh).and_then(|file| {
+            file.write_at(0, &self.header(number))?;
+            file.write_at(MARK_AT, &seal(&[HEADER_BYTES]))?;
+            file.sync()?;
+            self.directory.rename(&fresh, &name)?;
+            self.directory.sync()?;
+            Ok(file)
+        });
+        match made {
+            Ok(file) => Ok(Segment { file, number, at: HEADER_BYTES }),
+            Err(error) => {
+                let _ = self.directory.remove(&fresh);
+                Err(DurableError::io(&format!("make the journal segment {name} of {}", self.directory.name()), &error))
+            }
+        }
+    }
+
+    fn fill(&self, name: &str) -> std::io::Result<Arc<dyn DurableFile>> {
+        let file = self.directory.create(name)?;
+        let zeros = vec![0; (1 << 20).min(self.segment_bytes as usize)];
+        let mut at = 0;
+        while at < self.segment_bytes {
+            let len = zeros.len().min((self.segment_bytes - at) as usize);
+            file.write_at(at, &zeros[..len])?;
+            at += len as u64;
+        }
+        Ok(file)
+    }
+
+    fn header(&self, number: u32) -> Vec<u8> {
+        let Identity { cluster, node, nodes } = self.identity;
+        let rest = [u64::from(self.generation), u64::from(number), self.segment_bytes];
+        seal(&[&[MAGIC, VERSION, cluster, u64::from(node.0), u64::from(nodes)][..], &rest].concat())
+    }
+
+    fn lsn(&self, number: u32, at: u64) -> u64 {
+        u64::from(number) * self.segment_bytes + at
+    }
+}
+
+/// What closes a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Closing {
+    /// All records of this node up to this epoch are in this batch or before.
+    pub closed: u32,
+    /// The latest epoch of a record in it.
+    pub epoch_max: u32,
+    /// The configuration that the node is in.
+    pub configuration: u64,
+}
+
+/// Writes a journal. One thread does.
+#[derive(Debug)]
+pub struct Journal {
+    shape: Shape,
+    segment: Segment,
+    previous: u64,
+    epoch_max: u32,
+    /// Segments that are full: number and latest epoch.
+    full: Vec<(u32, u32)>,
+    bytes: Vec<u8>,
+}
+
+impl Journal {
+    /// A new journal, beginning with this segment.
+    #[must_use]
+    pub fn new(shape: Shape, first: Segment) -> Self {
+        Self { shape, segment: first, previous: 0, epoch_max: 0, full: Vec::new(), bytes: Vec::new() }
+    }
+
+    /// Bytes that it takes on disk.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.full.len() as u64 + 1) * self.shape.segment_bytes
+    }
+
+    /// Does the segment take so many bytes of items in one batch? An empty batch takes room as well.
+    #[must_use]
+    pub fn fits(&self, items_bytes: u64) -> bool {
+        self.segment.at + batch_bytes(items_bytes) <= self.shape.segment_bytes
+    }
+
+    /// Number of the segment after this one.
+    #[must_use]
+    pub fn next_number(&self) -> u32 {
+        self.segment.number + 1
+    }
+
+    /// Goes on in the next segment.
+    ///
+    /// # Panics
+    /// If it is another.
+    pub fn switch(&mut self, spare: Segment) {
+        assert_eq!(spare.number, self.next_number(), "segments follow each other");
+        self.full.push((self.segment.number, self.epoch_max));
+        self.segment = spare;
+    }
+
+    /// Writes items as one batch, and returns when they are durable.
+    ///
+    /// # Errors
+    /// [`DurableError::Io`]: whether they are durable is unknown, and the journal can only be given up.
+    pub fn write(&mut self, items: &[u8], closing: Closing) -> Result<(), DurableError> {
+        debug_assert!(items.len().is_multiple_of(GRANULE) && self.fits(items.len() as u64));
+        let size = batch_bytes(items.len() as u64) as usize;
+        let (at, number) = (self.segment.at, self.segment.number);
+        let lsn = self.shape.lsn(number, at);
+        self.bytes.clear();
+        self.bytes.resize(BATCH_HEADER, 0);
+        self.bytes.extend_from_slice(items);
+        self.bytes.resize(size, 0);
+        self.bytes[size - 8..].copy_from_slice(&(size as u64 | u64::from(TAIL) << 32).to_le_bytes());
+        let words = [
+            size as u64 | u64::from(BATCH) << 32,
+            lsn,
+            self.previous,
+            u64::from(closing.closed) | u64::from(closing.epoch_max) << 32,
+            closing.configuration,
+            u64::from(self.shape.generation) | u64::from(number) << 32,
+            hash(lsn, &self.bytes[BATCH_HEADER..]),
+        ];
+        self.bytes[..BATCH_HEADER].copy_from_slice(&seal(&words));
+        let file = &self.segment.file;
+        let written = file.write_at(at, &self.bytes).and_then(|()| file.sync());
+        // The mark goes with the next sync, or with the page cache if only the process ends.
+        let written = written.and_then(|()| file.write_at(MARK_AT, &seal(&[at + size as u64])));
+        let name = || segment_name(self.shape.identity.node, self.shape.generation, number);
+        written.map_err(|error| DurableError::io(&format!("write the journal segment {}", name()), &error))?;
+        self.segment.at += size as u64;
+        self.previous = lsn;
+        self.epoch_max = self.epoch_max.max(closing.epoch_max);
+        Ok(())
+    }
+
+    /// Makes the mark durable as well: the end of the journal can then be told from damage whatever happens.
+    ///
+    /// # Errors
+    /// [`DurableError::Io`].
+    pub fn close(&self) -> Result<(), DurableError> {
+        self.segment.file.sync().map_err(|error| DurableError::io("sync the journal", &error))
+    }
+
+    /// Removes full segments of this generation that hold nothing later than `epoch`.
+    ///
+    /// # Errors
+    /// [`DurableError::Io`].
+    pub fn forget(&mut self, epoch: u32) -> Result<(), DurableError> {
+        let shape = &self.shape;
+        let count = self.full.iter().take_while(|(_, epoch_max)| *epoch_max <= epoch).count();
+        for (number, _) in self.full.drain(..count) {
+            let name = segment_name(shape.identity.node, shape.generation, number);
+            shape.directory.remove(&name).map_err(|error| DurableError::io(&format!("remove {name}"), &error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes the journal of a generation that is over.
+///
+/// # Errors
+/// [`DurableError::Io`].
+pub fn remove_before(directory: &dyn Directory, node: NodeId, generation: u32) -> Result<(), DurableError> {
+    let names = directory.list().map_err(|error| DurableError::io("list", &error))?;
+    for (found, number) in segments(&names, node).into_iter().filter(|(found, _)| *found < generation) {
+        let name = segment_name(node, found, number);
+        directory.remove(&name).map_err(|error| DurableError::io(&format!("remove {name}"), &error))?;
+    }
+    Ok(())
+}
+
+/// A page of the region has got another use, as an item.
+pub(crate) fn push_event(event: &PageEvent, out: &mut Vec<u8>) {
+    let run = &event.run;
+    let words = [
+        0,
+        EVENT_BYTES as u64 | u64::from(EVENT) << 32,
+        event.sequence,
+        u64::from(event.epoch) | u64::from(event.taken) << 32,
+        u64::from(run.page) | u64::from(run.pages) << 32,
+        u64::from(run.table.0) | u64::from(run.class.0) << 32,
+        0,
+        0,
+    ];
+    out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+}
+
+/// An item of a batch.
+#[derive(Clone, Copy, Debug)]
+pub enum Item<'a> {
+    /// A record's bytes.
+    Record(&'a [u8]),
+    /// A change of the page table.
+    Page(PageEvent),
+}
+
+/// The items of a batch whose checksum is right.
+pub fn items(mut body: &[u8]) -> impl Iterator<Item = Result<Item<'_>, &'static str>> {
+    std::iter::from_fn(move || {
+        if body.len() < GRANULE {
+            return None;
+        }
+        let size = word(body, 8);
+        let (len, magic) = (size as u32 as usize, (size >> 32) as u32);
+        if len == 0 {
+            // The rest holds the tail alone.
+            return None;
+        }
+        let Some((item, rest)) = body.split_at_checked(len).filter(|_| len >= GRANULE && len.is_multiple_of(8)) else {
+            body = &[];
+            return Some(Err("an item is cut off"));
+        };
+        body = rest;
+        if magic != EVENT {
+            return Some(Ok(Item::Record(item)));
+        }
+        let (low, high) = (|at: usize| word(item, at) as u32, |at: usize| (word(item, at) >> 32) as u32);
+        let (class, table) = (SizeClass(high(40) as u8), TableId(low(40)));
+        let run = Run { page: low(32), pages: high(32), table, class, kind: PageKind::Slots };
+        Some(Ok(Item::Page(PageEvent { sequence: word(item, 16), epoch: low(24), taken: high(24) != 0, run })))
+    })
+}
+
+/// Takes the items of a batch; says what is wrong with them.
+pub type Visit<'v> = dyn FnMut(&[u8], Closing) -> Result<(), &'static str> + 'v;
+
+/// What is known of the end of a journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The last epoch closed.
+    pub closed: u32,
+    /// The latest epoch of any record, that are not closed included.
+    pub epoch_max: u32,
+    /// The lsn of the last batch, 0 if there is none.
+    pub last: u64,
+    /// What the first batch says of the one before it.
+    pub previous: u64,
+    /// The configuration of the last batch.
+    pub configuration: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+}
+
+/// Bytes of a segment's file.
+///
+/// # Errors
+/// [`DurableError::Io`].
+pub fn segment_bytes(
+    directory: &dyn Directory,
+    node: NodeId,
+    (generation, number): (u32, u32),
+) -> Result<u64, DurableError> {
+    let name = segment_name(node, generation, number);
+    let len = directory.open(&name).and_then(|file| file.len());
+    len.map_err(|error| DurableError::io(&format!("open {name}"), &error))
+}
+
+/// Reads one segment: every batch of it, in order.
+///
+/// # Errors
+/// [`DurableError::Damaged`], [`DurableError::Foreign`], [`DurableError::Io`].
+pub fn read_segment(
+    directory: &dyn Directory,
+    identity: &Identity,
+    (generation, number): (u32, u32),
+    visit: &mut Visit<'_>,
+) -> Result<Found, DurableError> {
+    let name = segment_name(identity.node, generation, number);
+    let io = |error: std::io::Error| DurableError::io(&format!("read {name}"), &error);
+    let file = directory.open(&name).map_err(io)?;
+    let len = file.len().map_err(io)?;
+    let mut bytes = vec![0; len as usize];
+    file.read_at(0, &mut bytes).map_err(io)?;
+    scan(&name, &bytes, identity, (generation, number), visit)
+}
+
+fn scan(
+    name: &str,
+    bytes: &[u8],
+    identity: &Identity,
+    (generation, number): (u32, u32),
+    visit: &mut Visit<'_>,
+) -> Result<Found, DurableError> {
+    let damaged = |at: u64, what| Err(DurableError::damaged(name, at, what));
+    let Some(head) = bytes.get(..HEADER_BYTES as usize) else { return damaged(bytes.len() as u64, "it is cut off") };
+    check_words(name, &[word(head, 0), word(head, 8)], &[("magic number", MAGIC), ("version", VERSION)])?;
+    let Some(words) = unseal::<8>(head) else { return damaged(0, "its header's checksum is another") };
+    let expected = [
+        ("cluster", identity.cluster),
+        ("node", u64::from(identity.node.0)),
+        ("number of nodes", u64::from(identity.nodes)),
+        ("generation", u64::from(generation)),
+        ("number", u64::from(number)),
+        ("length", bytes.len() as u64),
+    ];
+    check_words(name, &words[2..], &expected)?;
+    let segment_bytes = words[7];
+    // A mark that is itself half written says nothing.
+    let mark = unseal::<1>(&head[MARK_AT as usize..]).map_or(0, |mark| mark[0]);
+    let lsn = |at: usize| u64::from(number) * segment_bytes + at as u64;
+    let mut found = Found { file_bytes: segment_bytes, ..Found::default() };
+    let mut at = HEADER_BYTES as usize;
+    while let Some((size, words)) = batch(bytes, at, lsn(at), generation) {
+        if found.last == 0 {
+            found.previous = words[2];
+        } else if words[2] != found.last {
+            return damaged(at as u64, "a batch before it is missing");
+        }
+        let closing = Closing { closed: words[3] as u32, epoch_max: (words[3] >> 32) as u32, configuration: words[4] };
+        let body = &bytes[at + BATCH_HEADER..at + size];
+        visit(body, closing).map_err(|what| DurableError::damaged(name, at as u64, what))?;
+        found.closed = found.closed.max(closing.closed);
+        found.epoch_max = found.epoch_max.max(closing.epoch_max);
+        found.configuration = closing.configuration;
+        found.last = lsn(at);
+        at += size;
+    }
+    if (at as u64) < mark {
+        return damaged(at as u64, "a batch that was durable is not whole");
+    }
+    let mut behind = (at + GRANULE..bytes.len().saturating_sub(BATCH_HEADER)).step_by(GRANULE);
+    if behind.any(|later| batch(bytes, later, lsn(later), generation).is_some()) {
+        return damaged(at as u64, "a batch is not whole and a later one is");
+    }
+    Ok(found)
+}
+
+/// The batch at a position: its size and the words of its header.
+fn batch(bytes: &[u8], at: usize, lsn: u64, generation: u32) -> Option<(usize, [u64; 7])> {
+    let head = bytes.get(at..at + BATCH_HEADER)?;
+    let size = word(head, 0);
+    if (size >> 32) as u32 != BATCH || word(head, 8) != lsn || word(head, 40) as u32 != generation {
+        return None;
+    }
+    let words = unseal::<7>(head)?;
+    let size = size as u32 as usize;
+    let body = bytes.get(at + BATCH_HEADER..at.checked_add(size)?)?;
+    let tail = size.is_multiple_of(GRANULE) && body.len() >= 8 && {
+        word(body, body.len() - 8) == size as u64 | u64::from(TAIL) << 32
+    };
+    (tail && hash(lsn, body) == words[6]).then_some((size, words))
+}
+
+/// The end of a node's journal in a generation; `None`: it has none.
+///
+/// # Errors
+/// Those of [`read_segment`].
+pub fn last(
+    directory: &dyn Directory,
+    identity: &Identity,
+    generation: u32,
+    names: &[String],
+) -> Result<Option<Found>, DurableError> {
+    let mut all = None;
+    // From the last on: an empty segment says nothing.
+    for (_, number) in segments(names, identity.node).into_iter().rev().filter(|(found, _)| *found == generation) {
+        let found = read_segment(directory, identity, (generation, number), &mut |_, _| Ok(()))?;
+        all = Some(found);
+        if found.last != 0 {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::power::Volatile;
+    use super::*;
+
+    const IDENTITY: Identity = Identity { cluster: 9, node: NodeId(1), nodes: 2 };
+
+    fn shape(directory: &Volatile) -> Shape {
+        let directory = Arc::new(directory.clone());
+        Shape { directory, identity: IDENTITY, generation: 1, segment_bytes: SEGMENT_BYTES_MIN }
+    }
+
+    fn item(number: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![number as u8; 64 * len];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        bytes[8..16].copy_from_slice(&((64 * len as u64) | (5 << 32)).to_le_bytes());
+        bytes
+    }
+
+    /// Numbers of all items, in order.
+    fn read(directory: &Volatile) -> Result<Vec<u64>, DurableError> {
+        let mut numbers = Vec::new();
+        let names = directory.list().expect("names");
+        for segment in segments(&names, NodeId(1)) {
+            read_segment(directory, &IDENTITY, segment, &mut |body, _| {
+                for item in items(body) {
+                    if let Item::Record(bytes) = item? {
+                        numbers.push(word(bytes, 0));
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(numbers)
+    }
+
+    fn random(seed: u64) -> impl FnMut() -> u64 {
+        let mut state = seed;
+        move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        }
+    }
+
+    fn write_some(directory: &Volatile, seed: u64) -> (Vec<u64>, Journal) {
+        let shape = shape(directory);
+        let mut journal = Journal::new(shape.clone(), shape.make_segment(0).expect("a segment"));
+        let mut random = random(seed);
+        let mut written = Vec::new();
+        for batch in 0..40_u64 {
+            let mut body = Vec::new();
+            for one in 0..random() % 5 {
+                body.extend(item(batch * 10 + one, 1 + random() as usize % 40));
+                written.push(batch * 10 + one);
+            }
+            if !journal.fits(body.len() as u64) {
+                journal.switch(shape.make_segment(journal.next_number()).expect("a segment"));
+            }
+            journal
+                .write(&body, Closing { closed: batch as u32, epoch_max: batch as u32, configuration: 0 })
+                .expect("written");
+        }
+        (written, journal)
+    }
+
+    #[test]
+    fn what_was_synced_survives_every_cut() {
+        for seed in 0..200 {
+            let directory = Volatile::new();
+            let (mut written, mut journal) = write_some(&directory, seed);
+            assert_eq!(read(&directory), Ok(written.clone()));
+            // A batch that is written and not synced may be there or not; what was promised is.
+            let mut random = random(seed + 99);
+            let torn = item(777, 1 + random() as usize % 40);
+            let before = directory.cut(&mut random);
+            if journal.fits(torn.len() as u64) {
+                journal.write(&torn, Closing::default()).expect("written");
+                // The batch, as if its sync had not come.
+                let (name, at) = (segment_name(NodeId(1), 1, journal.segment.number), journal.segment.at);
+                let bytes = directory.bytes(&name);
+                let file = before.open(&name).expect("a file");
+                let from = at as usize - torn.len() - 128;
+                file.write_at(from as u64, &bytes[from..at as usize]).expect("written");
+            }
+            let after = read(&before.cut(&mut random)).expect("no damage");
+            if after.last() == Some(&777) {
+                written.push(777);
+            }
+            assert_eq!(after, written, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_of_what_was_durable_is_refused() {
+        let directory = Volatile::new();
+        let (written, journal) = write_some(&directory, 3);
+        journal.close().expect("closed");
+        let whole = read(&directory);
+        assert_eq!(whole, Ok(written));
+        let names = directory.list().expect("names");
+        assert!(names.len() > 1, "more than one segment: {names:?}");
+        let mut random = random(1);
+        let mut refused = 0;
+        for name in &names {
+            let end = if *name == names[names.len() - 1] { journal.segment.at as usize } else { 40_000 };
+            for _ in 0..400 {
+                let (at, bits) = (random() as usize % end, 1 << (random() % 8));
+                directory.flip(name, at, bits);
+                let found = read(&directory);
+                directory.flip(name, at, bits);
+                if (72..4096).contains(&at) {
+                    // Unused bytes, and the mark, without which the batches say the same.
+                    continue;
+                }
+                assert!(
+                    matches!(found, Err(DurableError::Damaged { .. } | DurableError::Foreign { .. })),
+                    "{name} {at}"
+                );
+                refused += 1;
+            }
+        }
+        assert!(refused > 300, "{refused}");
+    }
+
+    #[test]
+    fn garbage_is_no_journal() {
+        let mut random = random(5);
+        for _ in 0..300 {
+            let bytes: Vec<u8> = (0..SEGMENT_BYTES_MIN).map(|_| random() as u8).collect();
+            scan("garbage", &bytes, &IDENTITY, (1, 0), &mut |_, _| Ok(())).expect_err("garbage");
+            let cut = &bytes[..random() as usize % bytes.len()];
+            for _ in items(cut) {}
+        }
+        // A good header with garbage behind it is an empty journal.
+        let directory = Volatile::new();
+        shape(&directory).make_segment(0).expect("a segment");
+        let mut bytes = directory.bytes(&segment_name(NodeId(1), 1, 0));
+        for _ in 0..100 {
+            bytes[HEADER_BYTES as usize..].fill_with(|| random() as u8);
+            let found = scan("garbage", &bytes, &IDENTITY, (1, 0), &mut |_, _| Ok(()));
+            assert_eq!(found.map(|found| (found.last, found.closed)), Ok((0, 0)));
+        }
+    }
+
+    #[test]
+    fn others_journals_are_refused() {
+        let directory = Volatile::new();
+        let (_, journal) = write_some(&directory, 3);
+        drop(journal);
+        let open = |identity: Identity| read_segment(&directory, &identity, (1, 0), &mut |_, _| Ok(()));
+        open(IDENTITY).expect("its own");
+        let foreign = |what| move |error: DurableError| matches!(error, DurableError::Foreign { what: found, .. } if found == what);
+        assert!(open(Identity { cluster: 8, ..IDENTITY }).is_err_and(foreign("cluster")));
+        assert!(open(Identity { nodes: 3, ..IDENTITY }).is_err_and(foreign("number of nodes")));
+        directory.flip(&segment_name(NodeId(1), 1, 0), 8, 2);
+        assert!(open(IDENTITY).is_err_and(foreign("version")));
+    }
+
+    #[test]
+    fn without_room_there_is_no_segment_and_the_others_stay() {
+        let directory = Volatile::new();
+        let shape = shape(&directory);
+        let first = shape.make_segment(0).expect("a segment");
+        directory.limit(SEGMENT_BYTES_MIN + 1000);
+        let error = shape.make_segment(1).expect_err("no room");
+        assert!(matches!(error, DurableError::Io { is_full: true, .. }), "{error}");
+        assert_eq!(segments(&directory.list().expect("names"), NodeId(1)), [(1, 0)]);
+        Journal::new(shape, first).write(&item(1, 10), Closing::default()).expect("it had its room before");
+        assert_eq!(read(&directory), Ok(vec![1]));
+    }
+}

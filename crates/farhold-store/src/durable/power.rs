@@ -1,0 +1,282 @@
+//! A directory in memory whose power can be cut: what was not made durable is lost, sector by sector, at random.
+//!
+//! For tests. It is as hostile as a disk may be: each unsynced sector is old, new, or torn in the middle, and of the changes of
+//! names since the last sync some first part has happened.
+
+use super::files::{Directory, DurableFile};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const SECTOR: usize = 512;
+
+/// The directory. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Volatile {
+    inner: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    names: BTreeMap<String, Arc<VolatileFile>>,
+    /// The names at the last sync, and after each change since.
+    past_names: Vec<BTreeMap<String, Arc<VolatileFile>>>,
+    locks: BTreeSet<String>,
+    /// Bytes that all files together may have; 0: any number.
+    bytes_max: u64,
+    /// Operations until the power is cut, and the seed of what then survives.
+    fuse: Option<(u64, u64)>,
+    survivor: Option<Volatile>,
+}
+
+#[derive(Debug)]
+struct VolatileFile {
+    bytes: Mutex<Bytes>,
+    directory: std::sync::Weak<Mutex<State>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Bytes {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    dirty: BTreeSet<usize>,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Volatile {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        let this = Self::default();
+        held(&this.inner).past_names.push(BTreeMap::new());
+        this
+    }
+
+    /// Lets all files together have so many bytes (0: any number).
+    pub fn limit(&self, bytes_max: u64) {
+        held(&self.inner).bytes_max = bytes_max;
+    }
+
+    /// Flips bits of a byte that is durable.
+    ///
+    /// # Panics
+    /// If there is no such byte.
+    pub fn flip(&self, name: &str, at: usize, bits: u8) {
+        let state = held(&self.inner);
+        let mut bytes = held(&state.names[name].bytes);
+        bytes.now[at] ^= bits;
+        bytes.durable[at] ^= bits;
+    }
+
+    /// The bytes of a file.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    #[must_use]
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        held(&held(&self.inner).names[name].bytes).now.clone()
+    }
+
+    /// Cuts the power in the middle of things: before the operation after so many others. What survives is [`Self::survivor`]; this
+    /// directory goes on, unnoticed by whoever writes.
+    pub fn cut_after(&self, operations: u64, seed: u64) {
+        held(&self.inner).fuse = Some((operations, seed));
+    }
+
+    /// What has survived the cut, if it has come.
+    #[must_use]
+    pub fn survivor(&self) -> Option<Self> {
+        held(&self.inner).survivor.clone()
+    }
+
+    fn burn(&self) {
+        let mut state = held(&self.inner);
+        match &mut state.fuse {
+            Some((0, seed)) => {
+                let mut state_of_random = *seed;
+                state.fuse = None;
+                drop(state);
+                let survivor = self.cut(&mut || {
+                    state_of_random =
+                        state_of_random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    state_of_random >> 33
+                });
+                held(&self.inner).survivor = Some(survivor);
+            }
+            Some((left, _)) => *left -= 1,
+            None => {}
+        }
+    }
+
+    /// What a disk would hold if the power went now. This directory goes on as it is.
+    #[must_use]
+    pub fn cut(&self, random: &mut dyn FnMut() -> u64) -> Self {
+        let state = held(&self.inner);
+        let names = &state.past_names[(random() % state.past_names.len() as u64) as usize];
+        let after = Self::new();
+        let mut inside = held(&after.inner);
+        let weak = Arc::downgrade(&after.inner);
+        for (name, file) in names {
+            let survived = held(&file.bytes).survive(random);
+            let bytes = Bytes { now: survived.clone(), durable: survived, dirty: BTreeSet::new() };
+            let file = VolatileFile { bytes: Mutex::new(bytes), directory: weak.clone() };
+            inside.names.insert(name.clone(), Arc::new(file));
+        }
+        inside.past_names = vec![inside.names.clone()];
+        drop(inside);
+        after
+    }
+}
+
+impl Bytes {
+    fn survive(&self, random: &mut dyn FnMut() -> u64) -> Vec<u8> {
+        let mut bytes = self.durable.clone();
+        for &sector in &self.dirty {
+            let (from, to) = (sector * SECTOR, ((sector + 1) * SECTOR).min(self.now.len()));
+            let to = match random() % 8 {
+                0..=2 => continue,
+                // Torn: its first part alone.
+                3 => from + ((to - from) as u64 * (random() % 64) / 64) as usize,
+                _ => to,
+            };
+            if from >= to {
+                continue;
+            }
+            if bytes.len() < to {
+                bytes.resize(to, 0);
+            }
+            bytes[from..to].copy_from_slice(&self.now[from..to]);
+        }
+        bytes
+    }
+}
+
+impl State {
+    fn changed(&mut self) {
+        self.past_names.push(self.names.clone());
+    }
+
+    fn bytes(&self) -> u64 {
+        self.names.values().map(|file| held(&file.bytes).now.len() as u64).sum()
+    }
+}
+
+fn missing(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("no file {name}"))
+}
+
+impl Directory for Volatile {
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(held(&self.inner).names.keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
+        self.burn();
+        let directory = Arc::downgrade(&self.inner);
+        let file = Arc::new(VolatileFile { bytes: Mutex::default(), directory });
+        let mut state = held(&self.inner);
+        state.names.insert(name.into(), file.clone());
+        state.changed();
+        Ok(file)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
+        let file = held(&self.inner).names.get(name).cloned();
+        file.map(|file| file as Arc<dyn DurableFile>).ok_or_else(|| missing(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.burn();
+        let mut state = held(&self.inner);
+        let file = state.names.remove(from).ok_or_else(|| missing(from))?;
+        state.names.insert(to.into(), file);
+        state.changed();
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.burn();
+        let mut state = held(&self.inner);
+        state.names.remove(name).ok_or_else(|| missing(name))?;
+        state.changed();
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.burn();
+        let mut state = held(&self.inner);
+        state.past_names = vec![state.names.clone()];
+        Ok(())
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        struct Held(Arc<Mutex<State>>, String);
+        impl Drop for Held {
+            fn drop(&mut self) {
+                held(&self.0).locks.remove(&self.1);
+            }
+        }
+        let free = held(&self.inner).locks.insert(name.into());
+        Ok(free.then(|| Box::new(Held(self.inner.clone(), name.into())) as Box<dyn Send + Sync>))
+    }
+
+    fn name(&self) -> String {
+        "memory".into()
+    }
+}
+
+impl VolatileFile {
+    fn burn(&self) {
+        if let Some(inner) = self.directory.upgrade() {
+            Volatile { inner }.burn();
+        }
+    }
+}
+
+impl DurableFile for VolatileFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(held(&self.bytes).now.len() as u64)
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let bytes = held(&self.bytes);
+        let at = at as usize;
+        let found = bytes.now.get(at..at + into.len());
+        into.copy_from_slice(found.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?);
+        Ok(())
+    }
+
+    fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        let (at, end) = (at as usize, at as usize + from.len());
+        self.burn();
+        if let Some(directory) = self.directory.upgrade() {
+            let grows = end.saturating_sub(held(&self.bytes).now.len()) as u64;
+            let state = held(&directory);
+            if grows > 0 && state.bytes_max > 0 && state.bytes() + grows > state.bytes_max {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
+        let mut bytes = held(&self.bytes);
+        if bytes.now.len() < end {
+            bytes.now.resize(end, 0);
+        }
+        bytes.now[at..end].copy_from_slice(from);
+        bytes.dirty.extend(at / SECTOR..end.div_ceil(SECTOR));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.burn();
+        let mut bytes = held(&self.bytes);
+        let Bytes { now, durable, dirty } = &mut *bytes;
+        durable.resize(now.len(), 0);
+        for sector in std::mem::take(dirty) {
+            let (from, to) = (sector * SECTOR, ((sector + 1) * SECTOR).min(now.len()));
+            durable[from..to].copy_from_slice(&now[from..to]);
+        }
+        Ok(())
+    }
+}

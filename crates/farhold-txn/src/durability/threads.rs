@@ -1,0 +1,139 @@
+//! The threads of a node's journal: one does its steps, one makes segments and checkpoints.
+
+use super::Journaling;
+use super::journaling::Step;
+use crate::protocol::ident::DATA;
+use crate::{Node, NodeId, TxnError};
+use farhold_fabric::{Endpoint, Executor};
+use farhold_store::Superblock;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long it sleeps when nobody calls: alone, and with other nodes, whose epochs it has to close too.
+const IDLE: Duration = Duration::from_millis(20);
+const IDLE_WITH_OTHERS: Duration = Duration::from_millis(1);
+/// Between two attempts to make a segment on a full disk, or a checkpoint.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long the end waits for what is under way.
+const END_NS: u64 = 5_000_000_000;
+
+/// The threads. Stopped and joined on drop, when everything that was committed is durable.
+pub struct JournalThreads {
+    stop: Arc<AtomicBool>,
+    journaling: Arc<Journaling>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl JournalThreads {
+    /// Starts the threads of a node; `None`: it has no journal.
+    ///
+    /// # Errors
+    /// The system has no threads, or the fabric no endpoint.
+    pub fn start(node: &Arc<Node>) -> Result<Option<Self>, TxnError> {
+        let Some(journaling) = node.journaling.clone() else { return Ok(None) };
+        journaling.has_thread.store(true, SeqCst);
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut this = Self { stop: stop.clone(), journaling: journaling.clone(), threads: Vec::new() };
+        let steps = {
+            let (node, journaling, stop) = (node.clone(), journaling.clone(), stop.clone());
+            move || do_steps(&node, &journaling, &stop)
+        };
+        let checkpoints = {
+            let node = node.clone();
+            move || make_checkpoints(&node, &journaling, &stop)
+        };
+        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let spawned = std::thread::Builder::new().name(name.into()).spawn(run);
+            spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
+        };
+        this.threads.push(spawn("farhold-journal", Box::new(steps))?);
+        this.threads.push(spawn("farhold-files", Box::new(checkpoints))?);
+        Ok(Some(this))
+    }
+}
+
+impl Drop for JournalThreads {
+    fn drop(&mut self) {
+        self.stop.store(true, SeqCst);
+        self.journaling.call();
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
+    let executor = Executor::real(u64::from(node.id().0));
+    let handle = executor.handle();
+    let endpoint = match node.fabric.endpoint(&handle) {
+        Ok(endpoint) => endpoint,
+        Err(error) => return journaling.fail(&format!("the journal's thread has no endpoint: {error}")),
+    };
+    let idle = if node.config.nodes > 1 { IDLE_WITH_OTHERS } else { IDLE };
+    let (mut seen, mut stopped_ns) = (0, None);
+    loop {
+        meet(node, journaling, &endpoint);
+        let began_ns = handle.now_ns();
+        if stop.load(SeqCst) {
+            let end_ns = *stopped_ns.get_or_insert(began_ns + END_NS);
+            if !journaling.is_wanted() || began_ns > end_ns || journaling.failure().is_some() {
+                break;
+            }
+        }
+        match journaling.step(&node.store) {
+            Step::Closed => {
+                // Others gather meanwhile.
+                let spent = Duration::from_nanos(handle.now_ns() - began_ns);
+                std::thread::park_timeout(Duration::from_nanos(journaling.config.step_ns).saturating_sub(spent));
+            }
+            Step::Open => std::thread::yield_now(),
+            Step::Nothing => journaling.wait_for_call(&mut seen, idle),
+            Step::Stuck => std::thread::park_timeout(Duration::from_millis(1)),
+        }
+    }
+    journaling.close();
+}
+
+/// Looks for nodes that have come, and for those that are gone: then nobody can tell any more what of the last epochs counts.
+fn meet(node: &Node, journaling: &Journaling, endpoint: &Endpoint) {
+    for other in journaling.unknown() {
+        if let Some(memory) = endpoint.mapped(other, DATA).filter(|memory| Superblock::of(memory).is_ok()) {
+            journaling.know(other, memory);
+        }
+    }
+    let others = (0..node.config.nodes).map(NodeId).filter(|other| *other != node.id());
+    let unknown = journaling.unknown();
+    for other in others.filter(|other| !unknown.contains(other)) {
+        if !node.fabric.node_is_live(other) && node.replication.is_none() {
+            journaling.fail(&format!(
+                "{other} has ended: without replicas what it had not written is lost, so every node of the cluster has to end, \
+                 and to start again from the journals"
+            ));
+        }
+    }
+}
+
+fn make_checkpoints(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
+    let mut at_bytes = journaling.bytes() + journaling.config.checkpoint_bytes;
+    let mut seen = 0;
+    let mut first = node.needs_checkpoint;
+    while !stop.load(SeqCst) {
+        let made = journaling.make_spare();
+        if journaling.bytes() >= at_bytes || first {
+            let mut go_on = || !stop.load(SeqCst);
+            if let Ok(true) = journaling.checkpoint(&node.store, &mut go_on) {
+                first = false;
+                at_bytes = journaling.bytes() + journaling.config.checkpoint_bytes;
+            }
+        }
+        if made.is_err() {
+            std::thread::park_timeout(AGAIN);
+        } else {
+            journaling.wait_for_call(&mut seen, AGAIN);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! How far a counter may have come, for whoever meets its word again after it was lost.
+//!
+//! The word changes without a commit, so copies of its row, journals and checkpoints hold an old one. Beside it is a row that is written by
+//! transactions like any other:
+//!
+//! ```text
+//!   from     no number before it is of this life
+//!   next     no number from here on has been given to anybody
+//!   place    where the word is, and
+//!   life     in which configuration and generation: together they are the word's life
+//! ```
+//!
+//! Numbers are taken first. They are given out only when the row says that `next` lies behind them, which a transaction makes so
+//! for some blocks ahead. Who finds the row with another life has met a word that began again: he moves it to `next`, and `from` as well. So
+//! what was given out in two lives never overlaps, and a life costs at most [`BLOCKS_AHEAD`] blocks of numbers.
+//!
+//! A dead node's word may still be seen by one who has not heard; what he takes there lies before the `next` of its life, and
+//! the transaction that would move that further does not commit.
+
+use super::{ATTEMPTS_MAX, RowCounter, WORD_BYTES, words_of};
+use crate::txn::Txn;
+use crate::{Retry, TxnError, Worker};
+use farhold_fabric::sync::actor::Posted;
+use farhold_fabric::sync::{WordOp, Words};
+use farhold_fabric::{Endpoint, FarPtr};
+
+/// How many blocks a transaction promises.
+const BLOCKS_AHEAD: i128 = 8;
+
+/// Numbers that somebody has taken from the word.
+#[derive(Clone, Copy)]
+pub(super) struct Taken {
+    pub first: u64,
+    pub count: u32,
+    pub step: i64,
+}
+
+impl Taken {
+    fn end(self) -> u64 {
+        self.first.wrapping_add(i64::from(self.count).wrapping_mul(self.step).cast_unsigned())
+    }
+
+    /// Is `number` at `bound` or behind it, going this way?
+    fn reaches(self, number: u64, bound: u64) -> bool {
+        let distance = number.wrapping_sub(bound).cast_signed();
+        if self.step > 0 { distance >= 0 } else { distance <= 0 }
+    }
+
+    /// What to promise next: some blocks ahead, but nothing behind the last number that there is.
+    fn ahead(self, last: i64) -> u64 {
+        let (end, step) = (i128::from(self.end().cast_signed()), i128::from(self.step));
+        let ahead = end + BLOCKS_AHEAD * i128::from(self.count) * step;
+        let behind_last = i128::from(last) + step.signum();
+        let ahead = if step > 0 { ahead.min(behind_last).max(end) } else { ahead.max(behind_last).min(end) };
+        (ahead as i64).cast_unsigned()
+    }
+}
+
+/// The row.
+#[derive(Clone, Copy)]
+struct Promise {
+    next: u64,
+    from: u64,
+    life: [u64; 2],
+}
+
+impl Promise {
+    fn of(value: &[u8]) -> Result<Self, TxnError> {
+        let mut words =
+            value.chunks_exact(WORD_BYTES).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+        let mut word = || words.next().ok_or(TxnError::Corrupt { what: "a row that is to be a counter's is shorter" });
+        Ok(Self { next: word()?, from: word()?, life: [word()?, word()?] })
+    }
+
+    fn value(self) -> [u8; super::VALUE_BYTES] {
+        words_of(&[self.next, self.from, self.life[0], self.life[1]])
+    }
+}
+
+impl Worker {
+    /// May a word be lost while its row is kept?
+    pub(super) fn may_forget(&self) -> bool {
+        let node = self.node();
+        node.replication.is_some() || node.journaling.is_some()
+    }
+
+    fn life(&self, at: FarPtr) -> [u64; 2] {
+        let node = self.node();
+        let configuration = node.replication.as_ref().map_or(0, |it| it.view.configuration().number);
+        let generation = node.journaling.as_ref().map_or(0, |it| u64::from(it.shape.generation));
+        [u64::from(at.node().0) << 48 | at.offset(), generation << 40 | configuration]
+    }
+
+    /// Makes it certain that nobody will be given these numbers again. False: they must not be given out; take others.
+    pub(super) async fn keeps_promise(
+        &self,
+        counter: RowCounter<'_>,
+        at: FarPtr,
+        taken: Taken,
+    ) -> Result<bool, TxnError> {
+        let life = self.life(at);
+        self.promising(async |txn| {
+            let Some(row) = txn.get(counter.table, counter.promise_key).await? else {
+                let first = Promise { next: taken.ahead(counter.last), from: counter.first, life };
+                txn.insert(counter.table, counter.promise_key, &first.value()).await?;
+                return Ok(true);
+            };
+            let promise = Promise::of(txn.value(row))?;
+            if promise.life != life && !planted!(WordBelieved) {
+                let anew = Promise { from: promise.next, life, ..promise };
+                self.move_on(counter, promise.next, taken).await?;
+                txn.value_mut(row).copy_from_slice(&anew.value());
+                return Ok(false);
+            }
+            if !taken.reaches(taken.first, promise.from) {
+                // Who has set it may not have come to the word.
+                self.move_on(counter, promise.from, taken).await?;
+                return Ok(false);
+            }
+            if !taken.reaches(promise.next, taken.end()) {
+                let further = Promise { next: taken.ahead(counter.last), ..promise };
+                txn.value_mut(row).copy_from_slice(&further.value());
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    /// The word is about to be set: nothing before counts. With `expected` only if it is that now; what it is otherwise.
+    pub(super) async fn promise_anew(
+        &self,
+        counter: RowCounter<'_>,
+        expected: Option<u64>,
+        next: u64,
+    ) -> Result<Option<u64>, TxnError> {
+        self.promising(async |txn| {
+            let found = txn.get(counter.table, counter.promise_key).await?;
+            // After the row was read: whoever has set the word since has written that first.
+            let load = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::Load).await;
+            let (now, at) = self.with_word(counter, load).await?;
+            if expected.is_some_and(|expected| expected != now) {
+                return Ok(Some(now));
+            }
+            let value = Promise { next, from: next, life: self.life(at) }.value();
+            match found {
+                Some(row) => txn.value_mut(row).copy_from_slice(&value),
+                None => drop(txn.insert(counter.table, counter.promise_key, &value).await?),
+            }
+            Ok(None)
+        })
+        .await
+    }
+
+    /// Moves the word to `to`, unless it is there or behind it.
+    async fn move_on(&self, counter: RowCounter<'_>, to: u64, way: Taken) -> Result<(), TxnError> {
+        let load = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::Load).await;
+        let (mut now, _) = self.with_word(counter, load).await?;
+        while !way.reaches(now, to) {
+            let swap = async |words: &Posted<&Endpoint>, at| {
+                words.execute(at, WordOp::CompareSwap { expected: now, new: to }).await
+            };
+            let (was, _) = self.with_word(counter, swap).await?;
+            if was == now {
+                break;
+            }
+            now = was;
+        }
+        Ok(())
+    }
+
+    async fn promising<T>(&self, mut body: impl AsyncFnMut(&mut Txn) -> Result<T, TxnError>) -> Result<T, TxnError> {
+        let retry = Retry { attempts_max: ATTEMPTS_MAX, ..Retry::default() };
+        self.run(retry, async |txn| match body(txn).await {
+            // Made by somebody else at the same time.
+            Err(TxnError::DuplicateKey { .. }) => Err(TxnError::Conflict),
+            outcome => outcome,
+        })
+        .await
+    }
+}

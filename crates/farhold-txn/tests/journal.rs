@@ -1,0 +1,431 @@
+//! Nodes with a journal: restarts, checkpoints, and everything that must be refused.
+
+mod common;
+
+use common::{Dir, key, look, people, put};
+use farhold_fabric::{Executor, Fabric};
+use farhold_store::durable::files::Directory;
+use farhold_store::durable::power::Volatile;
+use farhold_store::row::{Column, ColumnType, Schema};
+use farhold_txn::{
+    Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, Retry, RowCounter, TableDef, TxnError, Worker,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+fn config(disk: &Volatile) -> JournalConfig {
+    JournalConfig { segment_bytes: SEGMENT_BYTES, threads: 2, ..JournalConfig::new(Arc::new(disk.clone())) }
+}
+
+fn open_of(disk: &Volatile, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
+    let journal = config(disk);
+    let generation = Generation::begin(&journal, NodeId(node), nodes)?;
+    let regions = dir.0.join(generation.number().to_string());
+    let fabric = Fabric::join_shm(regions, NodeId(node)).expect("the fabric");
+    let timeout = 200_000_000;
+    let config = NodeConfig {
+        nodes,
+        region_bytes: 16 << 20,
+        journal: Some(journal),
+        request_timeout_ns: timeout,
+        ..NodeConfig::default()
+    };
+    Node::open_durable(fabric, config, generation)
+}
+
+fn open(disk: &Volatile) -> Result<(Arc<Node>, Dir), TxnError> {
+    let dir = Dir::new();
+    Ok((open_of(disk, &dir, 0, 1)?, dir))
+}
+
+/// Runs a test on a worker of a node whose journal is stepped beside it.
+fn with<T>(node: &Arc<Node>, test: impl AsyncFnOnce(Worker) -> T) -> T {
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    let (stepped, handle) = (node.clone(), executor.handle());
+    let stepping = executor.handle().spawn(async move {
+        loop {
+            let _ = stepped.step_journal();
+            handle.yield_now().await;
+        }
+    });
+    let result = executor.run(test(worker));
+    drop(stepping);
+    result
+}
+
+async fn insert(worker: &Worker, ids: impl Iterator<Item = i32>) -> Result<(), TxnError> {
+    let table = match worker.node().table("people") {
+        Some(table) => table,
+        // Over several nodes an index on other columns than the key's cannot be unique.
+        None if worker.node().config().nodes > 1 => {
+            worker.create_table(TableDef { indexes: Vec::new(), ..people() }).await?
+        }
+        None => worker.create_table(people()).await?,
+    };
+    for id in ids {
+        worker.run(Retry::default(), async |txn| put(txn, &table, id, &format!("n{id}"), id).await).await?;
+    }
+    Ok(())
+}
+
+async fn has(worker: &Worker, id: i32) -> bool {
+    let table = worker.node().table("people").expect("the table");
+    look(&mut worker.begin(), &table, id).await == Some((format!("n{id}"), id))
+}
+
+/// A disk on which rows 0..40 are, half of them in a checkpoint.
+fn written() -> Volatile {
+    let disk = Volatile::new();
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| {
+        insert(&worker, 0..20).await.expect("inserted");
+        assert_eq!(worker.node().checkpoint(&mut || true), Ok(true));
+        insert(&worker, 20..40).await.expect("inserted");
+    });
+    drop(node);
+    disk
+}
+
+fn files(disk: &Volatile) -> BTreeMap<String, Vec<u8>> {
+    let names = disk.list().expect("names");
+    names.iter().map(|name| (name.clone(), disk.bytes(name))).collect()
+}
+
+fn name_of(disk: &Volatile, part: &str) -> String {
+    disk.list().expect("names").into_iter().find(|name| name.contains(part)).expect("such a file")
+}
+
+/// The error of a start, after which journals and checkpoints are what they were.
+fn refusal(disk: &Volatile) -> String {
+    let before = files(disk);
+    let error = open(disk).map(drop).expect_err("a refusal");
+    let after = files(disk);
+    for (name, bytes) in before.iter().filter(|(name, _)| *name != "cluster") {
+        assert!(after.get(name) == Some(bytes), "{name} was changed by a start that failed");
+    }
+    error.to_string()
+}
+
+#[test]
+fn rows_and_definitions_come_back_and_so_do_those_of_the_next_lives() {
+    let disk = written();
+    for life in 0..3 {
+        let (node, _dir) = open(&disk).expect("a node");
+        with(&node, async |worker| {
+            for id in 0..40 + life * 10 {
+                assert!(has(&worker, id).await, "row {id} in life {life}");
+            }
+            assert!(!has(&worker, 40 + life * 10).await);
+            insert(&worker, 40 + life * 10..50 + life * 10).await.expect("inserted");
+            if life == 1 {
+                assert_eq!(worker.node().checkpoint(&mut || true), Ok(true));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_journal_does_not_grow_for_ever() {
+    let disk = Volatile::new();
+    let (node, _dir) = open(&disk).expect("a node");
+    let segments = || disk.list().expect("names").iter().filter(|name| name.contains("journal")).count();
+    with(&node, async |worker| {
+        let mut most = 0;
+        for round in 0..12 {
+            insert(&worker, round * 150..(round + 1) * 150).await.expect("inserted");
+            most = most.max(segments());
+            assert_eq!(worker.node().checkpoint(&mut || true), Ok(true));
+            assert!(segments() <= 3, "{} segments behind a checkpoint", segments());
+        }
+        assert!(most > 2, "more than a segment was written between checkpoints: {most}");
+    });
+    drop(node);
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| {
+        for id in (0..1800).step_by(7) {
+            assert!(has(&worker, id).await, "row {id}");
+        }
+    });
+}
+
+#[test]
+fn a_log_with_flipped_bits_is_refused() {
+    let disk = written();
+    let name = name_of(&disk, "journal-00000001-00000000");
+    for at in [8, 20, 4096 + 64 + 70, 4096 + 300] {
+        disk.flip(&name, at, 1);
+        let message = refusal(&disk);
+        assert!(message.contains("damaged") || message.contains("is not this node's"), "{message}");
+        assert!(message.contains(&name), "{message}");
+        disk.flip(&name, at, 1);
+    }
+    let (node, _dir) = open(&disk).expect("whole again");
+    with(&node, async |worker| assert!(has(&worker, 39).await));
+}
+
+#[test]
+fn a_checkpoint_that_is_damaged_truncated_or_foreign_is_refused() {
+    let disk = written();
+    let name = name_of(&disk, "checkpoint");
+    let whole = disk.bytes(&name);
+    for at in [0, 9, 17, 25, 4096 + 5, 4096 + 200, usize::midpoint(4096, whole.len()), whole.len() - 20] {
+        disk.flip(&name, at, 4);
+        let message = refusal(&disk);
+        assert!(message.contains(&name), "{at}: {message}");
+        disk.flip(&name, at, 4);
+    }
+    for len in [0, 100, 4096, whole.len() / 2, whole.len() - 1] {
+        disk.create(&name).and_then(|file| file.write_at(0, &whole[..len])).expect("shorter");
+        let message = refusal(&disk);
+        assert!(
+            message.contains("cut off") || message.contains("end is not there") || message.contains("length"),
+            "{message}"
+        );
+    }
+    let foreign = written();
+    let theirs = foreign.bytes(&name_of(&foreign, "checkpoint"));
+    disk.create(&name).and_then(|file| file.write_at(0, &theirs)).expect("another's");
+    let message = refusal(&disk);
+    assert!(message.contains("cluster") || message.contains("generation"), "{message}");
+    disk.create(&name).and_then(|file| file.write_at(0, &whole)).expect("its own");
+    open(&disk).expect("whole again");
+}
+
+#[test]
+fn a_directory_of_another_cluster_s_shape_or_version_is_refused() {
+    let disk = written();
+    let message = open_of(&disk, &Dir::new(), 0, 3).map(drop).expect_err("one node, not three").to_string();
+    assert!(message.contains("number of nodes"), "{message}");
+    disk.flip("cluster", 8, 2);
+    let message = refusal(&disk);
+    assert!(message.contains("version"), "{message}");
+    disk.flip("cluster", 8, 2);
+    let cluster = disk.bytes("cluster");
+    disk.remove("cluster").expect("removed");
+    let message = refusal(&disk);
+    assert!(message.contains("missing"), "{message}");
+    disk.create("cluster").and_then(|file| file.write_at(0, &cluster)).expect("there again");
+    open(&disk).expect("whole again");
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let disk = Volatile::new();
+    let (node, _dir) = open(&disk).expect("a node");
+    let last = with(&node, async |worker| {
+        insert(&worker, 0..10).await.expect("inserted");
+        // The segments that are there may still be filled.
+        disk.limit(3 * SEGMENT_BYTES);
+        let mut id = 10;
+        let refused = loop {
+            match insert(&worker, std::iter::once(id)).await {
+                Ok(()) => id += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, TxnError::NotDurable { committed: false, .. }), "{refused:?}");
+        assert!(refused.to_string().contains("nothing was written"), "{refused}");
+        assert!(id > 50, "as long as there was room: {id}");
+        assert!(has(&worker, id - 1).await && !has(&worker, id).await, "reads go on");
+        disk.limit(0);
+        insert(&worker, id..id + 5).await.expect("there is room again");
+        id + 4
+    });
+    drop(node);
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| {
+        for id in 0..=last {
+            assert!(has(&worker, id).await, "row {id}");
+        }
+    });
+}
+
+#[test]
+fn a_transaction_longer_than_the_journal_takes_is_refused() {
+    let disk = Volatile::new();
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| {
+        insert(&worker, 0..1).await.expect("inserted");
+        let table = worker.node().table("people").expect("the table");
+        let note = "x".repeat(5000);
+        let mut txn = worker.begin();
+        for id in 1..10 {
+            let value = common::value(&table, &format!("n{id}"), id, &note);
+            txn.insert(&table, &key(id), &value).await.expect("inserted");
+        }
+        let refused = txn.commit().await.expect_err("too large");
+        assert!(matches!(refused, TxnError::TooLarge { .. }), "{refused:?}");
+        insert(&worker, 1..2).await.expect("others go on");
+    });
+}
+
+#[test]
+fn two_nodes_with_one_name_are_one_too_many() {
+    let disk = Volatile::new();
+    let (node, dir) = open(&disk).expect("a node");
+    let refused = open_of(&disk, &dir, 0, 1).map(drop).expect_err("it is taken").to_string();
+    assert!(refused.contains("node 0") && refused.contains("held by a living process"), "{refused}");
+    drop(node);
+    open(&disk).expect("it is free again");
+}
+
+/// Runs a test on two nodes of this process, each with the threads of its journal.
+fn with_two(disk: &Volatile, test: impl AsyncFnOnce(&Worker, &Worker)) -> Result<(), TxnError> {
+    let dir = Dir::new();
+    let nodes = [open_of(disk, &dir, 0, 2)?, open_of(disk, &dir, 1, 2)?];
+    let threads: Vec<_> = nodes.iter().map(|node| JournalThreads::start(node).expect("threads")).collect();
+    let executor = Executor::real(1);
+    let workers = nodes.each_ref().map(|node| node.worker(&executor.handle()).expect("a worker"));
+    for worker in workers.clone() {
+        drop(executor.handle().spawn(async move {
+            loop {
+                worker.poll();
+                worker.handle().yield_now().await;
+            }
+        }));
+    }
+    executor.run(async {
+        // The journals' threads meet the other node within a millisecond or so.
+        for worker in &workers {
+            static IDS: AtomicI32 = AtomicI32::new(100_000);
+            let id = IDS.fetch_add(1, Ordering::Relaxed);
+            while let Err(TxnError::NotDurable { .. }) = insert(worker, std::iter::once(id)).await {
+                executor.handle().sleep_ns(1_000_000).await;
+            }
+        }
+        test(&workers[0], &workers[1]).await;
+    });
+    drop(workers);
+    drop(executor);
+    drop(threads);
+    Ok(())
+}
+
+#[test]
+fn transactions_over_two_nodes_come_back_on_both() {
+    let disk = Volatile::new();
+    for life in 0..3 {
+        with_two(&disk, async |one, other| {
+            for id in 0..life * 20 {
+                assert!(has(one, id).await && has(other, id).await, "row {id} in life {life}");
+            }
+            assert!(!has(one, life * 20).await);
+            insert(one, life * 20..life * 20 + 10).await.expect("inserted");
+            insert(other, life * 20 + 10..life * 20 + 20).await.expect("inserted");
+        })
+        .expect("both start");
+        let _ = disk.survivor();
+    }
+}
+
+#[test]
+fn without_the_other_node_s_journal_nothing_is_written() {
+    let disk = Volatile::new();
+    with_two(&disk, async |one, _| insert(one, 0..3).await.expect("inserted")).expect("both start");
+    let dir = Dir::new();
+    let node = open_of(&disk, &dir, 0, 2).expect("one starts");
+    with(&node, async |worker| {
+        let table = worker.node().table("people").expect("the table");
+        let refused = worker.run(Retry::never(), async |txn| put(txn, &table, 50, "new", 1).await).await;
+        let message = refused.expect_err("the other node is not there").to_string();
+        assert!(message.contains("unavailable") || message.contains("has not started yet"), "{message}");
+    });
+    // Who comes later takes the same cut.
+    let other = open_of(&disk, &dir, 1, 2).expect("the other starts");
+    drop((node, other));
+    with_two(&disk, async |one, _| assert!(has(one, 2).await)).expect("both start");
+}
+
+#[test]
+fn while_others_run_a_node_that_has_lost_its_memory_does_not_start() {
+    let disk = Volatile::new();
+    let dir = Dir::new();
+    let first = open_of(&disk, &dir, 0, 2).expect("a node");
+    let second = open_of(&disk, &dir, 1, 2).expect("a node");
+    drop(second);
+    let message = open_of(&disk, &dir, 1, 2).map(drop).expect_err("node 0 still runs").to_string();
+    assert!(message.contains("nodes 0 still run"), "{message}");
+    drop(first);
+    open_of(&disk, &dir, 1, 2).expect("now it may");
+}
+
+/// A counter's word changes without a commit, so the journal does not have it, and a checkpoint has what it was by chance.
+#[test]
+fn numbers_are_given_once_over_restarts() {
+    let disk = Volatile::new();
+    let (up, down) = ((counter_key(1), counter_key(2)), (counter_key(3), counter_key(4)));
+    let mut given = BTreeSet::new();
+    let mut gap_max = 0;
+    for life in 0..4 {
+        let (node, _dir) = open(&disk).expect("a node");
+        with(&node, async |worker| {
+            let table = match worker.node().table("counters") {
+                Some(table) => table,
+                None => worker.create_table(counters()).await.expect("a table"),
+            };
+            let rising = RowCounter { table: &table, key: &up.0, promise_key: &up.1, first: 1, last: i64::MAX };
+            let falling = RowCounter { key: &down.0, promise_key: &down.1, first: u64::MAX, last: i64::MIN, ..rising };
+            for round in 0..60 {
+                let first = worker.take_numbers(rising, 3, 1).await.expect("numbers");
+                gap_max = gap_max.max(first - given.last().map_or(0, |(_, last)| *last) - 1);
+                for number in first..first + 3 {
+                    assert!(given.insert((0, number)), "life {life}: {number} a second time");
+                }
+                if round == 20 * life {
+                    assert_eq!(node.checkpoint(&mut || true), Ok(true));
+                }
+            }
+            // The other way, with a block that nobody promised at the end of each life.
+            let before = worker.next_number(falling).await.expect("a number");
+            let first = worker.take_numbers(falling, 5, -2).await.expect("numbers");
+            assert!(life == 0 || first.cast_signed() < before.cast_signed(), "it had to move on");
+            assert!(first.cast_signed() < 0, "{first}");
+        });
+    }
+    assert!((1..=24).contains(&gap_max), "{gap_max} numbers were lost by a restart");
+}
+
+#[test]
+fn a_counter_that_was_set_before_a_restart_begins_there() {
+    let disk = Volatile::new();
+    let keys = (counter_key(1), counter_key(2));
+    for life in 0..3 {
+        let (node, _dir) = open(&disk).expect("a node");
+        with(&node, async |worker| {
+            let table = match worker.node().table("counters") {
+                Some(table) => table,
+                None => worker.create_table(counters()).await.expect("a table"),
+            };
+            let it = RowCounter { table: &table, key: &keys.0, promise_key: &keys.1, first: 1, last: 1_000 };
+            match life {
+                0 => {
+                    assert_eq!(worker.take_numbers(it, 50, 1).await, Ok(1));
+                    assert_eq!(worker.set_number(it, 7).await, Ok(51));
+                }
+                1 => {
+                    assert_eq!(worker.take_numbers(it, 1, 1).await, Ok(7));
+                    assert_eq!(worker.swap_number(it, 8, 990).await, Ok(8));
+                    assert_eq!(worker.swap_number(it, 8, 1).await, Ok(990), "it is not 8");
+                    assert_eq!(worker.take_numbers(it, 4, 1).await, Ok(990));
+                }
+                // No further ahead than the last number that there is.
+                _ => assert_eq!(worker.take_numbers(it, 1, 1).await, Ok(1_001)),
+            }
+        });
+    }
+}
+
+fn counter_key(number: i64) -> [u8; 8] {
+    (number.cast_unsigned() ^ 1 << 63).to_be_bytes()
+}
+
+fn counters() -> TableDef {
+    let column = |name: &str| Column { name: name.into(), data_type: ColumnType::BigInt, nullable: false };
+    let columns = std::iter::once("number").chain(RowCounter::COLUMNS).map(column).collect();
+    let schema = Schema::new(columns, vec![0]).expect("a schema");
+    TableDef { hash: false, ..TableDef::new("counters", schema) }
+}

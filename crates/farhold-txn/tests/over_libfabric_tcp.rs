@@ -1,0 +1,8 @@
+//! The transactions of several nodes, over libfabric's TCP.
+#![cfg(feature = "libfabric")]
+#![allow(clippy::duplicate_mod, reason = "each file of tests brings what it shares with the others")]
+
+#[path = "far.rs"]
+mod far;
+#[path = "index.rs"]
+mod index;
