@@ -1,8 +1,9 @@
 //! What copies of rows cost TPC-C: three nodes of one worker each, in this process, with one copy of each row, with three, and with
 //! three in the pessimistic order, in turn: `cargo run --release -p farhold-bench --example replication -- SECONDS ROUNDS`
 //!
-//! `scripts/figures replication` measures node processes through the `farhold` binary; this is the shortest way from a change to a
-//! number.
+//! Beside the rates it says what processors did for a transaction: the workers, and everybody else in this process, who are the home
+//! agents. The example `smallbank` and `scripts/figures replication` measure the same through node processes; this is the shortest
+//! way from a change to a number.
 
 use farhold_bench::measure::Counter;
 use farhold_bench::workload::tpcc::Scale;
@@ -13,6 +14,7 @@ use farhold_bench::workload::tpcc::population::Population;
 use farhold_bench::workload::tpcc::tables::Tables;
 use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_txn::{HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError, Worker};
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
@@ -20,6 +22,8 @@ use std::time::{Duration, Instant};
 
 const SEED: u64 = 42;
 const NODES: u8 = 3;
+/// The name of a worker's thread.
+const WORKER: &str = "worker";
 /// Long enough for a machine on which threads wait for processors: nobody dies here.
 const LEASE_NS: u64 = 60_000_000_000;
 
@@ -30,12 +34,12 @@ fn main() -> Result<(), Failure> {
     let (seconds, rounds) = (argument(1, 5)?, argument(2, 3)?);
     let mut costs = Vec::new();
     for _ in 0..rounds {
-        let one = rate(1, true, seconds)?;
-        let (optimistic, pessimistic) = (rate(3, true, seconds)?, rate(3, false, seconds)?);
-        costs.push(1.0 - optimistic / one);
+        let one = measure(1, true, seconds)?;
+        let (optimistic, pessimistic) = (measure(3, true, seconds)?, measure(3, false, seconds)?);
+        costs.push(1.0 - optimistic.rate / one.rate);
         println!(
-            "one copy {one:.0}/s, three optimistic {optimistic:.0}/s, pessimistic {pessimistic:.0}/s; optimistic / pessimistic {:.3}",
-            optimistic / pessimistic
+            "one copy {one}\nthree     {optimistic}\npessimistic {pessimistic}\noptimistic / pessimistic {:.3}",
+            optimistic.rate / pessimistic.rate
         );
     }
     costs.sort_by(f64::total_cmp);
@@ -43,17 +47,49 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Transactions a second of a new cluster.
-fn rate(replicas: u8, optimistic: bool, seconds: u64) -> Result<f64, Failure> {
+/// What a cluster has done.
+struct Measured {
+    /// Transactions a second.
+    rate: f64,
+    /// Nanoseconds of processors for a transaction: workers, home agents.
+    workers_ns: f64,
+    agents_ns: f64,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rate, workers_ns, agents_ns } = self;
+        write!(f, "{rate:.0}/s, a transaction: workers {workers_ns:.0} ns, agents {agents_ns:.0} ns")
+    }
+}
+
+/// A new cluster.
+fn measure(replicas: u8, optimistic: bool, seconds: u64) -> Result<Measured, Failure> {
     let directory = std::path::PathBuf::from(format!("/dev/shm/farhold-example-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
-    let rate = rate_in(&directory, replicas, optimistic, seconds);
+    let measured = measure_in(&directory, replicas, optimistic, seconds);
     let _ = std::fs::remove_dir_all(&directory);
-    rate
+    measured
+}
+
+/// Nanoseconds that processors have spent on this process's workers and on its other threads.
+fn processor_ns() -> std::io::Result<(u64, u64)> {
+    let (mut workers, mut others) = (0, 0);
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let path = task?.path();
+        let (Ok(name), Ok(spent)) =
+            (std::fs::read_to_string(path.join("comm")), std::fs::read_to_string(path.join("schedstat")))
+        else {
+            continue;
+        };
+        let spent: u64 = spent.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
+        if name.trim() == WORKER { workers += spent } else { others += spent }
+    }
+    Ok((workers, others))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program's own clock")]
-fn rate_in(directory: &Path, replicas: u8, optimistic: bool, seconds: u64) -> Result<f64, Failure> {
+fn measure_in(directory: &Path, replicas: u8, optimistic: bool, seconds: u64) -> Result<Measured, Failure> {
     let replication = ReplicationConfig {
         replicas,
         optimistic,
@@ -77,22 +113,28 @@ fn rate_in(directory: &Path, replicas: u8, optimistic: bool, seconds: u64) -> Re
         let node = Node::open(fabric, config)?;
         agents.push(if replicas > 1 { HomeAgent::start_member(&node, directory)? } else { HomeAgent::start(&node)? });
         let (counters, stop, barrier) = (counters[usize::from(number)].clone(), stop.clone(), barrier.clone());
-        threads.push(std::thread::spawn(move || run_node(&node, &counters, &stop, &barrier)));
+        let thread = std::thread::Builder::new().name(WORKER.into());
+        threads.push(thread.spawn(move || run_node(&node, &counters, &stop, &barrier))?);
     }
     // Members, tables, rows; then all begin together.
     for _ in 0..3 {
         barrier.wait();
     }
-    let began = Instant::now();
+    let (began, before) = (Instant::now(), processor_ns()?);
     std::thread::park_timeout(Duration::from_secs(seconds));
     let totals = Totals::of(counters.iter().map(AsRef::as_ref));
-    let elapsed = began.elapsed().as_secs_f64();
+    let (elapsed, after) = (began.elapsed().as_secs_f64(), processor_ns()?);
     stop.store(true, Relaxed);
     for thread in threads {
         thread.join().map_err(|_| "a worker panicked")??;
     }
     drop(agents);
-    Ok(totals.commits() as f64 / elapsed)
+    let commits = totals.commits() as f64;
+    Ok(Measured {
+        rate: commits / elapsed,
+        workers_ns: (after.0 - before.0) as f64 / commits,
+        agents_ns: (after.1 - before.1) as f64 / commits,
+    })
 }
 
 fn run_node(

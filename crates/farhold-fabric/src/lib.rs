@@ -13,6 +13,7 @@
 #![deny(missing_docs)]
 
 pub mod batch;
+pub mod bytes;
 pub mod executor;
 pub mod object;
 pub mod persist;

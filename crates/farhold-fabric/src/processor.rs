@@ -1,4 +1,4 @@
-//! Which processor a thread runs on.
+//! Which processor a thread runs on, and what it loads ahead.
 
 /// The processors that this process may use, in order.
 #[must_use]
@@ -25,6 +25,24 @@ pub fn bind_this_thread(processor: usize) {
         libc::CPU_SET(processor, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
     }
+}
+
+/// Starts loading the cache lines of `what`, for who will use them some 100 ns later. A hint: it reads nothing.
+#[inline(always)]
+pub fn prefetch<T>(what: &[T]) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        const LINE_BYTES: usize = 64;
+        let start = what.as_ptr().cast::<i8>();
+        let misplaced = start.addr() % LINE_BYTES;
+        for at in (0..size_of_val(what) + misplaced).step_by(LINE_BYTES) {
+            // SAFETY: a prefetch reads nothing and faults on nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at)) };
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = what;
 }
 
 #[cfg(all(test, not(miri)))]

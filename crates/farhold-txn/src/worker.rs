@@ -3,6 +3,7 @@
 use crate::home::call::Pending;
 use crate::home::message::Request;
 use crate::protocol::epoch::Epoch;
+use crate::replication::MappedRings;
 use crate::slots::{Counter, OwnSlot};
 use crate::txn::state::State;
 use crate::{Node, NodeId, TableId, Txn, TxnError};
@@ -53,6 +54,8 @@ pub(crate) struct Core {
     pub batches: RefCell<Vec<Batch>>,
     /// A record's memory.
     pub record: RefCell<RecordWriter>,
+    /// Where records of this node's rows go.
+    pub rings: RefCell<MappedRings>,
     /// Commits that the journal waits for: how many of each bound.
     pub open_commits: RefCell<BTreeMap<u32, u32>>,
 }
@@ -121,6 +124,7 @@ impl Worker {
             far_indexes: RefCell::default(),
             batches: RefCell::default(),
             record: RefCell::default(),
+            rings: RefCell::default(),
             open_commits: RefCell::default(),
         };
         Ok(Self { core: Rc::new(core) })

@@ -20,7 +20,7 @@
 pub mod record;
 mod ring;
 
-pub use record::{Change, Entry, LogError, Record, RecordWriter};
+pub use record::{Change, Entry, LogError, Record, RecordWriter, Records};
 pub use ring::{LogRegion, Place, RingLayout, RingReader, RingWriter};
 
 /// What a record is a whole number of.

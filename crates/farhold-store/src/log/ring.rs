@@ -3,7 +3,7 @@
 use super::GRANULE;
 #[cfg(test)]
 use super::RecordWriter;
-use super::record::{self, HEADER_BYTES, LogError, Record};
+use super::record::{self, HEADER_BYTES, LogError, Record, Records};
 use farhold_fabric::{FabricError, NodeId, RegionMemory};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -176,12 +176,12 @@ impl RingReader {
         self.region.memory.word(at).is_ok_and(|word| word.load(Acquire) != 0)
     }
 
-    /// Copies the next record into `into` and goes on behind it; `false`: there is none yet. What was copied is a whole
-    /// [`Record`], or the end of a lap (then `into` is empty).
+    /// Adds the next record to `into` and goes on behind it; `false`: there is none yet. The end of a lap is passed over, and adds
+    /// nothing.
     ///
     /// # Errors
     /// [`LogError::Damaged`]: it is marked and its bytes are others. The reader stays where it is.
-    pub fn next(&mut self, into: &mut Vec<u8>) -> Result<bool, LogError> {
+    pub fn next(&mut self, into: &mut Records) -> Result<bool, LogError> {
         if !self.is_marked() {
             return Ok(false);
         }
@@ -207,17 +207,16 @@ impl RingReader {
     ///
     /// # Errors
     /// [`LogError::Damaged`].
-    pub fn left_behind(&self, visit: &mut dyn FnMut(u64, &[u8])) -> Result<(), LogError> {
-        let mut bytes = Vec::new();
+    pub fn left_behind(&self, visit: &mut dyn FnMut(&Record<'_>)) -> Result<(), LogError> {
+        let mut records = Records::default();
         // The writer knew more of what is finished, and less of what is applied: it may have overwritten what lies below its
         // own floor, and is no further than a ring ahead of this reader.
         let (mut at, end) = (self.finished, self.applied.max(self.finished) + self.region.layout.ring_bytes);
         while at < end {
-            match self.at(at, &mut bytes) {
+            records.clear();
+            match self.at(at, &mut records) {
                 Ok(found) => {
-                    if !bytes.is_empty() {
-                        visit(at, &bytes);
-                    }
+                    records.iter().for_each(|record| visit(&record));
                     at += found.size;
                 }
                 Err(LogError::Unmarked) => at += GRANULE,
@@ -227,19 +226,16 @@ impl RingReader {
         Ok(())
     }
 
-    fn at(&self, lsn: u64, into: &mut Vec<u8>) -> Result<record::Header, LogError> {
+    fn at(&self, lsn: u64, into: &mut Records) -> Result<record::Header, LogError> {
         let at = self.start + lsn % self.region.layout.ring_bytes;
         let outside = LogError::Malformed { what: "a position outside of the region" };
         let mut head = [0; HEADER_BYTES];
         self.region.memory.copy_out(at, &mut head).map_err(|_| outside)?;
         let header = record::header(&head, lsn, self.region.layout.ring_bytes)?;
-        into.clear();
         if header.is_skip() {
             Record::check_skip(&head, lsn)?;
         } else {
-            into.resize(header.size as usize, 0);
-            self.region.memory.copy_out(at, into).map_err(|_| outside)?;
-            Record::check(into, lsn)?;
+            into.add(header.size as usize, lsn, |bytes| self.region.memory.copy_out(at, bytes).map_err(|_| outside))?;
         }
         Ok(header)
     }
@@ -290,12 +286,24 @@ impl RingWriter {
     /// Promises room for a record, if there is some; then [`take`](Self::take) cannot fail, or [`forget`](Self::forget) gives
     /// it back.
     pub fn promise(&mut self, size: u64) -> bool {
-        let floor = self.applied.min(self.finished);
-        let fits = self.tail - floor + self.promised + Self::most(size) <= self.ring_bytes;
+        let fits = self.has_room(size);
         if fits {
             self.promised += Self::most(size);
         }
         fits
+    }
+
+    /// Is there room for a record, beside what is promised?
+    #[must_use]
+    pub fn has_room(&self, size: u64) -> bool {
+        let floor = self.applied.min(self.finished);
+        self.tail - floor + self.promised + Self::most(size) <= self.ring_bytes
+    }
+
+    /// Is less than half of it in use, as far as is known? If not, it is time to ask how far the reader has come.
+    #[must_use]
+    pub fn is_half_empty(&self) -> bool {
+        self.has_room(self.ring_bytes / 4)
     }
 
     /// Gives promised room back.
@@ -312,6 +320,11 @@ impl RingWriter {
     /// The place of a record for which room was promised.
     pub fn take(&mut self, size: u64) -> Place {
         self.forget(size);
+        self.take_now(size)
+    }
+
+    /// The place of a record for which there [is room](Self::has_room).
+    pub fn take_now(&mut self, size: u64) -> Place {
         let left = self.ring_bytes - self.tail % self.ring_bytes;
         let skip = (left < size).then_some((self.tail, left));
         let lsn = if skip.is_some() { self.tail + left } else { self.tail };
@@ -319,6 +332,18 @@ impl RingWriter {
         self.in_flight.push_back((self.tail, false));
         debug_assert!(self.tail - self.applied.min(self.finished) <= self.ring_bytes, "a ring is never overrun");
         Place { lsn, skip, finished: self.finished, end: self.tail }
+    }
+
+    /// As [`Self::take_now`], of a record whose transaction has written all its rows before this writer's next one.
+    pub fn take_finished(&mut self, size: u64) -> Place {
+        let place = self.take_now(size);
+        if self.in_flight.len() == 1 {
+            self.in_flight.clear();
+            self.finished = place.end;
+        } else {
+            self.finish(&place);
+        }
+        place
     }
 
     /// The transaction of this record has written all its rows.
@@ -406,10 +431,6 @@ mod tests {
         writer
     }
 
-    fn owner_of(bytes: &[u8], lsn: u64) -> u64 {
-        Record::check(bytes, lsn).expect("whole").owner()
-    }
-
     /// Records of random lengths over many laps: each arrives once, in order, and the writer is held back when the reader
     /// or the transactions do not follow.
     #[test]
@@ -418,7 +439,7 @@ mod tests {
         let (mut writer, mut reader) = (RingWriter::new(&LAYOUT), region.reader(RING.0, RING.1));
         let (mut sent, mut seen, mut held_back) = (0_u64, 0, 0);
         let mut places = VecDeque::new();
-        let (mut bytes, mut random) = (Vec::new(), 1_u64);
+        let (mut records, mut random) = (Records::default(), 1_u64);
         while sent < 5_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let mut record = record(sent, (random >> 33) as usize % 700);
@@ -434,11 +455,11 @@ mod tests {
                     }
                 }
                 2 => {
-                    while reader.next(&mut bytes).expect("whole records") {
-                        if !bytes.is_empty() {
-                            assert_eq!(owner_of(&bytes, reader.applied() - bytes.len() as u64), seen);
-                            seen += 1;
-                        }
+                    records.clear();
+                    while reader.next(&mut records).expect("whole records") {}
+                    for record in records.iter() {
+                        assert_eq!(record.owner(), seen);
+                        seen += 1;
                     }
                     reader.publish();
                     let applied = region.memory.word(LAYOUT.applied(RING.0, RING.1)).expect("a word");
@@ -456,7 +477,7 @@ mod tests {
         assert!(held_back > 100, "{held_back}");
         // What was not finished is still there, read or not.
         let mut left = Vec::new();
-        reader.left_behind(&mut |lsn, bytes| left.push(owner_of(bytes, lsn))).expect("whole records");
+        reader.left_behind(&mut |record| left.push(record.owner())).expect("whole records");
         let unfinished: Vec<u64> = places.iter().map(|place| place.lsn).collect();
         assert!(left.len() >= unfinished.len(), "{left:?}");
         assert_eq!(left.last(), Some(&(sent - 1)));
@@ -479,9 +500,9 @@ mod tests {
         let (_, mark) = records[3].place(places[3].lsn, 0);
         region.memory.word(LAYOUT.record(RING.0, RING.1, places[3].lsn)).expect("inside").store(mark, Release);
         let mut reader = region.reader(RING.0, RING.1);
-        assert_eq!(reader.next(&mut Vec::new()), Ok(false));
+        assert_eq!(reader.next(&mut Records::default()), Ok(false));
         let mut left = Vec::new();
-        reader.left_behind(&mut |lsn, bytes| left.push(owner_of(bytes, lsn))).expect("no damage");
+        reader.left_behind(&mut |record| left.push(record.owner())).expect("no damage");
         assert_eq!(left, [3]);
     }
 

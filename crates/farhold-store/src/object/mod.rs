@@ -229,7 +229,7 @@ impl<'m> Object<'m> {
     #[inline(always)]
     pub fn settle(&self, version: Version) {
         debug_assert_eq!(self.load(Word::Version, Relaxed), version.with(Version::ODD).0);
-        self.store(Word::Version, version.without(Version::ODD).0, SeqCst);
+        self.store(Word::Version, version.without(Version::ODD).0, Release);
     }
 
     /// Makes a reserved object one that passes for deleted. The caller alone may commit or cancel it.

@@ -28,6 +28,8 @@ const SLEEP_NS_MAX: u64 = 20_000_000;
 const MEMBER_SLEEP_NS_MAX: u64 = 500_000;
 /// How often it looks again before it sleeps: answers come in bursts, and a sleep and its end cost some 10 µs.
 const LOOKS: u32 = 200;
+/// Requests in a row before it looks after everything else.
+const SERVED_MAX: u32 = 1_000;
 /// A nap: how late a message is served at worst when the workers have just stopped looking.
 const NAP: Duration = Duration::from_millis(1);
 /// Looks of the workers since the last nap that say that they will go on.
@@ -127,36 +129,35 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
     // What this node's earlier starts had locked elsewhere. Until the others have heard, it is a conflict, no more; one that
     // does not answer does the same for itself when it starts.
     let _ = worker.join_cluster().await;
-    let (mut idle, mut looks) = (0, 0);
+    let core = &*worker.core;
     // Other tasks of this thread look after the membership: it may not sleep for long.
-    let is_member = worker.core.node.replication.is_some();
+    let is_member = core.node.replication.is_some();
     let sleep_ns_max = if is_member { MEMBER_SLEEP_NS_MAX } else { SLEEP_NS_MAX };
+    let mut looks = 0;
     while !stop.load(Acquire) {
-        let before = std::mem::replace(&mut looks, worker.core.node.slots.inbox_looks());
+        if is_member {
+            core.apply_for_a_while();
+            worker.handle().yield_now().await;
+        }
+        let before = std::mem::replace(&mut looks, core.node.slots.inbox_looks());
         if looks.wrapping_sub(before) >= WORKERS_LOOKS {
-            worker.core.apply_log();
+            // The workers have looked while this thread was away.
             std::thread::park_timeout(NAP);
-            if is_member {
-                worker.handle().yield_now().await;
-            }
             continue;
         }
-        if is_member {
-            // However many requests come, the lease is renewed.
-            worker.handle().yield_now().await;
-        }
-        if worker.core.apply_log() || worker.poll() {
-            idle = 0;
-        } else if idle < LOOKS {
-            idle += 1;
-            worker.handle().yield_now().await;
-        } else {
-            worker.core.alloc.borrow_mut().collect();
-            let _ = worker.core.endpoint.wait(sleep_ns_max);
-            if is_member {
+        let (mut idle, mut served) = (0, 0);
+        while idle < LOOKS && served < SERVED_MAX && !stop.load(Acquire) {
+            if worker.poll() {
+                (idle, served) = (0, served + 1);
+            } else {
+                idle += 1;
                 worker.handle().yield_now().await;
             }
-            idle = 0;
+        }
+        core.alloc.borrow_mut().collect();
+        looks = core.node.slots.inbox_looks();
+        if idle == LOOKS {
+            let _ = core.endpoint.wait(sleep_ns_max);
         }
     }
 }

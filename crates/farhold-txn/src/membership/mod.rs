@@ -14,4 +14,4 @@ mod watch;
 pub use configuration::{Configuration, Mirror, Serving};
 pub use file::FileRegister;
 pub use register::{Register, RegisterError, RegisterFuture, Registered};
-pub(crate) use view::{Admitted, NOBODY, NodeSet, ServingMap, View};
+pub(crate) use view::{Admitted, NOBODY, NodeSet, Passed, ServingMap, View};

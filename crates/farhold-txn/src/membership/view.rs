@@ -88,6 +88,16 @@ impl Drop for Admitted {
     }
 }
 
+/// The same, of a commit that waits for nothing.
+#[derive(Debug)]
+pub(crate) struct Passed<'v>(&'v AtomicU64);
+
+impl Drop for Passed<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
 impl View {
     pub fn new(nodes: u8, replicas: u8) -> Self {
         let nobody = (Vec::new(), Vec::new());
@@ -170,12 +180,20 @@ impl View {
         now_ns: u64,
         is_current: impl FnOnce() -> bool,
     ) -> Option<Admitted> {
-        let view = &replication.view;
-        view.in_flight.fetch_add(1, SeqCst);
-        let admitted = Admitted(replication.clone());
+        let passed = replication.view.pass(now_ns, is_current)?;
+        // Counted out by what is returned.
+        std::mem::forget(passed);
+        Some(Admitted(replication.clone()))
+    }
+
+    /// As [`Self::admit`].
+    #[inline]
+    pub fn pass(&self, now_ns: u64, is_current: impl FnOnce() -> bool) -> Option<Passed<'_>> {
+        self.in_flight.fetch_add(1, SeqCst);
+        let passed = Passed(&self.in_flight);
         // The count first, then the look: whoever freezes raises the flag first and then looks at the count.
-        let may = (view.is_settled(now_ns) && is_current()) || planted!(NoFreeze);
-        may.then_some(admitted)
+        let may = (self.is_settled(now_ns) && is_current()) || planted!(NoFreeze);
+        may.then_some(passed)
     }
 
     /// Is the last start of the node that this node knows of the one that it was in the configuration with this number? Who has come
@@ -196,7 +214,10 @@ impl View {
     }
 
     pub fn saw_epoch(&self, epoch: u32) {
-        self.epoch_seen.fetch_max(epoch, SeqCst);
+        // It is the same for thousands of commits.
+        if self.epoch_seen.load(SeqCst) < epoch {
+            self.epoch_seen.fetch_max(epoch, SeqCst);
+        }
     }
 
     pub fn epoch_seen(&self) -> u32 {

@@ -16,6 +16,7 @@
 //! short and, where the CPU has it, can be one hardware transaction.
 
 pub(crate) mod commit;
+pub(crate) mod commit_copied;
 pub(crate) mod commit_far;
 pub(crate) mod epoch;
 pub(crate) mod execute;

@@ -4,39 +4,44 @@ use super::mirror::MirrorRows;
 use crate::membership::Configuration;
 use crate::worker::Core;
 use crate::{NodeId, TxnError};
-use farhold_store::log::{Entry, LogError, LogRegion, Record, RingReader};
-use std::collections::BTreeMap;
+use farhold_store::log::{Entry, LogError, LogRegion, Record, Records, RingReader};
 
 /// This node's readers of all rings, and what they have brought.
 pub(crate) struct Applier {
     readers: Vec<RingReader>,
-    mirrors: BTreeMap<NodeId, MirrorRows>,
-    bytes: Vec<u8>,
+    mirrors: Mirrors,
+    records: Records,
     /// A record that is marked and damaged: nothing behind it can be read.
     damaged: Option<LogError>,
 }
 
+/// By node number.
+#[derive(Default)]
+struct Mirrors(Vec<Option<MirrorRows>>);
+
 /// Rows of a mirror whose memory is given back by another thread.
 const LARGE_MIRROR: usize = 10_000;
-/// Records taken from one ring before the next has its turn.
-const RECORDS_PER_TURN: usize = 256;
+/// Bytes of records taken from one ring at a time: enough rows for their cache misses to overlap, and so few that they are still in
+/// the first cache when they are applied.
+const BYTES_PER_TURN: usize = 16 << 10;
 
 impl Applier {
     pub fn new(log: &LogRegion) -> Self {
         let layout = log.layout();
         let rings = (0..layout.nodes).flat_map(|node| (0..layout.rings).map(move |ring| (NodeId(node), ring)));
         let readers = rings.map(|(node, ring)| log.reader(node, ring)).collect();
-        Self { readers, mirrors: BTreeMap::new(), bytes: Vec::new(), damaged: None }
+        Self { readers, mirrors: Mirrors::default(), records: Records::default(), damaged: None }
     }
 
-    /// Applies what is marked; true if there was something.
+    /// Applies what is marked, some of each ring; true if there was something.
     pub fn apply(&mut self) -> bool {
-        let Self { readers, mirrors, bytes, damaged } = self;
+        let Self { readers, mirrors, records, damaged } = self;
         let mut any = false;
         for reader in readers.iter_mut().filter(|reader| reader.is_marked()) {
             let before = reader.applied();
-            for _ in 0..RECORDS_PER_TURN {
-                match reader.next(bytes) {
+            records.clear();
+            while records.len() < BYTES_PER_TURN {
+                match reader.next(records) {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {
@@ -44,13 +49,8 @@ impl Applier {
                         break;
                     }
                 }
-                if bytes.is_empty() {
-                    continue;
-                }
-                if let Ok(record) = Record::check(bytes, reader.applied() - bytes.len() as u64) {
-                    record.entries().filter_map(Result::ok).for_each(|entry| take(mirrors, &entry));
-                }
             }
+            mirrors.take_all(records);
             if reader.applied() != before {
                 reader.publish();
                 any = true;
@@ -74,17 +74,17 @@ impl Applier {
 
     /// Takes a row into the mirror that wants it.
     pub fn take(&mut self, entry: &Entry<'_>) {
-        take(&mut self.mirrors, entry);
+        self.mirrors.take(entry);
     }
 
     /// The mirror of a node.
     pub fn mirror(&mut self, of: NodeId) -> Option<&mut MirrorRows> {
-        self.mirrors.get_mut(&of)
+        self.mirrors.of_mut(of)
     }
 
     /// Forgets the rows of a table that has been dropped.
     pub fn forget_table(&mut self, table: crate::TableId) {
-        self.mirrors.values_mut().for_each(|mirror| mirror.forget_table(table));
+        self.mirrors.0.iter_mut().flatten().for_each(|mirror| mirror.forget_table(table));
     }
 
     /// Visits the entries of every record that nodes which are not present have left: configuration, owner, epoch, row.
@@ -97,11 +97,9 @@ impl Applier {
         visit: &mut dyn FnMut(u64, u64, u32, &Entry<'_>),
     ) -> Result<(), TxnError> {
         for reader in self.readers.iter().filter(|reader| !is_present(reader.writer())) {
-            let found = reader.left_behind(&mut |lsn, bytes| {
-                if let Ok(record) = Record::check(bytes, lsn) {
-                    for entry in record.entries().filter_map(Result::ok) {
-                        visit(record.configuration(), record.owner(), record.epoch(), &entry);
-                    }
+            let found = reader.left_behind(&mut |record: &Record<'_>| {
+                for entry in record.entries().filter_map(Result::ok) {
+                    visit(record.configuration(), record.owner(), record.epoch(), &entry);
                 }
             });
             found.map_err(|_| TxnError::Corrupt { what: "a marked record of the log is damaged" })?;
@@ -123,14 +121,15 @@ impl Applier {
     /// Begins the mirrors that a configuration wants here. Before anybody commits in it: a record that comes before its mirror is lost.
     pub fn begin_mirrors(&mut self, configuration: &Configuration, me: NodeId) {
         for mirror in configuration.mirrors.iter().filter(|mirror| mirror.on == me) {
-            self.mirrors.entry(mirror.of).or_default();
+            self.mirrors.begin(mirror.of);
         }
     }
 
     /// Forgets the mirrors that a configuration does not want here.
     pub fn end_mirrors(&mut self, configuration: &Configuration, me: NodeId) {
-        let wanted = |of: &NodeId| configuration.mirrors.iter().any(|mirror| (mirror.of, mirror.on) == (*of, me));
-        let ended: Vec<MirrorRows> = self.mirrors.extract_if(.., |of, _| !wanted(of)).map(|(_, rows)| rows).collect();
+        let wanted = |of: NodeId| configuration.mirrors.iter().any(|mirror| (mirror.of, mirror.on) == (of, me));
+        let unwanted = (0..).map(NodeId).zip(&mut self.mirrors.0).filter(|(of, _)| !wanted(*of));
+        let ended: Vec<MirrorRows> = unwanted.filter_map(|(_, mirror)| mirror.take()).collect();
         if ended.iter().any(|rows| rows.len() > LARGE_MIRROR) {
             // To give back the memory of millions of rows takes longer than a lease.
             drop(std::thread::spawn(move || drop(ended)));
@@ -138,23 +137,64 @@ impl Applier {
     }
 }
 
-fn take(mirrors: &mut BTreeMap<NodeId, MirrorRows>, entry: &Entry<'_>) {
-    if entry.mirrored
-        && let Some(mirror) = mirrors.get_mut(&entry.node)
-    {
-        mirror.take(entry.reference, entry.new, entry.table, entry.key, entry.value);
+impl Mirrors {
+    #[inline]
+    fn of(&self, node: NodeId) -> Option<&MirrorRows> {
+        self.0.get(usize::from(node.0))?.as_ref()
+    }
+
+    #[inline]
+    fn of_mut(&mut self, node: NodeId) -> Option<&mut MirrorRows> {
+        self.0.get_mut(usize::from(node.0))?.as_mut()
+    }
+
+    fn begin(&mut self, of: NodeId) {
+        let place = usize::from(of.0);
+        if self.0.len() <= place {
+            self.0.resize_with(place + 1, || None);
+        }
+        self.0[place].get_or_insert_default();
+    }
+
+    #[inline]
+    fn take(&mut self, entry: &Entry<'_>) {
+        if entry.mirrored
+            && let Some(mirror) = self.of_mut(entry.node)
+        {
+            mirror.take(entry.reference, entry.new, entry.table, entry.key, entry.value);
+        }
+    }
+
+    fn take_all(&mut self, records: &Records) {
+        let entries = || records.iter().flat_map(|record| record.entries().filter_map(Result::ok));
+        for entry in entries() {
+            if let Some(mirror) = self.of(entry.node) {
+                mirror.prefetch(entry.reference);
+            }
+        }
+        for entry in entries() {
+            if let Some(mirror) = self.of(entry.node) {
+                mirror.prefetch_row(entry.reference, entry.key.len() + entry.value.len());
+            }
+        }
+        for entry in entries() {
+            self.take(&entry);
+        }
     }
 }
 
-/// Looks of a worker into the inbox between two into the rings: those are first of all the home agent's, which has a thread of its
-/// own; a ring that is nearly full says so by a message.
+/// In virtual time, looks of a worker into the inbox between two into the rings.
 const LOOKS_PER_APPLY: u32 = 64;
+/// Turns through the rings in one go of a home agent, who has a lease to renew as well: some ms.
+const TURNS_MAX: u32 = 64;
 
 impl Core {
-    /// Called with each look into the inbox.
+    /// Called with each look into the inbox. Rings are the home agent's, which has a thread of its own, and takes many records at a
+    /// time: a reader close behind the writer would take the lines from him that he is about to write. A ring that is nearly
+    /// full says so by a message, which whoever finds it acts upon. In virtual time there are no agents.
     #[inline]
     pub fn apply_now_and_then(&self) {
-        if self.node.replication.is_some() {
+        if self.node.replication.is_some() && self.handle.is_virtual() {
             let looks = self.looks.get().wrapping_add(1);
             self.looks.set(looks);
             if looks.is_multiple_of(LOOKS_PER_APPLY) {
@@ -167,5 +207,14 @@ impl Core {
     #[inline]
     pub fn apply_log(&self) -> bool {
         self.node.replication.as_ref().is_some_and(|it| it.try_applier().is_some_and(|mut applier| applier.apply()))
+    }
+
+    /// The same for as long as there is something, or others have waited long enough.
+    pub fn apply_for_a_while(&self) {
+        for _ in 0..TURNS_MAX {
+            if !self.apply_log() {
+                break;
+            }
+        }
     }
 }

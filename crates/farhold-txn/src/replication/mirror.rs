@@ -1,78 +1,58 @@
 //! A mirror: the rows of another node, slot by slot, on this node's heap.
 //!
+//! ```text
+//!   slot number ─► block: where its state is ─► room: version │ table │ key_len │ payload_len │ class │ key, value
+//! ```
+//!
 //! Of two states of a slot the one with the greater version is the newer, whatever way they have come by; a delete leaves
 //! its version behind, so that an older state that comes late finds it.
+//!
+//! Rows come in no order, so what a state costs is two cache misses, one after the other. Whoever takes many starts both for all of
+//! them before he takes the first ([`MirrorRows::prefetch`], [`MirrorRows::prefetch_row`]). A hash map of boxes, tried before, has
+//! three that nobody can start early, and stands still for as long as it takes to grow.
 
 use crate::TableId;
-use farhold_fabric::Version;
+use farhold_fabric::bytes::{Bytes, LARGE_PAGE};
 use farhold_fabric::object::ALIGN;
+use farhold_fabric::{Version, processor};
 use farhold_store::ObjectRef;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
+use farhold_store::object::size_class::{COUNT, SizeClass};
 
 /// What a slot held at a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SlotCopy {
     pub version: Version,
     pub table: TableId,
-    key_len: u32,
-    payload: Box<[u8]>,
+    key_len: usize,
+    payload: Vec<u8>,
 }
 
 impl SlotCopy {
-    pub fn new(version: Version, table: TableId, key: &[u8], value: &[u8]) -> Self {
-        // A row that is gone needs its version alone.
-        let payload = if version.is_absent() { Box::default() } else { [key, value].concat().into() };
-        Self { version, table, key_len: if version.is_absent() { 0 } else { key.len() as u32 }, payload }
-    }
-
-    /// The next state of the slot; in the memory of the one before, where it has the same length, as an update usually has.
-    fn become_state(&mut self, version: Version, table: TableId, key: &[u8], value: &[u8]) {
-        if version.is_absent() || self.payload.len() != key.len() + value.len() {
-            *self = Self::new(version, table, key, value);
-            return;
-        }
-        let (at_key, at_value) = self.payload.split_at_mut(key.len());
-        at_key.copy_from_slice(key);
-        at_value.copy_from_slice(value);
-        (self.version, self.table, self.key_len) = (version, table, key.len() as u32);
-    }
-
     pub fn key(&self) -> &[u8] {
-        &self.payload[..self.key_len as usize]
+        &self.payload[..self.key_len]
     }
 
     pub fn value(&self) -> &[u8] {
-        &self.payload[self.key_len as usize..]
-    }
-}
-
-/// Spreads slot numbers (Fibonacci hashing). The same in every run, as a seed demands.
-#[derive(Default)]
-pub(crate) struct SlotHasher(u64);
-
-impl Hasher for SlotHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, slot: u32) {
-        self.0 = (self.0 ^ u64::from(slot)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+        &self.payload[self.key_len..]
     }
 }
 
 /// The rows of another node.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct MirrorRows {
-    slots: HashMap<u32, SlotCopy, BuildHasherDefault<SlotHasher>>,
+    /// The place of each block, [`NOWHERE`] before its first slot. A block has for each of its slots the place of its room, or
+    /// [`NOWHERE`] if nothing is known of it.
+    blocks: Vec<u32>,
+    rooms: Rooms,
+    /// Slots of which something is known.
+    known: Vec<u32>,
 }
+
+/// Slot numbers of a block: those of 64 KiB of the region.
+const BLOCK_SLOTS: usize = 4096;
+/// What a block has for each slot.
+const ENTRY_BYTES: usize = 4;
+const NOWHERE: u32 = 0;
 
 fn slot_of(reference: ObjectRef) -> u32 {
     (reference.offset() / ALIGN) as u32
@@ -81,53 +61,271 @@ fn slot_of(reference: ObjectRef) -> u32 {
 impl MirrorRows {
     /// Takes a state of a slot, if it is newer.
     pub fn take(&mut self, reference: ObjectRef, version: Version, table: TableId, key: &[u8], value: &[u8]) {
-        match self.slots.entry(slot_of(reference)) {
-            Entry::Vacant(place) => drop(place.insert(SlotCopy::new(version, table, key, value))),
-            Entry::Occupied(mut known) => {
-                if known.get().version.number() < version.number() || planted!(MirrorAnyOrder) {
-                    known.get_mut().become_state(version, table, key, value);
-                }
+        let slot = slot_of(reference);
+        // A row that is gone needs its version alone.
+        let (key, value) = if version.is_absent() { (&[][..], &[][..]) } else { (key, value) };
+        let payload_len = key.len() + value.len();
+        let mut place = self.place(slot);
+        if place == NOWHERE {
+            place = self.rooms.take(payload_len);
+            self.known.push(slot);
+            self.set_place(slot, place);
+        } else {
+            let is_newer = self.rooms.version(place).number() < version.number();
+            if !is_newer && !planted!(MirrorAnyOrder) {
+                return;
             }
+            if self.rooms.class(place).payload_bytes_max() < payload_len {
+                self.rooms.give_back(place);
+                place = self.rooms.take(payload_len);
+                self.set_place(slot, place);
+            }
+        }
+        self.rooms.write(place, version, table, key, value);
+    }
+
+    /// Starts loading where the state of a slot is, for [`Self::prefetch_row`] some 100 ns later.
+    #[inline]
+    pub fn prefetch(&self, reference: ObjectRef) {
+        if let Some(entry) = self.entry(slot_of(reference)) {
+            processor::prefetch(self.rooms.bytes(entry, ENTRY_BYTES));
+        }
+    }
+
+    /// Starts loading the state itself, as long as the one that is to come, for [`Self::take`] some 100 ns later.
+    #[inline]
+    pub fn prefetch_row(&self, reference: ObjectRef, payload_len: usize) {
+        let place = self.place(slot_of(reference));
+        if place != NOWHERE {
+            self.rooms.prefetch(place, payload_len);
         }
     }
 
     /// Slots known, with or without a row.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.known.len()
     }
 
     /// Forgets the rows of a table that has been dropped.
     pub fn forget_table(&mut self, table: TableId) {
-        self.slots.retain(|_, copy| copy.table != table);
+        let mut known = std::mem::take(&mut self.known);
+        known.retain(|slot| {
+            let place = self.place(*slot);
+            let stays = self.rooms.table(place) != table;
+            if !stays {
+                self.rooms.give_back(place);
+                self.set_place(*slot, NOWHERE);
+            }
+            stays
+        });
+        self.known = known;
     }
 
     /// The version at which a slot is known, also if no row is there.
     pub fn version_at(&self, offset: u64) -> Option<Version> {
-        self.slots.get(&((offset / ALIGN) as u32)).map(|copy| copy.version)
+        let place = self.place((offset / ALIGN) as u32);
+        (place != NOWHERE).then(|| self.rooms.version(place))
     }
 
     /// The slots in which there is a row, ascending.
     pub fn slots(&self) -> Vec<u32> {
-        let rows = self.slots.iter().filter(|(_, copy)| !copy.version.is_absent());
-        let mut slots: Vec<u32> = rows.map(|(slot, _)| *slot).collect();
+        let is_row = |slot: &u32| !self.rooms.version(self.place(*slot)).is_absent();
+        let mut slots: Vec<u32> = self.known.iter().copied().filter(is_row).collect();
         slots.sort_unstable();
         slots
     }
 
     /// The row in a slot.
-    pub fn row(&self, slot: u32) -> Option<&SlotCopy> {
-        self.slots.get(&slot).filter(|copy| !copy.version.is_absent())
+    pub fn row(&self, slot: u32) -> Option<SlotCopy> {
+        let place = self.place(slot);
+        let is_row = place != NOWHERE && !self.rooms.version(place).is_absent();
+        is_row.then(|| self.rooms.copy(place))
     }
 
     /// The rows that are there, by slot.
     pub fn rows(&self) -> Vec<(u32, SlotCopy)> {
-        self.slots().into_iter().filter_map(|slot| Some((slot, self.row(slot)?.clone()))).collect()
+        self.slots().into_iter().filter_map(|slot| Some((slot, self.row(slot)?))).collect()
+    }
+
+    /// Where the place of a slot's room stands.
+    #[inline]
+    fn entry(&self, slot: u32) -> Option<At> {
+        let (block, number) = (slot as usize / BLOCK_SLOTS, slot as usize % BLOCK_SLOTS);
+        let place = self.blocks.get(block).copied().filter(|place| *place != NOWHERE)?;
+        Some(At::of(place).behind(number * ENTRY_BYTES))
+    }
+
+    #[inline]
+    fn place(&self, slot: u32) -> u32 {
+        self.entry(slot).map_or(NOWHERE, |entry| half(self.rooms.bytes(entry, ENTRY_BYTES)))
+    }
+
+    fn set_place(&mut self, slot: u32, place: u32) {
+        let block = slot as usize / BLOCK_SLOTS;
+        if self.blocks.len() <= block {
+            self.blocks.resize(block + 1, NOWHERE);
+        }
+        if self.blocks[block] == NOWHERE {
+            // What nobody has had yet is zero, so each of its slots is nowhere.
+            self.blocks[block] = self.rooms.extend(BLOCK_SLOTS * ENTRY_BYTES);
+        }
+        if let Some(entry) = self.entry(slot) {
+            self.rooms.bytes_mut(entry, ENTRY_BYTES).copy_from_slice(&place.to_le_bytes());
+        }
+    }
+}
+
+impl std::fmt::Debug for MirrorRows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MirrorRows({} slots)", self.known.len())
+    }
+}
+
+/// Memory for blocks, and for states of slots in rooms of the classes that slots have. A place is a number of 16-byte units.
+#[derive(Default)]
+struct Rooms {
+    /// Each of [`LARGE_PAGE`] bytes, but for the first, which grows until it is so long.
+    chunks: Vec<Bytes>,
+    /// The first unit that nobody has had.
+    next: usize,
+    /// Rooms that were given back, by class.
+    free: Vec<Vec<u32>>,
+}
+
+/// A byte of them.
+#[derive(Clone, Copy)]
+struct At {
+    chunk: usize,
+    byte: usize,
+}
+
+impl At {
+    #[inline]
+    fn of(place: u32) -> Self {
+        let place = place as usize;
+        Self { chunk: place / CHUNK_UNITS, byte: place % CHUNK_UNITS * UNIT_BYTES }
+    }
+
+    #[inline]
+    fn behind(self, bytes: usize) -> Self {
+        Self { byte: self.byte + bytes, ..self }
+    }
+}
+
+const UNIT_BYTES: usize = 16;
+const CHUNK_UNITS: usize = LARGE_PAGE / UNIT_BYTES;
+/// What a mirror begins with.
+const FIRST_BYTES: usize = 64 << 10;
+const AT_VERSION: usize = 0;
+const AT_TABLE: usize = 8;
+const AT_KEY_LEN: usize = 12;
+const AT_PAYLOAD_LEN: usize = 16;
+const AT_CLASS: usize = 20;
+/// Bytes of a room before the payload: as many as a slot has, so that the same classes fit.
+const HEADER_BYTES: usize = farhold_fabric::object::HEADER_BYTES;
+
+fn half(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes[..4].try_into().expect("4 bytes"))
+}
+
+impl Rooms {
+    fn take(&mut self, payload_len: usize) -> u32 {
+        // A payload that no slot holds is in no record.
+        let class = SizeClass::for_payload(payload_len).unwrap_or(SizeClass(COUNT as u8 - 1));
+        let free = self.free.get_mut(usize::from(class.0)).and_then(Vec::pop);
+        let place = free.unwrap_or_else(|| self.extend(class.slot_bytes()));
+        self.bytes_mut(At::of(place).behind(AT_CLASS), 1)[0] = class.0;
+        place
+    }
+
+    fn give_back(&mut self, place: u32) {
+        let class = self.class(place);
+        self.free.resize_with(COUNT, Vec::new);
+        self.free[usize::from(class.0)].push(place);
+    }
+
+    /// So many zeros, at most a large page of them.
+    fn extend(&mut self, bytes: usize) -> u32 {
+        let units = bytes.div_ceil(UNIT_BYTES);
+        // Place 0 is nobody's.
+        let begin = self.next.max(1);
+        let left = CHUNK_UNITS - begin % CHUNK_UNITS;
+        let place = if units > left { begin + left } else { begin };
+        self.next = place + units;
+        let chunk = place / CHUNK_UNITS;
+        if chunk >= self.chunks.len() {
+            self.chunks.push(Bytes::zeroed(if chunk == 0 { FIRST_BYTES } else { LARGE_PAGE }));
+        }
+        let end = (place % CHUNK_UNITS + units) * UNIT_BYTES;
+        if self.chunks[chunk].len() < end {
+            let mut longer = Bytes::zeroed(end.next_power_of_two());
+            longer[..self.chunks[chunk].len()].copy_from_slice(&self.chunks[chunk]);
+            self.chunks[chunk] = longer;
+        }
+        place as u32
+    }
+
+    fn write(&mut self, place: u32, version: Version, table: TableId, key: &[u8], value: &[u8]) {
+        let payload_len = key.len() + value.len();
+        let room = self.bytes_mut(At::of(place), HEADER_BYTES + payload_len);
+        let (header, payload) = room.split_at_mut(HEADER_BYTES);
+        header[AT_VERSION..AT_TABLE].copy_from_slice(&version.0.to_le_bytes());
+        header[AT_TABLE..AT_KEY_LEN].copy_from_slice(&table.0.to_le_bytes());
+        header[AT_KEY_LEN..AT_PAYLOAD_LEN].copy_from_slice(&(key.len() as u32).to_le_bytes());
+        header[AT_PAYLOAD_LEN..AT_CLASS].copy_from_slice(&(payload_len as u32).to_le_bytes());
+        let (at_key, at_value) = payload.split_at_mut(key.len());
+        at_key.copy_from_slice(key);
+        at_value.copy_from_slice(value);
+    }
+
+    fn copy(&self, place: u32) -> SlotCopy {
+        let header = self.bytes(At::of(place), HEADER_BYTES);
+        let (key_len, payload_len) = (half(&header[AT_KEY_LEN..]) as usize, half(&header[AT_PAYLOAD_LEN..]) as usize);
+        let payload = self.bytes(At::of(place).behind(HEADER_BYTES), payload_len).to_vec();
+        SlotCopy { version: self.version(place), table: self.table(place), key_len, payload }
+    }
+
+    #[inline]
+    fn prefetch(&self, place: u32, payload_len: usize) {
+        let bytes = self.chunk_from(At::of(place));
+        processor::prefetch(&bytes[..bytes.len().min(HEADER_BYTES + payload_len)]);
+    }
+
+    #[inline]
+    fn version(&self, place: u32) -> Version {
+        let bytes = self.bytes(At::of(place).behind(AT_VERSION), 8);
+        Version(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+    }
+
+    fn table(&self, place: u32) -> TableId {
+        TableId(half(self.bytes(At::of(place).behind(AT_TABLE), 4)))
+    }
+
+    #[inline]
+    fn class(&self, place: u32) -> SizeClass {
+        SizeClass(self.bytes(At::of(place).behind(AT_CLASS), 1)[0])
+    }
+
+    #[inline]
+    fn chunk_from(&self, at: At) -> &[u8] {
+        &self.chunks[at.chunk][at.byte..]
+    }
+
+    #[inline]
+    fn bytes(&self, at: At, len: usize) -> &[u8] {
+        &self.chunks[at.chunk][at.byte..at.byte + len]
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self, at: At, len: usize) -> &mut [u8] {
+        &mut self.chunks[at.chunk][at.byte..at.byte + len]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn the_newest_state_of_a_slot_stays_whatever_the_order() {
@@ -152,5 +350,45 @@ mod tests {
         mirror.take(slot(1), Version(24).with(Version::ABSENT), table, b"", b"");
         mirror.take(slot(1), Version(16), table, b"key", b"late");
         assert!(mirror.rows().is_empty(), "a delete is not undone by a late record");
+    }
+
+    /// Rows of all lengths that grow, shrink, go and come back, and whose tables are dropped, against a map of vectors.
+    #[test]
+    fn a_mirror_is_a_map_from_slots_to_their_latest_states() {
+        type State = (Version, TableId, Vec<u8>);
+        let (mut mirror, mut oracle) = (MirrorRows::default(), BTreeMap::<u32, State>::new());
+        let mut random = 7_u64;
+        let mut draw = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        for count in 1..6_000_u64 {
+            let (slot, table) = (draw(300) as u32 * 37, TableId(draw(3) as u32));
+            let len = if draw(50) == 0 { draw(65_000) } else { draw(300) } as usize;
+            // Some come late.
+            let version = Version((count.saturating_sub(draw(2) * 50)).max(1) * Version::ONE);
+            let version = if draw(5) == 0 { version.with(Version::ABSENT) } else { version };
+            let payload = vec![count as u8; len];
+            let (key, value) = payload.split_at(len.min(9));
+            let reference = ObjectRef::new(u64::from(slot) * ALIGN, 0);
+            mirror.prefetch(reference);
+            mirror.prefetch_row(reference, len);
+            mirror.take(reference, version, table, key, value);
+            if oracle.get(&slot).is_none_or(|(known, ..)| known.number() < version.number()) {
+                oracle.insert(slot, (version, table, payload));
+            }
+            if draw(1_000) == 0 {
+                mirror.forget_table(table);
+                oracle.retain(|_, (_, its, _)| *its != table);
+            }
+        }
+        let rows: Vec<_> = mirror
+            .rows()
+            .into_iter()
+            .map(|(slot, row)| (slot, (row.version, row.table, [row.key(), row.value()].concat())))
+            .collect();
+        assert_eq!(mirror.len(), oracle.len());
+        oracle.retain(|_, (version, ..)| !version.is_absent());
+        assert_eq!(rows, oracle.into_iter().collect::<Vec<_>>());
     }
 }

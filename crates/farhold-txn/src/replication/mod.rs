@@ -2,15 +2,18 @@
 //!
 //! ```text
 //!   a commit ── send.rs: record ──► rings of the holders ── apply.rs ──► mirror.rs: slots of other nodes
+//!          └── mapped.rs ─────────────────┘ without waiting, where it can
 //! ```
 //!
 //! The order within a commit is `protocol/commit_far.rs`'s; why all of it is right: `docs/design/0004-replication.md`.
 
 mod apply;
+mod mapped;
 pub(crate) mod mirror;
 mod send;
 
 pub(crate) use apply::Applier;
+pub(crate) use mapped::MappedRings;
 pub(crate) use mirror::SlotCopy;
 pub(crate) use send::{Promise, Sent, Step};
 
@@ -55,6 +58,9 @@ impl Default for ReplicationConfig {
     }
 }
 
+/// What a worker knows of its rings, by their nodes.
+pub(crate) type Writers = BTreeMap<NodeId, RingWriter>;
+
 /// A node's part in replication.
 pub(crate) struct Replication {
     pub config: ReplicationConfig,
@@ -64,7 +70,7 @@ pub(crate) struct Replication {
     progress: Mutex<Progress>,
     applier: Mutex<Applier>,
     /// What each worker knows of its rings.
-    writers: Box<[Mutex<BTreeMap<NodeId, RingWriter>>]>,
+    writers: Box<[Mutex<Writers>]>,
 }
 
 impl Replication {
@@ -112,11 +118,16 @@ impl Replication {
     }
 
     /// What a worker knows of its rings. Only that worker asks, and whoever begins a configuration.
-    fn writers(&self, worker: u8) -> Result<MutexGuard<'_, BTreeMap<NodeId, RingWriter>>, TxnError> {
+    pub fn writers(&self, worker: u8) -> Result<MutexGuard<'_, Writers>, TxnError> {
         let limit = self.writers.len();
         let writers = self.writers.get(usize::from(worker));
         let writers = writers.ok_or(TxnError::TooMany { what: "workers that write replicated rows", limit })?;
         Ok(writers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is known of a ring that nothing has been written to.
+    fn new_writer(&self) -> RingWriter {
+        RingWriter::new(&self.layout)
     }
 
     /// Forgets the rings on nodes that are not present any more: their next start has empty ones.

@@ -61,6 +61,8 @@ impl Drop for Promise {
 const IN_PLACE_MAX: usize = 8;
 /// How long a coordinator waits before it looks again at a ring without room, or at a holder that does not answer.
 const AGAIN_NS: u64 = 2_000;
+/// Such waits between two messages to the reader of a ring without room.
+const TURNS_PER_MESSAGE: u32 = 32;
 
 impl Row {
     fn change(&self) -> Option<Change> {
@@ -106,7 +108,7 @@ impl Txn {
         let mut promise =
             Promise { replication: replication.clone(), worker: core.slot.number(), size: 0, holders: holders.clone() };
         let until_ns = core.handle.now_ns().saturating_add(core.node.config.request_timeout_ns);
-        loop {
+        for turn in 0_u32.. {
             let full = promise_all(replication, core.slot.number(), &holders, size)?;
             let Some(full) = full else {
                 promise.size = size;
@@ -115,8 +117,9 @@ impl Txn {
             if core.handle.now_ns() >= until_ns || replication.view.is_frozen() {
                 return Err(TxnError::Recovering { node: full });
             }
-            core.look_at_ring(replication, full).await?;
+            core.look_at_ring(replication, full, turn).await?;
         }
+        Err(TxnError::Recovering { node: core.me })
     }
 
     /// Brings the record to all its holders, body first, then the mark. `None`: this node has been expelled meanwhile, or is
@@ -209,10 +212,9 @@ fn promise_all(
     holders: &[NodeId],
     size: u64,
 ) -> Result<Option<NodeId>, TxnError> {
-    use farhold_store::log::RingWriter;
     let mut writers = replication.writers(worker)?;
     for (count, holder) in holders.iter().enumerate() {
-        let writer = writers.entry(*holder).or_insert_with(|| RingWriter::new(&replication.layout));
+        let writer = writers.entry(*holder).or_insert_with(|| replication.new_writer());
         if !writer.promise(size) && !planted!(RingOverrun) {
             for holder in &holders[..count] {
                 writers.get_mut(holder).expect("promised before").forget(size);
@@ -370,7 +372,7 @@ impl Core {
     }
 
     /// Asks a ring without room how far its reader has come, and lets time pass.
-    async fn look_at_ring(&self, replication: &Replication, holder: NodeId) -> Result<(), TxnError> {
+    async fn look_at_ring(&self, replication: &Replication, holder: NodeId, turn: u32) -> Result<(), TxnError> {
         self.apply_log();
         let worker = self.slot.number();
         let at = FarPtr::new(holder, LOG, replication.layout.applied(self.me, worker));
@@ -383,7 +385,8 @@ impl Core {
         if let (Ok(applied), Some(writer)) = (applied, replication.writers(worker)?.get_mut(&holder)) {
             writer.heard(applied);
         }
-        if holder != self.me {
+        // Messages may be lost.
+        if holder != self.me && turn.is_multiple_of(TURNS_PER_MESSAGE) {
             self.tell_recovery(holder, &Message::Apply);
         }
         if !self.serve_one() {

@@ -286,7 +286,14 @@ impl Txn {
     /// As [`Self::commit`], before anything is durable.
     #[inline]
     pub(crate) async fn commit_now(mut self) -> Result<CommitInfo, TxnError> {
-        if self.state.far || self.core.epoch.near().is_none() && self.state.writes > 0 {
+        if !self.state.far
+            && self.state.replicated
+            && let Some(committed) = self.commit_copied()
+        {
+            self.ended(&committed);
+            return committed;
+        }
+        if self.state.far || self.state.replicated || self.core.epoch.near().is_none() && self.state.writes > 0 {
             return Box::pin(self.commit_far()).await;
         }
         let committed = self.commit_near();

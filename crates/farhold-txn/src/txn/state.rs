@@ -190,8 +190,8 @@ pub(crate) struct State {
     pub writes: u32,
     /// Some row was not of this node, or the commit has to ask others for another reason.
     pub far: bool,
-    /// It always has: rows are replicated.
-    always_far: bool,
+    /// Rows have copies on other nodes.
+    pub replicated: bool,
     /// Whether nobody else can change anything while it looks.
     pub alone: bool,
     /// Some written row has secondary indexes.
@@ -205,15 +205,15 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// An empty one; `always_far` if every commit has to ask other nodes, `alone` if nobody else runs while this thread does.
-    pub fn new(always_far: bool, alone: bool) -> Self {
-        Self { far: always_far, always_far, alone, ..Self::default() }
+    /// An empty one; `replicated` if rows have copies on other nodes, `alone` if nobody else runs while this thread does.
+    pub fn new(replicated: bool, alone: bool) -> Self {
+        Self { replicated, alone, ..Self::default() }
     }
 
     /// Ready for the next transaction.
     pub fn clear(&mut self) {
         if self.rows.len() > KEPT_ROWS_MAX || self.arena.bytes.len() > KEPT_BYTES_MAX {
-            *self = Self::new(self.always_far, self.alone);
+            *self = Self::new(self.replicated, self.alone);
             return;
         }
         self.rows.clear();
@@ -223,7 +223,7 @@ impl State {
         self.log.clear();
         self.logging = false;
         self.writes = 0;
-        self.far = self.always_far;
+        self.far = false;
         self.written_with_indexes = false;
         self.replacing.clear();
         self.buckets.clear();

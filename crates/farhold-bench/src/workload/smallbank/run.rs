@@ -173,6 +173,21 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// Every mirror is what its node has.
+    fn compare_mirrors(&self) -> Result<(), RunError> {
+        let Some(configuration) = self.nodes[0].configuration() else { return Ok(()) };
+        for mirror in &configuration.mirrors {
+            let [of, on] = [mirror.of, mirror.on].map(|node| &self.nodes[usize::from(node.0)]);
+            let differences = on.mirror_differs(of);
+            if let Some(first) = differences.first() {
+                return Err(RunError::Audit(format!("{} differences, the first: {first}", differences.len())));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Loads, runs, and audits.
 ///
 /// # Errors
@@ -222,6 +237,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, RunError> {
         audit(&auditor, &tables, plan.scale, totals.added).await
     });
     audited.map_err(RunError::Audit)?;
+    cluster.compare_mirrors()?;
     Ok(Outcome { elapsed_ns, totals })
 }
 

@@ -43,8 +43,9 @@ fn inputs_follow_the_mix() {
 
 #[test]
 fn money_is_conserved_by_threads() {
-    for replicas in [1, 2] {
-        let outcome = run(&Plan { replicas, ..plan() }).unwrap_or_else(|error| panic!("{replicas} copies: {error}"));
+    for (replicas, optimistic) in [(1, true), (2, true), (2, false)] {
+        let outcome = run(&Plan { replicas, optimistic, workers: 2, ..plan() });
+        let outcome = outcome.unwrap_or_else(|error| panic!("{replicas} copies: {error}"));
         assert!(outcome.totals.committed() > 1_000, "{outcome:?}");
         assert!(outcome.totals.commits.iter().all(|count| *count > 0), "{outcome:?}");
     }
