@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::{Mutex, PoisonError};
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::{concat_batches, interleave, take};
+use arrow::compute::{concat, concat_batches, interleave, take};
 use arrow::datatypes::{DataType, SchemaRef};
 
 use crate::{JoinError, Run};
@@ -171,6 +171,17 @@ pub fn merge(batches: Vec<RecordBatch>, bytes: u64, run: &Run) -> Result<Vec<Rec
         };
         batch_of(joined.schema_ref(), joined.columns().iter().map(compact).collect(), joined.num_rows())
     })
+}
+
+/// All rows as one batch, whose views have buffers of their own; the workers take a column each.
+pub fn one_block(batches: &[RecordBatch], run: &Run) -> Result<RecordBatch, JoinError> {
+    let Some(first) = batches.first() else { return Err(JoinError::Invalid("no batch".into())) };
+    let columns = run.on_tasks(first.num_columns(), |column| {
+        run.cancel.check()?;
+        let parts: Vec<&dyn Array> = batches.iter().map(|batch| batch.column(column).as_ref()).collect();
+        Ok(compact(&concat(&parts)?))
+    })?;
+    batch_of(first.schema_ref(), columns, batches.iter().map(RecordBatch::num_rows).sum())
 }
 
 /// Joins neighbouring batches until each has about `bytes` bytes, and hands them to `each`; what it has joined is freed.

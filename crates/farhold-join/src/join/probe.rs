@@ -104,7 +104,7 @@ impl ProbeWork {
         pairs.clear();
         let columns = Columns::new(&self.codes, &self.ids)?;
         resident.table.pairs(columns, resident.matches, &mut self.cursor, pairs, resident.probe_run(cx))?;
-        if !cx.build_keys.is_exact() && !pairs.is_empty() && !planted::is(Defect::CodesTrusted) {
+        if !resident.is_exact(cx) && !pairs.is_empty() && !planted::is(Defect::CodesTrusted) {
             let equal = keys_equal((&resident.blocks, &pairs.build), (&self.blocks, &pairs.probe), cx, &cx.probe_keys)?;
             keep_only(pairs, |pair| equal[pair]);
         }

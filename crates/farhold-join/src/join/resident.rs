@@ -6,8 +6,8 @@ use arrow::compute::kernels::cmp::{eq, not_distinct};
 use super::Context;
 use crate::algorithm::{self, Algorithm, Columns, Cursor, Matches, Pairs, Table};
 use crate::bits::{Bits, SharedBits};
-use crate::blocks::{Blocks, merge, row_id};
-use crate::keys::Encoder;
+use crate::blocks::{Blocks, merge, one_block, row_id};
+use crate::keys::{Codes, Encoder, Packing};
 use crate::memory::Reservation;
 use crate::model::{self, Choice, ProbeSide};
 use crate::options::Keep;
@@ -22,6 +22,8 @@ pub struct Resident {
     /// Build rows that have had a match, if the kind wants to know.
     pub matched: Option<SharedBits>,
     pub matches: Matches,
+    /// Makes codes of the keys here, if the encoders would have to hash them.
+    packing: Option<Packing>,
     /// Bytes of the reservation that this holds.
     reserved: u64,
 }
@@ -92,9 +94,10 @@ impl Resident {
     ) -> Result<Self, JoinError> {
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         let run = run_for(rows, &cx.options.run);
-        let mut blocks = Blocks::default();
-        merge(batches, cx.sizes.block_bytes, &run)?.into_iter().for_each(|block| blocks.push(block));
-        let (codes, ids) = codes_of(&blocks, &cx.build_keys, &run)?;
+        let blocks = blocks_of(batches, batch_bytes, cx, &run, memory)?;
+        let packing = Packing::of(&cx.build_keys, blocks.batches());
+        let encode = |batch: &RecordBatch| encode(batch, packing.as_ref(), &cx.build_keys);
+        let (codes, ids) = codes_of(&blocks, encode, &run)?;
         let started = model::Stopwatch::start();
         let table = choice.algorithm.build(Columns::new(&codes, &ids)?, &run)?;
         let choice = Choice { actual_build_ns: started.ns(), ..choice };
@@ -107,7 +110,7 @@ impl Resident {
         };
         let kept = batch_bytes + needed.min(working_bytes);
         memory.shrink(batch_bytes + working_bytes - kept);
-        let mut resident = Self { blocks, table, choice, matched, matches: Matches::All, reserved: kept };
+        let mut resident = Self { blocks, table, choice, matched, matches: Matches::All, packing, reserved: kept };
         if !cx.spec.kind.emits_pairs() && cx.spec.residual.is_none() && resident.has_one_key_a_code(cx)? {
             resident.matches = Matches::First;
         }
@@ -117,6 +120,16 @@ impl Resident {
     /// Probe rows that are to be gathered before they go through the table.
     pub fn probe_rows_wanted(&self) -> usize {
         self.choice.algorithm.probe_rows_wanted(self.blocks.rows())
+    }
+
+    /// The codes of probe rows, as this table knows them.
+    pub fn probe_codes(&self, batch: &RecordBatch, cx: &Context) -> Result<Codes, JoinError> {
+        encode(batch, self.packing.as_ref(), &cx.probe_keys)
+    }
+
+    /// Equal codes mean equal keys.
+    pub fn is_exact(&self, cx: &Context) -> bool {
+        self.packing.is_some() || cx.build_keys.is_exact()
     }
 
     /// The run of a probe.
@@ -131,7 +144,7 @@ impl Resident {
 
     /// Whether build rows of one code have one key, so that the first match of a code says everything about it.
     fn has_one_key_a_code(&self, cx: &Context) -> Result<bool, JoinError> {
-        if cx.build_keys.is_exact() {
+        if self.is_exact(cx) {
             return Ok(true);
         }
         let mut is_one = true;
@@ -151,7 +164,8 @@ impl Resident {
     ) -> Result<(), JoinError> {
         let mut pairs = Pairs::with_limit(cx.options.batch_rows_max);
         for (number, batch) in self.blocks.batches().iter().enumerate() {
-            let (codes, ids) = codes_of_batch(batch, number, &cx.build_keys)?;
+            let (codes, ids) =
+                codes_of_batch(batch, number, |batch| encode(batch, self.packing.as_ref(), &cx.build_keys))?;
             let mut cursor = Cursor::default();
             while !cursor.is_done {
                 pairs.clear();
@@ -194,26 +208,75 @@ fn run_for(rows: usize, run: &Run) -> Run {
     Run { threads: if rows < ROWS_FOR_THREADS { 1 } else { run.threads }, ..run.clone() }
 }
 
-/// Codes and ids of all rows with a valid key.
-fn codes_of(blocks: &Blocks, encoder: &Encoder, run: &Run) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
-    let (mut codes, mut ids) = (Vec::with_capacity(blocks.rows()), Vec::with_capacity(blocks.rows()));
-    let of_block = |number: usize| {
-        run.cancel.check()?;
-        codes_of_batch(&blocks.batches()[number], number, encoder)
+/// The rows as one batch, if there is memory for both while it is made: rows of one batch are gathered faster than rows of
+/// many. Else as batches that are small beside the budget.
+fn blocks_of(
+    batches: Vec<RecordBatch>,
+    bytes: u64,
+    cx: &Context,
+    run: &Run,
+    memory: &mut Reservation,
+) -> Result<Blocks, JoinError> {
+    let is_one = (cx.sizes.block_bytes..ONE_BLOCK_BYTES_MAX).contains(&bytes) && memory.try_grow(bytes);
+    let merged = if is_one {
+        let one = one_block(&batches, run);
+        drop(batches);
+        memory.shrink(bytes);
+        vec![one?]
+    } else {
+        merge(batches, cx.sizes.block_bytes, run)?
     };
-    for (more_codes, more_ids) in run.on_tasks(blocks.batches().len(), of_block)? {
+    let mut blocks = Blocks::default();
+    merged.into_iter().for_each(|block| blocks.push(block));
+    Ok(blocks)
+}
+
+/// Offsets of 32 bits hold in any column of a block of this.
+const ONE_BLOCK_BYTES_MAX: u64 = 1 << 30;
+
+fn encode(batch: &RecordBatch, packing: Option<&Packing>, encoder: &Encoder) -> Result<Codes, JoinError> {
+    packing.map_or_else(|| encoder.encode(batch), |packing| Ok(packing.encode(encoder, batch)))
+}
+
+/// Codes and ids of all rows with a valid key.
+fn codes_of(
+    blocks: &Blocks,
+    encode: impl Fn(&RecordBatch) -> Result<Codes, JoinError> + Sync,
+    run: &Run,
+) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
+    let (mut codes, mut ids) = (Vec::with_capacity(blocks.rows()), Vec::with_capacity(blocks.rows()));
+    // A part at a time, so that what each worker makes is small beside the whole.
+    let parts: Vec<(usize, usize)> = blocks
+        .batches()
+        .iter()
+        .enumerate()
+        .flat_map(|(number, batch)| (0..batch.num_rows()).step_by(CODES_ROWS).map(move |start| (number, start)))
+        .collect();
+    let of_part = |part: usize| {
+        run.cancel.check()?;
+        let (number, start) = parts[part];
+        let batch = &blocks.batches()[number];
+        let slice = batch.slice(start, CODES_ROWS.min(batch.num_rows() - start));
+        let (codes, mut ids) = codes_of_batch(&slice, number, &encode)?;
+        ids.iter_mut().for_each(|id| *id += start as u64);
+        Ok((codes, ids))
+    };
+    for (more_codes, more_ids) in run.on_tasks(parts.len(), of_part)? {
         codes.extend(more_codes);
         ids.extend(more_ids);
     }
     Ok((codes, ids))
 }
 
-pub fn codes_of_batch(
+/// Rows whose codes a worker makes at a time.
+const CODES_ROWS: usize = 1 << 18;
+
+fn codes_of_batch(
     batch: &RecordBatch,
     number: usize,
-    encoder: &Encoder,
+    encode: impl Fn(&RecordBatch) -> Result<Codes, JoinError>,
 ) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
-    let encoded = encoder.encode(batch)?;
+    let encoded = encode(batch)?;
     let ids = (0..batch.num_rows()).filter(|&row| encoded.is_valid(row)).map(|row| row_id(number, row)).collect();
     let codes = match &encoded.valid {
         Some(valid) => {
