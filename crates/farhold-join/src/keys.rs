@@ -184,7 +184,7 @@ impl Packed {
 }
 
 /// The least and the greatest value, `None` without any.
-fn bounds(column: &ArrayRef) -> Option<(i128, i128)> {
+pub(crate) fn bounds(column: &ArrayRef) -> Option<(i128, i128)> {
     let mut bounds = None;
     each_number(column, |row, number| {
         if column.is_valid(row) {
@@ -197,13 +197,13 @@ fn bounds(column: &ArrayRef) -> Option<(i128, i128)> {
 
 /// Columns of whole numbers, and of what is stored as one. An unsigned number above the greatest signed one stands for a
 /// negative one: different numbers stay different.
-fn is_number(kind: &DataType) -> bool {
+pub(crate) fn is_number(kind: &DataType) -> bool {
     packed_bytes(kind).is_some() || matches!(kind, DataType::Decimal128(..))
 }
 
 /// Calls `each(row, number)` for every row of a column for which [`is_number`]; what stands for a null is any number.
 #[inline(always)]
-fn each_number(column: &ArrayRef, each: impl FnMut(usize, i128)) {
+pub(crate) fn each_number(column: &ArrayRef, each: impl FnMut(usize, i128)) {
     fn all<T: ArrowNativeType + Into<i128>>(data: &ArrayData, mut each: impl FnMut(usize, i128)) {
         let values = ScalarBuffer::<T>::new(data.buffers()[0].clone(), data.offset(), data.len());
         values.iter().enumerate().for_each(|(row, &value)| each(row, value.into()));

@@ -54,7 +54,11 @@ impl ProbeWork {
 
     fn push_all(&mut self, batch: RecordBatch, codes: Codes, number: usize) {
         let rows = batch.num_rows();
-        self.ids.extend((0..rows).filter(|&row| codes.is_valid(row)).map(|row| row_id(number, row)));
+        let first = row_id(number, 0);
+        match &codes.valid {
+            None => self.ids.extend(first..first + rows as u64),
+            Some(valid) => self.ids.extend(valid.valid_indices().map(|row| first + row as u64)),
+        }
         match &codes.valid {
             Some(valid) => self
                 .codes

@@ -11,6 +11,7 @@ use crate::keys::{Codes, Encoder, Packing};
 use crate::memory::Reservation;
 use crate::model::{self, Choice, ProbeSide};
 use crate::options::Keep;
+use crate::pages::Pages;
 use crate::planted::{self, Defect};
 use crate::{JoinError, JoinSpec, Run};
 
@@ -165,7 +166,7 @@ impl Resident {
         let mut pairs = Pairs::with_limit(cx.options.batch_rows_max);
         for (number, batch) in self.blocks.batches().iter().enumerate() {
             let (codes, ids) =
-                codes_of_batch(batch, number, |batch| encode(batch, self.packing.as_ref(), &cx.build_keys))?;
+                codes_of_batch(batch, row_id(number, 0), |batch| encode(batch, self.packing.as_ref(), &cx.build_keys))?;
             let mut cursor = Cursor::default();
             while !cursor.is_done {
                 pairs.clear();
@@ -202,7 +203,7 @@ impl Resident {
 }
 
 /// Rows below which other threads cost more than they help: starting one takes as long as building a table of thousands.
-const ROWS_FOR_THREADS: usize = 1 << 15;
+const ROWS_FOR_THREADS: usize = 1 << 17;
 
 fn run_for(rows: usize, run: &Run) -> Run {
     Run { threads: if rows < ROWS_FOR_THREADS { 1 } else { run.threads }, ..run.clone() }
@@ -238,46 +239,55 @@ fn encode(batch: &RecordBatch, packing: Option<&Packing>, encoder: &Encoder) -> 
     packing.map_or_else(|| encoder.encode(batch), |packing| Ok(packing.encode(encoder, batch)))
 }
 
-/// Codes and ids of all rows with a valid key.
+/// Codes and ids of all rows with a valid key. Each worker makes a part at a time and copies it to its place, which it knows
+/// once those before it are counted.
 fn codes_of(
     blocks: &Blocks,
     encode: impl Fn(&RecordBatch) -> Result<Codes, JoinError> + Sync,
     run: &Run,
-) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
-    let (mut codes, mut ids) = (Vec::with_capacity(blocks.rows()), Vec::with_capacity(blocks.rows()));
-    // A part at a time, so that what each worker makes is small beside the whole.
+) -> Result<(Pages<u64>, Pages<u64>), JoinError> {
     let parts: Vec<(usize, usize)> = blocks
         .batches()
         .iter()
         .enumerate()
         .flat_map(|(number, batch)| (0..batch.num_rows()).step_by(CODES_ROWS).map(move |start| (number, start)))
         .collect();
-    let of_part = |part: usize| {
+    let made = run.on_tasks(parts.len(), |part| {
         run.cancel.check()?;
         let (number, start) = parts[part];
         let batch = &blocks.batches()[number];
         let slice = batch.slice(start, CODES_ROWS.min(batch.num_rows() - start));
-        let (codes, mut ids) = codes_of_batch(&slice, number, &encode)?;
-        ids.iter_mut().for_each(|id| *id += start as u64);
-        Ok((codes, ids))
-    };
-    for (more_codes, more_ids) in run.on_tasks(parts.len(), of_part)? {
-        codes.extend(more_codes);
-        ids.extend(more_ids);
+        codes_of_batch(&slice, row_id(number, start), &encode)
+    })?;
+    let mut starts = vec![0];
+    for (codes, _) in &made {
+        starts.push(starts[starts.len() - 1] + codes.len());
     }
+    let rows = starts[made.len()];
+    let (mut codes, mut ids) = (Pages::<u64>::stale(rows, &run.pages)?, Pages::<u64>::stale(rows, &run.pages)?);
+    let (to_codes, to_ids) = (codes.shared(), ids.shared());
+    run.on_tasks(made.len(), |part| {
+        let range = starts[part]..starts[part + 1];
+        // SAFETY: the parts' ranges are disjoint and end with the rows.
+        let (to_codes, to_ids) = unsafe { (to_codes.slice(range.clone()), to_ids.slice(range)) };
+        to_codes.copy_from_slice(&made[part].0);
+        to_ids.copy_from_slice(&made[part].1);
+        Ok(())
+    })?;
     Ok((codes, ids))
 }
 
 /// Rows whose codes a worker makes at a time.
-const CODES_ROWS: usize = 1 << 18;
+const CODES_ROWS: usize = 1 << 16;
 
+/// `first_id`: the id of the first row.
 fn codes_of_batch(
     batch: &RecordBatch,
-    number: usize,
+    first_id: u64,
     encode: impl Fn(&RecordBatch) -> Result<Codes, JoinError>,
 ) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
     let encoded = encode(batch)?;
-    let ids = (0..batch.num_rows()).filter(|&row| encoded.is_valid(row)).map(|row| row_id(number, row)).collect();
+    let ids = (0..batch.num_rows()).filter(|&row| encoded.is_valid(row)).map(|row| first_id + row as u64).collect();
     let codes = match &encoded.valid {
         Some(valid) => {
             encoded.codes.into_iter().zip(valid).filter_map(|(code, is_valid)| is_valid.then_some(code)).collect()
