@@ -16,7 +16,6 @@ const BATCH_ROWS: u64 = 8192;
 const ROW_BYTES: u64 = 64;
 
 fn main() -> Result<(), JoinError> {
-    farhold_join::hand_back_freed_memory();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let value = |flag: &str| args.iter().position(|arg| arg == flag).and_then(|at| args.get(at + 1));
     let number = |flag: &str, default: u64| value(flag).map_or(default, |text| text.parse().expect("a number"));

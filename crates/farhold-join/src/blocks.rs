@@ -1,12 +1,15 @@
 //! Rows of one side, held as batches, named by row ids.
 
 use std::mem;
-use std::sync::{Mutex, PoisonError};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::{concat_batches, interleave, take};
+use arrow::array::{Array, ArrayData, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array, make_array};
+use arrow::buffer::Buffer;
+use arrow::compute::{concat, concat_batches, interleave, take};
 use arrow::datatypes::{DataType, SchemaRef};
 
+use crate::pages::Pages;
 use crate::{JoinError, Run};
 
 /// Batches; row `r` of batch `b` has the id `b << 32 | r`.
@@ -134,8 +137,8 @@ pub fn copy_rows(batch: &RecordBatch, rows: &UInt32Array) -> Result<RecordBatch,
 /// Views keep whole buffers alive; give them buffers of their own.
 fn compact(array: &ArrayRef) -> ArrayRef {
     match array.data_type() {
-        DataType::Utf8View => std::sync::Arc::new(array.as_string_view().gc()),
-        DataType::BinaryView => std::sync::Arc::new(array.as_binary_view().gc()),
+        DataType::Utf8View => Arc::new(array.as_string_view().gc()),
+        DataType::BinaryView => Arc::new(array.as_binary_view().gc()),
         _ => array.clone(),
     }
 }
@@ -171,6 +174,73 @@ pub fn merge(batches: Vec<RecordBatch>, bytes: u64, run: &Run) -> Result<Vec<Rec
         };
         batch_of(joined.schema_ref(), joined.columns().iter().map(compact).collect(), joined.num_rows())
     })
+}
+
+/// All rows as one batch, whose views have buffers of their own. The workers take a column each, and of a column of numbers
+/// without nulls some batches each.
+pub fn one_block(batches: &[RecordBatch], run: &Run) -> Result<RecordBatch, JoinError> {
+    let Some(first) = batches.first() else { return Err(JoinError::Invalid("no batch".into())) };
+    let mut starts = vec![0];
+    for batch in batches {
+        starts.push(starts[starts.len() - 1] + batch.num_rows());
+    }
+    let rows = starts[batches.len()];
+    let width = |column: usize| {
+        let is_whole = batches.iter().all(|batch| batch.column(column).null_count() == 0);
+        first.column(column).data_type().primitive_width().filter(|width| is_whole && rows * width >= BIG_COLUMN_BYTES)
+    };
+    let widths: Vec<Option<usize>> = (0..first.num_columns()).map(width).collect();
+    let mut numbers = widths
+        .iter()
+        .map(|width| width.map(|width| Pages::<u64>::stale((rows * width).div_ceil(8), &run.pages)).transpose())
+        .collect::<Result<Vec<_>, _>>()?;
+    let shared: Vec<_> = numbers.iter_mut().map(|pages| pages.as_mut().map(Pages::shared)).collect();
+    let tasks: Vec<(usize, usize)> = (0..first.num_columns())
+        .flat_map(|column| {
+            let parts = if widths[column].is_some() { batches.len() } else { 1 };
+            (0..parts).step_by(BATCHES_A_TASK).map(move |part| (column, part))
+        })
+        .collect();
+    let others = run.on_tasks(tasks.len(), |task| {
+        run.cancel.check()?;
+        let (column, first) = tasks[task];
+        let (Some(width), Some(to)) = (widths[column], shared[column]) else {
+            let parts: Vec<&dyn Array> = batches.iter().map(|batch| batch.column(column).as_ref()).collect();
+            return Ok(Some(compact(&concat(&parts)?)));
+        };
+        for number in first..(first + BATCHES_A_TASK).min(batches.len()) {
+            let data = batches[number].column(column).to_data();
+            let values = &data.buffers()[0].as_slice()[data.offset() * width..][..data.len() * width];
+            // SAFETY: the array has room for all rows, and these are no other batch's.
+            unsafe {
+                let to = to.at(0).cast::<u8>().add(starts[number] * width);
+                std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len());
+            }
+        }
+        Ok(None)
+    })?;
+    let mut others = others.into_iter().flatten();
+    let columns = numbers.into_iter().zip(&widths).enumerate().map(|(column, (pages, width))| match (pages, width) {
+        (Some(pages), Some(width)) => {
+            let kind = first.column(column).data_type().clone();
+            let data = ArrayData::builder(kind).len(rows).add_buffer(buffer_of(pages, rows * width));
+            Ok(make_array(data.build()?))
+        }
+        _ => others.next().ok_or_else(|| JoinError::Invalid("a column was not joined".into())),
+    });
+    batch_of(first.schema_ref(), columns.collect::<Result<_, JoinError>>()?, rows)
+}
+
+/// A column from which on it is worth pages of its own, of which it leaves at most one huge one half empty.
+const BIG_COLUMN_BYTES: usize = 16 << 20;
+/// Batches that a worker copies at once.
+const BATCHES_A_TASK: usize = 16;
+
+/// The first `bytes` bytes of the array.
+fn buffer_of(pages: Pages<u64>, bytes: usize) -> Buffer {
+    let start = NonNull::from(&*pages).cast::<u8>();
+    // SAFETY: the array owns these bytes at this place, wherever it is moved, until the last clone of the buffer drops it.
+    unsafe { Buffer::from_custom_allocation(start, bytes, Arc::new(pages)) }
 }
 
 /// Joins neighbouring batches until each has about `bytes` bytes, and hands them to `each`; what it has joined is freed.

@@ -1,11 +1,12 @@
 //! Key columns as one 64-bit code a row.
 //!
 //! Fixed-width columns that fit 64 bits together are packed side by side: the code *is* the key. All others are brought into
-//! Arrow's row format and hashed: equal keys have equal codes, and equal codes are compared again.
+//! Arrow's row format and hashed: equal keys have equal codes, and equal codes are compared again. Once a build side is whole,
+//! whole numbers that do not fit by their types may still fit by their values ([`Packing`]).
 
-use arrow::array::{Array, ArrayRef, RecordBatch};
-use arrow::buffer::NullBuffer;
-use arrow::datatypes::DataType;
+use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch};
+use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::datatypes::{ArrowNativeType, DataType};
 use arrow::row::{RowConverter, SortField};
 
 use crate::hash::hash;
@@ -122,6 +123,98 @@ impl Encoder {
             None => pack(&columns, batch.num_rows()),
         };
         Ok(Codes { codes, valid })
+    }
+}
+
+/// Keys of several whole numbers as one: each column's distance from its least build value, times the room of the columns
+/// behind it. Exact, where the build side's intervals together have room in 64 bits; it knows no value outside of them.
+#[derive(Debug, Default)]
+pub struct Packing(Vec<Packed>);
+
+#[derive(Debug)]
+struct Packed {
+    min: i128,
+    last: u64,
+    stride: u64,
+}
+
+impl Packing {
+    /// The packing of a build side's keys, where [`Encoder`] has to hash them; `None` if there is none.
+    pub fn of(encoder: &Encoder, batches: &[RecordBatch]) -> Option<Self> {
+        let first = batches.first()?;
+        let mut types = encoder.columns.iter().map(|&column| first.column(column).data_type());
+        if encoder.is_exact() || encoder.null_equals_null || planted::is(Defect::WeakCodes) || !types.all(is_number) {
+            return None;
+        }
+        let mut packed = Vec::new();
+        let mut room = 1_u128;
+        for &column in encoder.columns.iter().rev() {
+            let bounds = batches.iter().filter_map(|batch| bounds(batch.column(column)));
+            let bounds = bounds.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+            let (min, max) = bounds.unwrap_or((0, 0));
+            let last = u64::try_from(max.checked_sub(min)?).ok()?;
+            packed.push(Packed { min, last, stride: u64::try_from(room).ok()? });
+            room = room.checked_mul(u128::from(last) + 1).filter(|&room| room <= 1 << 64)?;
+        }
+        Some(Self(packed))
+    }
+
+    /// The codes of a batch of the side whose encoder this is.
+    pub fn encode(&self, encoder: &Encoder, batch: &RecordBatch) -> Codes {
+        let mut codes = vec![0_u64; batch.num_rows()];
+        let mut valid = vec![true; batch.num_rows()];
+        for (packed, &column) in self.0.iter().zip(encoder.columns.iter().rev()) {
+            packed.add(batch.column(column), &mut codes, &mut valid);
+        }
+        Codes { codes, valid: valid.contains(&false).then(|| NullBuffer::from(valid)) }
+    }
+}
+
+impl Packed {
+    fn add(&self, column: &ArrayRef, codes: &mut [u64], valid: &mut [bool]) {
+        each_number(column, |row, number| {
+            let distance = number.wrapping_sub(self.min);
+            valid[row] &= (0..=i128::from(self.last)).contains(&distance);
+            codes[row] = codes[row].wrapping_add((distance as u64).wrapping_mul(self.stride));
+        });
+        if let Some(nulls) = column.nulls() {
+            valid.iter_mut().zip(nulls).for_each(|(valid, is_valid)| *valid &= is_valid);
+        }
+    }
+}
+
+/// The least and the greatest value, `None` without any.
+pub(crate) fn bounds(column: &ArrayRef) -> Option<(i128, i128)> {
+    let mut bounds = None;
+    each_number(column, |row, number| {
+        if column.is_valid(row) {
+            let (min, max) = bounds.unwrap_or((number, number));
+            bounds = Some((number.min(min), number.max(max)));
+        }
+    });
+    bounds
+}
+
+/// Columns of whole numbers, and of what is stored as one. An unsigned number above the greatest signed one stands for a
+/// negative one: different numbers stay different.
+pub(crate) fn is_number(kind: &DataType) -> bool {
+    packed_bytes(kind).is_some() || matches!(kind, DataType::Decimal128(..))
+}
+
+/// Calls `each(row, number)` for every row of a column for which [`is_number`]; what stands for a null is any number.
+#[inline(always)]
+pub(crate) fn each_number(column: &ArrayRef, each: impl FnMut(usize, i128)) {
+    fn all<T: ArrowNativeType + Into<i128>>(data: &ArrayData, mut each: impl FnMut(usize, i128)) {
+        let values = ScalarBuffer::<T>::new(data.buffers()[0].clone(), data.offset(), data.len());
+        values.iter().enumerate().for_each(|(row, &value)| each(row, value.into()));
+    }
+    let data = column.to_data();
+    match packed_bytes(column.data_type()) {
+        Some(1) => all::<i8>(&data, each),
+        Some(2) => all::<i16>(&data, each),
+        Some(4) => all::<i32>(&data, each),
+        Some(_) => all::<i64>(&data, each),
+        None => all::<i128>(&data, each),
     }
 }
 

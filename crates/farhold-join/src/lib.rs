@@ -63,7 +63,7 @@ mod widest;
 pub use algorithm::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table, by_name};
 pub use error::JoinError;
 pub use join::{Join, JoinReport, Step};
-pub use memory::{Above, BUDGET_BYTES_MIN, MemoryPool, SHARE_BYTES_MIN, hand_back_freed_memory};
+pub use memory::{Above, BUDGET_BYTES_MIN, MemoryPool, SHARE_BYTES_MIN};
 pub use options::{Devices, Evaluate, JoinKind, JoinOptions, JoinSpec, OnProgress, Progress, Residual};
 pub use pages::PageStore;
 #[cfg(feature = "planted")]

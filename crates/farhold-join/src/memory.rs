@@ -23,19 +23,6 @@ pub trait Above: Send + Sync {
     fn give_back(&self, bytes: u64);
 }
 
-/// Makes the allocator give what is freed back to the system at once, where it is more than a few pages: for the start of a
-/// process whose memory has a limit. It holds for the whole process, and costs a spilling join about an eighth of its time.
-///
-/// Without it glibc learns from the first big array to take them all from a heap, which keeps what lies below memory in use:
-/// a join within 64 MiB then makes the process 109 MiB big, and 74 MiB with it. Other allocators are left as they are.
-pub fn hand_back_freed_memory() {
-    #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
-    // SAFETY: a setting of the allocator, valid at any time. Being set, it is no longer adapted; 128 KiB is its first value.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
-    }
-}
-
 /// Bytes that joins may hold together.
 pub struct MemoryPool {
     limit: u64,

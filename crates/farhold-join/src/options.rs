@@ -184,6 +184,16 @@ impl JoinSpec {
         }
     }
 
+    /// The types of the probe side's columns that pairs need: those wanted, and those that the residual condition reads.
+    pub(crate) fn probe_columns_of_pairs(&self) -> impl Iterator<Item = &DataType> {
+        let wanted = self.output_columns().into_iter().filter_map(|origin| match origin {
+            Origin::Probe(column) => Some(column),
+            Origin::Build(_) | Origin::Mark => None,
+        });
+        let read = self.residual.iter().flat_map(|residual| residual.probe_columns.iter().copied());
+        wanted.chain(read).map(|column| self.probe.field(column).data_type())
+    }
+
     pub(crate) fn check(&self) -> Result<(), JoinError> {
         if self.on.is_empty() {
             return Err(JoinError::Invalid("a join needs at least one key column".into()));

@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::JoinError;
+use crate::{JoinError, Run};
 
 const LINE_BYTES: usize = 64;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -130,6 +130,20 @@ impl<T: Plain> Pages<T> {
             None => Mapping { start: map_huge(bytes).ok_or(refused)?, bytes },
         };
         Ok(Self { start: mapping.start.cast(), len, mapping: Some(mapping), store: store.clone() })
+    }
+
+    /// `len` zeroes, in memory of the run's store, written by all its workers.
+    pub fn zeroed(len: usize, run: &Run) -> Result<Self, JoinError> {
+        let mut array = Self::stale(len, &run.pages)?;
+        if array.mapping.is_some() {
+            let all = array.shared();
+            run.on_all(|worker| {
+                // SAFETY: the workers' parts are disjoint, and all bits zero are a value of any plain type.
+                unsafe { ptr::write_bytes(all.at(run.part(len, worker).start), 0, run.part(len, worker).len()) };
+                Ok(())
+            })?;
+        }
+        Ok(array)
     }
 
     /// Bytes held.

@@ -5,6 +5,8 @@
 //! own answers are rounded, so against those a number may also be off by one in the second place. Everything else is equal
 //! only exactly. Rows that an `ORDER BY` leaves in any order may come in any order.
 
+use std::fmt;
+
 use tpchgen::q_and_a::answers_sf1;
 
 /// The rows of an answer.
@@ -68,6 +70,12 @@ impl Answer {
         let mut rows: Vec<&Vec<String>> = self.rows.iter().collect();
         rows.sort_by_cached_key(|row| row.iter().filter(|cell| fraction(cell).is_none()).cloned().collect::<Vec<_>>());
         rows
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.rows.iter().try_for_each(|row| writeln!(f, "{}", row.join(" | ")))
     }
 }
 

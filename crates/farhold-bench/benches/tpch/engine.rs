@@ -33,25 +33,37 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the tables in `folder`.
-    pub fn open(folder: &Path, joins: Joins, threads: usize, memory: usize) -> Result<Self, Failure> {
+    /// Opens the tables in `folder`; a setting is `name=value`, and the plain engine leaves out those of our joins.
+    pub fn open(
+        folder: &Path,
+        joins: Joins,
+        threads: usize,
+        memory: usize,
+        settings: &[String],
+    ) -> Result<Self, Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
         let environment = RuntimeEnvBuilder::new().with_memory_limit(memory, 1.0).build_arc()?;
-        let mut settings = SessionConfig::new().with_target_partitions(threads);
+        let mut config = SessionConfig::new().with_target_partitions(threads);
         // The specification's numbers are decimals: 0.06 + 0.01 is 0.07.
-        settings.options_mut().sql_parser.parse_float_as_decimal = true;
+        config.options_mut().sql_parser.parse_float_as_decimal = true;
         let context = match joins {
-            Joins::Plain => SessionContext::new_with_config_rt(settings, environment),
+            Joins::Plain => SessionContext::new_with_config_rt(config, environment),
             Joins::Farhold => {
                 let memory = JoinMemory::new(&environment.memory_pool, None);
                 let state = SessionStateBuilder::new()
-                    .with_config(settings)
+                    .with_config(config)
                     .with_runtime_env(environment)
                     .with_default_features()
                     .build();
                 SessionContext::new_with_state(with_joins(state, &memory))
             }
         };
+        for setting in settings {
+            let (name, value) = setting.split_once('=').ok_or_else(|| format!("{setting} is not NAME=VALUE"))?;
+            if joins == Joins::Farhold || !name.starts_with("farhold_join.") {
+                runtime.block_on(context.sql(&format!("SET {name} = '{value}'")))?;
+            }
+        }
         for table in tpch::TABLES {
             let path = folder.join(table);
             let path = path.to_str().ok_or("the folder's name is not UTF-8")?;

@@ -1,6 +1,7 @@
 //! TPC-H's 22 queries over Parquet files, answers checked:
 //! `cargo bench -p farhold-bench --features tpch --bench tpch -- [--scale 1] [--memory 4G] [--threads N] [--runs 3]
-//! [--queries 1,5,9] [--engines farhold,plain] [--rival 'COMMAND'] [--folder F] [--json FILE]`
+//! [--queries 1,5,9] [--engines farhold,plain] [--rival 'COMMAND'] [--folder F] [--json FILE] [--explain]
+//! [--set NAME=VALUE]`
 //!
 //! The engines take turns, query by query and run by run. `plain` is DataFusion as it is, `farhold` is DataFusion with
 //! Farhold's joins, `--rival` a program that reads one `{"sql": …}` a line and answers `{"seconds", "rows"}` or
@@ -53,6 +54,12 @@ struct Args {
     /// Write the record here.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// A setting of DataFusion's or of Farhold's joins, as NAME=VALUE; any number of them.
+    #[arg(long)]
+    set: Vec<String>,
+    /// Print each engine's EXPLAIN ANALYZE instead of measuring.
+    #[arg(long)]
+    explain: bool,
     /// Scale factor 0.01, one run: what the tests run, without this flag, too.
     #[arg(long)]
     quick: bool,
@@ -75,7 +82,7 @@ fn main() -> Result<(), Failure> {
     let folder = data::folder(&root, args.scale)?;
     let mut contestants = Vec::new();
     for joins in &args.engines {
-        contestants.push(Contestant::Engine(Engine::open(&folder, *joins, args.threads, args.memory)?));
+        contestants.push(Contestant::Engine(Engine::open(&folder, *joins, args.threads, args.memory, &args.set)?));
     }
     if let Some(command) = &args.rival {
         contestants.push(Contestant::Rival(Rival::start(command, &folder, args.threads, args.memory)?));
@@ -86,6 +93,9 @@ fn main() -> Result<(), Failure> {
         args.queries.iter().copied().map(usize::from).collect()
     };
 
+    if args.explain {
+        return explain(&mut contestants, &numbers, args.scale);
+    }
     println!(
         "TPC-H scale {}, {} threads, {} MiB, median of {} runs in milliseconds",
         args.scale,
@@ -122,6 +132,19 @@ fn main() -> Result<(), Failure> {
         std::fs::write(path, serde_json::to_string_pretty(&record)?)?;
     }
     if wrong.is_empty() { Ok(()) } else { Err(format!("wrong answers:\n{}", wrong.join("\n")).into()) }
+}
+
+/// Prints the plans as they ran, with what each operator did; the second run's, with a warm file cache.
+fn explain(contestants: &mut [Contestant], numbers: &[usize], scale: f64) -> Result<(), Failure> {
+    for &number in numbers {
+        let sql = format!("EXPLAIN ANALYZE {}", tpch::query(number, scale));
+        for contestant in &mut *contestants {
+            contestant.run(&sql)?;
+            let (seconds, plan) = contestant.run(&sql)?;
+            println!("Q{number}, {}, {:.1} ms\n{plan}", contestant.name(), seconds * 1e3);
+        }
+    }
+    Ok(())
 }
 
 /// What a query made of one engine.

@@ -6,7 +6,7 @@ use crate::partition::Partitioner;
 use crate::widest::widest;
 use crate::{JoinError, Run};
 
-/// An interval that holds every build key, at most [`Interval::SPARSITY_MAX`] times as wide as there are keys.
+/// An interval that holds every build key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interval {
     pub min: u64,
@@ -15,11 +15,13 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// A slot of the array costs 8 bytes and a bit where a chained tuple costs 24 to 28.
-    const SPARSITY_MAX: u64 = 2;
+    /// For an array with a slot for every key of it: a slot of 8 bytes and a bit where a chained tuple costs 24 to 28.
+    pub const ARRAY_SPARSITY_MAX: u64 = 2;
+    /// For two bits a key of it: 32 bytes a tuple, of which unchained costs 24 to 32.
+    pub const BITS_SPARSITY_MAX: u64 = 128;
 
-    /// The interval of `keys`, if it is narrow enough.
-    pub fn of(keys: &[u64], run: &Run) -> Result<Option<Self>, JoinError> {
+    /// The interval of `keys`, if it is at most `sparsity_max` times as wide as there are keys.
+    pub fn of(keys: &[u64], sparsity_max: u64, run: &Run) -> Result<Option<Self>, JoinError> {
         let bounds = run.on_all(|worker| {
             run.cancel.check()?;
             Ok(widest(|_| bounds(&keys[run.part(keys.len(), worker)])))
@@ -27,8 +29,19 @@ impl Interval {
         let bounds = bounds.into_iter().flatten().reduce(|a, b| *a.start().min(b.start())..=*a.end().max(b.end()));
         Ok(bounds.and_then(|bounds| {
             let last = bounds.end() - bounds.start();
-            (last / Self::SPARSITY_MAX < keys.len() as u64).then_some(Self { min: *bounds.start(), last })
+            let interval = Self { min: *bounds.start(), last };
+            interval.is_filled(keys.len(), sparsity_max).then_some(interval)
         }))
+    }
+
+    /// It is at most `sparsity_max` times as wide as there are keys.
+    pub fn is_filled(&self, keys: usize, sparsity_max: u64) -> bool {
+        self.last / sparsity_max < keys as u64
+    }
+
+    /// Keys that it has room for.
+    pub fn slots(&self) -> usize {
+        self.last as usize + 1
     }
 
     /// The key's offset in the interval, or something greater than `last`.
@@ -99,12 +112,15 @@ mod tests {
     #[test]
     fn an_interval_is_found_where_there_is_one() {
         let run = Run::with_threads(2);
-        assert_eq!(Interval::of(&[], &run).unwrap(), None);
-        assert_eq!(Interval::of(&[5], &run).unwrap(), Some(Interval { min: 5, last: 0 }));
-        assert_eq!(Interval::of(&[u64::MAX, u64::MAX - 1, u64::MAX - 3], &run).unwrap().unwrap().last, 3);
-        assert_eq!(Interval::of(&[0, u64::MAX], &run).unwrap(), None);
-        assert_eq!(Interval::of(&[10, 13], &run).unwrap().unwrap().last, 3);
-        assert_eq!(Interval::of(&[10, 14], &run).unwrap(), None);
+        let of = |keys: &[u64], sparsity_max| Interval::of(keys, sparsity_max, &run).unwrap();
+        assert_eq!(of(&[], 2), None);
+        assert_eq!(of(&[5], 2), Some(Interval { min: 5, last: 0 }));
+        assert_eq!(of(&[u64::MAX, u64::MAX - 1, u64::MAX - 3], 2).unwrap().last, 3);
+        assert_eq!(of(&[0, u64::MAX], 8), None);
+        assert_eq!(of(&[10, 13], 2).unwrap().last, 3);
+        assert_eq!(of(&[10, 14], 2), None);
+        assert_eq!(of(&[10, 265], 128).unwrap().slots(), 256);
+        assert_eq!(of(&[10, 266], 128), None);
     }
 
     #[test]

@@ -191,6 +191,11 @@ impl Pairs {
         self.build.len() >= self.limit
     }
 
+    /// Further pairs that have room.
+    pub fn room(&self) -> usize {
+        self.limit - self.build.len()
+    }
+
     /// Forgets the pairs, keeps the room.
     pub fn clear(&mut self) {
         self.build.clear();
@@ -268,7 +273,7 @@ pub trait Table: Send + Sync {
         false
     }
 
-    /// How the keys are found, for EXPLAIN: "list", "perfect", "unchained", "chained".
+    /// How the keys are found, for EXPLAIN: "list", "perfect", "ranked", "unchained", "chained".
     fn scheme(&self) -> &'static str;
 
     /// Bytes of the host's memory that the table holds.

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use arrow::array::{ArrayRef, RecordBatch};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -14,6 +15,7 @@ use super::describe::Description;
 use super::error::to_datafusion;
 use super::explain::Actual;
 use super::filter::{Filter, Seen};
+use super::members::Members;
 use super::memory::{Begun, PlanMemory, floor_bytes, lock};
 use crate::model::Stopwatch;
 use crate::{CancelToken, Join, JoinError, JoinOptions};
@@ -23,6 +25,8 @@ pub struct Built {
     joins: Vec<Mutex<Option<Join>>>,
     /// There is no build row.
     pub is_empty: bool,
+    /// What filters of the probe side ask as long as this lives.
+    _members: Vec<Option<Arc<Members>>>,
     /// Held until the last stream has gone.
     _begun: Begun,
 }
@@ -99,16 +103,40 @@ impl Plan {
             Ok(finished)
         };
         let finished = SpawnedTask::spawn_blocking(finish).join().await.map_err(panicked)?.map_err(to_datafusion)?;
+        let mut members = Vec::new();
         if let Some(filter) = &self.filter {
-            filter.publish(seen)?;
+            if filter.filters_rows {
+                members = members_of(&finished, &self.description, &pool).map_err(to_datafusion)?;
+            }
+            filter.publish(seen, &members)?;
         }
         let build_rows: u64 = finished.iter().map(|join| join.progress().build_rows).sum();
         self.actual.built(build_rows, watch.ns(), finished.first().map(Join::report));
         self.time.add_duration(std::time::Duration::from_nanos(watch.ns()));
         on_drop.disarm();
         let joins = finished.into_iter().map(|join| Mutex::new(Some(join))).collect();
-        Ok(Built { joins, is_empty: build_rows == 0, _begun: begun })
+        Ok(Built { joins, is_empty: build_rows == 0, _members: members, _begun: begun })
     }
+}
+
+/// The values of each key, if no build row is in a file. Joins that share a build side have the same rows.
+fn members_of(
+    joins: &[Join],
+    description: &Description,
+    pool: &Arc<crate::MemoryPool>,
+) -> Result<Vec<Option<Arc<Members>>>, JoinError> {
+    let mut batches: Vec<&RecordBatch> = Vec::new();
+    for (number, join) in joins.iter().enumerate() {
+        let Some(more) = join.build_batches() else { return Ok(Vec::new()) };
+        let is_shared = number > 0 && joins[0].build_batches().is_some_and(|first| std::ptr::eq(first, more));
+        batches.extend(more.iter().filter(|_| !is_shared));
+    }
+    let rows: usize = batches.iter().map(|batch| batch.num_rows()).sum();
+    let of_key = |&(key, _): &(usize, usize)| {
+        let columns: Vec<ArrayRef> = batches.iter().map(|batch| Arc::clone(batch.column(key))).collect();
+        Ok(Members::of(&columns, rows as u64, pool)?.map(Arc::new))
+    };
+    description.spec.on.iter().map(of_key).collect()
 }
 
 async fn drain(

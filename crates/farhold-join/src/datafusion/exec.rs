@@ -140,6 +140,23 @@ impl JoinExec {
         matches!(self.runner, Runner::Ours { .. })
     }
 
+    /// How it is divided, if we run it.
+    pub(super) fn way(&self) -> Option<Way> {
+        match &self.runner {
+            Runner::Ours { way, .. } => Some(*way),
+            Runner::Theirs { .. } => None,
+        }
+    }
+
+    /// The same join, divided otherwise.
+    pub(super) fn divided(&self, way: Way) -> Result<Self> {
+        let mut runner = self.runner.clone();
+        if let Runner::Ours { way: old, .. } = &mut runner {
+            *old = way;
+        }
+        Self::new(self.planned.builder().build()?, runner)
+    }
+
     /// The plan that planning has made of the one that this stands for, with its joins ours again.
     fn again(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         if let Some(join) = plan.downcast_ref::<HashJoinExec>() {

@@ -1,4 +1,5 @@
-//! What the build side tells the scans of the probe side: bounds of each key, and the keys themselves if they are few.
+//! What the build side tells the scans of the probe side: bounds of each key, the keys themselves if they are few, and which
+//! values there are if rows go through the filter one by one.
 //!
 //! It is published once, when every build row has been seen; a filter that knows only some of them would lose rows.
 
@@ -14,10 +15,13 @@ use datafusion::logical_expr::{Accumulator, Operator};
 use datafusion::physical_expr::expressions::{BinaryExpr, DynamicFilterPhysicalExpr, InListExpr, IsNullExpr, lit};
 use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::NullEquality;
+
+use super::members::{IsMember, Members};
 
 /// The filter of a join whose probe side has somebody who asks it.
 #[derive(Debug, Clone)]
@@ -32,6 +36,8 @@ pub struct Filter {
     /// Probe rows with a null key must come through if the build side has one.
     nulls_match: bool,
     list_rows_max: usize,
+    /// Somebody lets every row go through it.
+    pub filters_rows: bool,
 }
 
 /// What is known of some build rows.
@@ -50,9 +56,11 @@ impl Filter {
         let Some(filter) = filter.and_then(|filter| Arc::downcast::<DynamicFilterPhysicalExpr>(filter).ok()) else {
             return Ok(None);
         };
-        if !holds(planned.right(), filter.expression_id())? {
+        let id = filter.expression_id();
+        if !holds(planned.right(), id, |_| true)? {
             return Ok(None);
         }
+        let filters_rows = holds(planned.right(), id, |node| node.is::<FilterExec>())?;
         let (build_keys, probe_keys) = planned.on().iter().cloned().unzip();
         Ok(Some(Self {
             dynamic: filter,
@@ -63,6 +71,7 @@ impl Filter {
             needs_nulls: planned.null_aware,
             nulls_match: planned.null_equality() == NullEquality::NullEqualsNull,
             list_rows_max: config.optimizer.hash_join_inlist_pushdown_max_distinct_values,
+            filters_rows,
         }))
     }
 
@@ -100,15 +109,20 @@ impl Filter {
     }
 
     /// Publishes what is known of all build rows, in whatever parts they were seen.
-    pub fn publish(&self, parts: Vec<Seen>) -> Result<()> {
-        if let Some(filter) = self.expression(parts)? {
+    /// `members`: of each key of which they are known.
+    pub fn publish(&self, parts: Vec<Seen>, members: &[Option<Arc<Members>>]) -> Result<()> {
+        if let Some(filter) = self.expression(parts, members)? {
             self.dynamic.update(filter)?;
         }
         self.dynamic.mark_complete();
         Ok(())
     }
 
-    fn expression(&self, mut parts: Vec<Seen>) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+    fn expression(
+        &self,
+        mut parts: Vec<Seen>,
+        members: &[Option<Arc<Members>>],
+    ) -> Result<Option<Arc<dyn PhysicalExpr>>> {
         let has_null = parts.iter().any(|part| part.has_null);
         let rows: usize = parts.iter().map(|part| part.rows).sum();
         let mut conditions: Vec<Arc<dyn PhysicalExpr>> = Vec::new();
@@ -141,6 +155,11 @@ impl Filter {
                 &self.probe_schema,
             )?));
         }
+        for (key, members) in self.probe_keys.iter().zip(members) {
+            if let Some(members) = members {
+                conditions.push(Arc::new(IsMember::new(Arc::clone(key), members)));
+            }
+        }
         let and = |one, other| Arc::new(BinaryExpr::new(one, Operator::And, other)) as Arc<dyn PhysicalExpr>;
         let Some(mut filter) = conditions.into_iter().reduce(and) else { return Ok(None) };
         if self.needs_nulls || (self.nulls_match && has_null) {
@@ -160,13 +179,17 @@ fn is_ordered(kind: &DataType) -> bool {
     !kind.is_floating() && (kind.is_primitive() || kind.is_string() || matches!(kind, DataType::Boolean))
 }
 
-/// Whether somebody in `plan` holds the expression.
-fn holds(plan: &Arc<dyn ExecutionPlan>, id: Option<u64>) -> Result<bool> {
+/// Whether somebody in `plan` who counts holds the expression.
+fn holds(
+    plan: &Arc<dyn ExecutionPlan>,
+    id: Option<u64>,
+    counts: impl Fn(&Arc<dyn ExecutionPlan>) -> bool,
+) -> Result<bool> {
     let mut found = false;
     plan.apply(|node| {
         node.apply_expressions(&mut |root| {
             root.apply(|expression| {
-                found |= id.is_some() && expression.expression_id() == id;
+                found |= id.is_some() && expression.expression_id() == id && counts(node);
                 Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
             })
         })?;

@@ -23,7 +23,9 @@ mod error;
 mod exec;
 mod explain;
 mod filter;
+mod members;
 mod memory;
+mod reduce;
 mod rule;
 mod stream;
 
@@ -36,6 +38,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 
 pub use exec::JoinExec;
 pub use memory::JoinMemory;
+pub use reduce::ReduceRule;
 pub use rule::JoinRule;
 
 extensions_options! {
@@ -43,6 +46,8 @@ extensions_options! {
     pub struct JoinConfig {
         /// Joins are run by farhold-join. Off: they stay DataFusion's.
         pub enabled: bool, default = true
+        /// Rows of scans below an aggregate or another join go through the filter of a join above.
+        pub reduce: bool, default = true
         /// `auto`: the cost model chooses; or the name of an algorithm of `farhold_join::ALL`.
         pub algorithm: String, default = "auto".into()
         /// Where joins spill to; empty: DataFusion's directory for temporary files.
@@ -57,12 +62,14 @@ impl ConfigExtension for JoinConfig {
     const PREFIX: &'static str = "farhold_join";
 }
 
-/// The session state with [`JoinRule`] right after DataFusion's `join_selection`, and with [`JoinConfig`] unless it has one.
+/// The session state with [`JoinRule`] right after DataFusion's `join_selection`, [`ReduceRule`] behind its rules, and with [`JoinConfig`] unless it has one.
 /// The joins of every session that is made with the same `memory` share its limit.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
     let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> = state.physical_optimizers().to_vec();
     let at = rules.iter().position(|rule| rule.name() == "join_selection").map_or(0, |at| at + 1);
     rules.insert(at, Arc::new(JoinRule::new(Arc::clone(memory))));
+    let end = rules.iter().position(|rule| rule.name() == "SanityCheckPlan").unwrap_or(rules.len());
+    rules.insert(end, Arc::new(ReduceRule));
     let mut config = state.config().clone();
     if config.options().extensions.get::<JoinConfig>().is_none() {
         config.options_mut().extensions.insert(JoinConfig::default());

@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
+use datafusion::common::JoinType;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext};
 
 use super::describe::describe;
@@ -15,7 +21,6 @@ use super::explain::{Circumstances, Prediction};
 use super::memory::{JoinMemory, PlanMemory, floor_bytes};
 use super::{JoinConfig, memory};
 use crate::model::Width;
-use crate::options::Origin;
 use crate::{Algorithm, by_name};
 
 /// Swaps every `HashJoinExec` for a [`JoinExec`]. It belongs right after `join_selection`, which has decided by then what
@@ -52,7 +57,8 @@ impl PhysicalOptimizerRule for JoinRule {
             shares,
             asked,
         };
-        plan.transform_up(|node| planning.swap(node)).data()
+        plan.transform_up(|node| if node.is::<AggregateExec>() { planning.group(node) } else { planning.swap(node) })
+            .data()
     }
 
     fn name(&self) -> &'static str {
@@ -116,13 +122,9 @@ impl Planning {
             Ok(description) => {
                 let (build, probe) = (Size::of(join.left())?, Size::of(join.right())?);
                 let spec = &description.spec;
-                let probe_columns = spec.output_columns().into_iter().filter_map(|origin| match origin {
-                    Origin::Probe(column) => Some(spec.probe.field(column).data_type()),
-                    Origin::Build(_) | Origin::Mark => None,
-                });
                 let way = self.way(&build, description.null_aware);
                 let by = Circumstances {
-                    probe: Width::of(probe_columns),
+                    probe: Width::of(spec.probe_columns_of_pairs()),
                     threads: self.threads,
                     probers: if way == Way::Shared { self.threads } else { 1 },
                     budget_bytes: self.memory.limit(),
@@ -148,12 +150,59 @@ impl Planning {
         if self.shares == 1 {
             return Way::Single;
         }
-        // A build side that will not fit is read back by all threads only if each has its own; every one needs a floor.
-        let limit = self.memory.limit();
-        let will_spill = build.bytes.is_some_and(|bytes| bytes > limit / 8 * 7);
-        let has_room = self.joins * self.threads as u64 * floor_bytes(1) <= limit / 2;
-        if will_spill && has_room && !null_aware { Way::Partitioned } else { Way::Shared }
+        // A build side that will not fit is read back by all threads only if each has its own.
+        let will_spill = build.bytes.is_some_and(|bytes| bytes > self.memory.limit() / 8 * 7);
+        if will_spill && self.has_room_for_partitions() && !null_aware { Way::Partitioned } else { Way::Shared }
     }
+
+    /// Every partition of every join needs a floor.
+    fn has_room_for_partitions(&self) -> bool {
+        self.joins * self.threads as u64 * floor_bytes(1) <= self.memory.limit() / 2
+    }
+
+    /// An aggregate by the key of an outer join below it, which hands out every row of a side: partitioned by the key, it does
+    /// not have to be done twice. Other joins often leave so few rows that this is no matter.
+    fn group(&self, node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        let (Some(aggregate), None) = (node.downcast_ref::<AggregateExec>(), self.asked.way) else {
+            return Ok(Transformed::no(node));
+        };
+        let input = aggregate.input();
+        let projection = input.downcast_ref::<ProjectionExec>();
+        let below = projection.map_or(input, |projection| projection.input());
+        let is_key_grouped = |join: &JoinExec| {
+            let planned = join.planned();
+            let side = |on: &(PhysicalExprRef, PhysicalExprRef)| match planned.join_type() {
+                JoinType::Left => Some(Arc::clone(&on.0)),
+                JoinType::Right => Some(Arc::clone(&on.1)),
+                _ => None,
+            };
+            let groups: Vec<&str> = aggregate.group_expr().expr().iter().filter_map(|(by, _)| name_of(by)).collect();
+            planned
+                .on()
+                .iter()
+                .all(|on| side(on).is_some_and(|key| name_of(&key).is_some_and(|name| groups.contains(&name))))
+        };
+        let Some(join) = below.downcast_ref::<JoinExec>().filter(|join| join.way() == Some(Way::Shared)) else {
+            return Ok(Transformed::no(node));
+        };
+        if !self.has_room_for_partitions() || !is_key_grouped(join) {
+            return Ok(Transformed::no(node));
+        }
+        let mut below: Arc<dyn ExecutionPlan> = Arc::new(join.divided(Way::Partitioned)?);
+        if projection.is_some() {
+            below = Arc::clone(input).replace_children(vec![below], recompute())?;
+        }
+        Ok(Transformed::yes(Arc::clone(&node).replace_children(vec![below], recompute())?))
+    }
+}
+
+fn recompute() -> ReplaceChildrenOptions {
+    ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute)
+}
+
+/// The name of a column.
+fn name_of(expression: &PhysicalExprRef) -> Option<&str> {
+    expression.downcast_ref::<Column>().map(Column::name)
 }
 
 /// What statistics say of an input.

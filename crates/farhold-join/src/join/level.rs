@@ -118,13 +118,13 @@ impl Level {
         cx: &Context,
         memory: &mut Reservation,
     ) -> Result<(), JoinError> {
-        let codes = cx.probe_keys.encode(batch)?;
         let waits = known.is_none()
             && self.resident.probe_rows_wanted() > batch.num_rows()
             && self.waiting.reserve(batch, memory);
         match &mut self.spilled {
-            None => self.waiting.push(batch.clone(), codes, None),
+            None => self.waiting.push(batch.clone(), self.resident.probe_codes(batch, cx)?, None),
             Some((build, partitions)) => {
+                let codes = cx.probe_keys.encode(batch)?;
                 let is_spilled: Vec<bool> = (0..partitions.count()).map(|part| build.files[part].is_some()).collect();
                 let may_match =
                     |row: usize| build.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(codes.codes[row]));
@@ -132,7 +132,8 @@ impl Level {
                 let is_elsewhere =
                     |row: usize| codes.is_valid(row) && is_spilled[partitions.of(codes.codes[row])] && may_match(row);
                 let elsewhere: Vec<bool> = (0..batch.num_rows()).map(is_elsewhere).collect();
-                self.waiting.push(batch.clone(), codes, Some(&|row| elsewhere[row]));
+                let here = self.resident.probe_codes(batch, cx)?;
+                self.waiting.push(batch.clone(), here, Some(&|row| elsewhere[row]));
             }
         }
         if !waits || self.waiting.blocks.rows() >= self.resident.probe_rows_wanted() {

@@ -246,7 +246,7 @@ impl Join {
         let probe_run = Run { threads: if shares > 1 { 1 } else { options.run.threads }, ..options.run.clone() };
         let outputs = Outputs::new(&spec);
         let cx = Context {
-            probe_width: Width::of(outputs.probe().map(|column| spec.probe.field(column).data_type())),
+            probe_width: Width::of(spec.probe_columns_of_pairs()),
             probe_run,
             schema: spec.output_schema(),
             outputs,
@@ -351,6 +351,15 @@ impl Join {
             State::Probe(level, Feed::Caller) => level.is_spilled(),
             State::Probe(..) => true,
             _ => false,
+        }
+    }
+
+    /// The build rows, once they are finished and if none of them is in a file.
+    #[cfg(feature = "datafusion")]
+    pub(crate) fn build_batches(&self) -> Option<&[RecordBatch]> {
+        match &self.state {
+            State::Probe(level, Feed::Caller) if !level.is_spilled() => Some(level.resident.blocks.batches()),
+            _ => None,
         }
     }
 

@@ -54,7 +54,11 @@ impl ProbeWork {
 
     fn push_all(&mut self, batch: RecordBatch, codes: Codes, number: usize) {
         let rows = batch.num_rows();
-        self.ids.extend((0..rows).filter(|&row| codes.is_valid(row)).map(|row| row_id(number, row)));
+        let first = row_id(number, 0);
+        match &codes.valid {
+            None => self.ids.extend(first..first + rows as u64),
+            Some(valid) => self.ids.extend(valid.valid_indices().map(|row| first + row as u64)),
+        }
         match &codes.valid {
             Some(valid) => self
                 .codes
@@ -104,7 +108,7 @@ impl ProbeWork {
         pairs.clear();
         let columns = Columns::new(&self.codes, &self.ids)?;
         resident.table.pairs(columns, resident.matches, &mut self.cursor, pairs, resident.probe_run(cx))?;
-        if !cx.build_keys.is_exact() && !pairs.is_empty() && !planted::is(Defect::CodesTrusted) {
+        if !resident.is_exact(cx) && !pairs.is_empty() && !planted::is(Defect::CodesTrusted) {
             let equal = keys_equal((&resident.blocks, &pairs.build), (&self.blocks, &pairs.probe), cx, &cx.probe_keys)?;
             keep_only(pairs, |pair| equal[pair]);
         }

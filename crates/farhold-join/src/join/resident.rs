@@ -6,11 +6,12 @@ use arrow::compute::kernels::cmp::{eq, not_distinct};
 use super::Context;
 use crate::algorithm::{self, Algorithm, Columns, Cursor, Matches, Pairs, Table};
 use crate::bits::{Bits, SharedBits};
-use crate::blocks::{Blocks, merge, row_id};
-use crate::keys::Encoder;
+use crate::blocks::{Blocks, merge, one_block, row_id};
+use crate::keys::{Codes, Encoder, Packing};
 use crate::memory::Reservation;
 use crate::model::{self, Choice, ProbeSide};
 use crate::options::Keep;
+use crate::pages::Pages;
 use crate::planted::{self, Defect};
 use crate::{JoinError, JoinSpec, Run};
 
@@ -22,6 +23,8 @@ pub struct Resident {
     /// Build rows that have had a match, if the kind wants to know.
     pub matched: Option<SharedBits>,
     pub matches: Matches,
+    /// Makes codes of the keys here, if the encoders would have to hash them.
+    packing: Option<Packing>,
     /// Bytes of the reservation that this holds.
     reserved: u64,
 }
@@ -92,9 +95,10 @@ impl Resident {
     ) -> Result<Self, JoinError> {
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         let run = run_for(rows, &cx.options.run);
-        let mut blocks = Blocks::default();
-        merge(batches, cx.sizes.block_bytes, &run)?.into_iter().for_each(|block| blocks.push(block));
-        let (codes, ids) = codes_of(&blocks, &cx.build_keys, &run)?;
+        let blocks = blocks_of(batches, batch_bytes, cx, &run, memory)?;
+        let packing = Packing::of(&cx.build_keys, blocks.batches());
+        let encode = |batch: &RecordBatch| encode(batch, packing.as_ref(), &cx.build_keys);
+        let (codes, ids) = codes_of(&blocks, encode, &run)?;
         let started = model::Stopwatch::start();
         let table = choice.algorithm.build(Columns::new(&codes, &ids)?, &run)?;
         let choice = Choice { actual_build_ns: started.ns(), ..choice };
@@ -107,7 +111,7 @@ impl Resident {
         };
         let kept = batch_bytes + needed.min(working_bytes);
         memory.shrink(batch_bytes + working_bytes - kept);
-        let mut resident = Self { blocks, table, choice, matched, matches: Matches::All, reserved: kept };
+        let mut resident = Self { blocks, table, choice, matched, matches: Matches::All, packing, reserved: kept };
         if !cx.spec.kind.emits_pairs() && cx.spec.residual.is_none() && resident.has_one_key_a_code(cx)? {
             resident.matches = Matches::First;
         }
@@ -117,6 +121,16 @@ impl Resident {
     /// Probe rows that are to be gathered before they go through the table.
     pub fn probe_rows_wanted(&self) -> usize {
         self.choice.algorithm.probe_rows_wanted(self.blocks.rows())
+    }
+
+    /// The codes of probe rows, as this table knows them.
+    pub fn probe_codes(&self, batch: &RecordBatch, cx: &Context) -> Result<Codes, JoinError> {
+        encode(batch, self.packing.as_ref(), &cx.probe_keys)
+    }
+
+    /// Equal codes mean equal keys.
+    pub fn is_exact(&self, cx: &Context) -> bool {
+        self.packing.is_some() || cx.build_keys.is_exact()
     }
 
     /// The run of a probe.
@@ -131,7 +145,7 @@ impl Resident {
 
     /// Whether build rows of one code have one key, so that the first match of a code says everything about it.
     fn has_one_key_a_code(&self, cx: &Context) -> Result<bool, JoinError> {
-        if cx.build_keys.is_exact() {
+        if self.is_exact(cx) {
             return Ok(true);
         }
         let mut is_one = true;
@@ -151,7 +165,8 @@ impl Resident {
     ) -> Result<(), JoinError> {
         let mut pairs = Pairs::with_limit(cx.options.batch_rows_max);
         for (number, batch) in self.blocks.batches().iter().enumerate() {
-            let (codes, ids) = codes_of_batch(batch, number, &cx.build_keys)?;
+            let (codes, ids) =
+                codes_of_batch(batch, row_id(number, 0), |batch| encode(batch, self.packing.as_ref(), &cx.build_keys))?;
             let mut cursor = Cursor::default();
             while !cursor.is_done {
                 pairs.clear();
@@ -188,33 +203,91 @@ impl Resident {
 }
 
 /// Rows below which other threads cost more than they help: starting one takes as long as building a table of thousands.
-const ROWS_FOR_THREADS: usize = 1 << 15;
+const ROWS_FOR_THREADS: usize = 1 << 17;
 
 fn run_for(rows: usize, run: &Run) -> Run {
     Run { threads: if rows < ROWS_FOR_THREADS { 1 } else { run.threads }, ..run.clone() }
 }
 
-/// Codes and ids of all rows with a valid key.
-fn codes_of(blocks: &Blocks, encoder: &Encoder, run: &Run) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
-    let (mut codes, mut ids) = (Vec::with_capacity(blocks.rows()), Vec::with_capacity(blocks.rows()));
-    let of_block = |number: usize| {
-        run.cancel.check()?;
-        codes_of_batch(&blocks.batches()[number], number, encoder)
+/// The rows as one batch, if there is memory for both while it is made: rows of one batch are gathered faster than rows of
+/// many. Else as batches that are small beside the budget.
+fn blocks_of(
+    batches: Vec<RecordBatch>,
+    bytes: u64,
+    cx: &Context,
+    run: &Run,
+    memory: &mut Reservation,
+) -> Result<Blocks, JoinError> {
+    let is_one = (cx.sizes.block_bytes..ONE_BLOCK_BYTES_MAX).contains(&bytes) && memory.try_grow(bytes);
+    let merged = if is_one {
+        let one = one_block(&batches, run);
+        drop(batches);
+        memory.shrink(bytes);
+        vec![one?]
+    } else {
+        merge(batches, cx.sizes.block_bytes, run)?
     };
-    for (more_codes, more_ids) in run.on_tasks(blocks.batches().len(), of_block)? {
-        codes.extend(more_codes);
-        ids.extend(more_ids);
+    let mut blocks = Blocks::default();
+    merged.into_iter().for_each(|block| blocks.push(block));
+    Ok(blocks)
+}
+
+/// Offsets of 32 bits hold in any column of a block of this.
+const ONE_BLOCK_BYTES_MAX: u64 = 1 << 30;
+
+fn encode(batch: &RecordBatch, packing: Option<&Packing>, encoder: &Encoder) -> Result<Codes, JoinError> {
+    packing.map_or_else(|| encoder.encode(batch), |packing| Ok(packing.encode(encoder, batch)))
+}
+
+/// Codes and ids of all rows with a valid key. Each worker makes a part at a time and copies it to its place, which it knows
+/// once those before it are counted.
+fn codes_of(
+    blocks: &Blocks,
+    encode: impl Fn(&RecordBatch) -> Result<Codes, JoinError> + Sync,
+    run: &Run,
+) -> Result<(Pages<u64>, Pages<u64>), JoinError> {
+    let parts: Vec<(usize, usize)> = blocks
+        .batches()
+        .iter()
+        .enumerate()
+        .flat_map(|(number, batch)| (0..batch.num_rows()).step_by(CODES_ROWS).map(move |start| (number, start)))
+        .collect();
+    let made = run.on_tasks(parts.len(), |part| {
+        run.cancel.check()?;
+        let (number, start) = parts[part];
+        let batch = &blocks.batches()[number];
+        let slice = batch.slice(start, CODES_ROWS.min(batch.num_rows() - start));
+        codes_of_batch(&slice, row_id(number, start), &encode)
+    })?;
+    let mut starts = vec![0];
+    for (codes, _) in &made {
+        starts.push(starts[starts.len() - 1] + codes.len());
     }
+    let rows = starts[made.len()];
+    let (mut codes, mut ids) = (Pages::<u64>::stale(rows, &run.pages)?, Pages::<u64>::stale(rows, &run.pages)?);
+    let (to_codes, to_ids) = (codes.shared(), ids.shared());
+    run.on_tasks(made.len(), |part| {
+        let range = starts[part]..starts[part + 1];
+        // SAFETY: the parts' ranges are disjoint and end with the rows.
+        let (to_codes, to_ids) = unsafe { (to_codes.slice(range.clone()), to_ids.slice(range)) };
+        to_codes.copy_from_slice(&made[part].0);
+        to_ids.copy_from_slice(&made[part].1);
+        Ok(())
+    })?;
     Ok((codes, ids))
 }
 
-pub fn codes_of_batch(
+/// Rows whose codes a worker makes at a time.
+const CODES_ROWS: usize = 1 << 16;
+
+/// `first_id`: the id of the first row.
+fn codes_of_batch(
     batch: &RecordBatch,
-    number: usize,
-    encoder: &Encoder,
+    first_id: u64,
+    encode: impl Fn(&RecordBatch) -> Result<Codes, JoinError>,
 ) -> Result<(Vec<u64>, Vec<u64>), JoinError> {
-    let encoded = encoder.encode(batch)?;
-    let ids = (0..batch.num_rows()).filter(|&row| encoded.is_valid(row)).map(|row| row_id(number, row)).collect();
+    let encoded = encode(batch)?;
+    let ids = (0..batch.num_rows()).filter(|&row| encoded.is_valid(row)).map(|row| first_id + row as u64).collect();
     let codes = match &encoded.valid {
         Some(valid) => {
             encoded.codes.into_iter().zip(valid).filter_map(|(code, is_valid)| is_valid.then_some(code)).collect()

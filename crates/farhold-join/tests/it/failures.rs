@@ -185,13 +185,17 @@ fn a_cancelled_join_stops_in_every_phase() {
     }
 }
 
-/// 1.2 M rows, for which the model takes the radix join, in a pool that has room for the no-partition join's table only.
+/// 1.2 M rows, for which the model takes the radix join if no column of the probe side is wanted, in a pool that has room for
+/// the no-partition join's table only.
 #[test]
 fn a_smaller_algorithm_is_taken_before_a_file_is() {
     let rows = 1_200_000_u64;
     let keys: ArrayRef = Arc::new((0..rows).map(|row| super::oracle::mix(row) as i64).collect::<Int64Array>());
     let side = RecordBatch::try_from_iter([("key", keys)]).unwrap();
-    let spec = JoinSpec::new(side.schema(), side.schema(), vec![(0, 0)], JoinKind::Inner);
+    let spec = JoinSpec {
+        projection: Some(vec![0]),
+        ..JoinSpec::new(side.schema(), side.schema(), vec![(0, 0)], JoinKind::Inner)
+    };
     let shape = Shape { build_rows: rows as usize, probe_rows: rows as usize, threads: 1 };
     let bytes = |name| by_name(name).unwrap().memory_bytes(shape);
     let beside = (8 + 16) * rows + 4 * MIB;

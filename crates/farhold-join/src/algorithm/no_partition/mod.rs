@@ -1,18 +1,21 @@
 //! One table for the whole build side, probed at random with prefetches; the probe side is not moved.
 //!
-//! Keys that fill an interval and are unique index an array (`perfect.rs`). All others go into an unchained table
-//! (`unchained.rs`). Being one pass over the probe side, it is the better one wherever the table is near the caches, the
+//! Unique keys that fill an interval index an array of payloads (`perfect.rs`, and `narrow.rs` where payloads are row numbers).
+//! Keys that lie in one with holes, or occur more than once, are counted by bits in it (`ranked.rs`). All others go into an
+//! unchained table (`unchained.rs`). Being one pass over the probe side, it is the better one wherever the table is near the caches, the
 //! probe side is filtered much, or tuples are wide; the radix join wins on big uniform inputs (Bandle, Giceva, Neumann:
 //! "To Partition, or Not to Partition", SIGMOD 2021).
 
+mod narrow;
 mod perfect;
+mod ranked;
 mod unchained;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::dense::Interval;
-use super::{Algorithm, Columns, Shape, Sum, Table};
+use super::{Algorithm, Columns, Cursor, Pairs, Shape, Sum, Table};
 use crate::{JoinError, Run};
 
 /// See the module.
@@ -25,19 +28,58 @@ impl Algorithm for NoPartition {
     }
 
     fn memory_bytes(&self, shape: Shape) -> u64 {
-        // The array of an interval is at most 17 bytes a key, which is less.
-        unchained::memory_bytes(shape.build_rows, shape.threads)
+        // An array of payloads is smaller than the larger of the others.
+        unchained::memory_bytes(shape.build_rows, shape.threads).max(ranked::memory_bytes(shape.build_rows))
     }
 
     fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError> {
         run.cancel.check()?;
-        if let Some(interval) = Interval::of(build.keys(), run)?
-            && let Some(perfect) = perfect::Perfect::build(build, interval, run)?
-        {
-            return Ok(Box::new(perfect));
+        let Some(interval) = Interval::of(build.keys(), Interval::BITS_SPARSITY_MAX, run)? else {
+            return Ok(Box::new(unchained::Unchained::build(build, run)?));
+        };
+        let is_array = interval.is_filled(build.len(), Interval::ARRAY_SPARSITY_MAX);
+        if narrow::holds(build.payloads()) {
+            return match is_array.then(|| narrow::Narrow::build(build, interval, run)).transpose()?.flatten() {
+                Some(table) => Ok(Box::new(table)),
+                None => Ok(Box::new(ranked::Ranked::<u32>::build(build, interval, run)?)),
+            };
         }
-        Ok(Box::new(unchained::Unchained::build(build, run)?))
+        match is_array.then(|| perfect::Perfect::build(build, interval, run)).transpose()?.flatten() {
+            Some(table) => Ok(Box::new(table)),
+            None => Ok(Box::new(ranked::Ranked::<u64>::build(build, interval, run)?)),
+        }
     }
+}
+
+/// Enumerates the pairs of a table in which a key has one payload at most: `find` answers it, and whether there is one. It
+/// has no branch that depends on the answer.
+#[inline(always)]
+fn unique_pairs(
+    find: impl Fn(u64) -> (bool, u64),
+    probe: Columns<'_>,
+    cursor: &mut Cursor,
+    pairs: &mut Pairs,
+    run: &Run,
+) -> Result<(), JoinError> {
+    while cursor.row < probe.len() && !pairs.is_full() {
+        run.cancel.check()?;
+        let start = pairs.len();
+        let rows = cursor.row..(cursor.row + pairs.room().min(MORSEL)).min(probe.len());
+        pairs.build.resize(start + rows.len(), 0);
+        pairs.probe.resize(start + rows.len(), 0);
+        let mut at = start;
+        for (&key, &payload) in probe.keys()[rows.clone()].iter().zip(&probe.payloads()[rows.clone()]) {
+            let (is_found, build) = find(key);
+            pairs.build[at] = build;
+            pairs.probe[at] = payload;
+            at += usize::from(is_found);
+        }
+        pairs.build.truncate(at);
+        pairs.probe.truncate(at);
+        cursor.row = rows.end;
+    }
+    cursor.is_done = cursor.row == probe.len();
+    Ok(())
 }
 
 /// Probe tuples that a worker takes at once.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::super::dense::Interval;
 use super::super::{Columns, Cursor, Matches, Pairs, Sum, Table};
-use super::{MORSEL, sum_in_morsels};
+use super::{MORSEL, sum_in_morsels, unique_pairs};
 use crate::pages::Pages;
 use crate::{JoinError, Run};
 
@@ -73,7 +73,7 @@ impl Perfect {
     }
 }
 
-fn atomic(words: &mut [u64]) -> &[AtomicU64] {
+pub fn atomic(words: &mut [u64]) -> &[AtomicU64] {
     // SAFETY: the same size and, these being 64-byte aligned arrays of words, alignment; borrowed exclusively.
     unsafe { slice::from_raw_parts(words.as_mut_ptr().cast(), words.len()) }
 }
@@ -93,18 +93,7 @@ impl Table for Perfect {
         pairs: &mut Pairs,
         run: &Run,
     ) -> Result<(), JoinError> {
-        run.cancel.check()?;
-        while cursor.row < probe.len() && !pairs.is_full() {
-            if cursor.row.is_multiple_of(MORSEL) {
-                run.cancel.check()?;
-            }
-            if let Some(build) = self.find::<false>(probe.keys()[cursor.row]) {
-                pairs.push(build, probe.payloads()[cursor.row]);
-            }
-            cursor.row += 1;
-        }
-        cursor.is_done = cursor.row == probe.len();
-        Ok(())
+        unique_pairs(|key| self.find::<false>(key).map_or((false, 0), |build| (true, build)), probe, cursor, pairs, run)
     }
 
     fn scheme(&self) -> &'static str {

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::super::{Columns, Cursor, Matches, Pairs, Sum, Table};
-use super::{MORSEL, sum_in_morsels};
+use super::sum_in_morsels;
 use crate::hash::{hash, top};
 use crate::pages::{Pages, Shared};
 use crate::partition::{self, Partitioner, Tuple};
@@ -28,6 +28,8 @@ use crate::{JoinError, Run};
 /// level of cache.
 const SORTED_ROWS_LOG: u32 = 14;
 const FILTER_BITS: u32 = 16;
+/// Probe tuples whose accesses are under way together.
+const GROUP: usize = 32;
 
 pub struct Unchained {
     /// One slot a tuple, to the next power of two, and one at the end.
@@ -115,24 +117,28 @@ impl Unchained {
         if !word & filter_of(hash) == 0 { start..(next >> FILTER_BITS) as usize } else { start..start }
     }
 
-    /// Groups of tuples go through three steps, so that a group's accesses to memory are under way at once.
-    fn sum_of(&self, probe: Columns<'_>, range: Range<usize>) -> Sum {
-        const GROUP: usize = 32;
-        let mut sum = Sum::default();
+    /// The candidates of a group of keys, on their way to the cache: a group's accesses to memory are under way at once.
+    #[inline(always)]
+    fn find_group(&self, keys: &[u64], candidates: &mut [(usize, usize); GROUP]) {
         let mut hashes = [0; GROUP];
-        let mut found = [(0, 0); GROUP];
+        for (hash_of, &key) in hashes.iter_mut().zip(keys) {
+            *hash_of = hash(key, self.seed);
+            prefetch(&self.directory, top(*hash_of, self.directory_bits));
+        }
+        for (found, &hash) in candidates.iter_mut().zip(&hashes[..keys.len()]) {
+            let range = self.candidates(hash);
+            *found = (range.start, range.end);
+            prefetch(&self.tuples, range.start);
+        }
+    }
+
+    fn sum_of(&self, probe: Columns<'_>, range: Range<usize>) -> Sum {
+        let mut sum = Sum::default();
+        let mut candidates = [(0, 0); GROUP];
         let (keys, payloads) = (&probe.keys()[range.clone()], &probe.payloads()[range]);
         for (keys, payloads) in keys.chunks(GROUP).zip(payloads.chunks(GROUP)) {
-            for (hash_of, &key) in hashes.iter_mut().zip(keys) {
-                *hash_of = hash(key, self.seed);
-                prefetch(&self.directory, top(*hash_of, self.directory_bits));
-            }
-            for (found, &hash) in found.iter_mut().zip(&hashes[..keys.len()]) {
-                let candidates = self.candidates(hash);
-                *found = (candidates.start, candidates.end);
-                prefetch(&self.tuples, candidates.start);
-            }
-            for ((&key, &payload), &(start, end)) in keys.iter().zip(payloads).zip(&found) {
+            self.find_group(keys, &mut candidates);
+            for ((&key, &payload), &(start, end)) in keys.iter().zip(payloads).zip(&candidates) {
                 for tuple in &self.tuples[start..end] {
                     if tuple.key == key {
                         sum.add(tuple.payload, payload);
@@ -191,9 +197,6 @@ fn prefetch<T>(array: &[T], index: usize) {
     let _ = (array, index);
 }
 
-/// How many tuples ahead `pairs` asks for directory slots; half as many ahead for the tuples themselves.
-const AHEAD: usize = 16;
-
 impl Table for Unchained {
     fn sum(&self, probe: Columns<'_>, run: &Run) -> Result<Sum, JoinError> {
         sum_in_morsels(probe.len(), run, |range| self.sum_of(probe, range))
@@ -207,37 +210,30 @@ impl Table for Unchained {
         pairs: &mut Pairs,
         run: &Run,
     ) -> Result<(), JoinError> {
-        run.cancel.check()?;
         let (keys, payloads) = (probe.keys(), probe.payloads());
+        let mut candidates = [(0, 0); GROUP];
         while cursor.row < keys.len() {
-            let row = cursor.row;
-            if row.is_multiple_of(MORSEL) {
-                run.cancel.check()?;
-            }
-            if let Some(&key) = keys.get(row + AHEAD) {
-                prefetch(&self.directory, top(hash(key, self.seed), self.directory_bits));
-            }
-            if let Some(&key) = keys.get(row + AHEAD / 2) {
-                prefetch(&self.tuples, self.candidates(hash(key, self.seed)).start);
-            }
-            let candidates = self.candidates(hash(keys[row], self.seed));
-            let mut at = candidates.start + cursor.position;
-            while at < candidates.end {
-                let tuple = self.tuples[at];
-                if tuple.key == keys[row] {
-                    if pairs.is_full() {
-                        cursor.position = at - candidates.start + usize::from(planted::is(Defect::SkippedCandidate));
-                        return Ok(());
-                    }
-                    pairs.push(tuple.payload, payloads[row]);
-                    if matches == Matches::First {
-                        break;
+            run.cancel.check()?;
+            let group = cursor.row..(cursor.row + GROUP).min(keys.len());
+            self.find_group(&keys[group.clone()], &mut candidates);
+            for (row, &(start, end)) in group.zip(&candidates) {
+                for at in start + cursor.position..end {
+                    let tuple = self.tuples[at];
+                    if tuple.key == keys[row] {
+                        if pairs.is_full() {
+                            cursor.row = row;
+                            cursor.position = at - start + usize::from(planted::is(Defect::SkippedCandidate));
+                            return Ok(());
+                        }
+                        pairs.push(tuple.payload, payloads[row]);
+                        if matches == Matches::First {
+                            break;
+                        }
                     }
                 }
-                at += 1;
+                cursor.row = row + 1;
+                cursor.position = 0;
             }
-            cursor.row += 1;
-            cursor.position = 0;
         }
         cursor.is_done = true;
         Ok(())

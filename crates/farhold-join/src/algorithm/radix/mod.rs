@@ -92,7 +92,7 @@ impl Algorithm for Radix {
     fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError> {
         run.cancel.check()?;
         let seed = run.seed;
-        let scheme = match Interval::of(build.keys(), run)? {
+        let scheme = match Interval::of(build.keys(), Interval::ARRAY_SPARSITY_MAX, run)? {
             Some(interval) => Scheme::Perfect { by: ByOffset::new(interval), seed },
             None => Scheme::Chained { seed },
         };

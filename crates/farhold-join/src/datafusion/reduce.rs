@@ -1,0 +1,117 @@
+//! Lets rows of far scans go through the filter of a join.
+//!
+//! ```text
+//!   JoinExec ── build side: 2000 keys
+//!      └─ probe side: AggregateExec ── … ── FilterExec (key is a build key)  ◀─ put in here
+//!                                              └─ scan
+//! ```
+//!
+//! DataFusion hands a join's dynamic filter down to the scans of its probe side, which skip whole row groups by it. Where an
+//! aggregate or another join lies between, its rows are worth looking at one by one: what they would be aggregated or joined
+//! to is thrown away. Right above the join itself they are not, since the join's own table answers as fast.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{BinaryExpr, Column, DynamicFilterPhysicalExpr};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
+use datafusion::physical_plan::filter::FilterExec;
+
+use super::JoinConfig;
+use super::exec::JoinExec;
+
+/// See the module. It belongs behind all rules that push filters down; [`with_joins`](super::with_joins) puts it there.
+#[derive(Debug, Default)]
+pub struct ReduceRule;
+
+impl PhysicalOptimizerRule for ReduceRule {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, options: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let is_wanted = options.extensions.get::<JoinConfig>().is_none_or(|config| config.enabled && config.reduce);
+        if is_wanted { below(plan, &[]) } else { Ok(plan) }
+    }
+
+    fn name(&self) -> &'static str {
+        "farhold_reduce"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// The dynamic filter of a join above.
+#[derive(Clone, Copy)]
+struct Above {
+    id: u64,
+    /// An aggregate or another join lies between it and here.
+    is_far: bool,
+}
+
+fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn ExecutionPlan>> {
+    let children = plan.children();
+    if children.is_empty() {
+        return reduced(plan, above);
+    }
+    let join = plan.downcast_ref::<JoinExec>();
+    let is_between = join.is_some() || plan.is::<AggregateExec>();
+    let mut inside: Vec<Above> =
+        above.iter().map(|above| Above { is_far: above.is_far || is_between, ..*above }).collect();
+    let mut new_children = Vec::with_capacity(children.len());
+    for (number, child) in children.into_iter().enumerate() {
+        if number == 1
+            && let Some(join) = join.filter(|join| join.is_ours())
+        {
+            let own = join.planned().dynamic_expressions_produced();
+            inside.extend(own.iter().filter_map(|filter| Some(Above { id: filter.expression_id()?, is_far: false })));
+        }
+        new_children.push(below(Arc::clone(child), &inside)?);
+    }
+    let is_same = plan.children().into_iter().zip(&new_children).all(|(old, new)| Arc::ptr_eq(old, new));
+    if is_same {
+        return Ok(plan);
+    }
+    plan.replace_children(new_children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+}
+
+/// A scan whose rows go through the far filters that it holds.
+fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn ExecutionPlan>> {
+    let mut filters: Vec<Arc<dyn PhysicalExpr>> = Vec::new();
+    scan.apply_expressions(&mut |root| {
+        root.apply(|expression| {
+            let is_far = |id| above.iter().any(|above| above.id == id && above.is_far);
+            let is_new = |id| filters.iter().all(|filter| filter.expression_id() != Some(id));
+            if expression.is::<DynamicFilterPhysicalExpr>()
+                && expression.expression_id().is_some_and(|id| is_far(id) && is_new(id))
+                && let Some(filter) = of_output(expression, &scan)?
+            {
+                filters.push(filter);
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    let and = |one, other| Arc::new(BinaryExpr::new(one, Operator::And, other)) as Arc<dyn PhysicalExpr>;
+    match filters.into_iter().reduce(and) {
+        Some(filter) => Ok(Arc::new(FilterExec::try_new(filter, scan)?)),
+        None => Ok(scan),
+    }
+}
+
+/// The filter over what the scan hands out, which has the columns of its file in another order; `None` if one is not there.
+fn of_output(filter: &Arc<dyn PhysicalExpr>, scan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+    let schema = scan.schema();
+    let column = |child: &Arc<dyn PhysicalExpr>| {
+        let name = child.downcast_ref::<Column>()?.name();
+        let mut places = schema.fields().iter().enumerate().filter(|(_, field)| field.name() == name);
+        let (place, _) = places.next()?;
+        places.next().is_none().then(|| Arc::new(Column::new(name, place)) as Arc<dyn PhysicalExpr>)
+    };
+    let columns: Option<Vec<_>> = filter.children().into_iter().map(column).collect();
+    columns.map(|columns| Arc::clone(filter).with_new_children(columns)).transpose()
+}
