@@ -12,6 +12,8 @@ use farhold_fabric::provider;
 
 /// Pairs of runs beside Redis, whose median ratio is reported.
 const PAIRS: usize = 3;
+/// Gets in flight on each client, over a network.
+const IN_FLIGHT: usize = 32;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -60,20 +62,53 @@ fn main() {
         }
     }
     for provider in over_tcp() {
-        report.table(&format!("Over {provider}: uniform, no puts, {keys} keys"));
+        report.table(&format!(
+            "Over {provider}: uniform, no puts, {keys} keys; thousand gets/s, one by one and {IN_FLIGHT} in flight"
+        ));
         for readers in [1, 2, 4] {
-            for batch in [1, 8] {
-                for value_bytes in [128, 1024] {
-                    let plan = Plan { provider: provider.clone(), readers, batch, value_bytes, ..plan.clone() };
-                    let name = format!("{value_bytes} B x {batch}, {readers} clients");
-                    report.row(&provider, &name, &beside(&plan, port));
-                }
+            for value_bytes in [128, 1024] {
+                let plan =
+                    Plan { provider: provider.clone(), readers, value_bytes, span_ns: span_ns / 2, ..plan.clone() };
+                report.row(&provider, &format!("{value_bytes} B, {readers} clients"), &over_network(&plan, port));
             }
         }
     }
     if let Some(path) = value("--json") {
         report.write(path.as_ref()).expect("write the figures");
     }
+}
+
+/// Gets one by one and many in flight, and a Redis asked both ways, turn by turn: medians, and the ratios of the medians.
+fn over_network(plan: &Plan, port: Option<u16>) -> Vec<(&'static str, f64)> {
+    let many = Plan { batch: IN_FLIGHT, ..plan.clone() };
+    let mut rates = [const { Vec::new() }; 4];
+    for _ in 0..PAIRS {
+        for (turn, rates) in rates.iter_mut().enumerate() {
+            let plan = if turn % 2 == 0 { plan } else { &many };
+            let outcome = match port {
+                _ if turn < 2 => kv::run(plan),
+                Some(port) => kv::redis::run(plan, port),
+                None => continue,
+            };
+            rates.push(outcome.expect("a run").gets_per_second() / 1e3);
+        }
+    }
+    let median = |mut rates: Vec<f64>| {
+        rates.sort_by(f64::total_cmp);
+        rates.get(rates.len() / 2).copied()
+    };
+    let [Some(single), Some(many), redis, pipelined] = rates.map(median) else { unreachable!("all but Redis ran") };
+    let mut figures = vec![("single", single), ("in flight", many)];
+    if let (Some(redis), Some(pipelined)) = (redis, pipelined) {
+        figures.extend([
+            ("redis GET", redis),
+            ("redis pipelined", pipelined),
+            ("in flight/GET", many / redis),
+            ("single/GET", single / redis),
+            ("in flight/pipelined", many / pipelined),
+        ]);
+    }
+    figures
 }
 
 /// The ways over TCP of this build and machine.

@@ -212,9 +212,9 @@ pub async fn run(
     let terminals: Vec<_> = (0..plan.in_flight.max(1))
         .map(|number| {
             let (worker, handle, stop) = (worker.clone(), handle.clone(), stop.clone());
-            let terminal = Terminal::new(shared.clone(), worker, handle.clone(), number);
+            let terminal = Terminal::new(shared.clone(), worker, handle.clone(), number, stop.clone());
             handle.spawn(async move {
-                let ended = terminal.run(&stop).await;
+                let ended = terminal.run().await;
                 if ended.is_err() {
                     stop.store(true, Relaxed);
                 }
@@ -245,6 +245,7 @@ struct Terminal {
     deck: Deck,
     scratch: Scratch,
     d_id: i16,
+    stop: Arc<AtomicBool>,
 }
 
 /// How an attempt ended.
@@ -257,15 +258,15 @@ enum Attempt {
 }
 
 impl Terminal {
-    fn new(shared: Rc<Shared>, worker: Worker, handle: Handle, number: u16) -> Self {
+    fn new(shared: Rc<Shared>, worker: Worker, handle: Handle, number: u16, stop: Arc<AtomicBool>) -> Self {
         let random = Random::part(shared.plan.seed, &[6, u64::from(shared.plan.worker), u64::from(number)]);
         let d_id = 1 + number as i16 % DISTRICTS as i16;
-        Self { shared, worker, handle, random, deck: Deck::default(), scratch: Scratch::default(), d_id }
+        Self { shared, worker, handle, random, deck: Deck::default(), scratch: Scratch::default(), d_id, stop }
     }
 
-    async fn run(mut self, stop: &AtomicBool) -> Result<(), TxnError> {
+    async fn run(mut self) -> Result<(), TxnError> {
         let mut start = self.handle.now_ns();
-        while !stop.load(Relaxed) {
+        while !self.stop.load(Relaxed) {
             let warehouses = &self.shared.plan.warehouses;
             let w_id = warehouses[self.random.below(warehouses.len() as u64) as usize];
             let kind = self.deck.draw(&mut self.random);
@@ -354,6 +355,10 @@ impl Terminal {
                 Attempt::RolledBack => counters.rollbacks.increment(),
                 Attempt::Conflict => {
                     counters.conflicts.increment();
+                    // What a node held that has died stays locked: not to be waited for at the end.
+                    if self.shared.plan.survives && self.stop.load(Relaxed) {
+                        break;
+                    }
                     self.back_off(attempt).await;
                     continue;
                 }
@@ -371,6 +376,7 @@ impl Terminal {
         counters.given_up.increment();
         match last {
             Some(TxnError::Conflict) | None => Ok(()),
+            Some(_) if self.shared.plan.survives && self.stop.load(Relaxed) => Ok(()),
             Some(persistent) => Err(persistent),
         }
     }

@@ -49,6 +49,8 @@ const RETRY_AFTER_NS: u64 = 50_000_000;
 /// node that is cut off costs a tenth of it at most.
 const LOST_RETRY_AFTER_NS: u64 = 1_000_000_000;
 const LOST_CONNECT_NS_MAX: u64 = 100_000_000;
+/// How long a node may take that had answered until now: its silence may be a busy machine's.
+const AGAIN_CONNECT_NS_MAX: u64 = 500_000_000;
 /// How long a message may take to leave the thread.
 const FLUSH_NS_MAX: u64 = 10_000_000;
 /// How long a farewell may take.
@@ -272,8 +274,11 @@ impl Caller {
             Some((until_ns, refusal)) if before_ns < *until_ns => return Err(refusal.clone()),
             _ => known.refusal = None,
         }
-        // Its first silence may be a busy machine's.
-        let max_ns = if known.is_lost { LOST_CONNECT_NS_MAX } else { u64::MAX };
+        let max_ns = match (known.was_there, known.is_lost) {
+            (false, _) => u64::MAX,
+            (true, false) => AGAIN_CONNECT_NS_MAX,
+            (true, true) => LOST_CONNECT_NS_MAX,
+        };
         let met = self.meet(node, max_ns);
         let after_ns = self.shared.clock.now_ns();
         let known = self.known(node);
