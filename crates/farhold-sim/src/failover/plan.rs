@@ -113,7 +113,7 @@ impl Failover {
             replicas,
             optimistic: !seed.is_multiple_of(5),
             clients: 2,
-            transactions: if is_bank && !is_shop { 300 } else { 140 },
+            transactions: if is_bank && !is_shop { 400 } else { 180 },
             load: if is_shop {
                 Load::Shop
             } else if is_bank {
@@ -143,7 +143,7 @@ impl Failover {
         let slow = Blow::SlowRegister(1_000_000 + random.below(1_000_000), 6_000_000);
         Self {
             load: Load::Mixed(workload),
-            transactions: 160,
+            transactions: 500,
             blows: vec![(at_ns, silent), (at_ns, slow)],
             drift_ppm: vec![0; 3],
             ring_bytes: 96 << 10,
