@@ -115,7 +115,7 @@ impl Failover {
             replicas,
             optimistic: !seed.is_multiple_of(5),
             clients: 2,
-            transactions: if is_bank && !is_shop { 300 } else { 140 },
+            transactions: if is_bank && !is_shop { 400 } else { 180 },
             load: if is_shop {
                 Load::Shop
             } else if is_bank {
@@ -138,14 +138,26 @@ impl Failover {
     #[must_use]
     pub fn with_slow_register(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x510e);
-        let workload = Workload { on_copies: 80, read_only: 40, operations: 3, ..Workload::of_seed(4 * seed + 3) };
+        let few = Workload {
+            keys: 6,
+            rows: 6,
+            reads: 40,
+            updates: 55,
+            inserts: 0,
+            deletes: 0,
+            ranges: 5,
+            snapshots: 0,
+            ..Workload::of_seed(3)
+        };
+        let workload = Workload { on_copies: 95, read_only: 40, operations: 2, padding: 40, ..few };
         // One node is silent for just so long that it comes back while it is being expelled.
         let (at_ns, node) = (100_000 + random.below(500_000), random.below(3) as u8);
         let silent = Blow::NoRegister(node, 1_200_000 + random.below(400_000));
         let slow = Blow::SlowRegister(1_000_000 + random.below(1_000_000), 6_000_000);
         Self {
             load: Load::Mixed(workload),
-            transactions: 160,
+            clients: 4,
+            transactions: 300,
             blows: vec![(at_ns, silent), (at_ns, slow)],
             drift_ppm: vec![0; 3],
             ring_bytes: 96 << 10,

@@ -86,14 +86,11 @@ impl Worker {
                     }
                     Ok(_) | Err(ReadError::Torn | ReadError::Stale | ReadError::TooShort { .. }) => {}
                 }
-            } else {
-                if version.number() == 0 || planted!(NoTombstones) {
-                    return Ok(None);
-                }
-                if object.meta() == meta && object.version() == version && object.lock_word() == 0 {
-                    let version = version.with(Version::ABSENT);
-                    return Ok(Some(Copied { reference, version, table, key_len: 0, payload: Vec::new() }));
-                }
+            } else if version.number() == 0 || planted!(NoTombstones) {
+                return Ok(None);
+            } else if object.meta() == meta && object.version() == version && object.lock_word() == 0 {
+                let version = version.with(Version::ABSENT);
+                return Ok(Some(Copied { reference, version, table, key_len: 0, payload: Vec::new() }));
             }
             core.handle.pause(turn).await;
         }

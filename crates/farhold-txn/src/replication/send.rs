@@ -20,6 +20,8 @@ pub(crate) struct Promise {
     replication: Arc<Replication>,
     worker: u8,
     size: u64,
+    /// Of the configuration in which it was made: a holder that has left since and come back has other rings.
+    number: u64,
     pub holders: Vec<NodeId>,
 }
 
@@ -29,13 +31,16 @@ pub(crate) struct Sent {
     replication: Arc<Replication>,
     worker: u8,
     places: Vec<(NodeId, Place)>,
+    /// As a promise's.
+    number: u64,
 }
 
 impl Sent {
     /// All rows are written: nobody needs the record for them any more.
     pub fn finish(self) {
         let Ok(mut writers) = self.replication.writers(self.worker) else { return };
-        for (holder, place) in &self.places {
+        let view = &self.replication.view;
+        for (holder, place) in self.places.iter().filter(|(holder, _)| view.is_same_start(*holder, self.number)) {
             if let Some(writer) = writers.get_mut(holder) {
                 writer.finish(place);
             }
@@ -49,7 +54,8 @@ impl Drop for Promise {
             return;
         }
         let Ok(mut writers) = self.replication.writers(self.worker) else { return };
-        for holder in &self.holders {
+        let view = &self.replication.view;
+        for holder in self.holders.iter().filter(|holder| view.is_same_start(**holder, self.number)) {
             if let Some(writer) = writers.get_mut(holder) {
                 writer.forget(self.size);
             }
@@ -104,9 +110,15 @@ impl Txn {
             let (bytes, bytes_max) = (size as usize, bytes_max as usize);
             return Err(TxnError::TooLarge { what: "a replicated transaction", bytes, bytes_max });
         }
+        let number = replication.view.configuration().number;
         let holders = replication.holders(core.me, nodes.into_iter());
-        let mut promise =
-            Promise { replication: replication.clone(), worker: core.slot.number(), size: 0, holders: holders.clone() };
+        let mut promise = Promise {
+            replication: replication.clone(),
+            worker: core.slot.number(),
+            size: 0,
+            number,
+            holders: holders.clone(),
+        };
         let until_ns = core.handle.now_ns().saturating_add(core.node.config.request_timeout_ns);
         for turn in 0_u32.. {
             let full = promise_all(replication, core.slot.number(), &holders, size)?;
@@ -139,7 +151,7 @@ impl Txn {
         promise.size = 0;
         if cfg!(not(feature = "planted")) && core.write_in_place(&replication, &mut writer, &places) {
             core.record.replace(writer);
-            return (!replication.view.is_gone()).then_some(Sent { replication, worker, places });
+            return (!replication.view.is_gone()).then_some(Sent { replication, worker, places, number });
         }
         let at = |node: NodeId, lsn| FarPtr::new(node, LOG, replication.layout.record(core.me, worker, lsn));
         let (mut bodies, mut marks) = (Vec::new(), Vec::new());
@@ -178,7 +190,7 @@ impl Txn {
         } else {
             core.insist(replication.as_ref(), bodies, number).await?;
         }
-        Some(Sent { replication, worker, places })
+        Some(Sent { replication, worker, places, number })
     }
 
     /// The record of everything that it writes.
