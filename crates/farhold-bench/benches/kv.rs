@@ -3,10 +3,12 @@
 //!
 //! Values of 128 B to 8 KiB; uniform and Zipf; single gets and batches of eight; without puts, and with a writer by message
 //! and by transaction. With a port, also the same gets against the Redis there, turn by turn: as many clients, as many gets in
-//! flight, rows that caches hold and rows that they do not.
+//! flight, rows that caches hold and rows that they do not. Built with `--features farhold-fabric/libfabric` also over TCP, with a
+//! home agent that sleeps when nobody asks and with one that spins.
 
 use farhold_bench::report::Report;
 use farhold_bench::workload::kv::{self, Outcome, Plan, Put, Spread};
+use farhold_fabric::provider;
 
 /// Pairs of runs beside Redis, whose median ratio is reported.
 const PAIRS: usize = 3;
@@ -29,6 +31,7 @@ fn main() {
         put: Put::Message,
         span_ns,
         seed: 42,
+        provider: "shm".into(),
     };
     for batch in [1, 8] {
         report.table(&format!("1 reader, {batch} gets a batch, {keys} keys"));
@@ -56,9 +59,28 @@ fn main() {
             }
         }
     }
+    for provider in over_tcp() {
+        report.table(&format!("Over {provider}: uniform, no puts, {keys} keys"));
+        for readers in [1, 2, 4] {
+            for batch in [1, 8] {
+                for value_bytes in [128, 1024] {
+                    let plan = Plan { provider: provider.clone(), readers, batch, value_bytes, ..plan.clone() };
+                    let name = format!("{value_bytes} B x {batch}, {readers} clients");
+                    report.row(&provider, &name, &beside(&plan, port));
+                }
+            }
+        }
+    }
     if let Some(path) = value("--json") {
         report.write(path.as_ref()).expect("write the figures");
     }
+}
+
+/// The ways over TCP of this build and machine.
+fn over_tcp() -> Vec<String> {
+    let here = provider::ALL.iter().flat_map(|kind| (kind.here)());
+    let tcp = here.map(|here| here.name).filter(|name| name.ends_with("tcp;ofi_rxm"));
+    tcp.flat_map(|name| [format!("{name}?agent=sleeps"), format!("{name}?agent=spins")]).collect()
 }
 
 /// A run, or pairs of runs beside the Redis at a port.

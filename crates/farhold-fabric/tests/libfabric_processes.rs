@@ -216,3 +216,47 @@ fn a_peer_that_says_nothing_any_more() {
         }
     }
 }
+
+/// Who did not listen, because it was stopped or got no processor, has heard nothing: that is nobody's silence.
+#[test]
+fn a_pause_of_ones_own_breaks_nothing() {
+    if child() {
+        return;
+    }
+    const TIMEOUT_NS: u64 = 1_000_000_000;
+    for provider in ["libfabric:shm?timeout-ms=1000", "libfabric:tcp;ofi_rxm?timeout-ms=1000"] {
+        let cluster = Cluster::new(provider, "a_pause_of_ones_own_breaks_nothing");
+        let zero = cluster.join(0);
+        let executor = Executor::real(1);
+        let endpoint = zero.endpoint(&executor.handle()).unwrap();
+        let process = cluster.child(&endpoint);
+        assert_eq!(run(&executor, &endpoint, |batch| _ = batch.fetch_add(at(1, 0), 1)), Ok(()));
+        process.signal("-STOP");
+        let handle = executor.handle();
+        let (mut began_ns, mut goes_on) = (None, false);
+        let batch = executor.run(async {
+            let mut batch = Batch::new();
+            batch.fetch_add(at(1, 0), 1);
+            let mut submit = std::pin::pin!(endpoint.submit(batch));
+            std::future::poll_fn(|cx| {
+                let polled = submit.as_mut().poll(cx);
+                let began_ns = *began_ns.get_or_insert_with(|| {
+                    // Posted; now nobody polls, and nobody answers, for longer than an answer may take.
+                    let until_ns = handle.now_ns() + 3 * TIMEOUT_NS / 2;
+                    while handle.now_ns() < until_ns {
+                        let _ = endpoint.wait(until_ns.saturating_sub(handle.now_ns()));
+                    }
+                    until_ns
+                });
+                // Both go on, the other one later.
+                if !goes_on && handle.now_ns() > began_ns + TIMEOUT_NS / 4 {
+                    process.signal("-CONT");
+                    goes_on = true;
+                }
+                polled
+            })
+            .await
+        });
+        assert_eq!(batch.all_done(), Ok(()), "{provider}");
+    }
+}

@@ -5,7 +5,8 @@ use farhold_sim::failover::{Aftermath, Failover, run};
 use farhold_sim::teeth::{self, Wrong};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--quiet]   replays seeds, with their stories
+const USAGE: &str =
+    "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register]   replays seeds, with their stories
        farhold-sim rate [--seeds COUNT]                 simulated transactions a second, checks included, one core
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
 
@@ -29,15 +30,20 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             };
             let quiet = arguments.iter().any(|argument| argument == "--quiet");
-            replay(first..first + value_of("--seeds").unwrap_or(1), quiet)
+            let of_seed = if arguments.iter().any(|argument| argument == "--slow-register") {
+                Failover::with_slow_register
+            } else {
+                Failover::of_seed
+            };
+            replay(first..first + value_of("--seeds").unwrap_or(1), quiet, of_seed)
         }
     }
 }
 
-fn replay(seeds: std::ops::Range<u64>, quiet: bool) -> ExitCode {
+fn replay(seeds: std::ops::Range<u64>, quiet: bool, of_seed: fn(u64) -> Failover) -> ExitCode {
     let mut worst = ExitCode::SUCCESS;
     for seed in seeds {
-        let setup = Failover::of_seed(seed);
+        let setup = of_seed(seed);
         let aftermath = run(&setup);
         let outcome = aftermath.check();
         if outcome.is_ok() && quiet {

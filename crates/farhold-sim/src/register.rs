@@ -1,7 +1,7 @@
 //! The register of a simulated cluster: one word of truth that nodes can be cut off from.
 
 use farhold_fabric::{Handle, NodeId};
-use farhold_txn::{Configuration, Register, RegisterError, RegisterFuture, Registered};
+use farhold_txn::{Configuration, Register, RegisterError, RegisterFuture, Registered, Serving};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -9,29 +9,39 @@ use std::rc::Rc;
 /// How long a call takes, there and back.
 const CALL_NS: u64 = 8_000;
 
-#[derive(Default)]
 struct Shared {
+    /// Of no machine: it says the true time.
+    clock: Handle,
     registered: Registered,
     cut: BTreeSet<NodeId>,
     slow_ns_max: u64,
+    /// What has been written there, in words, each with the true time.
+    story: Vec<(u64, String)>,
 }
 
 /// The register, outside of any node.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct SimRegister(Rc<RefCell<Shared>>);
 
 impl SimRegister {
     /// An empty register for so many nodes.
     #[must_use]
-    pub fn new(nodes: u8) -> Self {
+    pub fn new(nodes: u8, clock: &Handle) -> Self {
         let registered = Registered { renewals: vec![0; usize::from(nodes)], ..Registered::default() };
-        Self(Rc::new(RefCell::new(Shared { registered, ..Shared::default() })))
+        let (clock, cut, story) = (clock.clone(), BTreeSet::new(), Vec::new());
+        Self(Rc::new(RefCell::new(Shared { clock, registered, cut, slow_ns_max: 0, story })))
     }
 
     /// What is written there.
     #[must_use]
     pub fn configuration(&self) -> Option<Configuration> {
         self.0.borrow().registered.configuration.clone()
+    }
+
+    /// What has been written there since the last call, in words, each with its true time in nanoseconds.
+    #[must_use]
+    pub fn take_story(&self) -> Vec<(u64, String)> {
+        std::mem::take(&mut self.0.borrow_mut().story)
     }
 
     /// Has the last change come to its end, and is this node not part of it? Only then may its process start: the others may
@@ -53,7 +63,7 @@ impl SimRegister {
         };
     }
 
-    /// One call in four takes up to so much longer; 0: none does.
+    /// Every second write, and every fourth read, takes up to so much longer to get there; 0: none does.
     pub fn slow(&self, slow_ns_max: u64) {
         self.0.borrow_mut().slow_ns_max = slow_ns_max;
     }
@@ -74,13 +84,22 @@ pub struct RegisterOf {
 }
 
 impl RegisterOf {
+    /// The way of one call in `slow_every` to the register, when it is slow.
+    async fn way_there(&self, slow_every: u64) -> Result<(), RegisterError> {
+        let slow_ns_max = self.shared.0.borrow().slow_ns_max;
+        if slow_ns_max > 0 && self.handle.random_u64().is_multiple_of(slow_every) {
+            self.handle.sleep_ns(self.handle.random_u64() % slow_ns_max).await;
+        }
+        self.way().await
+    }
+
+    async fn way_of_write(&self) -> Result<(), RegisterError> {
+        self.way_there(2).await
+    }
+
     /// Half of a call; an error if the way is cut.
     async fn way(&self) -> Result<(), RegisterError> {
         self.handle.sleep_ns(CALL_NS / 2 + self.handle.random_u64() % CALL_NS).await;
-        let slow_ns_max = self.shared.0.borrow().slow_ns_max;
-        if slow_ns_max > 0 && self.handle.random_u64().is_multiple_of(4) {
-            self.handle.sleep_ns(self.handle.random_u64() % slow_ns_max).await;
-        }
         if !self.alive.get() {
             std::future::pending::<()>().await;
         }
@@ -94,7 +113,7 @@ impl RegisterOf {
 impl Register for RegisterOf {
     fn load(&self) -> RegisterFuture<'_, Registered> {
         Box::pin(async move {
-            self.way().await?;
+            self.way_there(4).await?;
             let found = self.shared.0.borrow().registered.clone();
             self.way().await?;
             Ok(found)
@@ -103,13 +122,16 @@ impl Register for RegisterOf {
 
     fn compare_and_set<'a>(&'a self, expected: u64, next: &'a Configuration) -> RegisterFuture<'a, bool> {
         Box::pin(async move {
-            self.way().await?;
+            self.way_of_write().await?;
             let is_set = {
                 let mut shared = self.shared.0.borrow_mut();
                 let number = shared.registered.configuration.as_ref().map_or(0, |found| found.number);
                 let expects = number == expected;
                 if expects {
-                    shared.registered.configuration = Some(next.clone());
+                    let before = shared.registered.configuration.replace(next.clone());
+                    let what = before.map_or("the register is founded".into(), |before| difference(&before, next));
+                    let at_ns = shared.clock.now_ns();
+                    shared.story.push((at_ns, format!("configuration {}: {what}", next.number)));
                 }
                 expects
             };
@@ -120,10 +142,14 @@ impl Register for RegisterOf {
 
     fn settle(&self, number: u64) -> RegisterFuture<'_, ()> {
         Box::pin(async move {
-            self.way().await?;
+            self.way_of_write().await?;
             {
-                let settled = &mut self.shared.0.borrow_mut().registered.settled;
-                *settled = number.max(*settled);
+                let mut shared = self.shared.0.borrow_mut();
+                if number > shared.registered.settled {
+                    shared.registered.settled = number;
+                    let at_ns = shared.clock.now_ns();
+                    shared.story.push((at_ns, format!("configuration {number} is installed everywhere")));
+                }
             }
             self.way().await
         })
@@ -131,9 +157,40 @@ impl Register for RegisterOf {
 
     fn renew(&self, node: NodeId) -> RegisterFuture<'_, ()> {
         Box::pin(async move {
-            self.way().await?;
+            self.way_of_write().await?;
             self.shared.0.borrow_mut().registered.renewals[usize::from(node.0)] += 1;
             self.way().await
         })
     }
+}
+
+/// What a change of the configuration is about, in words.
+fn difference(before: &Configuration, next: &Configuration) -> String {
+    let (leader, mut words) = (next.leader, Vec::new());
+    for node in before.everybody().filter(|node| !next.contains(*node)) {
+        words.push(format!("{leader} expels {node}"));
+    }
+    for node in next.joining.iter().filter(|node| !before.contains(**node)) {
+        words.push(format!("{node} begins to join"));
+    }
+    for node in next.members.iter().filter(|node| !before.members.contains(node)) {
+        words.push(format!("{node} is a member again"));
+    }
+    for (partition, (was, is)) in before.partitions.iter().zip(&next.partitions).enumerate() {
+        if let (Serving::From(_), Serving::By(node)) = (was, is) {
+            words.push(format!("{node} serves partition {partition}"));
+        }
+    }
+    for mirror in next.mirrors.iter().filter(|mirror| mirror.whole) {
+        if before.mirrors.iter().any(|was| (was.of, was.on, was.whole) == (mirror.of, mirror.on, false)) {
+            words.push(format!("{} has a whole copy of the rows of {}", mirror.on, mirror.of));
+        }
+    }
+    for (node, _) in before.births.iter().zip(&next.births).enumerate().filter(|(_, (was, is))| **was == 0 && **is != 0)
+    {
+        if before.members.contains(&NodeId(node as u8)) {
+            words.push(format!("{} is here", NodeId(node as u8)));
+        }
+    }
+    if words.is_empty() { format!("{leader} leads on") } else { words.join(", ") }
 }

@@ -14,6 +14,17 @@ fn a_healthy_cluster_replicates() {
     }
 }
 
+/// Members are expelled while they renew their leases.
+#[test]
+fn a_slow_register_expels_nobody_who_still_acts() {
+    for seed in 0..60 {
+        let aftermath = run(&Failover::with_slow_register(seed));
+        if let Err(what) = aftermath.check() {
+            panic!("seed {seed}: {what}\n{}", aftermath.story.join("\n"));
+        }
+    }
+}
+
 /// Two threads: half of the seeds each.
 #[test]
 fn what_was_acknowledged_survives_even_seeds() {

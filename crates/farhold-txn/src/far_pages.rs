@@ -10,10 +10,9 @@
 //! answers within the fabric's time-out, or counts as unavailable.
 
 use crate::home::message::Request;
-use crate::snapshot::{AsOf, read_runs};
+use crate::snapshot::{AsOf, Part, read_runs};
 use crate::{Node, NodeId, TableId, TxnError, Worker};
 use farhold_fabric::Executor;
-use farhold_store::slab::Run;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -29,9 +28,9 @@ const QUESTIONS_MAX: usize = 16;
 /// What is asked for.
 enum Question {
     /// The runs of pages of a table.
-    Runs { node: NodeId, table: TableId, answer: Sender<Result<Vec<Run>, TxnError>> },
+    Runs { node: NodeId, table: TableId, answer: Sender<Result<Vec<Part>, TxnError>> },
     /// The rows of a run in a state.
-    Rows { node: NodeId, run: Run, as_of: AsOf, answer: Sender<Result<Rows, TxnError>> },
+    Rows { node: NodeId, part: Part, as_of: AsOf, answer: Sender<Result<Rows, TxnError>> },
 }
 
 /// Rows, one after the other.
@@ -72,16 +71,16 @@ struct Running {
 
 impl FarPages {
     /// A table's runs of pages on another node. Blocks the thread.
-    pub fn runs(&self, asker: &Arc<Node>, node: NodeId, table: TableId) -> Result<Vec<Run>, TxnError> {
+    pub fn runs(&self, asker: &Arc<Node>, node: NodeId, table: TableId) -> Result<Vec<Part>, TxnError> {
         let (answer, answered) = channel();
         self.ask(asker, Question::Runs { node, table, answer })?;
         answered.recv().unwrap_or(Err(TxnError::NodeUnavailable { node, committed: false }))
     }
 
     /// The rows of a run of pages of another node. Blocks the thread.
-    pub fn rows(&self, asker: &Arc<Node>, node: NodeId, run: Run, as_of: AsOf) -> Result<Rows, TxnError> {
+    pub fn rows(&self, asker: &Arc<Node>, node: NodeId, part: Part, as_of: AsOf) -> Result<Rows, TxnError> {
         let (answer, answered) = channel();
-        self.ask(asker, Question::Rows { node, run, as_of, answer })?;
+        self.ask(asker, Question::Rows { node, part, as_of, answer })?;
         answered.recv().unwrap_or(Err(TxnError::NodeUnavailable { node, committed: false }))
     }
 
@@ -164,9 +163,9 @@ async fn answer(worker: &Worker, question: Question) {
         Question::Runs { node, table, answer } => {
             let _ = answer.send(worker.core.ask(node, &Request::Pages { table }, read_runs).await);
         }
-        Question::Rows { node, run, as_of, answer } => {
+        Question::Rows { node, part, as_of, answer } => {
             let mut rows = Rows::default();
-            let read = worker.scan_run(node, run, as_of, &mut |key, value| rows.push(key, value)).await;
+            let read = worker.scan_run(node, part, as_of, &mut |key, value| rows.push(key, value)).await;
             let _ = answer.send(read.map(|()| rows));
         }
     }

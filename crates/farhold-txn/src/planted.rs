@@ -74,6 +74,10 @@ pub enum Defect {
     LateRecord,
     /// Who expels a node does not wait until its lease has ended.
     LeaseNotWaitedFor,
+    /// What was meant for a node's rows before it left is done to it when it has come back.
+    ComesBackTheSame,
+    /// A new mirror hears nothing of slots without a row.
+    NoTombstones,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }

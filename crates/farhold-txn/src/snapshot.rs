@@ -16,7 +16,7 @@ use farhold_store::object::size_class::{self, SizeClass};
 use farhold_store::object::{Link, RESERVED};
 use farhold_store::slab::{PageKind, PageTable, Run};
 use farhold_store::snapshot::{Blocked, RunScan};
-use farhold_store::{SlotId, StoreError, Superblock};
+use farhold_store::{Object, SlotId, StoreError, Superblock};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,12 +63,20 @@ pub(crate) struct FarPlace {
     pub incarnation: u16,
 }
 
+/// A run of pages, as a snapshot has to look at it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub run: Run,
+    /// Slots to look at: behind them are none that have held a row of the snapshot's time.
+    pub slots: u32,
+}
+
 /// A part of a table for one thread to scan.
 #[derive(Clone, Debug)]
 pub struct PageTask {
     node: NodeId,
     place: usize,
-    run: Run,
+    part: Part,
     /// Its pages are its own while somebody has a handle.
     table: Table,
 }
@@ -89,7 +97,7 @@ impl PageTask {
     /// Bytes of its pages.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        u64::from(self.run.pages) * farhold_store::object::size_class::PAGE_BYTES
+        u64::from(self.part.run.pages) * farhold_store::object::size_class::PAGE_BYTES
     }
 }
 
@@ -163,7 +171,7 @@ impl Worker {
             if place.memory.is_none() && !table.0.route.is_local_only() {
                 let request = Request::Pages { table: table.id() };
                 let runs = self.core.ask(place.node, &request, read_runs).await?;
-                let task = |run| PageTask { node: place.node, place: position, run, table: table.clone() };
+                let task = |part| PageTask { node: place.node, place: position, part, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));
             }
         }
@@ -185,24 +193,24 @@ impl Worker {
         if place.memory.is_some() && !self.core.handle.is_virtual() {
             return snapshot.scan_page(task, visit);
         }
-        self.scan_run(place.node, task.run, snapshot.as_of, visit).await
+        self.scan_run(place.node, task.part, snapshot.as_of, visit).await
     }
 
     /// Reads a run of pages by batches of object reads. A row that stays locked has a dead owner.
     pub(crate) async fn scan_run(
         &self,
         node: NodeId,
-        run: Run,
+        part: Part,
         as_of: AsOf,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), TxnError> {
         let core = &*self.core;
         let epoch = as_of.epoch;
         self.check(as_of)?;
-        let room = run.class.payload_bytes_max();
+        let room = part.run.class.payload_bytes_max();
         let until_ns = core.handle.now_ns() + core.node.config().request_timeout_ns;
         let mut turns = 0;
-        let mut offsets: Vec<u64> = run.slots().collect();
+        let mut offsets: Vec<u64> = part.run.slots().take(part.slots as usize).collect();
         while !offsets.is_empty() {
             let mut later = Vec::new();
             for chunk in offsets.chunks(READS_PER_BATCH) {
@@ -309,21 +317,28 @@ fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
     }
 }
 
-/// Runs of pages, come from afar.
-pub(crate) fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Run>, TxnError> {
+/// How many slots of a run come before those at its end that are free. Whoever takes one of these for a row from now on reads the
+/// epoch of his commit afterwards, so a snapshot that is open already does not have the row.
+fn used_slots(memory: &RegionMemory, run: &Run) -> u32 {
+    let free = run.slots().rev().take_while(|offset| Object::at(memory, *offset).meta().state() == Meta::FREE);
+    run.slot_count() - free.count() as u32
+}
+
+/// Runs of pages, come from afar, each with the slots to look at.
+pub(crate) fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Part>, TxnError> {
     r.list(|r| {
-        let (page, pages, table, class) = (r.u32()?, r.u32()?, TableId(r.u32()?), r.u8()?);
+        let (page, pages, table, class, slots) = (r.u32()?, r.u32()?, TableId(r.u32()?), r.u8()?, r.u32()?);
         if usize::from(class) >= size_class::COUNT {
             return Err(GARBAGE);
         }
-        Ok(Run { page, pages, table, class: SizeClass(class), kind: PageKind::Slots })
+        Ok(Part { run: Run { page, pages, table, class: SizeClass(class), kind: PageKind::Slots }, slots })
     })
 }
 
-/// The answer to [`Request::Pages`].
-pub(crate) fn write_runs(runs: &[Run], w: &mut Writer) {
+/// The answer to [`Request::Pages`], by who has them in `memory`.
+pub(crate) fn write_runs(memory: &RegionMemory, runs: &[Run], w: &mut Writer) {
     w.list(runs, |w, run| {
-        w.u32(run.page).u32(run.pages).u32(run.table.0).u8(run.class.0);
+        w.u32(run.page).u32(run.pages).u32(run.table.0).u8(run.class.0).u32(used_slots(memory, run));
     });
 }
 
@@ -354,7 +369,7 @@ impl Snapshot {
         for (position, place) in self.places.iter().enumerate() {
             if place.memory.is_none() && !table.0.route.is_local_only() {
                 let runs = self.node.far_pages.runs(&self.node, place.node, table.id())?;
-                let task = |run| PageTask { node: place.node, place: position, run, table: table.clone() };
+                let task = |part| PageTask { node: place.node, place: position, part, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));
             }
         }
@@ -381,7 +396,7 @@ impl Snapshot {
             tasks.extend(runs.into_iter().map(|run| PageTask {
                 node: place.node,
                 place: position,
-                run,
+                part: Part { slots: used_slots(memory, &run), run },
                 table: table.clone(),
             }));
         }
@@ -412,10 +427,10 @@ impl Snapshot {
         let place = &self.places[task.place];
         let unavailable = TxnError::NodeUnavailable { node: place.node, committed: false };
         let Some(memory) = &place.memory else {
-            self.node.far_pages.rows(&self.node, place.node, task.run, self.as_of)?.visit(visit);
+            self.node.far_pages.rows(&self.node, place.node, task.part, self.as_of)?.visit(visit);
             return Ok(());
         };
-        let mut scan = RunScan::new(memory, task.run, self.as_of.epoch).values_up_to(value_bytes);
+        let mut scan = RunScan::new(memory, task.part.run, self.as_of.epoch).values_up_to(value_bytes);
         let mut patience = Patience::new(self.node.config().request_timeout_ns);
         loop {
             let went = scan.go_on(room, &mut |_, key, value| visit(key, value));

@@ -3,6 +3,7 @@
 use super::bank::{Ledger, Teller};
 use super::numbers::{self, Given, Taker};
 use super::plan::{Blow, Failover, Load};
+use super::shop::{self, Books, Terminal};
 use super::{Aftermath, KillAt};
 use crate::register::SimRegister;
 use crate::workload::{Client, Ended, Recorder, Tables};
@@ -45,9 +46,12 @@ pub(super) struct Cluster {
     pub register: SimRegister,
     pub processes: RefCell<Vec<Process>>,
     pub story: RefCell<Vec<String>>,
+    /// For whom each node waited when it was last looked at.
+    waiting: RefCell<Vec<Option<NodeId>>>,
     pub recorder: Rc<RefCell<Recorder>>,
     pub ledger: Rc<RefCell<Ledger>>,
     pub given: Rc<RefCell<Given>>,
+    pub books: Rc<RefCell<Books>>,
     pub steps: Cell<u64>,
 }
 
@@ -60,13 +64,15 @@ pub fn run(setup: &Failover) -> Aftermath {
     let cluster = Rc::new(Cluster {
         setup: setup.clone(),
         sim: sim.clone(),
+        register: SimRegister::new(setup.nodes, &handle),
         handle,
-        register: SimRegister::new(setup.nodes),
         processes: RefCell::default(),
         story: RefCell::default(),
+        waiting: RefCell::default(),
         recorder: Rc::default(),
         ledger: Rc::default(),
         given: Rc::default(),
+        books: Rc::default(),
         steps: Cell::new(0),
     });
     let mut broken = Vec::new();
@@ -75,19 +81,20 @@ pub fn run(setup: &Failover) -> Aftermath {
     let configuration = cluster.register.configuration().map_or(0, |found| found.number);
     drop(executor);
     let Recorder { history, broken: seen, .. } = cluster.recorder.take();
-    let ledger = cluster.ledger.take();
-    broken.extend(seen);
-    broken.extend(ledger.broken);
-    let given = cluster.given.take();
-    broken.extend(given.broken);
-    let other_commits = ledger.commits + given.blocks;
+    let (ledger, books, given) = (cluster.ledger.take(), cluster.books.take(), cluster.given.take());
+    broken.extend(seen.into_iter().chain(ledger.broken).chain(books.broken).chain(given.broken));
     let (story, steps) = (cluster.story.take(), cluster.steps.get());
-    Aftermath { trace_hash, history, other_commits, statistics, broken, story, configuration, steps }
+    let audited_commits = ledger.commits + books.commits + given.blocks;
+    Aftermath { trace_hash, history, audited_commits, statistics, broken, story, configuration, steps }
 }
 
 impl Cluster {
     pub fn tell(&self, what: &str) {
-        self.story.borrow_mut().push(format!("{:>9} µs  {what}", self.handle.now_ns() / 1_000));
+        let line = |at_ns: u64, what: &str| format!("{:>9} µs  {what}", at_ns / 1_000);
+        let written = self.register.take_story();
+        let mut story = self.story.borrow_mut();
+        story.extend(written.into_iter().map(|(at_ns, what)| line(at_ns, &what)));
+        story.push(line(self.handle.now_ns(), what));
     }
 
     pub fn process(&self, node: u8) -> Process {
@@ -112,7 +119,7 @@ impl Cluster {
         };
         let config = NodeConfig {
             nodes: self.setup.nodes,
-            region_bytes: 4 << 20,
+            region_bytes: 12 << 20,
             request_timeout_ns: 2_000_000,
             replication,
             ..NodeConfig::default()
@@ -143,8 +150,23 @@ impl Cluster {
                 return false;
             }
             self.handle.sleep_ns(LOOK_NS).await;
+            self.tell_who_waits();
         }
         true
+    }
+
+    fn tell_who_waits(&self) {
+        let now: Vec<_> = self.processes.borrow().iter().map(|process| process.node.progress().waiting).collect();
+        let before = self.waiting.replace(now.clone());
+        for (node, (before, now)) in before.iter().zip(&now).enumerate().filter(|(_, (before, now))| before != now) {
+            match (before, now) {
+                (_, Some(it)) => {
+                    self.tell(&format!("{} waits for {it}, which alone has some rows", NodeId(node as u8)));
+                }
+                (Some(it), None) => self.tell(&format!("{} has heard of {it} again", NodeId(node as u8))),
+                (None, None) => {}
+            }
+        }
     }
 
     async fn drive(self: Rc<Self>, broken: &mut Vec<String>) -> Statistics {
@@ -190,6 +212,7 @@ impl Cluster {
                 Ok(())
             }
             Load::Numbers => numbers::create(&first).await,
+            Load::Shop => shop::load(&first).await,
         }
     }
 
@@ -211,6 +234,10 @@ impl Cluster {
             Load::Numbers => {
                 let taker = Taker::new(number, node, &process.worker, self.given.clone());
                 machine.spawn(taker.run_through(transactions, alive))
+            }
+            Load::Shop => {
+                let terminal = Terminal::new(number, NodeId(node), &process.worker, self.books.clone());
+                machine.spawn(terminal.run_through(transactions, alive))
             }
         };
         Running { number, process, task }

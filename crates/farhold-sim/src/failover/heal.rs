@@ -26,6 +26,11 @@ impl Cluster {
         self.handle.sleep_ns(2 * LEASE_NS).await;
         is_whole &= self.until(HEALING_NS_MAX, whole).await;
         if !is_whole {
+            for process in self.processes.borrow().iter() {
+                let node = &process.node;
+                let number = node.configuration().map(|installed| installed.number);
+                self.tell(&format!("{}: configuration {number:?}, doing {}", node.id(), node.progress()));
+            }
             broken.push(format!("not whole again: {:?}", self.register.configuration()));
             return;
         }

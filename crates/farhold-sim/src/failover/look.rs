@@ -24,6 +24,12 @@ impl Cluster {
                 }
             }
             Load::Numbers => {}
+            Load::Shop => {
+                let audited = self.books.borrow().audit(&worker);
+                if let Err(what) = audited.await {
+                    broken.push(what);
+                }
+            }
         }
         let processes = self.processes.borrow();
         for process in processes.iter() {

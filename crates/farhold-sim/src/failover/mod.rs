@@ -10,7 +10,7 @@
 //!
 //! After the blows everything heals: killed nodes come back, every mirror becomes whole, every client commits again. What was
 //! acknowledged has to be there, histories serializable (`history`), or, of a bank (`bank.rs`), each account as the committed
-//! transactions have left it; nothing locked, odd or half written, no ring overrun, and each mirror like its node.
+//! transactions have left it, or, of a shop (`shop.rs`: TPC-C), the twelve conditions of its specification; nothing locked, odd or half written, no ring overrun, and each mirror like its node.
 
 mod bank;
 mod cluster;
@@ -18,6 +18,7 @@ mod heal;
 mod look;
 mod numbers;
 mod plan;
+mod shop;
 
 pub use cluster::run;
 pub use plan::{Blow, Failover, KillAt, Load};
@@ -32,8 +33,8 @@ pub struct Aftermath {
     pub trace_hash: u64,
     /// What was seen and written.
     pub history: History,
-    /// Transactions of a bank that have committed, blocks of numbers that were given out.
-    pub other_commits: u64,
+    /// Transactions of a bank or a shop that have committed, blocks of numbers that were given out.
+    pub audited_commits: u64,
     /// Of the nodes that lived at the end, summed.
     pub statistics: Statistics,
     /// What must not be.
@@ -61,6 +62,6 @@ impl Aftermath {
     /// Committed transactions.
     #[must_use]
     pub fn commits(&self) -> u64 {
-        self.history.records.len() as u64 + self.other_commits
+        self.history.records.len() as u64 + self.audited_commits
     }
 }

@@ -34,8 +34,9 @@ impl Blow {
             | Self::Cut(_, _, _, for_ns)
             | Self::Slow(_, _, _, for_ns)
             | Self::Disorder(_, for_ns)
-            | Self::NoRegister(_, for_ns)
-            | Self::SlowRegister(_, for_ns) => for_ns,
+            | Self::NoRegister(_, for_ns) => for_ns,
+            // What was begun at its end arrives later.
+            Self::SlowRegister(slow_ns_max, for_ns) => for_ns + slow_ns_max,
         }
     }
 }
@@ -49,6 +50,8 @@ pub enum Load {
     Bank(Scale),
     /// Numbers are taken from counters in rows.
     Numbers,
+    /// TPC-C, as small as it can be: its consistency conditions are checked at the end.
+    Shop,
 }
 
 /// One transaction runs alone, and a node dies at a step of it.
@@ -101,7 +104,7 @@ impl Failover {
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x5eed);
         let replicas = 2 + (seed % 2) as u8;
-        let is_bank = seed / 4 % 3 == 2;
+        let (is_shop, is_bank) = (seed % 13 == 6, seed / 4 % 3 == 2);
         let mut drift_ppm = vec![0; 3];
         if random.below(2) == 0 {
             drift_ppm = (0..3).map(|_| random.below(2 * DRIFT_PPM_MAX) as i32 - DRIFT_PPM_MAX as i32).collect();
@@ -112,8 +115,10 @@ impl Failover {
             replicas,
             optimistic: !seed.is_multiple_of(5),
             clients: 2,
-            transactions: if is_bank { 200 } else { 80 },
-            load: if is_bank {
+            transactions: if is_bank && !is_shop { 300 } else { 140 },
+            load: if is_shop {
+                Load::Shop
+            } else if is_bank {
                 Load::Bank(Scale { nodes: 3, accounts: 60, hot: 2 })
             } else {
                 Load::Mixed(Workload::of_seed(seed))
@@ -121,7 +126,30 @@ impl Failover {
             blows: blows(seed, replicas, &mut random),
             kill_at: None,
             drift_ppm,
-            ring_bytes: [96 << 10, 8 << 10, 24 << 10, 32 << 10][(seed % 4) as usize],
+            // A shop is loaded in large transactions.
+            ring_bytes: if is_shop { 512 << 10 } else { [96 << 10, 8 << 10, 24 << 10, 32 << 10][(seed % 4) as usize] },
+        }
+    }
+}
+
+impl Failover {
+    /// A register that is slow from early on, and many transactions that only a lease protects: they read what each node has
+    /// itself.
+    #[must_use]
+    pub fn with_slow_register(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x510e);
+        let workload = Workload { on_copies: 80, read_only: 40, operations: 3, ..Workload::of_seed(4 * seed + 3) };
+        // One node is silent for just so long that it comes back while it is being expelled.
+        let (at_ns, node) = (100_000 + random.below(500_000), random.below(3) as u8);
+        let silent = Blow::NoRegister(node, 1_200_000 + random.below(400_000));
+        let slow = Blow::SlowRegister(1_000_000 + random.below(1_000_000), 6_000_000);
+        Self {
+            load: Load::Mixed(workload),
+            transactions: 160,
+            blows: vec![(at_ns, silent), (at_ns, slow)],
+            drift_ppm: vec![0; 3],
+            ring_bytes: 96 << 10,
+            ..Self::of_seed(seed)
         }
     }
 }
@@ -140,7 +168,7 @@ fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
     };
     match seed % 16 {
         0 => {}
-        5 | 8 => blows.push((at_ns, Blow::SlowRegister(200_000 + random.below(1_500_000), random.below(8_000_000)))),
+        5 | 8 => blows.push((at_ns, Blow::SlowRegister(500_000 + random.below(2_500_000), random.below(8_000_000)))),
         _ => {
             blows.push((at_ns, fatal(first, random)));
             if replicas == 3 && seed.is_multiple_of(3) {

@@ -5,7 +5,7 @@
 //! begin to it.
 
 use super::versions::Versions;
-use super::{Anomaly, Edge, EdgeKind, History, TxnIndex};
+use super::{Anomaly, Edge, EdgeKind, History, Saw, TxnIndex};
 use std::collections::{HashSet, VecDeque};
 
 pub(super) struct Graph {
@@ -26,11 +26,13 @@ impl Graph {
         for (reader, record) in history.records.iter().enumerate().filter(|(_, it)| it.snapshot.is_none()) {
             for read in &record.reads {
                 let position = versions.seen(history, reader, read.key, read.saw)?;
-                graph.add_read(versions, reader, read.key, position, false);
+                let next = Some(position + 1);
+                graph.add_read(versions, reader, read.key, position, next, false);
             }
             for range in &record.ranges {
-                for (key, position) in versions.unseen(history, reader, range) {
-                    graph.add_read(versions, reader, key, position, true);
+                for (key, position, next) in versions.unseen(history, reader, range) {
+                    let position = position.ok_or_else(|| Anomaly::unknown(history, reader, key, Saw::Absent))?;
+                    graph.add_read(versions, reader, key, position, next, true);
                 }
             }
         }
@@ -44,13 +46,22 @@ impl Graph {
         }
     }
 
-    fn add_read(&mut self, versions: &Versions, reader: TxnIndex, key: super::Key, position: usize, range: bool) {
+    /// A read of the version at `position`, before that at `next`.
+    fn add_read(
+        &mut self,
+        versions: &Versions,
+        reader: TxnIndex,
+        key: super::Key,
+        position: usize,
+        next: Option<usize>,
+        range: bool,
+    ) {
         let Some(all) = versions.by_key.get(&key) else { return };
         if let Some(writer) = all[position].writer {
             self.add(writer, reader, EdgeKind::WriteRead(key));
         }
         // A reader that wrote the key itself is ordered by its own write.
-        if let Some(next) = all.get(position + 1).and_then(|version| version.writer) {
+        if let Some(next) = next.and_then(|next| all.get(next)).and_then(|version| version.writer) {
             self.add(reader, next, if range { EdgeKind::Phantom(key) } else { EdgeKind::ReadWrite(key) });
         }
     }

@@ -81,6 +81,26 @@ fn a_row_that_moves_between_ranges_is_seen_by_attribute() {
 }
 
 #[test]
+fn a_change_outside_of_a_range_is_no_concern_of_its_read() {
+    // 1 sees no row of attribute 5, and 2, of an earlier epoch, changes X from 0 to 1.
+    let nothing = RangeRead { table: 1, by: By::Attribute, lo: 5, hi: 5, saw: vec![] };
+    let change = (vec![read(X, Saw::Initial)], vec![Write { key: X, row: Some(1) }]);
+    let mut history = history(vec![(vec![], vec![write(Y)]), change]);
+    history.records[0].ranges.push(nothing);
+    (history.records[0].epoch, history.records[1].epoch) = (5, 4);
+    history.check().expect("in any order");
+    history.records[1].writes[0].row = Some(5);
+    history.check().expect_err("the read comes before it, and is of a later epoch");
+}
+
+#[test]
+fn a_row_that_was_always_in_a_range_must_be_seen() {
+    let mut history = history(vec![(vec![], vec![])]);
+    history.records[0].ranges.push(RangeRead { table: 1, by: By::Key, lo: 0, hi: 9, saw: vec![1] });
+    history.check().expect_err("row 2 was there");
+}
+
+#[test]
 fn an_old_read_is_legal_only_until_the_writer_has_ended() {
     let mut history =
         history(vec![(vec![read(X, Saw::Initial)], vec![write(X)]), (vec![read(X, Saw::Initial)], vec![])]);

@@ -66,13 +66,14 @@ impl Versions {
         position.ok_or_else(|| Anomaly::unknown(history, reader, key, saw))
     }
 
-    /// The keys that a range read has not returned, with the versions that it must have seen of them.
+    /// The keys that a range read has not returned: of each the version that had taken it out of the range, or kept it out from the
+    /// beginning, and the next one that is in it. What changed it in between, outside of the range, is no concern of the read's. No first one: the row has been in the range from the beginning.
     pub fn unseen<'a>(
         &'a self,
         history: &'a History,
         reader: TxnIndex,
         range: &'a RangeRead,
-    ) -> impl Iterator<Item = (Key, usize)> + 'a {
+    ) -> impl Iterator<Item = (Key, Option<usize>, Option<usize>)> + 'a {
         let serial = history.records[reader].serial;
         let first = Key { table: range.table, key: 0 };
         let last = Key { table: range.table, key: u64::MAX };
@@ -82,7 +83,13 @@ impl Versions {
                 if !versions.iter().any(|version| inside(version.row)) {
                     return None;
                 }
-                Some((*key, Self::latest(versions, serial, |row| !inside(row))))
+                let seen = Self::latest(versions, serial, |row| !inside(row));
+                if inside(versions[seen].row) {
+                    return Some((*key, None, None));
+                }
+                let out = versions[..seen].iter().rposition(|version| inside(version.row)).map_or(0, |last| last + 1);
+                let back = (seen..versions.len()).find(|position| inside(versions[*position].row));
+                Some((*key, Some(out), back))
             },
         )
     }

@@ -64,7 +64,7 @@ pub struct LogRegion {
 }
 
 impl LogRegion {
-    /// Makes empty rings, over whatever is there. `cluster` tells this cluster's logs from those of others.
+    /// Makes empty rings in a new region, which is all zero. `cluster` tells this cluster's logs from those of others.
     ///
     /// # Errors
     /// The region is too short, or does not get its memory.
@@ -78,9 +78,6 @@ impl LogRegion {
         let this = Self { memory, layout };
         for (at, value) in (8..).step_by(8).zip(this.header(node, cluster)) {
             this.memory.word(at)?.store(value, Relaxed);
-        }
-        for writer in 0..layout.nodes {
-            this.clear(NodeId(writer));
         }
         this.memory.word(0)?.store(MAGIC, Release);
         Ok(this)

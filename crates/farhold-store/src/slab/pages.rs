@@ -77,7 +77,7 @@ impl Run {
     }
 
     /// Offsets of the slots.
-    pub fn slots(&self) -> impl Iterator<Item = u64> + use<> {
+    pub fn slots(&self) -> impl DoubleEndedIterator<Item = u64> + use<> {
         let (start, step) = (self.offset(), self.class.slot_bytes() as u64);
         (0..u64::from(self.slot_count())).map(move |slot| start + slot * step)
     }

@@ -164,7 +164,9 @@ impl Core {
             Request::Count { table } => {
                 w.u64(self.table(table)?.store.primary().len() as u64);
             }
-            Request::Pages { table } => write_runs(&self.table(table)?.store.pages(), &mut w),
+            Request::Pages { table } => {
+                write_runs(self.node.store.memory(), &self.table(table)?.store.pages(), &mut w);
+            }
             Request::Hello { node, incarnation, epoch } => self.forget_dead(node, incarnation, epoch)?,
             Request::Announce => {
                 let superblock = self.node.store.superblock();

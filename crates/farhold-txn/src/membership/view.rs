@@ -60,6 +60,10 @@ pub(crate) struct View {
     gone: AtomicBool,
     /// Who belongs to the latest configuration that this node knows of, installed or proposed.
     pub present: NodeSet,
+    /// For each node, the number of the configuration that it was not in any more, the last time that it left.
+    left_at: [AtomicU64; 256],
+    /// That of the leaving before its present start: what is of an earlier configuration is about an earlier start of it.
+    began_after: [AtomicU64; 256],
     pub serving: Arc<ServingMap>,
     keeper: AtomicU8,
     /// Commits between their admission and their marks.
@@ -105,6 +109,8 @@ impl View {
             frozen: AtomicBool::new(true),
             gone: AtomicBool::new(false),
             present: NodeSet::default(),
+            left_at: [const { AtomicU64::new(0) }; 256],
+            began_after: [const { AtomicU64::new(0) }; 256],
             serving: Arc::new(ServingMap::new()),
             keeper: AtomicU8::new(0),
             in_flight: AtomicU64::new(0),
@@ -190,6 +196,23 @@ impl View {
         may.then_some(passed)
     }
 
+    /// Is the last start of the node that this node knows of the one that it was in the configuration with this number? Who has come
+    /// back has an empty region: what was meant for rows of an earlier start would hit others there.
+    pub fn is_same_start(&self, node: NodeId, since: u64) -> bool {
+        self.began_after[usize::from(node.0)].load(SeqCst) <= since || planted!(ComesBackTheSame)
+    }
+
+    /// Notes who leaves and who comes between two configurations.
+    fn note_starts(&self, before: &Configuration, next: &Configuration) {
+        for node in before.everybody().filter(|node| !next.contains(*node)) {
+            self.left_at[usize::from(node.0)].fetch_max(next.number, SeqCst);
+        }
+        for node in next.everybody().filter(|node| !before.contains(*node)) {
+            let left_at = self.left_at[usize::from(node.0)].load(SeqCst);
+            self.began_after[usize::from(node.0)].store(left_at, SeqCst);
+        }
+    }
+
     pub fn saw_epoch(&self, epoch: u32) {
         // It is the same for thousands of commits.
         if self.epoch_seen.load(SeqCst) < epoch {
@@ -215,6 +238,7 @@ impl View {
         }
         if proposed.as_ref().is_none_or(|proposed| proposed.number < next.number) {
             self.frozen.store(true, SeqCst);
+            self.note_starts(proposed.as_ref().unwrap_or(&self.configuration()), next);
             self.present.set(next.everybody());
             // Everything begun before is refused at its commit.
             catalog.indexes_changed();
@@ -229,6 +253,7 @@ impl View {
         if next.number < self.configuration().number || proposed.as_ref().is_some_and(|it| it.number > next.number) {
             return;
         }
+        self.note_starts(proposed.as_ref().unwrap_or(&self.configuration()), next);
         self.present.set(next.everybody());
         self.serving.set(&next.partitions);
         self.keeper.store(next.keeper.0, SeqCst);
@@ -260,5 +285,29 @@ mod tests {
         view.set_lease(60, 100);
         assert!(view.is_settled(61));
         assert_eq!(view.clock_jumps(), 1);
+    }
+
+    #[test]
+    fn who_comes_back_is_not_who_left() {
+        let (view, catalog) = (View::new(3, 2), Catalog::default());
+        let configuration = |number, there: &[u8]| {
+            let members = there.iter().map(|node| NodeId(*node)).collect();
+            Arc::new(Configuration { number, members, ..Configuration::first(3, 2) })
+        };
+        let it = NodeId(1);
+        view.install(&configuration(4, &[0, 1, 2]), &catalog);
+        assert!(view.is_same_start(it, 4));
+        view.freeze(&configuration(5, &[0, 2]), &catalog);
+        assert!(view.is_same_start(it, 4), "what it has left is redone into its mirrors");
+        view.freeze(&configuration(6, &[0, 2]), &catalog);
+        view.install(&configuration(6, &[0, 2]), &catalog);
+        assert!(view.is_same_start(it, 4));
+        view.freeze(&configuration(7, &[0, 1, 2]), &catalog);
+        assert!(!view.is_same_start(it, 4) && view.is_same_start(it, 7));
+        // It leaves before everybody has installed the configuration with which it came.
+        view.freeze(&configuration(8, &[0, 2]), &catalog);
+        view.install(&configuration(8, &[0, 2]), &catalog);
+        view.install(&configuration(9, &[0, 1, 2]), &catalog);
+        assert!(!view.is_same_start(it, 7) && view.is_same_start(it, 9));
     }
 }

@@ -140,24 +140,31 @@ impl Worker {
             let (me, skew_ns) = (self.core.me, replication.config.clock_skew_ns_max);
             let inner = handle.clone();
             handle.spawn(async move {
+                // Not before this start is in the register: it would renew the lease of an earlier start, or of another process
+                // of the same name.
+                let mut is_in = false;
                 let view = &replication.view;
                 let mut clocks = Clocks::new(&inner);
                 while !view.is_gone() {
                     let began_ns = inner.now_ns();
-                    let renewed = register.renew(me).await.is_ok();
+                    let (renewed, was_in) = (is_in && register.renew(me).await.is_ok(), is_in);
                     if clocks.have_jumped(&inner, skew_ns) {
                         view.void_lease(inner.now_ns());
                         continue;
                     }
                     if let Ok(registered) = register.load().await {
                         // The register takes renewals of the expelled as well: they are worth nothing.
-                        let is_out = registered.configuration.as_ref().is_some_and(|configuration| {
-                            configuration.is_founded() && configuration.births.get(usize::from(me.0)) != Some(&birth)
-                        });
-                        if renewed && !is_out {
+                        is_in = registered
+                            .configuration
+                            .as_ref()
+                            .is_some_and(|now| now.births.get(usize::from(me.0)) == Some(&birth));
+                        if renewed && is_in {
                             view.set_lease(began_ns, lease_ns - skew_ns);
                         }
                         leases.borrow_mut().look(&registered, inner.now_ns());
+                    }
+                    if is_in && !was_in {
+                        continue;
                     }
                     inner.sleep_ns(every_ns).await;
                 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Far rows are written in three steps, each awaited, because instructions of one batch may overtake each other:
-//! 1. `version | WRITING`: readers see that the row is torn;
+//! 1. `version | WRITING`: readers see that the row is torn (a reservation that was given up: its last version);
 //! 2. the payload, and the meta word of an insert;
 //! 3. the new version, and 0 into the lock word. Whoever gets the lock before the version has landed reads `WRITING` in it,
 //!    which is not the version that he read before, and gives up.
@@ -162,6 +162,8 @@ impl Txn {
         self.write_journal(&core, &mut durably, epoch);
         let Some(replication) = core.node.replication.clone() else { return Err(TxnError::OutcomeUnknown) };
         let optimistic = replication.config.optimistic;
+        // It does not change while this commit is admitted.
+        let number = replication.view.configuration().number;
         if optimistic {
             let near = Near { odd: Version::ODD, ..self.near(&core) };
             write(&near, epoch);
@@ -186,11 +188,11 @@ impl Txn {
             }
         }
         // Rows on nodes that are gone meanwhile are in their mirrors.
-        let _ = self.publish_far(&core).await;
-        let written = self.write_far_replicated(&core, &replication, epoch, sent).await;
+        let _ = self.publish_far(&core, number).await;
+        let written = self.write_far_replicated(&core, &replication, epoch, sent, number).await;
         drop(durably);
         self.tidy_up(epoch);
-        self.tidy_up_far_later(epoch);
+        self.tidy_up_far_later(epoch, number);
         core.slot.count(Counter::FarCommits);
         let committed = match written {
             Some(()) => Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: self.serial }),
@@ -205,27 +207,33 @@ impl Txn {
     }
 
     /// As [`Self::write_far`], insisting: an instruction whose answer is lost is done again, so the row stays locked until its
-    /// version is known to be there.
-    async fn write_far_replicated(&self, core: &Core, replication: &Replication, epoch: u32, sent: Sent) -> Option<()> {
+    /// version is known to be there. It was let past its commit point in the configuration with this number.
+    async fn write_far_replicated(
+        &self,
+        core: &Core,
+        replication: &Replication,
+        epoch: u32,
+        sent: Sent,
+        number: u64,
+    ) -> Option<()> {
         let rows: Vec<&Row> = self.far_writes().collect();
         let new = |row: &Row| new_version(row.state, row.version, epoch);
         let with_value =
             |row: &&&Row| !row.state.leaves_nothing() && (row.has_new_value() || row.state == RowState::Inserted);
-        let marks =
-            rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), row.version.with(Version::WRITING).0));
-        core.insist(replication, marks.collect()).await?;
+        let marks = rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), first_version(row, epoch).0));
+        core.insist(replication, marks.collect(), number).await?;
         let payloads = rows.iter().filter(with_value).flat_map(|row| {
             let (key, value) = (self.state.key(row), self.state.value(row));
             let meta = Meta::new(at_incarnation(row), Meta::ROW, key.len(), key.len() + value.len());
             let at = row.ident.far();
             [Step::swap(at.add(META), meta.0), Step::write(at.add(PAYLOAD + key.len() as u64), value.to_vec())]
         });
-        core.insist(replication, payloads.collect()).await?;
+        core.insist(replication, payloads.collect(), number).await?;
         let versions = rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), new(row).0));
-        core.insist(replication, versions.collect()).await?;
+        core.insist(replication, versions.collect(), number).await?;
         sent.finish();
         let locks = rows.iter().map(|row| Step::release(Core::lock_place(row.ident), self.owner.word()));
-        core.insist(replication, locks.collect()).await
+        core.insist(replication, locks.collect(), number).await
     }
 
     /// Everything behind the commit point.
@@ -238,7 +246,7 @@ impl Txn {
             core.handle.yield_now().await;
         }
         self.write_journal(&core, &mut durably, epoch);
-        let unpublished = self.publish_far(&core).await;
+        let unpublished = self.publish_far(&core, 0).await;
         {
             let near = self.near(&core);
             write(&near, epoch);
@@ -432,7 +440,7 @@ impl Txn {
 
     /// Has the homes of rows that moved swing the index entries, while the old rows are locked. Past the commit point: an
     /// entry that had been swung for a transaction that then fails would leave a row that no index leads to.
-    async fn publish_far(&self, core: &Core) -> Option<NodeId> {
+    async fn publish_far(&self, core: &Core, number: u64) -> Option<NodeId> {
         let me = core.me;
         let replacing = self.state.replacing.iter().map(|position| &self.state.rows[*position as usize]);
         let inserted = replacing.filter(|row| row.state == RowState::Inserted && row.ident.node() != me);
@@ -447,7 +455,7 @@ impl Txn {
             for references in references.chunks(STAMPS_MAX) {
                 let request = Request::Publish { table, references: references.to_vec(), deleted: deleted.clone() };
                 if core.node.replication.is_some() {
-                    core.insist_call(node, &request).await;
+                    core.insist_call(node, &request, number).await;
                 } else if core.call(node, &request).await.is_err() {
                     lost.get_or_insert(node);
                 }
@@ -465,7 +473,7 @@ impl Txn {
         let (mut lost, mut slots) = (None, Vec::new());
         let mut batch = core.take_batch();
         for row in &rows {
-            let slot = batch.swap(row.ident.far().add(VERSION), row.version.with(Version::WRITING).0);
+            let slot = batch.swap(row.ident.far().add(VERSION), first_version(row, epoch).0);
             slots.push((row.ident.node(), slot));
             if planted!(EarlyUnlock) {
                 slots.push((row.ident.node(), batch.clear_word(Core::lock_place(row.ident))));
@@ -518,7 +526,7 @@ impl Txn {
     }
 
     /// As [`Self::tidy_up_far`], certainly, and without making the commit wait.
-    fn tidy_up_far_later(&self, epoch: u32) {
+    fn tidy_up_far_later(&self, epoch: u32, number: u64) {
         let me = self.core.me;
         let of = |state: RowState| {
             let rows = self.state.rows.iter().filter(move |row| row.state == state && row.ident.node() != me);
@@ -532,12 +540,13 @@ impl Txn {
         drop(handle.spawn(async move {
             for (node, table, references) in deleted {
                 for references in references.chunks(STAMPS_MAX) {
-                    core.insist_call(node, &Request::Remove { table, epoch, references: references.to_vec() }).await;
+                    core.insist_call(node, &Request::Remove { table, epoch, references: references.to_vec() }, number)
+                        .await;
                 }
             }
             for (node, table, references) in gone {
                 for references in references.chunks(STAMPS_MAX) {
-                    core.insist_call(node, &Request::Cancel { table, references: references.to_vec() }).await;
+                    core.insist_call(node, &Request::Cancel { table, references: references.to_vec() }, number).await;
                 }
             }
         }));
@@ -631,6 +640,16 @@ impl Txn {
 /// Stamps or references in one message.
 const STAMPS_MAX: usize = 2_000;
 
+/// The version that a far row gets first. A reservation that was given up has nothing that could be half written: without
+/// the mark, it can be taken back if its coordinator dies.
+fn first_version(row: &Row, epoch: u32) -> Version {
+    if row.state == RowState::Gone {
+        new_version(row.state, row.version, epoch)
+    } else {
+        row.version.with(Version::WRITING)
+    }
+}
+
 fn at_incarnation(row: &Row) -> u32 {
     row.ident.reference().incarnation()
 }
@@ -685,6 +704,7 @@ pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {
         // The lock of a living node is nobody else's to free. The transaction need not wait for it.
         let (core, handle) = (core.clone(), core.handle.clone());
         let steps = failed.iter().map(|ident| Step::release(Core::lock_place(*ident), owner)).collect();
-        drop(handle.spawn(async move { core.insist(&replication, steps).await }));
+        let number = replication.view.configuration().number;
+        drop(handle.spawn(async move { core.insist(&replication, steps, number).await }));
     }
 }

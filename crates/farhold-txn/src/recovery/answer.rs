@@ -152,7 +152,10 @@ fn pull(replication: &Replication, number: u64, from: u32, w: &mut Writer) -> Re
     let mut applier = replication.applier();
     applier.apply_all()?;
     let (mut entries, mut bytes, mut count, mut is_full) = (Vec::new(), 0, 0_u32, false);
-    let mut visit = |owner, epoch, entry: &Entry<'_>| {
+    let mut visit = |configuration, owner, epoch, entry: &Entry<'_>| {
+        if !replication.view.is_same_start(entry.node, configuration) {
+            return;
+        }
         let one = LeftEntry { owner, epoch, entry: *entry }.to_bytes();
         is_full |= !entries.is_empty() && bytes + one.len() > MESSAGE_BYTES;
         // The rest in the next message, in order.

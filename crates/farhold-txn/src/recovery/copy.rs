@@ -14,7 +14,7 @@ const SLOTS_PER_TURN: usize = 64;
 /// Turns that a slot may stay locked: some 200 ms.
 const PATIENCE_MAX: u32 = 10_000;
 
-/// A row that has been read for a mirror.
+/// What has been read for a mirror.
 struct Copied {
     reference: ObjectRef,
     version: Version,
@@ -60,28 +60,39 @@ impl Worker {
         self.send_copies(on, &rows).await
     }
 
-    /// The row of a slot, when nobody is about to change it: who holds its lock, or has not replicated it yet, may have got
-    /// his room in the rings before this mirror was one.
+    /// What a slot holds, when nobody is about to change it: who holds its lock, or has not replicated it yet, may have got his
+    /// room in the rings before this mirror was one. Also of a slot without a row the version: a record from before the mirror, redone
+    /// into it, would bring back a row that has been deleted since. `None`: the slot has never held a row.
     async fn read_settled(&self, table: TableId, offset: u64) -> Result<Option<Copied>, TxnError> {
         let core = &*self.core;
         let memory = core.node.store.memory();
         let mut payload = Vec::new();
         for turn in 0..PATIENCE_MAX {
             let object = Object::at(memory, offset);
-            let (meta, free) = (object.meta(), object.lock_word() == 0);
-            if meta.state() != Meta::ROW {
-                return Ok(None);
+            let (meta, version) = (object.meta(), object.version());
+            let reference = ObjectRef::new(offset, meta.incarnation());
+            let is_settled = |version: Version| !version.is_odd() && !version.is_writing();
+            if object.lock_word() != 0 || !is_settled(version) {
+                core.handle.pause(turn).await;
+                continue;
             }
-            if free && !object.version().is_odd() {
+            if meta.state() == Meta::ROW {
                 payload.resize(meta.payload_len(), 0);
                 match object.read(meta.incarnation(), &mut payload) {
-                    Ok(read) if read.lock == 0 && !read.version.is_odd() => {
+                    Ok(read) if read.lock == 0 && is_settled(read.version) => {
                         payload.truncate(read.payload_len());
-                        let reference = ObjectRef::new(offset, meta.incarnation());
                         let (version, key_len) = (read.version, read.key_len());
                         return Ok(Some(Copied { reference, version, table, key_len, payload }));
                     }
                     Ok(_) | Err(ReadError::Torn | ReadError::Stale | ReadError::TooShort { .. }) => {}
+                }
+            } else {
+                if version.number() == 0 || planted!(NoTombstones) {
+                    return Ok(None);
+                }
+                if object.meta() == meta && object.version() == version && object.lock_word() == 0 {
+                    let version = version.with(Version::ABSENT);
+                    return Ok(Some(Copied { reference, version, table, key_len: 0, payload: Vec::new() }));
                 }
             }
             core.handle.pause(turn).await;

@@ -94,19 +94,19 @@ impl Applier {
         self.mirrors.0.iter_mut().flatten().for_each(|mirror| mirror.forget_table(table));
     }
 
-    /// Visits the entries of every record that nodes which are not present have left: owner, epoch, row.
+    /// Visits the entries of every record that nodes which are not present have left: configuration, owner, epoch, row.
     ///
     /// # Errors
     /// [`TxnError::Corrupt`].
     pub fn left_behind(
         &self,
         is_present: impl Fn(NodeId) -> bool,
-        visit: &mut dyn FnMut(u64, u32, &Entry<'_>),
+        visit: &mut dyn FnMut(u64, u64, u32, &Entry<'_>),
     ) -> Result<(), TxnError> {
         for reader in self.readers.iter().filter(|reader| !is_present(reader.writer())) {
             let found = reader.left_behind(&mut |record: &Record<'_>| {
                 for entry in record.entries().filter_map(Result::ok) {
-                    visit(record.owner(), record.epoch(), &entry);
+                    visit(record.configuration(), record.owner(), record.epoch(), &entry);
                 }
             });
             found.map_err(|_| TxnError::Corrupt { what: "a marked record of the log is damaged" })?;

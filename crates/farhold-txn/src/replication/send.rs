@@ -126,6 +126,8 @@ impl Txn {
     /// dead, and the outcome is for others to decide.
     pub(crate) async fn replicate(&self, core: &Core, mut promise: Promise, epoch: u32) -> Option<Sent> {
         let replication = promise.replication.clone();
+        // It does not change before this commit has its marks.
+        let number = replication.view.configuration().number;
         let mut writer = core.record.take();
         self.make_record(&mut writer, replication.view.configuration().number, epoch);
         let worker = core.slot.number();
@@ -160,7 +162,7 @@ impl Txn {
             marks.clear();
         }
         if !planted!(OneRound) {
-            core.insist(replication.as_ref(), std::mem::take(&mut bodies)).await?;
+            core.insist(replication.as_ref(), std::mem::take(&mut bodies), number).await?;
         }
         bodies.append(&mut marks);
         if planted!(AckBeforeMarks) {
@@ -174,7 +176,7 @@ impl Txn {
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
             let _ = std::future::Future::poll(posted.as_mut(), &mut context);
         } else {
-            core.insist(replication.as_ref(), bodies).await?;
+            core.insist(replication.as_ref(), bodies, number).await?;
         }
         Some(Sent { replication, worker, places })
     }
@@ -296,11 +298,12 @@ impl Core {
         })
     }
 
-    /// Does instructions on other nodes until each is done or its node does not belong to the cluster any more. `None`: this
-    /// node does not, or is dead.
-    pub async fn insist(&self, replication: &Replication, mut steps: Vec<Step>) -> Option<()> {
+    /// Does instructions on other nodes until each is done or its node has left the cluster as it was in the configuration
+    /// with the number `since`. `None`: this node has, or is dead.
+    pub async fn insist(&self, replication: &Replication, mut steps: Vec<Step>, since: u64) -> Option<()> {
+        let is_there = |node| replication.view.present.contains(node) && replication.view.is_same_start(node, since);
         loop {
-            steps.retain(|step| replication.view.present.contains(step.at.node()));
+            steps.retain(|step| is_there(step.at.node()));
             if steps.is_empty() {
                 return (!replication.view.is_gone()).then_some(());
             }
@@ -329,10 +332,11 @@ impl Core {
         }
     }
 
-    /// Asks a node until it has answered, or does not belong to the cluster any more.
-    pub async fn insist_call(&self, node: NodeId, request: &Request<'_>) {
+    /// Asks a node until it has answered, or has left the cluster as it was in the configuration with the number `since`.
+    pub async fn insist_call(&self, node: NodeId, request: &Request<'_>, since: u64) {
         let Some(replication) = &self.node.replication else { return };
-        while replication.view.present.contains(node) && !replication.view.is_gone() {
+        let view = &replication.view;
+        while view.present.contains(node) && view.is_same_start(node, since) && !view.is_gone() {
             match self.call(node, request).await {
                 Err(TxnError::NodeUnavailable { node: unavailable, .. }) if unavailable != self.me => {}
                 _ => return,

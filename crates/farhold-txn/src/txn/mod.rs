@@ -405,11 +405,12 @@ impl Txn {
         }
         for node in &self.state.reserved_at {
             let owner = self.owner.word();
-            if core.node.replication.is_some() {
+            if let Some(replication) = &core.node.replication {
+                let number = replication.view.configuration().number;
                 // Messages may be lost, and no restart of this node will make up for it.
                 let (core, node) = (core.clone(), *node);
                 let handle = core.handle.clone();
-                drop(handle.spawn(async move { core.insist_call(node, &Request::Forget { owner }).await }));
+                drop(handle.spawn(async move { core.insist_call(node, &Request::Forget { owner }, number).await }));
             } else {
                 core.tell_now(*node, &Request::Forget { owner });
             }

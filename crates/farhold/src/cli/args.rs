@@ -333,6 +333,9 @@ pub struct KvArgs {
     /// The keys are loaded into it and stay there.
     #[arg(long, value_name = "PORT")]
     pub redis_port: Option<u16>,
+    /// How readers and writers reach the rows' node: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
+    #[arg(long, default_value = "shm")]
+    pub provider: String,
 }
 
 /// How `farhold bench kv` puts.

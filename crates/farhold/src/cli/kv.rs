@@ -9,13 +9,14 @@ use super::args::{KvArgs, PutBy};
 pub fn run(args: &KvArgs, json: bool) -> Result<(), String> {
     if !json {
         println!(
-            "{} readers, {} writers by {}, batches of {}, {} keys, {}, provider shm, {} s each",
+            "{} readers, {} writers by {}, batches of {}, {} keys, {}, provider {}, {} s each",
             args.readers,
             args.writers,
             args.put.name(),
             args.batch,
             args.keys,
             args.zipf.map_or("uniform".to_owned(), |theta| format!("Zipf {theta}")),
+            args.provider,
             args.seconds,
         );
         println!("   bytes       gets/s    puts/s  p50 batch  p99 batch   torn %  index reads %");
@@ -52,6 +53,7 @@ fn plan(args: &KvArgs, value_bytes: u32) -> Plan {
         },
         span_ns: u64::from(args.seconds) * 1_000_000_000,
         seed: args.seed,
+        provider: args.provider.clone(),
     }
 }
 
@@ -86,7 +88,7 @@ fn as_json(args: &KvArgs, plan: &Plan, ours: &Outcome, redis: Option<&Outcome>) 
         "configuration": {
             "keys": plan.keys, "value_bytes": plan.value_bytes, "readers": plan.readers, "writers": plan.writers,
             "batch": plan.batch, "zipf": args.zipf, "put": args.put.name(), "seconds": args.seconds, "seed": plan.seed,
-            "provider": "shm",
+            "provider": plan.provider,
         },
         "farhold": figures(ours),
     });

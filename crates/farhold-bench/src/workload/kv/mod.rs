@@ -58,6 +58,8 @@ pub struct Plan {
     pub span_ns: u64,
     /// Of the choice of keys.
     pub seed: u64,
+    /// How the readers' node reaches the rows' node: see [`Fabric::join`].
+    pub provider: String,
 }
 
 /// What came of it.
@@ -198,7 +200,7 @@ impl Cluster {
         let directory = shm::default_cluster(&name);
         let row_bytes = plan.value_bytes as u64 + 200;
         let open = |node: u8| {
-            let fabric = Fabric::join_shm(&directory, NodeId(node))?;
+            let fabric = Fabric::join(&directory, NodeId(node), &plan.provider)?;
             let region_bytes = if NodeId(node) == HOME { 2 * plan.keys * row_bytes + (64 << 20) } else { 64 << 20 };
             let config = NodeConfig { nodes: 2, region_bytes, ..NodeConfig::default() };
             Ok::<_, KvError>((fabric.clone(), Node::open(fabric, config)?))
@@ -418,6 +420,7 @@ fn put_until(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farhold_fabric::provider;
 
     fn plan() -> Plan {
         Plan {
@@ -430,17 +433,26 @@ mod tests {
             put: Put::Message,
             span_ns: 60_000_000,
             seed: 7,
+            provider: "shm".into(),
         }
     }
 
     #[test]
     fn gets_and_puts_by_message_and_by_transaction() {
-        for put in [Put::Message, Put::Transaction] {
-            let outcome = run(&Plan { put, ..plan() }).unwrap();
-            assert!(outcome.gets > 0 && outcome.puts > 0, "{put:?}: {outcome:?}");
-            assert!(outcome.index_reads > 0, "the location cache begins empty");
-            assert!(outcome.gets_per_second() > 0.0 && outcome.batch_latency.count() == outcome.gets / 8);
+        for provider in provider::ALL.iter().flat_map(|kind| (kind.here)()).map(|here| here.name) {
+            for put in [Put::Message, Put::Transaction] {
+                let outcome = run(&Plan { put, provider: provider.clone(), ..plan() }).unwrap();
+                assert!(outcome.gets > 0 && outcome.puts > 0, "{provider}, {put:?}: {outcome:?}");
+                assert!(outcome.index_reads > 0, "the location cache begins empty");
+                assert!(outcome.gets_per_second() > 0.0 && outcome.batch_latency.count() == outcome.gets / 8);
+            }
         }
+    }
+
+    #[test]
+    fn a_provider_that_is_none_is_an_error() {
+        let error = run(&Plan { provider: "pigeon".into(), ..plan() }).unwrap_err();
+        assert!(matches!(error, KvError::Fabric(FabricError::ProviderUnfit(_))), "{error}");
     }
 
     /// What is known of a row's place makes its next get one object read: far fewer index reads than gets.

@@ -200,6 +200,7 @@ mod tests {
             put: Put::Message,
             span_ns: 30_000_000,
             seed: 1,
+            provider: "shm".into(),
         };
         let outcome = run(&plan, port).unwrap();
         assert!(outcome.gets > 0 && outcome.batch_latency.count() == outcome.gets / 4, "{outcome:?}");

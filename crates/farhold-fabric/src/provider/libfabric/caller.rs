@@ -38,12 +38,15 @@ const READ_PIECE: usize = (BODY_MAX - 8) / 8 * 8;
 const ANSWERS_MAX: usize = frame::TOTAL_MAX / 2;
 /// Turns between two looks at the clock.
 const TURNS_PER_CLOCK: u32 = 32;
+/// What a time in which nobody polled counts for at most: silence is the other side's only as long as somebody listens, and a process
+/// that was stopped, or got no processor, did not.
+const UNHEARD_NS_MAX: u64 = 100_000_000;
 /// How old a request must be before the kernel is asked whether its node still runs, and how often it is asked.
 const LOOK_AFTER_NS: u64 = 20_000_000;
 /// How long a node that did not answer a hello is not asked again: who waits for it waits once.
 const RETRY_AFTER_NS: u64 = 50_000_000;
-/// The same for a node that had answered before, and how long it may then take. A hello blocks the thread, so a node that is cut
-/// off costs a fifth of it at most.
+/// The same for a node that had answered before and then did not, and how long it may then take. A hello blocks the thread, so a
+/// node that is cut off costs a tenth of it at most.
 const LOST_RETRY_AFTER_NS: u64 = 1_000_000_000;
 const LOST_CONNECT_NS_MAX: u64 = 100_000_000;
 /// How long a message may take to leave the thread.
@@ -74,6 +77,8 @@ struct State {
     bulk_waiting: VecDeque<BulkPiece>,
     bulk_active: HashMap<u32, BulkPiece>,
     last_classified: u64,
+    /// The last look at the clock for time-outs.
+    last_look_ns: u64,
 }
 
 /// A node as this worker knows it.
@@ -90,6 +95,8 @@ struct Known {
     refusal: Option<(u64, FabricError)>,
     /// There has been a session with it.
     was_there: bool,
+    /// Since then it has not answered a hello.
+    is_lost: bool,
 }
 
 struct Session {
@@ -265,14 +272,16 @@ impl Caller {
             Some((until_ns, refusal)) if before_ns < *until_ns => return Err(refusal.clone()),
             _ => known.refusal = None,
         }
-        let was_there = known.was_there;
-        let met = self.meet(node, was_there);
+        // Its first silence may be a busy machine's.
+        let max_ns = if known.is_lost { LOST_CONNECT_NS_MAX } else { u64::MAX };
+        let met = self.meet(node, max_ns);
         let after_ns = self.shared.clock.now_ns();
         let known = self.known(node);
         match &met {
-            Ok(()) => known.was_there = true,
+            Ok(()) => (known.was_there, known.is_lost) = (true, false),
             Err(error) if after_ns - before_ns > RETRY_AFTER_NS / 10 => {
-                let pause_ns = if was_there { LOST_RETRY_AFTER_NS } else { RETRY_AFTER_NS };
+                known.is_lost = known.was_there;
+                let pause_ns = if known.is_lost { LOST_RETRY_AFTER_NS } else { RETRY_AFTER_NS };
                 known.refusal = Some((after_ns + pause_ns, error.clone()));
             }
             Err(_) => {}
@@ -285,10 +294,9 @@ impl Caller {
     }
 
     #[cold]
-    fn meet(&mut self, node: NodeId, was_there: bool) -> Result<(), FabricError> {
+    fn meet(&mut self, node: NodeId, max_ns: u64) -> Result<(), FabricError> {
         self.leave(node);
         let shared = self.shared.clone();
-        let max_ns = if was_there { LOST_CONNECT_NS_MAX } else { u64::MAX };
         let timeout_ns = shared.config.connect_timeout_ns.min(max_ns);
         let record = rendezvous::find(&shared.cluster, &shared.config.rendezvous, node, timeout_ns)?;
         if shared.config.rendezvous == Rendezvous::Directory {
@@ -991,6 +999,16 @@ impl State {
             return;
         }
         let now_ns = shared.clock.now_ns();
+        let last_look_ns = std::mem::replace(&mut self.last_look_ns, now_ns);
+        let unheard_ns = |since_ns: u64| now_ns.saturating_sub(last_look_ns.max(since_ns) + UNHEARD_NS_MAX);
+        for asked in self.asked.values_mut() {
+            let unheard_ns = unheard_ns(asked.since_ns);
+            asked.since_ns += unheard_ns;
+            asked.until_ns = asked.until_ns.saturating_add(unheard_ns);
+        }
+        for piece in self.bulk_active.values_mut() {
+            piece.since_ns += unheard_ns(piece.since_ns);
+        }
         let timeout_ns = shared.config.request_timeout_ns;
         let is_late = |asked: &Asked| now_ns > asked.until_ns.min(asked.since_ns.saturating_add(2 * timeout_ns));
         let mut lost: Vec<(NodeId, u32)> =

@@ -307,6 +307,18 @@ impl State {
         &mut self.nodes[usize::from(node.0)]
     }
 
+    /// A start of a node meets those who run as strangers, whomever its predecessor has shut out: that one may have stood still
+    /// and have shut out a start that it had never met.
+    pub fn forget_fences_of_the_living(&mut self, node: NodeId) {
+        let last: Vec<u64> =
+            self.nodes.iter().map(|entry| entry.incarnation.saturating_sub(u64::from(entry.live))).collect();
+        if let Some(entry) = self.node_mut(node) {
+            for (other, fenced) in &mut entry.fenced {
+                *fenced = (*fenced).min(last[usize::from(other.0)]);
+            }
+        }
+    }
+
     pub fn nodes_mut(&mut self) -> impl Iterator<Item = &mut Node> {
         self.nodes.iter_mut()
     }

@@ -21,7 +21,7 @@ pub(super) const KIND: super::Kind =
     super::Kind { name: "agent", about: "a thread of the word's home, asked by message (the GRU's way)" };
 
 /// How long an answer may take.
-const TIMEOUT_NS: u64 = 2_000_000_000;
+const TIMEOUT_NS: u64 = if cfg!(test) { 30_000_000_000 } else { 2_000_000_000 };
 /// Questions that one [`WordAgent::poll`] answers at most.
 const ANSWERS_MAX: usize = 64;
 

@@ -67,7 +67,10 @@ impl Txn {
         }
         for _ in 0..LOOKUPS_MAX {
             let Some(mut far_index) = self.core.far_index(home, id).await? else {
-                return Err(TxnError::SchemaChanged);
+                // Its node has just started and is opening its tables, unless the table is gone here, too.
+                let is_known = self.core.node.catalog.by_id(id).is_some();
+                let starting = TxnError::NodeUnavailable { node: home, committed: false };
+                return Err(if is_known { starting } else { TxnError::SchemaChanged });
             };
             let (mut lookup, mut step) = FarLookup::start(&far_index, hash);
             let outcome = loop {
