@@ -27,13 +27,6 @@ pub fn bind_this_thread(processor: usize) {
     }
 }
 
-/// This thread's work can wait: others go first where there are more threads than processors, and it then gets a tenth of a share.
-pub fn let_others_go_first() {
-    const NICE: libc::c_int = 10;
-    // SAFETY: no memory is touched. For Linux a thread is a process here, and 0 is this one; to be refused would do no harm.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
-}
-
 /// Starts loading the cache lines of `what`, for who will use them some 100 ns later. A hint: it reads nothing.
 #[inline(always)]
 pub fn prefetch<T>(what: &[T]) {

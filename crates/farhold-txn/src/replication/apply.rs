@@ -5,7 +5,6 @@ use super::mirror::MirrorRows;
 use crate::membership::Configuration;
 use crate::worker::Core;
 use crate::{NodeId, TxnError};
-use farhold_fabric::processor;
 use farhold_store::log::{Entry, LogError, LogRegion, Record, Records, RingReader};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -198,9 +197,9 @@ const NAP: Duration = Duration::from_millis(1);
 /// A thread that brings the node's rings into its mirrors. Stopped and joined on drop.
 ///
 /// It takes many records at a time and sleeps in between: a reader close behind the writer would take the lines from him that he is
-/// about to write. It lets others go first, because nobody waits for it: a worker that it pushes from its processor is waited for
-/// by all workers that have asked its node something. (With this work done by the home agents, at equal rights, three workers on four processors spent a fifth
-/// of their time waiting for each other.) A writer whose ring is full asks by a message, and whoever of the node finds it acts upon it.
+/// about to write. It has the same rights as a worker: with a tenth of a share (`nice` 10), on a machine with more to do than processors, rings
+/// filled up, and nobody else could help, because it was put aside with the lock of the mirrors in its hands. A writer whose ring is full asks by a
+/// message, and whoever of the node finds it acts upon it.
 #[derive(Debug)]
 pub(crate) struct MirrorKeeper {
     stop: Arc<AtomicBool>,
@@ -216,7 +215,6 @@ impl MirrorKeeper {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, replication) = (stop.clone(), replication.clone());
         let keep = move || {
-            processor::let_others_go_first();
             while !stopped.load(Acquire) {
                 while !stopped.load(Acquire) && replication.try_applier().is_some_and(|mut applier| applier.apply()) {}
                 std::thread::park_timeout(NAP);
