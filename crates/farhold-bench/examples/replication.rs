@@ -25,7 +25,7 @@ const NODES: u8 = 3;
 /// The name of a worker's thread.
 const WORKER: &str = "worker";
 /// Long enough for a machine on which threads wait for processors: nobody dies here.
-const LEASE_NS: u64 = 60_000_000_000;
+const LEASE_NS: u64 = 10_000_000_000;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 

@@ -1,6 +1,7 @@
 //! A thread that serves the node's inbox when its workers do not.
 
 use crate::membership::{FileRegister, Register};
+use crate::replication::MirrorKeeper;
 use crate::{Node, TxnError, Worker};
 use farhold_fabric::Executor;
 use std::fmt::Write;
@@ -20,11 +21,13 @@ use std::time::Duration;
 pub struct HomeAgent {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// Of a node whose memory mirrors others.
+    _mirrors: Option<MirrorKeeper>,
 }
 
 /// How long it sleeps at most: how late it hears that it shall stop.
 const SLEEP_NS_MAX: u64 = 20_000_000;
-/// The same for one that also applies others' records, and renews a lease.
+/// The same for one that also renews a lease.
 const MEMBER_SLEEP_NS_MAX: u64 = 500_000;
 /// How often it looks again before it sleeps: answers come in bursts, and a sleep and its end cost some 10 µs.
 const LOOKS: u32 = 200;
@@ -71,6 +74,7 @@ impl HomeAgent {
         member: Option<(PathBuf, impl Register + Send + 'static)>,
     ) -> Result<Self, TxnError> {
         let stop = Arc::new(AtomicBool::new(false));
+        let mirrors = node.replication.as_ref().map(MirrorKeeper::start).transpose()?;
         let (stopped, node) = (stop.clone(), node.clone());
         let (report, started) = std::sync::mpsc::channel();
         let run = move || {
@@ -93,7 +97,7 @@ impl HomeAgent {
         let spawned = std::thread::Builder::new().name("farhold-home".into()).spawn(run);
         let thread = spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })?;
         started.recv().unwrap_or(Err(TxnError::Corrupt { what: "the home agent ended at its start" }))?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { stop, thread: Some(thread), _mirrors: mirrors })
     }
 }
 
@@ -136,7 +140,6 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
     let mut looks = 0;
     while !stop.load(Acquire) {
         if is_member {
-            core.apply_for_a_while();
             worker.handle().yield_now().await;
         }
         let before = std::mem::replace(&mut looks, core.node.slots.inbox_looks());

@@ -1,10 +1,16 @@
 //! From this node's rings into its mirrors.
 
+use super::Replication;
 use super::mirror::MirrorRows;
 use crate::membership::Configuration;
 use crate::worker::Core;
 use crate::{NodeId, TxnError};
 use farhold_store::log::{Entry, LogError, LogRegion, Record, Records, RingReader};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// This node's readers of all rings, and what they have brought.
 pub(crate) struct Applier {
@@ -185,13 +191,53 @@ impl Mirrors {
 
 /// In virtual time, looks of a worker into the inbox between two into the rings.
 const LOOKS_PER_APPLY: u32 = 64;
-/// Turns through the rings in one go of a home agent, who has a lease to renew as well: some ms.
-const TURNS_MAX: u32 = 64;
+/// How long the keeper of mirrors sleeps between two walks through the rings. A ring of 2 MiB takes some ms to fill.
+const NAP: Duration = Duration::from_millis(1);
+
+/// A thread that brings the node's rings into its mirrors. Stopped and joined on drop.
+///
+/// It takes many records at a time and sleeps in between: a reader close behind the writer would take the lines from him that he is
+/// about to write. It has the same rights as a worker: with a tenth of a share (`nice` 10), on a machine with more to do than processors, rings
+/// filled up, and nobody else could help, because it was put aside with the lock of the mirrors in its hands. A writer whose ring is full asks by a
+/// message, and whoever of the node finds it acts upon it.
+#[derive(Debug)]
+pub(crate) struct MirrorKeeper {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MirrorKeeper {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn start(replication: &Arc<Replication>) -> Result<Self, TxnError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, replication) = (stop.clone(), replication.clone());
+        let keep = move || {
+            while !stopped.load(Acquire) {
+                while !stopped.load(Acquire) && replication.try_applier().is_some_and(|mut applier| applier.apply()) {}
+                std::thread::park_timeout(NAP);
+            }
+        };
+        let thread = std::thread::Builder::new().name("farhold-mirror".into()).spawn(keep);
+        let thread = thread.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for MirrorKeeper {
+    fn drop(&mut self) {
+        self.stop.store(true, Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
 
 impl Core {
-    /// Called with each look into the inbox. Rings are the home agent's, which has a thread of its own, and takes many records at a
-    /// time: a reader close behind the writer would take the lines from him that he is about to write. A ring that is nearly
-    /// full says so by a message, which whoever finds it acts upon. In virtual time there are no agents.
+    /// Called with each look into the inbox. Rings are the mirror keeper's, but in virtual time there are no threads.
     #[inline]
     pub fn apply_now_and_then(&self) {
         if self.node.replication.is_some() && self.handle.is_virtual() {
@@ -207,14 +253,5 @@ impl Core {
     #[inline]
     pub fn apply_log(&self) -> bool {
         self.node.replication.as_ref().is_some_and(|it| it.try_applier().is_some_and(|mut applier| applier.apply()))
-    }
-
-    /// The same for as long as there is something, or others have waited long enough.
-    pub fn apply_for_a_while(&self) {
-        for _ in 0..TURNS_MAX {
-            if !self.apply_log() {
-                break;
-            }
-        }
     }
 }

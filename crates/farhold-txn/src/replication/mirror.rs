@@ -75,7 +75,7 @@ impl MirrorRows {
             if !is_newer && !planted!(MirrorAnyOrder) {
                 return;
             }
-            if self.rooms.class(place).payload_bytes_max() < payload_len {
+            if room_bytes(self.rooms.class(place)) < payload_len {
                 self.rooms.give_back(place);
                 place = self.rooms.take(payload_len);
                 self.set_place(slot, place);
@@ -221,8 +221,15 @@ const AT_TABLE: usize = 8;
 const AT_KEY_LEN: usize = 12;
 const AT_PAYLOAD_LEN: usize = 16;
 const AT_CLASS: usize = 20;
-/// Bytes of a room before the payload: as many as a slot has, so that the same classes fit.
-const HEADER_BYTES: usize = farhold_fabric::object::HEADER_BYTES;
+/// Bytes of a room before the payload.
+const HEADER_BYTES: usize = 24;
+/// A slot has a longer header, so a room of its class holds so much more.
+const LESS_BYTES: usize = farhold_fabric::object::HEADER_BYTES - HEADER_BYTES;
+
+/// Bytes of payload in a room of a class.
+fn room_bytes(class: SizeClass) -> usize {
+    class.payload_bytes_max() + LESS_BYTES
+}
 
 fn half(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(bytes[..4].try_into().expect("4 bytes"))
@@ -231,7 +238,8 @@ fn half(bytes: &[u8]) -> u32 {
 impl Rooms {
     fn take(&mut self, payload_len: usize) -> u32 {
         // A payload that no slot holds is in no record.
-        let class = SizeClass::for_payload(payload_len).unwrap_or(SizeClass(COUNT as u8 - 1));
+        let class = SizeClass::for_payload(payload_len.saturating_sub(LESS_BYTES));
+        let class = class.unwrap_or(SizeClass(COUNT as u8 - 1));
         let free = self.free.get_mut(usize::from(class.0)).and_then(Vec::pop);
         let place = free.unwrap_or_else(|| self.extend(class.slot_bytes()));
         self.bytes_mut(At::of(place).behind(AT_CLASS), 1)[0] = class.0;

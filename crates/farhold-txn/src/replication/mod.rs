@@ -12,7 +12,7 @@ mod mapped;
 pub(crate) mod mirror;
 mod send;
 
-pub(crate) use apply::Applier;
+pub(crate) use apply::{Applier, MirrorKeeper};
 pub(crate) use mapped::MappedRings;
 pub(crate) use mirror::SlotCopy;
 pub(crate) use send::{Promise, Sent, Step};
