@@ -253,7 +253,8 @@ fn rows_of_far_scans_go_through_the_filter_of_the_join_above() {
         let plain = plain(&[build.clone(), probe.clone()], 2);
         for partitioning in ["shared", "partitioned"] {
             for reduce in [true, false] {
-                let config = JoinConfig { reduce, ..config(partitioning, "auto") };
+                let mut config = config(partitioning, "auto");
+                config.reduce = reduce;
                 let bed = Bed::new(std::slice::from_ref(&build), 2, None, config);
                 let watched = Watched { batch: probe.batch(), told: Arc::default() };
                 bed.context.register_table("r", Arc::new(watched)).unwrap();
