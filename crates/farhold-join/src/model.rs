@@ -265,8 +265,8 @@ pub struct ProbeSide {
     pub probers: usize,
 }
 
-/// A column of a probe row that is gathered out of order, from the many batches that have waited together: TPC-H's Q18 with
-/// one such column is half as fast again for it.
+/// A column of a probe row that is gathered out of order, from the many batches that have waited together. Estimated from one
+/// query, not fitted: TPC-H's Q18 at scale factor 1, with one such column, took 325 ms with the radix join and 222 without.
 const REARRANGED_NS: f64 = 25.0;
 
 /// Build rows that a list may have where the number of probe rows is an estimate: so few cost no more than a table.

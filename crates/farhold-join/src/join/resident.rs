@@ -228,7 +228,9 @@ fn blocks_of(
         merge(batches, cx.sizes.block_bytes, run)?
     };
     let mut blocks = Blocks::default();
-    merged.into_iter().for_each(|block| blocks.push(block));
+    for block in merged {
+        blocks.push(block);
+    }
     Ok(blocks)
 }
 

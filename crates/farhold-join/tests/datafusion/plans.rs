@@ -243,6 +243,32 @@ impl ExecutionPlan for WatchedScan {
     }
 }
 
+/// An aggregate lies between the join and the scan, so that rows of the scan go through the join's filter.
+#[test]
+fn rows_of_far_scans_go_through_the_filter_of_the_join_above() {
+    on_runtime(async {
+        let build = Table { name: "l", keys: keys(100, 7, 5, |random| random % 9000), text_bytes: 4, partitions: 2 };
+        let probe = Table { name: "r", keys: keys(3000, 8, 6, |random| random % 9000), text_bytes: 4, partitions: 1 };
+        let query = "SELECT l.id, a.n FROM l JOIN (SELECT k64, count(*) AS n FROM r GROUP BY k64) a ON l.k64 = a.k64";
+        let plain = plain(&[build.clone(), probe.clone()], 2);
+        for partitioning in ["shared", "partitioned"] {
+            for reduce in [true, false] {
+                let mut config = config(partitioning, "auto");
+                config.reduce = reduce;
+                let bed = Bed::new(std::slice::from_ref(&build), 2, None, config);
+                let watched = Watched { batch: probe.batch(), told: Arc::default() };
+                bed.context.register_table("r", Arc::new(watched)).unwrap();
+                assert!(
+                    bed.rows(query).await.unwrap() == rows(&plain, query).await.unwrap(),
+                    "{partitioning}, {reduce}"
+                );
+                let analyzed = bed.rows(&format!("EXPLAIN ANALYZE {query}")).await.unwrap();
+                assert_eq!(format!("{analyzed:?}").contains("is a build key"), reduce, "{partitioning}: {analyzed:?}");
+            }
+        }
+    });
+}
+
 #[test]
 fn scans_of_the_probe_side_are_told_what_the_build_side_has() {
     on_runtime(async {

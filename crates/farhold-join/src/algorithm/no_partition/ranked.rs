@@ -126,8 +126,9 @@ impl<P: Word> Ranked<P> {
                     }
                 }
                 Some(starts) => {
-                    let builds = &self.payloads[self.places(key, starts)];
-                    builds.iter().for_each(|build| sum.add(build.payload(), payload));
+                    for build in &self.payloads[self.places(key, starts)] {
+                        sum.add(build.payload(), payload);
+                    }
                 }
             }
         }
