@@ -152,7 +152,7 @@ impl Cluster {
         for (node, (before, now)) in before.iter().zip(&now).enumerate().filter(|(_, (before, now))| before != now) {
             match (before, now) {
                 (_, Some(it)) => {
-                    self.tell(&format!("{} waits for {it}, which alone has some rows", NodeId(node as u8)))
+                    self.tell(&format!("{} waits for {it}, which alone has some rows", NodeId(node as u8)));
                 }
                 (Some(it), None) => self.tell(&format!("{} has heard of {it} again", NodeId(node as u8))),
                 (None, None) => {}
