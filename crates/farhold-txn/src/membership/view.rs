@@ -202,6 +202,11 @@ impl View {
         self.began_after[usize::from(node.0)].load(SeqCst) <= since || planted!(ComesBackTheSame)
     }
 
+    /// Is the node present, and [the same start](Self::is_same_start)?
+    pub fn is_there(&self, node: NodeId, since: u64) -> bool {
+        self.present.contains(node) && self.is_same_start(node, since)
+    }
+
     /// Notes who leaves and who comes between two configurations.
     fn note_starts(&self, before: &Configuration, next: &Configuration) {
         for node in before.everybody().filter(|node| !next.contains(*node)) {

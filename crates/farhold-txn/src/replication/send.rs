@@ -40,7 +40,7 @@ impl Sent {
     pub fn finish(self) {
         let Ok(mut writers) = self.replication.writers(self.worker) else { return };
         let view = &self.replication.view;
-        for (holder, place) in self.places.iter().filter(|(holder, _)| view.is_same_start(*holder, self.number)) {
+        for (holder, place) in self.places.iter().filter(|(holder, _)| view.is_there(*holder, self.number)) {
             if let Some(writer) = writers.get_mut(holder) {
                 writer.finish(place);
             }
@@ -55,7 +55,7 @@ impl Drop for Promise {
         }
         let Ok(mut writers) = self.replication.writers(self.worker) else { return };
         let view = &self.replication.view;
-        for holder in self.holders.iter().filter(|holder| view.is_same_start(**holder, self.number)) {
+        for holder in self.holders.iter().filter(|holder| view.is_there(**holder, self.number)) {
             if let Some(writer) = writers.get_mut(holder) {
                 writer.forget(self.size);
             }
@@ -130,6 +130,9 @@ impl Txn {
                 return Err(TxnError::Recovering { node: full });
             }
             core.look_at_ring(replication, full, turn).await?;
+            if replication.view.configuration().number != number {
+                return Err(TxnError::Recovering { node: full });
+            }
         }
         Err(TxnError::Recovering { node: core.me })
     }

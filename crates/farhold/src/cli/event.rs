@@ -214,6 +214,6 @@ mod tests {
         assert!(!line.contains('\n'));
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
         let command = serde_json::to_string(&Command::Run { seconds: 5, tick_ms: 1000 }).unwrap();
-        assert_eq!(command, r#"{"command":"run","seconds":5}"#);
+        assert_eq!(command, r#"{"command":"run","seconds":5,"tick_ms":1000}"#);
     }
 }
