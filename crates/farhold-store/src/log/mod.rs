@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A ring has one writer, somewhere in the cluster, and one reader, on whose node it lies. The writer writes a
-//! [record](record) in two steps, the body and then the [mark](record::mark_of); the reader takes records in order, each when
+//! [record] in two steps, the body and then the [mark](record::mark_of); the reader takes records in order, each when
 //! it is marked. Positions (`lsn`) count bytes since the ring was made and never come back, so a record of the last lap is
 //! not taken for one of this.
 //!
