@@ -28,6 +28,7 @@ use args::{Cli, ClusterCommand, Command, FabricCommand, Workload};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    signal::restore();
     let cli = Cli::parse();
     let json = cli.json;
     let outcome = match &cli.command {

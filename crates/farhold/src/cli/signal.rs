@@ -30,6 +30,19 @@ pub fn ended() -> Result<Receiver<()>, String> {
     Ok(receiver)
 }
 
+/// Takes back what libraries have made of Ctrl-C and SIGTERM before `main`: handlers that are registered later call the earlier ones too,
+/// and that of PSM, which Debian's libfabric loads, ends the process.
+pub fn restore() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: both are valid dispositions for both signals, and this process has one thread.
+        unsafe {
+            if libc::signal(signal, libc::SIG_DFL) == libc::SIG_IGN {
+                libc::signal(signal, libc::SIG_IGN);
+            }
+        }
+    }
+}
+
 /// Leaves Ctrl-C to the parent: a terminal sends it to every process of the group.
 pub fn ignore_interrupt() {
     // SAFETY: SIG_IGN is a valid disposition for SIGINT, and no Rust code runs in a handler.
