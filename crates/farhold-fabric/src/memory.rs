@@ -239,17 +239,7 @@ impl RegionMemory {
     #[inline(always)]
     pub fn prefetch(&self, offset: u64, len: u64) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            const LINE_BYTES: u64 = 64;
-            let end = offset.saturating_add(len).min(self.len);
-            let mut at = offset & !(LINE_BYTES - 1);
-            while at < end {
-                // SAFETY: a prefetch reads nothing and faults on nothing; the address is inside the region all the same.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().add(at as usize).cast()) };
-                at += LINE_BYTES;
-            }
-        }
+        self.hint::<{ std::arch::x86_64::_MM_HINT_T0 }>(offset, len);
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = (offset, len);
     }
@@ -258,19 +248,22 @@ impl RegionMemory {
     #[inline(always)]
     pub fn prefetch_to_write(&self, offset: u64, len: u64) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-            const LINE_BYTES: u64 = 64;
-            let end = offset.saturating_add(len).min(self.len);
-            let mut at = offset & !(LINE_BYTES - 1);
-            while at < end {
-                // SAFETY: a prefetch changes nothing and faults on nothing; the address is inside the region all the same.
-                unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.base.as_ptr().add(at as usize).cast()) };
-                at += LINE_BYTES;
-            }
-        }
+        self.hint::<{ std::arch::x86_64::_MM_HINT_ET0 }>(offset, len);
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = (offset, len);
+    }
+
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[inline(always)]
+    fn hint<const HINT: i32>(&self, offset: u64, len: u64) {
+        const LINE_BYTES: u64 = 64;
+        let end = offset.saturating_add(len).min(self.len);
+        let mut at = offset & !(LINE_BYTES - 1);
+        while at < end {
+            // SAFETY: a prefetch changes nothing and faults on nothing; the address is inside the region all the same.
+            unsafe { std::arch::x86_64::_mm_prefetch::<HINT>(self.base.as_ptr().add(at as usize).cast()) };
+            at += LINE_BYTES;
+        }
     }
 
     /// Copies bytes out; words that somebody changes meanwhile are each old or new.
