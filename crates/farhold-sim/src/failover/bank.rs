@@ -1,13 +1,12 @@
 //! `SmallBank` in a simulation: what every account must hold at the end.
 
-use crate::cluster::is_expected;
-use crate::workload::{Ended, is_of_a_death};
+use crate::workload::Persistent;
 use farhold_bench::random::Random;
 use farhold_bench::workload::smallbank::input::{Input, Inputs, Kind};
 use farhold_bench::workload::smallbank::procedure::{self, Effect};
 use farhold_bench::workload::smallbank::{START_BALANCE, Scale, Tables, balances};
 use farhold_txn::{TxnError, Worker};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
@@ -97,40 +96,6 @@ impl Teller {
         }
     }
 
-    /// Runs so many transactions, each until it commits, whatever happens to the cluster.
-    pub async fn run_through(mut self, transactions: usize, alive: Rc<Cell<bool>>) -> Ended {
-        /// With the waits some tens of milliseconds, far longer than any recovery.
-        const ATTEMPTS: u32 = 600;
-        let (node, handle) = (self.worker.node().clone(), self.worker.handle().clone());
-        for _ in 0..transactions {
-            let input = self.inputs.draw(&mut self.random);
-            let mut last = None;
-            for attempt in 0..ATTEMPTS {
-                if !alive.get() || node.is_expelled() {
-                    return Ended::Gone;
-                }
-                match self.try_one(&input).await {
-                    Ok(()) => {
-                        last = None;
-                        break;
-                    }
-                    Err(error) if is_expected(&error) || is_of_a_death(&error) => {
-                        last = Some(error);
-                        handle.sleep_ns(self.random.below(2_000 << attempt.min(6))).await;
-                    }
-                    Err(error) => {
-                        self.ledger.borrow_mut().broken.push(format!("{}: {error}", self.name));
-                        return Ended::Done;
-                    }
-                }
-            }
-            if let Some(error) = last {
-                return Ended::Stuck(format!("{}: {error}", self.name));
-            }
-        }
-        Ended::Done
-    }
-
     async fn try_one(&self, input: &Input) -> Result<(), TxnError> {
         let tables = Tables::open(self.worker.node())?;
         let mut txn = if input.kind == Kind::Balance { self.worker.begin_read_only() } else { self.worker.begin() };
@@ -155,5 +120,33 @@ impl Teller {
                 Ok(())
             }
         }
+    }
+}
+
+impl Persistent for Teller {
+    type Asked = Input;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    fn draw(&mut self) -> Input {
+        self.inputs.draw(&mut self.random)
+    }
+
+    async fn attempt(&mut self, asked: &Input) -> Result<(), TxnError> {
+        self.try_one(asked).await
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random.below(limit)
+    }
+
+    fn broken(&mut self, what: String) {
+        self.ledger.borrow_mut().broken.push(what);
     }
 }

@@ -6,7 +6,7 @@ use super::plan::{Blow, Failover, Load};
 use super::shop::{self, Books, Terminal};
 use super::{Aftermath, KillAt};
 use crate::register::SimRegister;
-use crate::workload::{Client, Ended, Recorder, Tables};
+use crate::workload::{Client, Ended, Recorder, Tables, run_through};
 use farhold_bench::workload::smallbank;
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, JoinHandle, NodeId};
@@ -225,19 +225,19 @@ impl Cluster {
                 let client = Client::new(number, &process.worker, workload, self.recorder.clone());
                 let is_script = self.setup.kill_at.is_some() && number == 0;
                 let client = if is_script { client.scripted() } else { client };
-                machine.spawn(client.run_through(transactions, alive))
+                machine.spawn(run_through(client, transactions, alive))
             }
             Load::Bank(scale) => {
                 let teller = Teller::new(number, node, &process.worker, *scale, self.ledger.clone());
-                machine.spawn(teller.run_through(transactions, alive))
+                machine.spawn(run_through(teller, transactions, alive))
             }
             Load::Numbers => {
                 let taker = Taker::new(number, node, &process.worker, self.given.clone());
-                machine.spawn(taker.run_through(transactions, alive))
+                machine.spawn(run_through(taker, transactions, alive))
             }
             Load::Shop => {
                 let terminal = Terminal::new(number, NodeId(node), &process.worker, self.books.clone());
-                machine.spawn(terminal.run_through(transactions, alive))
+                machine.spawn(run_through(terminal, transactions, alive))
             }
         };
         Running { number, process, task }

@@ -1,10 +1,9 @@
 //! Clients that take numbers from counters in rows: nobody ever gets a number that another has been given.
 
-use crate::cluster::is_expected;
-use crate::workload::{Ended, is_of_a_death};
+use crate::workload::Persistent;
 use farhold_store::row::{Column, ColumnType, Schema};
 use farhold_txn::{Placement, RowCounter, Table, TableDef, TxnError, Worker};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -47,43 +46,6 @@ impl Taker {
         Self { name: format!("taker {number} of node {node}"), worker: worker.clone(), given }
     }
 
-    /// Takes so many blocks, whatever happens to the cluster.
-    pub async fn run_through(self, blocks: usize, alive: Rc<Cell<bool>>) -> Ended {
-        /// With the waits some tens of milliseconds, far longer than any recovery.
-        const ATTEMPTS: u32 = 600;
-        let (node, handle) = (self.worker.node().clone(), self.worker.handle().clone());
-        for _ in 0..blocks {
-            let counter = (handle.random_u64() % COUNTERS.cast_unsigned()).cast_signed();
-            let mut last = None;
-            for attempt in 0..ATTEMPTS {
-                if !alive.get() || node.is_expelled() {
-                    return Ended::Gone;
-                }
-                let Some(table) = node.table(TABLE) else { return Ended::Stuck("the table is gone".into()) };
-                match self.take(&table, counter).await {
-                    Ok(()) => {
-                        last = None;
-                        break;
-                    }
-                    // Numbers may be lost.
-                    Err(error) if is_expected(&error) || is_of_a_death(&error) || error == TxnError::OutcomeUnknown => {
-                        last = Some(error);
-                        handle.sleep_ns(handle.random_u64() % (2_000 << attempt.min(6))).await;
-                    }
-                    Err(error) => {
-                        self.given.borrow_mut().broken.push(format!("{}: {error}", self.name));
-                        return Ended::Done;
-                    }
-                }
-            }
-            if let Some(error) = last {
-                return Ended::Stuck(format!("{}: {error}", self.name));
-            }
-            handle.sleep_ns(handle.random_u64() % 60_000).await;
-        }
-        Ended::Done
-    }
-
     async fn take(&self, table: &Table, counter: i64) -> Result<(), TxnError> {
         let (key, promise_key) = (key(counter), key(counter + COUNTERS));
         let it = RowCounter { table, key: &key, promise_key: &promise_key, first: 1, last: i64::MAX };
@@ -97,5 +59,38 @@ impl Taker {
             }
         }
         Ok(())
+    }
+}
+
+impl Persistent for Taker {
+    /// The counter's number.
+    type Asked = i64;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    fn draw(&mut self) -> i64 {
+        self.below(COUNTERS.cast_unsigned()).cast_signed()
+    }
+
+    async fn attempt(&mut self, counter: &i64) -> Result<(), TxnError> {
+        let table = self.worker.node().table(TABLE).ok_or(TxnError::SchemaChanged)?;
+        self.take(&table, *counter).await?;
+        let pause_ns = self.below(60_000);
+        self.worker.handle().sleep_ns(pause_ns).await;
+        Ok(())
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.worker.handle().random_u64() % limit
+    }
+
+    fn broken(&mut self, what: String) {
+        self.given.borrow_mut().broken.push(what);
     }
 }

@@ -2,7 +2,7 @@
 //! conditions of clause 3.3.2, and every order and payment that was acknowledged.
 
 use crate::cluster::is_expected;
-use crate::workload::{Ended, is_of_a_death};
+use crate::workload::{Persistent, is_of_a_death};
 use farhold_bench::measure::Counter;
 use farhold_bench::random::Random;
 use farhold_bench::workload::tpcc::check::check_in;
@@ -13,7 +13,7 @@ use farhold_bench::workload::tpcc::procedure::{self, MISSING, Scratch};
 use farhold_bench::workload::tpcc::{DISTRICTS, Scale, tables::Tables};
 use farhold_store::row::StackKey;
 use farhold_txn::{NodeId, Retry, ScanSpec, TxnError, Worker};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -85,7 +85,7 @@ impl Books {
 }
 
 /// What a terminal does next; the same until it commits.
-enum Asked {
+pub(super) enum Asked {
     NewOrder(NewOrder),
     Payment(Payment, i64),
     Other(Kind),
@@ -131,41 +131,6 @@ impl Terminal {
         }
     }
 
-    /// Runs so many transactions, each until it commits, whatever happens to the cluster.
-    pub async fn run_through(mut self, transactions: usize, alive: Rc<Cell<bool>>) -> Ended {
-        /// With the waits some tens of milliseconds, far longer than any recovery.
-        const ATTEMPTS: u32 = 600;
-        let (node, handle) = (self.worker.node().clone(), self.worker.handle().clone());
-        for _ in 0..transactions {
-            let asked = self.draw();
-            let mut last = None;
-            for attempt in 0..ATTEMPTS {
-                if !alive.get() || node.is_expelled() {
-                    return Ended::Gone;
-                }
-                match self.try_one(&asked).await {
-                    // Whether it has committed is not known; it is not asked again.
-                    Ok(()) | Err(TxnError::OutcomeUnknown) => {
-                        last = None;
-                        break;
-                    }
-                    Err(error) if may_come_right(&error) => {
-                        last = Some(error);
-                        handle.sleep_ns(self.random.below(2_000 << attempt.min(6))).await;
-                    }
-                    Err(error) => {
-                        self.books.borrow_mut().broken.push(format!("{}: {error}", self.name));
-                        return Ended::Done;
-                    }
-                }
-            }
-            if let Some(error) = last {
-                return Ended::Stuck(format!("{}: {error}", self.name));
-            }
-        }
-        Ended::Done
-    }
-
     async fn try_one(&mut self, asked: &Asked) -> Result<(), TxnError> {
         let tables = Tables::open(self.worker.node())?;
         let read_only = matches!(asked, Asked::Other(Kind::OrderStatus | Kind::StockLevel));
@@ -208,8 +173,40 @@ impl Terminal {
     }
 }
 
-/// What another attempt may get past. Of a transaction whose reads are out of date, which its commit would find out, an order
-/// number may be taken, or a row be missing.
-fn may_come_right(error: &TxnError) -> bool {
-    is_expected(error) || is_of_a_death(error) || matches!(error, TxnError::Corrupt { what: MISSING })
+impl Persistent for Terminal {
+    type Asked = Asked;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    fn draw(&mut self) -> Asked {
+        Self::draw(self)
+    }
+
+    async fn attempt(&mut self, asked: &Asked) -> Result<(), TxnError> {
+        match self.try_one(asked).await {
+            // Whether it has committed is not known; it is not asked again.
+            Err(TxnError::OutcomeUnknown) => Ok(()),
+            tried => tried,
+        }
+    }
+
+    /// Of a transaction whose reads are out of date, which its commit would find out, an order number may be taken, or a row be
+    /// missing.
+    fn may_come_right(&self, error: &TxnError) -> bool {
+        is_expected(error) || is_of_a_death(error) || matches!(error, TxnError::Corrupt { what: MISSING })
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random.below(limit)
+    }
+
+    fn broken(&mut self, what: String) {
+        self.books.borrow_mut().broken.push(what);
+    }
 }

@@ -1,12 +1,12 @@
 //! One client: its random transactions, each recorded if it commits.
 
-use super::{BY_ATTRIBUTE, COPIED, Recorder, Row, SPREAD, Tables, Workload};
+use super::{BY_ATTRIBUTE, COPIED, Persistent, Recorder, Row, SPREAD, Tables, Workload};
 use crate::cluster::is_expected;
 use crate::history::{By, Key, RangeRead, Read, Record, Saw, Write};
 use farhold_fabric::Handle;
 use farhold_store::row::Datum;
 use farhold_txn::{CommitInfo, Retry, RowHandle, ScanSpec, Txn, TxnError, Worker, last_unknown};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
@@ -21,17 +21,6 @@ pub struct Client {
     recorder: Rc<RefCell<Recorder>>,
     /// Whether its transactions are all the one of [`Self::try_everything`].
     scripted: bool,
-}
-
-/// How a client has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It has run all its transactions.
-    Done,
-    /// Its node is dead, or has been expelled.
-    Gone,
-    /// One of them does not get through.
-    Stuck(String),
 }
 
 /// A transaction with what it has seen and done.
@@ -87,46 +76,6 @@ impl Client {
                 }
             }
         }
-    }
-
-    /// As [`Self::run`], where nodes die: tries again whatever may be tried again, for long.
-    pub async fn run_through(self, transactions: usize, alive: Rc<Cell<bool>>) -> Ended {
-        /// Attempts at one transaction: with the waits some tens of milliseconds, far longer than any recovery.
-        const ATTEMPTS: u32 = 600;
-        let node = self.worker.node().clone();
-        for _ in 0..transactions {
-            let mut last = None;
-            for attempt in 0..ATTEMPTS {
-                if !alive.get() || node.is_expelled() {
-                    return Ended::Gone;
-                }
-                let tried = if self.scripted {
-                    self.try_everything().await
-                } else if self.below(100) < self.workload.snapshots {
-                    self.try_snapshot().await
-                } else {
-                    self.try_one().await
-                };
-                match tried {
-                    Ok(()) => {
-                        last = None;
-                        break;
-                    }
-                    Err(error) if is_expected(&error) || is_of_a_death(&error) => {
-                        last = Some(error);
-                        self.handle.sleep_ns(u64::from(self.below(2_000 << attempt.min(6)))).await;
-                    }
-                    Err(error) => {
-                        self.broken(&format!("{}: {error}", self.name));
-                        return Ended::Done;
-                    }
-                }
-            }
-            if let Some(error) = last {
-                return Ended::Stuck(format!("{}: {error}", self.name));
-            }
-        }
-        Ended::Done
     }
 
     /// Reads both tables in one transaction, when nobody else runs.
@@ -235,6 +184,38 @@ impl Client {
         record.ended = self.now();
         self.recorder.borrow_mut().add(record);
         Ok(())
+    }
+}
+
+impl Persistent for Client {
+    type Asked = ();
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    fn draw(&mut self) {}
+
+    async fn attempt(&mut self, (): &()) -> Result<(), TxnError> {
+        if self.scripted {
+            self.try_everything().await
+        } else if Self::below(self, 100) < self.workload.snapshots {
+            self.try_snapshot().await
+        } else {
+            self.try_one().await
+        }
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        u64::from(Self::below(self, limit as u32))
+    }
+
+    fn broken(&mut self, what: String) {
+        Self::broken(self, &what);
     }
 }
 

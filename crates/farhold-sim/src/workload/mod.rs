@@ -5,9 +5,11 @@
 //! two is found out when it is read.
 
 mod client;
+mod persist;
 mod record;
 
-pub use client::{Client, Ended, is_of_a_death};
+pub use client::{Client, is_of_a_death};
+pub(crate) use persist::{Ended, Persistent, run_through};
 pub use record::{Recorder, Row};
 
 use crate::history::Key;
