@@ -107,6 +107,7 @@ fn measure_in(directory: &Path, replicas: u8, optimistic: bool, seconds: u64) ->
         let config = NodeConfig {
             nodes: NODES,
             region_bytes: (400 + seconds * 100) << 20,
+            populate_bytes: (200 + seconds * 100) << 20,
             replication: replication.clone(),
             ..NodeConfig::default()
         };

@@ -113,6 +113,26 @@ impl RegionMemory {
         self.room.as_ref().map_or(Ok(()), |room| room.reserve(offset, len, self.len))
     }
 
+    /// Gives the first `len` bytes memory now, with what is in them, so that nobody who touches them later waits for the system to
+    /// find and clear a page.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`]; [`FabricError::Io`] if the system has no memory left.
+    pub fn populate(&self, len: u64) -> Result<(), FabricError> {
+        self.reserve(0, len)?;
+        #[cfg(not(miri))]
+        if len > 0 && matches!(self.backing, Backing::Mapped { .. }) {
+            // SAFETY: pages of our own mapping; the call changes none of their bytes.
+            let done = unsafe { libc::madvise(self.base.as_ptr().cast(), len as usize, libc::MADV_POPULATE_WRITE) };
+            let error = std::io::Error::last_os_error();
+            // Linux before 5.14 does not know the advice: pages are then taken when first touched.
+            if done != 0 && error.raw_os_error() != Some(libc::EINVAL) {
+                return Err(FabricError::io("take memory for", format!("{}", self.name(0)), &error));
+            }
+        }
+        Ok(())
+    }
+
     /// Makes what was written to these bytes durable, as far as what they are mapped from is: persistent memory and files of a
     /// disk, not memory that goes with the machine.
     ///

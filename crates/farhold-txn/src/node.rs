@@ -28,6 +28,9 @@ pub struct NodeConfig {
     pub nodes: u8,
     /// Bytes of this node's region, when it is created.
     pub region_bytes: u64,
+    /// Bytes of the region, and as many for each mirror of another node's, that get memory from the system at the start. What
+    /// lies beyond gets it when it is first used, by whoever uses it.
+    pub populate_bytes: u64,
     /// How long a request to another node may take before the node counts as unavailable.
     pub request_timeout_ns: u64,
     /// Copies of rows on other nodes.
@@ -41,6 +44,7 @@ impl Default for NodeConfig {
         Self {
             nodes: 1,
             region_bytes: 1 << 30,
+            populate_bytes: 0,
             request_timeout_ns: 2_000_000_000,
             replication: ReplicationConfig::default(),
             journal: None,
@@ -156,7 +160,7 @@ impl Node {
                 Ok(()) | Err(FabricError::NoSuchRegion { .. }) => {}
                 Err(error) => return Err(TxnError::far(error, id)),
             }
-            Some(Replication::open(&fabric, config.nodes, &config.replication)?)
+            Some(Replication::open(&fabric, &config)?)
         } else {
             None
         };
@@ -175,6 +179,8 @@ impl Node {
             }
             Err(error) => return Err(TxnError::far(error, id)),
         };
+        let memory = store.memory();
+        memory.populate(config.populate_bytes.min(memory.len())).map_err(|error| TxnError::far(error, id))?;
         if let Some(journaling) = &journaling {
             let source = journaling.clone();
             store.record_pages(move || source.epoch());

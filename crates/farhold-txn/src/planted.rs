@@ -40,6 +40,10 @@ pub enum Defect {
     RingOverrun,
     /// A mirror takes what comes, older or newer.
     MirrorAnyOrder,
+    /// A mirror patches what it has, of whatever version.
+    PatchAnyVersion,
+    /// A mirror forgets a patch of a version that it does not have yet.
+    PatchForgotten,
     /// Odd rows count as committed.
     OddCommits,
     /// A change of the configuration does not wait for commits on their way, nor stop new ones.
@@ -84,7 +88,7 @@ pub enum Defect {
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 19] = [
+    pub const OF_REPLICATION: [Self; 21] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -92,6 +96,8 @@ impl Defect {
         Self::AckBeforeMarks,
         Self::RingOverrun,
         Self::MirrorAnyOrder,
+        Self::PatchAnyVersion,
+        Self::PatchForgotten,
         Self::OddCommits,
         Self::NoFreeze,
         Self::NoFence,

@@ -50,6 +50,7 @@ pub struct Config {
     node: u8,
     nodes: u8,
     memory_bytes: u64,
+    populate_bytes: u64,
     provider: String,
     replication: ReplicationConfig,
     durability: Durability,
@@ -66,6 +67,7 @@ impl Config {
             node: 0,
             nodes: 1,
             memory_bytes: 1 << 30,
+            populate_bytes: 0,
             provider: "shm".into(),
             replication: replication(),
             durability: Durability::Replicated,
@@ -85,6 +87,14 @@ impl Config {
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
+        self
+    }
+
+    /// Bytes of this node's region, and as many for its copy of each other node's rows, that get memory from the system when the
+    /// database opens (none otherwise), so that no transaction waits for it.
+    #[must_use]
+    pub fn populate_bytes(mut self, bytes: u64) -> Self {
+        self.populate_bytes = bytes;
         self
     }
 
@@ -250,6 +260,7 @@ impl Database {
         let node_config = NodeConfig {
             nodes: config.nodes,
             region_bytes: config.memory_bytes,
+            populate_bytes: config.populate_bytes,
             replication: config.replication.clone(),
             journal,
             ..NodeConfig::default()

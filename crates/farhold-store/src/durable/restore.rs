@@ -5,7 +5,7 @@ use super::files::Directory;
 use super::journal::{self, Item};
 use super::{Cluster, DurableError, Identity};
 use crate::error::StoreError;
-use crate::log::record::{Entry, Record};
+use crate::log::record::{Change, Entry, Record};
 use crate::object::size_class::PAGE_BYTES;
 use crate::object::{Object, Word, Words};
 use crate::slab::{PageEvent, Pages, Run as PageRun};
@@ -250,6 +250,11 @@ impl Plan {
                         }
                         for entry in record.entries() {
                             let entry = entry.map_err(|_| "an entry makes no sense")?;
+                            if entry.change == Change::Patch {
+                                return Err(
+                                    "an entry is a patch, which no journal has: its files may be read in any order",
+                                );
+                            }
                             if entry.node == me && apply(memory, runs, &stripes, &entry) {
                                 rows += 1;
                             }

@@ -17,6 +17,7 @@
 //! no record that somebody may still need is overwritten. What a dead writer has left is found by
 //! [`RingReader::left_behind`], also behind a hole.
 
+pub mod patch;
 pub mod record;
 mod ring;
 

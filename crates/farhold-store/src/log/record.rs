@@ -16,7 +16,7 @@
 //! ```
 //! Valid only if mark, both sizes, both magics, the lsn and the checksum agree. All integers little-endian.
 
-use super::GRANULE;
+use super::{GRANULE, patch};
 use crate::error::TableId;
 use crate::object::ObjectRef;
 use farhold_fabric::{NodeId, Version};
@@ -48,6 +48,8 @@ pub enum Change {
     Insert = 2,
     /// It goes.
     Delete = 3,
+    /// Some of its bytes change: the entry has no key, and its value is a [patch](super::patch) of the old version.
+    Patch = 4,
 }
 
 /// One row of a record.
@@ -67,7 +69,7 @@ pub struct Entry<'a> {
     pub old: Version,
     /// The version that it gets.
     pub new: Version,
-    /// The primary key.
+    /// The primary key; empty for a patch.
     pub key: &'a [u8],
     /// The value; empty for a delete.
     pub value: &'a [u8],
@@ -83,22 +85,43 @@ impl<'a> Entry<'a> {
     /// Appends it.
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
+        let payload_len = self.key.len() + self.value.len();
+        let padding = payload_len.next_multiple_of(8) - payload_len;
+        out.reserve(ENTRY_BYTES + payload_len + padding);
+        out.extend_from_slice(&self.head(self.change, self.key.len(), self.value.len()));
+        out.extend_from_slice(self.key);
+        out.extend_from_slice(self.value);
+        out.extend_from_slice(&[0; 8][..padding]);
+    }
+
+    /// Appends it as a patch of `old_value`, if that is shorter; false, and nothing is appended, if not.
+    #[inline]
+    fn encode_patch(&self, old_value: &[u8], out: &mut Vec<u8>) -> bool {
+        let begin = out.len();
+        out.extend_from_slice(&[0; ENTRY_BYTES]);
+        if !patch::append(out, self.key.len(), old_value, self.value) {
+            out.truncate(begin);
+            return false;
+        }
+        let patch_len = out.len() - begin - ENTRY_BYTES;
+        out[begin..begin + ENTRY_BYTES].copy_from_slice(&self.head(Change::Patch, 0, patch_len));
+        let padding = patch_len.next_multiple_of(8) - patch_len;
+        out.extend_from_slice(&[0; 8][..padding]);
+        true
+    }
+
+    #[inline]
+    fn head(&self, change: Change, key_len: usize, value_len: usize) -> [u8; ENTRY_BYTES] {
         let mut head = [0; ENTRY_BYTES];
         let flags = if self.mirrored { 0 } else { UNMIRRORED };
-        head[..4].copy_from_slice(&[self.node.0, self.change as u8, flags, 0]);
+        head[..4].copy_from_slice(&[self.node.0, change as u8, flags, 0]);
         head[4..8].copy_from_slice(&self.table.0.to_le_bytes());
         head[8..16].copy_from_slice(&self.reference.to_bits().to_le_bytes());
         head[16..24].copy_from_slice(&self.old.0.to_le_bytes());
         head[24..32].copy_from_slice(&self.new.0.to_le_bytes());
-        head[32..36].copy_from_slice(&(self.key.len() as u32).to_le_bytes());
-        head[36..].copy_from_slice(&(self.value.len() as u32).to_le_bytes());
-        let payload_len = self.key.len() + self.value.len();
-        let padding = payload_len.next_multiple_of(8) - payload_len;
-        out.reserve(ENTRY_BYTES + payload_len + padding);
-        out.extend_from_slice(&head);
-        out.extend_from_slice(self.key);
-        out.extend_from_slice(self.value);
-        out.extend_from_slice(&[0; 8][..padding]);
+        head[32..36].copy_from_slice(&(key_len as u32).to_le_bytes());
+        head[36..].copy_from_slice(&(value_len as u32).to_le_bytes());
+        head
     }
 
     /// The first entry of `rest`, which it takes away.
@@ -112,6 +135,7 @@ impl<'a> Entry<'a> {
             1 => Change::Write,
             2 => Change::Insert,
             3 => Change::Delete,
+            4 => Change::Patch,
             _ => return Err(malformed),
         };
         let (key_len, value_len) = (half(head, 32) as usize, half(head, 36) as usize);
@@ -189,7 +213,7 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Bytes of a record whose entries take so many.
+    /// Bytes of a record whose entries take so many; at most, if some of them become patches.
     #[must_use]
     pub const fn size(entries_bytes: usize) -> u64 {
         ((HEADER_BYTES + entries_bytes + TAIL_BYTES) as u64).next_multiple_of(GRANULE)
@@ -209,6 +233,15 @@ impl RecordWriter {
     pub fn add(&mut self, entry: &Entry<'_>) {
         entry.encode(&mut self.bytes);
         self.count += 1;
+    }
+
+    /// Adds a row that gets a value where another was: what differs, if that is shorter than all of it.
+    pub fn add_change(&mut self, entry: &Entry<'_>, old_value: &[u8]) {
+        if entry.encode_patch(old_value, &mut self.bytes) {
+            self.count += 1;
+        } else {
+            self.add(entry);
+        }
     }
 
     /// Ends it; [`Self::place`] may then be called for each holder.
@@ -233,6 +266,12 @@ impl RecordWriter {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// What has been added.
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'_>, LogError>> {
+        let mut rest = &self.bytes[HEADER_BYTES.min(self.bytes.len())..];
+        (0..self.count).map(move |_| Entry::decode(&mut rest))
     }
 
     /// The record for one place: everything behind the mark, and the mark.

@@ -317,9 +317,9 @@ impl RingWriter {
         self.tail
     }
 
-    /// The place of a record for which room was promised.
-    pub fn take(&mut self, size: u64) -> Place {
-        self.forget(size);
+    /// The place of a record of `size` bytes, for which room was promised, or for more.
+    pub fn take(&mut self, promised: u64, size: u64) -> Place {
+        self.forget(promised);
         self.take_now(size)
     }
 
@@ -446,7 +446,7 @@ mod tests {
             match random >> 40 & 3 {
                 0 | 1 => {
                     if writer.promise(record.len()) {
-                        let place = writer.take(record.len());
+                        let place = writer.take(record.len(), record.len());
                         write_record(&region.memory, &LAYOUT, RING, &place, &mut record);
                         places.push_back(place);
                         sent += 1;
@@ -489,7 +489,7 @@ mod tests {
         let mut writer = RingWriter::new(&LAYOUT);
         let mut place = |record: &mut RecordWriter| {
             assert!(writer.promise(record.len()));
-            writer.take(record.len())
+            writer.take(record.len(), record.len())
         };
         let mut records = [record(1, 100), record(2, 50), record(3, 10), record(4, 0)];
         let places = records.each_mut().map(&mut place);

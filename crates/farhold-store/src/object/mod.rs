@@ -210,6 +210,13 @@ impl<'m> Object<'m> {
         write(self, meta, version, |object| object.copy_in(meta.key_len() + at, part));
     }
 
+    /// As [`Self::write`], for some parts of the payload, each with where it begins; the lengths stay.
+    pub fn patch(&self, parts: &[(usize, &[u8])], version: Version) {
+        let meta = Meta(self.load(Word::Meta, Relaxed));
+        let meta = Meta::new(meta.incarnation(), Meta::ROW, meta.key_len(), meta.payload_len());
+        write(self, meta, version, |object| parts.iter().for_each(|(at, part)| object.copy_in(*at, part)));
+    }
+
     /// Publishes the payload as it is under a new version: the commit of a reserved insert, or of a delete (`version`
     /// with [`Version::ABSENT`]). The caller holds the lock.
     #[inline(always)]

@@ -8,8 +8,8 @@ use crate::home::wire::Writer;
 use crate::membership::Configuration;
 use crate::replication::Replication;
 use crate::worker::Core;
-use farhold_store::Owner;
-use farhold_store::log::{Change, Entry};
+use farhold_store::log::{Change, Entry, patch};
+use farhold_store::{Object, Owner};
 use std::sync::Arc;
 
 impl Core {
@@ -81,6 +81,7 @@ impl Core {
                     table.store.publish(entry.reference, &mut alloc);
                 }
                 Change::Delete => row.restamp(entry.new),
+                Change::Patch => patch(&row, entry)?,
             }
         }
         let is_this = row.version().number() == entry.new.number();
@@ -134,6 +135,17 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// Changes parts of a row that is at the version of before, or half written by the dead.
+fn patch(row: &Object<'_>, entry: &Entry<'_>) -> Result<(), TxnError> {
+    let damaged = TxnError::Corrupt { what: "a record of the log changes a version of a row that is not there" };
+    if row.version().number() != entry.old.number() {
+        return Err(damaged);
+    }
+    let runs = patch::runs(entry.value, row.meta().payload_len()).collect::<Result<Vec<_>, _>>();
+    row.patch(&runs.map_err(|_| damaged)?, entry.new);
+    Ok(())
 }
 
 fn check_frozen_for(replication: &Replication, number: u64) -> Result<(), TxnError> {

@@ -18,7 +18,13 @@ impl Worker {
     pub(crate) async fn promote(&self, configuration: &Configuration, gone: NodeId) -> Result<(), TxnError> {
         let node = self.node();
         let Some(replication) = &node.replication else { return Ok(()) };
-        let slots = replication.applier().mirror(gone).map(|mirror| mirror.slots()).unwrap_or_default();
+        let slots = match replication.applier().mirror(gone) {
+            Some(mirror) if mirror.is_behind() => {
+                return Err(TxnError::Corrupt { what: "a mirror lacks a version of a row that has a later one" });
+            }
+            Some(mirror) => mirror.slots(),
+            None => Vec::new(),
+        };
         let mut moving = Moving { rows: 0, rows_total: slots.len() as u64 };
         // Nothing changes in this mirror any more: whose rows they are is gone.
         for some in slots.chunks(ROWS_PER_TRANSACTION) {

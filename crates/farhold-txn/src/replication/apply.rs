@@ -1,11 +1,11 @@
 //! From this node's rings into its mirrors.
 
 use super::Replication;
-use super::mirror::MirrorRows;
+use super::mirror::{MirrorRows, Spare};
 use crate::membership::Configuration;
 use crate::worker::Core;
 use crate::{NodeId, TxnError};
-use farhold_store::log::{Entry, LogError, LogRegion, Record, Records, RingReader};
+use farhold_store::log::{Change, Entry, LogError, LogRegion, Record, Records, RingReader};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -21,9 +21,8 @@ pub(crate) struct Applier {
     damaged: Option<LogError>,
 }
 
-/// By node number.
-#[derive(Default)]
-struct Mirrors(Vec<Option<MirrorRows>>);
+/// By node number, and memory for them.
+struct Mirrors(Vec<Option<MirrorRows>>, Spare);
 
 /// Rows of a mirror whose memory is given back by another thread.
 const LARGE_MIRROR: usize = 10_000;
@@ -32,11 +31,11 @@ const LARGE_MIRROR: usize = 10_000;
 const BYTES_PER_TURN: usize = 16 << 10;
 
 impl Applier {
-    pub fn new(log: &LogRegion) -> Self {
+    pub fn new(log: &LogRegion, spare: Spare) -> Self {
         let layout = log.layout();
         let rings = (0..layout.nodes).flat_map(|node| (0..layout.rings).map(move |ring| (NodeId(node), ring)));
         let readers = rings.map(|(node, ring)| log.reader(node, ring)).collect();
-        Self { readers, mirrors: Mirrors::default(), records: Records::default(), damaged: None }
+        Self { readers, mirrors: Mirrors(Vec::new(), spare), records: Records::default(), damaged: None }
     }
 
     /// Applies what is marked, some of each ring; true if there was something.
@@ -159,7 +158,8 @@ impl Mirrors {
         if self.0.len() <= place {
             self.0.resize_with(place + 1, || None);
         }
-        self.0[place].get_or_insert_default();
+        let Self(mirrors, spare) = self;
+        mirrors[place].get_or_insert_with(|| MirrorRows::new(spare.clone()));
     }
 
     #[inline]
@@ -167,7 +167,10 @@ impl Mirrors {
         if entry.mirrored
             && let Some(mirror) = self.of_mut(entry.node)
         {
-            mirror.take(entry.reference, entry.new, entry.table, entry.key, entry.value);
+            match entry.change {
+                Change::Patch => mirror.patch(entry),
+                _ => mirror.take(entry.reference, entry.new, entry.table, entry.key, entry.value),
+            }
         }
     }
 
@@ -180,7 +183,7 @@ impl Mirrors {
         }
         for entry in entries() {
             if let Some(mirror) = self.of(entry.node) {
-                mirror.prefetch_row(entry.reference, entry.key.len() + entry.value.len());
+                mirror.prefetch_row(&entry);
             }
         }
         for entry in entries() {

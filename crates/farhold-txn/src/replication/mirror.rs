@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Of two states of a slot the one with the greater version is the newer, whatever way they have come by; a delete leaves
-//! its version behind, so that an older state that comes late finds it.
+//! its version behind, so that an older state that comes late finds it. A patch changes one version into the next: one whose
+//! version is not here yet, because it comes by another ring or with the copy of a row, waits for it.
 //!
 //! Rows come in no order, so what a state costs is two cache misses, one after the other. Whoever takes many starts both for all of
 //! them before he takes the first ([`MirrorRows::prefetch`], [`MirrorRows::prefetch_row`]). A hash map of boxes, tried before, has
@@ -16,7 +17,11 @@ use farhold_fabric::bytes::{Bytes, LARGE_PAGE};
 use farhold_fabric::object::ALIGN;
 use farhold_fabric::{Version, processor};
 use farhold_store::ObjectRef;
+use farhold_store::log::{Change, Entry, patch};
 use farhold_store::object::size_class::{COUNT, SizeClass};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a slot held at a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +51,15 @@ pub(crate) struct MirrorRows {
     rooms: Rooms,
     /// Slots of which something is known.
     known: Vec<u32>,
+    /// Patches whose version is not here yet, by slot and number of that version.
+    waiting: BTreeMap<(u32, u64), Waiting>,
+}
+
+/// A patch that waits.
+struct Waiting {
+    table: TableId,
+    new: Version,
+    patch: Vec<u8>,
 }
 
 /// Slot numbers of a block: those of 64 KiB of the region.
@@ -59,6 +73,11 @@ fn slot_of(reference: ObjectRef) -> u32 {
 }
 
 impl MirrorRows {
+    /// An empty one, which takes what is spare before it asks the system.
+    pub fn new(spare: Spare) -> Self {
+        Self { rooms: Rooms { spare, ..Rooms::default() }, ..Self::default() }
+    }
+
     /// Takes a state of a slot, if it is newer.
     pub fn take(&mut self, reference: ObjectRef, version: Version, table: TableId, key: &[u8], value: &[u8]) {
         let slot = slot_of(reference);
@@ -82,6 +101,47 @@ impl MirrorRows {
             }
         }
         self.rooms.write(place, version, table, key, value);
+        if !self.waiting.is_empty() {
+            self.patch_on(slot);
+        }
+    }
+
+    /// Takes a patch of a slot, if it is newer: now, or when its version comes.
+    pub fn patch(&mut self, entry: &Entry<'_>) {
+        let slot = slot_of(entry.reference);
+        let place = self.place(slot);
+        let known = if place == NOWHERE { None } else { Some(self.rooms.version(place).number()) };
+        if known.is_some_and(|known| known >= entry.new.number()) {
+            return;
+        }
+        let is_next = known == Some(entry.old.number()) || (known.is_some() && planted!(PatchAnyVersion));
+        if is_next && self.rooms.patch(place, entry.new, entry.value) {
+            if !self.waiting.is_empty() {
+                self.patch_on(slot);
+            }
+        } else if !planted!(PatchForgotten) {
+            let waiting = Waiting { table: entry.table, new: entry.new, patch: entry.value.to_vec() };
+            self.waiting.insert((slot, entry.old.number()), waiting);
+        }
+    }
+
+    /// Patches a slot that has got another version as far as that goes; patches of earlier versions are of no use.
+    fn patch_on(&mut self, slot: u32) {
+        loop {
+            let place = self.place(slot);
+            let known = self.rooms.version(place).number();
+            let next = self.waiting.range((slot, 0)..=(slot, known)).next().map(|(at, _)| *at);
+            let Some(waiting) = next.and_then(|at| self.waiting.remove(&at).map(|it| (at.1, it))) else { return };
+            let (old, Waiting { new, patch, .. }) = waiting;
+            if old == known {
+                self.rooms.patch(place, new, &patch);
+            }
+        }
+    }
+
+    /// Is there a patch whose version has not come?
+    pub fn is_behind(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Starts loading where the state of a slot is, for [`Self::prefetch_row`] some 100 ns later.
@@ -92,12 +152,18 @@ impl MirrorRows {
         }
     }
 
-    /// Starts loading the state itself, as long as the one that is to come, for [`Self::take`] some 100 ns later.
+    /// Starts loading what an entry is going to change of the state, for [`Self::take`] or [`Self::patch`] some 100 ns later.
     #[inline]
-    pub fn prefetch_row(&self, reference: ObjectRef, payload_len: usize) {
-        let place = self.place(slot_of(reference));
-        if place != NOWHERE {
-            self.rooms.prefetch(place, payload_len);
+    pub fn prefetch_row(&self, entry: &Entry<'_>) {
+        let place = self.place(slot_of(entry.reference));
+        if place == NOWHERE {
+        } else if entry.change == Change::Patch {
+            self.rooms.prefetch(place, 0..HEADER_BYTES);
+            for (at, bytes) in patch::runs(entry.value, usize::MAX).filter_map(Result::ok) {
+                self.rooms.prefetch(place, HEADER_BYTES + at..HEADER_BYTES + at + bytes.len());
+            }
+        } else {
+            self.rooms.prefetch(place, 0..HEADER_BYTES + entry.key.len() + entry.value.len());
         }
     }
 
@@ -119,6 +185,7 @@ impl MirrorRows {
             stays
         });
         self.known = known;
+        self.waiting.retain(|_, waiting| waiting.table != table);
     }
 
     /// The version at which a slot is known, also if no row is there.
@@ -190,6 +257,24 @@ struct Rooms {
     next: usize,
     /// Rooms that were given back, by class.
     free: Vec<Vec<u32>>,
+    spare: Spare,
+}
+
+/// Chunks that wait for a mirror.
+#[derive(Clone, Default)]
+pub(crate) struct Spare(Arc<Mutex<Vec<Bytes>>>);
+
+impl Spare {
+    /// So many bytes, which have memory already.
+    pub fn new(bytes: u64) -> Self {
+        let chunks = (0..bytes.div_ceil(LARGE_PAGE as u64)).map(|_| Bytes::zeroed(LARGE_PAGE)).collect();
+        Self(Arc::new(Mutex::new(chunks)))
+    }
+
+    fn take(&self) -> Bytes {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| Bytes::zeroed(LARGE_PAGE))
+    }
 }
 
 /// A byte of them.
@@ -262,7 +347,7 @@ impl Rooms {
         self.next = place + units;
         let chunk = place / CHUNK_UNITS;
         if chunk >= self.chunks.len() {
-            self.chunks.push(Bytes::zeroed(if chunk == 0 { FIRST_BYTES } else { LARGE_PAGE }));
+            self.chunks.push(if chunk == 0 { Bytes::zeroed(FIRST_BYTES) } else { self.spare.take() });
         }
         let end = (place % CHUNK_UNITS + units) * UNIT_BYTES;
         if self.chunks[chunk].len() < end {
@@ -286,6 +371,21 @@ impl Rooms {
         at_value.copy_from_slice(value);
     }
 
+    /// Changes parts of a payload; false, and nothing is changed, if the patch is for none of this length.
+    fn patch(&mut self, place: u32, version: Version, patch: &[u8]) -> bool {
+        let payload_len = half(&self.bytes(At::of(place), HEADER_BYTES)[AT_PAYLOAD_LEN..]) as usize;
+        let room = self.bytes_mut(At::of(place), HEADER_BYTES + payload_len);
+        let (header, payload) = room.split_at_mut(HEADER_BYTES);
+        if !patch::runs(patch, payload_len).all(|run| run.is_ok()) {
+            return false;
+        }
+        for (at, bytes) in patch::runs(patch, payload_len).filter_map(Result::ok) {
+            payload[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        header[AT_VERSION..AT_TABLE].copy_from_slice(&version.0.to_le_bytes());
+        true
+    }
+
     fn copy(&self, place: u32) -> SlotCopy {
         let header = self.bytes(At::of(place), HEADER_BYTES);
         let (key_len, payload_len) = (half(&header[AT_KEY_LEN..]) as usize, half(&header[AT_PAYLOAD_LEN..]) as usize);
@@ -294,9 +394,10 @@ impl Rooms {
     }
 
     #[inline]
-    fn prefetch(&self, place: u32, payload_len: usize) {
+    fn prefetch(&self, place: u32, part: Range<usize>) {
         let bytes = self.chunk_from(At::of(place));
-        processor::prefetch(&bytes[..bytes.len().min(HEADER_BYTES + payload_len)]);
+        let end = bytes.len().min(part.end);
+        processor::prefetch(&bytes[part.start.min(end)..end]);
     }
 
     #[inline]
@@ -333,7 +434,7 @@ impl Rooms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
+    use farhold_store::log::RecordWriter;
 
     #[test]
     fn the_newest_state_of_a_slot_stays_whatever_the_order() {
@@ -360,6 +461,73 @@ mod tests {
         assert!(mirror.rows().is_empty(), "a delete is not undone by a late record");
     }
 
+    /// Histories of rows, of whole values and patches, in any order.
+    #[test]
+    fn patches_wait_for_the_version_that_they_change() {
+        let mut random = 11_u64;
+        let mut draw = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as usize % below
+        };
+        let (table, dropped) = (TableId(20), TableId(21));
+        fn entry_of(writer: &RecordWriter) -> Entry<'_> {
+            writer.entries().next().expect("an entry").expect("whole")
+        }
+        let mut waited = 0;
+        for _ in 0..300 {
+            let (mut records, mut latest) = (Vec::new(), BTreeMap::new());
+            for slot in 1..4_u64 {
+                let mut value: Vec<u8> = (0..40 + draw(300)).map(|_| draw(256) as u8).collect();
+                for count in 1..2 + draw(9) as u64 {
+                    let before = value.clone();
+                    let at = draw(value.len());
+                    value[at] ^= 1 + draw(255) as u8;
+                    let entry = Entry {
+                        node: crate::NodeId(1),
+                        change: Change::Write,
+                        mirrored: true,
+                        table: if slot == 3 { dropped } else { table },
+                        reference: ObjectRef::new(slot * ALIGN, 1),
+                        old: Version((count - 1) * Version::ONE),
+                        new: Version(count * Version::ONE),
+                        key: b"the key",
+                        value: &value,
+                    };
+                    let mut writer = RecordWriter::default();
+                    writer.begin(1, 1, 1);
+                    if count == 1 || draw(4) == 0 {
+                        writer.add(&entry);
+                    } else {
+                        writer.add_change(&entry, &before);
+                        assert_eq!(entry_of(&writer).change, Change::Patch);
+                    }
+                    records.push(writer);
+                }
+                latest.insert(slot as u32, value);
+            }
+            for place in (1..records.len()).rev() {
+                records.swap(place, draw(place + 1));
+            }
+            let mut mirror = MirrorRows::default();
+            for writer in &records {
+                let entry = entry_of(writer);
+                mirror.prefetch(entry.reference);
+                mirror.prefetch_row(&entry);
+                match entry.change {
+                    Change::Patch => mirror.patch(&entry),
+                    _ => mirror.take(entry.reference, entry.new, entry.table, entry.key, entry.value),
+                }
+                waited += usize::from(mirror.is_behind());
+            }
+            assert!(!mirror.is_behind());
+            for (slot, row) in mirror.rows() {
+                assert_eq!((row.key(), row.value()), (&b"the key"[..], &latest[&slot][..]));
+            }
+            assert_eq!(mirror.len(), 3);
+        }
+        assert!(waited > 300, "the order made patches wait");
+    }
+
     /// Rows of all lengths that grow, shrink, go and come back, and whose tables are dropped, against a map of vectors.
     #[test]
     fn a_mirror_is_a_map_from_slots_to_their_latest_states() {
@@ -380,7 +548,6 @@ mod tests {
             let (key, value) = payload.split_at(len.min(9));
             let reference = ObjectRef::new(u64::from(slot) * ALIGN, 0);
             mirror.prefetch(reference);
-            mirror.prefetch_row(reference, len);
             mirror.take(reference, version, table, key, value);
             if oracle.get(&slot).is_none_or(|(known, ..)| known.number() < version.number()) {
                 oracle.insert(slot, (version, table, payload));

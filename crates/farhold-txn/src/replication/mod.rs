@@ -15,12 +15,13 @@ mod send;
 pub(crate) use apply::{Applier, MirrorKeeper};
 pub(crate) use mapped::MappedRings;
 pub(crate) use mirror::SlotCopy;
+use mirror::Spare;
 pub(crate) use send::{Promise, Sent, Step};
 
 use crate::membership::View;
 use crate::protocol::ident::LOG;
 use crate::recovery::Progress;
-use crate::{NodeId, TxnError};
+use crate::{NodeConfig, NodeId, TxnError};
 use farhold_fabric::{Fabric, FabricError};
 use farhold_store::log::{LogRegion, RingLayout, RingWriter};
 use std::collections::BTreeMap;
@@ -75,8 +76,10 @@ pub(crate) struct Replication {
 
 impl Replication {
     /// Makes this node's rings; what an earlier start has left in them is of no use to anybody.
-    pub fn open(fabric: &Fabric, nodes: u8, config: &ReplicationConfig) -> Result<Arc<Self>, TxnError> {
-        let (node, replicas) = (fabric.node(), config.replicas);
+    pub fn open(fabric: &Fabric, config: &NodeConfig) -> Result<Arc<Self>, TxnError> {
+        let (node, nodes, populate_bytes) = (fabric.node(), config.nodes, config.populate_bytes);
+        let config = &config.replication;
+        let replicas = config.replicas;
         let layout = RingLayout { nodes, rings: config.rings, ring_bytes: config.ring_bytes };
         let refused = |error| TxnError::far(error, node);
         match fabric.attach_region(LOG) {
@@ -91,7 +94,7 @@ impl Replication {
             layout,
             view: View::new(nodes, replicas),
             progress: Mutex::default(),
-            applier: Mutex::new(Applier::new(&log)),
+            applier: Mutex::new(Applier::new(&log, Spare::new(u64::from(replicas - 1) * populate_bytes))),
             log,
             writers: (0..config.rings).map(|_| Mutex::default()).collect(),
         }))

@@ -88,6 +88,7 @@ impl Txn {
         locked.filter(|row| row.state.is_write())
     }
 
+    /// At most so many bytes will it have.
     pub(crate) fn record_bytes(&self) -> u64 {
         let bytes = |row: &Row| {
             let value = if row.state == RowState::Deleted { 0 } else { self.state.value(row).len() };
@@ -149,7 +150,10 @@ impl Txn {
         let places: Vec<(NodeId, Place)> = {
             let mut writers = replication.writers(worker).ok()?;
             let holders = std::mem::take(&mut promise.holders);
-            holders.iter().filter_map(|node| Some((*node, writers.get_mut(node)?.take(promise.size)))).collect()
+            holders
+                .iter()
+                .filter_map(|node| Some((*node, writers.get_mut(node)?.take(promise.size, writer.len()))))
+                .collect()
         };
         promise.size = 0;
         if cfg!(not(feature = "planted")) && core.write_in_place(&replication, &mut writer, &places) {
@@ -199,22 +203,30 @@ impl Txn {
     /// The record of everything that it writes.
     pub(crate) fn make_record(&self, writer: &mut RecordWriter, configuration: u64, epoch: u32) {
         writer.begin(self.owner.word(), configuration, epoch);
+        // Mirrors have each version of a row before the next one. Journals are read in any order, so they get whole rows.
+        let is_patched = self.core.node.journaling.is_none();
         // Inserts first: whoever redoes the record gives them the index entries of the rows that they replace, while those are there.
         let is_insert = |row: &&Row| (row.state == RowState::Inserted) != planted!(DeletesFirst);
         for row in self.written().filter(is_insert).chain(self.written().filter(|row| !is_insert(row))) {
             let Some(change) = row.change() else { continue };
             let value = if change == Change::Delete { &[][..] } else { self.state.value(row) };
-            writer.add(&Entry {
+            let mirrored = row.table().placement != Placement::Replicated;
+            let entry = Entry {
                 node: row.ident.node(),
                 change,
-                mirrored: row.table().placement != Placement::Replicated,
+                mirrored,
                 table: row.table().store.id(),
                 reference: row.ident.reference(),
                 old: row.version,
                 new: crate::protocol::section::new_version(row.state, row.version, epoch),
                 key: self.state.key(row),
                 value,
-            });
+            };
+            if change == Change::Write && mirrored && is_patched {
+                writer.add_change(&entry, self.state.old_value(row));
+            } else {
+                writer.add(&entry);
+            }
         }
         writer.end();
     }

@@ -175,6 +175,10 @@ pub struct ServeArgs {
     /// Memory of this node's region, e.g. 512M or 4G; pages are used as they are touched.
     #[arg(long, short = 'm', default_value = "4G", value_parser = parse_bytes)]
     pub memory: u64,
+    /// How much of it gets memory from the system at the start, and as much for the copy of each other node's rows, so that no
+    /// transaction waits for it later.
+    #[arg(long, default_value = "0", value_parser = parse_bytes)]
+    pub populate: u64,
     /// Memory that all running queries together may hold, e.g. 512M or 4G.
     #[arg(long, default_value = "2G", value_parser = parse_bytes)]
     pub query_memory: u64,
@@ -401,6 +405,9 @@ pub struct TpccArgs {
     /// Memory of each node's region.
     #[arg(long, default_value = "3G", value_parser = parse_bytes)]
     pub memory: u64,
+    /// How much of it gets memory from the system at the start, and as much for the copy of each other node's rows.
+    #[arg(long, default_value = "0", value_parser = parse_bytes)]
+    pub populate: u64,
     /// Percentage of new-order items from another warehouse.
     #[arg(long, default_value_t = 1)]
     pub remote_item_percent: u8,
@@ -516,6 +523,9 @@ pub struct NodeArgs {
     /// Memory of this node's region in bytes.
     #[arg(long)]
     pub memory: u64,
+    /// How much of it gets memory at the start, and as much for each mirror.
+    #[arg(long)]
+    pub populate: u64,
     /// Workers of this node.
     #[arg(long)]
     pub workers: u8,

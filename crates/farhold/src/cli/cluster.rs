@@ -23,6 +23,8 @@ pub struct ClusterPlan {
     pub in_flight: u16,
     /// Bytes of a node's region.
     pub memory: u64,
+    /// How many of them get memory at the start, and as many for each mirror.
+    pub populate: u64,
     /// Percentage of items from another warehouse.
     pub remote_item_percent: u8,
     /// Percentage of payments by a customer of another warehouse.
@@ -202,6 +204,7 @@ fn spawn_node(
         ("--node", u64::from(node)),
         ("--nodes", u64::from(plan.nodes)),
         ("--memory", plan.memory),
+        ("--populate", plan.populate),
         ("--workers", u64::from(plan.workers)),
         ("--warehouses", u64::from(plan.warehouses)),
         ("--in-flight", u64::from(plan.in_flight)),

@@ -101,6 +101,7 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
         warehouses,
         in_flight: 1,
         memory: args.memory,
+        populate: 0,
         remote_item_percent: 1,
         remote_payment_percent: 15,
         seed: args.seed,

@@ -50,7 +50,8 @@ struct NodeProcess<'a> {
 impl<'a> NodeProcess<'a> {
     fn open(args: &'a NodeArgs) -> Result<Self, String> {
         let commands = listen_to_parent();
-        let config = Config::at(&args.dir).memory_bytes(args.memory).node(args.node, args.nodes);
+        let config = Config::at(&args.dir).memory_bytes(args.memory).populate_bytes(args.populate);
+        let config = config.node(args.node, args.nodes);
         let config = serve::replicated(config.provider(&args.provider), &args.replicas);
         let database = Arc::new(Database::open(&config).map_err(|error| error.to_string())?);
         let mut node = Self { args, database, server: None, arrow: None, commands };

@@ -23,7 +23,11 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     }
     let ended = signal::ended()?;
     let mut config = args.dir.as_ref().map_or_else(Config::in_memory, Config::at);
-    config = config.memory_bytes(args.memory).node(args.node, args.nodes).provider(&args.provider);
+    config = config
+        .memory_bytes(args.memory)
+        .populate_bytes(args.populate)
+        .node(args.node, args.nodes)
+        .provider(&args.provider);
     config = replicated(config, &args.replicas).durability(durability(args));
     if let Some(url) = &args.register {
         config = config.register(url);
