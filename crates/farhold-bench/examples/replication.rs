@@ -1,5 +1,6 @@
 //! What copies of rows cost TPC-C: three nodes of one worker each, in this process, with one copy of each row, with three, and with
-//! three in the pessimistic order, in turn: `cargo run --release -p farhold-bench --example replication -- SECONDS ROUNDS`
+//! three in the pessimistic order, in turn; and the first two with memory that the system has to find and clear meanwhile:
+//! `cargo run --release -p farhold-bench --example replication -- SECONDS ROUNDS PROVIDER`
 //!
 //! Beside the rates it says what processors did for a transaction: the workers, and everybody else in this process, who are the home
 //! agents. The example `smallbank` and `scripts/figures replication` measure the same through node processes; this is the shortest
@@ -32,15 +33,20 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 fn main() -> Result<(), Failure> {
     let argument = |n: usize, default: u64| std::env::args().nth(n).map_or(Ok(default), |a| a.parse());
     let (seconds, rounds) = (argument(1, 5)?, argument(2, 3)?);
+    let provider = std::env::args().nth(3).unwrap_or_else(|| "shm".into());
     let mut costs = Vec::new();
     for _ in 0..rounds {
-        let one = measure(1, true, seconds)?;
-        let (optimistic, pessimistic) = (measure(3, true, seconds)?, measure(3, false, seconds)?);
+        let measure = |replicas, optimistic, populated| {
+            measure(&Setup { replicas, optimistic, populated, provider: &provider, seconds })
+        };
+        let one = measure(1, true, true)?;
+        let (optimistic, pessimistic) = (measure(3, true, true)?, measure(3, false, true)?);
         costs.push(1.0 - optimistic.rate / one.rate);
         println!(
             "one copy {one}\nthree     {optimistic}\npessimistic {pessimistic}\noptimistic / pessimistic {:.3}",
             optimistic.rate / pessimistic.rate
         );
+        println!("unpopulated one {}\nunpopulated three {}", measure(1, true, false)?, measure(3, true, false)?);
     }
     costs.sort_by(f64::total_cmp);
     println!("cost of three copies: median {:.1} % of one copy's rate ({costs:.3?})", costs[costs.len() / 2] * 100.0);
@@ -63,11 +69,21 @@ impl fmt::Display for Measured {
     }
 }
 
+/// A cluster to measure.
+struct Setup<'a> {
+    replicas: u8,
+    optimistic: bool,
+    /// Memory for what will be written is taken before.
+    populated: bool,
+    provider: &'a str,
+    seconds: u64,
+}
+
 /// A new cluster.
-fn measure(replicas: u8, optimistic: bool, seconds: u64) -> Result<Measured, Failure> {
+fn measure(setup: &Setup<'_>) -> Result<Measured, Failure> {
     let directory = std::path::PathBuf::from(format!("/dev/shm/farhold-example-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
-    let measured = measure_in(&directory, replicas, optimistic, seconds);
+    let measured = measure_in(&directory, setup);
     let _ = std::fs::remove_dir_all(&directory);
     measured
 }
@@ -89,7 +105,8 @@ fn processor_ns() -> std::io::Result<(u64, u64)> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program's own clock")]
-fn measure_in(directory: &Path, replicas: u8, optimistic: bool, seconds: u64) -> Result<Measured, Failure> {
+fn measure_in(directory: &Path, setup: &Setup<'_>) -> Result<Measured, Failure> {
+    let &Setup { replicas, optimistic, seconds, .. } = setup;
     let replication = ReplicationConfig {
         replicas,
         optimistic,
@@ -103,11 +120,11 @@ fn measure_in(directory: &Path, replicas: u8, optimistic: bool, seconds: u64) ->
     let mut agents = Vec::new();
     let mut threads = Vec::new();
     for number in 0..NODES {
-        let fabric = Fabric::join_shm(directory, NodeId(number))?;
+        let fabric = Fabric::join(directory, NodeId(number), setup.provider)?;
         let config = NodeConfig {
             nodes: NODES,
             region_bytes: (400 + seconds * 100) << 20,
-            populate_bytes: (200 + seconds * 100) << 20,
+            populate_bytes: if setup.populated { (200 + seconds * 100) << 20 } else { 0 },
             replication: replication.clone(),
             ..NodeConfig::default()
         };

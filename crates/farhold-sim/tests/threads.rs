@@ -18,8 +18,8 @@ const THREADS: usize = 2;
 /// The provider that they run over: `over_*.rs` run them again over others.
 fn provider() -> &'static str {
     match env!("CARGO_CRATE_NAME") {
-        "over_libfabric_shm" => "libfabric:shm",
-        "over_libfabric_tcp" => "libfabric:tcp;ofi_rxm",
+        "over_libfabric_shm" => "libfabric:shm?timeout-ms=60000",
+        "over_libfabric_tcp" => "libfabric:tcp;ofi_rxm?timeout-ms=60000",
         _ => "shm",
     }
 }
@@ -36,7 +36,13 @@ impl Cluster {
         let _ = std::fs::remove_dir_all(&dir);
         let start = |node| {
             let fabric = Fabric::join(&dir, NodeId(node), provider()).expect("the fabric");
-            let config = NodeConfig { nodes: NODES, region_bytes: 32 << 20, ..NodeConfig::default() };
+            // The machine may have much else to do.
+            let config = NodeConfig {
+                nodes: NODES,
+                region_bytes: 32 << 20,
+                request_timeout_ns: 60_000_000_000,
+                ..NodeConfig::default()
+            };
             Node::open(fabric, config).expect("a node")
         };
         let nodes: Vec<_> = (0..NODES).map(start).collect();

@@ -27,7 +27,7 @@ fn nodes(dir: &Dir, count: u8) -> Vec<(HomeAgent, Arc<Node>)> {
         let config = NodeConfig {
             nodes: count,
             region_bytes: 32 << 20,
-            request_timeout_ns: 60_000_000_000,
+            request_timeout_ns: common::PATIENCE_NS,
             ..NodeConfig::default()
         };
         let node = Node::open(fabric, config).expect("a node");
