@@ -6,11 +6,12 @@ use crate::error::FabricError;
 use crate::executor::Handle;
 use crate::memory::RegionMemory;
 use crate::provider::{Inbox, Posted, Provider, Ticket};
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// A message and where its sender hears.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,12 +26,14 @@ pub struct Message {
 pub struct Endpoint {
     provider: Box<dyn Provider>,
     handle: Handle,
+    /// In virtual time: when a timer wakes somebody who waits here, and whom.
+    alarm: RefCell<Option<(u64, Waker)>>,
     _not_send: PhantomData<*const ()>,
 }
 
 impl Endpoint {
     pub(crate) fn new(provider: Box<dyn Provider>, handle: Handle) -> Self {
-        Self { provider, handle, _not_send: PhantomData }
+        Self { provider, handle, alarm: RefCell::default(), _not_send: PhantomData }
     }
 
     /// Where this endpoint hears.
@@ -140,18 +143,32 @@ impl Endpoint {
     /// Looks whenever something arrives; false when the time is over.
     async fn in_time(&self, timeout_ns: u64, mut look: impl FnMut(&Self) -> bool) -> bool {
         let until_ns = self.handle.now_ns().saturating_add(timeout_ns);
-        let mut sleep = self.handle.sleep_until_ns(until_ns);
         poll_fn(|cx| {
             if self.poll_inbox(cx, &mut look).is_ready() {
                 return Poll::Ready(true);
             }
-            if self.handle.is_virtual() {
-                return Pin::new(&mut sleep).poll(cx).map(|()| false);
+            let now_ns = self.handle.now_ns();
+            if now_ns >= until_ns {
+                return Poll::Ready(false);
             }
-            // Polled again at once anyway: no timer, which would stay behind in the heap.
-            if self.handle.now_ns() >= until_ns { Poll::Ready(false) } else { Poll::Pending }
+            // In real time it is polled again at once anyway: no timer, which would stay behind in the heap.
+            if self.handle.is_virtual() {
+                self.wake_by(until_ns, now_ns, cx.waker());
+            }
+            Poll::Pending
         })
         .await
+    }
+
+    /// Wakes a task at a time, or earlier: one timer does for a task that waits here again and again, because a wait mostly ends by an
+    /// arrival, long before its time. Who is woken too early waits on.
+    fn wake_by(&self, until_ns: u64, now_ns: u64, waker: &Waker) {
+        let mut alarm = self.alarm.borrow_mut();
+        let in_time = |(at_ns, whom): &(u64, Waker)| *at_ns > now_ns && *at_ns <= until_ns && whom.will_wake(waker);
+        if !alarm.as_ref().is_some_and(in_time) {
+            self.handle.wake_at_ns(self.handle.true_ns(until_ns), waker);
+            *alarm = Some((until_ns, waker.clone()));
+        }
     }
 
     fn poll_inbox(&self, cx: &mut Context<'_>, mut look: impl FnMut(&Self) -> bool) -> Poll<()> {

@@ -561,7 +561,7 @@ impl Handle {
     }
 
     /// The first true time at which this machine's clock says so.
-    fn true_ns(&self, at_ns: u64) -> u64 {
+    pub(crate) fn true_ns(&self, at_ns: u64) -> u64 {
         if self.drift_ppm == 0 {
             return at_ns;
         }
@@ -626,7 +626,7 @@ impl Handle {
         Sleep { handle: self.clone(), at_ns, set_for: None }
     }
 
-    /// Wakes somebody at a time, whatever becomes of who asked.
+    /// Wakes somebody at a true time, whatever becomes of who asked.
     pub(crate) fn wake_at_ns(&self, at_ns: u64, waker: &Waker) {
         self.core.add_timer(at_ns, waker.clone());
     }

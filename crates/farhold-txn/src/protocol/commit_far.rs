@@ -139,12 +139,12 @@ impl Txn {
             let odd = row.version;
             row.version = if planted!(OddCommits) { odd } else { odd.without(Version::ODD) };
             let ident = row.ident;
-            for _ in 0..SETTLING_LOOKS_MAX {
+            for turn in 0..SETTLING_LOOKS_MAX {
                 let is_odd = ident.node() == core.me && core.node.store.object(ident.reference()).version() == odd;
                 if !is_odd || planted!(OddCommits) {
                     break;
                 }
-                core.handle.yield_now().await;
+                core.handle.pause(turn).await;
             }
         }
         Ok(())
@@ -685,9 +685,9 @@ impl Core {
     }
 }
 
-/// How often a row that is being replicated is looked at before validation judges it. Two round trips of an RDMA network are
-/// some µs; a turn of the executor is some 50 ns.
-const SETTLING_LOOKS_MAX: u32 = 200;
+/// How often a row that is being replicated is looked at before validation judges it: for some 200 µs in all, which is two round
+/// trips of a slow network.
+const SETTLING_LOOKS_MAX: u32 = 32;
 
 /// Frees far locks, if they are this owner's.
 pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {

@@ -67,6 +67,8 @@ impl Drop for Promise {
 const IN_PLACE_MAX: usize = 8;
 /// How long a coordinator waits before it looks again at a ring without room, or at a holder that does not answer.
 const AGAIN_NS: u64 = 2_000;
+/// How often that time is doubled for a node that does not answer calls: it may be silent for a lease.
+const AGAIN_DOUBLED_MAX: u32 = 5;
 /// Such waits between two messages to the reader of a ring without room.
 const TURNS_PER_MESSAGE: u32 = 32;
 
@@ -363,7 +365,10 @@ impl Core {
     pub async fn insist_call(&self, node: NodeId, request: &Request<'_>, since: u64) {
         let Some(replication) = &self.node.replication else { return };
         let view = &replication.view;
-        while view.present.contains(node) && view.is_same_start(node, since) && !view.is_gone() {
+        for turn in 0_u32.. {
+            if !view.present.contains(node) || !view.is_same_start(node, since) || view.is_gone() {
+                return;
+            }
             match self.call(node, request).await {
                 Err(TxnError::NodeUnavailable { node: unavailable, .. }) if unavailable != self.me => {}
                 _ => return,
@@ -371,7 +376,7 @@ impl Core {
             if !self.node.fabric.node_is_live(self.me) {
                 return;
             }
-            self.handle.sleep_ns(AGAIN_NS).await;
+            self.handle.sleep_ns(AGAIN_NS << turn.min(AGAIN_DOUBLED_MAX)).await;
         }
     }
 
