@@ -48,7 +48,7 @@ pub enum Change {
     Insert = 2,
     /// It goes.
     Delete = 3,
-    /// Some of its bytes change: the entry has no key, and its value is a [patch](super::patch) of the old version.
+    /// Some of its bytes change: the entry has no key, and its value is a [patch] of the old version.
     Patch = 4,
 }
 
