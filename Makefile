@@ -38,9 +38,9 @@ models: ## The models of concurrent protocols (models/), every state of each, wi
 	@scripts/install-deps models
 	scripts/check-models
 
-network-suite: ## Three hosts (network namespaces): TPC-C and SQL over TCP, links cut and hosts killed, several times (takes root)
+network-suite: ## Three hosts (network namespaces) with copies of rows and an etcd: TPC-C and SQL over TCP, links cut and hosts killed (takes root; ten minutes)
 	@scripts/install-deps test
-	$(CARGO) build -p farhold-sql -p farhold --features farhold/libfabric --lib --bins --tests
+	$(CARGO) build -p farhold-sql -p farhold --features farhold/libfabric,farhold/etcd --lib --bins
 	scripts/network-tests --long
 
 kills: ## A hundred kills of nodes under clients that move money: nothing acknowledged may be lost (minutes)

@@ -88,7 +88,7 @@ impl EtcdRegister {
     /// The system has no threads.
     pub fn new(url: EtcdUrl, nodes: u8, timeout: Duration) -> std::io::Result<Self> {
         let (asks, asked) = mpsc::unbounded_channel();
-        let store = Store { url, nodes, timeout, client: Arc::default() };
+        let store = Store { url, nodes: Some(nodes), timeout, client: Arc::default() };
         let thread = std::thread::Builder::new().name("farhold-etcd".into()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
@@ -98,6 +98,17 @@ impl EtcdRegister {
             }
         })?;
         Ok(Self { asks: Some(asks), thread: Some(thread) })
+    }
+
+    /// What is written in the register at this place, and the number of the last configuration that all its nodes have installed; `None`
+    /// if it has none yet. For whoever only looks: on the caller's own tokio runtime.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub async fn peek(url: EtcdUrl, timeout: Duration) -> Result<Option<(Configuration, u64)>, RegisterError> {
+        let store = Store { url, nodes: None, timeout, client: Arc::default() };
+        let Registered { configuration, settled, .. } = store.within(store.load()).await?;
+        Ok(configuration.map(|configuration| (configuration, settled)))
     }
 
     fn ask<'a, T: 'a>(
@@ -165,7 +176,8 @@ async fn answer_all(store: Store, mut asked: mpsc::UnboundedReceiver<Ask>) {
 #[derive(Clone)]
 struct Store {
     url: EtcdUrl,
-    nodes: u8,
+    /// How many the cluster must have, for whoever knows.
+    nodes: Option<u8>,
     timeout: Duration,
     client: Arc<Mutex<Option<Client>>>,
 }
@@ -212,16 +224,16 @@ impl Store {
         let everything = GetOptions::new().with_prefix();
         let got = kv.get(self.key(""), Some(everything)).await.map_err(unavailable)?;
         let mut found = Found::default();
-        found.registered.renewals = vec![0; usize::from(self.nodes)];
+        found.registered.renewals = vec![0; usize::from(self.nodes.unwrap_or(u8::MAX))];
         for pair in got.kvs() {
             let key = pair.key_str().map_err(foreign)?;
             let name = key.strip_prefix(&self.key("")).unwrap_or(key);
             let strange = || foreign(format!("the key {key} makes no sense"));
             if name == "configuration" {
                 let configuration = decode(pair.value()).ok_or_else(strange)?;
-                if configuration.births.len() != usize::from(self.nodes) {
-                    let (found, nodes) = (configuration.births.len(), self.nodes);
-                    return Err(foreign(format!("the cluster at {key} has {found} nodes, not {nodes}")));
+                let found_nodes = configuration.births.len();
+                if let Some(nodes) = self.nodes.filter(|nodes| usize::from(*nodes) != found_nodes) {
+                    return Err(foreign(format!("the cluster at {key} has {found_nodes} nodes, not {nodes}")));
                 }
                 found.registered.configuration = Some(configuration);
                 found.revision = pair.mod_revision();

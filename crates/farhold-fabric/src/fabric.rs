@@ -9,6 +9,15 @@ use crate::provider::{Membership, shm};
 use std::path::Path;
 use std::sync::Arc;
 
+/// Who uses a node's regions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admitted {
+    /// Whoever knows the cluster's secret.
+    Everybody,
+    /// These starts of these nodes, each with its [`Fabric::birth`].
+    Births(Vec<(NodeId, u64)>),
+}
+
 /// A node's membership: it registers the node's regions and opens endpoints. Clones are the same membership, which ends with
 /// the last clone and endpoint.
 #[derive(Clone)]
@@ -127,6 +136,19 @@ impl Fabric {
     /// [`FabricError::Unsupported`] by a provider that cannot; [`FabricError::Io`].
     pub fn fence(&self, node: NodeId) -> Result<(), FabricError> {
         self.membership.fence(node)
+    }
+
+    /// What tells this start of the node from all others of any node, for [`Self::admit`]; none by a provider that has no use for it.
+    #[must_use]
+    pub fn birth(&self) -> Option<u64> {
+        self.membership.birth()
+    }
+
+    /// Says who gets keys of this node's regions and has instructions done on them from now on: everybody who knows the secret, as it is at
+    /// first, or only some. `number` is that of the configuration that says so: what an older one said does not count any more. Who was to be
+    /// shut out is to be [fenced](Self::fence) as well, which waits for what has been begun. `libfabric` alone looks at it: `shm` ends processes.
+    pub fn admit(&self, number: u64, admitted: Admitted) {
+        self.membership.admit(number, admitted);
     }
 
     /// Does a living process (or simulated node) run this node now? On `shm` it asks the kernel, so not for hot paths.

@@ -34,6 +34,6 @@ pub use batch::{Batch, ObjectView, Slot};
 pub use endpoint::{Endpoint, Message, Submit};
 pub use error::FabricError;
 pub use executor::{Executor, Handle, JoinHandle};
-pub use fabric::Fabric;
+pub use fabric::{Admitted, Fabric};
 pub use memory::{RegionMemory, sum_words};
 pub use object::{Meta, ObjectHeader, Version};

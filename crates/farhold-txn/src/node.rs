@@ -14,7 +14,7 @@ use crate::replication::{Replication, ReplicationConfig};
 use crate::slots::{Slots, Statistics};
 use crate::snapshot::FarPlace;
 use crate::{NodeId, Table, TableId, TxnError, Worker};
-use farhold_fabric::{Fabric, FabricError, Handle};
+use farhold_fabric::{Admitted, Fabric, FabricError, Handle};
 use farhold_store::Store;
 use farhold_store::table::Rebuilt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -155,6 +155,8 @@ impl Node {
         let id = fabric.node();
         let refused = |error| TxnError::store(error, id);
         let replication = if config.replication.replicas > 1 {
+            // Nobody has business here before there is a configuration: one who was expelled may think otherwise.
+            fabric.admit(0, Admitted::Births(Vec::new()));
             // With copies elsewhere, what an earlier start has left here is old by now.
             match fabric.remove_region(DATA) {
                 Ok(()) | Err(FabricError::NoSuchRegion { .. }) => {}

@@ -15,6 +15,7 @@ use crate::batch::{Batch, OpKind};
 use crate::endpoint::Message;
 use crate::error::FabricError;
 use crate::executor::Handle;
+use crate::fabric::Admitted;
 use crate::memory::RegionMemory;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -113,6 +114,12 @@ pub(crate) trait Membership: Send + Sync {
     fn fence(&self, _node: NodeId) -> Result<(), FabricError> {
         Err(FabricError::Unsupported { what: "shutting another node out" })
     }
+    /// See [`crate::Fabric::birth`].
+    fn birth(&self) -> Option<u64> {
+        None
+    }
+    /// See [`crate::Fabric::admit`].
+    fn admit(&self, _number: u64, _admitted: Admitted) {}
 }
 
 /// One thread's end of a provider. The caller stays on one thread. The implementer checks key, bounds and alignment of every

@@ -3,6 +3,7 @@
 use crate::NodeId;
 use crate::home::wire::{GARBAGE, Reader, Writer};
 use crate::{TxnError, membership::NOBODY};
+use farhold_fabric::Admitted;
 
 /// Who serves a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,12 @@ impl Configuration {
     #[must_use]
     pub fn contains(&self, node: NodeId) -> bool {
         self.everybody().any(|other| other == node)
+    }
+
+    /// Who uses the regions of its nodes.
+    #[must_use]
+    pub fn admitted(&self) -> Admitted {
+        Admitted::Births(self.everybody().map(|node| (node, self.births[usize::from(node.0)])).collect())
     }
 
     /// The backups of a node.

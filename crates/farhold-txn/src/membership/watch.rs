@@ -2,7 +2,7 @@
 
 use super::{Configuration, Register, Registered, Serving};
 use crate::{NodeId, Progress, TxnError, Worker};
-use farhold_fabric::{Handle, JoinHandle};
+use farhold_fabric::{Admitted, Handle, JoinHandle};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl Worker {
         let lease_ns = replication.config.lease_ns;
         let every_ns = lease_ns / 4;
         let handle = self.handle().clone();
-        let birth = handle.random_u64() | 1;
+        let birth = node.fabric.birth().unwrap_or_else(|| handle.random_u64() | 1);
         let expire_ns = lease_ns + replication.config.clock_skew_ns_max;
         let leases = Rc::new(RefCell::new(Leases::new(expire_ns, handle.now_ns())));
         // Apart from what changes of the configuration ask of this node, which may take longer than a lease.
@@ -235,6 +235,8 @@ impl Worker {
                             if !planted!(LateMirrors) {
                                 replication.applier().begin_mirrors(&next, me);
                             }
+                            // The others may hear of the founding first. Nobody has left a cluster that is not founded.
+                            node.fabric.admit(next.number, Admitted::Everybody);
                             founding |= register.compare_and_set(configuration.number, &next).await == Ok(true);
                             continue;
                         }
@@ -356,7 +358,7 @@ impl Worker {
         }
         let mine = configuration.unserved().into_iter().find(|gone| configuration.successor(*gone) == Some(me));
         if let Some(gone) = mine {
-            let (worker, configuration) = (self.clone(), configuration.clone());
+            let (worker, configuration) = (self.clone(), Arc::new(configuration.clone()));
             let task = self.handle().spawn(async move { worker.promote(&configuration, gone).await });
             work.promoting = Some((gone, task));
             return Ok(());

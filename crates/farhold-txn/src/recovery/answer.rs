@@ -48,6 +48,7 @@ impl Core {
             return Ok(Frozen { quiet: true, epoch_seen });
         }
         if view.freeze(next, &self.node.catalog) {
+            self.node.fabric.admit(next.number, next.admitted());
             for gone in before.everybody().filter(|node| !next.contains(*node)) {
                 if !planted!(NoFence) {
                     self.node.fabric.fence(gone).map_err(|error| TxnError::far(error, gone))?;
@@ -128,6 +129,7 @@ impl Core {
         drop(applier);
         self.node.present.set(next.everybody());
         replication.view.install(next, &self.node.catalog);
+        self.node.fabric.admit(next.number, next.admitted());
         replication.forget_rings_of_the_gone();
         self.node.catalog.changed();
         if next.members.contains(&self.me) {

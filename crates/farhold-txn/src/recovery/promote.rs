@@ -6,7 +6,12 @@ use crate::membership::{Configuration, Serving};
 use crate::replication::SlotCopy;
 use crate::txn::SharedTable;
 use crate::{NodeId, Placement, Retry, Table, TxnError, Worker};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
 
+/// Transactions under way at a time: over a network each waits for its record to be at its holders.
+const TASKS: usize = 8;
 /// Rows in one transaction.
 const ROWS_PER_TRANSACTION: usize = 32;
 
@@ -15,9 +20,8 @@ impl Worker {
     ///
     /// # Errors
     /// Those of a commit.
-    pub(crate) async fn promote(&self, configuration: &Configuration, gone: NodeId) -> Result<(), TxnError> {
-        let node = self.node();
-        let Some(replication) = &node.replication else { return Ok(()) };
+    pub(crate) async fn promote(&self, configuration: &Arc<Configuration>, gone: NodeId) -> Result<(), TxnError> {
+        let Some(replication) = &self.node().replication else { return Ok(()) };
         let slots = match replication.applier().mirror(gone) {
             Some(mirror) if mirror.is_behind() => {
                 return Err(TxnError::Corrupt { what: "a mirror lacks a version of a row that has a later one" });
@@ -25,7 +29,33 @@ impl Worker {
             Some(mirror) => mirror.slots(),
             None => Vec::new(),
         };
-        let mut moving = Moving { rows: 0, rows_total: slots.len() as u64 };
+        let moving = Rc::new(Cell::new(Moving { rows: 0, rows_total: slots.len() as u64 }));
+        // Each has a part of its own, so that they rarely meet in an index.
+        let part_len = slots.len().div_ceil(TASKS).max(1);
+        let parts: Vec<_> = slots
+            .chunks(part_len)
+            .map(|part| {
+                let (worker, configuration, moving) = (self.clone(), configuration.clone(), moving.clone());
+                let part = part.to_vec();
+                self.handle().spawn(async move { worker.promote_some(&configuration, gone, &part, &moving).await })
+            })
+            .collect();
+        let mut done = Ok(());
+        for part in parts {
+            done = done.and(part.await);
+        }
+        done
+    }
+
+    async fn promote_some(
+        &self,
+        configuration: &Configuration,
+        gone: NodeId,
+        slots: &[u32],
+        moving: &Cell<Moving>,
+    ) -> Result<(), TxnError> {
+        let node = self.node();
+        let Some(replication) = &node.replication else { return Ok(()) };
         // Nothing changes in this mirror any more: whose rows they are is gone.
         for some in slots.chunks(ROWS_PER_TRANSACTION) {
             let rows: Vec<(Table, SlotCopy)> = {
@@ -54,8 +84,8 @@ impl Worker {
                 Ok(())
             });
             inserted.await?;
-            moving.rows += some.len() as u64;
-            replication.note(|progress| progress.promoting = Some((gone, moving)));
+            moving.update(|moving| Moving { rows: moving.rows + some.len() as u64, ..moving });
+            replication.note(|progress| progress.promoting = Some((gone, moving.get())));
             // On memory that is mapped nothing waits: the lease of this node has to be renewed meanwhile.
             self.handle().yield_now().await;
         }

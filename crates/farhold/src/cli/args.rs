@@ -92,8 +92,11 @@ pub enum ClusterCommand {
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
     /// Directory of the cluster, as given to `farhold serve`.
-    #[arg(long, short = 'd')]
-    pub dir: PathBuf,
+    #[arg(long, short = 'd', required_unless_present = "register")]
+    pub dir: Option<PathBuf>,
+    /// Register of the cluster, as given to `farhold serve`: the directory's otherwise. What nodes say of themselves is in the directory of each.
+    #[arg(long)]
+    pub register: Option<String>,
     /// Show it again and again, this many milliseconds apart, until Ctrl-C.
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(10..))]
     pub watch: Option<u64>,
@@ -547,6 +550,9 @@ pub struct NodeArgs {
     /// Copies of rows on other nodes.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
+    /// Where nodes with copies of rows agree who belongs to the cluster, as for `farhold serve`.
+    #[arg(long)]
+    pub register: Option<String>,
     /// Bind workers to processors from this one on.
     #[arg(long)]
     pub pin_from: Option<usize>,

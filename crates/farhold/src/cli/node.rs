@@ -51,8 +51,11 @@ impl<'a> NodeProcess<'a> {
     fn open(args: &'a NodeArgs) -> Result<Self, String> {
         let commands = listen_to_parent();
         let config = Config::at(&args.dir).memory_bytes(args.memory).populate_bytes(args.populate);
-        let config = config.node(args.node, args.nodes);
-        let config = serve::replicated(config.provider(&args.provider), &args.replicas);
+        let config = config.node(args.node, args.nodes).provider(&args.provider);
+        let mut config = serve::replicated(config, &args.replicas);
+        if let Some(url) = &args.register {
+            config = config.register(url);
+        }
         let database = Arc::new(Database::open(&config).map_err(|error| error.to_string())?);
         let mut node = Self { args, database, server: None, arrow: None, commands };
         if let Some(listen) = args.listen {
@@ -65,8 +68,16 @@ impl<'a> NodeProcess<'a> {
     }
 
     fn serve_parent(&mut self) -> Result<(), String> {
-        // A closed pipe is a quit: the parent is gone.
-        while let Ok(command) = self.commands.recv() {
+        loop {
+            let command = match self.commands.recv_timeout(serve::LOOK_AFTER) {
+                Ok(command) => command,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.check_membership()?;
+                    continue;
+                }
+                // The parent is gone.
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             match command {
                 Command::Create => self.create()?,
                 Command::Load => self.load()?,
@@ -86,6 +97,11 @@ impl<'a> NodeProcess<'a> {
         // The parent removes the directory; if it is gone without having done so, this does.
         let _ = std::fs::remove_dir_all(&self.args.dir);
         Ok(())
+    }
+
+    /// An error once the others go on without this node.
+    fn check_membership(&self) -> Result<(), String> {
+        if self.database.node().is_expelled() { Err(serve::EXPELLED.to_owned()) } else { Ok(()) }
     }
 
     fn create(&self) -> Result<(), String> {
@@ -199,6 +215,9 @@ impl<'a> NodeProcess<'a> {
         let (mut last, mut last_us) = (Totals::default(), 0);
         let mut quit = false;
         while clock.seconds() < f64::from(seconds) && !stop.load(Ordering::Relaxed) {
+            if self.database.node().is_expelled() {
+                break;
+            }
             let left = f64::from(seconds) - clock.seconds();
             match self.commands.recv_timeout(tick.min(Duration::from_secs_f64(left.max(0.0)))) {
                 Ok(Command::Quit) | Err(RecvTimeoutError::Disconnected) => {
@@ -216,7 +235,10 @@ impl<'a> NodeProcess<'a> {
         stop.store(true, Ordering::Relaxed);
         let elapsed_us = clock.micros();
         for worker in workers {
-            worker.join().map_err(|_| "a worker panicked".to_owned())??;
+            let ended = worker.join().map_err(|_| "a worker panicked".to_owned())?;
+            // What the workers of an expelled node have met follows from that.
+            self.check_membership()?;
+            ended?;
         }
         let totals = Totals::of(counters.iter().map(|c| &**c));
         let transactions = Kind::ALL

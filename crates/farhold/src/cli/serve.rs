@@ -63,10 +63,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     }
     server.shutdown();
     if is_over {
-        return Err(
-            "the cluster goes on without this node, which was not heard for longer than its lease; start it again"
-                .to_owned(),
-        );
+        return Err(EXPELLED.to_owned());
     }
     Ok(())
 }
@@ -108,8 +105,12 @@ fn open(config: &Config, json: bool, give_up: impl Fn() -> bool) -> Result<Datab
     Ok(database)
 }
 
+/// What a node says that has to be started again.
+pub const EXPELLED: &str =
+    "the cluster goes on without this node, which was not heard for longer than its lease; start it again";
+
 /// How often a node looks whether the cluster still wants it.
-const LOOK_AFTER: Duration = Duration::from_millis(20);
+pub const LOOK_AFTER: Duration = Duration::from_millis(20);
 
 /// A node's settings with those of replication.
 pub fn replicated(config: Config, args: &ReplicaArgs) -> Config {

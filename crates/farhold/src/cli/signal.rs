@@ -30,17 +30,36 @@ pub fn ended() -> Result<Receiver<()>, String> {
     Ok(receiver)
 }
 
-/// Takes back what libraries have made of Ctrl-C and SIGTERM before `main`: handlers that are registered later call the earlier ones too,
-/// and that of PSM, which Debian's libfabric loads, ends the process.
+/// Gives back what libraries have taken before `main`. PSM, which Debian's libfabric loads, handles the signals that end a process: Ctrl-C
+/// ends it whatever is registered later, and a crash leaves a `.btr` file in the working directory instead of what the system does.
 pub fn restore() {
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: both are valid dispositions for both signals, and this process has one thread.
-        unsafe {
-            if libc::signal(signal, libc::SIG_DFL) == libc::SIG_IGN {
-                libc::signal(signal, libc::SIG_IGN);
-            }
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGBUS, libc::SIGILL, libc::SIGSEGV] {
+        if is_handled_by_a_library(signal) {
+            // SAFETY: a valid disposition for each of these signals, and this process has one thread.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
     }
+}
+
+/// Is the signal's handler code of a library? Those that Rust has put (of `SIGSEGV` and `SIGBUS`, to tell of full stacks) are in this program.
+fn is_handled_by_a_library(signal: libc::c_int) -> bool {
+    // SAFETY: all-zero bytes are a valid `sigaction` to be written to.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: only asks; `now` lives through the call.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+    let handler = now.sa_sigaction;
+    asked == 0
+        && ![libc::SIG_DFL, libc::SIG_IGN].contains(&handler)
+        && object_of(handler) != object_of(restore as *const () as usize)
+}
+
+/// Where the program or library is loaded whose code is at this address.
+fn object_of(code: usize) -> Option<usize> {
+    // SAFETY: all-zero bytes are a valid `Dl_info` to be written to.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for; `info` lives through the call.
+    let found = unsafe { libc::dladdr(std::ptr::without_provenance(code), &raw mut info) };
+    (found != 0).then(|| info.dli_fbase.addr())
 }
 
 /// Leaves Ctrl-C to the parent: a terminal sends it to every process of the group.

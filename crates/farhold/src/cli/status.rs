@@ -8,10 +8,14 @@ use serde_json::{Value, json};
 
 use super::args::StatusArgs;
 
+/// How long a register may take to answer.
+#[cfg(feature = "etcd")]
+const REGISTER_ANSWERS_IN: Duration = Duration::from_secs(5);
+
 /// Runs the command; the error is for a person.
 pub async fn run(args: &StatusArgs, json: bool) -> Result<(), String> {
     loop {
-        show(&args.dir, json)?;
+        show(args, json).await?;
         let Some(milliseconds) = args.watch else { return Ok(()) };
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(milliseconds)) => {}
@@ -57,14 +61,19 @@ impl Told {
     }
 }
 
-fn show(dir: &Path, json: bool) -> Result<(), String> {
-    let registered = FileRegister::peek(dir).map_err(|error| error.to_string())?;
+async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
+    let dir = args.dir.as_deref();
+    let (registered, place) = match (&args.register, dir) {
+        (Some(url), _) => (peek(url).await?, url.clone()),
+        (None, Some(dir)) => (peek_file(dir)?, dir.display().to_string()),
+        (None, None) => return Err("which cluster? Say --dir or --register".to_owned()),
+    };
     let Some((configuration, settled)) = registered else {
-        return Err(format!("{}: no cluster with replicas has begun here", dir.display()));
+        return Err(format!("{place}: no cluster with replicas has begun here"));
     };
     let nodes: Vec<(NodeId, Told)> = (0..configuration.births.len())
         .map(|number| NodeId(number as u8))
-        .map(|node| (node, Told::of(dir, node)))
+        .map(|node| (node, dir.map(|dir| Told::of(dir, node)).unwrap_or_default()))
         .collect();
     if json {
         println!("{}", as_json(&configuration, settled, &nodes));
@@ -72,6 +81,26 @@ fn show(dir: &Path, json: bool) -> Result<(), String> {
         print(&configuration, settled, &nodes);
     }
     Ok(())
+}
+
+/// A configuration, and the number of the last one that all its nodes have installed.
+type Found = Option<(Configuration, u64)>;
+
+fn peek_file(dir: &Path) -> Result<Found, String> {
+    FileRegister::peek(dir).map_err(|error| error.to_string())
+}
+
+/// What is written in the register at this place.
+async fn peek(url: &str) -> Result<Found, String> {
+    if let Some(dir) = url.strip_prefix("file://") {
+        return peek_file(Path::new(dir));
+    }
+    #[cfg(feature = "etcd")]
+    return farhold_etcd::EtcdRegister::peek(farhold_etcd::EtcdUrl::parse(url)?, REGISTER_ANSWERS_IN)
+        .await
+        .map_err(|error| error.to_string());
+    #[cfg(not(feature = "etcd"))]
+    Err(format!("\"{url}\": this build has registers in files alone (file:///DIRECTORY)"))
 }
 
 /// What a node is in a configuration, in one word.
@@ -121,7 +150,8 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
     );
     println!("  node  role      pid      serves      copies on (bytes not applied yet)   recovery");
     for (node, told) in nodes {
-        let role = if role(configuration, *node) != "gone" && !told.is_running() {
+        let has_told = told.pid.is_some();
+        let role = if role(configuration, *node) != "gone" && has_told && !told.is_running() {
             "dead?"
         } else {
             role(configuration, *node)

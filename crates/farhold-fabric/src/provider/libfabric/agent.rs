@@ -12,6 +12,7 @@
 //! A session is who may ask: a worker's endpoint that has shown that it knows the secret. A frame that carries no session's
 //! token is dropped unread. The agent waits for nobody: what it cannot send at once it keeps, up to a limit.
 
+use super::admission::Standing;
 use super::channel::{Bell, Channel, Event, Peer, Size};
 use super::frame::{self, Assembly, Header, Kind, Reader, Refusal, Tag, WireOp};
 use super::secret::{Introduction, NONCE_BYTES, Nonce, PROOF_BYTES, Proof, Side, random};
@@ -50,12 +51,17 @@ const SLEEP_MAX: Duration = Duration::from_millis(5);
 
 struct Session {
     state: State,
+    /// Tells it from earlier sessions in its place, whose frames may still be on their way.
+    count: u32,
     /// The worker's libfabric address, and how we call it.
     name: Vec<u8>,
     peer: Peer,
     node: NodeId,
     /// Its node's count of starts.
     incarnation: u64,
+    birth: u64,
+    /// What it may do, and how many changes of that had been seen then.
+    standing: (u64, Standing),
     token: u64,
     lanes: Vec<Option<Lane>>,
     request: Assembly,
@@ -112,6 +118,8 @@ struct Home {
     next_check_ns: u64,
     /// Orders to shut nodes out that have been carried out.
     fences_seen: u64,
+    /// Sessions so far.
+    sessions_begun: u32,
 }
 
 impl Agent {
@@ -124,6 +132,7 @@ impl Agent {
             answer: Vec::new(),
             next_check_ns: 0,
             fences_seen: 0,
+            sessions_begun: 0,
         };
         Self { shared, channel, near, home }
     }
@@ -157,7 +166,7 @@ impl Agent {
         home.shut_out(shared, channel);
         let worked = channel.poll(|event| match event {
             Event::Received(frame) => home.take(&Place { shared, channel, near, now_ns }, frame),
-            Event::Lost(tag) => home.end(channel, tag as usize),
+            Event::Lost(tag) => home.lose(channel, tag),
             Event::Bulk { .. } => {}
         });
         home.send_kept(channel);
@@ -188,6 +197,9 @@ impl Home {
             if header.kind == Kind::Proof {
                 self.proof(place, &header, part);
             } else if matches!(session.state, State::Live) && session.token == header.token {
+                if session.standing(place.shared) == Standing::Stranger {
+                    return self.end(place.channel, index);
+                }
                 match header.kind {
                     Kind::Request => self.request(place, &header, part),
                     Kind::Message => session.message(place, &header, part),
@@ -208,10 +220,11 @@ impl Home {
             self.refuse(place, name, header, Refusal::Version, ours);
             return;
         }
-        let read = || Some((NodeId(reader.u8()?), reader.u64()?, reader.bytes(NONCE_BYTES)?));
+        let read = || Some((NodeId(reader.u8()?), reader.u64()?, reader.u64()?, reader.bytes(NONCE_BYTES)?));
         let mut read = read;
-        let Some((node, incarnation, nonce)) = read() else { return };
-        if place.shared.fence.is_out(node, incarnation) {
+        let Some((node, incarnation, birth, nonce)) = read() else { return };
+        let Shared { fence, admission, .. } = place.shared;
+        if fence.is_out(node, incarnation) || admission.standing(node, birth) == Standing::Stranger {
             self.refuse(place, name, header, Refusal::ShutOut, 0);
             return;
         }
@@ -219,7 +232,7 @@ impl Home {
         let mut home_nonce = [0; NONCE_BYTES];
         random(&mut home_nonce);
         let state = State::Entering { until_ns: place.now_ns + STRANGER_NS_MAX, worker_nonce, home_nonce };
-        let Some(index) = self.enter(place, name, node, incarnation, state) else {
+        let Some(index) = self.enter(place, name, (node, incarnation, birth), state) else {
             self.refuse(place, name, header, Refusal::TooMany, 0);
             return;
         };
@@ -232,7 +245,13 @@ impl Home {
     }
 
     /// Makes a session. None: there are too many.
-    fn enter(&mut self, place: &Place<'_>, name: &[u8], node: NodeId, incarnation: u64, state: State) -> Option<usize> {
+    fn enter(
+        &mut self,
+        place: &Place<'_>,
+        name: &[u8],
+        (node, incarnation, birth): (NodeId, u64, u64),
+        state: State,
+    ) -> Option<usize> {
         self.make_room(place);
         let strangers = self.sessions.iter().flatten().filter(|it| !matches!(it.state, State::Live)).count();
         if strangers >= STRANGERS_MAX {
@@ -249,7 +268,13 @@ impl Home {
         *uses += 1;
         let peer = *peer;
         let (lanes, request) = (Vec::new(), Assembly::default());
-        let session = Session { state, name: name.to_vec(), peer, node, incarnation, token: 0, lanes, request };
+        let admission = &place.shared.admission;
+        let standing = (admission.changes(), admission.standing(node, birth));
+        let name = name.to_vec();
+        self.sessions_begun = self.sessions_begun.wrapping_add(1);
+        let count = self.sessions_begun;
+        let session =
+            Session { state, count, name, peer, node, incarnation, birth, standing, token: 0, lanes, request };
         if index == self.sessions.len() {
             self.sessions.push(None);
         }
@@ -274,7 +299,7 @@ impl Home {
 
     fn refuse(&mut self, place: &Place<'_>, name: &[u8], header: &Header, why: Refusal, detail: u32) {
         let state = State::Leaving { until_ns: place.now_ns + STRANGER_NS_MAX };
-        if let Some(index) = self.enter(place, name, NodeId(0), 0, state) {
+        if let Some(index) = self.enter(place, name, (NodeId(0), 0, 0), state) {
             self.say_refused(place.channel, index, header.number, why, detail);
         }
     }
@@ -313,12 +338,21 @@ impl Home {
         self.say(place.channel, index, Header::new(Kind::Welcome, index as u32, 0, header.number, 0), &[]);
     }
 
+    /// Ends the session of a frame that did not arrive, if there still is that one.
+    fn lose(&mut self, channel: &Channel, tag: u64) {
+        let index = tag as u32 as usize;
+        if self.sessions.get(index).and_then(Option::as_ref).is_some_and(|session| session.tag(index) == tag) {
+            self.end(channel, index);
+        }
+    }
+
     fn end(&mut self, channel: &Channel, index: usize) {
         let Some(session) = self.sessions.get_mut(index).and_then(Option::take) else { return };
+        let tag = session.tag(index);
         for lane in session.lanes.into_iter().flatten() {
             lane.sender.release(&lane.memory);
         }
-        self.outbox.retain(|out| out.tag != index as u64);
+        self.outbox.retain(|out| out.tag != tag);
         if let Some((peer, uses)) = self.peers.get_mut(&session.name) {
             *uses -= 1;
             if *uses == 0 {
@@ -360,8 +394,8 @@ impl Home {
 
     /// Sends, or keeps for later. A worker that cannot be reached is gone.
     fn say(&mut self, channel: &Channel, index: usize, header: Header, body: &[u8]) {
-        let Some(peer) = self.sessions[index].as_ref().map(|session| session.peer) else { return };
-        let tag = index as u64;
+        let Some(session) = self.sessions[index].as_ref() else { return };
+        let (peer, tag) = (session.peer, session.tag(index));
         for (head, part) in frame::frames(header, body) {
             let done = if self.outbox.is_empty() {
                 channel.send(peer, tag, &[&head, part])
@@ -385,7 +419,7 @@ impl Home {
             match channel.send(out.peer, out.tag, &[&out.frame]) {
                 Ok(()) => {}
                 Err(channel::Refusal::Again) => self.outbox.push_back(out),
-                Err(channel::Refusal::Broken) => self.end(channel, out.tag as usize),
+                Err(channel::Refusal::Broken) => self.lose(channel, out.tag),
             }
         }
     }
@@ -414,14 +448,15 @@ impl Home {
         let mut reader = Reader(body);
         let tag = Tag::of(reader.u32()?)?;
         reader.u32()?;
+        let standing = self.sessions[index].as_mut()?.standing(place.shared);
         if tag == Tag::Ops {
-            return self.operate(place, reader, answer);
+            return self.operate(place, standing, reader, answer);
         }
         let (a, b) = (reader.u32()?, reader.u32()?);
         let session = self.sessions[index].as_mut()?;
         match tag {
             Tag::Ops => {}
-            Tag::Learn => put_result(answer, learn(place, RegionId(a as u8)).as_deref()),
+            Tag::Learn => put_result(answer, learn(place, standing, RegionId(a as u8)).as_deref()),
             Tag::Lane => put_result(answer, session.open_lane(place, a as u16, b as u16).as_deref()),
             Tag::Taken => put_result(answer, session.taken(place, a as usize).as_deref()),
             Tag::Closed => {
@@ -432,7 +467,13 @@ impl Home {
         Some(())
     }
 
-    fn operate(&mut self, place: &Place<'_>, mut reader: Reader<'_>, answer: &mut Vec<u8>) -> Option<()> {
+    fn operate(
+        &mut self,
+        place: &Place<'_>,
+        standing: Standing,
+        mut reader: Reader<'_>,
+        answer: &mut Vec<u8>,
+    ) -> Option<()> {
         let mut room = frame::TOTAL_MAX;
         while !reader.0.is_empty() {
             let op = WireOp::take(&mut reader)?;
@@ -440,7 +481,8 @@ impl Home {
             let bytes = if op.kind == OpKind::Write { reader.padded(op.len as usize)? } else { &[] };
             let node = place.shared.node();
             let start = answer.len();
-            let done = self.memory(place, &op).and_then(|memory| match op.kind {
+            let allowed = check_member(place, standing);
+            let done = allowed.and_then(|()| self.memory(place, &op)).and_then(|memory| match op.kind {
                 OpKind::Flush if op.a == frame::NIC_KEY => open_to_nic(place, &op, memory, answer),
                 _ => execute(&op, node, memory, bytes, answer),
             });
@@ -465,6 +507,12 @@ impl Home {
         }
         seen.as_ref().map(|(_, memory)| memory).ok_or(FabricError::StaleKey { node, region })
     }
+}
+
+/// Regions are for members.
+fn check_member(place: &Place<'_>, standing: Standing) -> Result<(), FabricError> {
+    let unavailable = FabricError::NodeUnavailable { node: place.shared.node() };
+    if standing == Standing::Member { Ok(()) } else { Err(unavailable) }
 }
 
 fn put_result(answer: &mut Vec<u8>, result: Result<&[u8], &FabricError>) {
@@ -535,7 +583,8 @@ fn execute(
 }
 
 /// A region's key and length, and whether the NIC reaches it.
-fn learn(place: &Place<'_>, region: RegionId) -> Result<Vec<u8>, FabricError> {
+fn learn(place: &Place<'_>, standing: Standing, region: RegionId) -> Result<Vec<u8>, FabricError> {
+    check_member(place, standing)?;
     let node = place.shared.node();
     let (key, memory) = place.shared.registered(region).ok_or(FabricError::NoSuchRegion { node, region })?;
     let is_open = place.shared.open_to_nics(region, key, &memory).is_some();
@@ -544,6 +593,20 @@ fn learn(place: &Place<'_>, region: RegionId) -> Result<Vec<u8>, FabricError> {
 }
 
 impl Session {
+    /// Of its frames.
+    fn tag(&self, index: usize) -> u64 {
+        u64::from(self.count) << 32 | index as u64
+    }
+
+    /// What it may do now.
+    fn standing(&mut self, shared: &Shared) -> Standing {
+        let changes = shared.admission.changes();
+        if self.standing.0 != changes {
+            self.standing = (changes, shared.admission.standing(self.node, self.birth));
+        }
+        self.standing.1
+    }
+
     fn introduction<'a>(
         &'a self,
         shared: &'a Shared,

@@ -350,6 +350,7 @@ impl Caller {
         hello.extend_from_slice(&name);
         hello.push(shared.node().0);
         hello.extend_from_slice(&shared.start.to_le_bytes());
+        hello.extend_from_slice(&shared.birth.to_le_bytes());
         hello.extend_from_slice(&worker_nonce);
         let until_ns = shared.clock.now_ns() + timeout_ns;
         let (kind, index, body) = self.exchange(node, Kind::Hello, 0, &hello, until_ns)?;

@@ -308,7 +308,7 @@ enum Code {
     Torn = 6,
     NoSuchPort = 7,
     TooManySenders = 8,
-    NoRoom = 9,
+    Unavailable = 9,
 }
 
 pub(super) fn put_done(body: &mut Vec<u8>, bytes: &[u8]) {
@@ -341,7 +341,7 @@ pub(super) fn put_error(body: &mut Vec<u8>, error: &FabricError) {
         FabricError::Torn { .. } => (Code::Torn, 0, 0, 0),
         FabricError::NoSuchPort { .. } => (Code::NoSuchPort, 0, 0, 0),
         FabricError::TooManySenders { .. } => (Code::TooManySenders, 0, 0, 0),
-        _ => (Code::NoRoom, 0, 0, 0),
+        _ => (Code::Unavailable, 0, 0, 0),
     };
     put_answer(body, code, 24);
     for word in [a, b, c] {

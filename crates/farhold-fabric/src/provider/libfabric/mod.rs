@@ -31,6 +31,7 @@
 //! Capabilities are asked of the provider when a channel is opened. Its progress comes from the threads that poll: the home agent
 //! always, a worker when it waits for something.
 
+mod admission;
 mod agent;
 mod caller;
 mod channel;
@@ -53,7 +54,9 @@ use crate::address::{Address, NodeId, RegionId};
 use crate::batch::OpKind;
 use crate::error::FabricError;
 use crate::executor::Handle;
+use crate::fabric::Admitted;
 use crate::memory::RegionMemory;
+use admission::Admission;
 use agent::Agent;
 use channel::{Bell, Channel, Registrar, Registration};
 use fence::Fence;
@@ -67,8 +70,9 @@ use std::time::Instant;
 
 /// The port of the home agent's own endpoint: nobody sends there.
 const AGENT_PORT: u16 = u16::MAX;
-/// How long the kernel's answer whether a node lives is good for.
+/// How long an answer whether a node lives is good for: the kernel's, and that of another host.
 const LIVE_NS: u64 = 20_000_000;
+const LIVE_ELSEWHERE_NS: u64 = 100_000_000;
 
 /// How a node takes part in a fabric of libfabric.
 #[derive(Clone, Debug)]
@@ -177,13 +181,16 @@ struct Shared {
     key_base: u64,
     /// Grows with each start of this node.
     start: u64,
+    /// Random: no other start of any node has it, also where a directory was lost or a clock set back.
+    birth: u64,
+    admission: Admission,
     fence: Fence,
     /// Regions that the NIC may read and write, with the key that they had when opened.
     open: Mutex<HashMap<RegionId, (u64, Registration)>>,
     closings: Closings,
     /// Nodes that have lanes into our ports.
     senders: Mutex<HashMap<u16, HashSet<NodeId>>>,
-    /// When a node was last asked for, and what the kernel said.
+    /// Whether a node lives, and until when that is good.
     live: Mutex<HashMap<NodeId, (u64, bool)>>,
     stop: AtomicBool,
 }
@@ -202,24 +209,42 @@ impl Shared {
         local_address(&self.config)
     }
 
+    /// Does the node's process run, as far as is known without waiting? Of other hosts: as far as was heard when last asked.
     fn is_live(&self, node: NodeId) -> bool {
         match self.config.rendezvous {
             Rendezvous::Directory => self.near.node_is_live(node),
-            Rendezvous::Hosts { .. } => {
-                let Config { rendezvous, connect_timeout_ns, .. } = &self.config;
-                node == self.node() || rendezvous::find(&self.cluster, rendezvous, node, *connect_timeout_ns).is_ok()
-            }
+            Rendezvous::Hosts { .. } => lock(&self.live).get(&node).is_none_or(|(_, live)| *live),
         }
+    }
+
+    /// Asks another host, on a thread of its own: one that is cut off would hold up whoever asks, and with him perhaps the renewal of a
+    /// lease. One that does not answer may live.
+    fn ask_live(this: &Arc<Self>, node: NodeId) {
+        let now_ns = this.clock.now_ns();
+        if node == this.node() || lock(&this.live).get(&node).is_some_and(|(good_ns, _)| now_ns < *good_ns) {
+            return;
+        }
+        let asking_ns = now_ns + this.config.connect_timeout_ns;
+        lock(&this.live).entry(node).or_insert((0, true)).0 = asking_ns;
+        let (config, shared) = (this.config.clone(), Arc::downgrade(this));
+        let ask = move || {
+            let live = !rendezvous::has_ended(&config.rendezvous, node, config.connect_timeout_ns);
+            let Some(shared) = shared.upgrade() else { return };
+            let good_ns = shared.clock.now_ns() + LIVE_ELSEWHERE_NS;
+            lock(&shared.live).insert(node, (good_ns, live));
+        };
+        // Without a thread it stays what it was.
+        drop(std::thread::Builder::new().name("farhold-asks".into()).spawn(ask));
     }
 
     /// As [`Self::is_live`], not asked more often than makes sense.
     fn was_live(&self, node: NodeId, now_ns: u64) -> bool {
         let known = lock(&self.live).get(&node).copied();
         match known {
-            Some((at_ns, live)) if now_ns < at_ns + LIVE_NS => live,
+            Some((good_ns, live)) if now_ns < good_ns => live,
             _ => {
                 let live = self.is_live(node);
-                lock(&self.live).insert(node, (now_ns, live));
+                lock(&self.live).insert(node, (now_ns + LIVE_NS, live));
                 live
             }
         }
@@ -296,6 +321,8 @@ impl Member {
                 // Also of a node that has lost its directory.
                 Rendezvous::Hosts { .. } => fence::unix_us(),
             },
+            birth: secret::random_u64() | 1,
+            admission: Admission::default(),
             fence: Fence::default(),
             open: Mutex::default(),
             closings: Closings::default(),
@@ -367,14 +394,22 @@ impl Membership for Member {
 
     fn node_is_live(&self, node: NodeId) -> bool {
         match self.shared.config.rendezvous {
-            Rendezvous::Directory => self.shared.is_live(node),
-            // A question over the network: its answer is good for a while.
-            Rendezvous::Hosts { .. } => self.shared.was_live(node, self.shared.clock.now_ns()),
+            Rendezvous::Directory => {}
+            Rendezvous::Hosts { .. } => Shared::ask_live(&self.shared, node),
         }
+        self.shared.is_live(node)
     }
 
     fn fence(&self, node: NodeId) -> Result<(), FabricError> {
         fence::shut_out(&self.shared, &self.bell, node)
+    }
+
+    fn birth(&self) -> Option<u64> {
+        Some(self.shared.birth)
+    }
+
+    fn admit(&self, number: u64, admitted: Admitted) {
+        self.shared.admission.change(number, admitted);
     }
 }
 

@@ -197,6 +197,18 @@ fn ask(at: &str, timeout: Duration) -> Option<String> {
     Some(text)
 }
 
+/// Has the process of a node on another host ended, or not begun? Its host says so; if nobody says anything it may live.
+pub(super) fn has_ended(rendezvous: &Rendezvous, node: NodeId, timeout_ns: u64) -> bool {
+    let Rendezvous::Hosts { peers, .. } = rendezvous else { return false };
+    let at = peers.iter().find(|(peer, _)| *peer == node);
+    let address = at.and_then(|(_, at)| at.to_socket_addrs().ok()?.next());
+    let timeout = Duration::from_nanos(timeout_ns).min(ANSWER_MAX);
+    address.is_some_and(|address| {
+        let refused = std::io::ErrorKind::ConnectionRefused;
+        TcpStream::connect_timeout(&address, timeout).is_err_and(|error| error.kind() == refused)
+    })
+}
+
 /// The local address of libfabric endpoints.
 pub(super) fn local_address(rendezvous: &Rendezvous) -> &str {
     match rendezvous {

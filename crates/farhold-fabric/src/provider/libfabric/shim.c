@@ -72,6 +72,11 @@ struct farhold_channel {
     struct fi_context2 *contexts;
 };
 
+/* ofi_rxm passes frames on to tcp without a header and buffers of its own: a microsecond less for each. libfabric has no other way to
+ * ask for it than the environment, which it reads at its first call. Before `main` no thread can be reading that. What the user
+ * has set stays. */
+__attribute__((constructor)) static void prefer_passthru(void) { setenv("FI_OFI_RXM_ENABLE_PASSTHRU", "1", 0); }
+
 static struct fi_info *hints_of(const char *provider, uint64_t caps) {
     struct fi_info *hints = fi_allocinfo();
     if (!hints)
@@ -299,10 +304,16 @@ int farhold_unregister(struct fid_mr *mr) {
     return fi_close(&mr->fid);
 }
 
+/* The slot of an operation; UINT32_MAX: of none of ours. */
+static uint32_t slot_of(const struct farhold_channel *channel, const void *context) {
+    uint64_t offset = (uint64_t)((uintptr_t)context - (uintptr_t)channel->contexts);
+    uint64_t slot = offset / sizeof *channel->contexts;
+    return slot < (uint64_t)channel->rx + channel->tx + channel->rma ? (uint32_t)slot : UINT32_MAX;
+}
+
 /* Makes progress and takes up to COMPLETIONS_MAX completions; returns how many. */
 int64_t farhold_poll(struct farhold_channel *channel, struct farhold_completion *completions) {
     struct fi_cq_msg_entry entries[COMPLETIONS_MAX];
-    uint32_t slots = channel->rx + channel->tx + channel->rma;
     ssize_t count = fi_cq_read(channel->cq, entries, COMPLETIONS_MAX);
     if (count == -FI_EAGAIN)
         return 0;
@@ -313,15 +324,13 @@ int64_t farhold_poll(struct farhold_channel *channel, struct farhold_completion 
             return 0;
         if (count < 0)
             return count;
-        entries[0].op_context = error.op_context;
-        ptrdiff_t slot = (struct fi_context2 *)error.op_context - channel->contexts;
-        completions[0].slot = error.op_context && slot >= 0 && slot < (ptrdiff_t)slots ? (uint32_t)slot : UINT32_MAX;
+        completions[0].slot = slot_of(channel, error.op_context);
         completions[0].error = error.err ? error.err : FI_EOTHER;
         completions[0].len = 0;
         return 1;
     }
     for (ssize_t i = 0; i < count; i++) {
-        completions[i].slot = (uint32_t)((struct fi_context2 *)entries[i].op_context - channel->contexts);
+        completions[i].slot = slot_of(channel, entries[i].op_context);
         completions[i].error = 0;
         completions[i].len = entries[i].len;
     }

@@ -8,7 +8,9 @@ use super::secret::{Introduction, NONCE_BYTES, Side};
 use super::{Config, Rendezvous, Secret};
 use crate::batch::OpKind;
 use crate::provider::shm;
-use crate::{Address, Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId, RegionMemory};
+use crate::{
+    Address, Admitted, Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId, RegionMemory,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -207,6 +209,8 @@ impl Stranger {
         let mut body = (name.len() as u16).to_le_bytes().to_vec();
         body.extend_from_slice(&name);
         body.push(1);
+        // Its start, and its birth.
+        body.extend_from_slice(&1u64.to_le_bytes());
         body.extend_from_slice(&1u64.to_le_bytes());
         body.extend_from_slice(&[5; NONCE_BYTES]);
         body
@@ -344,6 +348,52 @@ fn rubbish_gets_no_answer_and_harms_nobody() {
         let answer = frame::take_answer(&mut Reader(&answer), at(60), Address::default());
         assert_eq!(answer, Some(Err(FabricError::Misaligned { at: at(60), align: 8 })));
         assert!(home.try_recv_home().is_none(), "nothing too long arrives");
+        bed.assert_whole();
+    });
+}
+
+/// A node that was expelled while it was cut off knows the secret and asks whoever has started since, and never fenced it, for keys.
+#[test]
+fn keys_go_only_to_starts_that_belong_to_the_cluster() {
+    on_each(|bed| {
+        let births = |of: &[&Fabric]| Admitted::Births(of.iter().map(|it| (it.node(), it.birth().unwrap())).collect());
+        let (of_one, of_two) = (bed.endpoint(&bed.one), bed.endpoint(&bed.two));
+        bed.assert_usable(&of_one);
+        let unavailable = Err(FabricError::NodeUnavailable { node: NodeId(2) });
+        // It is in the middle of a session, with a key that is good.
+        bed.two.admit(7, births(&[&bed.two]));
+        assert_eq!(run(&bed.executor, &of_one, |batch| _ = batch.write(at(64), &[9; 8])), unavailable);
+        assert_eq!(run(&bed.executor, &of_one, |batch| _ = batch.write(at(0), &vec![9; 1 << 20])), unavailable);
+        assert_eq!(run(&bed.executor, &of_one, |batch| _ = batch.fetch_add(at(64), 1)), unavailable);
+        assert_eq!(of_one.refresh(NodeId(2), REGION).map(drop), unavailable);
+        bed.two.admit(6, Admitted::Everybody);
+        assert_eq!(of_one.refresh(NodeId(2), REGION).map(drop), unavailable, "what is older comes too late");
+        // Nor does the key help that the region has now.
+        bed.two.attach_region(REGION).unwrap();
+        assert_eq!(of_one.refresh(NodeId(2), REGION).map(drop), unavailable);
+        // By a message a node that starts asks to be let in.
+        of_one.send(Address::home(NodeId(2)), b"may I?").unwrap();
+        bed.executor.run(async {
+            while of_two.try_recv_home().is_none() {
+                bed.executor.handle().yield_now().await;
+            }
+        });
+        bed.two.admit(8, births(&[&bed.one, &bed.two]));
+        of_one.refresh(NodeId(2), REGION).unwrap();
+        bed.assert_whole();
+        // Another start of its node belongs to the cluster: not even messages come from this one.
+        bed.two.admit(9, Admitted::Births(vec![(NodeId(1), bed.one.birth().unwrap() ^ 2)]));
+        assert_eq!(of_one.refresh(NodeId(2), REGION).map(drop), unavailable);
+        assert_eq!(of_one.send(Address::home(NodeId(2)), b"may I?"), unavailable);
+        let newcomer = bed.endpoint(&bed.one);
+        assert_eq!(run(&bed.executor, &newcomer, |batch| _ = batch.read(at(8), 8)), unavailable);
+        bed.two.admit(10, Admitted::Everybody);
+        // Who was refused slowly does not ask again at once.
+        bed.executor.run(async {
+            while of_one.refresh(NodeId(2), REGION).is_err() {
+                bed.executor.handle().sleep_ns(1_000_000).await;
+            }
+        });
         bed.assert_whole();
     });
 }
