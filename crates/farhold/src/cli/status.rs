@@ -95,12 +95,18 @@ async fn peek(url: &str) -> Result<Found, String> {
     if let Some(dir) = url.strip_prefix("file://") {
         return peek_file(Path::new(dir));
     }
-    #[cfg(feature = "etcd")]
-    return farhold_etcd::EtcdRegister::peek(farhold_etcd::EtcdUrl::parse(url)?, REGISTER_ANSWERS_IN)
-        .await
-        .map_err(|error| error.to_string());
-    #[cfg(not(feature = "etcd"))]
-    Err(format!("\"{url}\": this build has registers in files alone (file:///DIRECTORY)"))
+    peek_etcd(url).await
+}
+
+#[cfg(feature = "etcd")]
+async fn peek_etcd(url: &str) -> Result<Found, String> {
+    let url = farhold_etcd::EtcdUrl::parse(url)?;
+    farhold_etcd::EtcdRegister::peek(url, REGISTER_ANSWERS_IN).await.map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "etcd"))]
+fn peek_etcd(url: &str) -> impl Future<Output = Result<Found, String>> {
+    std::future::ready(Err(format!("\"{url}\": this build has registers in files alone (file:///DIRECTORY)")))
 }
 
 /// What a node is in a configuration, in one word.
