@@ -6,7 +6,7 @@
 //! flight, rows that caches hold and rows that they do not. Built with `--features farhold-fabric/libfabric` also over TCP, with a
 //! home agent that sleeps when nobody asks and with one that spins.
 
-use farhold_bench::report::Report;
+use farhold_report::Report;
 use farhold_bench::workload::kv::{self, Outcome, Plan, Put, Spread};
 use farhold_fabric::provider;
 

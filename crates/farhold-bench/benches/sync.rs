@@ -5,7 +5,7 @@
 //! provider, and a mutex.
 
 use farhold_bench::fabric::words::{Plan, run};
-use farhold_bench::report::Report;
+use farhold_report::Report;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -16,5 +16,4 @@
 pub mod fabric;
 pub mod measure;
 pub mod random;
-pub mod report;
 pub mod workload;

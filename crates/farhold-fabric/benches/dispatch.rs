@@ -14,7 +14,7 @@ use farhold_fabric::{
     Address, Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, Handle, Message, Meta, NodeId, ObjectHeader,
     RegionId, RegionMemory, Version, object, provider::shm,
 };
-use std::fmt::Write as _;
+use farhold_report::Report;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub fn run(quick: bool, json: Option<&Path>, child_args: &[&str]) {
     if let Some(cluster) = std::env::var_os(CHILD) {
         return answer_as_child(Path::new(&cluster));
     }
-    let mut report = Report { quick, json: String::new() };
+    let mut report = Report::new(quick);
     let bed = Bed::new(quick);
     dispatch(&bed, &mut report);
     objects(&bed, &mut report);
@@ -45,31 +45,7 @@ pub fn run(quick: bool, json: Option<&Path>, child_args: &[&str]) {
     messages(&bed, &mut report, child_args);
     switches(&bed, &mut report);
     if let Some(path) = json {
-        std::fs::write(path, format!("[\n{}\n]\n", report.json.trim_end_matches(",\n"))).expect("write the figures");
-    }
-}
-
-/// Prints rows, and keeps them as JSON.
-struct Report {
-    quick: bool,
-    json: String,
-}
-
-impl Report {
-    fn table(&self, title: &str) {
-        println!("\n{title}{}", if self.quick { " (quick: the figures mean nothing)" } else { "" });
-    }
-
-    fn row(&mut self, table: &str, name: &str, figures: &[(&str, f64)]) {
-        let mut line = format!("  {name:<28}");
-        let mut json = format!("  {{\"table\": \"{table}\", \"row\": \"{name}\"");
-        for (figure, value) in figures {
-            write!(line, "  {figure} {value:>8.1}").expect("a string");
-            write!(json, ", \"{figure}\": {value:.3}").expect("a string");
-        }
-        println!("{line}");
-        self.json += &json;
-        self.json += "},\n";
+        report.write(path).expect("write the figures");
     }
 }
 

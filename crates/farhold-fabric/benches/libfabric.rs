@@ -11,8 +11,8 @@ use farhold_fabric::provider::shm;
 use farhold_fabric::{
     Batch, Endpoint, Executor, Fabric, FarPtr, Meta, NodeId, RegionId, RegionMemory, Version, object, processor,
 };
+use farhold_report::Report;
 use std::cell::RefCell;
-use std::fmt::Write as _;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -44,40 +44,16 @@ fn elsewhere<T>(number: usize, make: impl FnOnce() -> T) -> T {
 
 /// Runs all tables.
 pub fn run(quick: bool, json: Option<&Path>) {
-    let mut report = Report { quick, json: String::new() };
+    let mut report = Report::new(quick);
     far_objects(&mut report);
     shared_memory(&mut report);
     if let Some(path) = json {
-        std::fs::write(path, format!("[\n{}\n]\n", report.json.trim_end_matches(",\n"))).expect("write the figures");
+        report.write(path).expect("write the figures");
     }
 }
 
-/// Prints rows, and keeps them as JSON.
-struct Report {
-    quick: bool,
-    json: String,
-}
-
-impl Report {
-    fn table(&self, title: &str) {
-        println!("\n{title}{}", if self.quick { " (quick: the figures mean nothing)" } else { "" });
-    }
-
-    fn row(&mut self, table: &str, name: &str, figures: &[(&str, f64)]) {
-        let mut line = format!("  {name:<28}");
-        let mut json = format!("  {{\"table\": \"{table}\", \"row\": \"{name}\"");
-        for (figure, value) in figures {
-            write!(line, "  {figure} {value:>7.2}").expect("a string");
-            write!(json, ", \"{figure}\": {value:.4}").expect("a string");
-        }
-        println!("{line}");
-        self.json += &json;
-        self.json += "},\n";
-    }
-
-    fn blocks(&self) -> usize {
-        if self.quick { 1 } else { 100 }
-    }
+fn blocks(report: &Report) -> usize {
+    if report.quick { 1 } else { 100 }
 }
 
 /// A node that reads and a node with memory, over some provider.
@@ -184,7 +160,7 @@ fn far_objects_of(report: &mut Report, provider: &str, agent_spins: bool) {
         let mut read = || assert!(raw.borrow_mut().read(0, bytes));
         let mut twice = || assert!(raw.borrow_mut().read(0, bytes) && raw.borrow_mut().read(object::VERSION, 8));
         let times = bed.race(
-            report.blocks(),
+            blocks(report),
             &raw,
             &mut [(Side::Ours, &mut object), (Side::Raw, &mut read), (Side::Raw, &mut twice)],
         );
@@ -211,7 +187,7 @@ fn shared_memory(report: &mut Report) {
         let mut libfabric = || over.submit(&mut far_batch, |batch| _ = batch.read(at, len));
         let mut read = || assert!(raw.borrow_mut().read(0, len));
         let times = ours.race(
-            report.blocks(),
+            blocks(report),
             &raw,
             &mut [(Side::Ours, &mut near), (Side::Raw, &mut read), (Side::Ours, &mut libfabric)],
         );

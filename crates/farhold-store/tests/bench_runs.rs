@@ -4,18 +4,16 @@
 
 #[path = "../benches/objects/atomicity.rs"]
 mod atomicity;
-#[path = "../benches/objects/report.rs"]
-mod report;
 #[path = "../benches/objects/rows.rs"]
 mod rows;
 
 #[test]
 fn quick() {
-    let mut report = report::Report::new(true);
+    let mut report = farhold_report::Report::new(true);
     rows::run(&mut report);
     atomicity::run(&mut report);
     let file = std::env::temp_dir().join(format!("farhold-objects-{}.json", std::process::id()));
-    report.write(&file);
+    report.write(&file).expect("a file");
     let json = std::fs::read_to_string(&file).expect("written");
     std::fs::remove_file(file).expect("removed");
     assert!(json.lines().filter(|line| line.contains("\"table\": \"atomicity\"")).count() == 2 * 4 * 3);

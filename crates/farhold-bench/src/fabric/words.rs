@@ -6,7 +6,7 @@
 
 use super::Scratch;
 use super::placement::{Order, Processor, bind_to, machine};
-use crate::report::Report;
+use farhold_report::Report;
 use farhold_fabric::sync::actor::{Agent, Cpu, Posted, WordAgent};
 use farhold_fabric::sync::{Counter, Holder, Latch, WordOp, Words, counter, latch};
 use farhold_fabric::{Address, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId};

@@ -8,7 +8,7 @@
 //! `by words` is the stripping of `line_versions` by loads and stores of words, as FaRM published it and as a compiler makes it,
 //! since it must not widen atomic accesses; `line_versions` itself uses our kernel of wide moves.
 
-use crate::report::Report;
+use farhold_report::Report;
 use farhold_fabric::provider::shm;
 use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, Handle, NodeId, RegionId, RegionMemory};
 use farhold_store::Owner;

@@ -5,7 +5,6 @@
 #![expect(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod atomicity;
-mod report;
 mod rows;
 
 fn main() {
@@ -13,7 +12,7 @@ fn main() {
     let json = args.iter().position(|arg| arg == "--json").map(|at| args.get(at + 1).expect("--json FILE").clone());
     let only = args.iter().find(|arg| ["rows", "atomicity"].contains(&arg.as_str()));
     let wanted = |name: &str| only.is_none_or(|only| only == name);
-    let mut report = report::Report::new(args.iter().any(|arg| arg == "--quick" || arg == "--test"));
+    let mut report = farhold_report::Report::new(args.iter().any(|arg| arg == "--quick" || arg == "--test"));
     if wanted("rows") {
         rows::run(&mut report);
     }
@@ -21,6 +20,6 @@ fn main() {
         atomicity::run(&mut report);
     }
     if let Some(path) = json {
-        report.write(path.as_ref());
+        report.write(path.as_ref()).expect("write the figures");
     }
 }

@@ -1,7 +1,7 @@
 //! What the hot paths of the store cost. One thread, rows of 300 bytes, in two sizes: a few rows that stay in the first-level
 //! cache, and many that do not.
 
-use crate::report::Report;
+use farhold_report::Report;
 use farhold_btree::KeyShape;
 use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
 use farhold_store::snapshot::RunScan;
