@@ -1,4 +1,4 @@
-"""Plots for figures/, as SVG text: lines over a logarithmic axis, and groups of bars. No dependency."""
+"""Plots for figures/, as SVG text: lines over a logarithmic axis or over places, and groups of bars. No dependency."""
 import math
 from xml.sax.saxutils import escape
 
@@ -49,9 +49,13 @@ def colour(index):
 
 
 def write(path, panels):
-    body = "\n".join(part for panel in panels for part in panel.parts)
+    write_parts(path, HEIGHT * len(panels), [part for panel in panels for part in panel.parts])
+
+
+def write_parts(path, height, parts):
+    body = "\n".join(parts)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT * len(panels)}" font-family="sans-serif">\n'
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif">\n'
                     f'<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n')
 
 
@@ -74,21 +78,40 @@ def bars(path, groups):
     write(path, panels)
 
 
-def lines(path, groups):
-    """One panel a group (title, name of the x axis, {series: [(x, y)]}): lines over a logarithmic x axis."""
+def lines(path, groups, evenly=False):
+    """One panel a group (title, name of the x axis, {series: [(x, y)]}): lines over a logarithmic x axis, or with a place for each x."""
     panels = []
     for title, axis, series in groups:
         points = [point for values in series.values() for point in values]
         panel = Panel(HEIGHT * len(panels), title, [y for _, y in points])
-        low, high = (math.log(f(x for x, _ in points)) for f in (min, max))
-        place = lambda x: LEFT + 20 + (math.log(x) - low) / ((high - low) or 1) * (WIDTH - LEGEND - LEFT - 40)
+        order = sorted({x for x, _ in points})
+        along = order.index if evenly else math.log
+        low, high = (along(f(order)) for f in (min, max))
+        place = lambda x: LEFT + 20 + (along(x) - low) / ((high - low) or 1) * (WIDTH - LEGEND - LEFT - 40)
         bottom = panel.top + HEIGHT - BOTTOM
         for index, values in enumerate(series.values()):
             path_points = " ".join(f"{place(x):.1f},{panel.y(y):.1f}" for x, y in sorted(values))
             panel.parts.append(f'<polyline points="{path_points}" fill="none" stroke="{colour(index)}" stroke-width="2"/>')
             panel.parts += [f'<circle cx="{place(x):.1f}" cy="{panel.y(y):.1f}" r="3" fill="{colour(index)}"/>' for x, y in values]
-        panel.parts += [text(place(x), bottom + 16, f"{x:g}", size=11) for x in sorted({x for x, _ in points})]
+        panel.parts += [text(place(x), bottom + 16, f"{x:g}", size=11) for x in order]
         panel.parts.append(text((LEFT + WIDTH - LEGEND) / 2, bottom + 34, axis))
         panel.legend(series)
         panels.append(panel)
     write(path, panels)
+
+
+def ranks(path, groups):
+    """One panel a group (title, [(label, value)]): bars one below the other, each with its value; a label that is indented is a
+    comparison with the one above."""
+    parts, y = [], 22
+    for title, rows in groups:
+        parts.append(text(10, y, title, "start", 14))
+        most = max(value for _, value in rows) or 1
+        for label, value in rows:
+            y += 18
+            width = 360 * value / most
+            parts.append(text(30 if label.startswith(" ") else 10, y, label.strip(), "start"))
+            parts.append(f'<rect x="420" y="{y - 11}" width="{width:.0f}" height="13" fill="{"#bbb" if label.startswith(" ") else colour(0)}"/>')
+            parts.append(text(425 + width, y, f"{value:.3g}", "start"))
+        y += 34
+    write_parts(path, y, parts)
