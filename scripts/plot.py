@@ -3,7 +3,7 @@ import math
 from xml.sax.saxutils import escape
 
 COLOURS = ["#1b6ca8", "#e07b39", "#4c9f70", "#a23b72", "#7a7a7a", "#c9a227"]
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM, LEGEND = 860, 300, 70, 34, 44, 150
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM, LEGEND = 900, 300, 70, 34, 44, 190
 
 
 def text(x, y, words, anchor="middle", size=12):
