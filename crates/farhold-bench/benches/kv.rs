@@ -6,9 +6,9 @@
 //! flight, rows that caches hold and rows that they do not. Built with `--features farhold-fabric/libfabric` also over TCP, with a
 //! home agent that sleeps when nobody asks and with one that spins.
 
-use farhold_report::Report;
 use farhold_bench::workload::kv::{self, Outcome, Plan, Put, Spread};
 use farhold_fabric::provider;
+use farhold_report::Report;
 
 /// Pairs of runs beside Redis, whose median ratio is reported.
 const PAIRS: usize = 3;

@@ -6,10 +6,10 @@
 
 use super::Scratch;
 use super::placement::{Order, Processor, bind_to, machine};
-use farhold_report::Report;
 use farhold_fabric::sync::actor::{Agent, Cpu, Posted, WordAgent};
 use farhold_fabric::sync::{Counter, Holder, Latch, WordOp, Words, counter, latch};
 use farhold_fabric::{Address, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId};
+use farhold_report::Report;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};

@@ -8,9 +8,9 @@
 //! `by words` is the stripping of `line_versions` by loads and stores of words, as FaRM published it and as a compiler makes it,
 //! since it must not widen atomic accesses; `line_versions` itself uses our kernel of wide moves.
 
-use farhold_report::Report;
 use farhold_fabric::provider::shm;
 use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, Handle, NodeId, RegionId, RegionMemory};
+use farhold_report::Report;
 use farhold_store::Owner;
 use farhold_store::atomicity::{ALL, FarRead, Mechanism, Unread};
 use std::hint::black_box;

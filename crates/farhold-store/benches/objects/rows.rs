@@ -1,9 +1,9 @@
 //! What the hot paths of the store cost. One thread, rows of 300 bytes, in two sizes: a few rows that stay in the first-level
 //! cache, and many that do not.
 
-use farhold_report::Report;
 use farhold_btree::KeyShape;
 use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
+use farhold_report::Report;
 use farhold_store::snapshot::RunScan;
 use farhold_store::{AllocCache, ObjectRef, Owner, Reserve, Snapshot, Store, TableDef, TableId, TableStore, Version};
 use std::hint::black_box;
