@@ -68,6 +68,12 @@ impl Endpoint {
         self.provider.mapped(node, region)
     }
 
+    /// Are regions of other nodes ever [mapped](Self::mapped) here? Whoever asks for them one by one in vain may wait for an answer each time.
+    #[must_use]
+    pub fn maps_others(&self) -> bool {
+        self.provider.maps_others()
+    }
+
     /// Learns the region's key anew; needed after [`FabricError::StaleKey`]. Whatever the caller remembers of the region's
     /// content may be void.
     ///

@@ -133,6 +133,10 @@ pub(crate) trait Provider {
     /// Nobody will poll for this any more; the instructions still happen.
     fn abandon(&self, ticket: Ticket);
     fn mapped(&self, node: NodeId, region: RegionId) -> Option<Arc<RegionMemory>>;
+    /// Does `mapped` ever give a region of another node?
+    fn maps_others(&self) -> bool {
+        false
+    }
     fn refresh(&self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError>;
     fn send(&self, to: Address, message: &[u8]) -> Result<(), FabricError>;
     fn try_recv(&self, inbox: Inbox, message: &mut Message) -> bool;

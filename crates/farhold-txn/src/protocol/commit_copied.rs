@@ -30,6 +30,9 @@ impl Txn {
         if self.state.writes == 0 {
             return Some(self.commit_copied_reads(&core, replication));
         }
+        if !core.endpoint.maps_others() {
+            return None;
+        }
         let mut rings = core.rings.borrow_mut();
         if !rings.is_of(self.indexes_version) && !rings.find(&core, replication, self.indexes_version) {
             return None;

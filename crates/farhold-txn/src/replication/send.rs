@@ -340,10 +340,15 @@ impl Core {
             let slots: Vec<_> = steps.iter().map(|step| step.add_to(&mut batch)).collect();
             let batch = self.endpoint.submit(batch).await;
             let mut slots = slots.into_iter();
-            let mut is_dead = false;
-            steps.retain(|_| {
+            let (mut is_dead, mut strange) = (false, Vec::new());
+            steps.retain(|step| {
                 let done = batch.done(slots.next().expect("one for each"));
                 is_dead |= done == Err(FabricError::NodeUnavailable { node: self.me });
+                // A region registered anew, or one that this endpoint had never met. Who does not answer is not asked: that would hold up
+                // this thread, and with it commits that have somebody to wait for.
+                if !matches!(done, Ok(()) | Err(FabricError::NodeUnavailable { .. } | FabricError::Timeout { .. })) {
+                    strange.push((step.at.node(), step.at.region()));
+                }
                 done.is_err()
             });
             self.give_batch(batch);
@@ -353,9 +358,8 @@ impl Core {
             if is_dead || replication.view.is_gone() {
                 return None;
             }
-            for step in &steps {
-                // A region registered anew, or one that this endpoint had never met.
-                let _ = self.endpoint.refresh(step.at.node(), step.at.region());
+            for (node, region) in strange {
+                let _ = self.endpoint.refresh(node, region);
             }
             self.handle.sleep_ns(AGAIN_NS).await;
         }
@@ -414,6 +418,9 @@ impl Core {
         let batch = self.endpoint.submit(batch).await;
         let applied = batch.word(slot);
         self.give_batch(batch);
+        if let Err(FabricError::StaleKey { .. }) = applied {
+            let _ = self.endpoint.refresh(holder, LOG);
+        }
         if let (Ok(applied), Some(writer)) = (applied, replication.writers(worker)?.get_mut(&holder)) {
             writer.heard(applied);
         }

@@ -257,6 +257,12 @@ impl Caller {
         }
     }
 
+    /// Gives up what has waited too long: after each time that somebody else has had the processor, so that a busy machine does not
+    /// make one look out of many.
+    pub fn look_at_clock(&mut self) {
+        self.state.expire(&self.shared);
+    }
+
     // -----------------------------------------------------------------------------------------------------------------
     // Sessions
 
@@ -442,8 +448,9 @@ impl Caller {
             match self.state.asked.get_mut(&number).map(|asked| &mut asked.what) {
                 Some(What::Call(Some(_))) => {}
                 Some(_) => {
-                    // The agent may be a thread of this very core.
+                    // The agent may be a thread of this very core. Where many want it, the clock goes on a good deal meanwhile.
                     std::thread::yield_now();
+                    self.look_at_clock();
                     continue;
                 }
                 None => return Err(FabricError::NodeUnavailable { node }),

@@ -78,6 +78,9 @@ impl Endpoint {
         self.empty_polls.set(polls % POLLS_PER_YIELD);
         if polls == POLLS_PER_YIELD {
             std::thread::yield_now();
+            if let Some(mut far) = self.far() {
+                far.look_at_clock();
+            }
         }
     }
 

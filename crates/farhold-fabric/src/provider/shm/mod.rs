@@ -701,6 +701,10 @@ impl Provider for Shm {
         peers[usize::from(node.0)].as_ref()?.regions[usize::from(region.0)].as_ref().map(|known| known.memory.clone())
     }
 
+    fn maps_others(&self) -> bool {
+        true
+    }
+
     fn refresh(&self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError> {
         let mut peers = self.peers.borrow_mut();
         let peer = self.peer(&mut peers, node)?;
