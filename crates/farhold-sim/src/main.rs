@@ -5,8 +5,8 @@ use farhold_sim::failover::{Aftermath, Failover, run};
 use farhold_sim::teeth::{self, Wrong};
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register]   replays seeds, with their stories
+const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --power-cuts]
+                                                    replays seeds, with their stories
        farhold-sim rate [--seeds COUNT]                 simulated transactions a second, checks included, one core
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
 
@@ -30,10 +30,11 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             };
             let quiet = arguments.iter().any(|argument| argument == "--quiet");
-            let of_seed = if arguments.iter().any(|argument| argument == "--slow-register") {
-                Failover::with_slow_register
-            } else {
-                Failover::of_seed
+            let has = |name: &str| arguments.iter().any(|argument| argument == name);
+            let of_seed = match () {
+                () if has("--slow-register") => Failover::with_slow_register,
+                () if has("--power-cuts") => Failover::with_power_cuts,
+                () => Failover::of_seed,
             };
             replay(first..first + value_of("--seeds").unwrap_or(1), quiet, of_seed)
         }

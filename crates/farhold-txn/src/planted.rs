@@ -72,6 +72,18 @@ pub enum Defect {
     OpenIgnored,
     /// A record goes into the journal when its rows are written and its epoch may be closed.
     LateRecord,
+    /// What the dead have left is not written into the journals of those who redo it.
+    RedoUnwritten,
+    /// A record is of no use to others any more as soon as its rows are written, though its coordinator's journal does not have it.
+    FinishedTooEarly,
+    /// A node that does not know what has become of a commit goes on closing epochs.
+    TailCounts,
+    /// A configuration begins before everything of before is in the journals.
+    SettledTooEarly,
+    /// A node that has left does not count any more before this is in a journal.
+    CountedTooEarly,
+    /// Slots of a node's earlier starts come back with it.
+    OldSlots,
     /// Who expels a node does not wait until its lease has ended.
     LeaseNotWaitedFor,
     /// What was meant for a node's rows before it left is done to it when it has come back.
@@ -108,6 +120,16 @@ impl Defect {
 
     /// Those of the journal.
     pub const OF_JOURNAL: [Self; 3] = [Self::AckBeforeDurable, Self::OpenIgnored, Self::LateRecord];
+
+    /// Those of journals of a cluster with copies.
+    pub const OF_JOURNALS_WITH_COPIES: [Self; 6] = [
+        Self::RedoUnwritten,
+        Self::FinishedTooEarly,
+        Self::TailCounts,
+        Self::SettledTooEarly,
+        Self::CountedTooEarly,
+        Self::OldSlots,
+    ];
 
     /// All true ones that need no replication.
     pub const ALL: [Self; 10] = [

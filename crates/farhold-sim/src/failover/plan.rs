@@ -67,6 +67,24 @@ pub struct KillAt {
     pub crash: bool,
 }
 
+/// The power of all nodes is cut, and everybody starts again from the journals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// When, after the clients have begun.
+    pub at_ns: u64,
+    /// What happens before, after the clients have begun. Nodes that end come back when the others have gone on without them.
+    pub blows: Vec<(u64, Blow)>,
+}
+
+/// Nodes have journals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Power {
+    /// Shortest time between two steps of a journal.
+    pub step_ns: u64,
+    /// The ends of all lives of the cluster but the last.
+    pub cuts: Vec<Cut>,
+}
+
 /// What is to be run.
 #[derive(Clone, Debug)]
 pub struct Failover {
@@ -88,6 +106,8 @@ pub struct Failover {
     pub blows: Vec<(u64, Blow)>,
     /// A death at a step, instead of clients.
     pub kill_at: Option<KillAt>,
+    /// Journals, and cuts of the power of all nodes, instead of `blows`.
+    pub power: Option<Power>,
     /// How much faster each node's clock runs than true time, in millionths.
     pub drift_ppm: Vec<i32>,
     /// Bytes of a ring of the log.
@@ -125,6 +145,7 @@ impl Failover {
             },
             blows: blows(seed, replicas, &mut random),
             kill_at: None,
+            power: None,
             drift_ppm,
             // A shop is loaded in large transactions.
             ring_bytes: if is_shop { 512 << 10 } else { [96 << 10, 8 << 10, 24 << 10, 32 << 10][(seed % 4) as usize] },
@@ -163,6 +184,26 @@ impl Failover {
             ring_bytes: 96 << 10,
             ..Self::of_seed(seed)
         }
+    }
+}
+
+impl Failover {
+    /// Three nodes with journals: some die, and then the power of all is cut, twice.
+    #[must_use]
+    pub fn with_power_cuts(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0xd15c);
+        let of_seed = Self::of_seed(seed);
+        // Recovery takes some milliseconds: the power goes in the middle of it, or later.
+        let spans_ns = [2_000_000, 5_000_000, 20_000_000];
+        let cuts = (0..2).map(|life| {
+            let span_ns = spans_ns[random.below(3) as usize];
+            let at_ns = 300_000 + random.below(span_ns);
+            Cut { at_ns, blows: blows(seed.wrapping_mul(3) + life, of_seed.replicas, &mut random) }
+        });
+        let cuts = cuts.collect();
+        let step_ns = 20_000 + random.below([30_000, 300_000][(seed % 2) as usize]);
+        let ring_bytes = of_seed.ring_bytes.max(24 << 10);
+        Self { power: Some(Power { step_ns, cuts }), blows: Vec::new(), ring_bytes, ..of_seed }
     }
 }
 
