@@ -35,8 +35,8 @@ pub(super) struct Process {
     disk: Option<Arc<ProcessDisk>>,
 }
 
-/// Journals are short, so that segments are full often.
-const SEGMENT_BYTES: u64 = 64 << 10;
+/// Journals are short, so that segments are full often. A quarter of it takes the largest transaction of a shop.
+const SEGMENT_BYTES: u64 = 128 << 10;
 
 /// A client on its way, and whose it is.
 pub(super) struct Running {

@@ -64,9 +64,10 @@ impl Generation {
         self.cluster.generation
     }
 
-    /// Do the others go on since the node was here before? Then what it had is theirs.
+    /// Have the others gone on since the node was here before? Then what it had is theirs.
     pub(crate) fn comes_back(&self) -> bool {
-        self.start != self.cluster.generation
+        let me = self.cluster.identity.node;
+        self.start != self.cluster.generation || self.founding().is_ok_and(|founding| !founding.members.contains(&me))
     }
 
     /// The number of this start of the node: no other has it.
@@ -77,6 +78,10 @@ impl Generation {
     /// The configuration with which the generation begins.
     pub(crate) fn founding(&self) -> Result<Configuration, TxnError> {
         let (nodes, replicas) = (self.cluster.identity.nodes, self.replication.replicas);
+        if self.cluster.generation == 1 {
+            // There are no rows yet.
+            return Ok(Configuration::first(nodes, replicas));
+        }
         let configuration = restarted(self.cluster.standing.as_ref(), nodes, replicas)?;
         Ok(Configuration { epoch_min: self.cluster.epoch_first, ..configuration })
     }

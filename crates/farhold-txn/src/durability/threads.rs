@@ -118,14 +118,13 @@ fn expect_all(node: &Node, journaling: &Journaling) {
 const PATIENCE: u32 = 1_000_000;
 
 impl Worker {
-    /// Does for the journal what [`JournalThreads`] do, as a task: for a program without threads. Ends when the journal has failed, or the
-    /// node has been expelled.
+    /// Does for the journal what [`JournalThreads`] do, as a task: for a program without threads. Ends when the journal has failed.
     pub async fn keep_journal(&self) {
         let node = self.node().clone();
         let Some(journaling) = node.journaling.clone() else { return };
         let mut at_bytes = if node.needs_checkpoint { 0 } else { journaling.config.checkpoint_bytes };
         let mut written = None;
-        while journaling.failure().is_none() && !node.is_expelled() {
+        while journaling.failure().is_none() {
             journaling.look(&self.core.endpoint).await;
             if !node.fabric.node_is_live(node.id()) {
                 return journaling.fail("this node has ended");

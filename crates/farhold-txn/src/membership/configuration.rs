@@ -221,7 +221,9 @@ impl Configuration {
         let first = self.members.first().copied().unwrap_or(NodeId(0));
         let mut next = Self { replicas, mirrors: Vec::new(), joining: Vec::new(), keeper: first, ..self.next(first) };
         next.births.fill(0);
-        next.mirrors = self.unserved().into_iter().map(|of| Mirror { of, on: first, whole: true }).collect();
+        // Whoever has begun to insert these rows has to go on.
+        let on = |of| self.successor(of).unwrap_or(first);
+        next.mirrors = self.unserved().into_iter().map(|of| Mirror { of, on: on(of), whole: true }).collect();
         next.renew_mirrors();
         next
     }

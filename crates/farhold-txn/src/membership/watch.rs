@@ -194,6 +194,8 @@ impl Worker {
             handle.sleep_ns(every_ns).await;
         }
         replication.view.set_gone();
+        // Whoever waits for it hears that he will never know.
+        self.core.give_up_journal();
         drop(renewing);
         Ok(())
     }

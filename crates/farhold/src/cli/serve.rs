@@ -58,6 +58,9 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         }
     }
     server.shutdown();
+    if let Some(reason) = database.node().journal_failure().filter(|_| args.replicas.replicas > 1) {
+        return Err(format!("this node has left the cluster: {reason}"));
+    }
     if is_over {
         return Err(
             "the cluster goes on without this node, which was not heard for longer than its lease; start it again"

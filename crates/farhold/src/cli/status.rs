@@ -7,6 +7,7 @@ use farhold_txn::{Configuration, FileRegister, NodeId, Serving};
 use serde_json::{Value, json};
 
 use super::args::StatusArgs;
+use crate::database::register_of;
 
 /// Runs the command; the error is for a person.
 pub async fn run(args: &StatusArgs, json: bool) -> Result<(), String> {
@@ -58,7 +59,7 @@ impl Told {
 }
 
 fn show(dir: &Path, json: bool) -> Result<(), String> {
-    let registered = FileRegister::peek(dir).map_err(|error| error.to_string())?;
+    let registered = FileRegister::peek(&register_of(dir)).map_err(|error| error.to_string())?;
     let Some((configuration, settled)) = registered else {
         return Err(format!("{}: no cluster with replicas has begun here", dir.display()));
     };
