@@ -13,8 +13,8 @@ use farhold_txn::{
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const NODE: &str = "FARHOLD_NODE";
@@ -27,6 +27,8 @@ const ACCOUNTS: i32 = 30;
 const EACH: i64 = 100;
 /// Counters of the clients are rows behind the accounts: one for each start of a node.
 const COUNTERS: i32 = 100;
+/// One cluster at a time.
+static TURN: Mutex<()> = Mutex::new(());
 /// How long the test waits for anything: only a cluster that does not get on takes so long.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -75,7 +77,9 @@ async fn audit(worker: &Worker, table: &Table) -> Result<String, TxnError> {
 /// Starts a node.
 fn open(cluster: &Path, id: NodeId) -> (Arc<Node>, Option<JournalThreads>, HomeAgent) {
     let replicas = std::env::var(REPLICAS).map_or(3, |replicas| replicas.parse().expect("a number"));
-    let replication = ReplicationConfig { replicas, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
+    // The end of a process is known at once; on a machine with too much to do nobody else shall be taken for dead.
+    let lease_ns = 1_000_000_000;
+    let replication = ReplicationConfig { replicas, ring_bytes: 64 << 10, lease_ns, ..ReplicationConfig::default() };
     let journal = std::env::var_os(JOURNAL).map(|path| JournalConfig {
         segment_bytes: 256 << 10,
         checkpoint_bytes: 512 << 10,
@@ -274,6 +278,7 @@ fn a_killed_node_is_replaced_and_comes_back() {
         let (number, counter) = task.split_once(' ').expect("two numbers");
         return node(&PathBuf::from(cluster), number.parse().expect("a node"), counter.parse().expect("a counter"));
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = shm::default_cluster(&format!("processes-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&cluster);
     std::fs::create_dir_all(&cluster).expect("a directory");
@@ -306,6 +311,7 @@ fn a_killed_node_is_replaced_and_comes_back() {
 
 /// With copies and journals: one node is killed, comes back or not, and then all are, in the middle of their work.
 fn all_are_killed(replicas: u8, comes_back: bool) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("processes-{}-{replicas}", std::process::id());
     let cluster = shm::default_cluster(&name);
     let journal = std::env::temp_dir().join(format!("farhold-{name}"));
