@@ -84,6 +84,8 @@ pub enum Defect {
     CountedTooEarly,
     /// Slots of a node's earlier starts come back with it.
     OldSlots,
+    /// A node that has come back reads what somebody who had left before has meant for its earlier start.
+    RecordsOfBefore,
     /// Who expels a node does not wait until its lease has ended.
     LeaseNotWaitedFor,
     /// What was meant for a node's rows before it left is done to it when it has come back.

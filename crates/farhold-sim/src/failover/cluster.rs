@@ -127,6 +127,11 @@ impl Cluster {
 
     /// Starts a node: what its process does for ever.
     pub fn start(&self, number: u8) -> Process {
+        self.try_start(number).expect("a start")
+    }
+
+    /// The same after a cut of the power: its files may be such that it cannot.
+    fn try_start(&self, number: u8) -> Result<Process, TxnError> {
         let disk = self.setup.power.as_ref().map(|_| self.disks.borrow().of_process());
         let fabric = self.sim().join(NodeId(number)).expect("a node that does not run");
         let replication = ReplicationConfig {
@@ -144,9 +149,8 @@ impl Cluster {
             threads: 1,
             ..JournalConfig::new(disk.clone())
         });
-        let generation = journal.as_ref().map(|journal| {
-            Generation::begin(journal, NodeId(number), self.setup.nodes, &replication).expect("a start")
-        });
+        let begin = |journal| Generation::begin(journal, NodeId(number), self.setup.nodes, &replication);
+        let generation = journal.as_ref().map(begin).transpose()?;
         let config = NodeConfig {
             nodes: self.setup.nodes,
             region_bytes: 12 << 20,
@@ -158,7 +162,7 @@ impl Cluster {
             Some(generation) => Node::open_durable(fabric, config, generation),
             None => Node::open(fabric, config),
         };
-        let node = node.expect("a fresh region");
+        let node = node?;
         let machine = self.machine(number);
         let worker = node.worker(&machine).expect("a worker");
         let alive = Rc::new(Cell::new(true));
@@ -178,7 +182,7 @@ impl Cluster {
             let keeper = node.worker(&machine).expect("a worker");
             drop(machine.spawn(async move { keeper.keep_journal().await }));
         }
-        Process { node, worker, alive, disk }
+        Ok(Process { node, worker, alive, disk })
     }
 
     pub async fn until(&self, limit_ns: u64, mut is_so: impl FnMut() -> bool) -> bool {
@@ -435,8 +439,11 @@ impl Cluster {
         self.disks.replace(after);
         self.sim.replace(Sim::new(&self.handle, Rdma, Faults::default()));
         self.register.replace(SimRegister::new(self.setup.nodes, &self.handle));
-        let again = (0..self.setup.nodes).map(|node| self.start(node)).collect();
-        self.processes.replace(again);
+        let again: Result<Vec<Process>, TxnError> = (0..self.setup.nodes).map(|node| self.try_start(node)).collect();
+        match again {
+            Ok(again) => drop(self.processes.replace(again)),
+            Err(error) => return broken.push(format!("a restart: {error}")),
+        }
         let is_in = |process: &Process| process.node.is_member();
         if !self.until(HEALING_NS_MAX, || self.processes.borrow().iter().all(is_in)).await {
             broken.push(format!("not all are members after the restart: {:?}", self.register().configuration()));

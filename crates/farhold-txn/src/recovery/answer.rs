@@ -52,7 +52,12 @@ impl Core {
         if before.number >= next.number {
             return Ok(Frozen { quiet: true, epoch_seen: epoch_seen() });
         }
+        // A founder may be frozen before it has heard of the founding, and has records from then.
+        let is_first = before.number == 0 && view.proposed().is_none() && next.joining.contains(&self.me);
         if view.freeze(next, &self.node.catalog) {
+            if is_first && !planted!(RecordsOfBefore) {
+                replication.applier().begin(next.number);
+            }
             if let Some(journaling) = &self.node.journaling {
                 journaling.freeze(next);
             }
@@ -146,7 +151,9 @@ impl Core {
         }
         let present = |node: NodeId| replication.view.present.contains(node);
         let mut applier = replication.applier();
-        applier.clear_rings(&replication.log, present);
+        // Who is joining has written nothing yet; a late record of its earlier start may be there.
+        let is_joining = |node| proposed.as_ref().is_some_and(|next| next.joining.contains(&node));
+        applier.clear_rings(&replication.log, |node| present(node) && !is_joining(node));
         if let Some(next) = &proposed {
             applier.begin_mirrors(next, self.me);
         }
