@@ -23,6 +23,10 @@ pub(super) const SERVE_NS: u64 = 1_000_000;
 pub(super) const RUN_NS_MAX: u64 = 300_000_000;
 /// How long the cluster may take to be whole after everything has healed.
 pub(super) const HEALING_NS_MAX: u64 = 60_000_000;
+/// How long until all are members again after a restart: a node may have to take over all rows of a shop first.
+const RESTART_NS_MAX: u64 = 300_000_000;
+/// How long a cut of the power waits for a change of the configuration.
+const CHANGE_NS_MAX: u64 = 4_000_000;
 /// Between two looks at whether something has come true.
 const LOOK_NS: u64 = 20_000;
 
@@ -425,6 +429,14 @@ impl Cluster {
             self.strike(blow);
         }
         self.with_returns_until(begun_ns + cut.at_ns).await;
+        if let Some(after_ns) = cut.after_change_ns {
+            let number = |it: &Self| it.register().configuration().map_or(0, |found| found.number);
+            let (before, until_ns) = (number(self), self.handle.now_ns() + CHANGE_NS_MAX);
+            while number(self) == before && self.handle.now_ns() < until_ns {
+                self.with_returns_until(self.handle.now_ns() + LOOK_NS).await;
+            }
+            self.with_returns_until(self.handle.now_ns() + after_ns).await;
+        }
         self.tell("the power of all nodes is cut");
         for node in 0..self.setup.nodes {
             self.kill(node, Fault::Kill(NodeId(node)));
@@ -445,7 +457,7 @@ impl Cluster {
             Err(error) => return broken.push(format!("a restart: {error}")),
         }
         let is_in = |process: &Process| process.node.is_member();
-        if !self.until(HEALING_NS_MAX, || self.processes.borrow().iter().all(is_in)).await {
+        if !self.until(RESTART_NS_MAX, || self.processes.borrow().iter().all(is_in)).await {
             broken.push(format!("not all are members after the restart: {:?}", self.register().configuration()));
         }
         self.tell("everybody has started again");

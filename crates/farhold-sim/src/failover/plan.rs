@@ -72,6 +72,8 @@ pub struct KillAt {
 pub struct Cut {
     /// When, after the clients have begun.
     pub at_ns: u64,
+    /// Not then, but so long after the next change of the configuration, if there is one soon.
+    pub after_change_ns: Option<u64>,
     /// What happens before, after the clients have begun. Nodes that end come back when the others have gone on without them.
     pub blows: Vec<(u64, Blow)>,
 }
@@ -198,7 +200,8 @@ impl Failover {
         let cuts = (0..2).map(|life| {
             let span_ns = spans_ns[random.below(3) as usize];
             let at_ns = 300_000 + random.below(span_ns);
-            Cut { at_ns, blows: blows(seed.wrapping_mul(3) + life, of_seed.replicas, &mut random) }
+            let after_change_ns = (random.below(2) == 0).then(|| random.below(400_000));
+            Cut { at_ns, after_change_ns, blows: blows(seed.wrapping_mul(3) + life, of_seed.replicas, &mut random) }
         });
         let cuts = cuts.collect();
         let step_ns = 20_000 + random.below([30_000, 300_000][(seed % 2) as usize]);

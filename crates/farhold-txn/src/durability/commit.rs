@@ -12,6 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+/// Why the journal of a node is given up that has been expelled.
+pub(crate) const GONE: &str = "the cluster goes on without this node, which has to start again";
 /// How long a commit waits before it looks again for room.
 const AGAIN_NS: u64 = 50_000;
 
@@ -132,7 +134,7 @@ impl Core {
     /// that the commit's epoch is closed, because then its record would count. Said while the commit is open.
     pub fn give_up_journal(&self) {
         if let Some(journaling) = self.node.journaling.as_ref().filter(|_| !planted!(TailCounts)) {
-            journaling.fail("the cluster goes on without this node, which has to start again");
+            journaling.fail(GONE);
         }
     }
 

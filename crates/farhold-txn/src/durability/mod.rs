@@ -21,7 +21,7 @@ mod members;
 mod open;
 mod threads;
 
-pub(crate) use commit::Durably;
+pub(crate) use commit::{Durably, GONE};
 pub(crate) use journaling::Journaling;
 pub use open::Generation;
 pub(crate) use open::on_threads;

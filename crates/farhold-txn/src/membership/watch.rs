@@ -1,6 +1,7 @@
 //! What a node does for its membership: renews its lease, looks after the others, and does its part of changes.
 
 use super::{Configuration, Register, Registered, Serving};
+use crate::durability::GONE;
 use crate::{NodeId, Progress, TxnError, Worker};
 use farhold_fabric::{Handle, JoinHandle};
 use std::cell::RefCell;
@@ -194,8 +195,13 @@ impl Worker {
             handle.sleep_ns(every_ns).await;
         }
         replication.view.set_gone();
+        if planted!(TailCounts) {
+            self.handle().sleep_ns(lease_ns).await;
+        }
         // Whoever waits for it hears that he will never know.
-        self.core.give_up_journal();
+        if let Some(journaling) = &node.journaling {
+            journaling.fail(GONE);
+        }
         drop(renewing);
         Ok(())
     }
