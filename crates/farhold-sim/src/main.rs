@@ -5,7 +5,8 @@ use farhold_sim::failover::{Aftermath, Failover, run};
 use farhold_sim::teeth::{self, Wrong};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --power-cuts]
+const USAGE: &str =
+    "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --power-cuts | --zombie-keeper]
                                                     replays seeds, with their stories
        farhold-sim rate [--seeds COUNT]                 simulated transactions a second, checks included, one core
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
             let of_seed = match () {
                 () if has("--slow-register") => Failover::with_slow_register,
                 () if has("--power-cuts") => Failover::with_power_cuts,
+                () if has("--zombie-keeper") => Failover::with_zombie_keeper,
                 () => Failover::of_seed,
             };
             replay(first..first + value_of("--seeds").unwrap_or(1), quiet, of_seed)

@@ -80,12 +80,6 @@ pub enum Defect {
     TailCounts,
     /// A configuration begins before everything of before is in the journals.
     SettledTooEarly,
-    /// A node that has left does not count any more before this is in a journal.
-    CountedTooEarly,
-    /// Slots of a node's earlier starts come back with it.
-    OldSlots,
-    /// A node that has come back reads what somebody who had left before has meant for its earlier start.
-    RecordsOfBefore,
     /// Who expels a node does not wait until its lease has ended.
     LeaseNotWaitedFor,
     /// What was meant for a node's rows before it left is done to it when it has come back.
@@ -124,14 +118,8 @@ impl Defect {
     pub const OF_JOURNAL: [Self; 3] = [Self::AckBeforeDurable, Self::OpenIgnored, Self::LateRecord];
 
     /// Those of journals of a cluster with copies.
-    pub const OF_JOURNALS_WITH_COPIES: [Self; 6] = [
-        Self::RedoUnwritten,
-        Self::FinishedTooEarly,
-        Self::TailCounts,
-        Self::SettledTooEarly,
-        Self::CountedTooEarly,
-        Self::OldSlots,
-    ];
+    pub const OF_JOURNALS_WITH_COPIES: [Self; 4] =
+        [Self::RedoUnwritten, Self::FinishedTooEarly, Self::TailCounts, Self::SettledTooEarly];
 
     /// All true ones that need no replication.
     pub const ALL: [Self; 10] = [

@@ -210,6 +210,24 @@ impl Failover {
     }
 }
 
+impl Failover {
+    /// The keeper of the epoch stands still with records of its commits on their way, which take long; when it goes on it has been expelled,
+    /// and writes into its journal. Then the power goes.
+    #[must_use]
+    pub fn with_zombie_keeper(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x20b1);
+        let of_seed = Self::with_power_cuts(seed);
+        let slow = |to| (0, Blow::Slow(0, to, 40_000, 20_000_000));
+        let at_ns = 200_000 + random.below(2_000_000);
+        let pause = (at_ns, Blow::Pause(0, 1_500_000 + random.below(1_000_000)));
+        let at_ns = at_ns + 4_000_000 + random.below(2_000_000);
+        let cut = Cut { at_ns, after_change_ns: None, blows: vec![slow(1), slow(2), pause] };
+        let power = Power { step_ns: 30_000, cuts: vec![cut] };
+        let load = Load::Bank(Scale { nodes: 3, accounts: 60, hot: 20 });
+        Self { power: Some(power), load, clients: 6, transactions: 400, drift_ppm: vec![0; 3], ..of_seed }
+    }
+}
+
 /// As many deaths, at most, as there are copies to lose (a pause, or no register, may turn into one; a slow register may
 /// turn into any number, but into none that would lose rows), and up to two nuisances.
 fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {

@@ -79,9 +79,6 @@ impl Members {
         self.is_unserved = !next.unserved().is_empty();
         self.changes += 1;
         self.installed = Some(standing(next));
-        if planted!(CountedTooEarly) {
-            self.counted = next.everybody().collect();
-        }
     }
 
     /// Is there a configuration that the journal does not have yet?
@@ -120,9 +117,6 @@ fn standing(configuration: &Configuration) -> Standing {
     let start = |node: NodeId| configuration.births[usize::from(node.0)] as u32;
     let since = |node: NodeId| {
         let has_rows = configuration.members.contains(&node) || unserved.contains(&node);
-        if planted!(OldSlots) {
-            return 1;
-        }
         if has_rows { configuration.rows_since[usize::from(node.0)] as u32 } else { 0 }
     };
     Standing {

@@ -55,7 +55,7 @@ impl Core {
         // A founder may be frozen before it has heard of the founding, and has records from then.
         let is_first = before.number == 0 && view.proposed().is_none() && next.joining.contains(&self.me);
         if view.freeze(next, &self.node.catalog) {
-            if is_first && !planted!(RecordsOfBefore) {
+            if is_first {
                 replication.applier().begin(next.number);
             }
             if let Some(journaling) = &self.node.journaling {
