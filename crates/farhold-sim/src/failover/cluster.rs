@@ -425,17 +425,17 @@ impl Cluster {
         let mut blows = cut.blows.clone();
         blows.sort_by_key(|(at_ns, _)| *at_ns);
         for (at_ns, blow) in blows {
-            self.with_returns_until(begun_ns + at_ns).await;
+            self.live_until(cut, begun_ns + at_ns).await;
             self.strike(blow);
         }
-        self.with_returns_until(begun_ns + cut.at_ns).await;
+        self.live_until(cut, begun_ns + cut.at_ns).await;
         if let Some(after_ns) = cut.after_change_ns {
             let number = |it: &Self| it.register().configuration().map_or(0, |found| found.number);
             let (before, until_ns) = (number(self), self.handle.now_ns() + CHANGE_NS_MAX);
             while number(self) == before && self.handle.now_ns() < until_ns {
-                self.with_returns_until(self.handle.now_ns() + LOOK_NS).await;
+                self.live_until(cut, self.handle.now_ns() + LOOK_NS).await;
             }
-            self.with_returns_until(self.handle.now_ns() + after_ns).await;
+            self.live_until(cut, self.handle.now_ns() + after_ns).await;
         }
         self.tell("the power of all nodes is cut");
         for node in 0..self.setup.nodes {
@@ -463,10 +463,10 @@ impl Cluster {
         self.tell("everybody has started again");
     }
 
-    /// Lets time pass; nodes that have ended come back.
-    async fn with_returns_until(self: &Rc<Self>, until_ns: u64) {
+    /// Lets time pass.
+    async fn live_until(self: &Rc<Self>, cut: &Cut, until_ns: u64) {
         while self.handle.now_ns() < until_ns {
-            for node in 0..self.setup.nodes {
+            for node in (0..self.setup.nodes).filter(|_| cut.with_returns) {
                 self.comes_back(node);
             }
             self.handle.sleep_ns(LOOK_NS.min(until_ns - self.handle.now_ns())).await;

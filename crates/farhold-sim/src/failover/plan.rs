@@ -74,7 +74,9 @@ pub struct Cut {
     pub at_ns: u64,
     /// Not then, but so long after the next change of the configuration, if there is one soon.
     pub after_change_ns: Option<u64>,
-    /// What happens before, after the clients have begun. Nodes that end come back when the others have gone on without them.
+    /// Whether nodes that have ended, or hear that they have been expelled, come back when the others have gone on without them.
+    pub with_returns: bool,
+    /// What happens before, after the clients have begun.
     pub blows: Vec<(u64, Blow)>,
 }
 
@@ -201,7 +203,12 @@ impl Failover {
             let span_ns = spans_ns[random.below(3) as usize];
             let at_ns = 300_000 + random.below(span_ns);
             let after_change_ns = (random.below(2) == 0).then(|| random.below(400_000));
-            Cut { at_ns, after_change_ns, blows: blows(seed.wrapping_mul(3) + life, of_seed.replicas, &mut random) }
+            Cut {
+                at_ns,
+                after_change_ns,
+                with_returns: true,
+                blows: blows(seed.wrapping_mul(3) + life, of_seed.replicas, &mut random),
+            }
         });
         let cuts = cuts.collect();
         let step_ns = 20_000 + random.below([30_000, 300_000][(seed % 2) as usize]);
@@ -217,13 +224,14 @@ impl Failover {
     pub fn with_zombie_keeper(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x20b1);
         let of_seed = Self::with_power_cuts(seed);
-        let slow = |to| (0, Blow::Slow(0, to, 40_000, 20_000_000));
+        let slow = |to| (0, Blow::Slow(0, to, 80_000, 20_000_000));
         let at_ns = 200_000 + random.below(2_000_000);
         let pause = (at_ns, Blow::Pause(0, 1_500_000 + random.below(1_000_000)));
         let at_ns = at_ns + 4_000_000 + random.below(2_000_000);
-        let cut = Cut { at_ns, after_change_ns: None, blows: vec![slow(1), slow(2), pause] };
+        let cut = Cut { at_ns, after_change_ns: None, with_returns: false, blows: vec![slow(1), slow(2), pause] };
         let power = Power { step_ns: 30_000, cuts: vec![cut] };
-        let load = Load::Bank(Scale { nodes: 3, accounts: 60, hot: 20 });
+        // So many accounts that what comes back is not overwritten.
+        let load = Load::Bank(Scale { nodes: 3, accounts: 400, hot: 300 });
         Self { power: Some(power), load, clients: 6, transactions: 400, drift_ppm: vec![0; 3], ..of_seed }
     }
 }
