@@ -270,7 +270,9 @@ impl Journal {
         let lsn = self.shape.lsn(number, at);
         self.bytes.clear();
         self.bytes.resize(BATCH_HEADER, 0);
-        items.iter().for_each(|some| self.bytes.extend_from_slice(some));
+        for some in items {
+            self.bytes.extend_from_slice(some);
+        }
         self.bytes.resize(size, 0);
         self.bytes[size - 8..].copy_from_slice(&(size as u64 | u64::from(TAIL) << 32).to_le_bytes());
         let words = [

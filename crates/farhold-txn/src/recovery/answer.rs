@@ -122,7 +122,9 @@ impl Core {
         for of_one in left.chunk_by(|one, next| (one.owner, one.epoch) == (next.owner, next.epoch)) {
             let LeftEntry { owner, epoch, .. } = of_one[0];
             record.begin(owner, number, epoch);
-            of_one.iter().for_each(|left| record.add(&left.entry));
+            for left in of_one {
+                record.add(&left.entry);
+            }
             record.end();
             let (behind, mark) = record.place(0, 0);
             journaling.append_left(self.slot.number(), behind, mark, epoch);
