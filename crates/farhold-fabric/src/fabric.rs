@@ -144,6 +144,11 @@ impl Fabric {
         self.membership.birth()
     }
 
+    /// Makes something else tell this start from all others. Before anything is asked of another node: sessions go by what was true when they began.
+    pub fn set_birth(&self, birth: u64) {
+        self.membership.set_birth(birth);
+    }
+
     /// Says who gets keys of this node's regions and has instructions done on them from now on: everybody who knows the secret, as it is at
     /// first, or only some. `number` is that of the configuration that says so: what an older one said does not count any more. Who was to be
     /// shut out is to be [fenced](Self::fence) as well, which waits for what has been begun. `libfabric` alone looks at it: `shm` ends processes.

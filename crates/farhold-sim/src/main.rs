@@ -10,7 +10,8 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str =
-    "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register]   replays seeds, with their stories
+    "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --power-cuts | --zombie-keeper]
+                                                    replays seeds, with their stories
        farhold-sim rate [--seeds COUNT]                 simulated transactions a second, checks included, one core
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
 
@@ -34,10 +35,12 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             };
             let quiet = arguments.iter().any(|argument| argument == "--quiet");
-            let of_seed = if arguments.iter().any(|argument| argument == "--slow-register") {
-                Failover::with_slow_register
-            } else {
-                Failover::of_seed
+            let has = |name: &str| arguments.iter().any(|argument| argument == name);
+            let of_seed = match () {
+                () if has("--slow-register") => Failover::with_slow_register,
+                () if has("--power-cuts") => Failover::with_power_cuts,
+                () if has("--zombie-keeper") => Failover::with_zombie_keeper,
+                () => Failover::of_seed,
             };
             replay(first..first + value_of("--seeds").unwrap_or(1), quiet, of_seed)
         }

@@ -18,6 +18,8 @@ pub enum Wrong {
     Transactions(Defect),
     /// In replication or recovery.
     Replication(Defect),
+    /// In journals of a cluster with copies.
+    Journals(Defect),
     /// In the world: one node's clock is far slower than its members are told.
     Clock,
 }
@@ -28,14 +30,15 @@ impl Wrong {
     pub fn all() -> Vec<Self> {
         let transactions = Defect::ALL.into_iter().map(Self::Transactions);
         let replication = Defect::OF_REPLICATION.into_iter().map(Self::Replication);
-        transactions.chain(replication).chain([Self::Clock]).collect()
+        let journals = Defect::OF_JOURNALS_WITH_COPIES.into_iter().map(Self::Journals);
+        transactions.chain(replication).chain(journals).chain([Self::Clock]).collect()
     }
 
     /// Its name.
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            Self::Transactions(defect) | Self::Replication(defect) => format!("{defect:?}"),
+            Self::Transactions(defect) | Self::Replication(defect) | Self::Journals(defect) => format!("{defect:?}"),
             Self::Clock => "ClockBeyondBound".to_owned(),
         }
     }
@@ -47,6 +50,9 @@ impl Wrong {
             // It takes a register whose calls overlap.
             Self::Replication(Defect::LeaseNotWaitedFor) => run(&Failover::with_slow_register(seed)).check(),
             Self::Replication(_) => run(&Failover::of_seed(seed)).check(),
+            // It takes a commit that has not reached its holders when its node is expelled.
+            Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),
+            Self::Journals(_) => run(&Failover::with_power_cuts(seed)).check(),
             Self::Clock => {
                 let setup = Failover::of_seed(seed);
                 // The histories of mixed loads show stale reads; a bank may not.
@@ -125,7 +131,7 @@ pub fn child(numbers: &[u64]) {
             last = now;
         }
     });
-    if let Wrong::Transactions(defect) | Wrong::Replication(defect) = wrong {
+    if let Wrong::Transactions(defect) | Wrong::Replication(defect) | Wrong::Journals(defect) = wrong {
         plant(Some(defect));
     }
     let mut noticed = 0;

@@ -5,8 +5,8 @@ use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{
-    Defect, Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, Retry, Table, TableDef, Txn, TxnError,
-    Worker, plant,
+    Defect, Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig, Retry, Table,
+    TableDef, Txn, TxnError, Worker, plant,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -78,7 +78,7 @@ fn config(disk: Arc<dyn Directory>) -> JournalConfig {
 
 fn try_open_of(disk: Arc<dyn Directory>, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
     let journal = config(disk);
-    let generation = Generation::begin(&journal, NodeId(node), nodes)?;
+    let generation = Generation::begin(&journal, NodeId(node), nodes, &ReplicationConfig::default())?;
     let fabric = dir.0.join(generation.number().to_string());
     let fabric = Fabric::join_shm(fabric, NodeId(node)).expect("the fabric");
     let config = NodeConfig { nodes, region_bytes: 16 << 20, journal: Some(journal), ..NodeConfig::default() };

@@ -1,27 +1,34 @@
-//! Three real processes on shared memory, three copies of each row: one is killed while money moves, the others go on, it comes
-//! back. What each client was told is there, and no money is made or lost.
+//! Three real processes on shared memory, copies of each row: one is killed while money moves, the others go on, it comes
+//! back. With journals on disk all of them are killed as well, and start again. What each client was told is there, and no money is made or lost.
 //!
 //! The test starts itself again as the nodes (`FARHOLD_NODE` says as which).
 
 use farhold_fabric::{Executor, Fabric, NodeId, provider::shm};
+use farhold_store::durable::files::Disk;
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{
-    FileRegister, HomeAgent, Node, NodeConfig, Placement, ReplicationConfig, Retry, ScanSpec, Table, TableDef, Txn,
-    TxnError, Worker,
+    FileRegister, Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, Placement, ReplicationConfig,
+    Retry, ScanSpec, Table, TableDef, Txn, TxnError, Worker,
 };
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const NODE: &str = "FARHOLD_NODE";
 const CLUSTER: &str = "FARHOLD_CLUSTER";
+/// Where the journals are, if there are any.
+const JOURNAL: &str = "FARHOLD_JOURNAL";
+const REPLICAS: &str = "FARHOLD_REPLICAS";
 const NODES: u8 = 3;
 const ACCOUNTS: i32 = 30;
 const EACH: i64 = 100;
 /// Counters of the clients are rows behind the accounts: one for each start of a node.
 const COUNTERS: i32 = 100;
+/// One cluster at a time.
+static TURN: Mutex<()> = Mutex::new(());
 /// How long the test waits for anything: only a cluster that does not get on takes so long.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -67,16 +74,39 @@ async fn audit(worker: &Worker, table: &Table) -> Result<String, TxnError> {
     Ok(format!("audit {} {counters:?}", accounts.iter().sum::<i64>()))
 }
 
-/// A node: moves money until it is told to look.
-fn node(cluster: &Path, number: u8, counter: i32) {
-    while !FileRegister::is_free(cluster, NodeId(number)).expect("a register") {
+/// Starts a node.
+fn open(cluster: &Path, id: NodeId) -> (Arc<Node>, Option<JournalThreads>, HomeAgent) {
+    let replicas = std::env::var(REPLICAS).map_or(3, |replicas| replicas.parse().expect("a number"));
+    // The end of a process is known at once; on a machine with too much to do nobody else shall be taken for dead.
+    let lease_ns = 1_000_000_000;
+    let replication = ReplicationConfig { replicas, ring_bytes: 64 << 10, lease_ns, ..ReplicationConfig::default() };
+    let journal = std::env::var_os(JOURNAL).map(|path| JournalConfig {
+        segment_bytes: 256 << 10,
+        checkpoint_bytes: 512 << 10,
+        ..JournalConfig::new(Arc::new(Disk::open(path).expect("a directory")))
+    });
+    let begin = |journal| Generation::begin(journal, id, NODES, &replication).expect("a start");
+    let generation = journal.as_ref().map(begin);
+    let cluster = generation.as_ref().map_or(cluster.to_owned(), |it| cluster.join(it.number().to_string()));
+    std::fs::create_dir_all(&cluster).expect("a directory");
+    while !FileRegister::is_free(&cluster, id).expect("a register") {
         std::thread::park_timeout(Duration::from_millis(5));
     }
-    let fabric = Fabric::join_shm(cluster, NodeId(number)).expect("the fabric");
-    let replication = ReplicationConfig { replicas: 3, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
-    let config = NodeConfig { nodes: NODES, region_bytes: 32 << 20, replication, ..NodeConfig::default() };
-    let node = Node::open(fabric, config).expect("a node");
-    let _agent = HomeAgent::start_member(&node, cluster).expect("an agent");
+    let fabric = Fabric::join_shm(&cluster, id).expect("the fabric");
+    let config = NodeConfig { nodes: NODES, region_bytes: 32 << 20, replication, journal, ..NodeConfig::default() };
+    let node = match generation {
+        Some(generation) => Node::open_durable(fabric, config, generation),
+        None => Node::open(fabric, config),
+    };
+    let node = node.expect("a node");
+    let threads = JournalThreads::start(&node).expect("threads");
+    let agent = HomeAgent::start_member(&node, &cluster).expect("an agent");
+    (node, threads, agent)
+}
+
+/// A node: moves money until it is told to look.
+fn node(cluster: &Path, number: u8, counter: i32) {
+    let (node, _threads, _agent) = open(cluster, NodeId(number));
     let (commands, asked) = channel::<String>();
     std::thread::spawn(move || {
         let _ = std::io::stdin().lines().map_while(Result::ok).try_for_each(|line| commands.send(line));
@@ -102,7 +132,7 @@ fn node(cluster: &Path, number: u8, counter: i32) {
             worker.handle().sleep_ns(1_000_000).await;
         }
         println!("member");
-        if counter == COUNTERS {
+        if counter == COUNTERS && node.table("account").is_none() {
             fill(&worker).await.expect("the accounts");
         }
         let table = loop {
@@ -142,6 +172,8 @@ fn node(cluster: &Path, number: u8, counter: i32) {
                 Ok(()) => moved += 1,
                 // The table is being made on the other nodes, and then filled.
                 Err(TxnError::Conflict | TxnError::SchemaChanged) if moved == 0 => {}
+                // The others are killed as well, and then this one.
+                Err(error) if error.is_retryable() && std::env::var_os(JOURNAL).is_some() => {}
                 Err(error) => panic!("node {number}: {error}; {:?}, {:?}", node.left_behind(), node.configuration()),
             }
             if moved % 50 == 0 {
@@ -161,10 +193,15 @@ struct Process {
 
 impl Process {
     fn start(cluster: &Path, number: u8, counter: i32) -> Self {
+        Self::start_with(cluster, number, counter, &[])
+    }
+
+    fn start_with(cluster: &Path, number: u8, counter: i32, more: &[(&str, &str)]) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "a_killed_node_is_replaced_and_comes_back", "--nocapture"])
             .env(NODE, format!("{number} {counter}"))
             .env(CLUSTER, cluster)
+            .envs(more.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -204,6 +241,30 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Kill -9; what it had acknowledged by then.
+    fn kill(&mut self) -> i64 {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+        let told = self.lines.iter().filter_map(|line| line.strip_prefix("moved ")?.parse().ok()).last();
+        self.moved = told.unwrap_or(self.moved);
+        self.moved
+    }
+
+    /// Looks at everything: no money is made or lost, and each client's count is at least what it was told.
+    fn audit(&mut self, acknowledged: &[i64]) {
+        writeln!(self.stdin, "audit").expect("a pipe");
+        let line = self.until("audit");
+        let (sum, counters) = line["audit ".len()..].split_once(' ').expect("two parts");
+        assert_eq!(sum.parse(), Ok(i64::from(ACCOUNTS) * EACH), "money was made or lost");
+        let counters: Vec<i64> =
+            counters.trim_matches(['[', ']']).split(", ").map(|count| count.parse().expect("a count")).collect();
+        for (client, (counted, told)) in counters.iter().zip(acknowledged).enumerate() {
+            assert!(*counted >= *told, "client {client} was told {told} and {counted} are there");
+        }
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -217,6 +278,7 @@ fn a_killed_node_is_replaced_and_comes_back() {
         let (number, counter) = task.split_once(' ').expect("two numbers");
         return node(&PathBuf::from(cluster), number.parse().expect("a node"), counter.parse().expect("a counter"));
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = shm::default_cluster(&format!("processes-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&cluster);
     std::fs::create_dir_all(&cluster).expect("a directory");
@@ -227,10 +289,7 @@ fn a_killed_node_is_replaced_and_comes_back() {
         node.goes_on(300);
     }
     // The one that keeps the epoch dies.
-    nodes[0].child.kill().expect("killed");
-    nodes[0].child.wait().expect("ended");
-    let dead_moved = nodes[0].lines.try_iter().filter_map(|line| line.strip_prefix("moved ")?.parse().ok()).last();
-    let dead_moved: i64 = dead_moved.unwrap_or(nodes[0].moved);
+    let dead_moved = nodes[0].kill();
     nodes[1].goes_on(1_000);
     nodes[2].goes_on(1_000);
     nodes[0] = Process::start(&cluster, 0, COUNTERS + 3);
@@ -242,18 +301,84 @@ fn a_killed_node_is_replaced_and_comes_back() {
         writeln!(node.stdin, "pause").expect("a pipe");
         node.until("paused");
     }
-    for number in 0..3 {
-        let acknowledged = [dead_moved, nodes[1].moved, nodes[2].moved, nodes[0].moved];
-        writeln!(nodes[number].stdin, "audit").expect("a pipe");
-        let line = nodes[number].until("audit");
-        let (sum, counters) = line["audit ".len()..].split_once(' ').expect("two parts");
-        assert_eq!(sum.parse(), Ok(i64::from(ACCOUNTS) * EACH), "money was made or lost");
-        let counters: Vec<i64> =
-            counters.trim_matches(['[', ']']).split(", ").map(|count| count.parse().expect("a count")).collect();
-        for (client, (counted, told)) in counters.iter().zip(acknowledged).enumerate() {
-            assert!(*counted >= told, "client {client} was told {told} and {counted} are there");
-        }
+    let acknowledged = [dead_moved, nodes[1].moved, nodes[2].moved, nodes[0].moved];
+    for node in &mut nodes {
+        node.audit(&acknowledged);
     }
     drop(nodes);
     let _ = std::fs::remove_dir_all(&cluster);
+}
+
+/// With copies and journals: one node is killed, comes back or not, and then all are, in the middle of their work.
+fn all_are_killed(replicas: u8, comes_back: bool) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = format!("processes-{}-{replicas}", std::process::id());
+    let cluster = shm::default_cluster(&name);
+    let journal = std::env::temp_dir().join(format!("farhold-{name}"));
+    for path in [&cluster, &journal] {
+        let _ = std::fs::remove_dir_all(path);
+        std::fs::create_dir_all(path).expect("a directory");
+    }
+    let (replicas, path) = (replicas.to_string(), journal.display().to_string());
+    let more = [(JOURNAL, &*path), (REPLICAS, &*replicas)];
+    let mut clients = 0;
+    // Each start of a node has a counter of its own.
+    let mut start = |number: u8| {
+        clients += 1;
+        (clients - 1, Process::start_with(&cluster, number, COUNTERS + clients as i32 - 1, &more))
+    };
+    let mut acknowledged = [0; 10];
+    let mut nodes: Vec<(usize, Process)> = (0..NODES).map(&mut start).collect();
+    for (_, node) in &mut nodes {
+        node.until("member");
+        node.goes_on(200);
+    }
+    let (client, node) = &mut nodes[0];
+    acknowledged[*client] = node.kill();
+    for (_, node) in &mut nodes[1..] {
+        node.goes_on(200);
+    }
+    if comes_back {
+        nodes[0] = start(0);
+        nodes[0].1.until("member");
+        for (_, node) in &mut nodes {
+            node.goes_on(100);
+        }
+    }
+    // All of them at once, whatever they are doing.
+    for (_, node) in &mut nodes {
+        let _ = node.child.kill();
+    }
+    for (client, node) in &mut nodes {
+        acknowledged[*client] = acknowledged[*client].max(node.kill());
+    }
+    let mut again: Vec<(usize, Process)> = (0..NODES).map(&mut start).collect();
+    for (_, node) in &mut again {
+        node.until("member");
+    }
+    for (_, node) in &mut again {
+        node.goes_on(100);
+    }
+    for (client, node) in &mut again {
+        writeln!(node.stdin, "pause").expect("a pipe");
+        node.until("paused");
+        acknowledged[*client] = node.moved;
+    }
+    for (_, node) in &mut again {
+        node.audit(&acknowledged);
+    }
+    drop(again);
+    for path in [&cluster, &journal] {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
+
+#[test]
+fn with_journals_all_may_be_killed_after_one_was_replaced() {
+    all_are_killed(2, false);
+}
+
+#[test]
+fn with_journals_all_may_be_killed_after_one_has_come_back() {
+    all_are_killed(3, true);
 }

@@ -1,7 +1,7 @@
 //! A node's store: its region with superblock and pages, and the tables that are open in it.
 
 use crate::error::{StoreError, TableId};
-use crate::object::size_class::PAGE_BYTES;
+use crate::object::size_class::{PAGE_BYTES, RUN_PAGES_MAX};
 use crate::object::{Object, ObjectRef};
 use crate::slab::{AllocCache, PageKind, PageTable, Pages, Run, TableSlab};
 use crate::snapshot::Garbage;
@@ -133,6 +133,16 @@ impl Store {
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.pages.free_bytes()
+    }
+
+    /// The table in whose pages of slots an offset lies now. A walk over a few entries of the page table.
+    #[must_use]
+    pub fn table_of(&self, offset: u64) -> Option<TableId> {
+        let page = u32::try_from(offset / PAGE_BYTES).ok()?;
+        let pages = self.pages.table();
+        let first = page.saturating_sub(RUN_PAGES_MAX - 1);
+        let run = (first..=page).rev().find_map(|page| pages.run_at(page).ok().flatten())?;
+        (run.kind == PageKind::Slots && page < run.page + run.pages).then_some(run.table)
     }
 
     /// Tables whose rows were found in the region and that have not been attached.

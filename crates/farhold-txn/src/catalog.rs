@@ -6,7 +6,7 @@ use crate::{NodeId, TableId, TxnError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Finds tables by name and number. Transactions do not come here: they are given handles.
 #[derive(Default)]
@@ -15,6 +15,7 @@ pub(crate) struct Catalog {
     version: AtomicU64,
     indexes_version: AtomicU64,
     any_retired: AtomicBool,
+    making: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -55,6 +56,11 @@ impl Catalog {
         drop(tables);
         self.changed();
         Ok(())
+    }
+
+    /// Held by whoever makes a table that may be there.
+    pub fn turn_of_makers(&self) -> MutexGuard<'_, ()> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a table out; it stays alive until [`Self::let_go`].

@@ -4,14 +4,13 @@ use crate::definition::TableDef;
 use crate::home::message::Request;
 use crate::home::wire::{read_flag, read_u64};
 use crate::system;
-use crate::table::{Cluster, Open, Table, TableShared};
+use crate::table::{Table, TableShared};
 use crate::worker::Core;
 use crate::{Index, Retry, TableId, TxnError, Worker};
 use farhold_fabric::{Executor, Handle};
 use farhold_store::StoreError;
 use farhold_store::row::SecondaryIndex;
 use farhold_store::table::{FillRoom, SECONDARIES_MAX};
-use std::sync::Arc;
 
 impl Worker {
     /// Creates a table on every node and records it.
@@ -27,9 +26,9 @@ impl Worker {
         let live = vec![true; definition.indexes.len()];
         let bytes = definition.encode(&live)?;
         let id = self.record(&definition.name, &bytes).await?;
-        let (shared, _) = TableShared::open(&node.store, id, definition, &live, Open::Create, Cluster::of(node))?;
-        let table = Table(Arc::new(shared));
-        node.catalog.add(table.clone())?;
+        system::make(node, id, &bytes)?;
+        // Gone, if another session has dropped it meanwhile.
+        let table = node.table_by_id(id).ok_or(TxnError::SchemaChanged)?;
         self.on_others(&Request::CreateTable { id, definition: &bytes }).await?;
         Ok(table)
     }

@@ -4,7 +4,7 @@ use crate::catalog::Catalog;
 use crate::durability::{Generation, JournalConfig, Journaling};
 use crate::far_pages::FarPages;
 use crate::home::reservations::Reservations;
-use crate::membership::NodeSet;
+use crate::membership::{Configuration, NodeSet};
 use crate::protocol::epoch::KEEPER;
 use crate::protocol::ident::DATA;
 use crate::protocol::section::Section;
@@ -13,7 +13,7 @@ use crate::protocol::section::rtm::Rtm;
 use crate::replication::{Replication, ReplicationConfig};
 use crate::slots::{Slots, Statistics};
 use crate::snapshot::FarPlace;
-use crate::{NodeId, Table, TableId, TxnError, Worker};
+use crate::{NodeId, Placement, Table, TableId, TxnError, Worker};
 use farhold_fabric::{Admitted, Fabric, FabricError, Handle};
 use farhold_store::Store;
 use farhold_store::table::Rebuilt;
@@ -89,8 +89,12 @@ pub struct Node {
     pub(crate) replication: Option<Arc<Replication>>,
     /// None without a journal.
     pub(crate) journaling: Option<Arc<Journaling>>,
-    /// It was restored from more than a checkpoint.
+    /// It was restored from more than a checkpoint, or has none.
     pub(crate) needs_checkpoint: bool,
+    /// The configuration that the founders of its cluster begin with.
+    pub(crate) founding: Configuration,
+    /// What tells this start of the node from its others; `None`: nothing does yet.
+    pub(crate) start: Option<u64>,
     /// The nodes of the cluster: all, unless there is replication.
     pub(crate) present: NodeSet,
     /// Snapshots' places on other nodes that nobody needs any more.
@@ -124,7 +128,7 @@ impl Node {
         Self::open_with(fabric, config, Some(generation))
     }
 
-    /// The region from the journals; true if there was anything but a checkpoint.
+    /// The region from the journals; true if there was anything but a checkpoint, or there is none.
     fn restore(
         fabric: &Fabric,
         config: &NodeConfig,
@@ -141,14 +145,31 @@ impl Node {
         let region_bytes = generation.region_bytes(config.region_bytes)?;
         let memory = fabric.create_region(DATA, region_bytes).map_err(|error| TxnError::far(error, id))?;
         let restored = generation.restore(&journal, &memory)?;
-        if id == KEEPER {
-            farhold_store::Superblock::of(&memory)
-                .map_err(|error| TxnError::store(error, id))?
-                .raise_epoch(generation.epoch_first());
+        let needs_checkpoint = restored.journal_rows > 0 || generation.comes_back();
+        let journaling = Journaling::new(journal, generation, memory, config.replication.replicas > 1)
+            .map_err(|error| TxnError::Durable(Box::new(error)))?;
+        Ok((journaling, needs_checkpoint))
+    }
+
+    /// Fills the mirrors of nodes that had left before the last end of the cluster, and whose rows are in the journals alone.
+    fn restore_mirrors(&self, generation: &Generation) -> Result<(), TxnError> {
+        let Some(replication) = self.replication.as_ref().filter(|_| !generation.comes_back()) else { return Ok(()) };
+        for gone in self.founding.unserved() {
+            if self.founding.successor(gone) != Some(self.id()) {
+                continue;
+            }
+            let mut applier = replication.applier();
+            applier.begin_mirrors(&self.founding, self.id());
+            let Some(mirror) = applier.mirror(gone) else { continue };
+            generation.visit(gone, &mut |state| {
+                let is_mirrored =
+                    self.catalog.by_id(state.table).is_some_and(|it| it.placement() != Placement::Replicated);
+                if is_mirrored {
+                    mirror.take(state.reference, state.version, state.table, state.key, state.value);
+                }
+            })?;
         }
-        let journaling = Journaling::new(journal, generation).map_err(|error| TxnError::Durable(Box::new(error)))?;
-        journaling.know(id, memory);
-        Ok((journaling, restored.journal_rows > 0))
+        Ok(())
     }
 
     fn open_with(fabric: Fabric, config: NodeConfig, generation: Option<Generation>) -> Result<Arc<Self>, TxnError> {
@@ -166,6 +187,13 @@ impl Node {
         } else {
             None
         };
+        let (founding, start) = match &generation {
+            Some(generation) => (generation.founding()?, Some(generation.start())),
+            None => (Configuration::first(config.nodes, config.replication.replicas), None),
+        };
+        if let Some(start) = start {
+            fabric.set_birth(start);
+        }
         let (journaling, needs_checkpoint) = match generation {
             Some(generation) => {
                 let (journaling, needs) = Self::restore(&fabric, &config, generation)?;
@@ -173,6 +201,7 @@ impl Node {
             }
             None => (None, false),
         };
+        let keeper = if replication.is_some() { founding.keeper } else { KEEPER };
         let store = match fabric.attach_region(DATA) {
             Ok(memory) => Store::attach(memory, id).map_err(refused)?.0,
             Err(FabricError::NoSuchRegion { .. }) => {
@@ -201,6 +230,8 @@ impl Node {
             replication,
             journaling,
             needs_checkpoint,
+            founding,
+            start,
             present: NodeSet::default(),
             recovered: Mutex::default(),
             released: Mutex::default(),
@@ -210,8 +241,11 @@ impl Node {
         };
         node.present.set((0..node.config.nodes).map(NodeId));
         let recovered = crate::system::open(&node)?;
-        if id == KEEPER {
-            node.store.superblock().raise_epoch(recovered.epoch);
+        if id == keeper {
+            node.store.superblock().raise_epoch(recovered.epoch.max(node.founding.epoch_min));
+        }
+        if let Some(journaling) = &node.journaling {
+            node.restore_mirrors(journaling.generation())?;
         }
         node.add_recovered(recovered);
         Ok(Arc::new(node))
@@ -295,7 +329,7 @@ impl Node {
         let mut copies: std::collections::BTreeMap<u64, _> =
             rows.into_iter().map(|(slot, copy)| (u64::from(slot) * farhold_fabric::object::ALIGN, copy)).collect();
         let mut payload = Vec::new();
-        for table in of.tables().iter().filter(|table| table.placement() != crate::Placement::Replicated) {
+        for table in of.tables().iter().filter(|table| table.placement() != Placement::Replicated) {
             for offset in table.0.store.pages().iter().flat_map(farhold_store::slab::Run::slots) {
                 let object = farhold_store::Object::at(of.store.memory(), offset);
                 let (meta, version) = (object.meta(), object.version());
@@ -337,6 +371,13 @@ impl Node {
             Some(reason) => Err(TxnError::NotDurable { reason, committed: true }),
             None => Ok(!journaling.is_wanted()),
         }
+    }
+
+    /// Why its journal cannot be written any more, if it cannot: nothing that it commits would be durable, so it leaves a cluster that has copies of its rows, and
+    /// has to start again.
+    #[must_use]
+    pub fn journal_failure(&self) -> Option<Box<str>> {
+        self.journaling.as_ref().and_then(|journaling| journaling.failure())
     }
 
     /// Makes a checkpoint now. Nobody else makes one at the same time.

@@ -76,6 +76,14 @@ pub enum Defect {
     OpenIgnored,
     /// A record goes into the journal when its rows are written and its epoch may be closed.
     LateRecord,
+    /// What the dead have left is not written into the journals of those who redo it.
+    RedoUnwritten,
+    /// A record is of no use to others any more as soon as its rows are written, though its coordinator's journal does not have it.
+    FinishedTooEarly,
+    /// A node that does not know what has become of a commit goes on closing epochs.
+    TailCounts,
+    /// A configuration begins before everything of before is in the journals.
+    SettledTooEarly,
     /// Who expels a node does not wait until its lease has ended.
     LeaseNotWaitedFor,
     /// What was meant for a node's rows before it left is done to it when it has come back.
@@ -114,6 +122,10 @@ impl Defect {
 
     /// Those of the journal.
     pub const OF_JOURNAL: [Self; 3] = [Self::AckBeforeDurable, Self::OpenIgnored, Self::LateRecord];
+
+    /// Those of journals of a cluster with copies.
+    pub const OF_JOURNALS_WITH_COPIES: [Self; 4] =
+        [Self::RedoUnwritten, Self::FinishedTooEarly, Self::TailCounts, Self::SettledTooEarly];
 
     /// All true ones that need no replication.
     pub const ALL: [Self; 10] = [

@@ -65,13 +65,20 @@ pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
         }
     }
     for (_, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
-        if node.catalog.by_id(id).is_none() {
-            let (definition, live) = TableDef::decode(&definition)?;
-            let (table, _) = TableShared::open(&node.store, id, definition, &live, Open::Create, Cluster::of(node))?;
-            node.catalog.add(Table(Arc::new(table)))?;
-        }
+        make(node, id, &definition)?;
     }
     Ok(())
+}
+
+/// Makes a table on this node, unless it is there: whoever comes first may be its creator, or who reconciles.
+pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
+    let _turn = node.catalog.turn_of_makers();
+    if node.catalog.by_id(id).is_some() {
+        return Ok(());
+    }
+    let (definition, live) = TableDef::decode(definition)?;
+    let (table, _) = TableShared::open(&node.store, id, definition, &live, Open::Create, Cluster::of(node))?;
+    node.catalog.add(Table(Arc::new(table)))
 }
 
 /// Name, number and definition of each table.

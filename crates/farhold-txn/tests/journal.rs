@@ -8,7 +8,8 @@ use farhold_store::durable::files::Directory;
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::{Column, ColumnType, Schema};
 use farhold_txn::{
-    Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, Retry, RowCounter, TableDef, TxnError, Worker,
+    Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig, Retry, RowCounter,
+    TableDef, TxnError, Worker,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ fn config(disk: &Volatile) -> JournalConfig {
 
 fn open_of(disk: &Volatile, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
     let journal = config(disk);
-    let generation = Generation::begin(&journal, NodeId(node), nodes)?;
+    let generation = Generation::begin(&journal, NodeId(node), nodes, &ReplicationConfig::default())?;
     let regions = dir.0.join(generation.number().to_string());
     let fabric = Fabric::join_shm(regions, NodeId(node)).expect("the fabric");
     let timeout = 200_000_000;

@@ -108,7 +108,8 @@ impl Config {
     }
 
     /// What a commit survives; [`Durability::Replicated`] otherwise. With a journal, everything that was acknowledged comes back from it,
-    /// and the directory of regions is only memory. All nodes of a cluster use the same directory.
+    /// and the directory of regions is only memory. All nodes of a cluster use the same directory. With replicas as well, the others go on when a node
+    /// ends, and when all have ended everything is there again.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
@@ -137,8 +138,8 @@ impl Config {
     }
 
     /// Copies of each row, the first included, on as many nodes: what was committed survives the loss of all of these but one.
-    /// 1 (as it is otherwise) means none. The same on all nodes. With copies elsewhere a node that starts again begins empty
-    /// and is given what it needs by the others.
+    /// 1 (as it is otherwise) means none. The same on all nodes. With copies elsewhere a node that starts again while others run begins empty
+    /// and is given what it needs by them.
     #[must_use]
     pub fn replicas(mut self, replicas: u8) -> Self {
         self.replication.replicas = replicas;
@@ -232,12 +233,9 @@ impl Database {
         let is_replicated = replicas > 1;
         let id = NodeId(config.node);
         let journal = config.durability.journal(&config.progress)?;
-        if is_replicated && journal.is_some() {
-            return Err(OpenError::Settings(
-                "a journal is for one copy of each row so far: choose --replicas or --durability",
-            ));
-        }
-        let begin = |journal: &JournalConfig| Generation::begin(journal, id, config.nodes).map_err(OpenError::Node);
+        let begin = |journal: &JournalConfig| {
+            Generation::begin(journal, id, config.nodes, &config.replication).map_err(OpenError::Node)
+        };
         let generation = journal.as_ref().map(begin).transpose()?;
         let wait = |ready: &dyn Fn() -> Result<bool, OpenError>| {
             while !ready()? {
@@ -248,14 +246,14 @@ impl Database {
             }
             Ok(())
         };
-        let register = Place::of(config, &dir.path)?;
+        // Regions of before are of no use to anybody, and must not be taken for those of now; nor must members of before.
+        let number = generation.as_ref().map(Generation::number);
+        let regions = number.map_or(Ok(dir.path.clone()), |number| generation_directory(&dir.path, number))?;
+        let register = Place::of(config, &dir.path, number)?;
         if let (true, Place::File(path)) = (is_replicated, &register) {
             let is_free = || FileRegister::is_free(path, id);
             wait(&|| is_free().map_err(|error| OpenError::Membership(error.to_string())))?;
         }
-        // Regions of before are of no use to anybody, and must not be taken for those of now.
-        let regions =
-            generation.as_ref().map_or(Ok(dir.path.clone()), |now| generation_directory(&dir.path, now.number()))?;
         let fabric = Fabric::join(&regions, id, &config.provider).map_err(OpenError::Fabric)?;
         let node_config = NodeConfig {
             nodes: config.nodes,
@@ -329,13 +327,21 @@ enum Place {
 }
 
 impl Place {
-    fn of(config: &Config, dir: &Path) -> Result<Self, OpenError> {
-        let Some(url) = &config.register else { return Ok(Self::File(dir.to_owned())) };
+    /// The register of a generation of a cluster with journals, or of a cluster without.
+    fn of(config: &Config, dir: &Path, generation: Option<u32>) -> Result<Self, OpenError> {
+        let of_generation = |path: &Path| match generation {
+            Some(number) => path.join(generation_name(number)),
+            None => path.to_owned(),
+        };
+        let Some(url) = &config.register else { return Ok(Self::File(of_generation(dir))) };
         if let Some(path) = url.strip_prefix("file://") {
-            return Ok(Self::File(PathBuf::from(path)));
+            return Ok(Self::File(of_generation(Path::new(path))));
         }
         #[cfg(feature = "etcd")]
-        return farhold_etcd::EtcdUrl::parse(url).map(Self::Etcd).map_err(OpenError::Membership);
+        return farhold_etcd::EtcdUrl::parse(url).map_err(OpenError::Membership).map(|url| {
+            let prefix = of_generation(Path::new(&url.prefix)).display().to_string();
+            Self::Etcd(farhold_etcd::EtcdUrl { prefix, ..url })
+        });
         #[cfg(not(feature = "etcd"))]
         Err(OpenError::Membership(format!("\"{url}\": this build has registers in files alone (file:///DIRECTORY)")))
     }
@@ -359,17 +365,36 @@ impl Place {
     }
 }
 
+fn generation_name(number: u32) -> String {
+    format!("generation-{number}")
+}
+
+/// The folders of generations in the directory of a cluster, with their numbers.
+fn generations(dir: &Path) -> std::io::Result<Vec<(u32, PathBuf)>> {
+    let number = |name: &std::ffi::OsStr| name.to_str()?.strip_prefix("generation-")?.parse::<u32>().ok();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        found.extend(number(&entry.file_name()).map(|number| (number, entry.path())));
+    }
+    Ok(found)
+}
+
+/// Where the register of the cluster in this directory is now: with journals each generation has one.
+pub(crate) fn register_of(dir: &Path) -> PathBuf {
+    let latest = generations(dir).unwrap_or_default().into_iter().max();
+    latest.map_or_else(|| dir.to_owned(), |(_, path)| path)
+}
+
 /// The folder for the regions of a generation; those of earlier ones go.
 fn generation_directory(dir: &Path, generation: u32) -> Result<PathBuf, OpenError> {
     let failed = |error| OpenError::Directory(dir.to_owned(), error);
-    let number = |name: &std::ffi::OsStr| name.to_str()?.strip_prefix("generation-")?.parse::<u32>().ok();
-    for entry in std::fs::read_dir(dir).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if number(&entry.file_name()).is_some_and(|number| number < generation) {
-            let _ = std::fs::remove_dir_all(entry.path()); // another node may be at it as well
+    for (number, path) in generations(dir).map_err(failed)? {
+        if number < generation {
+            let _ = std::fs::remove_dir_all(path); // another node may be at it as well
         }
     }
-    let path = dir.join(format!("generation-{generation}"));
+    let path = dir.join(generation_name(generation));
     std::fs::create_dir_all(&path).map_err(failed)?;
     Ok(path)
 }

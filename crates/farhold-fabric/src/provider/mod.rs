@@ -118,6 +118,8 @@ pub(crate) trait Membership: Send + Sync {
     fn birth(&self) -> Option<u64> {
         None
     }
+    /// See [`crate::Fabric::set_birth`].
+    fn set_birth(&self, _birth: u64) {}
     /// See [`crate::Fabric::admit`].
     fn admit(&self, _number: u64, _admitted: Admitted) {}
 }

@@ -106,7 +106,7 @@ impl Teller {
         }
         let changes = changes(input, &effect);
         match txn.commit().await {
-            Err(TxnError::OutcomeUnknown) => {
+            Err(TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. }) => {
                 self.ledger.borrow_mut().doubts.push(changes);
                 Ok(())
             }

@@ -1,16 +1,18 @@
 //! The safety phase: clients run, blows fall.
 
 use super::bank::{Ledger, Teller};
+use super::disk::{Disks, ProcessDisk};
 use super::numbers::{self, Given, Taker};
-use super::plan::{Blow, Failover, Load};
+use super::plan::{Blow, Cut, Failover, Load};
 use super::shop::{self, Books, Terminal};
 use super::{Aftermath, KillAt};
 use crate::register::SimRegister;
 use crate::workload::{Client, Ended, Recorder, Tables, run_through};
+use farhold_bench::random::Random;
 use farhold_bench::workload::smallbank;
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, JoinHandle, NodeId};
-use farhold_txn::{Node, NodeConfig, ReplicationConfig, Statistics, TxnError, Worker};
+use farhold_txn::{Generation, JournalConfig, Node, NodeConfig, ReplicationConfig, Statistics, TxnError, Worker};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +23,10 @@ pub(super) const SERVE_NS: u64 = 1_000_000;
 pub(super) const RUN_NS_MAX: u64 = 300_000_000;
 /// How long the cluster may take to be whole after everything has healed.
 pub(super) const HEALING_NS_MAX: u64 = 60_000_000;
+/// How long until all are members again after a restart: a node may have to take over all rows of a shop first.
+const RESTART_NS_MAX: u64 = 300_000_000;
+/// How long a cut of the power waits for a change of the configuration.
+const CHANGE_NS_MAX: u64 = 4_000_000;
 /// Between two looks at whether something has come true.
 const LOOK_NS: u64 = 20_000;
 
@@ -30,7 +36,11 @@ pub(super) struct Process {
     pub node: Arc<Node>,
     pub worker: Worker,
     pub alive: Rc<Cell<bool>>,
+    disk: Option<Arc<ProcessDisk>>,
 }
+
+/// Journals are short, so that segments are full often. A quarter of it takes the largest transaction of a shop.
+const SEGMENT_BYTES: u64 = 128 << 10;
 
 /// A client on its way, and whose it is.
 pub(super) struct Running {
@@ -41,9 +51,13 @@ pub(super) struct Running {
 
 pub(super) struct Cluster {
     pub setup: Failover,
-    pub sim: Sim,
+    /// The fabric of this generation of the cluster.
+    sim: RefCell<Sim>,
     pub handle: Handle,
-    pub register: SimRegister,
+    register: RefCell<SimRegister>,
+    disks: RefCell<Disks>,
+    /// Of the fabrics of earlier generations.
+    past_trace: Cell<u64>,
     pub processes: RefCell<Vec<Process>>,
     pub story: RefCell<Vec<String>>,
     /// For whom each node waited when it was last looked at.
@@ -60,11 +74,12 @@ pub(super) struct Cluster {
 pub fn run(setup: &Failover) -> Aftermath {
     let executor = Executor::virtual_time(setup.seed);
     let handle = executor.handle();
-    let sim = Sim::new(&handle, Rdma, Faults::default());
     let cluster = Rc::new(Cluster {
         setup: setup.clone(),
-        sim: sim.clone(),
-        register: SimRegister::new(setup.nodes, &handle),
+        sim: RefCell::new(Sim::new(&handle, Rdma, Faults::default())),
+        register: RefCell::new(SimRegister::new(setup.nodes, &handle)),
+        disks: RefCell::new(Disks::new()),
+        past_trace: Cell::new(0),
         handle,
         processes: RefCell::default(),
         story: RefCell::default(),
@@ -77,8 +92,8 @@ pub fn run(setup: &Failover) -> Aftermath {
     });
     let mut broken = Vec::new();
     let statistics = executor.run(cluster.clone().drive(&mut broken));
-    let trace_hash = sim.trace_hash();
-    let configuration = cluster.register.configuration().map_or(0, |found| found.number);
+    let trace_hash = cluster.past_trace.get() ^ cluster.sim().trace_hash();
+    let configuration = cluster.register().configuration().map_or(0, |found| found.number);
     drop(executor);
     let Recorder { history, broken: seen, .. } = cluster.recorder.take();
     let (ledger, books, given) = (cluster.ledger.take(), cluster.books.take(), cluster.given.take());
@@ -89,9 +104,17 @@ pub fn run(setup: &Failover) -> Aftermath {
 }
 
 impl Cluster {
+    pub fn sim(&self) -> Sim {
+        self.sim.borrow().clone()
+    }
+
+    pub fn register(&self) -> SimRegister {
+        self.register.borrow().clone()
+    }
+
     pub fn tell(&self, what: &str) {
         let line = |at_ns: u64, what: &str| format!("{:>9} µs  {what}", at_ns / 1_000);
-        let written = self.register.take_story();
+        let written = self.register().take_story();
         let mut story = self.story.borrow_mut();
         story.extend(written.into_iter().map(|(at_ns, what)| line(at_ns, &what)));
         story.push(line(self.handle.now_ns(), what));
@@ -108,7 +131,13 @@ impl Cluster {
 
     /// Starts a node: what its process does for ever.
     pub fn start(&self, number: u8) -> Process {
-        let fabric = self.sim.join(NodeId(number)).expect("a node that does not run");
+        self.try_start(number).expect("a start")
+    }
+
+    /// The same after a cut of the power: its files may be such that it cannot.
+    fn try_start(&self, number: u8) -> Result<Process, TxnError> {
+        let disk = self.setup.power.as_ref().map(|_| self.disks.borrow().of_process());
+        let fabric = self.sim().join(NodeId(number)).expect("a node that does not run");
         let replication = ReplicationConfig {
             replicas: self.setup.replicas,
             optimistic: self.setup.optimistic,
@@ -117,14 +146,28 @@ impl Cluster {
             lease_ns: LEASE_NS,
             clock_skew_ns_max: LEASE_NS / 10,
         };
+        let journal = disk.as_ref().zip(self.setup.power.as_ref()).map(|(disk, power)| JournalConfig {
+            segment_bytes: SEGMENT_BYTES,
+            checkpoint_bytes: 2 * SEGMENT_BYTES,
+            step_ns: power.step_ns,
+            threads: 1,
+            ..JournalConfig::new(disk.clone())
+        });
+        let begin = |journal| Generation::begin(journal, NodeId(number), self.setup.nodes, &replication);
+        let generation = journal.as_ref().map(begin).transpose()?;
         let config = NodeConfig {
             nodes: self.setup.nodes,
             region_bytes: 12 << 20,
+            populate_bytes: 0,
             request_timeout_ns: 2_000_000,
             replication,
-            ..NodeConfig::default()
+            journal,
         };
-        let node = Node::open(fabric, config).expect("a fresh region");
+        let node = match generation {
+            Some(generation) => Node::open_durable(fabric, config, generation),
+            None => Node::open(fabric, config),
+        };
+        let node = node?;
         let machine = self.machine(number);
         let worker = node.worker(&machine).expect("a worker");
         let alive = Rc::new(Cell::new(true));
@@ -135,12 +178,16 @@ impl Cluster {
                 server.serve(SERVE_NS, 64).await;
             }
         }));
-        let register = Rc::new(self.register.of(NodeId(number), &machine, &alive));
+        let register = Rc::new(self.register().of(NodeId(number), &machine, &alive));
         let member = node.worker(&machine).expect("a worker");
         drop(machine.spawn(async move {
             let _ = member.keep_membership(register).await;
         }));
-        Process { node, worker, alive }
+        if disk.is_some() {
+            let keeper = node.worker(&machine).expect("a worker");
+            drop(machine.spawn(async move { keeper.keep_journal().await }));
+        }
+        Ok(Process { node, worker, alive, disk })
     }
 
     pub async fn until(&self, limit_ns: u64, mut is_so: impl FnMut() -> bool) -> bool {
@@ -189,6 +236,13 @@ impl Cluster {
         self.tell("clients begin");
         if let Some(kill_at) = self.setup.kill_at {
             self.one_transaction(kill_at, broken).await;
+        } else if let Some(power) = &self.setup.power {
+            for cut in &power.cuts {
+                self.life(cut, broken).await;
+                if !broken.is_empty() {
+                    return Statistics::default();
+                }
+            }
         } else {
             self.everybody(broken).await;
         }
@@ -285,11 +339,11 @@ impl Cluster {
 
     /// One transaction, and a death at a step of it.
     async fn one_transaction(self: &Rc<Self>, kill_at: KillAt, broken: &mut Vec<String>) {
-        let before = self.sim.events();
+        let before = self.sim().events();
         if let Some(victim) = kill_at.victim {
             let node = NodeId(victim);
             let fault = if kill_at.crash { Fault::Crash(node) } else { Fault::Kill(node) };
-            self.sim.inject_after(kill_at.step, fault);
+            self.sim().inject_after(kill_at.step, fault);
         }
         let client = self.client(0, kill_at.coordinator, 1);
         let mut ended = None;
@@ -298,7 +352,7 @@ impl Cluster {
         while ended.is_none() && self.handle.now_ns() < limit_ns {
             ended = client.task.try_take();
             if let Some(victim) = kill_at.victim
-                && self.sim.events() >= before + kill_at.step
+                && self.sim().events() >= before + kill_at.step
                 && self.process(victim).alive.get()
             {
                 self.process(victim).alive.set(false);
@@ -306,7 +360,7 @@ impl Cluster {
             }
             self.handle.sleep_ns(200).await;
         }
-        self.steps.set(self.sim.events() - before);
+        self.steps.set(self.sim().events() - before);
         match ended {
             Some(Ended::Stuck(what)) => broken.push(format!("the transaction does not get through: {what}")),
             None if client.process.alive.get() => broken.push("the transaction waits for ever".into()),
@@ -327,43 +381,104 @@ impl Cluster {
         match blow {
             Blow::Kill(node) => self.kill(node, Fault::Kill(NodeId(node))),
             Blow::Crash(node) => self.kill(node, Fault::Crash(NodeId(node))),
-            Blow::Pause(node, for_ns) => self.sim.inject(Fault::Pause(NodeId(node), self.handle.now_ns() + for_ns)),
+            Blow::Pause(node, for_ns) => self.sim().inject(Fault::Pause(NodeId(node), self.handle.now_ns() + for_ns)),
             Blow::Cut(from, to, both, for_ns) => {
                 let hops = if both { vec![hop(from, to), hop(to, from)] } else { vec![hop(from, to)] };
                 for hop in &hops {
-                    self.sim.inject(Fault::Cut(*hop));
+                    self.sim().inject(Fault::Cut(*hop));
                 }
                 later(
                     for_ns,
                     Box::new(move |this| {
                         for hop in &hops {
-                            this.sim.inject(Fault::Heal(*hop));
+                            this.sim().inject(Fault::Heal(*hop));
                         }
                         this.tell(&format!("{from} and {to} are together again"));
                     }),
                 );
             }
             Blow::Slow(from, to, delay_ns, for_ns) => {
-                self.sim.inject(Fault::Delay(hop(from, to), delay_ns));
-                later(for_ns, Box::new(move |this| this.sim.inject(Fault::Heal(hop(from, to)))));
+                self.sim().inject(Fault::Delay(hop(from, to), delay_ns));
+                later(for_ns, Box::new(move |this| this.sim().inject(Fault::Heal(hop(from, to)))));
             }
             Blow::Disorder(percent, for_ns) => {
-                self.sim.inject(Fault::Jitter(percent));
-                later(for_ns, Box::new(move |this| this.sim.inject(Fault::Jitter(0))));
+                self.sim().inject(Fault::Jitter(percent));
+                later(for_ns, Box::new(move |this| this.sim().inject(Fault::Jitter(0))));
             }
             Blow::SlowRegister(slow_ns_max, for_ns) => {
-                self.register.slow(slow_ns_max);
-                later(for_ns, Box::new(|this| this.register.slow(0)));
+                self.register().slow(slow_ns_max);
+                later(for_ns, Box::new(|this| this.register().slow(0)));
             }
             Blow::NoRegister(node, for_ns) => {
-                self.register.cut(NodeId(node), true);
-                later(for_ns, Box::new(move |this| this.register.cut(NodeId(node), false)));
+                self.register().cut(NodeId(node), true);
+                later(for_ns, Box::new(move |this| this.register().cut(NodeId(node), false)));
             }
+        }
+    }
+
+    /// Clients until the power of all nodes is cut, with some blows before; then everybody starts again.
+    async fn life(self: &Rc<Self>, cut: &Cut, broken: &mut Vec<String>) {
+        let begun_ns = self.handle.now_ns();
+        let nodes = usize::from(self.setup.nodes);
+        let clients: Vec<_> = (0..nodes * self.setup.clients)
+            .map(|number| self.client(number, (number % nodes) as u8, self.setup.transactions))
+            .collect();
+        let mut blows = cut.blows.clone();
+        blows.sort_by_key(|(at_ns, _)| *at_ns);
+        for (at_ns, blow) in blows {
+            self.live_until(cut, begun_ns + at_ns).await;
+            self.strike(blow);
+        }
+        self.live_until(cut, begun_ns + cut.at_ns).await;
+        if let Some(after_ns) = cut.after_change_ns {
+            let number = |it: &Self| it.register().configuration().map_or(0, |found| found.number);
+            let (before, until_ns) = (number(self), self.handle.now_ns() + CHANGE_NS_MAX);
+            while number(self) == before && self.handle.now_ns() < until_ns {
+                self.live_until(cut, self.handle.now_ns() + LOOK_NS).await;
+            }
+            self.live_until(cut, self.handle.now_ns() + after_ns).await;
+        }
+        self.tell("the power of all nodes is cut");
+        for node in 0..self.setup.nodes {
+            self.kill(node, Fault::Kill(NodeId(node)));
+        }
+        let mut random = Random::new(self.setup.seed ^ begun_ns);
+        let after = self.disks.borrow().cut(&mut || random.below(u64::MAX));
+        // Clients hear that they will never know.
+        for client in clients {
+            self.until(SERVE_NS, || client.task.try_take().is_some()).await;
+        }
+        self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
+        self.disks.replace(after);
+        self.sim.replace(Sim::new(&self.handle, Rdma, Faults::default()));
+        self.register.replace(SimRegister::new(self.setup.nodes, &self.handle));
+        let again: Result<Vec<Process>, TxnError> = (0..self.setup.nodes).map(|node| self.try_start(node)).collect();
+        match again {
+            Ok(again) => drop(self.processes.replace(again)),
+            Err(error) => return broken.push(format!("a restart: {error}")),
+        }
+        let is_in = |process: &Process| process.node.is_member();
+        if !self.until(RESTART_NS_MAX, || self.processes.borrow().iter().all(is_in)).await {
+            broken.push(format!("not all are members after the restart: {:?}", self.register().configuration()));
+        }
+        self.tell("everybody has started again");
+    }
+
+    /// Lets time pass.
+    async fn live_until(self: &Rc<Self>, cut: &Cut, until_ns: u64) {
+        while self.handle.now_ns() < until_ns {
+            for node in (0..self.setup.nodes).filter(|_| cut.with_returns) {
+                self.comes_back(node);
+            }
+            self.handle.sleep_ns(LOOK_NS.min(until_ns - self.handle.now_ns())).await;
         }
     }
 
     pub fn kill(&self, node: u8, how: Fault) {
         self.process(node).alive.set(false);
-        self.sim.inject(how);
+        if let Some(disk) = &self.process(node).disk {
+            disk.end();
+        }
+        self.sim().inject(how);
     }
 }

@@ -31,7 +31,7 @@ impl Cluster {
                 let number = node.configuration().map(|installed| installed.number);
                 self.tell(&format!("{}: configuration {number:?}, doing {}", node.id(), node.progress()));
             }
-            broken.push(format!("not whole again: {:?}", self.register.configuration()));
+            broken.push(format!("not whole again: {:?}", self.register().configuration()));
             return;
         }
         self.tell(&format!("whole again; {back:?} came back"));
@@ -47,10 +47,10 @@ impl Cluster {
     }
 
     /// Starts a node again that is dead or has been expelled, once the others have gone on without it.
-    fn comes_back(&self, number: u8) -> bool {
+    pub fn comes_back(&self, number: u8) -> bool {
         let process = self.process(number);
         let is_well = process.alive.get() && !process.node.is_expelled();
-        if is_well || !self.register.is_free(NodeId(number)) {
+        if is_well || !self.register().is_free(NodeId(number)) {
             return false;
         }
         if process.alive.get() {
@@ -65,7 +65,7 @@ impl Cluster {
     /// Is everybody a member that knows the last configuration, with all partitions served and all mirrors whole?
     fn is_whole(&self) -> bool {
         let processes = self.processes.borrow();
-        let Some(last) = self.register.configuration() else { return false };
+        let Some(last) = self.register().configuration() else { return false };
         processes.iter().all(|process| process.alive.get() && process.node.is_member())
             && last.members.len() == usize::from(self.setup.nodes)
             && last.mirrors.iter().all(|mirror| mirror.whole)

@@ -35,7 +35,7 @@ impl Cluster {
         for process in processes.iter() {
             broken.extend(process.node.left_behind().into_iter().map(|left| format!("left behind: {left}")));
         }
-        let Some(configuration) = self.register.configuration() else { return };
+        let Some(configuration) = self.register().configuration() else { return };
         // A counter's word changes beside its row's copies.
         let mirrors = if self.setup.load == Load::Numbers { &[] } else { &configuration.mirrors[..] };
         for mirror in mirrors {

@@ -14,6 +14,7 @@
 
 mod bank;
 mod cluster;
+mod disk;
 mod heal;
 mod look;
 mod numbers;
@@ -21,7 +22,7 @@ mod plan;
 mod shop;
 
 pub use cluster::run;
-pub use plan::{Blow, Failover, KillAt, Load};
+pub use plan::{Blow, Cut, Failover, KillAt, Load, Power};
 
 use crate::history::History;
 use farhold_txn::Statistics;

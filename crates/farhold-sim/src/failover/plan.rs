@@ -67,6 +67,28 @@ pub struct KillAt {
     pub crash: bool,
 }
 
+/// The power of all nodes is cut, and everybody starts again from the journals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// When, after the clients have begun.
+    pub at_ns: u64,
+    /// Not then, but so long after the next change of the configuration, if there is one soon.
+    pub after_change_ns: Option<u64>,
+    /// Whether nodes that have ended, or hear that they have been expelled, come back when the others have gone on without them.
+    pub with_returns: bool,
+    /// What happens before, after the clients have begun.
+    pub blows: Vec<(u64, Blow)>,
+}
+
+/// Nodes have journals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Power {
+    /// Shortest time between two steps of a journal.
+    pub step_ns: u64,
+    /// The ends of all lives of the cluster but the last.
+    pub cuts: Vec<Cut>,
+}
+
 /// What is to be run.
 #[derive(Clone, Debug)]
 pub struct Failover {
@@ -88,6 +110,8 @@ pub struct Failover {
     pub blows: Vec<(u64, Blow)>,
     /// A death at a step, instead of clients.
     pub kill_at: Option<KillAt>,
+    /// Journals, and cuts of the power of all nodes, instead of `blows`.
+    pub power: Option<Power>,
     /// How much faster each node's clock runs than true time, in millionths.
     pub drift_ppm: Vec<i32>,
     /// Bytes of a ring of the log.
@@ -125,6 +149,7 @@ impl Failover {
             },
             blows: blows(seed, replicas, &mut random),
             kill_at: None,
+            power: None,
             drift_ppm,
             // A shop is loaded in large transactions.
             ring_bytes: if is_shop { 512 << 10 } else { [96 << 10, 8 << 10, 24 << 10, 32 << 10][(seed % 4) as usize] },
@@ -163,6 +188,51 @@ impl Failover {
             ring_bytes: 96 << 10,
             ..Self::of_seed(seed)
         }
+    }
+}
+
+impl Failover {
+    /// Three nodes with journals: some die, and then the power of all is cut, twice.
+    #[must_use]
+    pub fn with_power_cuts(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0xd15c);
+        let of_seed = Self::of_seed(seed);
+        // Recovery takes some milliseconds: the power goes in the middle of it, or later.
+        let spans_ns = [2_000_000, 5_000_000, 20_000_000];
+        let cuts = (0..2).map(|life| {
+            let span_ns = spans_ns[random.below(3) as usize];
+            let at_ns = 300_000 + random.below(span_ns);
+            let after_change_ns = (random.below(2) == 0).then(|| random.below(400_000));
+            Cut {
+                at_ns,
+                after_change_ns,
+                with_returns: true,
+                blows: blows(seed.wrapping_mul(3) + life, of_seed.replicas, &mut random),
+            }
+        });
+        let cuts = cuts.collect();
+        let step_ns = 20_000 + random.below([30_000, 300_000][(seed % 2) as usize]);
+        let ring_bytes = of_seed.ring_bytes.max(24 << 10);
+        Self { power: Some(Power { step_ns, cuts }), blows: Vec::new(), ring_bytes, ..of_seed }
+    }
+}
+
+impl Failover {
+    /// The keeper of the epoch stands still with records of its commits on their way, which take long; when it goes on it has been expelled,
+    /// and writes into its journal. Then the power goes.
+    #[must_use]
+    pub fn with_zombie_keeper(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x20b1);
+        let of_seed = Self::with_power_cuts(seed);
+        let slow = |to| (0, Blow::Slow(0, to, 80_000, 20_000_000));
+        let at_ns = 200_000 + random.below(2_000_000);
+        let pause = (at_ns, Blow::Pause(0, 1_500_000 + random.below(1_000_000)));
+        let at_ns = at_ns + 4_000_000 + random.below(2_000_000);
+        let cut = Cut { at_ns, after_change_ns: None, with_returns: false, blows: vec![slow(1), slow(2), pause] };
+        let power = Power { step_ns: 30_000, cuts: vec![cut] };
+        // So many accounts that what comes back is not overwritten.
+        let load = Load::Bank(Scale { nodes: 3, accounts: 400, hot: 300 });
+        Self { power: Some(power), load, clients: 6, transactions: 400, drift_ppm: vec![0; 3], ..of_seed }
     }
 }
 

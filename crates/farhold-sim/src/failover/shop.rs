@@ -191,7 +191,7 @@ impl Persistent for Terminal {
     async fn attempt(&mut self, asked: &Asked) -> Result<(), TxnError> {
         match self.try_one(asked).await {
             // Whether it has committed is not known; it is not asked again.
-            Err(TxnError::OutcomeUnknown) => Ok(()),
+            Err(TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. }) => Ok(()),
             tried => tried,
         }
     }

@@ -219,10 +219,10 @@ impl Persistent for Client {
     }
 }
 
-/// What a node that loses its cluster, or another node, hears.
+/// What a node that loses its cluster, or another node, or its journal, hears.
 #[must_use]
 pub fn is_of_a_death(error: &TxnError) -> bool {
-    matches!(error, TxnError::NodeUnavailable { .. } | TxnError::OutcomeUnknown)
+    matches!(error, TxnError::NodeUnavailable { .. } | TxnError::OutcomeUnknown | TxnError::NotDurable { .. })
 }
 
 impl Running<'_> {
@@ -414,7 +414,7 @@ impl Running<'_> {
         let Self { client, txn, mut record, own, doubts, .. } = self;
         let committed = txn.commit().await;
         let info = match committed {
-            Err(TxnError::OutcomeUnknown) => {
+            Err(TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. }) => {
                 let (serial, epoch) = last_unknown();
                 record.in_doubt = true;
                 CommitInfo { serial, epoch, rows_written: 0 }

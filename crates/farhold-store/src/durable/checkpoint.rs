@@ -1,7 +1,7 @@
 //! A checkpoint: the live rows of a region, run of pages by run of pages, while transactions go on.
 //!
 //! ```text
-//!  +0     magic │ version │ cluster │ node │ nodes │ generation, epoch │ last page event │ region bytes │ checksum
+//!  +0     magic │ version │ cluster │ node │ nodes │ start, epoch │ last page event │ region bytes │ checksum
 //!  +4096  block: size │ page, pages │ table, class │ rows │ body checksum │ checksum; rows: offset │ version │ meta │ payload
 //!  ...
 //!  index  for each block: where │ size │ page, pages │ table, class
@@ -31,6 +31,8 @@ const BLOCK_HEADER: usize = 48;
 const END_BYTES: u64 = 56;
 const ROW_HEADER: usize = 24;
 const INDEX_ENTRY: usize = 32;
+/// Looks at a row that is being written: some milliseconds.
+const PATIENCE: u32 = 100_000;
 /// Bytes written at a time.
 const WRITE_BYTES: usize = 1 << 20;
 
@@ -39,11 +41,11 @@ const WRITE_BYTES: usize = 1 << 20;
 pub struct Head {
     /// Whose.
     pub identity: Identity,
-    /// Made in this generation.
-    pub generation: u32,
+    /// Made in this start of the node.
+    pub start: u32,
     /// Contains everything up to this epoch.
     pub epoch: u32,
-    /// The page events of its generation up to this one are in it.
+    /// The page events of its start up to this one are in it.
     pub event: u64,
     /// Bytes of the region.
     pub region_bytes: u64,
@@ -62,21 +64,21 @@ pub struct Written {
     pub bytes: u64,
 }
 
-fn name(node: NodeId, generation: u32, epoch: u32) -> String {
-    format!("node-{}.checkpoint-{generation:08}-{epoch:010}", node.0)
+fn name(node: NodeId, start: u32, epoch: u32) -> String {
+    format!("node-{}.checkpoint-{start:08}-{epoch:010}", node.0)
 }
 
 fn part(node: NodeId) -> String {
     format!("node-{}.checkpoint.part", node.0)
 }
 
-/// A node's checkpoints: generation and epoch, ascending.
+/// A node's checkpoints: start and epoch, ascending.
 #[must_use]
 pub fn checkpoints(names: &[String], node: NodeId) -> Vec<(u32, u32)> {
     let prefix = format!("node-{}.checkpoint-", node.0);
     let parse = |name: &String| {
-        let (generation, epoch) = name.strip_prefix(&prefix)?.split_once('-')?;
-        Some((generation.parse().ok()?, epoch.parse().ok()?))
+        let (start, epoch) = name.strip_prefix(&prefix)?.split_once('-')?;
+        Some((start.parse().ok()?, epoch.parse().ok()?))
     };
     let mut found: Vec<(u32, u32)> = names.iter().filter_map(parse).collect();
     found.sort_unstable();
@@ -115,11 +117,11 @@ impl Out<'_> {
 pub fn write(
     store: &Store,
     directory: &dyn Directory,
-    (identity, generation, epoch): (Identity, u32, u32),
+    (identity, start, epoch): (Identity, u32, u32),
     pause: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Written>, DurableError> {
     let part = part(identity.node);
-    let done = write_part(store, directory, &part, (identity, generation, epoch), pause);
+    let done = write_part(store, directory, &part, (identity, start, epoch), pause);
     if !matches!(done, Ok(Some(_))) {
         let _ = directory.remove(&part);
     }
@@ -130,16 +132,16 @@ fn write_part(
     store: &Store,
     directory: &dyn Directory,
     part: &str,
-    (identity, generation, epoch): (Identity, u32, u32),
+    (identity, start, epoch): (Identity, u32, u32),
     pause: &mut dyn FnMut() -> bool,
 ) -> std::io::Result<Option<Written>> {
     let file = directory.create(part)?;
     let corrupt = |error: crate::StoreError| std::io::Error::other(error.to_string());
     let (runs, event) = store.pages().runs_of_slots().map_err(corrupt)?;
-    let head = Head { identity, generation, epoch, event, region_bytes: store.memory().len() };
+    let head = Head { identity, start, epoch, event, region_bytes: store.memory().len() };
     let mut out = Out { file: &*file, at: 0, bytes: Vec::with_capacity(2 * WRITE_BYTES) };
     let Identity { cluster, node, nodes } = identity;
-    let when = u64::from(generation) << 32 | u64::from(epoch);
+    let when = u64::from(start) << 32 | u64::from(epoch);
     let words = [MAGIC, VERSION, cluster, u64::from(node.0), u64::from(nodes), when, head.event, head.region_bytes];
     out.put(&seal(&words))?;
     out.put(&vec![0; HEADER_BYTES as usize - out.bytes.len()])?;
@@ -149,7 +151,9 @@ fn write_part(
         if !pause() {
             return Ok(None);
         }
-        block.take(store, run);
+        if !block.take(store, run) {
+            return Ok(None);
+        }
         let at = out.position();
         let what = [at, block.bytes.len() as u64, run.page_word(), run.use_word()];
         index.extend(what.iter().flat_map(|word| word.to_le_bytes()));
@@ -192,14 +196,17 @@ struct Block {
 }
 
 impl Block {
-    fn take(&mut self, store: &Store, run: &Run) {
+    /// False: a row is being written for longer than that takes. Its writer may be dead, or may have to run first.
+    fn take(&mut self, store: &Store, run: &Run) -> bool {
         self.bytes.clear();
         self.bytes.resize(BLOCK_HEADER, 0);
         (self.rows, self.epoch_max) = (0, 0);
         let is_there = || matches!(store.pages().table().run_at(run.page), Ok(Some(found)) if found == *run);
         if is_there() {
             for offset in run.slots() {
-                self.take_row(store, run, offset);
+                if !self.take_row(store, run, offset) {
+                    return false;
+                }
             }
         }
         if !is_there() {
@@ -210,22 +217,23 @@ impl Block {
         let sum = hash(self.rows, &self.bytes[BLOCK_HEADER..]);
         let words = [self.bytes.len() as u64, run.page_word(), run.use_word(), self.rows, sum];
         self.bytes[..BLOCK_HEADER].copy_from_slice(&seal(&words));
+        true
     }
 
-    fn take_row(&mut self, store: &Store, run: &Run, offset: u64) {
+    fn take_row(&mut self, store: &Store, run: &Run, offset: u64) -> bool {
         let object = Object::at(store.memory(), offset);
-        loop {
+        for _ in 0..PATIENCE {
             let (meta, version) = (object.meta(), object.version());
             if meta.state() != Meta::ROW || version.is_absent() {
-                return;
+                return true;
             }
             // Of a run that has been given back the words may be another layout's.
             if meta.payload_len() > run.class.payload_bytes_max() {
-                return;
+                return true;
             }
             self.payload.resize(meta.payload_len(), 0);
             match object.read(meta.incarnation(), &mut self.payload) {
-                Ok(read) if read.is_absent() => return,
+                Ok(read) if read.is_absent() => return true,
                 Ok(read) => {
                     let version = Version(read.version.number());
                     let meta = Meta::new(meta.incarnation(), Meta::ROW, read.key_len(), read.payload_len());
@@ -237,13 +245,14 @@ impl Block {
                     self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
                     self.rows += 1;
                     self.epoch_max = self.epoch_max.max(version.epoch());
-                    return;
+                    return true;
                 }
-                Err(ReadError::Stale) => return,
+                Err(ReadError::Stale) => return true,
                 // A writer is at it.
                 Err(ReadError::Torn | ReadError::TooShort { .. }) => std::hint::spin_loop(),
             }
         }
+        false
     }
 }
 
@@ -252,13 +261,13 @@ impl Block {
 /// # Errors
 /// [`DurableError::Io`].
 pub fn publish(directory: &dyn Directory, written: &Written) -> Result<(), DurableError> {
-    let Head { identity, generation, epoch, .. } = written.head;
+    let Head { identity, start, epoch, .. } = written.head;
     let node = identity.node;
     let io = |error: std::io::Error| DurableError::io("publish a checkpoint", &error);
-    directory.rename(&part(node), &name(node, generation, epoch)).map_err(io)?;
+    directory.rename(&part(node), &name(node, start, epoch)).map_err(io)?;
     directory.sync().map_err(io)?;
     let names = directory.list().map_err(io)?;
-    for (older, at) in checkpoints(&names, node).into_iter().filter(|found| *found < (generation, epoch)) {
+    for (older, at) in checkpoints(&names, node).into_iter().filter(|found| *found < (start, epoch)) {
         directory.remove(&name(node, older, at)).map_err(io)?;
     }
     Ok(())
@@ -301,8 +310,8 @@ impl Checkpoint {
         identity: &Identity,
         names: &[String],
     ) -> Result<Option<Self>, DurableError> {
-        let Some((generation, epoch)) = checkpoints(names, identity.node).pop() else { return Ok(None) };
-        let name = name(identity.node, generation, epoch);
+        let Some((start, epoch)) = checkpoints(names, identity.node).pop() else { return Ok(None) };
+        let name = name(identity.node, start, epoch);
         let io = |error: std::io::Error| DurableError::io(&format!("read {name}"), &error);
         let file = directory.open(&name).map_err(io)?;
         let len = file.len().map_err(io)?;
@@ -314,12 +323,12 @@ impl Checkpoint {
         file.read_at(0, &mut bytes).map_err(io)?;
         check_words(&name, &[word(&bytes, 0), word(&bytes, 8)], &[("magic number", MAGIC), ("version", VERSION)])?;
         let Some(head) = unseal::<8>(&bytes) else { return damaged(0, "its header's checksum is another") };
-        let when = u64::from(generation) << 32 | u64::from(epoch);
+        let when = u64::from(start) << 32 | u64::from(epoch);
         let expected = [
             ("cluster", identity.cluster),
             ("node", u64::from(identity.node.0)),
             ("number of nodes", u64::from(identity.nodes)),
-            ("generation and epoch", when),
+            ("start and epoch", when),
         ];
         check_words(&name, &head[2..], &expected)?;
         let mut end = vec![0; END_BYTES as usize];
@@ -338,7 +347,7 @@ impl Checkpoint {
         if hash(index_at, &index) != sum {
             return damaged(index_at, "its index's checksum is another");
         }
-        let head = Head { identity: *identity, generation, epoch, event: head[6], region_bytes: head[7] };
+        let head = Head { identity: *identity, start, epoch, event: head[6], region_bytes: head[7] };
         Ok(Some(Self { head, rows, bytes: index_at, file, name, index }))
     }
 

@@ -1,28 +1,35 @@
-//! The cluster's own file: which generations there were, and up to which epoch each of them counts.
+//! The cluster's own file: which generations there were, up to which epoch each start of a node counts, and who belonged to the cluster.
 //!
 //! ```text
-//!  "cluster":  magic │ version │ cluster │ nodes │ generation │ first epoch │ cuts │ (generation, epoch) ... │ checksum
+//!  "cluster":  magic │ version │ cluster │ nodes │ generation │ last start │ first epoch │ cuts │ standing words
+//!              │ (node, start │ epoch) ... │ standing │ checksum
 //! ```
 //! Replaced as a whole, under a lock, by the first node of a new generation. A node that starts later finds its generation begun
-//! and takes the same cut.
+//! and takes the same cuts.
+//!
+//! Each start of a node writes a journal of its own. In a cluster of one copy all nodes start together, once a generation. With copies a node
+//! may end and start again while the others go on; its number is then above those of all starts before.
 
 use super::files::Directory;
-use super::journal::{self, Found};
+use super::journal::{self, Standing};
 use super::{DurableError, Identity, check_words, seal, unseal, word};
 use crate::log::record::hash;
 use farhold_fabric::NodeId;
 
 const NAME: &str = "cluster";
 const MAGIC: u64 = u64::from_le_bytes(*b"FARHCLU1");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const REGION_MAGIC: u64 = u64::from_le_bytes(*b"FARHRGN1");
-const FIXED_WORDS: usize = 7;
+const FIXED_WORDS: usize = 9;
+const CUT_WORDS: usize = 2;
 
-/// Up to which epoch a generation that is over counts.
+/// Up to which epoch the journal of a start that is over counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The generation.
-    pub generation: u32,
+    /// Whose.
+    pub node: NodeId,
+    /// The start.
+    pub start: u32,
     /// Its last epoch that counts.
     pub epoch: u32,
 }
@@ -32,18 +39,24 @@ pub struct Cut {
 pub struct Cluster {
     /// Whose it is.
     pub identity: Identity,
-    /// The generation now.
+    /// The generation now: the number of the first starts in it.
     pub generation: u32,
+    /// The last number that was given to a start.
+    pub start_last: u32,
     /// Its first epoch, above all epochs before.
     pub epoch_first: u32,
-    /// Generations before it.
+    /// Starts before it.
     pub cuts: Vec<Cut>,
+    /// Who belonged to the cluster when its last generation ended; `None`: all nodes, with one copy of each row.
+    pub standing: Option<Standing>,
 }
 
 /// A node's place in a generation, held while its process lives.
 pub struct Begun {
     /// What the node found or wrote.
     pub cluster: Cluster,
+    /// The number of this start.
+    pub start: u32,
     /// Held as long as the node runs.
     pub lock: Box<dyn Send + Sync>,
 }
@@ -52,15 +65,33 @@ fn lock_name(node: NodeId) -> String {
     format!("node-{}.lock", node.0)
 }
 
+/// The lock under which the file is changed. Held for as long as it takes to look at the ends of the journals.
+fn turn(directory: &dyn Directory) -> Result<Box<dyn Send + Sync>, DurableError> {
+    loop {
+        let turn = directory.lock("cluster.lock");
+        if let Some(turn) = turn.map_err(|error| DurableError::io(&format!("lock {}", directory.name()), &error))? {
+            return Ok(turn);
+        }
+        std::thread::yield_now();
+    }
+}
+
 impl Cluster {
-    /// Up to which epoch a record of this generation counts; `None`: not at all.
+    /// Up to which epoch the journal of this start counts; `None`: not at all.
     #[must_use]
-    pub fn counts_to(&self, generation: u32) -> Option<u32> {
-        self.cuts.iter().find(|cut| cut.generation == generation).map(|cut| cut.epoch)
+    pub fn counts_to(&self, node: NodeId, start: u32) -> Option<u32> {
+        self.cuts.iter().find(|cut| (cut.node, cut.start) == (node, start)).map(|cut| cut.epoch)
     }
 
-    /// Begins a generation, or joins the one that another node has begun, and makes the node's first journal segment in it so that
-    /// the next start knows. `cluster` names a new cluster if there is none here.
+    /// The start in which the rows of a node began that count; 0: none do.
+    #[must_use]
+    pub fn rows_since(&self, node: NodeId) -> u32 {
+        self.standing.as_ref().map_or(1, |standing| standing.rows_since.get(usize::from(node.0)).copied().unwrap_or(0))
+    }
+
+    /// Begins a generation, or enters the one that other nodes have begun, and makes the start's first journal segment by `mark` so that
+    /// the next start knows. `cluster` names a new cluster if there is none here. `comes_back`: with copies of its rows elsewhere, a node may start again
+    /// while others run.
     ///
     /// # Errors
     /// [`DurableError::Busy`] if a living process has this node, or runs in the generation that would have to end;
@@ -68,9 +99,9 @@ impl Cluster {
     pub fn begin(
         directory: &dyn Directory,
         cluster: u64,
-        node: NodeId,
-        nodes: u8,
-        mark: &dyn Fn(&Cluster) -> Result<(), DurableError>,
+        (node, nodes): (NodeId, u8),
+        comes_back: bool,
+        mark: &dyn Fn(&Cluster, u32) -> Result<(), DurableError>,
     ) -> Result<Begun, DurableError> {
         let failed = |what: &str| {
             let what = format!("{what} {}", directory.name());
@@ -81,13 +112,7 @@ impl Cluster {
             let who = format!("node {} of {} is held by a living process", node.0, directory.name());
             return Err(DurableError::Busy { who: who.into() });
         };
-        let turn = loop {
-            // Held for as long as it takes to look at the ends of the journals.
-            if let Some(turn) = directory.lock("cluster.lock").map_err(failed("lock"))? {
-                break turn;
-            }
-            std::thread::yield_now();
-        };
+        let turn = turn(directory)?;
         let mut this = match Self::read(directory)? {
             Some(found) => found,
             None => Self::first(directory, Identity { cluster, node, nodes })?,
@@ -98,18 +123,36 @@ impl Cluster {
             return Err(DurableError::Foreign { file: NAME.into(), what: "number of nodes", found, expected });
         }
         let names = directory.list().map_err(failed("list"))?;
-        let mine = journal::segments(&names, node).last().map(|(generation, _)| *generation);
-        if mine.is_some_and(|mine| mine > this.generation) {
-            let (found, expected) = (u64::from(mine.unwrap_or(0)), u64::from(this.generation));
+        let mine = journal::segments(&names, node).last().map_or(0, |(start, _)| *start);
+        if mine > this.start_last {
+            let (found, expected) = (u64::from(mine), u64::from(this.start_last));
             let file = format!("a journal of node {}", node.0).into();
-            return Err(DurableError::Foreign { file, what: "generation", found, expected });
+            return Err(DurableError::Foreign { file, what: "start", found, expected });
         }
-        if mine == Some(this.generation) {
-            this.next_generation(directory, &names)?;
+        let mut start = this.generation;
+        if mine >= this.generation {
+            let living = this.living(directory, &names)?;
+            if living.is_empty() {
+                this.next_generation(directory, &names)?;
+                start = this.generation;
+            } else if comes_back {
+                this.start_last += 1;
+                this.write(directory)?;
+                start = this.start_last;
+            } else {
+                let who = format!(
+                    "node {} cannot start from {}: nodes {} still run; what they have in memory and this node has lost \
+                     must be forgotten by all, so end them first",
+                    node.0,
+                    directory.name(),
+                    living.join(", ")
+                );
+                return Err(DurableError::Busy { who: who.into() });
+            }
         }
-        mark(&this)?;
+        mark(&this, start)?;
         drop(turn);
-        Ok(Begun { cluster: this, lock })
+        Ok(Begun { cluster: this, start, lock })
     }
 
     fn first(directory: &dyn Directory, identity: Identity) -> Result<Self, DurableError> {
@@ -118,64 +161,78 @@ impl Cluster {
             // Journals without the file that says what of them counts.
             return Err(DurableError::damaged(other, 0, "the file \"cluster\" is missing beside it"));
         }
-        let this = Self { identity, generation: 1, epoch_first: 1, cuts: Vec::new() };
+        let this = Self { identity, generation: 1, start_last: 1, epoch_first: 1, cuts: Vec::new(), standing: None };
         this.write(directory)?;
         Ok(this)
     }
 
-    /// Ends the generation: what every node has closed in it counts.
-    fn next_generation(&mut self, directory: &dyn Directory, names: &[String]) -> Result<(), DurableError> {
-        let me = self.identity.node;
+    /// The other nodes whose processes run in this generation.
+    fn living(&self, directory: &dyn Directory, names: &[String]) -> Result<Vec<String>, DurableError> {
         let mut living = Vec::new();
-        for other in (0..self.identity.nodes).map(NodeId).filter(|other| *other != me) {
+        for other in (0..self.identity.nodes).map(NodeId).filter(|other| *other != self.identity.node) {
             // One that waits for its turn has its lock too, and has not begun: it shows no segment of this generation.
-            let begun = journal::segments(names, other).last().is_some_and(|(last, _)| *last == self.generation);
+            let begun = journal::segments(names, other).last().is_some_and(|(last, _)| *last >= self.generation);
             let held = directory.lock(&lock_name(other)).map_err(|error| DurableError::io("lock", &error))?;
             if begun && held.is_none() {
                 living.push(other.0.to_string());
             }
         }
-        if !living.is_empty() {
-            let who = format!(
-                "node {} cannot start from {}: nodes {} still run; what they have in memory and this node has lost \
-                 must be forgotten by all, so end them first",
-                me.0,
-                directory.name(),
-                living.join(", ")
-            );
-            return Err(DurableError::Busy { who: who.into() });
-        }
-        let (mut epoch, mut epoch_max) = (u32::MAX, self.epoch_first);
+        Ok(living)
+    }
+
+    /// Ends the generation. What every node that belonged to the cluster at its end has closed counts; of a start that was over
+    /// before, what it has closed itself: all of that was certain, and what else of its transactions was, the others have in their journals.
+    fn next_generation(&mut self, directory: &dyn Directory, names: &[String]) -> Result<(), DurableError> {
+        let (mut ends, mut epoch_max) = (Vec::new(), self.epoch_first);
         for node in (0..self.identity.nodes).map(NodeId) {
             let identity = Identity { node, ..self.identity };
-            let found = journal::last(directory, &identity, self.generation, names)?;
-            let Found { closed, epoch_max: seen, .. } = found.unwrap_or_default();
-            epoch = epoch.min(closed.max(self.epoch_first - 1));
-            epoch_max = epoch_max.max(seen).max(closed);
+            let mut starts: Vec<u32> = journal::segments(names, node).into_iter().map(|(start, _)| start).collect();
+            starts.retain(|start| *start >= self.generation);
+            starts.dedup();
+            for start in starts {
+                let (found, standing) = journal::last(directory, &identity, start, names)?;
+                epoch_max = epoch_max.max(found.epoch_max).max(found.closed);
+                ends.push(Cut { node, start, epoch: found.closed.max(self.epoch_first - 1) });
+                let number = |standing: &Option<Standing>| standing.as_ref().map_or(0, |standing| standing.number);
+                if number(&standing) > number(&self.standing) {
+                    self.standing = standing;
+                }
+            }
         }
-        self.cuts.push(Cut { generation: self.generation, epoch });
-        self.generation += 1;
+        let belongs = |cut: &Cut| match &self.standing {
+            Some(standing) => standing.starts.get(usize::from(cut.node.0)) == Some(&cut.start),
+            None => cut.start == self.generation,
+        };
+        let all = match &self.standing {
+            Some(standing) => standing.starts.iter().filter(|start| **start != 0).count(),
+            None => usize::from(self.identity.nodes),
+        };
+        let those: Vec<u32> = ends.iter().filter(|cut| belongs(cut)).map(|cut| cut.epoch).collect();
+        // Who belongs and has no journal has closed nothing.
+        let least = if those.len() < all { None } else { those.into_iter().min() };
+        let epoch = least.unwrap_or(self.epoch_first - 1);
+        self.cuts.extend(ends.iter().map(|cut| Cut { epoch: cut.epoch.min(epoch), ..*cut }));
+        self.generation = self.start_last + 1;
+        self.start_last = self.generation;
         self.epoch_first = epoch_max + 1;
+        if let Some(standing) = &mut self.standing {
+            // They belong to the new generation with their first starts in it.
+            standing.starts.iter_mut().filter(|start| **start != 0).for_each(|start| *start = self.generation);
+        }
         self.write(directory)
     }
 
-    /// Forgets generations that no journal is left of.
+    /// Forgets starts that no journal is left of.
     ///
     /// # Errors
-    /// [`DurableError::Io`].
-    pub fn forget(&mut self, directory: &dyn Directory) -> Result<(), DurableError> {
+    /// [`DurableError::Io`], [`DurableError::Damaged`].
+    pub fn forget(directory: &dyn Directory) -> Result<(), DurableError> {
+        let _turn = turn(directory)?;
+        let Some(mut this) = Self::read(directory)? else { return Ok(()) };
         let names = directory.list().map_err(|error| DurableError::io("list", &error))?;
-        let is_left = |cut: &Cut| {
-            let mut nodes = (0..self.identity.nodes).map(NodeId);
-            nodes
-                .any(|node| journal::segments(&names, node).iter().any(|(generation, _)| *generation == cut.generation))
-        };
-        let (before, kept): (usize, Vec<Cut>) = (self.cuts.len(), self.cuts.iter().copied().filter(is_left).collect());
-        if kept.len() == before {
-            return Ok(());
-        }
-        self.cuts = kept;
-        self.write(directory)
+        let before = this.cuts.len();
+        this.cuts.retain(|cut| journal::segments(&names, cut.node).iter().any(|(start, _)| *start == cut.start));
+        if this.cuts.len() == before { Ok(()) } else { this.write(directory) }
     }
 
     /// What is there.
@@ -203,21 +260,35 @@ impl Cluster {
         if word(sum, 0) != hash(0, content) {
             return Err(damaged("its checksum is another"));
         }
-        let count = word(bytes, 48) as usize;
-        if content.len() != (FIXED_WORDS + count) * 8 {
+        let (cuts, standing) = (word(bytes, 56) as usize, word(bytes, 64) as usize);
+        if content.len() != (FIXED_WORDS + cuts * CUT_WORDS + standing) * 8 {
             return Err(damaged("its length is another"));
         }
         let identity = Identity { cluster: word(bytes, 16), node: NodeId(0), nodes: word(bytes, 24) as u8 };
-        let cut = |at: usize| Cut { generation: (word(bytes, at) >> 32) as u32, epoch: word(bytes, at) as u32 };
-        let cuts = (0..count).map(|position| cut((FIXED_WORDS + position) * 8)).collect();
-        Ok(Self { identity, generation: word(bytes, 32) as u32, epoch_first: word(bytes, 40) as u32, cuts })
+        let cut = |at: usize| {
+            let (whose, epoch) = (word(bytes, at), word(bytes, at + 8) as u32);
+            Cut { node: NodeId((whose >> 32) as u8), start: whose as u32, epoch }
+        };
+        let at = (FIXED_WORDS + cuts * CUT_WORDS) * 8;
+        let cuts = (0..cuts).map(|position| cut((FIXED_WORDS + position * CUT_WORDS) * 8)).collect();
+        let standing = match &content[at..] {
+            [] => None,
+            bytes => Some(Standing::decode(bytes).ok_or_else(|| damaged("its standing makes no sense"))?),
+        };
+        let [generation, start_last, epoch_first] = [32, 40, 48].map(|at| word(bytes, at) as u32);
+        Ok(Self { identity, generation, start_last, epoch_first, cuts, standing })
     }
 
     fn encode(&self) -> Vec<u8> {
         let Identity { cluster, nodes, .. } = self.identity;
-        let mut words = vec![MAGIC, VERSION, cluster, u64::from(nodes), u64::from(self.generation)];
-        words.extend([u64::from(self.epoch_first), self.cuts.len() as u64]);
-        words.extend(self.cuts.iter().map(|cut| u64::from(cut.generation) << 32 | u64::from(cut.epoch)));
+        let standing = self.standing.as_ref().map(Standing::encode).unwrap_or_default();
+        let mut words = vec![MAGIC, VERSION, cluster, u64::from(nodes)];
+        words.extend([self.generation, self.start_last, self.epoch_first].map(u64::from));
+        words.extend([self.cuts.len() as u64, standing.len() as u64 / 8]);
+        for cut in &self.cuts {
+            words.extend([u64::from(cut.node.0) << 32 | u64::from(cut.start), u64::from(cut.epoch)]);
+        }
+        words.extend(standing.chunks_exact(8).map(|bytes| word(bytes, 0)));
         seal(&words)
     }
 
@@ -264,18 +335,30 @@ pub fn region_bytes(directory: &dyn Directory, identity: &Identity, wanted: u64)
 mod tests {
     use super::*;
 
+    fn standing() -> Standing {
+        Standing {
+            number: 5,
+            starts: vec![1, 0, 4],
+            rows_since: vec![1, 2, 4],
+            bytes: b"configuration".as_slice().into(),
+        }
+    }
+
     #[test]
     fn other_bytes_are_refused() {
         let identity = Identity { cluster: 7, node: NodeId(0), nodes: 3 };
-        let cuts = vec![Cut { generation: 1, epoch: 8 }, Cut { generation: 2, epoch: 90 }];
-        let cluster = Cluster { identity, generation: 3, epoch_first: 93, cuts };
-        let bytes = cluster.encode();
-        assert_eq!(Cluster::decode(&bytes), Ok(cluster));
-        for at in 0..bytes.len() {
-            let mut other = bytes.clone();
-            other[at] ^= 4;
-            Cluster::decode(&other).expect_err("a flipped bit");
-            Cluster::decode(&bytes[..at]).expect_err("cut off");
+        let cuts = vec![Cut { node: NodeId(0), start: 1, epoch: 8 }, Cut { node: NodeId(2), start: 2, epoch: 90 }];
+        for standing in [None, Some(standing())] {
+            let cuts = cuts.clone();
+            let cluster = Cluster { identity, generation: 3, start_last: 4, epoch_first: 93, cuts, standing };
+            let bytes = cluster.encode();
+            assert_eq!(Cluster::decode(&bytes), Ok(cluster));
+            for at in 0..bytes.len() {
+                let mut other = bytes.clone();
+                other[at] ^= 4;
+                Cluster::decode(&other).expect_err("a flipped bit");
+                Cluster::decode(&bytes[..at]).expect_err("cut off");
+            }
         }
     }
 }

@@ -1,11 +1,11 @@
 //! A node's journal: batches of records, in segments of one length.
 //!
 //! ```text
-//!  segment   +0    magic │ version │ cluster │ node │ nodes │ generation │ number │ segment bytes │ checksum
+//!  segment   +0    magic │ version │ cluster │ node │ nodes │ start │ number │ segment bytes │ checksum
 //!            +512  mark: all before this position was durable │ checksum       written after the batches before it are
 //!            +4096 batches
 //!  batch     +0    size u32, magic u32 │ lsn │ lsn of the batch before │ closed u32, epoch max u32 │ configuration
-//!                  │ generation u32, number u32 │ body checksum │ checksum of this header
+//!                  │ start u32, number u32 │ body checksum │ checksum of this header
 //!            +64   items: records (`log/record.rs`) and page events, each a multiple of 64 bytes
 //!            end   size u32, magic u32
 //! ```
@@ -28,6 +28,7 @@ const VERSION: u64 = 1;
 const BATCH: u32 = u32::from_le_bytes(*b"FBAT");
 const TAIL: u32 = u32::from_le_bytes(*b"TABF");
 const EVENT: u32 = u32::from_le_bytes(*b"FPAG");
+const STANDING: u32 = u32::from_le_bytes(*b"FCFG");
 const HEADER_BYTES: u64 = 4096;
 const MARK_AT: u64 = 512;
 const BATCH_HEADER: usize = 64;
@@ -36,13 +37,13 @@ const EVENT_BYTES: usize = 64;
 /// Shortest segment.
 pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 
-/// A node's segments: generation and number, ascending.
+/// A node's segments: start and number, ascending.
 #[must_use]
 pub fn segments(names: &[String], node: NodeId) -> Vec<(u32, u32)> {
     let prefix = format!("node-{}.journal-", node.0);
     let parse = |name: &String| {
-        let (generation, number) = name.strip_prefix(&prefix)?.split_once('-')?;
-        Some((generation.parse().ok()?, number.parse().ok()?))
+        let (start, number) = name.strip_prefix(&prefix)?.split_once('-')?;
+        Some((start.parse().ok()?, number.parse().ok()?))
     };
     let mut found: Vec<(u32, u32)> = names.iter().filter_map(parse).collect();
     found.sort_unstable();
@@ -54,8 +55,8 @@ const fn batch_bytes(items_bytes: u64) -> u64 {
     (BATCH_HEADER as u64 + items_bytes + 8).next_multiple_of(GRANULE as u64)
 }
 
-fn segment_name(node: NodeId, generation: u32, number: u32) -> String {
-    format!("node-{}.journal-{generation:08}-{number:08}", node.0)
+fn segment_name(node: NodeId, start: u32, number: u32) -> String {
+    format!("node-{}.journal-{start:08}-{number:08}", node.0)
 }
 
 /// A segment that can be written.
@@ -73,8 +74,8 @@ pub struct Shape {
     pub directory: Arc<dyn Directory>,
     /// Whose.
     pub identity: Identity,
-    /// In which generation.
-    pub generation: u32,
+    /// Of which start.
+    pub start: u32,
     /// Bytes of each.
     pub segment_bytes: u64,
 }
@@ -97,7 +98,7 @@ impl Shape {
     /// # Errors
     /// [`DurableError::Io`]; there is no such segment then.
     pub fn make_segment(&self, number: u32) -> Result<Segment, DurableError> {
-        let name = segment_name(self.identity.node, self.generation, number);
+        let name = segment_name(self.identity.node, self.start, number);
         let fresh = format!("{name}.fresh");
         let made = self.fill(&fresh).and_then(|file| {
             file.write_at(0, &self.header(number))?;
@@ -130,12 +131,66 @@ impl Shape {
 
     fn header(&self, number: u32) -> Vec<u8> {
         let Identity { cluster, node, nodes } = self.identity;
-        let rest = [u64::from(self.generation), u64::from(number), self.segment_bytes];
+        let rest = [u64::from(self.start), u64::from(number), self.segment_bytes];
         seal(&[&[MAGIC, VERSION, cluster, u64::from(node.0), u64::from(nodes)][..], &rest].concat())
     }
 
     fn lsn(&self, number: u32, at: u64) -> u64 {
         u64::from(number) * self.segment_bytes + at
+    }
+}
+
+/// Whose journals count together: a configuration of a cluster with copies of its rows, as far as a restart has to know it.
+///
+/// ```text
+///  item:  0 │ size u32, magic u32 │ words;   words:  number │ nodes u32, bytes u32 │ (start u32, rows since u32) a node │ bytes
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Grows with each configuration.
+    pub number: u64,
+    /// For each node, the start of it that belongs to the cluster; 0: none does.
+    pub starts: Vec<u32>,
+    /// For each node, the start in which its rows began, with nothing; 0: it has none that anybody needs.
+    pub rows_since: Vec<u32>,
+    /// The configuration as the layer above writes it.
+    pub bytes: Box<[u8]>,
+}
+
+impl Standing {
+    /// As words.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.number.to_le_bytes().to_vec();
+        out.extend((self.starts.len() as u64 | (self.bytes.len() as u64) << 32).to_le_bytes());
+        for (start, since) in self.starts.iter().zip(&self.rows_since) {
+            out.extend((u64::from(*start) | u64::from(*since) << 32).to_le_bytes());
+        }
+        out.extend_from_slice(&self.bytes);
+        out.resize(out.len().next_multiple_of(8), 0);
+        out
+    }
+
+    /// Back from [`Self::encode`], whatever follows.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_at_checked(16)?;
+        let (nodes, len) = (word(head, 8) as u32 as usize, (word(head, 8) >> 32) as usize);
+        let (pairs, rest) = rest.split_at_checked(nodes * 8)?;
+        let pairs = pairs.chunks_exact(8).map(|pair| (word(pair, 0) as u32, (word(pair, 0) >> 32) as u32));
+        let (starts, rows_since) = pairs.unzip();
+        Some(Self { number: word(head, 0), starts, rows_since, bytes: rest.get(..len)?.into() })
+    }
+
+    /// As an item of a batch.
+    pub fn push(&self, out: &mut Vec<u8>) {
+        let words = self.encode();
+        let size = (16 + words.len()).next_multiple_of(GRANULE);
+        let end = out.len() + size;
+        out.extend([0; 8]);
+        out.extend((size as u64 | u64::from(STANDING) << 32).to_le_bytes());
+        out.extend_from_slice(&words);
+        out.resize(end, 0);
     }
 }
 
@@ -181,6 +236,12 @@ impl Journal {
         self.segment.at + batch_bytes(items_bytes) <= self.shape.segment_bytes
     }
 
+    /// Is nothing in the segment yet?
+    #[must_use]
+    pub fn is_at_beginning(&self) -> bool {
+        self.segment.at == HEADER_BYTES
+    }
+
     /// Number of the segment after this one.
     #[must_use]
     pub fn next_number(&self) -> u32 {
@@ -201,14 +262,17 @@ impl Journal {
     ///
     /// # Errors
     /// [`DurableError::Io`]: whether they are durable is unknown, and the journal can only be given up.
-    pub fn write(&mut self, items: &[u8], closing: Closing) -> Result<(), DurableError> {
-        debug_assert!(items.len().is_multiple_of(GRANULE) && self.fits(items.len() as u64));
-        let size = batch_bytes(items.len() as u64) as usize;
+    pub fn write(&mut self, items: &[&[u8]], closing: Closing) -> Result<(), DurableError> {
+        let len: usize = items.iter().map(|some| some.len()).sum();
+        debug_assert!(len.is_multiple_of(GRANULE) && self.fits(len as u64));
+        let size = batch_bytes(len as u64) as usize;
         let (at, number) = (self.segment.at, self.segment.number);
         let lsn = self.shape.lsn(number, at);
         self.bytes.clear();
         self.bytes.resize(BATCH_HEADER, 0);
-        self.bytes.extend_from_slice(items);
+        for some in items {
+            self.bytes.extend_from_slice(some);
+        }
         self.bytes.resize(size, 0);
         self.bytes[size - 8..].copy_from_slice(&(size as u64 | u64::from(TAIL) << 32).to_le_bytes());
         let words = [
@@ -217,7 +281,7 @@ impl Journal {
             self.previous,
             u64::from(closing.closed) | u64::from(closing.epoch_max) << 32,
             closing.configuration,
-            u64::from(self.shape.generation) | u64::from(number) << 32,
+            u64::from(self.shape.start) | u64::from(number) << 32,
             hash(lsn, &self.bytes[BATCH_HEADER..]),
         ];
         self.bytes[..BATCH_HEADER].copy_from_slice(&seal(&words));
@@ -225,7 +289,7 @@ impl Journal {
         let written = file.write_at(at, &self.bytes).and_then(|()| file.sync());
         // The mark goes with the next sync, or with the page cache if only the process ends.
         let written = written.and_then(|()| file.write_at(MARK_AT, &seal(&[at + size as u64])));
-        let name = || segment_name(self.shape.identity.node, self.shape.generation, number);
+        let name = || segment_name(self.shape.identity.node, self.shape.start, number);
         written.map_err(|error| DurableError::io(&format!("write the journal segment {}", name()), &error))?;
         self.segment.at += size as u64;
         self.previous = lsn;
@@ -241,7 +305,7 @@ impl Journal {
         self.segment.file.sync().map_err(|error| DurableError::io("sync the journal", &error))
     }
 
-    /// Removes full segments of this generation that hold nothing later than `epoch`.
+    /// Removes full segments of this start that hold nothing later than `epoch`.
     ///
     /// # Errors
     /// [`DurableError::Io`].
@@ -249,20 +313,20 @@ impl Journal {
         let shape = &self.shape;
         let count = self.full.iter().take_while(|(_, epoch_max)| *epoch_max <= epoch).count();
         for (number, _) in self.full.drain(..count) {
-            let name = segment_name(shape.identity.node, shape.generation, number);
+            let name = segment_name(shape.identity.node, shape.start, number);
             shape.directory.remove(&name).map_err(|error| DurableError::io(&format!("remove {name}"), &error))?;
         }
         Ok(())
     }
 }
 
-/// Removes the journal of a generation that is over.
+/// Removes the journal of a start that is over.
 ///
 /// # Errors
 /// [`DurableError::Io`].
-pub fn remove_before(directory: &dyn Directory, node: NodeId, generation: u32) -> Result<(), DurableError> {
+pub fn remove_before(directory: &dyn Directory, node: NodeId, start: u32) -> Result<(), DurableError> {
     let names = directory.list().map_err(|error| DurableError::io("list", &error))?;
-    for (found, number) in segments(&names, node).into_iter().filter(|(found, _)| *found < generation) {
+    for (found, number) in segments(&names, node).into_iter().filter(|(found, _)| *found < start) {
         let name = segment_name(node, found, number);
         directory.remove(&name).map_err(|error| DurableError::io(&format!("remove {name}"), &error))?;
     }
@@ -292,6 +356,8 @@ pub enum Item<'a> {
     Record(&'a [u8]),
     /// A change of the page table.
     Page(PageEvent),
+    /// A configuration's [`Standing`], encoded.
+    Standing(&'a [u8]),
 }
 
 /// The items of a batch whose checksum is right.
@@ -311,8 +377,10 @@ pub fn items(mut body: &[u8]) -> impl Iterator<Item = Result<Item<'_>, &'static 
             return Some(Err("an item is cut off"));
         };
         body = rest;
-        if magic != EVENT {
-            return Some(Ok(Item::Record(item)));
+        match magic {
+            EVENT => {}
+            STANDING => return Some(Ok(Item::Standing(&item[16..]))),
+            _ => return Some(Ok(Item::Record(item))),
         }
         let (low, high) = (|at: usize| word(item, at) as u32, |at: usize| (word(item, at) >> 32) as u32);
         let (class, table) = (SizeClass(high(40) as u8), TableId(low(40)));
@@ -348,9 +416,9 @@ pub struct Found {
 pub fn segment_bytes(
     directory: &dyn Directory,
     node: NodeId,
-    (generation, number): (u32, u32),
+    (start, number): (u32, u32),
 ) -> Result<u64, DurableError> {
-    let name = segment_name(node, generation, number);
+    let name = segment_name(node, start, number);
     let len = directory.open(&name).and_then(|file| file.len());
     len.map_err(|error| DurableError::io(&format!("open {name}"), &error))
 }
@@ -362,23 +430,23 @@ pub fn segment_bytes(
 pub fn read_segment(
     directory: &dyn Directory,
     identity: &Identity,
-    (generation, number): (u32, u32),
+    (start, number): (u32, u32),
     visit: &mut Visit<'_>,
 ) -> Result<Found, DurableError> {
-    let name = segment_name(identity.node, generation, number);
+    let name = segment_name(identity.node, start, number);
     let io = |error: std::io::Error| DurableError::io(&format!("read {name}"), &error);
     let file = directory.open(&name).map_err(io)?;
     let len = file.len().map_err(io)?;
     let mut bytes = vec![0; len as usize];
     file.read_at(0, &mut bytes).map_err(io)?;
-    scan(&name, &bytes, identity, (generation, number), visit)
+    scan(&name, &bytes, identity, (start, number), visit)
 }
 
 fn scan(
     name: &str,
     bytes: &[u8],
     identity: &Identity,
-    (generation, number): (u32, u32),
+    (start, number): (u32, u32),
     visit: &mut Visit<'_>,
 ) -> Result<Found, DurableError> {
     let damaged = |at: u64, what| Err(DurableError::damaged(name, at, what));
@@ -389,7 +457,7 @@ fn scan(
         ("cluster", identity.cluster),
         ("node", u64::from(identity.node.0)),
         ("number of nodes", u64::from(identity.nodes)),
-        ("generation", u64::from(generation)),
+        ("start", u64::from(start)),
         ("number", u64::from(number)),
         ("length", bytes.len() as u64),
     ];
@@ -400,7 +468,7 @@ fn scan(
     let lsn = |at: usize| u64::from(number) * segment_bytes + at as u64;
     let mut found = Found { file_bytes: segment_bytes, ..Found::default() };
     let mut at = HEADER_BYTES as usize;
-    while let Some((size, words)) = batch(bytes, at, lsn(at), generation) {
+    while let Some((size, words)) = batch(bytes, at, lsn(at), start) {
         if found.last == 0 {
             found.previous = words[2];
         } else if words[2] != found.last {
@@ -419,17 +487,17 @@ fn scan(
         return damaged(at as u64, "a batch that was durable is not whole");
     }
     let mut behind = (at + GRANULE..bytes.len().saturating_sub(BATCH_HEADER)).step_by(GRANULE);
-    if behind.any(|later| batch(bytes, later, lsn(later), generation).is_some()) {
+    if behind.any(|later| batch(bytes, later, lsn(later), start).is_some()) {
         return damaged(at as u64, "a batch is not whole and a later one is");
     }
     Ok(found)
 }
 
 /// The batch at a position: its size and the words of its header.
-fn batch(bytes: &[u8], at: usize, lsn: u64, generation: u32) -> Option<(usize, [u64; 7])> {
+fn batch(bytes: &[u8], at: usize, lsn: u64, start: u32) -> Option<(usize, [u64; 7])> {
     let head = bytes.get(at..at + BATCH_HEADER)?;
     let size = word(head, 0);
-    if (size >> 32) as u32 != BATCH || word(head, 8) != lsn || word(head, 40) as u32 != generation {
+    if (size >> 32) as u32 != BATCH || word(head, 8) != lsn || word(head, 40) as u32 != start {
         return None;
     }
     let words = unseal::<7>(head)?;
@@ -441,26 +509,54 @@ fn batch(bytes: &[u8], at: usize, lsn: u64, generation: u32) -> Option<(usize, [
     (tail && hash(lsn, body) == words[6]).then_some((size, words))
 }
 
-/// The end of a node's journal in a generation; `None`: it has none.
+/// The end of the journal of a node's start, and the last [`Standing`] in it: each segment begins with the one that is then known.
 ///
 /// # Errors
 /// Those of [`read_segment`].
 pub fn last(
     directory: &dyn Directory,
     identity: &Identity,
-    generation: u32,
+    start: u32,
     names: &[String],
-) -> Result<Option<Found>, DurableError> {
-    let mut all = None;
+) -> Result<(Found, Option<Standing>), DurableError> {
+    let mut all = Found::default();
     // From the last on: an empty segment says nothing.
-    for (_, number) in segments(names, identity.node).into_iter().rev().filter(|(found, _)| *found == generation) {
-        let found = read_segment(directory, identity, (generation, number), &mut |_, _| Ok(()))?;
-        all = Some(found);
-        if found.last != 0 {
-            break;
+    for (_, number) in segments(names, identity.node).into_iter().rev().filter(|(found, _)| *found == start) {
+        let mut standing = None;
+        all = read_segment(directory, identity, (start, number), &mut |body, _| {
+            for item in items(body) {
+                if let Item::Standing(words) = item? {
+                    standing = Some(Standing::decode(words).ok_or("a standing makes no sense")?);
+                }
+            }
+            Ok(())
+        })?;
+        if all.last != 0 {
+            return Ok((all, standing));
         }
     }
-    Ok(all)
+    Ok((all, None))
+}
+
+/// The epoch that the first batch of a start closed: what it did itself is later. `None`: its first segment is gone, or empty.
+///
+/// # Errors
+/// Those of [`read_segment`].
+pub fn first_closed(
+    directory: &dyn Directory,
+    identity: &Identity,
+    start: u32,
+    names: &[String],
+) -> Result<Option<u32>, DurableError> {
+    if !segments(names, identity.node).contains(&(start, 0)) {
+        return Ok(None);
+    }
+    let mut first = None;
+    read_segment(directory, identity, (start, 0), &mut |_, closing| {
+        first.get_or_insert(closing.closed);
+        Ok(())
+    })?;
+    Ok(first)
 }
 
 #[cfg(test)]
@@ -472,7 +568,7 @@ mod tests {
 
     fn shape(directory: &Volatile) -> Shape {
         let directory = Arc::new(directory.clone());
-        Shape { directory, identity: IDENTITY, generation: 1, segment_bytes: SEGMENT_BYTES_MIN }
+        Shape { directory, identity: IDENTITY, start: 1, segment_bytes: SEGMENT_BYTES_MIN }
     }
 
     fn item(number: u64, len: usize) -> Vec<u8> {
@@ -522,7 +618,7 @@ mod tests {
                 journal.switch(shape.make_segment(journal.next_number()).expect("a segment"));
             }
             journal
-                .write(&body, Closing { closed: batch as u32, epoch_max: batch as u32, configuration: 0 })
+                .write(&[&body], Closing { closed: batch as u32, epoch_max: batch as u32, configuration: 0 })
                 .expect("written");
         }
         (written, journal)
@@ -539,7 +635,7 @@ mod tests {
             let torn = item(777, 1 + random() as usize % 40);
             let before = directory.cut(&mut random);
             if journal.fits(torn.len() as u64) {
-                journal.write(&torn, Closing::default()).expect("written");
+                journal.write(&[&torn], Closing::default()).expect("written");
                 // The batch, as if its sync had not come.
                 let (name, at) = (segment_name(NodeId(1), 1, journal.segment.number), journal.segment.at);
                 let bytes = directory.bytes(&name);
@@ -630,7 +726,7 @@ mod tests {
         let error = shape.make_segment(1).expect_err("no room");
         assert!(matches!(error, DurableError::Io { is_full: true, .. }), "{error}");
         assert_eq!(segments(&directory.list().expect("names"), NodeId(1)), [(1, 0)]);
-        Journal::new(shape, first).write(&item(1, 10), Closing::default()).expect("it had its room before");
+        Journal::new(shape, first).write(&[&item(1, 10)], Closing::default()).expect("it had its room before");
         assert_eq!(read(&directory), Ok(vec![1]));
     }
 }

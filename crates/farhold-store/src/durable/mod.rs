@@ -3,12 +3,12 @@
 //! ```text
 //!  commits ── records ──► journal.rs     batches of records, each closed by an epoch          ┐
 //!  rows ────────────────► checkpoint.rs  the rows of a region, run of pages by run of pages   ├─► restore.rs ─► region
-//!  starts ──────────────► cluster.rs     which epochs of which generation count               ┘
+//!  starts ──────────────► cluster.rs     which epochs of which start of a node count           ┘
 //!                         files.rs       what is asked of a file system; `power.rs`: one that can be cut off
 //! ```
 //!
 //! A node's files hold the records of the transactions that it coordinated and checkpoints of its own region. A **generation** is the
-//! time between two starts of the whole cluster. A batch says which epoch it **closes**: all records of this node up to that epoch
+//! time between two starts of the whole cluster; with copies of rows on other nodes, one node may start several times in it. A batch says which epoch it **closes**: all records of this node up to that epoch
 //! are in this batch or before. What all nodes have closed is durable and may be acknowledged (Silo's epoch group commit, Tu et
 //! al., SOSP 2013, 4.10; Zheng et al., OSDI 2014); it is closed under "has read from", because epochs never fall along dependencies. At the next
 //! start the records up to that epoch count, and no others.
@@ -25,7 +25,8 @@ pub mod power;
 mod restore;
 
 pub use cluster::{Begun, Cluster, Cut, region_bytes};
-pub use restore::{Plan, Progress, Restored, Run as Parallel, plan};
+pub use journal::Standing;
+pub use restore::{Plan, Progress, Restored, Run as Parallel, SlotState, plan};
 
 use crate::log::record::hash;
 use farhold_fabric::NodeId;

@@ -1,13 +1,13 @@
 //! From files to a region: page table, checkpoint, then the records that count, each where its version is newer.
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{self, Checkpoint};
 use super::files::Directory;
 use super::journal::{self, Item};
 use super::{Cluster, DurableError, Identity};
-use crate::error::StoreError;
+use crate::error::{StoreError, TableId};
 use crate::log::record::{Change, Entry, Record};
 use crate::object::size_class::PAGE_BYTES;
-use crate::object::{Object, Word, Words};
+use crate::object::{Object, ObjectRef, Word, Words};
 use crate::slab::{PageEvent, Pages, Run as PageRun};
 use crate::superblock::{Superblock, page_table_pages};
 use farhold_fabric::{Meta, NodeId, RegionMemory, Version};
@@ -31,15 +31,34 @@ pub struct Progress {
     pub rows: AtomicU64,
 }
 
-/// What is to be restored.
+/// What is to be restored: the rows of one node, from its checkpoint and the journals of all.
 #[derive(Debug)]
 pub struct Plan {
     directory: Arc<dyn Directory>,
-    cluster: Cluster,
+    identity: Identity,
+    /// The start in which its rows began; 0: it has none.
+    since: u32,
+    /// All its rows are of later epochs.
+    after: u32,
     checkpoint: Option<Checkpoint>,
     /// Whose, which, up to which epoch it counts.
     segments: Vec<(NodeId, (u32, u32), u32)>,
     segments_bytes: u64,
+}
+
+/// A state of a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotState<'a> {
+    /// Which slot.
+    pub reference: ObjectRef,
+    /// Its version; ABSENT: there is no row at it.
+    pub version: Version,
+    /// The table of the row.
+    pub table: TableId,
+    /// The row's key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
 }
 
 /// What was restored.
@@ -53,31 +72,49 @@ pub struct Restored {
     pub bytes: u64,
 }
 
-/// Looks at the files of a node's region; reads none of them whole.
+/// Looks at the files from which the rows of a node come; reads hardly any of them whole.
 ///
 /// # Errors
 /// [`DurableError`].
-pub fn plan(directory: &Arc<dyn Directory>, cluster: &Cluster) -> Result<Plan, DurableError> {
-    let names = directory.list().map_err(|error| DurableError::io("list", &error))?;
-    let checkpoint = Checkpoint::open(&**directory, &cluster.identity, &names)?;
-    let (mut segments, mut segments_bytes) = (Vec::new(), 0);
-    for node in (0..cluster.identity.nodes).map(NodeId) {
+pub fn plan(directory: &Arc<dyn Directory>, cluster: &Cluster, node: NodeId) -> Result<Plan, DurableError> {
+    let identity = Identity { node, ..cluster.identity };
+    let since = cluster.rows_since(node);
+    let directory = directory.clone();
+    let mut this =
+        Plan { directory, identity, since, after: 0, checkpoint: None, segments: Vec::new(), segments_bytes: 0 };
+    if since == 0 {
+        // It left the cluster, and others have its rows.
+        return Ok(this);
+    }
+    let mut names = this.directory.list().map_err(|error| DurableError::io("list", &error))?;
+    // What a start has left whose rows are another's by now says nothing.
+    let is_older = |(start, _): &(u32, u32)| *start < since;
+    let older: Vec<(u32, u32)> = checkpoint::checkpoints(&names, node).into_iter().filter(is_older).collect();
+    names.retain(|name| checkpoint::checkpoints(std::slice::from_ref(name), node).iter().all(|it| !older.contains(it)));
+    this.checkpoint = Checkpoint::open(&*this.directory, &identity, &names)?;
+    this.after = match &this.checkpoint {
+        Some(checkpoint) => checkpoint.head.epoch,
+        // Slots of before it may have been used by an earlier start of the node.
+        None if since > 1 => journal::first_closed(&*this.directory, &identity, since, &names)?.unwrap_or(0),
+        None => 0,
+    };
+    for writer in (0..identity.nodes).map(NodeId) {
         let mut before: Option<(u32, u32)> = None;
-        for (generation, number) in journal::segments(&names, node) {
-            let gap = before.is_some_and(|(last, at)| last == generation && at + 1 != number);
-            before = Some((generation, number));
+        for (start, number) in journal::segments(&names, writer) {
+            let gap = before.is_some_and(|(last, at)| last == start && at + 1 != number);
+            before = Some((start, number));
             if gap {
-                let file = format!("the journal of node {}", node.0);
+                let file = format!("the journal of node {}", writer.0);
                 return Err(DurableError::damaged(&file, 0, "a segment is missing in its middle"));
             }
             // What began only now has nothing to say.
-            if let Some(counts_to) = cluster.counts_to(generation) {
-                segments.push((node, (generation, number), counts_to));
-                segments_bytes += journal::segment_bytes(&**directory, node, (generation, number))?;
+            if let Some(counts_to) = cluster.counts_to(writer, start) {
+                this.segments.push((writer, (start, number), counts_to));
+                this.segments_bytes += journal::segment_bytes(&*this.directory, writer, (start, number))?;
             }
         }
     }
-    Ok(Plan { directory: directory.clone(), cluster: cluster.clone(), checkpoint, segments, segments_bytes })
+    Ok(this)
 }
 
 /// Locks for parts of a region, by page.
@@ -169,16 +206,74 @@ impl Plan {
         Ok(Restored { checkpoint_rows: checkpoint_rows.into_inner(), journal_rows, bytes })
     }
 
+    /// Visits states of its slots, several of each in any order: the newest of each counts. For whoever keeps a copy of the rows of a node that
+    /// is gone.
+    ///
+    /// # Errors
+    /// [`DurableError`].
+    pub fn visit(&self, visit: &mut dyn FnMut(&SlotState<'_>)) -> Result<(), DurableError> {
+        if let Some(checkpoint) = &self.checkpoint {
+            let mut bytes = Vec::new();
+            for block in 0..checkpoint.blocks() {
+                let table = checkpoint.run(block).table;
+                checkpoint.read(block, &mut bytes, &mut |row| {
+                    let (key, value) = row.payload.split_at_checked(row.meta.key_len()).ok_or("a key is cut off")?;
+                    let reference = ObjectRef::new(row.offset, row.meta.incarnation());
+                    visit(&SlotState { reference, version: row.version, table, key, value });
+                    Ok(())
+                })?;
+            }
+        }
+        let mut ends = Vec::new();
+        for (writer, segment, counts_to) in &self.segments {
+            ends.push(self.read_rows(*writer, *segment, *counts_to, &mut |entry| {
+                let Entry { reference, new: version, table, key, value, .. } = *entry;
+                visit(&SlotState { reference, version, table, key, value });
+            })?);
+        }
+        self.check_chain(&ends)
+    }
+
+    /// Visits the entries of a segment that count for this node.
+    fn read_rows(
+        &self,
+        writer: NodeId,
+        segment: (u32, u32),
+        counts_to: u32,
+        visit: &mut dyn FnMut(&Entry<'_>),
+    ) -> Result<journal::Found, DurableError> {
+        self.read(writer, segment, &mut |body, _| {
+            for item in journal::items(body) {
+                let Item::Record(bytes) = item? else { continue };
+                let record = Record::check(bytes, 0).map_err(|_| "a record is not whole")?;
+                if record.epoch() > counts_to || record.epoch() <= self.after {
+                    continue;
+                }
+                for entry in record.entries() {
+                    let entry = entry.map_err(|_| "an entry makes no sense")?;
+                    if entry.change == Change::Patch {
+                        return Err("an entry is a patch, which no journal has: its files may be read in any order");
+                    }
+                    if entry.node == self.identity.node {
+                        visit(&entry);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// The runs of slots as they were: those of the checkpoint, changed by the events that count.
     fn page_runs(&self, memory: &RegionMemory) -> Result<BTreeMap<u32, PageRun>, RestoreError> {
         let mut runs = BTreeMap::new();
         let mut from = (0, 0);
         if let Some(checkpoint) = &self.checkpoint {
-            from = (checkpoint.head.generation, checkpoint.head.event);
+            from = (checkpoint.head.start, checkpoint.head.event);
             runs.extend((0..checkpoint.blocks()).map(|block| checkpoint.run(block)).map(|run| (run.page, run)));
         }
-        let me = self.cluster.identity.node;
-        for (node, segment, counts_to) in self.segments.iter().filter(|(node, ..)| *node == me) {
+        let (me, since) = (self.identity.node, self.since);
+        let mine = |(node, (start, _), _): &&(NodeId, (u32, u32), u32)| *node == me && *start >= since;
+        for (node, segment, counts_to) in self.segments.iter().filter(mine) {
             self.read(*node, *segment, &mut |body, _| {
                 for item in journal::items(body) {
                     if let Item::Page(event) = item?
@@ -216,7 +311,7 @@ impl Plan {
         segment: (u32, u32),
         visit: &mut journal::Visit<'_>,
     ) -> Result<journal::Found, DurableError> {
-        let identity = Identity { node, ..self.cluster.identity };
+        let identity = Identity { node, ..self.identity };
         journal::read_segment(&*self.directory, &identity, segment, visit)
     }
 
@@ -229,8 +324,6 @@ impl Plan {
         progress: &Progress,
         errors: &FirstError,
     ) -> u64 {
-        let me = self.cluster.identity.node;
-        let from_epoch = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.epoch);
         let stripes = Stripes([const { Mutex::new(()) }; STRIPES]);
         let (next, applied) = (AtomicUsize::new(0), AtomicU64::new(0));
         let ends: Vec<Mutex<journal::Found>> = self.segments.iter().map(|_| Mutex::default()).collect();
@@ -241,26 +334,10 @@ impl Plan {
                     return;
                 };
                 let mut rows = 0;
-                let read = self.read(*node, *segment, &mut |body, _| {
-                    for item in journal::items(body) {
-                        let Item::Record(bytes) = item? else { continue };
-                        let record = Record::check(bytes, 0).map_err(|_| "a record is not whole")?;
-                        if record.epoch() > *counts_to || record.epoch() <= from_epoch {
-                            continue;
-                        }
-                        for entry in record.entries() {
-                            let entry = entry.map_err(|_| "an entry makes no sense")?;
-                            if entry.change == Change::Patch {
-                                return Err(
-                                    "an entry is a patch, which no journal has: its files may be read in any order",
-                                );
-                            }
-                            if entry.node == me && apply(memory, runs, &stripes, &entry) {
-                                rows += 1;
-                            }
-                        }
+                let read = self.read_rows(*node, *segment, *counts_to, &mut |entry| {
+                    if apply(memory, runs, &stripes, entry) {
+                        rows += 1;
                     }
-                    Ok(())
                 });
                 if let Some(found) = errors.note(read.map_err(Ok)) {
                     progress.bytes.fetch_add(found.file_bytes, Relaxed);
@@ -279,12 +356,12 @@ impl Plan {
     /// Each segment must end where the one after it says.
     fn check_chain(&self, ends: &[journal::Found]) -> Result<(), DurableError> {
         for (place, pair) in self.segments.windows(2).enumerate() {
-            let [(node, (generation, _), _), (next, (after, number), _)] = pair else { continue };
+            let [(node, (start, _), _), (next, (after, number), _)] = pair else { continue };
             let (first, second) = (ends[place], ends[place + 1]);
             // A whole segment without a batch is the one that was about to be used.
-            let follows = (node, generation) == (next, after) && second.last != 0;
+            let follows = (node, start) == (next, after) && second.last != 0;
             if follows && second.previous != first.last {
-                let file = format!("the journal of node {}, segment {generation}-{}", node.0, number - 1);
+                let file = format!("the journal of node {}, segment {start}-{}", node.0, number - 1);
                 return Err(DurableError::damaged(&file, 0, "its last batch, which was durable, is not whole"));
             }
         }

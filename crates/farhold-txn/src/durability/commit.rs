@@ -2,6 +2,7 @@
 
 use super::Journaling;
 use crate::TxnError;
+use crate::planted::set_unknown;
 use crate::txn::state::RowState;
 use crate::txn::{CommitInfo, Txn};
 use crate::worker::Core;
@@ -11,6 +12,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+/// Why the journal of a node is given up that has been expelled.
+pub(crate) const GONE: &str = "the cluster goes on without this node, which has to start again";
 /// How long a commit waits before it looks again for room.
 const AGAIN_NS: u64 = 50_000;
 
@@ -87,7 +90,8 @@ impl Txn {
         let Some(mut room) = durably.room.take() else { return };
         let journaling = room.journaling.clone();
         let mut writer = core.record.take();
-        self.make_record(&mut writer, journaling.configuration(), epoch);
+        let configuration = core.node.replication.as_ref().map_or(0, |it| it.view.configuration().number);
+        self.make_record(&mut writer, configuration, epoch);
         debug_assert_eq!(writer.len(), room.size, "as many bytes as were promised");
         let (behind, mark) = writer.place(0, 0);
         journaling.append(core.slot.number(), behind, mark, epoch);
@@ -101,29 +105,39 @@ impl Txn {
         let core = self.core.clone();
         if self.state.writes > 0 {
             let info = self.commit_far().await?;
-            core.durable(info.epoch).await?;
+            core.durable(info.epoch).await.inspect_err(|_| set_unknown(info.serial, info.epoch))?;
             return Ok(info);
         }
         let read = self.latest_read();
         let info = self.commit_now().await?;
         let is_quiet = core.node.journaling.as_ref().is_some_and(|journaling| journaling.is_quiet());
         if !is_quiet {
+            // Rows that were not there may have been deleted in this epoch.
+            let read = if let Some(read) = read { read } else { core.read_epoch().await? };
             core.durable(read).await?;
         }
         Ok(info)
     }
 
-    /// The latest epoch of anything that it has read. Rows that were not there may have been deleted in this one.
-    fn latest_read(&self) -> u32 {
+    /// The latest epoch of anything that it has read; `None`: it has relied on rows being absent.
+    fn latest_read(&self) -> Option<u32> {
         let saw_nothing = self.state.rows.iter().any(|row| row.state == RowState::Absent);
         if saw_nothing || !self.state.groups().is_empty() || !self.state.buckets.is_empty() {
-            return self.core.node.journaling.as_ref().map_or(0, |journaling| journaling.epoch());
+            return None;
         }
-        self.state.rows.iter().map(|row| row.version.epoch()).max().unwrap_or(0)
+        self.state.rows.iter().map(|row| row.version.epoch()).max().or(Some(0))
     }
 }
 
 impl Core {
+    /// This node does not know what has become of a commit, and never will: the others go on without it, and decide. Its journal must not say
+    /// that the commit's epoch is closed, because then its record would count. Said while the commit is open.
+    pub fn give_up_journal(&self) {
+        if let Some(journaling) = self.node.journaling.as_ref().filter(|_| !planted!(TailCounts)) {
+            journaling.fail(GONE);
+        }
+    }
+
     /// A commit opens: from here on until what is returned is dropped no step of the journal passes it. The epoch is read after this.
     pub fn open_commit(self: &Rc<Self>) -> Option<OpenCommit> {
         let journaling = self.node.journaling.as_ref()?;

@@ -1,12 +1,15 @@
 //! A node's journal, as its commits and the thread that writes it share it.
 
 use super::JournalConfig;
+use super::members::Members;
 use super::open::Generation;
+use crate::membership::Configuration;
+use crate::protocol::ident::DATA;
 use crate::slots::WORKERS_MAX;
 use crate::{NodeId, TxnError};
-use farhold_fabric::RegionMemory;
+use farhold_fabric::{Batch, Endpoint, FarPtr, RegionMemory};
 use farhold_store::durable::journal::{self, Closing, Journal, Segment, Shape};
-use farhold_store::durable::{DurableError, checkpoint};
+use farhold_store::durable::{Cluster, DurableError, checkpoint};
 use farhold_store::{Store, Superblock};
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -34,6 +37,14 @@ struct Buffer {
     epoch_max: u32,
 }
 
+/// What has been heard of a node's journal. Neither ever falls, so what was heard late is less than what is.
+#[derive(Default)]
+struct Heard {
+    is_met: AtomicBool,
+    closed: AtomicU32,
+    checkpointed: AtomicU32,
+}
+
 /// What a step has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -45,6 +56,16 @@ pub(crate) enum Step {
     Nothing,
     /// It waits for a segment, or the journal has failed.
     Stuck,
+}
+
+/// A checkpoint that has been written, and has no name yet.
+#[derive(Debug)]
+pub(crate) struct Checkpointed {
+    written: checkpoint::Written,
+    /// What it contains.
+    epoch: u32,
+    /// It is good when this is durable.
+    until: u32,
 }
 
 /// The node's journal.
@@ -70,6 +91,10 @@ pub(crate) struct Journaling {
     next_number: AtomicU32,
     /// All other nodes have been met.
     has_all: AtomicBool,
+    /// A node that comes back has a journal when it is let in.
+    has_begun: AtomicBool,
+    /// All records of this start are of later epochs.
+    before: AtomicU32,
     /// Somebody else does the steps.
     pub has_thread: AtomicBool,
     /// Why the journal can never be written again.
@@ -77,17 +102,23 @@ pub(crate) struct Journaling {
     is_failed: AtomicBool,
     /// Why there is no room at the moment.
     full: Mutex<Option<Box<str>>>,
-    /// The other nodes' regions, and the keeper's, when they are there.
-    peers: Mutex<Vec<Option<Arc<RegionMemory>>>>,
+    /// This node's region.
+    memory: Arc<RegionMemory>,
+    /// Of each node.
+    heard: Box<[Heard]>,
+    /// The keeper's epoch, as it was last heard.
+    epoch_heard: AtomicU32,
+    /// The latest epoch of a commit that has changed a row here.
+    epoch_done: AtomicU32,
+    members: Mutex<Members>,
     /// Wakes the thread.
     calls: Mutex<u64>,
     called: Condvar,
     /// The least epoch that a checkpoint of each node contains.
     pub checkpointed: AtomicU32,
     pub checkpoints: AtomicU64,
-    pub generation: Mutex<Generation>,
-    /// Of the configuration that the node is in.
-    pub configuration: AtomicU64,
+    /// Held for as long as the node runs.
+    generation: Generation,
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -95,11 +126,16 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Journaling {
-    pub fn new(config: JournalConfig, generation: Generation) -> Result<Arc<Self>, DurableError> {
-        let identity = generation.cluster.identity;
+    pub fn new(
+        config: JournalConfig,
+        generation: Generation,
+        memory: Arc<RegionMemory>,
+        is_replicated: bool,
+    ) -> Result<Arc<Self>, DurableError> {
+        let Cluster { identity, epoch_first, .. } = generation.cluster;
         let first = generation.take_first();
         let shape = generation.shape(&config);
-        let closed = generation.cluster.epoch_first - 1;
+        let closed = epoch_first - 1;
         let first = match first {
             Some(first) => first,
             None => shape.make_segment(0)?,
@@ -119,21 +155,31 @@ impl Journaling {
             waiters: Mutex::default(),
             wanted: AtomicU32::new(0),
             next_number: AtomicU32::new(1),
-            has_all: AtomicBool::new(false),
+            has_all: AtomicBool::new(is_replicated || identity.nodes == 1),
+            has_begun: AtomicBool::new(!generation.comes_back()),
+            before: AtomicU32::new(closed),
             has_thread: AtomicBool::new(false),
             failed: Mutex::default(),
             is_failed: AtomicBool::new(false),
             full: Mutex::default(),
-            peers: Mutex::new((0..identity.nodes).map(|_| None).collect()),
+            memory,
+            heard: (0..identity.nodes).map(|_| Heard::default()).collect(),
+            epoch_heard: AtomicU32::new(0),
+            epoch_done: AtomicU32::new(0),
+            members: Mutex::new(Members::new(identity.nodes, is_replicated)),
             calls: Mutex::default(),
             called: Condvar::new(),
             checkpointed: AtomicU32::new(0),
             checkpoints: AtomicU64::new(0),
-            generation: Mutex::new(generation),
-            configuration: AtomicU64::new(0),
+            generation,
             config,
             shape,
         }))
+    }
+
+    /// The generation that the node takes part in.
+    pub fn generation(&self) -> &Generation {
+        &self.generation
     }
 
     /// The last epoch that is durable everywhere.
@@ -154,7 +200,7 @@ impl Journaling {
         if self.is_failed.load(SeqCst) {
             return Err(self.refusal(false));
         }
-        if self.nodes > 1 && !self.has_all.load(Relaxed) {
+        if !self.has_all.load(Relaxed) {
             let unknown: Vec<String> = self.unknown().iter().map(ToString::to_string).collect();
             self.has_all.store(unknown.is_empty(), Relaxed);
             if !unknown.is_empty() {
@@ -204,6 +250,13 @@ impl Journaling {
         buffer.bytes.extend_from_slice(&mark.to_le_bytes());
         buffer.bytes.extend_from_slice(behind);
         buffer.epoch_max = buffer.epoch_max.max(epoch);
+        self.epoch_done.fetch_max(epoch, SeqCst);
+    }
+
+    /// As [`Self::append`], of a record that a dead coordinator has left: it needs no room that was promised.
+    pub fn append_left(&self, worker: u8, behind: &[u8], mark: u64, epoch: u32) {
+        self.pending.fetch_add(8 + behind.len() as u64, SeqCst);
+        self.append(worker, behind, mark, epoch);
     }
 
     /// Wakes `waker` when the epoch is durable, or never will be.
@@ -234,12 +287,7 @@ impl Journaling {
         }
     }
 
-    /// The configuration that records are of.
-    pub fn configuration(&self) -> u64 {
-        self.configuration.load(Relaxed)
-    }
-
-    /// Why it is not, if it is not.
+    /// Why it is not written any more, if it is not.
     pub fn failure(&self) -> Option<Box<str>> {
         held(&self.failed).clone()
     }
@@ -259,31 +307,115 @@ impl Journaling {
         *seen = *waited.unwrap_or_else(PoisonError::into_inner).0;
     }
 
-    /// Knows another node's region, or this one's.
-    pub fn know(&self, node: NodeId, memory: Arc<RegionMemory>) {
-        held(&self.peers)[usize::from(node.0)] = Some(memory);
-    }
-
-    /// The nodes whose regions it does not know yet.
+    /// The nodes that have never been heard.
     pub fn unknown(&self) -> Vec<NodeId> {
-        let peers = held(&self.peers);
-        (0..self.nodes).map(NodeId).filter(|node| peers[usize::from(node.0)].is_none()).collect()
+        let is_unknown = |node: &NodeId| *node != self.me && !self.heard[usize::from(node.0)].is_met.load(SeqCst);
+        (0..self.nodes).map(NodeId).filter(is_unknown).collect()
     }
 
-    fn word<T>(&self, node: NodeId, offset: u64, look: impl FnOnce(&AtomicU64) -> T) -> Option<T> {
-        let memory = held(&self.peers)[usize::from(node.0)].clone()?;
-        memory.word(offset).ok().map(look)
+    fn word<T>(&self, offset: u64, look: impl FnOnce(&AtomicU64) -> T) -> Option<T> {
+        self.memory.word(offset).ok().map(look)
     }
 
-    /// The epoch now, at least the last one that a step knew.
+    /// Asks the other nodes' regions how far their journals are, and the keeper's for the epoch, which it raises if somebody waits.
+    pub async fn look(&self, endpoint: &Endpoint) {
+        let (keeper, others, changes) = {
+            let members = held(&self.members);
+            let others = members.counted().iter().copied().filter(|node| *node != self.me);
+            (members.keeper().filter(|keeper| *keeper != self.me), others.collect::<Vec<_>>(), members.changes)
+        };
+        if others.is_empty() {
+            return;
+        }
+        let at = |node, offset| FarPtr::new(node, DATA, offset);
+        let mut batch = Batch::new();
+        let closed = others.iter().map(|node| batch.fetch_add(at(*node, Superblock::CLOSED), 0)).collect::<Vec<_>>();
+        let kept = others.iter().map(|node| batch.fetch_add(at(*node, Superblock::CHECKPOINTED), 0));
+        let kept = kept.collect::<Vec<_>>();
+        let epoch = keeper.map(|keeper| batch.fetch_add(at(keeper, Superblock::EPOCH), 0));
+        let batch = endpoint.submit(batch).await;
+        let mut epoch = epoch.and_then(|slot| batch.word(slot).ok());
+        let words: Vec<_> =
+            closed.into_iter().zip(kept).map(|(one, other)| (batch.word(one), batch.word(other))).collect();
+        if let (Some(keeper), Some(seen)) = (keeper, epoch)
+            && self.is_wanted()
+            && seen <= u64::from(self.target.load(SeqCst))
+        {
+            let mut batch = Batch::new();
+            let raised = batch.compare_swap(at(keeper, Superblock::EPOCH), seen, seen + 1);
+            // Lost to another node, it is raised as well.
+            epoch =
+                endpoint.submit(batch).await.word(raised).ok().map(|found| found.max(seen + u64::from(found == seen)));
+        }
+        let members = held(&self.members);
+        if members.changes != changes {
+            // A node of another start may have answered.
+            return;
+        }
+        for (node, words) in others.iter().zip(words) {
+            let heard = &self.heard[usize::from(node.0)];
+            if let (Ok(closed), Ok(checkpointed)) = words {
+                heard.is_met.store(true, SeqCst);
+                heard.closed.fetch_max(closed as u32, SeqCst);
+                heard.checkpointed.fetch_max(checkpointed as u32, SeqCst);
+            } else {
+                // A region registered anew, or one that this endpoint had never met.
+                let _ = endpoint.refresh(*node, DATA);
+            }
+        }
+        if let Some(epoch) = epoch {
+            self.epoch_heard.fetch_max(epoch as u32, SeqCst);
+        }
+    }
+
+    /// The epoch as far as this node knows it: not less than that of any commit of which it has heard, and not more than the keeper's.
     pub fn epoch(&self) -> u32 {
-        let epoch = self.word(crate::protocol::epoch::KEEPER, Superblock::EPOCH, |word| word.load(SeqCst) as u32);
-        epoch.unwrap_or(0).max(self.target.load(SeqCst))
+        let known = self.target.load(SeqCst).max(self.epoch_heard.load(SeqCst)).max(self.epoch_done.load(SeqCst));
+        let members = held(&self.members);
+        match self.word(Superblock::EPOCH, |word| word.load(SeqCst) as u32) {
+            Some(mine) if members.keeper() == Some(self.me) => known.max(mine),
+            _ => known,
+        }
+    }
+
+    /// A commit of this epoch has changed a row here.
+    pub fn has_done(&self, epoch: u32) {
+        self.epoch_done.fetch_max(epoch, SeqCst);
+    }
+
+    // ---- changes of the configuration ----------------------------------------------------------------------------------
+
+    /// No commit gets past its commit point until another configuration is installed; the epoch that is not to be used any more.
+    pub fn freeze(&self, next: &Configuration) -> u32 {
+        held(&self.members).freeze(next);
+        self.epoch()
+    }
+
+    /// Everything before this epoch is to be closed; true when it is. What is later belongs to the configuration to come.
+    pub fn settle(&self, epoch_min: u32) -> bool {
+        let members = held(&self.members);
+        if !self.has_begun.load(SeqCst) {
+            self.before.store(epoch_min - 1, SeqCst);
+            self.has_begun.store(true, SeqCst);
+        }
+        self.target.fetch_max(epoch_min, SeqCst);
+        drop(members);
+        self.call();
+        self.closed() + 1 >= epoch_min
+    }
+
+    /// Goes on in this configuration.
+    pub fn install(&self, next: &Configuration) {
+        held(&self.members).install(next);
+        self.call();
     }
 
     /// Is somebody waiting, or something to be written?
     pub fn is_wanted(&self) -> bool {
-        self.pending.load(SeqCst) > 0 || !held(&self.waiters).is_empty() || self.wanted.load(SeqCst) > self.durable()
+        self.pending.load(SeqCst) > 0
+            || !held(&self.waiters).is_empty()
+            || self.wanted.load(SeqCst) > self.durable()
+            || held(&self.members).has_news()
     }
 
     /// Is everything that has ever been visible on this node's cluster of one durable?
@@ -296,23 +428,39 @@ impl Journaling {
         if self.is_failed.load(SeqCst) {
             return Step::Stuck;
         }
-        let seen = self.word(crate::protocol::epoch::KEEPER, Superblock::EPOCH, |word| {
-            let seen = word.load(SeqCst);
-            if self.is_wanted() && seen <= u64::from(self.target.load(SeqCst)) {
-                // Lost to another node, it is raised as well.
-                let _ = word.compare_exchange(seen, seen + 1, SeqCst, SeqCst);
+        if !self.has_begun.load(SeqCst) {
+            return Step::Nothing;
+        }
+        let is_wanted = self.is_wanted();
+        let target = {
+            let members = held(&self.members);
+            if members.keeper() == Some(self.me) {
+                self.word(Superblock::EPOCH, |word| {
+                    let seen = word.load(SeqCst);
+                    if is_wanted && seen <= u64::from(self.target.load(SeqCst)) {
+                        // Lost to another node, it is raised as well.
+                        let _ = word.compare_exchange(seen, seen + 1, SeqCst, SeqCst);
+                    }
+                    self.epoch_heard.fetch_max(word.load(SeqCst) as u32, SeqCst);
+                });
             }
-            word.load(SeqCst) as u32
-        });
-        let Some(target) = seen.map(|seen| seen.max(self.target.load(SeqCst))) else { return Step::Nothing };
+            // While the configuration changes it is set by those who change it.
+            if members.keeper().is_some() {
+                self.target.fetch_max(self.epoch_heard.load(SeqCst), SeqCst);
+            }
+            self.target.load(SeqCst)
+        };
         if target <= self.closed() + 1 {
             self.publish();
             return Step::Nothing;
         }
-        self.target.store(target, SeqCst);
         let is_open = |desk: &Desk| desk.open.load(SeqCst) < u64::from(target);
         if self.desks.iter().any(is_open) && !planted!(OpenIgnored) {
             return Step::Open;
+        }
+        // Whoever has given up a commit without knowing what became of it has said so before it was not open any more.
+        if self.is_failed.load(SeqCst) {
+            return Step::Stuck;
         }
         let closed = target - 1;
         let written = match self.write(store, closed) {
@@ -324,9 +472,7 @@ impl Journaling {
             }
         };
         self.closed.store(closed, SeqCst);
-        if let Ok(word) = store.memory().word(Superblock::CLOSED) {
-            word.store(u64::from(closed), SeqCst);
-        }
+        self.word(Superblock::CLOSED, |word| word.store(u64::from(closed), SeqCst));
         self.publish();
         self.pending.fetch_sub(written, SeqCst);
         Step::Closed
@@ -351,24 +497,40 @@ impl Journaling {
             buffer.bytes.clear();
             epoch_max = epoch_max.max(std::mem::take(&mut buffer.epoch_max));
         }
-        let configuration = self.configuration.load(Relaxed);
         let mut rest = &items[..];
+        let mut head = Vec::new();
         loop {
-            if !journal.fits(rest.len() as u64) {
+            // The standing has to fit with what comes behind it.
+            let standing = self.standing_to_write(&journal, &mut head);
+            if !journal.fits((head.len() + rest.len()) as u64) && !journal.is_at_beginning() {
                 while !self.switch(&mut journal) {
                     self.make_spare()?;
                 }
+                continue;
             }
-            // Page events were promised no room: many of them may need more than a segment.
-            let take = if journal.fits(rest.len() as u64) { rest.len() } else { first_items(rest, &journal) };
-            let (now, later) = rest.split_at(take);
+            // Page events, and what the dead have left, were promised no room: there may be more than a segment of them.
+            let now = first_items(rest, head.len(), &journal);
+            let (now, later) = rest.split_at(now);
             let closed = if later.is_empty() { closed } else { self.closed() };
-            journal.write(now, Closing { closed, epoch_max, configuration })?;
+            let configuration = standing.unwrap_or(0);
+            journal.write(&[&head, now], Closing { closed, epoch_max, configuration })?;
+            if let Some(number) = standing {
+                held(&self.members).has_written(number);
+            }
             rest = later;
             if rest.is_empty() {
                 return Ok(Some(items.len() as u64 - events_bytes));
             }
         }
+    }
+
+    /// What the next batch has to say of the cluster, as an item; the number of that configuration.
+    fn standing_to_write(&self, journal: &Journal, item: &mut Vec<u8>) -> Option<u64> {
+        item.clear();
+        let members = held(&self.members);
+        let standing = members.to_write(journal.is_at_beginning())?;
+        standing.push(item);
+        Some(standing.number)
     }
 
     fn make_spare_or_wait(&self) {
@@ -415,13 +577,15 @@ impl Journaling {
 
     /// Tells everybody what is durable, and forgets what no restart needs.
     fn publish(&self) {
-        let all = |offset: u64, mine: u32| {
-            let of = |node: NodeId| {
-                if node == self.me { Some(mine) } else { self.word(node, offset, |word| word.load(SeqCst) as u32) }
-            };
-            (0..self.nodes).map(NodeId).map(|node| of(node).unwrap_or(0)).min().unwrap_or(0)
+        let (counted, may_forget) = {
+            let members = held(&self.members);
+            (members.counted().to_vec(), members.may_forget())
         };
-        let durable = all(Superblock::CLOSED, self.closed());
+        let all = |mine: u32, of: &dyn Fn(&Heard) -> u32| {
+            let of = |node: &NodeId| if *node == self.me { mine } else { of(&self.heard[usize::from(node.0)]) };
+            counted.iter().map(of).min().unwrap_or(0)
+        };
+        let durable = all(self.closed(), &|heard| heard.closed.load(SeqCst));
         if durable > self.durable.fetch_max(durable, SeqCst) {
             let mut waiters = held(&self.waiters);
             let (ready, waiting) = std::mem::take(&mut *waiters).into_iter().partition(|(epoch, _)| *epoch <= durable);
@@ -432,50 +596,65 @@ impl Journaling {
                 waker.wake();
             }
         }
-        let mine = self.word(self.me, Superblock::CHECKPOINTED, |word| word.load(SeqCst) as u32).unwrap_or(0);
-        let checkpointed = all(Superblock::CHECKPOINTED, mine);
-        if checkpointed > self.checkpointed.fetch_max(checkpointed, SeqCst) {
+        let mine = self.word(Superblock::CHECKPOINTED, |word| word.load(SeqCst) as u32).unwrap_or(0);
+        let checkpointed = all(mine, &|heard| heard.checkpointed.load(SeqCst));
+        if may_forget && checkpointed > self.checkpointed.fetch_max(checkpointed, SeqCst) {
             // What cannot be removed now is with the next checkpoint.
             let _ = held(&self.journal).forget(checkpointed);
-            let generation = held(&self.generation);
-            if checkpointed + 1 >= generation.cluster.epoch_first {
-                let _ = journal::remove_before(&*self.config.directory, self.me, self.shape.generation);
+            if checkpointed >= self.before.load(SeqCst) {
+                let _ = journal::remove_before(&*self.config.directory, self.me, self.shape.start);
             }
         }
     }
 
-    /// Bytes of the journal of this generation.
+    /// Bytes of the journal of this start.
     pub fn bytes(&self) -> u64 {
         held(&self.journal).bytes()
     }
 
     /// Makes a checkpoint of the node's rows; false if `go_on` has ended it. May run beside everything else, once at a time.
     pub fn checkpoint(&self, store: &Store, go_on: &mut dyn FnMut() -> bool) -> Result<bool, DurableError> {
-        // Closed on all nodes: so every change up to it has been made here, also by commits of others.
-        let epoch = self.durable();
-        let directory = &*self.config.directory;
-        let what = (self.shape.identity, self.shape.generation, epoch);
-        let Some(written) = checkpoint::write(store, directory, what, go_on)? else { return Ok(false) };
-        let until = self.epoch().max(written.epoch_max);
-        self.wanted.store(until, SeqCst);
-        while self.durable() < until {
+        let Some(written) = self.write_checkpoint(store, go_on)? else { return Ok(false) };
+        while !self.is_good(&written) {
             if !go_on() || self.is_failed.load(SeqCst) {
                 return Ok(false);
             }
             self.step_or_wait(store);
         }
-        checkpoint::publish(directory, &written)?;
-        if let Ok(word) = store.memory().word(Superblock::CHECKPOINTED) {
-            word.store(u64::from(epoch), SeqCst);
+        self.publish_checkpoint(&written).map(|()| true)
+    }
+
+    /// Writes one that [is good](Self::is_good) later; `None`: `go_on` has ended it, or there is nothing to write yet.
+    pub fn write_checkpoint(
+        &self,
+        store: &Store,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Checkpointed>, DurableError> {
+        if !self.has_begun.load(SeqCst) {
+            return Ok(None);
         }
+        // Closed on all nodes: so every change up to it has been made here, also by commits of others.
+        let epoch = self.durable().max(self.before.load(SeqCst));
+        let what = (self.shape.identity, self.shape.start, epoch);
+        let Some(written) = checkpoint::write(store, &*self.config.directory, what, go_on)? else { return Ok(None) };
+        let until = self.epoch().max(written.epoch_max);
+        self.wanted.store(until, SeqCst);
+        Ok(Some(Checkpointed { written, epoch, until }))
+    }
+
+    /// Is everything durable that is in it?
+    pub fn is_good(&self, checkpoint: &Checkpointed) -> bool {
+        self.durable() >= checkpoint.until
+    }
+
+    /// Gives it its name.
+    pub fn publish_checkpoint(&self, Checkpointed { written, epoch, .. }: &Checkpointed) -> Result<(), DurableError> {
+        let directory = &*self.config.directory;
+        checkpoint::publish(directory, written)?;
+        self.word(Superblock::CHECKPOINTED, |word| word.store(u64::from(*epoch), SeqCst));
         self.publish();
         self.checkpoints.fetch_add(1, SeqCst);
-        let mut generation = held(&self.generation);
-        if self.checkpointed.load(SeqCst) + 1 >= generation.cluster.epoch_first {
-            // Under the cluster's lock only at a start: nobody writes the file meanwhile.
-            generation.forget_past(directory)?;
-        }
-        Ok(true)
+        if self.checkpointed.load(SeqCst) >= self.before.load(SeqCst) { Cluster::forget(directory) } else { Ok(()) }
     }
 
     fn step_or_wait(&self, store: &Store) {
@@ -493,12 +672,15 @@ impl Journaling {
     }
 }
 
-/// Bytes of the first items that fit what is left of a segment.
-fn first_items(items: &[u8], journal: &Journal) -> usize {
+/// Bytes of the first items that fit what is left of a segment, behind so many others.
+fn first_items(items: &[u8], before: usize, journal: &Journal) -> usize {
+    if journal.fits((before + items.len()) as u64) {
+        return items.len();
+    }
     let mut end = 0;
     while end < items.len() {
         let size = u32::from_le_bytes(items[end + 8..end + 12].try_into().expect("4 bytes")) as usize;
-        if !journal.fits((end + size) as u64) {
+        if !journal.fits((before + end + size) as u64) {
             break;
         }
         end += size;

@@ -4,6 +4,7 @@
 //!   a commit ── commit.rs: record ──► buffer of its worker ── journaling.rs: a step of the journal ──► files
 //!      └── waits until its epoch is durable on all nodes ◄────────────┘
 //!   threads.rs   the thread that does the steps, and the one that makes checkpoints
+//!   members.rs   whose journals count, while the cluster changes
 //!   open.rs      a start: what of the files counts, and the region made anew from it
 //! ```
 //!
@@ -16,10 +17,11 @@
 
 mod commit;
 mod journaling;
+mod members;
 mod open;
 mod threads;
 
-pub(crate) use commit::Durably;
+pub(crate) use commit::{Durably, GONE};
 pub(crate) use journaling::Journaling;
 pub use open::Generation;
 pub(crate) use open::on_threads;

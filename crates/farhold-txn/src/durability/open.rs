@@ -1,12 +1,15 @@
 //! A start of a node with a journal: which generation it is, and the region made anew from what counts.
 
 use super::JournalConfig;
+use super::members::restarted;
+use crate::membership::Configuration;
+use crate::replication::ReplicationConfig;
 use crate::{NodeId, TxnError};
 use farhold_fabric::RegionMemory;
 use farhold_store::Store;
 use farhold_store::durable::files::Directory;
 use farhold_store::durable::journal::{Segment, Shape};
-use farhold_store::durable::{Cluster, DurableError, Restored, plan, region_bytes};
+use farhold_store::durable::{Cluster, DurableError, Restored, SlotState, plan, region_bytes};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::Ordering::SeqCst;
@@ -18,28 +21,41 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Nodes of different generations must not meet: give each a fabric of its own ([`Generation::number`] as part of the directory's name).
 pub struct Generation {
     pub(super) cluster: Cluster,
+    start: u32,
+    replication: ReplicationConfig,
     first: Mutex<Option<Segment>>,
     directory: Arc<dyn Directory>,
     _lock: Box<dyn Send + Sync>,
 }
 
 impl Generation {
-    /// Begins the next generation of a cluster, or enters the one that other nodes have begun.
+    /// Begins the next generation of a cluster, or enters the one that other nodes have begun. A node with copies of its rows elsewhere may also
+    /// come back to one in which it has been before.
     ///
     /// # Errors
     /// [`TxnError::Durable`]: files that are damaged, foreign or of another version; a node that a living process holds; others
-    /// that must end first.
-    pub fn begin(config: &JournalConfig, node: NodeId, nodes: u8) -> Result<Self, TxnError> {
+    /// that must end first; rows that only a start with copies finds where they are.
+    pub fn begin(
+        config: &JournalConfig,
+        node: NodeId,
+        nodes: u8,
+        replication: &ReplicationConfig,
+    ) -> Result<Self, TxnError> {
         let directory = config.directory.clone();
         let first = Mutex::new(None);
         let fresh = RandomState::new().build_hasher().finish();
-        let begun = Cluster::begin(&*directory, fresh, node, nodes, &|cluster| {
-            let segment = shape(&directory, cluster, config).make_segment(0)?;
+        let comes_back = replication.replicas > 1;
+        let begun = Cluster::begin(&*directory, fresh, (node, nodes), comes_back, &|cluster, start| {
+            if !comes_back && cluster.standing.is_some() {
+                check_in_place(cluster)?;
+            }
+            let segment = shape(&directory, cluster, start, config).make_segment(0)?;
             *first.lock().unwrap_or_else(PoisonError::into_inner) = Some(segment);
             Ok(())
         });
         let begun = begun.map_err(refused)?;
-        Ok(Self { cluster: begun.cluster, first, directory, _lock: begun.lock })
+        let replication = replication.clone();
+        Ok(Self { cluster: begun.cluster, start: begun.start, replication, first, directory, _lock: begun.lock })
     }
 
     /// Its number, from 1 on.
@@ -48,16 +64,40 @@ impl Generation {
         self.cluster.generation
     }
 
+    /// Have the others gone on since the node was here before? Then what it had is theirs.
+    pub(crate) fn comes_back(&self) -> bool {
+        let me = self.cluster.identity.node;
+        self.start != self.cluster.generation || self.founding().is_ok_and(|founding| !founding.members.contains(&me))
+    }
+
+    /// The number of this start of the node: no other has it.
+    pub(crate) fn start(&self) -> u64 {
+        u64::from(self.start)
+    }
+
+    /// The configuration with which the generation begins.
+    pub(crate) fn founding(&self) -> Result<Configuration, TxnError> {
+        let (nodes, replicas) = (self.cluster.identity.nodes, self.replication.replicas);
+        if self.cluster.generation == 1 {
+            // There are no rows yet.
+            return Ok(Configuration::first(nodes, replicas));
+        }
+        let configuration = restarted(self.cluster.standing.as_ref(), nodes, replicas)?;
+        Ok(Configuration { epoch_min: self.cluster.epoch_first, ..configuration })
+    }
+
+    /// Visits the rows of a node that left before the generation, and whose rows nobody had taken over yet.
+    pub(crate) fn visit(&self, node: NodeId, visit: &mut dyn FnMut(&SlotState<'_>)) -> Result<(), TxnError> {
+        let plan = plan(&self.directory, &self.cluster, node).map_err(refused)?;
+        plan.visit(visit).map_err(refused)
+    }
+
     pub(super) fn shape(&self, config: &JournalConfig) -> Shape {
-        shape(&self.directory, &self.cluster, config)
+        shape(&self.directory, &self.cluster, self.start, config)
     }
 
     pub(super) fn take_first(&self) -> Option<Segment> {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    pub(super) fn forget_past(&mut self, directory: &dyn Directory) -> Result<(), DurableError> {
-        self.cluster.forget(directory)
     }
 
     /// Bytes that the region has to have; `wanted` at the first start.
@@ -65,16 +105,14 @@ impl Generation {
         region_bytes(&*self.directory, &self.cluster.identity, wanted).map_err(refused)
     }
 
-    /// The first epoch that commits may have.
-    pub(crate) fn epoch_first(&self) -> u32 {
-        self.cluster.epoch_first
-    }
-
     /// Fills a new region with everything that counts.
     pub(crate) fn restore(&self, config: &JournalConfig, memory: &Arc<RegionMemory>) -> Result<Restored, TxnError> {
         let me = self.cluster.identity.node;
-        let plan = plan(&self.directory, &self.cluster).map_err(refused)?;
         drop(Store::format(memory.clone(), me).map_err(|error| TxnError::store(error, me))?);
+        if self.comes_back() {
+            return Ok(Restored::default());
+        }
+        let plan = plan(&self.directory, &self.cluster, me).map_err(refused)?;
         let run = |job: &(dyn Fn(usize) + Sync)| on_threads(config.threads, job);
         let restored = plan.restore(memory, &run, &config.progress).map_err(|error| match error {
             Ok(durable) => refused(durable),
@@ -98,9 +136,19 @@ pub(crate) fn on_threads(threads: usize, job: &(dyn Fn(usize) + Sync)) {
     });
 }
 
-fn shape(directory: &Arc<dyn Directory>, cluster: &Cluster, config: &JournalConfig) -> Shape {
+fn shape(directory: &Arc<dyn Directory>, cluster: &Cluster, start: u32, config: &JournalConfig) -> Shape {
     let (directory, segment_bytes) = (directory.clone(), config.segment_bytes);
-    Shape { directory, identity: cluster.identity, generation: cluster.generation, segment_bytes }
+    Shape { directory, identity: cluster.identity, start, segment_bytes }
+}
+
+/// Without copies every node has the rows that placement gives it: those of a cluster in which some have moved are not found.
+fn check_in_place(cluster: &Cluster) -> Result<(), DurableError> {
+    let last = restarted(cluster.standing.as_ref(), cluster.identity.nodes, 1);
+    if last.is_ok_and(|last| last.is_in_place()) {
+        return Ok(());
+    }
+    let who = "a node of this cluster had taken over the rows of another: start it with the copies of each row that it had (--replicas)";
+    Err(DurableError::Busy { who: who.into() })
 }
 
 pub(super) fn refused(error: DurableError) -> TxnError {

@@ -2,10 +2,8 @@
 
 use super::Journaling;
 use super::journaling::Step;
-use crate::protocol::ident::DATA;
-use crate::{Node, NodeId, TxnError};
-use farhold_fabric::{Endpoint, Executor};
-use farhold_store::Superblock;
+use crate::{Node, NodeId, TxnError, Worker};
+use farhold_fabric::Executor;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
@@ -76,7 +74,8 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
     let idle = if node.config.nodes > 1 { IDLE_WITH_OTHERS } else { IDLE };
     let (mut seen, mut stopped_ns) = (0, None);
     loop {
-        meet(node, journaling, &endpoint);
+        executor.run(journaling.look(&endpoint));
+        expect_all(node, journaling);
         let began_ns = handle.now_ns();
         if stop.load(SeqCst) {
             let end_ns = *stopped_ns.get_or_insert(began_ns + END_NS);
@@ -98,21 +97,53 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
     journaling.close();
 }
 
-/// Looks for nodes that have come, and for those that are gone: then nobody can tell any more what of the last epochs counts.
-fn meet(node: &Node, journaling: &Journaling, endpoint: &Endpoint) {
-    for other in journaling.unknown() {
-        if let Some(memory) = endpoint.mapped(other, DATA).filter(|memory| Superblock::of(memory).is_ok()) {
-            journaling.know(other, memory);
-        }
+/// With one copy of each row, nobody can tell any more what of the last epochs counts when a node is gone.
+fn expect_all(node: &Node, journaling: &Journaling) {
+    if node.replication.is_some() {
+        return;
     }
     let others = (0..node.config.nodes).map(NodeId).filter(|other| *other != node.id());
     let unknown = journaling.unknown();
     for other in others.filter(|other| !unknown.contains(other)) {
-        if !node.fabric.node_is_live(other) && node.replication.is_none() {
+        if !node.fabric.node_is_live(other) {
             journaling.fail(&format!(
                 "{other} has ended: without replicas what it had not written is lost, so every node of the cluster has to end, \
                  and to start again from the journals"
             ));
+        }
+    }
+}
+
+/// Slots of rows between two looks of a simulated checkpoint at whether it may go on.
+const PATIENCE: u32 = 1_000_000;
+
+impl Worker {
+    /// Does for the journal what [`JournalThreads`] do, as a task: for a program without threads. Ends when the journal has failed.
+    pub async fn keep_journal(&self) {
+        let node = self.node().clone();
+        let Some(journaling) = node.journaling.clone() else { return };
+        let mut at_bytes = if node.needs_checkpoint { 0 } else { journaling.config.checkpoint_bytes };
+        let mut written = None;
+        while journaling.failure().is_none() {
+            journaling.look(&self.core.endpoint).await;
+            if !node.fabric.node_is_live(node.id()) {
+                return journaling.fail("this node has ended");
+            }
+            // Why there is none is said to those who want one.
+            let _ = journaling.make_spare();
+            journaling.step(&node.store);
+            if let Some(good) = written.take_if(|written| journaling.is_good(written)) {
+                let _ = journaling.publish_checkpoint(&good);
+                at_bytes = journaling.bytes() + journaling.config.checkpoint_bytes;
+            } else if written.is_none() && journaling.bytes() >= at_bytes {
+                let mut left = PATIENCE;
+                let mut go_on = || {
+                    left -= 1;
+                    left > 0
+                };
+                written = journaling.write_checkpoint(&node.store, &mut go_on).ok().flatten();
+            }
+            self.handle().sleep_ns(journaling.config.step_ns).await;
         }
     }
 }

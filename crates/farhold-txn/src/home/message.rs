@@ -417,6 +417,7 @@ fn status_of(error: &TxnError) -> (u8, String) {
         }
         TxnError::DuplicateKey { table, index } => (8, format!("{} {}", table.0, index.number())),
         TxnError::TooMany { what, limit } => (9, format!("no more than {limit} {what}")),
+        TxnError::Recovering { .. } => (11, String::new()),
         other => (10, other.to_string()),
     }
 }
@@ -435,6 +436,7 @@ pub(crate) fn error_of(status: u8, text: String, node: NodeId) -> TxnError {
             let (table, index) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
             TxnError::DuplicateKey { table: TableId(table), index: Index::from_number(index as u16) }
         }
+        11 => TxnError::Recovering { node },
         _ => TxnError::Remote { node, reason: text.into() },
     }
 }
@@ -526,6 +528,7 @@ mod tests {
         let same = [
             TxnError::Conflict,
             TxnError::SchemaChanged,
+            TxnError::Recovering { node },
             TxnError::OutOfMemory { node },
             TxnError::NotFound { what: "table".into() },
             TxnError::DuplicateKey { table: TableId(5), index: Index::Secondary(2) },

@@ -8,7 +8,7 @@ use crate::node::Recovered;
 use crate::protocol::epoch::KEEPER;
 use crate::slots::Counter;
 use crate::snapshot::write_runs;
-use crate::table::{Cluster, Index, Open, Table, TableShared};
+use crate::table::{Index, Table, TableShared};
 use crate::worker::Core;
 use crate::{NodeId, TableId, TxnError};
 use farhold_fabric::{FabricError, Message, Meta, Version};
@@ -185,15 +185,21 @@ impl Core {
     }
 
     fn table(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
-        self.node.catalog.by_id(id).map(|table| table.0).ok_or(TxnError::SchemaChanged)
+        self.table_handle(id).map(|table| table.0)
     }
 
     fn table_handle(&self, id: TableId) -> Result<Table, TxnError> {
-        self.node.catalog.by_id(id).ok_or(TxnError::SchemaChanged)
+        self.node.catalog.by_id(id).ok_or_else(|| self.unknown_table())
     }
 
     pub fn table_even_dropped(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
-        self.node.catalog.even_dropped(id).ok_or(TxnError::SchemaChanged)
+        self.node.catalog.even_dropped(id).ok_or_else(|| self.unknown_table())
+    }
+
+    /// A node that is joining may not have been given its tables yet.
+    fn unknown_table(&self) -> TxnError {
+        let is_member = self.node.configuration().is_none_or(|configuration| configuration.members.contains(&self.me));
+        if is_member { TxnError::SchemaChanged } else { TxnError::Recovering { node: self.me } }
     }
 
     /// The object of a reference that came from afar, if it is still that.
@@ -255,13 +261,7 @@ impl Core {
 
     /// Opens a table here, with the definition that the system table has. Twice is once.
     pub fn create_table_here(&self, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
-        if self.node.catalog.by_id(id).is_some() {
-            return Ok(());
-        }
-        let (definition, live) = TableDef::decode(definition)?;
-        let cluster = Cluster::of(&self.node);
-        let (table, _) = TableShared::open(&self.node.store, id, definition, &live, Open::Create, cluster)?;
-        self.node.catalog.add(Table(Arc::new(table)))
+        crate::system::make(&self.node, id, definition)
     }
 
     /// What a dead transaction had reserved goes. If it died after index entries of rows that it would have deleted had been

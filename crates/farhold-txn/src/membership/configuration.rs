@@ -40,6 +40,8 @@ pub struct Configuration {
     pub joining: Vec<NodeId>,
     /// For each node number: which start of it is meant, 0 for none. A node that starts draws it at random.
     pub births: Vec<u64>,
+    /// For each node number: with which start of it its rows began, and nothing before; 1 for a node of the founding.
+    pub rows_since: Vec<u64>,
     /// For each partition.
     pub partitions: Vec<Serving>,
     /// All mirrors, in the order in which they may take over.
@@ -60,6 +62,7 @@ impl Configuration {
             replicas,
             leader: NodeId(0),
             births: vec![0; usize::from(nodes)],
+            rows_since: vec![1; usize::from(nodes)],
             partitions: members.iter().map(|node| Serving::By(*node)).collect(),
             members,
             joining: Vec::new(),
@@ -203,6 +206,7 @@ impl Configuration {
         let mut next = self.next(node);
         next.joining.push(node);
         next.births[usize::from(node.0)] = birth;
+        next.rows_since[usize::from(node.0)] = birth;
         next
     }
 
@@ -215,6 +219,26 @@ impl Configuration {
         next.members.sort_unstable();
         next.renew_mirrors();
         next
+    }
+
+    /// The one with which a cluster goes on all of whose nodes have ended in this one: its members have their rows again, and no copies yet. The
+    /// rows of a node that had left and that nobody served are in the journals, from where a successor gets them.
+    #[must_use]
+    pub fn restarted(&self, replicas: u8) -> Self {
+        let first = self.members.first().copied().unwrap_or(NodeId(0));
+        let mut next = Self { replicas, mirrors: Vec::new(), joining: Vec::new(), keeper: first, ..self.next(first) };
+        next.births.fill(0);
+        // Whoever has begun to insert these rows has to go on.
+        let on = |of| self.successor(of).unwrap_or(first);
+        next.mirrors = self.unserved().into_iter().map(|of| Mirror { of, on: on(of), whole: true }).collect();
+        next.renew_mirrors();
+        next
+    }
+
+    /// Has every node its own partition's rows?
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        (0..).map(NodeId).zip(&self.partitions).all(|(node, serving)| *serving == Serving::By(node))
     }
 
     /// Every member's rows on the members after it; mirrors of nodes that are gone stay while they are needed.
@@ -242,9 +266,11 @@ impl Configuration {
                 w.u8(node.0);
             });
         }
-        w.list(&self.births, |w, birth| {
-            w.u64(*birth);
-        });
+        for numbers in [&self.births, &self.rows_since] {
+            w.list(numbers, |w, number| {
+                w.u64(*number);
+            });
+        }
         w.list(&self.partitions, |w, serving| {
             match serving {
                 Serving::By(node) => w.u8(0).u8(node.0),
@@ -266,7 +292,8 @@ impl Configuration {
         let node = |r: &mut Reader<'_>| r.u8().map(NodeId);
         let (number, replicas, leader, keeper) = (r.u64()?, r.u8()?, node(&mut r)?, node(&mut r)?);
         let epoch_min = r.u32()?;
-        let (members, joining, births) = (r.list(node)?, r.list(node)?, r.list(Reader::u64)?);
+        let (members, joining) = (r.list(node)?, r.list(node)?);
+        let (births, rows_since) = (r.list(Reader::u64)?, r.list(Reader::u64)?);
         let partitions = r.list(|r| match (r.u8()?, r.u8()?) {
             (0, node) => Ok(Serving::By(NodeId(node))),
             (1, node) => Ok(Serving::From(NodeId(node))),
@@ -274,10 +301,23 @@ impl Configuration {
         })?;
         let mirrors = r.list(|r| Ok(Mirror { of: NodeId(r.u8()?), on: NodeId(r.u8()?), whole: r.flag()? }))?;
         r.end()?;
-        let this = Self { number, replicas, leader, members, joining, births, partitions, mirrors, keeper, epoch_min };
+        let this = Self {
+            number,
+            replicas,
+            leader,
+            members,
+            joining,
+            births,
+            rows_since,
+            partitions,
+            mirrors,
+            keeper,
+            epoch_min,
+        };
         let nodes = this.births.len();
         let known = |node: NodeId| usize::from(node.0) < nodes && node.0 != NOBODY;
         let sound = this.partitions.len() == nodes
+            && this.rows_since.len() == nodes
             && this.everybody().chain([this.leader, this.keeper]).all(known)
             && this.mirrors.iter().all(|mirror| known(mirror.of) && known(mirror.on));
         if sound { Ok(this) } else { Err(GARBAGE) }

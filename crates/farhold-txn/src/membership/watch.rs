@@ -1,6 +1,7 @@
 //! What a node does for its membership: renews its lease, looks after the others, and does its part of changes.
 
 use super::{Configuration, Register, Registered, Serving};
+use crate::durability::GONE;
 use crate::{NodeId, Progress, TxnError, Worker};
 use farhold_fabric::{Admitted, Handle, JoinHandle};
 use std::cell::RefCell;
@@ -131,21 +132,27 @@ impl Worker {
         let lease_ns = replication.config.lease_ns;
         let every_ns = lease_ns / 4;
         let handle = self.handle().clone();
-        let birth = node.fabric.birth().unwrap_or_else(|| handle.random_u64() | 1);
+        let birth = node.start.or(node.fabric.birth()).unwrap_or_else(|| handle.random_u64() | 1);
         let expire_ns = lease_ns + replication.config.clock_skew_ns_max;
         let leases = Rc::new(RefCell::new(Leases::new(expire_ns, handle.now_ns())));
+        // A member whose journal is over would have to be waited for by everybody: it goes.
+        let has_failed = {
+            let node = node.clone();
+            move || node.journal_failure().is_some()
+        };
         // Apart from what changes of the configuration ask of this node, which may take longer than a lease.
         let renewing = {
             let (register, replication, leases) = (register.clone(), replication.clone(), leases.clone());
             let (me, skew_ns) = (self.core.me, replication.config.clock_skew_ns_max);
             let inner = handle.clone();
+            let has_failed = has_failed.clone();
             handle.spawn(async move {
                 // Not before this start is in the register: it would renew the lease of an earlier start, or of another process
                 // of the same name.
                 let mut is_in = false;
                 let view = &replication.view;
                 let mut clocks = Clocks::new(&inner);
-                while !view.is_gone() {
+                while !view.is_gone() && !has_failed() {
                     let began_ns = inner.now_ns();
                     let (renewed, was_in) = (is_in && register.renew(me).await.is_ok(), is_in);
                     if clocks.have_jumped(&inner, skew_ns) {
@@ -172,7 +179,7 @@ impl Worker {
         };
         self.found_or_join(&*register, birth, every_ns).await?;
         let mut work = Work::default();
-        loop {
+        while !has_failed() {
             if let Ok(registered) = register.load().await {
                 leases.borrow_mut().look(&registered, handle.now_ns());
                 let settled = registered.settled;
@@ -188,6 +195,13 @@ impl Worker {
             handle.sleep_ns(every_ns).await;
         }
         replication.view.set_gone();
+        if planted!(TailCounts) {
+            self.handle().sleep_ns(lease_ns).await;
+        }
+        // Whoever waits for it hears that he will never know.
+        if let Some(journaling) = &node.journaling {
+            journaling.fail(GONE);
+        }
         drop(renewing);
         Ok(())
     }
@@ -203,8 +217,7 @@ impl Worker {
             let settled = registered.as_ref().map_or(0, |registered| registered.settled);
             match registered.map(|registered| registered.configuration) {
                 Ok(None) => {
-                    let first = Configuration::first(node.config.nodes, replication.config.replicas);
-                    let _ = register.compare_and_set(0, &first).await;
+                    let _ = register.compare_and_set(0, &node.founding).await;
                     continue;
                 }
                 Ok(Some(configuration)) => {

@@ -172,6 +172,7 @@ impl Txn {
         let sent = self.replicate(&core, promise, epoch).await;
         drop(admitted);
         let Some(sent) = sent else {
+            core.give_up_journal();
             // Near rows stay as they are: nobody but this node's own transactions can see them, and none of them commits.
             let unknown = Err(TxnError::OutcomeUnknown);
             set_unknown(self.serial, epoch);
@@ -190,6 +191,9 @@ impl Txn {
         // Rows on nodes that are gone meanwhile are in their mirrors.
         let _ = self.publish_far(&core, number).await;
         let written = self.write_far_replicated(&core, &replication, epoch, sent, number).await;
+        if written.is_none() {
+            core.give_up_journal();
+        }
         drop(durably);
         self.tidy_up(epoch);
         self.tidy_up_far_later(epoch, number);
@@ -231,7 +235,7 @@ impl Txn {
         core.insist(replication, payloads.collect(), number).await?;
         let versions = rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), new(row).0));
         core.insist(replication, versions.collect(), number).await?;
-        sent.finish();
+        sent.finish(core.node.journaling.as_deref(), epoch);
         let locks = rows.iter().map(|row| Step::release(Core::lock_place(row.ident), self.owner.word()));
         core.insist(replication, locks.collect(), number).await
     }

@@ -8,7 +8,7 @@ use crate::home::wire::Writer;
 use crate::membership::Configuration;
 use crate::replication::Replication;
 use crate::worker::Core;
-use farhold_store::log::{Change, Entry, patch};
+use farhold_store::log::{Change, Entry, RecordWriter, patch};
 use farhold_store::{Object, Owner};
 use std::sync::Arc;
 
@@ -27,8 +27,12 @@ impl Core {
                 for entry in &left {
                     self.redo(replication, entry)?;
                 }
+                self.write_left(number, &left);
             }
-            Message::Settle { number } => self.settle(replication, number)?,
+            Message::Settle { number, epoch_min } => {
+                let is_closed = self.settle(replication, number, epoch_min)?;
+                w.u8(u8::from(is_closed));
+            }
             Message::Install(next) => self.install(replication, &next)?,
             Message::Copy { rows } => take_copies(replication, from, &rows),
         }
@@ -43,12 +47,21 @@ impl Core {
     fn freeze(&self, replication: &Replication, next: &Arc<Configuration>) -> Result<Frozen, TxnError> {
         let view = &replication.view;
         let before = view.configuration();
-        let epoch_seen = view.epoch_seen().max(self.node.store.superblock().epoch());
+        let journal_seen = || self.node.journaling.as_ref().map_or(0, |journaling| journaling.epoch());
+        let epoch_seen = || view.epoch_seen().max(self.node.store.superblock().epoch()).max(journal_seen());
         if before.number >= next.number {
-            return Ok(Frozen { quiet: true, epoch_seen });
+            return Ok(Frozen { quiet: true, epoch_seen: epoch_seen() });
         }
+        // A founder may be frozen before it has heard of the founding, and has records from then.
+        let is_first = before.number == 0 && view.proposed().is_none() && next.joining.contains(&self.me);
         if view.freeze(next, &self.node.catalog) {
             self.node.fabric.admit(next.number, next.admitted());
+            if is_first {
+                replication.applier().begin(next.number);
+            }
+            if let Some(journaling) = &self.node.journaling {
+                journaling.freeze(next);
+            }
             for gone in before.everybody().filter(|node| !next.contains(*node)) {
                 if !planted!(NoFence) {
                     self.node.fabric.fence(gone).map_err(|error| TxnError::far(error, gone))?;
@@ -58,7 +71,9 @@ impl Core {
             // Frozen for a later one.
             return Err(TxnError::Conflict);
         }
-        Ok(Frozen { quiet: view.is_quiet() || planted!(NoFreeze), epoch_seen })
+        let quiet = view.is_quiet() || planted!(NoFreeze);
+        // After the look at the commits on their way: they have read it by then.
+        Ok(Frozen { quiet, epoch_seen: epoch_seen() })
     }
 
     /// Writes a row as a dead transaction would have, if it has not; in the mirrors too.
@@ -68,7 +83,12 @@ impl Core {
             replication.applier().take(entry);
             return Ok(());
         }
-        let Some(row) = self.row(entry.reference) else { return Ok(()) };
+        if let Some(journaling) = &self.node.journaling {
+            journaling.has_done(left.epoch);
+        }
+        // A record may be one of which everything has been written long ago: the page may have another use by now.
+        let is_its = self.node.store.table_of(entry.reference.offset()) == Some(entry.table);
+        let Some(row) = self.row(entry.reference).filter(|_| is_its) else { return Ok(()) };
         let Ok(table) = self.table_even_dropped(entry.table) else { return Ok(()) };
         let mut alloc = self.alloc.borrow_mut();
         let refused = |error| TxnError::store(error, self.me);
@@ -97,19 +117,52 @@ impl Core {
         Ok(())
     }
 
-    fn settle(&self, replication: &Replication, number: u64) -> Result<(), TxnError> {
-        if replication.view.configuration().number >= number {
-            return Ok(());
+    /// What the dead have left goes into this node's journal: their own may end before it.
+    fn write_left(&self, number: u64, left: &[LeftEntry<'_>]) {
+        let Some(journaling) = self.node.journaling.as_ref().filter(|_| !planted!(RedoUnwritten)) else { return };
+        let mut record = RecordWriter::default();
+        for of_one in left.chunk_by(|one, next| (one.owner, one.epoch) == (next.owner, next.epoch)) {
+            let LeftEntry { owner, epoch, .. } = of_one[0];
+            record.begin(owner, number, epoch);
+            for left in of_one {
+                record.add(&left.entry);
+            }
+            record.end();
+            let (behind, mark) = record.place(0, 0);
+            journaling.append_left(self.slot.number(), behind, mark, epoch);
+        }
+    }
+
+    /// True when everything of before is in the journal, if there is one.
+    fn settle(&self, replication: &Replication, number: u64, epoch_min: u32) -> Result<bool, TxnError> {
+        let installed = replication.view.configuration();
+        let proposed = replication.view.proposed();
+        let keeper = proposed.as_ref().map_or(installed.keeper, |proposed| proposed.keeper);
+        if installed.number >= number {
+            // Others have not, and shall not meet an epoch that is over for them.
+            if installed.number == number && installed.keeper == self.me {
+                self.node.store.superblock().raise_epoch(epoch_min);
+            }
+            return Ok(true);
         }
         check_frozen_for(replication, number)?;
+        if keeper == self.me {
+            self.node.store.superblock().raise_epoch(epoch_min);
+        }
+        let is_closed = self.node.journaling.as_ref().is_none_or(|journaling| journaling.settle(epoch_min));
+        if !is_closed && !planted!(SettledTooEarly) {
+            return Ok(false);
+        }
         let present = |node: NodeId| replication.view.present.contains(node);
         let mut applier = replication.applier();
-        applier.clear_rings(&replication.log, present);
-        if let Some(next) = replication.view.proposed() {
-            applier.begin_mirrors(&next, self.me);
+        // Who is joining has written nothing yet; a late record of its earlier start may be there.
+        let is_joining = |node| proposed.as_ref().is_some_and(|next| next.joining.contains(&node));
+        applier.clear_rings(&replication.log, |node| present(node) && !is_joining(node));
+        if let Some(next) = &proposed {
+            applier.begin_mirrors(next, self.me);
         }
         drop(applier);
-        self.forget_absent(&present)
+        self.forget_absent(&present).map(|()| true)
     }
 
     fn install(&self, replication: &Replication, next: &Arc<Configuration>) -> Result<(), TxnError> {
@@ -128,6 +181,9 @@ impl Core {
         applier.end_mirrors(next, self.me);
         drop(applier);
         self.node.present.set(next.everybody());
+        if let Some(journaling) = &self.node.journaling {
+            journaling.install(next);
+        }
         replication.view.install(next, &self.node.catalog);
         self.node.fabric.admit(next.number, next.admitted());
         replication.forget_rings_of_the_gone();

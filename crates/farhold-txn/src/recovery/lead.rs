@@ -11,6 +11,9 @@ use std::sync::Arc;
 
 /// How long the leader waits before it asks a member again whether it is quiet.
 const AGAIN_NS: u64 = 3_000;
+/// How long before it asks again whether everything is in a member's journal, and how long a disk may take for it beyond a lease.
+const SETTLED_AGAIN_NS: u64 = 50_000;
+const SETTLING_NS: u64 = 1_000_000_000;
 
 impl Core {
     /// Asks a member, or this node itself, something of the recovery.
@@ -71,11 +74,23 @@ impl Worker {
             now(Leading::Redoing(node));
             self.redo_what_is_left_at(node, number, &everybody).await?;
         }
+        // No commit of before has it, and all later ones have it or a later one: whoever reads it from a keeper finds it there.
+        let epoch_min = next.epoch_min.max(epoch + 1);
+        let until_ns = core.handle.now_ns() + lease_ns + SETTLING_NS;
         for &node in &everybody {
             now(Leading::Settling(node));
-            core.ask_member(node, &Message::Settle { number }).await?;
+            loop {
+                let answer = core.ask_member(node, &Message::Settle { number, epoch_min }).await?;
+                if Reader(&answer).flag()? {
+                    break;
+                }
+                // It may have died, or its disk may be full: only a look at the leases can tell.
+                if core.handle.now_ns() > until_ns {
+                    return Err(TxnError::Recovering { node });
+                }
+                core.handle.sleep_ns(SETTLED_AGAIN_NS).await;
+            }
         }
-        let epoch_min = epoch.max(next.epoch_min);
         let installed = Arc::new(Configuration { epoch_min, ..next.clone() });
         // Itself last: until then its watch knows that there is something left to do.
         let others = everybody.iter().filter(|node| **node != core.me);

@@ -19,8 +19,9 @@ pub(crate) enum Message<'a> {
     Pull { number: u64, from: u32 },
     /// These rows are to have been written.
     Redo { number: u64, left: Vec<LeftEntry<'a>> },
-    /// Everything has been redone: what else the dead hold goes.
-    Settle { number: u64 },
+    /// Everything has been redone: what else the dead hold goes, and the epoch is at least this. Answer: a flag, whether everything before it is
+    /// in this node's journal.
+    Settle { number: u64, epoch_min: u32 },
     /// Go on in this configuration.
     Install(Arc<Configuration>),
     /// Rows of the sender's, for its mirror.
@@ -104,7 +105,7 @@ impl<'a> Message<'a> {
             Self::Freeze(configuration) => drop(w.u8(2).bytes(&configuration.encode())),
             Self::Pull { number, from } => drop(w.u8(3).u64(*number).u32(*from)),
             Self::Redo { number, left } => drop(w.u8(4).u64(*number).list(left, |w, entry| entry.encode(w))),
-            Self::Settle { number } => drop(w.u8(5).u64(*number)),
+            Self::Settle { number, epoch_min } => drop(w.u8(5).u64(*number).u32(*epoch_min)),
             Self::Install(configuration) => drop(w.u8(6).bytes(&configuration.encode())),
             Self::Copy { rows } => {
                 w.u8(7).list(rows, |w, row| {
@@ -123,7 +124,7 @@ impl<'a> Message<'a> {
             2 => Self::Freeze(configuration(&mut r)?),
             3 => Self::Pull { number: r.u64()?, from: r.u32()? },
             4 => Self::Redo { number: r.u64()?, left: r.list(LeftEntry::decode)? },
-            5 => Self::Settle { number: r.u64()? },
+            5 => Self::Settle { number: r.u64()?, epoch_min: r.u32()? },
             6 => Self::Install(configuration(&mut r)?),
             7 => Self::Copy {
                 rows: r.list(|r| {

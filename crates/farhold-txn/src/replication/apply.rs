@@ -19,6 +19,9 @@ pub(crate) struct Applier {
     records: Records,
     /// A record that is marked and damaged: nothing behind it can be read.
     damaged: Option<LogError>,
+    /// The configuration with which this node came into the cluster, 0 for a founder. Who had left before knows nothing of it, and is not
+    /// fenced here: his late records are for an earlier start of this node.
+    since: u64,
 }
 
 /// By node number, and memory for them.
@@ -35,12 +38,13 @@ impl Applier {
         let layout = log.layout();
         let rings = (0..layout.nodes).flat_map(|node| (0..layout.rings).map(move |ring| (NodeId(node), ring)));
         let readers = rings.map(|(node, ring)| log.reader(node, ring)).collect();
-        Self { readers, mirrors: Mirrors(Vec::new(), spare), records: Records::default(), damaged: None }
+        let mirrors = Mirrors(Vec::new(), spare);
+        Self { readers, mirrors, records: Records::default(), damaged: None, since: 0 }
     }
 
     /// Applies what is marked, some of each ring; true if there was something.
     pub fn apply(&mut self) -> bool {
-        let Self { readers, mirrors, records, damaged } = self;
+        let Self { readers, mirrors, records, damaged, since } = self;
         let mut any = false;
         for reader in readers.iter_mut().filter(|reader| reader.is_marked()) {
             let before = reader.applied();
@@ -55,7 +59,7 @@ impl Applier {
                     }
                 }
             }
-            mirrors.take_all(records);
+            mirrors.take_all(records, *since);
             if reader.applied() != before {
                 reader.publish();
                 any = true;
@@ -75,6 +79,11 @@ impl Applier {
         } else {
             Ok(())
         }
+    }
+
+    /// The node comes into the cluster with this configuration.
+    pub fn begin(&mut self, number: u64) {
+        self.since = number;
     }
 
     /// Takes a row into the mirror that wants it.
@@ -103,6 +112,9 @@ impl Applier {
     ) -> Result<(), TxnError> {
         for reader in self.readers.iter().filter(|reader| !is_present(reader.writer())) {
             let found = reader.left_behind(&mut |record: &Record<'_>| {
+                if record.configuration() < self.since {
+                    return;
+                }
                 for entry in record.entries().filter_map(Result::ok) {
                     visit(record.configuration(), record.owner(), record.epoch(), &entry);
                 }
@@ -174,8 +186,9 @@ impl Mirrors {
         }
     }
 
-    fn take_all(&mut self, records: &Records) {
-        let entries = || records.iter().flat_map(|record| record.entries().filter_map(Result::ok));
+    fn take_all(&mut self, records: &Records, since: u64) {
+        let records = || records.iter().filter(|record| record.configuration() >= since);
+        let entries = || records().flat_map(|record| record.entries().filter_map(Result::ok));
         for entry in entries() {
             if let Some(mirror) = self.of(entry.node) {
                 mirror.prefetch(entry.reference);

@@ -16,7 +16,7 @@ pub(crate) use apply::{Applier, MirrorKeeper};
 pub(crate) use mapped::MappedRings;
 pub(crate) use mirror::SlotCopy;
 use mirror::Spare;
-pub(crate) use send::{Promise, Sent, Step};
+pub(crate) use send::{Promise, Sent, Step, Unclosed};
 
 use crate::membership::View;
 use crate::protocol::ident::LOG;
@@ -24,7 +24,7 @@ use crate::recovery::Progress;
 use crate::{NodeConfig, NodeId, TxnError};
 use farhold_fabric::{Fabric, FabricError};
 use farhold_store::log::{LogRegion, RingLayout, RingWriter};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -72,6 +72,8 @@ pub(crate) struct Replication {
     applier: Mutex<Applier>,
     /// What each worker knows of its rings.
     writers: Box<[Mutex<Writers>]>,
+    /// Of each worker, records that are finished but for the journal.
+    unclosed: Box<[Mutex<VecDeque<Unclosed>>]>,
 }
 
 impl Replication {
@@ -97,6 +99,7 @@ impl Replication {
             applier: Mutex::new(Applier::new(&log, Spare::new(u64::from(replicas - 1) * populate_bytes))),
             log,
             writers: (0..config.rings).map(|_| Mutex::default()).collect(),
+            unclosed: (0..config.rings).map(|_| Mutex::default()).collect(),
         }))
     }
 

@@ -1,6 +1,7 @@
 //! A commit's record on its way to its holders.
 
 use super::Replication;
+use crate::durability::Journaling;
 use crate::home::message::Request;
 use crate::protocol::ident::LOG;
 use crate::recovery::Message;
@@ -10,10 +11,10 @@ use crate::worker::Core;
 use crate::{NodeId, Placement, TxnError};
 use farhold_fabric::{FabricError, FarPtr, RegionMemory};
 use farhold_store::log::{Change, Entry, Place, RecordWriter, record};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Room in the rings of all holders of a record to be. Dropped unused, it is given back.
 pub(crate) struct Promise {
@@ -35,12 +36,48 @@ pub(crate) struct Sent {
     number: u64,
 }
 
+/// A record whose rows are all written, and which is not in the journal yet.
+pub(crate) struct Unclosed {
+    epoch: u32,
+    places: Vec<(NodeId, Place)>,
+    number: u64,
+}
+
 impl Sent {
-    /// All rows are written: nobody needs the record for them any more.
-    pub fn finish(self) {
-        let Ok(mut writers) = self.replication.writers(self.worker) else { return };
-        let view = &self.replication.view;
-        for (holder, place) in self.places.iter().filter(|(holder, _)| view.is_there(*holder, self.number)) {
+    /// All rows are written: nobody needs the record for them any more. With a journal somebody does until this node has closed the
+    /// record's epoch: if it dies before, the others have to make it durable.
+    pub fn finish(self, journaling: Option<&Journaling>, epoch: u32) {
+        let Self { replication, worker, places, number } = self;
+        let unclosed = Unclosed { epoch, places, number };
+        if journaling.is_some() && !planted!(FinishedTooEarly) {
+            replication.unclosed(worker).push_back(unclosed);
+        } else {
+            replication.finish(worker, &unclosed);
+        }
+    }
+}
+
+impl Replication {
+    /// Records of a worker whose rows are written, and their epochs.
+    fn unclosed(&self, worker: u8) -> MutexGuard<'_, VecDeque<Unclosed>> {
+        self.unclosed[usize::from(worker)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets those records go that are in the journal.
+    fn finish_closed(&self, worker: u8, journaling: &Journaling) {
+        let closed = journaling.closed();
+        loop {
+            // Records wait about in the order of their epochs.
+            let next = self.unclosed(worker).pop_front_if(|record| record.epoch <= closed);
+            let Some(record) = next else { return };
+            self.finish(worker, &record);
+        }
+    }
+
+    fn finish(&self, worker: u8, record: &Unclosed) {
+        let Ok(mut writers) = self.writers(worker) else { return };
+        let is_there = |holder: &NodeId| self.view.is_there(*holder, record.number);
+        for (holder, place) in record.places.iter().filter(|(holder, _)| is_there(holder)) {
             if let Some(writer) = writers.get_mut(holder) {
                 writer.finish(place);
             }
@@ -124,6 +161,9 @@ impl Txn {
         };
         let until_ns = core.handle.now_ns().saturating_add(core.node.config.request_timeout_ns);
         for turn in 0_u32.. {
+            if let Some(journaling) = &core.node.journaling {
+                replication.finish_closed(core.slot.number(), journaling);
+            }
             let full = promise_all(replication, core.slot.number(), &holders, size)?;
             let Some(full) = full else {
                 promise.size = size;

@@ -87,7 +87,7 @@ impl Worker {
     fn life(&self, at: FarPtr) -> [u64; 2] {
         let node = self.node();
         let configuration = node.replication.as_ref().map_or(0, |it| it.view.configuration().number);
-        let generation = node.journaling.as_ref().map_or(0, |it| u64::from(it.shape.generation));
+        let generation = node.journaling.as_ref().map_or(0, |it| u64::from(it.generation().number()));
         [u64::from(at.node().0) << 48 | at.offset(), generation << 40 | configuration]
     }
 

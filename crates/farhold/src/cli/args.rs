@@ -154,7 +154,7 @@ pub struct ServeArgs {
     /// etcd://HOST:PORT[,HOST:PORT...]/PREFIX in a build with the feature `etcd`.
     #[arg(long)]
     pub register: Option<String>,
-    /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of every node.
+    /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of every node. Together with --replicas, both.
     #[arg(long, value_enum, default_value_t = DurabilityLevel::Replicated)]
     pub durability: DurabilityLevel,
     /// Directory of the journal and the checkpoints, the same for all nodes; for nvm on a DAX mount.

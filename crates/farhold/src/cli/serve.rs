@@ -62,6 +62,9 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         }
     }
     server.shutdown();
+    if let Some(reason) = database.node().journal_failure().filter(|_| args.replicas.replicas > 1) {
+        return Err(format!("this node has left the cluster: {reason}"));
+    }
     if is_over {
         return Err(EXPELLED.to_owned());
     }

@@ -7,6 +7,7 @@ use farhold_txn::{Configuration, FileRegister, NodeId, Serving};
 use serde_json::{Value, json};
 
 use super::args::StatusArgs;
+use crate::database::register_of;
 
 /// How long a register may take to answer.
 #[cfg(feature = "etcd")]
@@ -65,7 +66,7 @@ async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
     let dir = args.dir.as_deref();
     let (registered, place) = match (&args.register, dir) {
         (Some(url), _) => (peek(url).await?, url.clone()),
-        (None, Some(dir)) => (peek_file(dir)?, dir.display().to_string()),
+        (None, Some(dir)) => (peek_file(&register_of(dir))?, dir.display().to_string()),
         (None, None) => return Err("which cluster? Say --dir or --register".to_owned()),
     };
     let Some((configuration, settled)) = registered else {

@@ -27,6 +27,7 @@ use crate::provider::shm::{Shm, Starts, inbox::record_bytes};
 use crate::provider::{LANE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const SIZE: Size = Size { rx: 32, tx: 32, bulk: 16 };
 /// Bytes of one bulk transfer: large enough that its start costs nothing, small enough that a dead peer is noticed between two.
@@ -356,7 +357,7 @@ impl Caller {
         hello.extend_from_slice(&name);
         hello.push(shared.node().0);
         hello.extend_from_slice(&shared.start.to_le_bytes());
-        hello.extend_from_slice(&shared.birth.to_le_bytes());
+        hello.extend_from_slice(&shared.birth.load(Ordering::Relaxed).to_le_bytes());
         hello.extend_from_slice(&worker_nonce);
         let until_ns = shared.clock.now_ns() + timeout_ns;
         let (kind, index, body) = self.exchange(node, Kind::Hello, 0, &hello, until_ns)?;

@@ -182,7 +182,7 @@ struct Shared {
     /// Grows with each start of this node.
     start: u64,
     /// Random: no other start of any node has it, also where a directory was lost or a clock set back.
-    birth: u64,
+    birth: AtomicU64,
     admission: Admission,
     fence: Fence,
     /// Regions that the NIC may read and write, with the key that they had when opened.
@@ -321,7 +321,7 @@ impl Member {
                 // Also of a node that has lost its directory.
                 Rendezvous::Hosts { .. } => fence::unix_us(),
             },
-            birth: secret::random_u64() | 1,
+            birth: AtomicU64::new(secret::random_u64() | 1),
             admission: Admission::default(),
             fence: Fence::default(),
             open: Mutex::default(),
@@ -405,7 +405,11 @@ impl Membership for Member {
     }
 
     fn birth(&self) -> Option<u64> {
-        Some(self.shared.birth)
+        Some(self.shared.birth.load(Ordering::Relaxed))
+    }
+
+    fn set_birth(&self, birth: u64) {
+        self.shared.birth.store(birth, Ordering::Relaxed);
     }
 
     fn admit(&self, number: u64, admitted: Admitted) {
