@@ -14,7 +14,7 @@ use farhold_bench::workload::tpcc::population::Population;
 use farhold_bench::workload::tpcc::tables::Tables;
 use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_store::durable::files::Disk;
-use farhold_txn::{Generation, JournalConfig, JournalThreads, Node, NodeConfig, TxnError};
+use farhold_txn::{Generation, JournalConfig, JournalThreads, Node, NodeConfig, ReplicationConfig, TxnError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,7 +34,7 @@ fn open(directory: &Path, region_bytes: u64) -> Result<Open, Box<dyn std::error:
     let mut config = JournalConfig::new(Arc::new(Disk::open(directory)?));
     // The fill says when.
     config.checkpoint_bytes = u64::MAX / 4;
-    let generation = Generation::begin(&config, NodeId(0), 1)?;
+    let generation = Generation::begin(&config, NodeId(0), 1, &ReplicationConfig::default())?;
     let regions = PathBuf::from(format!("/dev/shm/farhold-recovery-{}", std::process::id()));
     let fabric = Fabric::join_shm(&regions, NodeId(0))?;
     let node_config = NodeConfig { region_bytes, journal: Some(config.clone()), ..NodeConfig::default() };

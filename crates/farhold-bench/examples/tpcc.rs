@@ -12,7 +12,7 @@ use farhold_bench::workload::tpcc::population::Population;
 use farhold_bench::workload::tpcc::tables::Tables;
 use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_store::durable::files::Disk;
-use farhold_txn::{Generation, JournalConfig, JournalThreads, Node, NodeConfig, TxnError};
+use farhold_txn::{Generation, JournalConfig, JournalThreads, Node, NodeConfig, ReplicationConfig, TxnError};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() })?,
         Some(path) => {
             let journal = JournalConfig::new(Arc::new(Disk::open(path)?));
-            let generation = Generation::begin(&journal, NodeId(0), 1)?;
+            let generation = Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default())?;
             let config = NodeConfig { region_bytes, journal: Some(journal), ..NodeConfig::default() };
             Node::open_durable(fabric, config, generation)?
         }
