@@ -33,6 +33,8 @@ pub(super) struct Fence {
 struct Fenced {
     /// The last start of each that is shut out.
     nodes: HashMap<NodeId, u64>,
+    /// Those among them that the agent has still to act on. The others may have come back since.
+    ordered: Vec<NodeId>,
     done: u64,
 }
 
@@ -42,15 +44,16 @@ impl Fence {
         lock(&self.state).nodes.get(&node).is_some_and(|last| start <= *last)
     }
 
-    /// For the agent: has it something to do? Then `end` gets each node that is shut out with its last known start, ends its
+    /// For the agent: has it something to do? Then `end` gets each node that is to be shut out with its last known start, ends its
     /// sessions up to that or any later one that it knows, and returns the latest.
     pub fn work(&self, seen: &mut u64, mut end: impl FnMut(NodeId, u64) -> u64) {
         if *seen == self.wanted.load(Acquire) {
             return;
         }
         let mut state = lock(&self.state);
-        for (node, last) in &mut state.nodes {
-            *last = end(*node, *last);
+        for node in std::mem::take(&mut state.ordered) {
+            let last = state.nodes.entry(node).or_default();
+            *last = end(node, *last);
         }
         *seen = self.wanted.load(Acquire);
         state.done = *seen;
@@ -70,6 +73,7 @@ pub(super) fn shut_out(shared: &Shared, bell: &Bell, node: NodeId) -> Result<(),
     let mut state = lock(&fence.state);
     let last = state.nodes.entry(node).or_default();
     *last = start.max(*last);
+    state.ordered.push(node);
     let wanted = fence.wanted.fetch_add(1, Release) + 1;
     shared.close_all_to_nics();
     bell.ring();

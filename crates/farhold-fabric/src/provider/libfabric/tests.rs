@@ -499,6 +499,10 @@ fn a_fenced_node_writes_nothing() {
     let again = bed.endpoint(&bed.dir.join(3, &config(bed.provider)));
     assert_eq!((write(&again, &[7; 8]), write(&again, &bulk)), (Ok(()), Ok(())));
     bed.assert_whole();
+    // Shutting out another one is not about who has come back.
+    bed.two.fence(NodeId(1)).unwrap();
+    assert_eq!((write(&again, &[7; 8]), write(&again, &bulk)), (Ok(()), Ok(())));
+    assert_eq!(write(&good, &[9; 8]), unavailable);
 }
 
 #[test]
