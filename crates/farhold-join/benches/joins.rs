@@ -211,7 +211,9 @@ fn sweep(options: &Options, report: &mut Report) -> Vec<Swept> {
             .collect();
         let rounds = if group.len() > 1 { 4 * options.rounds } else { options.rounds };
         for round in 0..=rounds {
-            joins.iter_mut().for_each(|join| join.run(round > 0, &run));
+            for join in &mut joins {
+                join.run(round > 0, &run);
+            }
         }
         for join in joins {
             swept.extend(join.report(options, report));
@@ -292,8 +294,9 @@ fn print_fitted(swept: &[Swept]) {
                 })
                 .collect();
             let cost::Phase { thread, row, beyond_l2, beyond_l3 } = cost::fit(&measured, &machine);
+            let us = (thread / 1e3).max(1.0);
             format!(
-                "Phase {{ thread: {thread:.1}, row: {row:.2}, beyond_l2: {beyond_l2:.2}, beyond_l3: {beyond_l3:.2} }}"
+                "Phase {{ thread: {us:.0}_000.0, row: {row:.2}, beyond_l2: {beyond_l2:.2}, beyond_l3: {beyond_l3:.2} }}"
             )
         });
         println!("    Costs {{\n        algorithm: {algorithm:?},\n        fills_interval: {fills_interval},");
@@ -545,14 +548,14 @@ fn zip(keys: &[u64], payloads: &[u64], tuples: &mut [u64]) {
         if has_avx512 {
             // SAFETY: the processor has AVX-512; from `head` on the tuples begin with a line.
             unsafe {
-                zip_lines(&keys[whole.clone()], &payloads[whole.clone()], &mut tuples[2 * whole.start..2 * whole.end])
+                zip_lines(&keys[whole.clone()], &payloads[whole.clone()], &mut tuples[2 * whole.start..2 * whole.end]);
             };
         }
         for row in (0..keys.len()).filter(|row| !whole.contains(row)) {
             let tuple = &mut tuples[2 * row..2 * row + 2];
             // SAFETY: 16 bytes, and the allocator aligns big arrays to as many.
             unsafe {
-                _mm_stream_si128(tuple.as_mut_ptr().cast(), _mm_set_epi64x(payloads[row] as i64, keys[row] as i64))
+                _mm_stream_si128(tuple.as_mut_ptr().cast(), _mm_set_epi64x(payloads[row] as i64, keys[row] as i64));
             };
         }
         // SAFETY: SSE is part of x86-64.

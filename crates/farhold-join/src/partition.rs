@@ -128,7 +128,7 @@ impl Tuple for NarrowTuple {
 
     #[inline(always)]
     fn holds(payload_bits: u64) -> bool {
-        payload_bits <= u64::from(u32::MAX)
+        u32::try_from(payload_bits).is_ok()
     }
 }
 
@@ -578,7 +578,7 @@ unsafe fn copy_part<T: Tuple>(buffer: *const T, slots: usize, range: Range<usize
 /// `has_avx512` the processor has it.
 #[inline(always)]
 unsafe fn stream<T: Tuple>(from: *const T, to: *mut T, count: usize, has_avx512: bool) {
-    debug_assert!(from as usize % LINE_BYTES == 0 && to as usize % LINE_BYTES == 0);
+    debug_assert!([from as usize, to as usize].iter().all(|place| place.is_multiple_of(LINE_BYTES)));
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in (0..count).step_by(LINE_BYTES / size_of::<T>()) {
         // SAFETY: as the caller promises. SSE2 is part of x86-64.

@@ -32,7 +32,7 @@ pub struct Phases {
 /// Of an algorithm and a kind of keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
-    /// "no_partition" or "radix".
+    /// `no_partition` or `radix`.
     pub algorithm: &'static str,
     /// The build keys are unique and leave few holes, so that an array finds them.
     pub fills_interval: bool,
