@@ -7,7 +7,8 @@
 //! cargo bench -p farhold-join --bench joins -- --raw           only the raw columns (--arrow: only the budgets)
 //! cargo bench -p farhold-join --bench joins -- --only radix    one algorithm, as for a profile
 //! cargo bench -p farhold-join --bench joins -- --threads 2     on so many threads
-//! cargo bench -p farhold-join --bench joins -- --sweep         the model's choice beside the best, 50 K to 64 M tuples a side
+//! cargo bench -p farhold-join --bench joins -- --sweep         the model's choice beside the best, 20 K to 64 M tuples a side and more to probe
+//! cargo bench -p farhold-join --bench joins -- --fit      the same sizes, and the constants of the model that fit what they took
 //! cargo bench -p farhold-join --bench joins -- --serve --rows N [--sparse]    one join a line of input: for scripts/compare-joins
 //! ```
 //!
@@ -20,12 +21,12 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::ptr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
 use farhold_join::algorithm::{self, Columns, Shape, Sum};
+use farhold_join::model::cost::{self, Costs, Measured};
 use farhold_join::model::{self, Machine};
 use farhold_join::{
     Algorithm, BUDGET_BYTES_MIN, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, PageStore, Run,
@@ -58,8 +59,11 @@ fn main() {
         return serve(options.rows.expect("--rows"), has("--sparse"), options.threads);
     }
     let mut report = Report { quick, json: String::new() };
-    if has("--sweep") {
-        sweep(&options, &mut report);
+    if has("--sweep") || has("--fit") {
+        let measured = sweep(&options, &mut report);
+        if has("--fit") {
+            print_fitted(&measured);
+        }
     } else {
         if !has("--arrow") {
             raw(&options, &mut report);
@@ -106,6 +110,11 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// What others on the machine add to a time is never less than nothing.
+fn least(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(f64::INFINITY, f64::min)
+}
+
 fn seconds<T>(work: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let answer = work();
@@ -129,16 +138,20 @@ struct Sides {
 impl Sides {
     /// `rows` tuples a side; sparse keys are `mix` of the dense ones.
     fn new(rows: usize, sparse: bool) -> Self {
+        Self::of(rows, rows, sparse)
+    }
+
+    fn of(rows: usize, probe_rows: usize, sparse: bool) -> Self {
         let spread = |key: u64| if sparse { mix(key) } else { key };
         let mut keys: Vec<u64> = (0..rows as u64).collect();
         for place in (1..rows).rev() {
             keys.swap(place, (mix(place as u64) % (place as u64 + 1)) as usize);
         }
         let build_keys: Vec<u64> = keys.into_iter().map(spread).collect();
-        let probe_keys: Vec<u64> = (0..rows as u64).map(|row| spread(mix(row ^ 0xabcd) % rows as u64)).collect();
+        let probe_keys: Vec<u64> = (0..probe_rows as u64).map(|row| spread(mix(row ^ 0xabcd) % rows as u64)).collect();
         Self {
             build_payloads: (0..rows as u64).collect(),
-            probe_payloads: (0..rows as u64).collect(),
+            probe_payloads: (0..probe_rows as u64).collect(),
             build_keys,
             probe_keys,
         }
@@ -173,40 +186,124 @@ fn serve(rows: usize, sparse: bool, threads: usize) {
     }
 }
 
-/// The model's choice beside the best, over sizes and shapes.
-fn sweep(options: &Options, report: &mut Report) {
+/// The model's choice beside the best, over sizes and shapes; the least times of the rounds. Joins of up to 8 M rows take turns, so that the
+/// rounds of each lie as far apart as all of them take: a neighbour on the machine who is busy for a second then spoils none.
+fn sweep(options: &Options, report: &mut Report) -> Vec<Swept> {
     let run = kept_pages(options.threads);
-    let sizes: &[usize] = if options.quick {
-        &[1000, 20_000]
+    let mut sizes: Vec<(usize, usize)> = if options.quick {
+        vec![(1000, 1000), (20_000, 20_000), (1000, 20_000)]
     } else {
-        &[50_000, 200_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000, 16_000_000, 32_000_000, 64_000_000]
+        [20, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000].map(|k| (1000 * k, 1000 * k)).to_vec()
     };
-    let contenders = ["no_partition", "radix"].map(|name| algorithm::by_name(name).expect("an algorithm"));
-    report.table(&format!("the model's choice over the best, rows x rows, {} threads", options.threads));
-    for &rows in sizes {
-        for (kind, sparse) in [("dense", false), ("sparse", true)] {
-            let sides = Sides::new(rows, sparse);
-            let rounds = options.rounds.max((2_000_000 / rows).min(50));
-            let mut times = [vec![], vec![]];
-            for round in 0..=rounds {
-                for (algorithm, times) in contenders.iter().zip(&mut times) {
-                    let ((sum, ..), time) = seconds(|| join(*algorithm, &sides, &run));
-                    assert_eq!(sum.pairs, rows as u64);
-                    if round > 0 {
-                        times.push(time);
-                    }
-                }
+    if !options.quick {
+        sizes.extend(
+            [(5, 2000), (50, 4000), (500, 8000), (4000, 32_000)].map(|(build, probe)| (1000 * build, 1000 * probe)),
+        );
+    }
+    report.table(&format!("the model's choice over the best, {} threads", options.threads));
+    let (small, big): (Vec<_>, Vec<_>) = sizes.into_iter().partition(|&(_, probe_rows)| probe_rows <= 8_000_000);
+    let groups = std::iter::once(small).chain(big.into_iter().map(|size| vec![size]));
+    let mut swept = Vec::new();
+    for group in groups {
+        let mut joins: Vec<Sweeping> = group
+            .iter()
+            .flat_map(|&(rows, probe_rows)| [false, true].map(|sparse| Sweeping::new(rows, probe_rows, sparse)))
+            .collect();
+        let rounds = if group.len() > 1 { 4 * options.rounds } else { options.rounds };
+        for round in 0..=rounds {
+            for join in &mut joins {
+                join.run(round > 0, &run);
             }
-            let [no_partition, radix] = times.map(median);
-            compare_choice(
-                report,
-                &format!("{rows} {kind}"),
-                Shape { build_rows: rows, probe_rows: rows, threads: options.threads },
-                !sparse,
-                &[("no_partition", no_partition), ("radix", radix)],
-            );
+        }
+        for join in joins {
+            swept.extend(join.report(options, report));
         }
     }
+    swept
+}
+
+const CONTENDERS: [&str; 2] = ["no_partition", "radix"];
+
+/// A join of the sweep.
+struct Sweeping {
+    sides: Sides,
+    sparse: bool,
+    /// Of each contender: seconds to build the table and to probe it.
+    times: [Vec<[f64; 2]>; 2],
+}
+
+impl Sweeping {
+    fn new(rows: usize, probe_rows: usize, sparse: bool) -> Self {
+        Self { sides: Sides::of(rows, probe_rows, sparse), sparse, times: [vec![], vec![]] }
+    }
+
+    fn run(&mut self, counts: bool, run: &Run) {
+        for (name, times) in CONTENDERS.iter().zip(&mut self.times) {
+            let (sum, _, phases) = join(algorithm::by_name(name).expect("an algorithm"), &self.sides, run);
+            assert_eq!(sum.pairs, self.sides.probe_keys.len() as u64);
+            times.extend(counts.then_some(phases));
+        }
+    }
+
+    fn report(self, options: &Options, report: &mut Report) -> [Swept; 2] {
+        let (rows, probe_rows) = (self.sides.build_keys.len(), self.sides.probe_keys.len());
+        let probe = if rows == probe_rows { String::new() } else { format!(" x {probe_rows}") };
+        let totals =
+            [0, 1].map(|at| (CONTENDERS[at], least(self.times[at].iter().map(|[build, probe]| build + probe))));
+        compare_choice(
+            report,
+            &format!("{rows}{probe} {}", if self.sparse { "sparse" } else { "dense" }),
+            Shape { build_rows: rows, probe_rows, threads: options.threads },
+            !self.sparse,
+            &totals,
+        );
+        [0, 1].map(|at| Swept {
+            algorithm: CONTENDERS[at],
+            fills_interval: !self.sparse,
+            rows: [rows as f64, probe_rows as f64],
+            threads: options.threads as f64,
+            phases_ns: [0, 1].map(|phase| least(self.times[at].iter().map(|phases| phases[phase])) * 1e9),
+        })
+    }
+}
+
+/// What a join of the sweep took: nanoseconds to build the table and to probe it.
+struct Swept {
+    algorithm: &'static str,
+    fills_interval: bool,
+    /// Of the build side and of the probe side.
+    rows: [f64; 2],
+    threads: f64,
+    phases_ns: [f64; 2],
+}
+
+/// The text of `src/model/fitted.in`.
+fn print_fitted(swept: &[Swept]) {
+    let machine = Machine::detect();
+    println!("[");
+    for Costs { algorithm, fills_interval, bytes, .. } in cost::FITTED {
+        let joins = swept.iter().filter(|s| s.algorithm == algorithm && s.fills_interval == fills_interval);
+        let [build, probe] = [0, 1].map(|phase| {
+            let measured: Vec<Measured> = joins
+                .clone()
+                .map(|s| Measured {
+                    rows: s.rows[phase],
+                    touched_bytes: bytes * s.rows[0],
+                    threads: s.threads,
+                    ns: s.phases_ns[phase],
+                })
+                .collect();
+            let cost::Phase { thread, row, beyond_l2, beyond_l3 } = cost::fit(&measured, &machine);
+            let us = (thread / 1e3).max(1.0);
+            format!(
+                "Phase {{ thread: {us:.0}_000.0, row: {row:.2}, beyond_l2: {beyond_l2:.2}, beyond_l3: {beyond_l3:.2} }}"
+            )
+        });
+        println!("    Costs {{\n        algorithm: {algorithm:?},\n        fills_interval: {fills_interval},");
+        println!("        bytes: {bytes:.1},\n        phases: Phases {{\n            build: {build},");
+        println!("            probe: {probe},\n        }},\n    }},");
+    }
+    println!("]");
 }
 
 /// What a round has used, the next may use again, as the allocators of DuckDB and Polars do.
@@ -231,7 +328,7 @@ fn raw(options: &Options, report: &mut Report) {
         report.row(
             "bandwidth",
             &format!("{rows}"),
-            &[("read_gb_s", memory.read / 1e9), ("copy_gb_s", memory.copy / 1e9)],
+            &[("read_gb_s", memory.read / 1e9), ("zip_gb_s", memory.zip / 1e9)],
         );
         for (kind, sparse) in [("dense", false), ("sparse", true)] {
             let sides = Sides::new(rows, sparse);
@@ -266,7 +363,10 @@ fn raw(options: &Options, report: &mut Report) {
                     ("cold_mtuples_s", 2.0 * rows as f64 / cold / 1e6),
                 ];
                 if algorithm.name() == "radix" {
-                    figures.push(("bandwidth_share", memory.radix_seconds(rows) / all));
+                    // Offsets and row numbers make tuples of 8 bytes.
+                    let tuple_bytes = if sparse { 16.0 } else { 8.0 };
+                    figures.push(("bandwidth_share", memory.radix_seconds(rows, 16.0) / all));
+                    figures.push(("moved_share", memory.radix_seconds(rows, tuple_bytes) / all));
                 }
                 report.row("raw", &format!("{rows} {kind} {} {scheme}", algorithm.name()), &figures);
             }
@@ -374,57 +474,118 @@ fn budgets(options: &Options, report: &mut Report) {
     }
 }
 
-/// Bytes a second that memory gives: read by a sum, and copied by streaming stores (bytes read + bytes written).
+/// Bytes a second that memory gives all threads: read by a sum; and read from two columns and streamed as tuples of 16 bytes onto huge
+/// pages, as partitioning does (bytes read + bytes written).
 struct Bandwidth {
     read: f64,
-    copy: f64,
+    zip: f64,
 }
 
 impl Bandwidth {
     fn measure(words: usize, run: &Run) -> Self {
-        let from: Vec<u64> = (0..words as u64).collect();
-        let mut to = vec![1_u64; words];
-        let mut best = Self { read: 0.0, copy: 0.0 };
+        let columns = [(); 2].map(|()| (0..words as u64).collect::<Vec<u64>>());
+        let mut tuples = on_huge_pages(2 * words);
+        let mut best = Self { read: 0.0, zip: 0.0 };
         for _ in 0..5 {
             let (sums, time) = seconds(|| {
-                run.on_all(|worker| Ok(from[run.part(words, worker)].iter().fold(0_u64, |sum, word| sum ^ word)))
-                    .expect("sum")
+                run.on_all(|worker| Ok(columns[0][run.part(words, worker)].iter().fold(0_u64, |sum, word| sum ^ word)))
             });
-            std::hint::black_box(sums);
+            std::hint::black_box(sums.expect("sums"));
             best.read = best.read.max(8.0 * words as f64 / time);
-            let parts: Vec<_> = to.chunks_mut(words.div_ceil(run.threads)).map(std::sync::Mutex::new).collect();
-            let (_, time) = seconds(|| {
+            let part_words = words.div_ceil(run.threads).next_multiple_of(TUPLES_A_LINE);
+            let parts: Vec<_> = tuples.chunks_mut(2 * part_words).map(std::sync::Mutex::new).collect();
+            let (done, time) = seconds(|| {
                 run.on_all(|worker| {
-                    let start = worker * words.div_ceil(run.threads);
-                    stream(&from[start..], &mut parts[worker].lock().expect("one worker"));
+                    let range = (worker * part_words).min(words)..((worker + 1) * part_words).min(words);
+                    if let Some(part) = parts.get(worker) {
+                        zip(&columns[0][range.clone()], &columns[1][range], &mut part.lock().expect("one worker"));
+                    }
                     Ok(())
                 })
             });
-            best.copy = best.copy.max(16.0 * words as f64 / time);
+            done.expect("copies");
+            best.zip = best.zip.max(32.0 * words as f64 / time);
         }
         best
     }
 
     /// The least time of a radix join of one pass: both sides' keys are read for the histograms and the build side's once
-    /// more for its interval; every tuple is read, written, and read again.
-    fn radix_seconds(&self, rows: usize) -> f64 {
+    /// more for its interval; every row is read, written as a tuple, and this read again.
+    fn radix_seconds(&self, rows: usize, tuple_bytes: f64) -> f64 {
         let rows = rows as f64;
-        (8.0 * 2.0 + 8.0 + 16.0 * 2.0) * rows / self.read + 32.0 * 2.0 * rows / self.copy
+        (3.0 * 8.0 + 2.0 * tuple_bytes) * rows / self.read + 2.0 * (16.0 + tuple_bytes) * rows / self.zip
     }
 }
 
-fn stream(from: &[u64], to: &mut [u64]) {
+/// Zeroes, on huge pages where the kernel gives them, from a line's start on.
+fn on_huge_pages(words: usize) -> Vec<u64> {
+    let mut array = Vec::with_capacity(words);
+    #[cfg(target_os = "linux")]
+    {
+        let (start, page) = (array.as_ptr() as usize, 2 << 20);
+        let (first, end) = (start.next_multiple_of(page), (start + 8 * words) / page * page);
+        if first < end {
+            // SAFETY: the pages lie in the array's memory; advice does not change what they hold.
+            unsafe { libc::madvise(first as *mut libc::c_void, end - first, libc::MADV_HUGEPAGE) };
+        }
+    }
+    array.resize(words, 0);
+    array
+}
+
+const TUPLES_A_LINE: usize = 4;
+
+/// Streams the columns' rows as tuples.
+fn zip(keys: &[u64], payloads: &[u64], tuples: &mut [u64]) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-        let head = to.as_ptr().align_offset(16).min(to.len());
-        for (from, to) in from[head..].chunks_exact(2).zip(to[head..].chunks_exact_mut(2)) {
-            // SAFETY: both are 16 bytes, and `to` is 16-byte aligned after the head.
-            unsafe { _mm_stream_si128(ptr::from_mut(to).cast(), _mm_loadu_si128(ptr::from_ref(from).cast())) };
+        use std::arch::x86_64::{_mm_set_epi64x, _mm_sfence, _mm_stream_si128};
+        let has_avx512 = is_x86_feature_detected!("avx512f");
+        // Vectors of the allocator begin 16 bytes into a page, and so do the parts of several workers.
+        let head = (tuples.as_ptr().align_offset(64) / 2).min(keys.len());
+        let lines = if has_avx512 { (keys.len() - head) / TUPLES_A_LINE } else { 0 };
+        let whole = head..head + lines * TUPLES_A_LINE;
+        if has_avx512 {
+            // SAFETY: the processor has AVX-512; from `head` on the tuples begin with a line.
+            unsafe {
+                zip_lines(&keys[whole.clone()], &payloads[whole.clone()], &mut tuples[2 * whole.start..2 * whole.end]);
+            };
+        }
+        for row in (0..keys.len()).filter(|row| !whole.contains(row)) {
+            let tuple = &mut tuples[2 * row..2 * row + 2];
+            // SAFETY: 16 bytes, and the allocator aligns big arrays to as many.
+            unsafe {
+                _mm_stream_si128(tuple.as_mut_ptr().cast(), _mm_set_epi64x(payloads[row] as i64, keys[row] as i64));
+            };
         }
         // SAFETY: SSE is part of x86-64.
         unsafe { _mm_sfence() };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    to.copy_from_slice(&from[..to.len()]);
+    for ((key, payload), tuple) in keys.iter().zip(payloads).zip(tuples.chunks_exact_mut(2)) {
+        tuple.copy_from_slice(&[*key, *payload]);
+    }
+}
+
+/// # Safety
+/// The processor has AVX-512; `tuples` is aligned to a line and twice as long as the columns, whose length is a number of lines.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn zip_lines(keys: &[u64], payloads: &[u64], tuples: &mut [u64]) {
+    use std::arch::x86_64::{
+        _mm256_loadu_si256, _mm256_unpackhi_epi64, _mm256_unpacklo_epi64, _mm512_castsi256_si512, _mm512_inserti64x4,
+        _mm512_stream_si512,
+    };
+    assert!(keys.len() == payloads.len() && tuples.len() == 2 * keys.len());
+    for row in (0..keys.len()).step_by(TUPLES_A_LINE) {
+        // SAFETY: four rows from here on are in both columns, and a line of tuples, aligned, is theirs. (Which of the four
+        // comes first does not matter here.)
+        unsafe {
+            let keys = _mm256_loadu_si256(keys.as_ptr().add(row).cast());
+            let payloads = _mm256_loadu_si256(payloads.as_ptr().add(row).cast());
+            let (low, high) = (_mm256_unpacklo_epi64(keys, payloads), _mm256_unpackhi_epi64(keys, payloads));
+            let line = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+            _mm512_stream_si512(tuples.as_mut_ptr().add(2 * row).cast(), line);
+        }
+    }
 }

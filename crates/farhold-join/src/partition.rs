@@ -2,114 +2,243 @@
 //!
 //! ```text
 //!   input ──▶ histogram of each part of it ──▶ prefix sums: where part w writes partition p
-//!   input ──▶ one cache line a partition, in the second-level cache ── full ──▶ streamed to its place in memory
+//!   input ──▶ some cache lines a partition, in the second-level cache ── full ──▶ streamed to their place in memory
 //! ```
 //!
 //! A tuple is written once, whole lines go past the cache, and a worker touches one page a flush instead of one a tuple.
+//! A tuple that fills its buffer is a branch that no predictor foresees; it costs what six tuples cost. Buffers are therefore longer
+//! than the line that streaming asks for: from one line to eight (64 to 512 bytes), one thread went from 3.6 to 2.1 ns a tuple
+//! of 16 bytes and from 2.4 to 1.8 of 8 (Zen 5, fan-out 512; 4096: 3.9 to 2.3, 2.5 to 1.8).
 //! Sources: the Triton join (SIGMOD 2022), section 2.2 and its CPU baseline; Schuh, Chen, Dittrich: "An Experimental
 //! Comparison of Thirteen Relational Equi-Joins in Main Memory" (SIGMOD 2016).
 
+use std::fmt::Debug;
 use std::ops::Range;
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::algorithm::Columns;
+use crate::hash::{hash, top};
 use crate::pages::{Pages, Plain, Shared};
 use crate::planted::{self, Defect};
 use crate::widest::widest;
 use crate::{JoinError, Run};
 
-/// A key and its payload.
+/// What a partition holds of a row: the code of its key ([`Partitioner::code`]), and its payload.
+pub trait Tuple: Plain + Debug + PartialEq {
+    /// A payload, as wide as the tuple has room for.
+    type Payload: Plain + PartialEq + Into<u64>;
+    /// The greatest payload: what a table has where there is none.
+    const NOTHING: Self::Payload;
+    /// The greatest code that it has room for.
+    const CODE_MAX: u64;
+
+    /// Of a code and a payload that it has room for.
+    fn new(code: u64, payload: u64) -> Self;
+    fn code(self) -> u64;
+    fn payload(self) -> Self::Payload;
+    /// There is room for every payload that has no other bits than these.
+    fn holds(payload_bits: u64) -> bool;
+
+    /// Writes it by one store, so that a load of all of it can be answered while the store is under way.
+    ///
+    /// # Safety
+    /// `to` is aligned and writable, and nobody else touches it.
+    #[inline(always)]
+    unsafe fn write_whole(self, to: *mut Self) {
+        // SAFETY: as the caller promises.
+        unsafe { to.write(self) };
+    }
+}
+
+/// Any key and any payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C, align(16))]
-pub struct Tuple {
-    pub key: u64,
+pub struct WideTuple {
+    pub code: u64,
     pub payload: u64,
 }
 
 // SAFETY: two integers without padding.
-unsafe impl Plain for Tuple {}
+unsafe impl Plain for WideTuple {}
 
-impl Tuple {
-    /// Writes both words by one store. The line is streamed by loads of 16 bytes, and a load that has to be put together
-    /// from two younger stores waits until they have left the processor.
+impl Tuple for WideTuple {
+    type Payload = u64;
+    const NOTHING: u64 = u64::MAX;
+    const CODE_MAX: u64 = u64::MAX;
+
     #[inline(always)]
-    fn write_whole(self, to: &mut Tuple) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a tuple is 16 bytes, 16-byte aligned. SSE2 is part of x86-64.
+    fn new(code: u64, payload: u64) -> Self {
+        Self { code, payload }
+    }
+
+    #[inline(always)]
+    fn code(self) -> u64 {
+        self.code
+    }
+
+    #[inline(always)]
+    fn payload(self) -> u64 {
+        self.payload
+    }
+
+    #[inline(always)]
+    fn holds(_: u64) -> bool {
+        true
+    }
+
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[inline(always)]
+    unsafe fn write_whole(self, to: *mut Self) {
+        // SAFETY: a tuple is 16 bytes, 16-byte aligned, and the caller promises the rest. SSE2 is part of x86-64.
         unsafe {
             use std::arch::x86_64::{_mm_set_epi64x, _mm_store_si128};
-            _mm_store_si128(ptr::from_mut(to).cast(), _mm_set_epi64x(self.payload as i64, self.key as i64));
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        {
-            *to = self;
+            _mm_store_si128(to.cast(), _mm_set_epi64x(self.payload as i64, self.code as i64));
         }
     }
 }
 
-/// Tuples of a cache line.
-const LINE: usize = 4;
+/// A code and a payload of 32 bits each, such as an offset in an interval and a row number: half as many bytes to write and to
+/// read again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct NarrowTuple(u64);
+
+// SAFETY: an integer.
+unsafe impl Plain for NarrowTuple {}
+
+impl Tuple for NarrowTuple {
+    type Payload = u32;
+    const NOTHING: u32 = u32::MAX;
+    const CODE_MAX: u64 = u32::MAX as u64;
+
+    #[inline(always)]
+    fn new(code: u64, payload: u64) -> Self {
+        Self(code << 32 | payload)
+    }
+
+    #[inline(always)]
+    fn code(self) -> u64 {
+        self.0 >> 32
+    }
+
+    #[inline(always)]
+    fn payload(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    fn holds(payload_bits: u64) -> bool {
+        u32::try_from(payload_bits).is_ok()
+    }
+}
+
 /// Tuples between two looks at the cancel token.
 const MORSEL: usize = 1 << 18;
-/// The widest fan-out of one pass: 4096 lines are 256 KiB, a quarter of the second-level cache of current cores; the
-/// Triton paper's CPU baseline (section 6.1) uses 12 to 14 bits.
+/// The widest fan-out of one pass; the Triton paper's CPU baseline (section 6.1) uses 12 to 14 bits.
 pub const PASS_BITS_MAX: u32 = 12;
+const LINE_BYTES: usize = 64;
+/// A partition's write-combining buffer, where the fan-out leaves room for it.
+const BUFFER_BYTES_MAX: usize = 512;
+/// All buffers of a worker: the second-level cache of current cores.
+const BUFFERS_BYTES_MAX: usize = 1 << 20;
+
+/// Rows that are looked at together, so that what can be done to several at once is.
+const BLOCK: usize = 64;
 
 /// Where tuples come from.
-pub trait Source: Copy + Send + Sync {
+trait Source: Copy + Send + Sync {
     fn len(&self) -> usize;
-    fn key(&self, index: usize) -> u64;
-    fn tuple(&self, index: usize) -> Tuple;
+
+    /// The codes of the rows `rows`; as long as these.
+    fn codes(&self, rows: Range<usize>, codes: &mut [u64]);
+
+    /// The rows `rows` as tuples; as long as these. Answers all bits of the payloads.
+    fn tuples<T: Tuple>(&self, rows: Range<usize>, tuples: &mut [T]) -> u64;
 }
 
-impl Source for Columns<'_> {
+/// Columns whose keys become codes on the way.
+#[derive(Clone, Copy)]
+struct Coded<'a, B> {
+    columns: Columns<'a>,
+    by: B,
+}
+
+impl<B: Partitioner> Source for Coded<'_, B> {
     fn len(&self) -> usize {
-        Columns::len(self)
+        self.columns.len()
     }
 
     #[inline(always)]
-    fn key(&self, index: usize) -> u64 {
-        self.keys()[index]
+    fn codes(&self, rows: Range<usize>, codes: &mut [u64]) {
+        codes.iter_mut().zip(&self.columns.keys()[rows]).for_each(|(code, &key)| *code = self.by.code(key));
     }
 
     #[inline(always)]
-    fn tuple(&self, index: usize) -> Tuple {
-        Tuple { key: self.keys()[index], payload: self.payloads()[index] }
+    fn tuples<T: Tuple>(&self, rows: Range<usize>, tuples: &mut [T]) -> u64 {
+        let (keys, payloads) = (&self.columns.keys()[rows.clone()], &self.columns.payloads()[rows]);
+        let mut payload_bits = 0;
+        for ((tuple, &key), &payload) in tuples.iter_mut().zip(keys).zip(payloads) {
+            payload_bits |= payload;
+            *tuple = T::new(self.by.code(key), payload);
+        }
+        payload_bits
     }
 }
 
-impl Source for &[Tuple] {
+impl<U: Tuple> Source for &[U] {
     fn len(&self) -> usize {
-        <[Tuple]>::len(self)
+        <[U]>::len(self)
     }
 
     #[inline(always)]
-    fn key(&self, index: usize) -> u64 {
-        self[index].key
+    fn codes(&self, rows: Range<usize>, codes: &mut [u64]) {
+        codes.iter_mut().zip(&self[rows]).for_each(|(code, tuple)| *code = tuple.code());
     }
 
     #[inline(always)]
-    fn tuple(&self, index: usize) -> Tuple {
-        self[index]
+    fn tuples<T: Tuple>(&self, rows: Range<usize>, tuples: &mut [T]) -> u64 {
+        let mut payload_bits = 0;
+        for (to, from) in tuples.iter_mut().zip(&self[rows]) {
+            payload_bits |= from.payload().into();
+            *to = T::new(from.code(), from.payload().into());
+        }
+        payload_bits
     }
 }
 
 /// Which partition a key belongs to. The partitions of `bits` bits refine those of fewer.
 pub trait Partitioner: Copy + Send + Sync {
-    /// The number of `key`'s partition among `1 << bits`.
-    fn partition(&self, key: u64, bits: u32) -> usize;
+    /// What stands for the key in a tuple. Different keys of a build side have different codes, and no other key has one of them.
+    fn code(&self, key: u64) -> u64;
+    /// The number of the partition, among `1 << bits`, of the key with this code.
+    fn partition(&self, code: u64, bits: u32) -> usize;
+}
+
+/// By the top bits of the key's hash, which is its code.
+#[derive(Debug, Clone, Copy)]
+pub struct ByHash(pub u64);
+
+impl Partitioner for ByHash {
+    #[inline(always)]
+    fn code(&self, key: u64) -> u64 {
+        hash(key, self.0)
+    }
+
+    #[inline(always)]
+    fn partition(&self, code: u64, bits: u32) -> usize {
+        top(code, bits)
+    }
 }
 
 /// Tuples ordered by partition.
 #[derive(Debug)]
-pub struct Partitioned {
-    tuples: Pages<Tuple>,
+pub struct Partitioned<T: Tuple> {
+    tuples: Pages<T>,
     /// Partition `p` is `starts[p]..starts[p + 1]`.
     starts: Vec<usize>,
 }
 
-impl Partitioned {
+impl<T: Tuple> Partitioned<T> {
     /// Partitions.
     pub fn count(&self) -> usize {
         self.starts.len() - 1
@@ -121,12 +250,12 @@ impl Partitioned {
     }
 
     /// The tuples of a partition.
-    pub fn tuples(&self, partition: usize) -> &[Tuple] {
+    pub fn tuples(&self, partition: usize) -> &[T] {
         &self.tuples[self.range(partition)]
     }
 
     /// All tuples, and where the partitions start and the last ends.
-    pub fn into_parts(self) -> (Pages<Tuple>, Vec<usize>) {
+    pub fn into_parts(self) -> (Pages<T>, Vec<usize>) {
         (self.tuples, self.starts)
     }
 
@@ -140,43 +269,59 @@ impl Partitioned {
 pub fn partition_bytes(rows: usize, bits: u32, threads: usize) -> u64 {
     let copies = if bits > PASS_BITS_MAX { 2 } else { 1 };
     let copy = 16 * rows as u64 + if rows * 16 >= 2 << 20 { 2 << 20 } else { 0 };
-    let parts = 1_u64 << bits.min(PASS_BITS_MAX);
-    let lists = self::parts(rows, threads) as u64 * parts * (4 + 8);
-    copies * copy + threads as u64 * parts * (64 + 16) + lists + (8 << bits) * 2
+    let parts = 1_usize << bits.min(PASS_BITS_MAX);
+    let lists = (self::parts(rows, threads) * parts * (4 + 4)) as u64;
+    copies * copy + (threads * parts * (buffer_bytes(parts) + 4 + 4)) as u64 + lists + (8 << bits) * 2
 }
 
-/// Orders `source` by the `1 << bits` partitions of `by`, in as many passes as the fan-out asks for.
-pub fn partition(source: impl Source, by: impl Partitioner, bits: u32, run: &Run) -> Result<Partitioned, JoinError> {
+/// Of each write-combining buffer: a power of two, at least a line.
+fn buffer_bytes(fan_out: usize) -> usize {
+    (BUFFERS_BYTES_MAX / fan_out).clamp(LINE_BYTES, BUFFER_BYTES_MAX)
+}
+
+/// Orders the rows by the `1 << bits` partitions of `by`, in as many passes as the fan-out asks for. `None`: a tuple has no room for some
+/// payload. There has to be room for every code.
+pub fn partition<T: Tuple>(
+    columns: Columns<'_>,
+    by: impl Partitioner,
+    bits: u32,
+    run: &Run,
+) -> Result<Option<Partitioned<T>>, JoinError> {
     let passes = bits.div_ceil(PASS_BITS_MAX).max(1);
     let mut done_bits = bits.div_ceil(passes);
-    let mut partitioned = first_pass(source, |key| by.partition(key, done_bits), 1 << done_bits, run)?;
+    let source = Coded { columns, by };
+    let Some(mut partitioned) = first_pass(source, |code| by.partition(code, done_bits), 1 << done_bits, run)? else {
+        return Ok(None);
+    };
     while done_bits < bits {
         let next_bits = (bits - done_bits).min(PASS_BITS_MAX);
         partitioned = refine(&partitioned, by, done_bits, next_bits, run)?;
         done_bits += next_bits;
     }
-    Ok(partitioned)
+    Ok(Some(partitioned))
 }
 
-fn first_pass<S: Source>(
+fn first_pass<S: Source, T: Tuple>(
     source: S,
     of: impl Fn(u64) -> usize + Sync + Copy,
     count: usize,
     run: &Run,
-) -> Result<Partitioned, JoinError> {
-    let mut tuples = Pages::<Tuple>::stale(source.len(), &run.pages)?;
+) -> Result<Option<Partitioned<T>>, JoinError> {
+    let mut tuples = Pages::<T>::stale(source.len(), &run.pages)?;
+    let out = tuples.shared();
     if count == 1 {
-        let out = tuples.shared();
-        run.on_all(|worker| {
+        let fits = run.on_all(|worker| {
+            let mut payload_bits = 0;
             for morsel in morsels(run.part(source.len(), worker)) {
                 run.cancel.check()?;
                 // SAFETY: the workers' parts are disjoint.
                 let to = unsafe { out.slice(morsel.clone()) };
-                to.iter_mut().zip(morsel).for_each(|(to, from)| *to = source.tuple(from));
+                payload_bits |= widest(|_| source.tuples(morsel, to));
             }
-            Ok(())
+            Ok(T::holds(payload_bits))
         })?;
-        return Ok(Partitioned { tuples, starts: vec![0, source.len()] });
+        let starts = vec![0, source.len()];
+        return Ok(fits.into_iter().all(|fits| fits).then_some(Partitioned { tuples, starts }));
     }
     // More parts than workers; the same parts in both steps, because the histogram says where a part's tuples go.
     let parts = parts(source.len(), run.threads);
@@ -185,25 +330,30 @@ fn first_pass<S: Source>(
         let mut histogram = vec![0_u32; count];
         for morsel in morsels(part(task)) {
             run.cancel.check()?;
-            widest(|_| count_keys(source, morsel, of, &mut histogram));
+            widest(|_| count_codes(source, morsel, of, &mut histogram));
         }
         Ok(histogram)
     })?;
-    let (starts, positions) = prefix_sums(&histograms, 0);
-    let out = tuples.shared();
-    run.on_tasks(parts, |task| {
-        let mut scatter = Scatter::new(positions[task].clone());
-        for morsel in morsels(part(task)) {
-            run.cancel.check()?;
-            // SAFETY: the histograms counted these very tuples, so each part's positions lie in the array and apart from
-            // every other's.
-            widest(|wide| unsafe { scatter.tuples(source, morsel, of, out, wide) });
-        }
-        // SAFETY: as above.
-        unsafe { scatter.finish(out) };
-        Ok(())
-    })?;
-    Ok(Partitioned { tuples, starts })
+    let (starts, positions) = prefix_sums(histograms, 0);
+    let fits = run.on_tasks_with(
+        parts,
+        || Scatter::<T>::new(count),
+        |scatter, task| {
+            scatter.start(&positions[task]);
+            for morsel in morsels(part(task)) {
+                run.cancel.check()?;
+                // SAFETY: the histograms counted these very tuples, so each part's positions lie in the array and apart from
+                // every other's.
+                if !T::holds(widest(|wide| unsafe { scatter.tuples(source, morsel, of, out, wide) })) {
+                    return Ok(false);
+                }
+            }
+            // SAFETY: as above.
+            unsafe { scatter.finish(out) };
+            Ok(true)
+        },
+    )?;
+    Ok(fits.into_iter().all(|fits| fits).then_some(Partitioned { tuples, starts }))
 }
 
 /// Four parts a worker, unless they would be short.
@@ -212,24 +362,24 @@ fn parts(rows: usize, threads: usize) -> usize {
 }
 
 /// Splits every partition further. Workers take whole partitions; one that holds more than its share is split by all.
-fn refine(
-    coarse: &Partitioned,
+fn refine<T: Tuple>(
+    coarse: &Partitioned<T>,
     by: impl Partitioner,
     done_bits: u32,
     next_bits: u32,
     run: &Run,
-) -> Result<Partitioned, JoinError> {
+) -> Result<Partitioned<T>, JoinError> {
     let (fan_out, bits) = (1 << next_bits, done_bits + next_bits);
-    let of = |key| by.partition(key, bits) & (fan_out - 1);
+    let of = |code| by.partition(code, bits) & (fan_out - 1);
     let total = coarse.tuples.len();
-    let mut tuples = Pages::<Tuple>::stale(total, &run.pages)?;
+    let mut tuples = Pages::<T>::stale(total, &run.pages)?;
     let out = tuples.shared();
-    let next = std::sync::atomic::AtomicUsize::new(0);
+    let next = AtomicUsize::new(0);
     let is_big = |partition: usize| coarse.range(partition).len() > (total / run.threads).max(MORSEL);
     let finished = run.on_all(|_| {
-        let mut finished = Vec::new();
+        let (mut finished, mut scatter) = (Vec::new(), Scatter::new(fan_out)?);
         loop {
-            let partition = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let partition = next.fetch_add(1, Relaxed);
             if partition >= coarse.count() {
                 return Ok(finished);
             }
@@ -239,9 +389,9 @@ fn refine(
             run.cancel.check()?;
             let (source, range) = (coarse.tuples(partition), coarse.range(partition));
             let mut histogram = vec![0; fan_out];
-            widest(|_| count_keys(source, 0..source.len(), of, &mut histogram));
-            let (starts, mut positions) = prefix_sums(&[histogram], range.start);
-            let mut scatter = Scatter::new(positions.swap_remove(0));
+            widest(|_| count_codes(source, 0..source.len(), of, &mut histogram));
+            let (starts, positions) = prefix_sums(vec![histogram], range.start);
+            scatter.start(&positions[0]);
             // SAFETY: the positions lie in this partition's range, which one worker takes.
             unsafe {
                 widest(|wide| scatter.tuples(source, 0..source.len(), of, out, wide));
@@ -255,7 +405,8 @@ fn refine(
         starts[partition * fan_out..=(partition + 1) * fan_out].copy_from_slice(&fine);
     }
     for partition in (0..coarse.count()).filter(|&partition| is_big(partition)) {
-        let (part, fine) = first_pass(coarse.tuples(partition), of, fan_out, run)?.into_parts();
+        let part: Option<Partitioned<T>> = first_pass(coarse.tuples(partition), of, fan_out, run)?;
+        let (part, fine) = part.expect("payloads that came out of such tuples").into_parts();
         let range = coarse.range(partition);
         for (to, from) in starts[partition * fan_out..=(partition + 1) * fan_out].iter_mut().zip(&fine) {
             *to = range.start + from;
@@ -270,11 +421,17 @@ fn morsels(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 }
 
 #[inline(always)]
-fn count_keys<S: Source>(source: S, range: Range<usize>, of: impl Fn(u64) -> usize, histogram: &mut [u32]) {
+fn count_codes<S: Source>(source: S, range: Range<usize>, of: impl Fn(u64) -> usize, histogram: &mut [u32]) {
     let mask = power_of_two_mask(histogram.len());
-    for index in range {
-        // SAFETY: the mask keeps it below the length.
-        *unsafe { histogram.get_unchecked_mut(of(source.key(index)) & mask) } += 1;
+    let (mut codes, mut partitions) = ([0; BLOCK], [0; BLOCK]);
+    for start in range.clone().step_by(BLOCK) {
+        let rows = BLOCK.min(range.end - start);
+        source.codes(start..start + rows, &mut codes[..rows]);
+        partitions.iter_mut().zip(&codes).for_each(|(partition, &code)| *partition = of(code) & mask);
+        for &partition in &partitions[..rows] {
+            // SAFETY: the mask keeps it below the length.
+            *unsafe { histogram.get_unchecked_mut(partition) } += 1;
+        }
     }
 }
 
@@ -284,44 +441,50 @@ fn power_of_two_mask(len: usize) -> usize {
     len - 1
 }
 
-/// Where each partition starts (and the last ends), and where each worker's tuples of it start.
-fn prefix_sums(histograms: &[Vec<u32>], origin: usize) -> (Vec<usize>, Vec<Vec<usize>>) {
+/// Where each partition starts (and the last ends), and where each part's tuples of it start: the histograms become these.
+fn prefix_sums(mut histograms: Vec<Vec<u32>>, origin: usize) -> (Vec<usize>, Vec<Vec<u32>>) {
     let count = histograms[0].len();
     let mut starts = Vec::with_capacity(count + 1);
-    let mut positions = vec![vec![0; count]; histograms.len()];
     let mut at = origin;
     for partition in 0..count {
         starts.push(at);
-        for (worker, histogram) in histograms.iter().enumerate() {
-            positions[worker][partition] = at;
-            at += histogram[partition] as usize;
+        for histogram in &mut histograms {
+            // Columns have fewer than 2^32 rows.
+            let rows = std::mem::replace(&mut histogram[partition], at as u32);
+            at += rows as usize;
         }
     }
     starts.push(at);
-    (starts, positions)
+    (starts, histograms)
 }
 
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([Tuple; LINE]);
-
-// SAFETY: four pairs of integers without padding.
-unsafe impl Plain for Line {}
-
-/// One worker's write-combining buffers. Slot `position % LINE` of a partition's line holds the tuple for `position`, so
-/// that full lines are aligned; the first and the last line of a worker may be partial and are copied by plain stores.
-struct Scatter {
-    lines: Vec<Line>,
-    first: Vec<usize>,
-    next: Vec<usize>,
+/// One worker's write-combining buffers. The tuple for `position` waits in slot `position % slots` of its partition's buffer, so
+/// that full buffers are aligned; the first and the last of a worker may be partial and are copied by plain stores.
+///
+/// A full buffer is streamed when the next tuple of its partition comes: a load of a line whose last tuple has just been stored would wait
+/// until that store has left the processor.
+struct Scatter<T: Tuple> {
+    buffers: Pages<T>,
+    /// Of each buffer; a power of two.
+    slots: usize,
+    first: Vec<u32>,
+    next: Vec<u32>,
 }
 
-impl Scatter {
-    fn new(positions: Vec<usize>) -> Self {
-        let lines = vec![Line([Tuple::default(); LINE]); positions.len()];
-        Self { lines, first: positions.clone(), next: positions }
+impl<T: Tuple> Scatter<T> {
+    fn new(fan_out: usize) -> Result<Self, JoinError> {
+        let slots = buffer_bytes(fan_out) / size_of::<T>();
+        Ok(Self { buffers: Pages::new(slots * fan_out)?, slots, first: vec![0; fan_out], next: vec![0; fan_out] })
     }
 
+    /// The next tuple of each partition goes to its position.
+    fn start(&mut self, positions: &[u32]) {
+        self.first.copy_from_slice(positions);
+        self.next.copy_from_slice(positions);
+    }
+
+    /// Answers all bits of the payloads.
+    ///
     /// # Safety
     /// Every tuple's position, counted from the start of its partition in this worker's part, lies in `out`, and no other
     /// thread touches it. With `has_avx512` the processor has AVX-512.
@@ -331,106 +494,120 @@ impl Scatter {
         source: S,
         range: Range<usize>,
         of: impl Fn(u64) -> usize,
-        out: Shared<'_, Tuple>,
+        out: Shared<'_, T>,
         has_avx512: bool,
-    ) {
-        let (lines, next, first) = (&mut self.lines[..], &mut self.next[..], &self.first[..]);
-        let mask = power_of_two_mask(lines.len());
-        assert!(next.len() == lines.len() && first.len() == lines.len());
-        for index in range {
-            let tuple = source.tuple(index);
-            let partition = of(tuple.key) & mask;
-            // SAFETY: the mask keeps it below the three lengths; positions `first..=position` are this worker's.
-            unsafe {
-                let (line, next) = (lines.get_unchecked_mut(partition), next.get_unchecked_mut(partition));
-                let position = *next;
-                *next = position + 1;
-                tuple.write_whole(&mut line.0[position % LINE]);
-                if position % LINE == LINE - 1 {
-                    let (start, first) = (position + 1 - LINE, *first.get_unchecked(partition));
-                    if start >= first {
-                        stream_line(line, tuple, out.at(start).cast(), has_avx512);
-                    } else {
-                        copy_part(line, first..position + 1, out);
+    ) -> u64 {
+        let buffers = self.buffers.as_mut_ptr();
+        let (next, first) = (&mut self.next[..], &self.first[..]);
+        let (mask, slot_mask, slots_log) = (power_of_two_mask(next.len()), self.slots - 1, self.slots.ilog2());
+        assert!(first.len() == next.len() && self.buffers.len() == next.len() << slots_log);
+        let mut payload_bits = 0;
+        let (mut tuples, mut partitions) = ([T::new(0, 0); BLOCK], [0; BLOCK]);
+        for start in range.clone().step_by(BLOCK) {
+            let rows = BLOCK.min(range.end - start);
+            payload_bits |= source.tuples(start..start + rows, &mut tuples[..rows]);
+            partitions.iter_mut().zip(&tuples).for_each(|(to, tuple)| *to = of(tuple.code()) & mask);
+            for (&tuple, &partition) in tuples[..rows].iter().zip(&partitions) {
+                // SAFETY: the mask keeps the partition below both lengths, and each has as many slots; positions from `first`
+                // on are this worker's.
+                unsafe {
+                    let next = next.get_unchecked_mut(partition);
+                    let position = *next as usize;
+                    *next += 1;
+                    let buffer = buffers.add(partition << slots_log);
+                    if position & slot_mask == 0 {
+                        let first = *first.get_unchecked(partition) as usize;
+                        flush(buffer, slot_mask + 1, first..position, out, has_avx512);
                     }
+                    tuple.write_whole(buffer.add(position & slot_mask));
                 }
             }
         }
+        payload_bits
     }
 
-    /// Writes the lines that are not full.
+    /// Writes what waits in the buffers.
     ///
     /// # Safety
     /// As for [`Scatter::tuples`].
-    unsafe fn finish(&mut self, out: Shared<'_, Tuple>) {
-        for partition in 0..self.lines.len() {
+    unsafe fn finish(&mut self, out: Shared<'_, T>) {
+        for (partition, buffer) in self.buffers.chunks_exact(self.slots).enumerate() {
             if planted::is(Defect::LostLines) {
                 break;
             }
-            let next = self.next[partition];
-            let start = (next - next % LINE).max(self.first[partition]);
-            // SAFETY: these positions are this worker's and have not been written yet.
-            unsafe { copy_part(&self.lines[partition], start..next, out) };
+            let (first, next) = (self.first[partition] as usize, self.next[partition] as usize);
+            if next > first {
+                let start = (next - 1) & !(self.slots - 1);
+                // SAFETY: these positions are this worker's and have not been written yet.
+                unsafe { copy_part(buffer.as_ptr(), self.slots, start.max(first)..next, out) };
+            }
         }
         fence_streams();
     }
 }
 
+/// Writes what a buffer holds before position `written.end`, where the next one begins; `written.start` is the first position of all.
+///
 /// # Safety
-/// `range` lies in one line of `out`, and nobody else touches it.
-#[cold]
-unsafe fn copy_part(line: &Line, range: Range<usize>, out: Shared<'_, Tuple>) {
-    for position in range {
+/// `buffer` has `slots` slots, a power of two; the positions are this thread's. With `has_avx512` the processor has AVX-512.
+#[inline(always)]
+unsafe fn flush<T: Tuple>(buffer: *const T, slots: usize, written: Range<usize>, out: Shared<'_, T>, has_avx512: bool) {
+    if written.end >= written.start + slots {
+        // SAFETY: `written.end` is a multiple of `slots`, so the place is as aligned as the array is, to a line; buffers are too.
+        unsafe { stream(buffer, out.at(written.end - slots), slots, has_avx512) };
+    } else if !written.is_empty() {
         // SAFETY: as the caller promises.
-        unsafe { out.at(position).write(line.0[position % LINE]) };
+        unsafe { copy_part(buffer, slots, written, out) };
     }
 }
 
-/// Writes a line past the cache, its last tuple from the register. One store of a whole line
-/// instead of four of its quarters gains a few per cent (Zen 5, 16 to 4096 partitions).
+/// # Safety
+/// `range` lies between two multiples of `slots`, and nobody else touches it in `out`.
+#[cold]
+unsafe fn copy_part<T: Tuple>(buffer: *const T, slots: usize, range: Range<usize>, out: Shared<'_, T>) {
+    for position in range {
+        // SAFETY: as the caller promises.
+        unsafe { out.at(position).write(buffer.add(position & (slots - 1)).read()) };
+    }
+}
+
+/// Writes whole lines past the cache, by one store each where there is one: four of its quarters cost a few per cent more (Zen 5).
 ///
 /// # Safety
-/// `to` is 64-byte aligned and writable, and nobody else touches the line. With `has_avx512` the processor has it.
+/// Both are 64-byte aligned, `count` tuples are a multiple of 64 bytes, `to` is writable and nobody else touches it. With
+/// `has_avx512` the processor has it.
 #[inline(always)]
-unsafe fn stream_line(line: &Line, last: Tuple, to: *mut Line, has_avx512: bool) {
-    debug_assert!(to.is_aligned() && line.0[LINE - 1] == last);
+unsafe fn stream<T: Tuple>(from: *const T, to: *mut T, count: usize, has_avx512: bool) {
+    debug_assert!([from as usize, to as usize].iter().all(|place| place.is_multiple_of(LINE_BYTES)));
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: both are aligned lines of 64 bytes, read in parts of 16. SSE2 is part of x86-64, the rest is asked for.
-    unsafe {
-        use std::arch::x86_64::{__m128i, _mm_load_si128, _mm_set_epi64x, _mm_stream_si128};
-        let from = std::ptr::from_ref(line).cast::<__m128i>();
-        let last = _mm_set_epi64x(last.payload as i64, last.key as i64);
-        let parts = [_mm_load_si128(from), _mm_load_si128(from.add(1)), _mm_load_si128(from.add(2)), last];
-        if has_avx512 {
-            stream_whole(parts, to);
-        } else {
-            parts
-                .into_iter()
-                .enumerate()
-                .for_each(|(part, value)| _mm_stream_si128(to.cast::<__m128i>().add(part), value));
+    for line in (0..count).step_by(LINE_BYTES / size_of::<T>()) {
+        // SAFETY: as the caller promises. SSE2 is part of x86-64.
+        unsafe {
+            if has_avx512 {
+                stream_line(from.add(line).cast(), to.add(line).cast());
+            } else {
+                use std::arch::x86_64::{__m128i, _mm_load_si128, _mm_stream_si128};
+                let (from, to) = (from.add(line).cast::<__m128i>(), to.add(line).cast::<__m128i>());
+                (0..4).for_each(|quarter| _mm_stream_si128(to.add(quarter), _mm_load_si128(from.add(quarter))));
+            }
         }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     // SAFETY: as the caller promises.
     unsafe {
         let _ = has_avx512;
-        to.write(*line);
+        std::ptr::copy_nonoverlapping(from, to, count);
     }
 }
 
 /// # Safety
-/// `to` is 64-byte aligned and writable, and nobody else touches the line.
+/// Both are 64-byte aligned lines, `to` is writable and nobody else touches it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn stream_whole(parts: [std::arch::x86_64::__m128i; LINE], to: *mut Line) {
-    use std::arch::x86_64::{_mm512_castsi128_si512, _mm512_inserti32x4, _mm512_stream_si512};
-    let line = _mm512_castsi128_si512(parts[0]);
-    let line = _mm512_inserti32x4::<1>(line, parts[1]);
-    let line = _mm512_inserti32x4::<2>(line, parts[2]);
-    let line = _mm512_inserti32x4::<3>(line, parts[3]);
+unsafe fn stream_line(from: *const std::arch::x86_64::__m512i, to: *mut std::arch::x86_64::__m512i) {
     // SAFETY: as the caller promises.
-    unsafe { _mm512_stream_si512(to.cast(), line) };
+    unsafe { std::arch::x86_64::_mm512_stream_si512(to, std::arch::x86_64::_mm512_load_si512(from)) };
 }
 
 /// Streamed lines become visible before whatever this thread publishes next.
@@ -446,27 +623,33 @@ fn fence_streams() {
 mod tests {
     use super::*;
 
+    /// By the top bits of keys that are their own codes.
     #[derive(Clone, Copy)]
-    struct Top;
+    struct Top(u32);
 
     impl Partitioner for Top {
-        fn partition(&self, key: u64, bits: u32) -> usize {
-            crate::hash::top(key, bits)
+        fn code(&self, key: u64) -> u64 {
+            key
+        }
+
+        fn partition(&self, code: u64, bits: u32) -> usize {
+            top(code << (64 - self.0), bits)
         }
     }
 
-    fn check(keys: &[u64], bits: u32, threads: usize) {
+    fn check<T: Tuple>(keys: &[u64], by: Top, bits: u32, threads: usize) {
         let payloads: Vec<u64> = (0..keys.len() as u64).collect();
         let source = Columns::new(keys, &payloads).unwrap();
-        let partitioned = partition(source, Top, bits, &Run::with_threads(threads)).unwrap();
+        let partitioned = partition::<T>(source, by, bits, &Run::with_threads(threads)).unwrap().expect("room");
         assert!(partitioned.bytes() <= partition_bytes(keys.len(), bits, threads));
         assert_eq!(partitioned.count(), 1 << bits);
         let mut seen = vec![false; keys.len()];
         for part in 0..partitioned.count() {
             for tuple in partitioned.tuples(part) {
-                assert_eq!(Top.partition(tuple.key, bits), part);
-                assert_eq!(keys[tuple.payload as usize], tuple.key);
-                assert!(!std::mem::replace(&mut seen[tuple.payload as usize], true), "a tuple twice");
+                assert_eq!(by.partition(tuple.code(), bits), part);
+                let row = tuple.payload().into() as usize;
+                assert_eq!(keys[row], tuple.code());
+                assert!(!std::mem::replace(&mut seen[row], true), "a tuple twice");
             }
         }
         assert!(seen.iter().all(|&seen| seen), "a tuple is missing");
@@ -475,11 +658,14 @@ mod tests {
     #[test]
     fn every_tuple_reaches_its_partition_once() {
         for rows in [0, 1, 3, 64, 5000] {
-            let random: Vec<u64> = (0..rows).map(|row| crate::hash::hash(row, 5)).collect();
+            let random: Vec<u64> = (0..rows).map(|row| hash(row, 5)).collect();
             let skewed: Vec<u64> = random.iter().map(|key| if key % 4 > 0 { 9 << 60 } else { *key }).collect();
+            let short = |keys: &[u64]| keys.iter().map(|key| key >> 32).collect::<Vec<_>>();
             for (bits, threads) in [(0, 1), (0, 3), (1, 2), (5, 1), (5, 3), (12, 2), (13, 2), (15, 3)] {
-                check(&random, bits, threads);
-                check(&skewed, bits, threads);
+                for keys in [&random, &skewed] {
+                    check::<WideTuple>(keys, Top(64), bits, threads);
+                    check::<NarrowTuple>(&short(keys), Top(32), bits, threads);
+                }
             }
         }
     }
@@ -487,7 +673,24 @@ mod tests {
     #[test]
     fn a_partition_above_its_share_is_split_by_all_workers() {
         let mostly_one: Vec<u64> =
-            (0..MORSEL as u64 + 9000).map(|row| if row % 50 == 0 { crate::hash::hash(row, 5) } else { row }).collect();
-        check(&mostly_one, 14, 4);
+            (0..MORSEL as u64 + 9000).map(|row| if row % 50 == 0 { hash(row, 5) } else { row }).collect();
+        check::<WideTuple>(&mostly_one, Top(64), 14, 4);
+    }
+
+    #[test]
+    fn a_payload_without_room_is_noticed_wherever_it_is() {
+        let keys: Vec<u64> = (0..1000).collect();
+        for bits in [0, 3, 13] {
+            for wide_row in [0, 500, 999] {
+                let mut payloads = vec![u64::from(u32::MAX); 1000];
+                let is_partitioned = |payloads: &[u64]| {
+                    let columns = Columns::new(&keys, payloads).unwrap();
+                    partition::<NarrowTuple>(columns, Top(32), bits, &Run::with_threads(3)).unwrap().is_some()
+                };
+                assert!(is_partitioned(&payloads));
+                payloads[wide_row] += 1;
+                assert!(!is_partitioned(&payloads));
+            }
+        }
     }
 }

@@ -81,15 +81,25 @@ impl Run {
         tasks: usize,
         work: impl Fn(usize) -> Result<T, JoinError> + Sync,
     ) -> Result<Vec<T>, JoinError> {
+        self.on_tasks_with(tasks, || Ok(()), |(), task| work(task))
+    }
+
+    /// As [`Run::on_tasks`], with what `start` makes for each worker.
+    pub fn on_tasks_with<S, T: Send>(
+        &self,
+        tasks: usize,
+        start: impl Fn() -> Result<S, JoinError> + Sync,
+        work: impl Fn(&mut S, usize) -> Result<T, JoinError> + Sync,
+    ) -> Result<Vec<T>, JoinError> {
         let next = AtomicUsize::new(0);
         let done = self.on_all(|_| {
-            let mut done = Vec::new();
+            let (mut done, mut state) = (Vec::new(), start()?);
             loop {
                 let task = next.fetch_add(1, Ordering::Relaxed);
                 if task >= tasks {
                     return Ok(done);
                 }
-                done.push((task, work(task)?));
+                done.push((task, work(&mut state, task)?));
             }
         })?;
         let mut done: Vec<(usize, T)> = done.into_iter().flatten().collect();

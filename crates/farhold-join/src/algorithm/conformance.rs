@@ -66,8 +66,9 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn payloads(rows: usize, side: u64) -> Vec<u64> {
-    (0..rows as u64).map(|row| side << 60 | row).collect()
+/// Row numbers, and a number above them.
+fn payloads(rows: usize, above: u64) -> Vec<u64> {
+    (0..rows as u64).map(|row| above << 60 | row).collect()
 }
 
 fn every_pair(table: &dyn Table, probe: Columns<'_>, matches: Matches, limit: usize, run: &Run) -> Vec<(u64, u64)> {
@@ -83,14 +84,15 @@ fn every_pair(table: &dyn Table, probe: Columns<'_>, matches: Matches, limit: us
     all
 }
 
-fn check(algorithm: &dyn Algorithm, case: &Case, threads: usize, limits: &[usize]) {
+/// `above` is what payloads have above row numbers, on either side: algorithms may have smaller tuples where there is nothing.
+fn check(algorithm: &dyn Algorithm, case: &Case, threads: usize, limits: &[usize], above: [u64; 2]) {
     let run = Run::with_threads(threads);
-    let (build_ids, probe_ids) = (payloads(case.build.len(), 1), payloads(case.probe.len(), 2));
+    let (build_ids, probe_ids) = (payloads(case.build.len(), above[0]), payloads(case.probe.len(), above[1]));
     let build = Columns::new(&case.build, &build_ids).unwrap();
     let probe = Columns::new(&case.probe, &probe_ids).unwrap();
     let oracle = ALL[0].build(build, &run).unwrap();
     let table = algorithm.build(build, &run).unwrap();
-    let context = format!("{} on {threads} threads: {}", algorithm.name(), case.name);
+    let context = format!("{} on {threads} threads, payloads {above:?}: {}", algorithm.name(), case.name);
     let shape = Shape { build_rows: build.len(), probe_rows: probe.len(), threads };
     assert!(table.memory_bytes() <= algorithm.memory_bytes(shape), "{context}: memory");
 
@@ -124,8 +126,37 @@ fn every_algorithm_answers_as_the_nested_loop() {
             if is_gpu { ([2].as_slice(), [7].as_slice()) } else { ([1, 3].as_slice(), [1 << 20, 1000, 7].as_slice()) };
         for case in cases() {
             for &threads in threads {
-                check(algorithm, &case, threads, limits);
+                check(algorithm, &case, threads, limits, [1, 2]);
             }
+            let widths = if is_gpu { [].as_slice() } else { [[0, 0], [0, 2], [1, 0]].as_slice() };
+            for &above in widths {
+                check(algorithm, &case, 2, &[1000, 7], above);
+            }
+        }
+    }
+}
+
+#[test]
+fn any_word_is_a_payload() {
+    let keys: Vec<u64> = (0..500).collect();
+    let run = Run::with_threads(2);
+    for word in [u64::from(u32::MAX) - 1, u64::from(u32::MAX), u64::from(u32::MAX) + 1, u64::MAX] {
+        let mut payloads = keys.clone();
+        payloads[77] = word;
+        let columns = Columns::new(&keys, &payloads).unwrap();
+        let expected: Vec<(u64, u64)> = payloads.iter().map(|&payload| (payload, payload)).collect();
+        for algorithm in super::available() {
+            let table = algorithm.build(columns, &run).unwrap();
+            let mut pairs = every_pair(&*table, columns, Matches::All, 100, &run);
+            pairs.sort_unstable_by_key(|pair| keys[payloads.iter().position(|payload| *payload == pair.0).unwrap()]);
+            assert!(pairs == expected, "{}: {word}", algorithm.name());
+            let sum = expected.iter().fold(0_u64, |sum, pair| sum.wrapping_add(pair.0));
+            assert_eq!(
+                table.sum(columns, &run).unwrap(),
+                Sum { pairs: 500, build: sum, probe: sum },
+                "{}",
+                algorithm.name()
+            );
         }
     }
 }

@@ -80,10 +80,16 @@ impl ByOffset {
         64 - self.unused_bits
     }
 
-    /// The key's place in partition `partition` of `1 << bits`; beyond [`ByOffset::slots`] if it is not in the interval.
+    /// The greatest code, that of all keys outside the interval.
+    pub fn code_max(&self) -> u64 {
+        self.interval.last.saturating_add(1)
+    }
+
+    /// The place in partition `partition` of `1 << bits` of the key with this code; beyond [`ByOffset::slots`] if it is not in the
+    /// interval.
     #[inline(always)]
-    pub fn slot(&self, key: u64, partition: usize, bits: u32) -> u64 {
-        self.interval.offset(key).wrapping_sub((partition as u64) << self.slot_bits(bits))
+    pub fn slot(&self, code: u64, partition: usize, bits: u32) -> u64 {
+        code.wrapping_sub((partition as u64) << self.slot_bits(bits))
     }
 
     /// Keys of the interval in each partition of `1 << bits`, the last ones cut off at the interval's end.
@@ -100,8 +106,14 @@ impl ByOffset {
 
 impl Partitioner for ByOffset {
     #[inline(always)]
-    fn partition(&self, key: u64, bits: u32) -> usize {
-        crate::hash::top(self.interval.offset(key) << self.unused_bits, bits)
+    fn code(&self, key: u64) -> u64 {
+        self.interval.offset(key).min(self.code_max())
+    }
+
+    #[inline(always)]
+    fn partition(&self, code: u64, bits: u32) -> usize {
+        // The greatest code may be one partition too far; then it is in the first, whose keys are others, too.
+        (code >> self.slot_bits(bits)) as usize & ((1 << bits) - 1)
     }
 }
 
@@ -130,9 +142,9 @@ mod tests {
             for bits in 0..by.bits_max() {
                 let mut slots: Vec<Vec<bool>> =
                     (0..1 << bits).map(|p| vec![false; by.slots(p, bits) as usize]).collect();
-                for key in (0..=last).map(|offset| min + offset) {
-                    let partition = by.partition(key, bits);
-                    let slot = &mut slots[partition][by.slot(key, partition, bits) as usize];
+                for code in (0..=last).map(|offset| by.code(min + offset)) {
+                    let partition = by.partition(code, bits);
+                    let slot = &mut slots[partition][by.slot(code, partition, bits) as usize];
                     assert!(!std::mem::replace(slot, true), "two keys in a slot");
                 }
                 assert!(slots.iter().flatten().all(|&taken| taken), "a slot without key");
@@ -142,9 +154,10 @@ mod tests {
                     min ^ (1 << 63),
                     min.wrapping_add(last * 2 + 5),
                 ] {
-                    let partition = by.partition(key, bits);
+                    let code = by.code(key);
+                    let partition = by.partition(code, bits);
                     assert!(
-                        by.slot(key, partition, bits) >= by.slots(partition, bits),
+                        by.slot(code, partition, bits) >= by.slots(partition, bits),
                         "{key} is outside {min} + {last}"
                     );
                 }

@@ -1,6 +1,7 @@
-//! Which values a key column of the build side has: bits over their interval, for filters far below the probe side.
+//! Which values a key column of the build side has, as bits, for filters far below the probe side: a bit for every value of their
+//! interval, or, where that is wide beside the rows, for their hashes.
 //!
-//! Bounds say little where keys are spread; the bits say it of every value. They are made only where a filter that rows go
+//! Bounds say little where keys are spread; the bits say it of every value (hashes of all but one in a hundred or thirty). They are made only where a filter that rows go
 //! through asks for them ([`reduce`](super::reduce)), and last as long as the join runs: a plan that is kept holds no memory.
 
 use std::fmt;
@@ -14,6 +15,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
 
+use crate::hash::{hash, top};
 use crate::keys::{bounds, each_number, is_number};
 use crate::memory::Reservation;
 use crate::pages::Pages;
@@ -22,15 +24,41 @@ use crate::{JoinError, MemoryPool};
 /// The values of one column.
 #[derive(Debug)]
 pub struct Members {
-    min: i128,
-    last: u64,
+    places: Places,
     words: Pages<u64>,
     _memory: Reservation,
 }
 
-/// Bits that any build side may have, and how many more a build row is worth.
+/// Which bit is a value's.
+#[derive(Debug, Clone, Copy)]
+enum Places {
+    /// Its offset from the least.
+    Offset { min: i128, last: u64 },
+    /// The top bits of its hash.
+    Hash { bits: u32 },
+}
+
+impl Places {
+    /// `None` if the value is outside the interval.
+    #[inline(always)]
+    fn of(self, number: i128) -> Option<usize> {
+        match self {
+            Self::Offset { min, last } => {
+                let offset = number.wrapping_sub(min);
+                (0..=i128::from(last)).contains(&offset).then_some(offset as usize)
+            }
+            Self::Hash { bits } => Some(top(hash(number as u64 ^ (number >> 64) as u64, SEED), bits)),
+        }
+    }
+}
+
+/// Of hashes that nobody has to be kept from guessing: a filter that lets too much through costs time, no more.
+const SEED: u64 = 0x5851_f42d_4c95_7f2d;
+/// Bits that any build side may have, and how many more a build row is worth: a megabyte stays in the cache.
 const BITS_FREE: u64 = 8 << 20;
 const BITS_A_ROW: u64 = 512;
+/// Bits of hashes that a row has: as many as there is room for.
+const HASHED_BITS_A_ROW: [u64; 2] = [128, 32];
 
 impl Members {
     /// Of `columns`, which hold `rows` rows; `None` where that would not be numbers, take more memory than it is worth or
@@ -43,36 +71,45 @@ impl Members {
             return Ok(None);
         };
         let bits_max = BITS_FREE.max(BITS_A_ROW.saturating_mul(rows));
-        let Some(last) = max.checked_sub(min).and_then(|last| u64::try_from(last).ok()).filter(|&last| last < bits_max)
-        else {
-            return Ok(None);
+        let interval = max.checked_sub(min).and_then(|last| u64::try_from(last).ok()).filter(|&last| last < bits_max);
+        let hashed = HASHED_BITS_A_ROW.map(|bits| rows.max(1).saturating_mul(bits).checked_next_power_of_two());
+        let hashed = hashed.into_iter().flatten().find(|&bits| bits <= BITS_FREE);
+        let (places, count) = match interval {
+            Some(last) if last / 2 < rows / 4 => return Ok(None),
+            Some(last) => (Places::Offset { min, last }, last / 64 + 1),
+            None => match hashed {
+                Some(bits) => (Places::Hash { bits: bits.trailing_zeros() }, bits / 64),
+                None => return Ok(None),
+            },
         };
-        let count = (last / 64 + 1) as usize;
         let mut memory = Reservation::new(pool, 0)?;
-        if last / 2 < rows / 4 || !memory.try_grow(8 * count as u64 + (2 << 20)) {
+        if !memory.try_grow(8 * count + (2 << 20)) {
             return Ok(None);
         }
-        let mut words = Pages::<u64>::new(count)?;
+        let mut words = Pages::<u64>::new(count as usize)?;
         for column in columns {
             let nulls = column.nulls();
             each_number(column, |row, number| {
-                if nulls.is_none_or(|nulls| nulls.is_valid(row)) {
-                    let offset = (number - min) as usize;
-                    words[offset / 64] |= 1 << (offset % 64);
+                if nulls.is_none_or(|nulls| nulls.is_valid(row))
+                    && let Some(place) = places.of(number)
+                {
+                    words[place / 64] |= 1 << (place % 64);
                 }
             });
         }
         let members: u64 = words.iter().map(|word| u64::from(word.count_ones())).sum();
-        Ok((members <= last / 2).then_some(Self { min, last, words, _memory: memory }))
+        let values = match places {
+            Places::Offset { last, .. } => last,
+            Places::Hash { bits } => 1 << bits,
+        };
+        Ok((members <= values / 2).then_some(Self { places, words, _memory: memory }))
     }
 
     /// False only of a value that no build row has; a null is one of those.
     fn contains(&self, column: &ArrayRef) -> BooleanArray {
         let mut found = vec![false; column.len()];
         each_number(column, |row, number| {
-            let offset = number.wrapping_sub(self.min);
-            found[row] = (0..=i128::from(self.last)).contains(&offset)
-                && self.words[offset as usize / 64] >> (offset as u64 % 64) & 1 == 1;
+            found[row] = self.places.of(number).is_some_and(|place| self.words[place / 64] >> (place % 64) & 1 == 1);
         });
         let found = BooleanBuffer::from(found);
         BooleanArray::new(column.logical_nulls().map_or(found.clone(), |nulls| &found & nulls.inner()), None)
@@ -176,9 +213,20 @@ mod tests {
     }
 
     #[test]
+    fn values_far_apart_are_found_and_few_others() {
+        let values: Vec<i64> = (-500..500).map(|n| n * 1_000_003_000_001).collect();
+        let some = members(values.iter().copied().map(Some).collect(), 8 << 20).unwrap();
+        let all: ArrayRef = Arc::new(Int64Array::from(values));
+        assert_eq!(some.contains(&all).true_count(), 1000);
+        let others: ArrayRef = Arc::new(Int64Array::from((1..100_001).map(|n| n * 7_000_003).collect::<Vec<_>>()));
+        assert!(some.contains(&others).true_count() < 5000, "a thirtieth or so");
+    }
+
+    #[test]
     fn what_is_not_worth_it_is_not_made() {
         assert!(members((0..100).map(Some).collect(), 8 << 20).is_none(), "every value is there");
-        assert!(members(vec![Some(0), Some(i64::MAX)], 8 << 20).is_none(), "too wide");
+        let many = (0..1 << 19).map(|row| Some(row << 40)).collect();
+        assert!(members(many, 1 << 30).is_none(), "too wide and too many");
         assert!(members(vec![Some(0), Some(1000)], 1 << 20).is_none(), "no memory");
         let text: Vec<ArrayRef> = vec![Arc::new(StringArray::from(vec!["a"]))];
         assert!(Members::of(&text, 1, &MemoryPool::new(8 << 20)).unwrap().is_none());

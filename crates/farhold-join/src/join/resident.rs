@@ -98,9 +98,9 @@ impl Resident {
         let blocks = blocks_of(batches, batch_bytes, cx, &run, memory)?;
         let packing = Packing::of(&cx.build_keys, blocks.batches());
         let encode = |batch: &RecordBatch| encode(batch, packing.as_ref(), &cx.build_keys);
-        let (codes, ids) = codes_of(&blocks, encode, &run)?;
+        let (codes, ids, keyed) = codes_of(&blocks, encode, &run)?;
         let started = model::Stopwatch::start();
-        let table = choice.algorithm.build(Columns::new(&codes, &ids)?, &run)?;
+        let table = choice.algorithm.build(Columns::new(&codes[..keyed], &ids[..keyed])?, &run)?;
         let choice = Choice { actual_build_ns: started.ns(), ..choice };
         drop((codes, ids));
         let matched = (cx.spec.kind.keep_build() != Keep::Nothing).then(|| SharedBits::new(blocks.rows()));
@@ -241,42 +241,43 @@ fn encode(batch: &RecordBatch, packing: Option<&Packing>, encoder: &Encoder) -> 
     packing.map_or_else(|| encoder.encode(batch), |packing| Ok(packing.encode(encoder, batch)))
 }
 
-/// Codes and ids of all rows with a valid key. Each worker makes a part at a time and copies it to its place, which it knows
-/// once those before it are counted.
+/// Codes and ids of all rows with a valid key, and how many these are: the arrays are as long as there are rows. Each worker makes a
+/// part at a time and writes it where it would be if all keys were valid; what other rows leave free is closed at the end, so that
+/// nothing is there twice but the parts that are being made.
 fn codes_of(
     blocks: &Blocks,
     encode: impl Fn(&RecordBatch) -> Result<Codes, JoinError> + Sync,
     run: &Run,
-) -> Result<(Pages<u64>, Pages<u64>), JoinError> {
-    let parts: Vec<(usize, usize)> = blocks
-        .batches()
-        .iter()
-        .enumerate()
-        .flat_map(|(number, batch)| (0..batch.num_rows()).step_by(CODES_ROWS).map(move |start| (number, start)))
-        .collect();
-    let made = run.on_tasks(parts.len(), |part| {
+) -> Result<(Pages<u64>, Pages<u64>, usize), JoinError> {
+    let (mut parts, mut all) = (Vec::new(), 0);
+    for (number, batch) in blocks.batches().iter().enumerate() {
+        parts.extend((0..batch.num_rows()).step_by(CODES_ROWS).map(|start| (number, start, all + start)));
+        all += batch.num_rows();
+    }
+    let (mut codes, mut ids) = (Pages::<u64>::stale(all, &run.pages)?, Pages::<u64>::stale(all, &run.pages)?);
+    let (to_codes, to_ids) = (codes.shared(), ids.shared());
+    let lengths = run.on_tasks(parts.len(), |part| {
         run.cancel.check()?;
-        let (number, start) = parts[part];
+        let (number, start, place) = parts[part];
         let batch = &blocks.batches()[number];
         let slice = batch.slice(start, CODES_ROWS.min(batch.num_rows() - start));
-        codes_of_batch(&slice, row_id(number, start), &encode)
-    })?;
-    let mut starts = vec![0];
-    for (codes, _) in &made {
-        starts.push(starts[starts.len() - 1] + codes.len());
-    }
-    let rows = starts[made.len()];
-    let (mut codes, mut ids) = (Pages::<u64>::stale(rows, &run.pages)?, Pages::<u64>::stale(rows, &run.pages)?);
-    let (to_codes, to_ids) = (codes.shared(), ids.shared());
-    run.on_tasks(made.len(), |part| {
-        let range = starts[part]..starts[part + 1];
-        // SAFETY: the parts' ranges are disjoint and end with the rows.
+        let (codes, ids) = codes_of_batch(&slice, row_id(number, start), &encode)?;
+        let range = place..place + codes.len();
+        // SAFETY: there are no more than the slice has rows; the places of the slices' rows are disjoint and lie in the arrays.
         let (to_codes, to_ids) = unsafe { (to_codes.slice(range.clone()), to_ids.slice(range)) };
-        to_codes.copy_from_slice(&made[part].0);
-        to_ids.copy_from_slice(&made[part].1);
-        Ok(())
+        to_codes.copy_from_slice(&codes);
+        to_ids.copy_from_slice(&ids);
+        Ok(codes.len())
     })?;
-    Ok((codes, ids))
+    let mut rows = 0;
+    for (&(.., place), length) in parts.iter().zip(lengths) {
+        if place != rows {
+            codes.copy_within(place..place + length, rows);
+            ids.copy_within(place..place + length, rows);
+        }
+        rows += length;
+    }
+    Ok((codes, ids, rows))
 }
 
 /// Rows whose codes a worker makes at a time.

@@ -38,7 +38,7 @@ impl Algorithm for NoPartition {
             return Ok(Box::new(unchained::Unchained::build(build, run)?));
         };
         let is_array = interval.is_filled(build.len(), Interval::ARRAY_SPARSITY_MAX);
-        if narrow::holds(build.payloads()) {
+        if narrow::holds(build.payloads(), run)? {
             return match is_array.then(|| narrow::Narrow::build(build, interval, run)).transpose()?.flatten() {
                 Some(table) => Ok(Box::new(table)),
                 None => Ok(Box::new(ranked::Ranked::<u32>::build(build, interval, run)?)),

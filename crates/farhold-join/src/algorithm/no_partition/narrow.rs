@@ -19,8 +19,12 @@ pub struct Narrow {
 }
 
 /// All payloads are below the greatest 32-bit number.
-pub fn holds(payloads: &[u64]) -> bool {
-    payloads.chunks(MORSEL).all(|chunk| widest(|_| all_bits(chunk)) < u64::from(u32::MAX))
+pub fn holds(payloads: &[u64], run: &Run) -> Result<bool, JoinError> {
+    let fit = run.on_all(|worker| {
+        let mut chunks = payloads[run.part(payloads.len(), worker)].chunks(MORSEL);
+        Ok(chunks.all(|chunk| widest(|_| all_bits(chunk)) < u64::from(u32::MAX)))
+    })?;
+    Ok(fit.into_iter().all(|fits| fits))
 }
 
 /// At least as great as the greatest of them, with as many bits.

@@ -20,7 +20,7 @@ use super::super::{Columns, Cursor, Matches, Pairs, Sum, Table};
 use super::sum_in_morsels;
 use crate::hash::{hash, top};
 use crate::pages::{Pages, Shared};
-use crate::partition::{self, Partitioner, Tuple};
+use crate::partition::{self, ByHash, WideTuple};
 use crate::planted::{self, Defect};
 use crate::{JoinError, Run};
 
@@ -31,24 +31,20 @@ const FILTER_BITS: u32 = 16;
 /// Probe tuples whose accesses are under way together.
 const GROUP: usize = 32;
 
+/// What a probe key is compared with.
+#[derive(Clone, Copy, Default)]
+struct Candidates {
+    hash: u64,
+    start: usize,
+    end: usize,
+}
+
 pub struct Unchained {
     /// One slot a tuple, to the next power of two, and one at the end.
     directory: Pages<u64>,
     directory_bits: u32,
-    tuples: Pages<Tuple>,
+    tuples: Pages<WideTuple>,
     seed: u64,
-}
-
-#[derive(Clone, Copy)]
-struct ByHash {
-    seed: u64,
-}
-
-impl Partitioner for ByHash {
-    #[inline(always)]
-    fn partition(&self, key: u64, bits: u32) -> usize {
-        top(hash(key, self.seed), bits)
-    }
 }
 
 fn directory_bits(rows: usize) -> u32 {
@@ -75,7 +71,9 @@ impl Unchained {
     pub fn build(build: Columns<'_>, run: &Run) -> Result<Self, JoinError> {
         let (rows, seed) = (build.len(), run.seed);
         let (directory_bits, bits) = (directory_bits(rows), partition_bits(rows));
-        let (mut tuples, starts) = partition::partition(build, ByHash { seed }, bits, run)?.into_parts();
+        let (mut tuples, starts) = partition::partition::<WideTuple>(build, ByHash(seed), bits, run)?
+            .expect("wide tuples hold any payload")
+            .into_parts();
         let mut directory = Pages::<u64>::stale((1 << directory_bits) + 1, &run.pages)?;
         let slots = 1_usize << (directory_bits - bits);
         let (next, sorted, filled) = (AtomicUsize::new(0), tuples.shared(), directory.shared());
@@ -95,10 +93,7 @@ impl Unchained {
                         filled,
                         partition * slots..(partition + 1) * slots,
                         &mut copy,
-                        |key| {
-                            let hash = hash(key, seed);
-                            (top(hash, directory_bits) - partition * slots, filter_of(hash))
-                        },
+                        |hash| (top(hash, directory_bits) - partition * slots, filter_of(hash)),
                     );
                 }
             }
@@ -119,28 +114,27 @@ impl Unchained {
 
     /// The candidates of a group of keys, on their way to the cache: a group's accesses to memory are under way at once.
     #[inline(always)]
-    fn find_group(&self, keys: &[u64], candidates: &mut [(usize, usize); GROUP]) {
-        let mut hashes = [0; GROUP];
-        for (hash_of, &key) in hashes.iter_mut().zip(keys) {
-            *hash_of = hash(key, self.seed);
-            prefetch(&self.directory, top(*hash_of, self.directory_bits));
+    fn find_group(&self, keys: &[u64], candidates: &mut [Candidates; GROUP]) {
+        for (found, &key) in candidates.iter_mut().zip(keys) {
+            found.hash = hash(key, self.seed);
+            prefetch(&self.directory, top(found.hash, self.directory_bits));
         }
-        for (found, &hash) in candidates.iter_mut().zip(&hashes[..keys.len()]) {
-            let range = self.candidates(hash);
-            *found = (range.start, range.end);
+        for found in &mut candidates[..keys.len()] {
+            let range = self.candidates(found.hash);
+            (found.start, found.end) = (range.start, range.end);
             prefetch(&self.tuples, range.start);
         }
     }
 
     fn sum_of(&self, probe: Columns<'_>, range: Range<usize>) -> Sum {
         let mut sum = Sum::default();
-        let mut candidates = [(0, 0); GROUP];
+        let mut candidates = [Candidates::default(); GROUP];
         let (keys, payloads) = (&probe.keys()[range.clone()], &probe.payloads()[range]);
         for (keys, payloads) in keys.chunks(GROUP).zip(payloads.chunks(GROUP)) {
             self.find_group(keys, &mut candidates);
-            for ((&key, &payload), &(start, end)) in keys.iter().zip(payloads).zip(&candidates) {
+            for (&payload, &Candidates { hash, start, end }) in payloads.iter().zip(&candidates) {
                 for tuple in &self.tuples[start..end] {
-                    if tuple.key == key {
+                    if tuple.code == hash {
                         sum.add(tuple.payload, payload);
                     }
                 }
@@ -156,18 +150,18 @@ impl Unchained {
 /// # Safety
 /// Both ranges lie in their arrays, nobody else touches them, and `place` answers slots of the range.
 unsafe fn sort(
-    tuples: Shared<'_, Tuple>,
+    tuples: Shared<'_, WideTuple>,
     rows: Range<usize>,
     directory: Shared<'_, u64>,
     slots: Range<usize>,
-    copy: &mut Vec<Tuple>,
+    copy: &mut Vec<WideTuple>,
     place: impl Fn(u64) -> (usize, u64),
 ) {
     // SAFETY: as the caller promises.
     let (tuples, slots) = unsafe { (tuples.slice(rows.clone()), directory.slice(slots)) };
     slots.fill(0);
     for tuple in &*tuples {
-        let (slot, filter) = place(tuple.key);
+        let (slot, filter) = place(tuple.code);
         slots[slot] = (slots[slot] + (1 << FILTER_BITS)) | filter;
     }
     let mut end = rows.start as u64;
@@ -179,7 +173,7 @@ unsafe fn sort(
     copy.extend_from_slice(tuples);
     // A slot's word goes down from its end to its start.
     for tuple in &*copy {
-        let word = &mut slots[place(tuple.key).0];
+        let word = &mut slots[place(tuple.code).0];
         *word -= 1 << FILTER_BITS;
         tuples[(*word >> FILTER_BITS) as usize - rows.start] = *tuple;
     }
@@ -211,15 +205,15 @@ impl Table for Unchained {
         run: &Run,
     ) -> Result<(), JoinError> {
         let (keys, payloads) = (probe.keys(), probe.payloads());
-        let mut candidates = [(0, 0); GROUP];
+        let mut candidates = [Candidates::default(); GROUP];
         while cursor.row < keys.len() {
             run.cancel.check()?;
             let group = cursor.row..(cursor.row + GROUP).min(keys.len());
             self.find_group(&keys[group.clone()], &mut candidates);
-            for (row, &(start, end)) in group.zip(&candidates) {
+            for (row, &Candidates { hash, start, end }) in group.zip(&candidates) {
                 for at in start + cursor.position..end {
                     let tuple = self.tuples[at];
-                    if tuple.key == keys[row] {
+                    if tuple.code == hash {
                         if pairs.is_full() {
                             cursor.row = row;
                             cursor.position = at - start + usize::from(planted::is(Defect::SkippedCandidate));

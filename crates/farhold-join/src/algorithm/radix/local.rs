@@ -1,145 +1,211 @@
-//! The table of one build partition, in a worker's cache: an array of payloads, or chains through the tuples.
+//! The table of one build partition, in a worker's cache: an array of payloads, or tuples in the order of their buckets.
+//!
+//! ```text
+//!   code ──▶ bucket b:  starts[b] .. starts[b + 1]
+//!                           │
+//!   tuples  ... ┌───────────▼──────────┐ ...      contiguous, however many share a bucket
+//! ```
+//!
+//! Buckets have a tuple on average, so that their lengths are nothing that a branch could foresee: four tuples from the bucket's start on
+//! are compared at once, whatever the length, and only buckets longer than that have a loop. (Codes of other buckets are different.)
+//! One thread probes partitions of 16 K tuples so in 2.8 ns a tuple where chains took 6.3 (Zen 5); sorting takes as long as chaining did.
 
 use super::super::{Matches, Pairs, Sum};
 use super::{ByOffset, MORSEL, Scheme, hash, top};
 use crate::partition::Tuple;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use crate::partition::{NarrowTuple, WideTuple};
 use crate::planted::{self, Defect};
 use crate::{JoinError, Run};
 
 /// A worker's table; its room is used again for the next partition.
-#[derive(Default)]
-pub struct Local {
+pub struct Local<B: Tuple> {
     kind: Kind,
-    payloads: Vec<u64>,
-    filled: Vec<u64>,
-    heads: Vec<u32>,
-    /// `links[i]` is 1 + the next tuple of tuple `i`'s chain, or 0.
-    links: Vec<u32>,
+    /// Of each slot; [`Tuple::NOTHING`] where no key is.
+    payloads: Vec<B::Payload>,
+    /// Where each bucket starts, and the last ends.
+    starts: Vec<u32>,
+    /// By bucket, and then [`AT_ONCE`] times the first again: whoever looks for its code looks from the first on, and so meets none of
+    /// these, if there are `AT_ONCE` tuples.
+    tuples: Vec<B>,
 }
 
 /// How the partition's keys are found.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 enum Kind {
-    #[default]
     Empty,
-    Perfect {
-        by: ByOffset,
-        partition: usize,
-        bits: u32,
-        slots: u64,
-        is_full: bool,
-    },
-    Chained {
-        seed: u64,
-        /// Bits of the hash that all keys of the partition may have in common.
-        skip_bits: u32,
-        bucket_bits: u32,
-    },
+    Perfect { by: ByOffset, partition: usize, bits: u32 },
+    Sorted(Buckets),
 }
 
-/// Two to four buckets a tuple: shorter chains mispredict less, and 16 K tuples still fit the cache.
+#[derive(Clone, Copy)]
+enum Buckets {
+    /// Of hashes that have so many bits in common.
+    OfHashes { common_bits: u32, bits: u32 },
+    /// Of offsets, which are hashed for it.
+    OfOffsets { seed: u64, bits: u32 },
+}
+
+/// Tuples that are compared at once.
+const AT_ONCE: usize = 4;
+
 fn bucket_bits(rows: usize) -> u32 {
-    rows.next_power_of_two().trailing_zeros() + 1
+    rows.next_power_of_two().trailing_zeros()
 }
 
 /// What a table of so many tuples allocates.
 pub fn memory_bytes(rows: usize) -> u64 {
-    // Chains, and the array that was tried before; vectors that grew.
-    2 * (4 * rows as u64 + 8 * rows.next_power_of_two() as u64 + 17 * rows as u64) + (9 << super::PERFECT_SLOTS_LOG)
+    // Buckets, and the array that was tried before; vectors that grew.
+    2 * (4 * (rows.next_power_of_two() as u64 + 1) + 16 * (rows + AT_ONCE) as u64) + (8 << super::PERFECT_SLOTS_LOG)
 }
 
-impl Local {
+impl<B: Tuple> Default for Local<B> {
+    fn default() -> Self {
+        Self { kind: Kind::Empty, payloads: Vec::new(), starts: Vec::new(), tuples: Vec::new() }
+    }
+}
+
+/// A loop over the tuples of a bucket: `$bucket` answers a code's, as code that knows which kind it is.
+macro_rules! with_buckets {
+    ($buckets:expr, |$bucket:ident| $work:expr) => {
+        match $buckets {
+            Buckets::OfHashes { common_bits, bits } => {
+                let $bucket = move |code: u64| top(code << common_bits, bits);
+                $work
+            }
+            Buckets::OfOffsets { seed, bits } => {
+                let $bucket = move |code: u64| top(hash(code, seed), bits);
+                $work
+            }
+        }
+    };
+}
+
+impl<B: Tuple> Local<B> {
     /// Makes this the table of `tuples`, which are partition `partition` of `1 << bits`.
     #[inline(always)]
-    pub fn build(&mut self, tuples: &[Tuple], scheme: Scheme, partition: usize, bits: u32) {
-        match scheme {
+    pub fn build(&mut self, tuples: &[B], scheme: Scheme, partition: usize, bits: u32) {
+        let bucket_bits = bucket_bits(tuples.len());
+        let buckets = match scheme {
             Scheme::Perfect { by, seed } => {
-                if !self.build_perfect(tuples, by, partition, bits) {
-                    self.build_chained(tuples, seed, 0);
+                if self.build_perfect(tuples, by, partition, bits) {
+                    return;
                 }
+                Buckets::OfOffsets { seed, bits: bucket_bits }
             }
-            Scheme::Chained { seed } => self.build_chained(tuples, seed, bits),
-        }
+            Scheme::Sorted { .. } => Buckets::OfHashes { common_bits: bits, bits: bucket_bits },
+        };
+        with_buckets!(buckets, |bucket| self.sort(tuples, 1 << bucket_bits, bucket));
+        self.kind = Kind::Sorted(buckets);
     }
 
-    /// False if a key occurs twice.
+    /// False if a key occurs twice, or a payload is what stands for none.
     #[inline(always)]
-    fn build_perfect(&mut self, tuples: &[Tuple], by: ByOffset, partition: usize, bits: u32) -> bool {
+    fn build_perfect(&mut self, tuples: &[B], by: ByOffset, partition: usize, bits: u32) -> bool {
         let slots = by.slots(partition, bits);
         if (tuples.len() as u64) > slots {
             return false;
         }
-        self.filled.clear();
-        self.filled.resize(slots.div_ceil(64) as usize, 0);
-        // Slots that are not filled are never read as matches: no need to clear them.
-        if self.payloads.len() < slots as usize {
-            self.payloads.resize(slots as usize, 0);
-        }
-        let (payloads, filled) = (&mut self.payloads[..slots as usize], &mut self.filled[..]);
+        self.payloads.clear();
+        self.payloads.resize(slots as usize, B::NOTHING);
+        let payloads = &mut self.payloads[..];
+        let mut is_refused = false;
         for tuple in tuples {
-            let slot = by.slot(tuple.key, partition, bits) as usize;
-            let (word, bit) = (&mut filled[slot / 64], 1 << (slot % 64));
-            if *word & bit != 0 && !planted::is(Defect::DuplicateOverwritten) {
-                return false;
-            }
-            *word |= bit;
-            payloads[slot] = tuple.payload;
+            let slot = &mut payloads[by.slot(tuple.code(), partition, bits) as usize];
+            is_refused |= *slot != B::NOTHING && !planted::is(Defect::DuplicateOverwritten);
+            is_refused |= tuple.payload() == B::NOTHING;
+            *slot = tuple.payload();
         }
-        self.kind = Kind::Perfect { by, partition, bits, slots, is_full: tuples.len() as u64 == slots };
-        true
+        self.kind = Kind::Perfect { by, partition, bits };
+        !is_refused
     }
 
+    /// Counting sort by bucket.
     #[inline(always)]
-    fn build_chained(&mut self, tuples: &[Tuple], seed: u64, skip_bits: u32) {
-        let bucket_bits = bucket_bits(tuples.len());
-        self.heads.clear();
-        self.heads.resize(1 << bucket_bits, 0);
-        self.links.clear();
-        self.links.reserve(tuples.len());
-        for (index, tuple) in tuples.iter().enumerate() {
-            let head = &mut self.heads[top(hash(tuple.key, seed) << skip_bits, bucket_bits)];
-            self.links.push(*head);
-            *head = index as u32 + 1;
+    fn sort(&mut self, tuples: &[B], buckets: usize, bucket: impl Fn(u64) -> usize) {
+        self.starts.clear();
+        self.starts.resize(buckets + 1, 0);
+        self.tuples.clear();
+        self.tuples.resize(tuples.len() + AT_ONCE, B::new(0, 0));
+        let (starts, sorted) = (&mut self.starts[..=buckets], &mut self.tuples[..]);
+        for tuple in tuples {
+            starts[bucket(tuple.code())] += 1;
         }
-        self.kind = Kind::Chained { seed, skip_bits, bucket_bits };
+        let mut end = 0;
+        for start in &mut *starts {
+            end += *start;
+            *start = end;
+        }
+        // A bucket's start goes down from its end.
+        for tuple in tuples {
+            let start = &mut starts[bucket(tuple.code())];
+            *start -= 1;
+            sorted[*start as usize] = *tuple;
+        }
+        let first = sorted[0];
+        sorted[tuples.len()..].fill(first);
     }
 
-    /// The aggregate over the pairs of the partition's `build` tuples with `probe`.
+    /// The aggregate over the pairs of the partition's tuples with `probe`. With `has_avx512` the processor has AVX-512.
     #[inline(always)]
-    pub fn sum(&self, build: &[Tuple], probe: &[Tuple]) -> Sum {
-        let mut sum = Sum::default();
+    pub fn sum<P: Tuple>(&self, probe: &[P], has_avx512: bool) -> Sum {
         match self.kind {
-            Kind::Empty => {}
-            Kind::Perfect { by, partition, bits, slots, is_full } => {
-                let (payloads, filled) = (&self.payloads[..slots as usize], &self.filled[..]);
-                for tuple in probe {
-                    let slot = by.slot(tuple.key, partition, bits) as usize;
-                    if slot < payloads.len() && (is_full || filled[slot / 64] >> (slot % 64) & 1 == 1) {
-                        sum.add(payloads[slot], tuple.payload);
-                    }
+            Kind::Empty => Sum::default(),
+            Kind::Perfect { by, partition, bits } => {
+                let payloads = &self.payloads[..];
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                if has_avx512
+                    && size_of::<B>() == size_of::<NarrowTuple>()
+                    && size_of::<P>() == size_of::<NarrowTuple>()
+                {
+                    let first = by.slot(0, partition, bits);
+                    // SAFETY: the processor has AVX-512, and the only type of tuples of that size is `NarrowTuple`, whose payloads
+                    // are 32-bit numbers.
+                    return unsafe {
+                        let probe = std::slice::from_raw_parts(probe.as_ptr().cast(), probe.len());
+                        let payloads = std::slice::from_raw_parts(payloads.as_ptr().cast(), payloads.len());
+                        sum_of_eights(payloads, first, probe)
+                    };
                 }
+                sum_where(probe, |tuple| {
+                    let slot = by.slot(tuple.code(), partition, bits) as usize;
+                    let payload = payloads[slot.min(payloads.len() - 1)];
+                    (slot < payloads.len() && payload != B::NOTHING, payload)
+                })
             }
-            Kind::Chained { seed, skip_bits, bucket_bits } => {
-                for tuple in probe {
-                    let mut link = self.heads[top(hash(tuple.key, seed) << skip_bits, bucket_bits)];
-                    while link > 0 {
-                        let candidate = build[link as usize - 1];
-                        if candidate.key == tuple.key {
-                            sum.add(candidate.payload, tuple.payload);
-                        }
-                        link = self.links[link as usize - 1];
-                    }
+            Kind::Sorted(buckets) => with_buckets!(buckets, |bucket| self.sum_of_buckets(probe, bucket, has_avx512)),
+        }
+    }
+
+    #[inline(always)]
+    fn sum_of_buckets<P: Tuple>(&self, probe: &[P], bucket: impl Fn(u64) -> usize, has_avx512: bool) -> Sum {
+        let mut sum = Sum::default();
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if has_avx512 && size_of::<B>() == size_of::<WideTuple>() && self.tuples.len() >= 2 * AT_ONCE {
+            // SAFETY: the processor has AVX-512. `sort` has left `AT_ONCE` tuples behind the last bucket's end, and the only type of tuples
+            // of that size is `WideTuple`.
+            return unsafe { sum_of_fours(&self.starts, self.tuples.as_ptr().cast(), probe, bucket) };
+        }
+        let _ = has_avx512;
+        for tuple in probe {
+            for candidate in &self.tuples[self.bucket(bucket(tuple.code()))] {
+                if candidate.code() == tuple.code() {
+                    sum.add(candidate.payload().into(), tuple.payload().into());
                 }
             }
         }
         sum
     }
 
-    /// Enumerates pairs from `place` on (probe tuple, link); true when all have been.
-    pub fn pairs(
+    #[inline(always)]
+    fn bucket(&self, bucket: usize) -> std::ops::Range<usize> {
+        self.starts[bucket] as usize..self.starts[bucket + 1] as usize
+    }
+
+    /// Enumerates pairs from `place` on (probe tuple, place in its bucket); true when all have been.
+    pub fn pairs<P: Tuple>(
         &self,
-        build: &[Tuple],
-        probe: &[Tuple],
+        probe: &[P],
         matches: Matches,
         (row, position): (&mut usize, &mut usize),
         pairs: &mut Pairs,
@@ -155,30 +221,25 @@ impl Local {
             let tuple = probe[*row];
             match self.kind {
                 Kind::Empty => {}
-                Kind::Perfect { by, partition, bits, slots, .. } => {
-                    let slot = by.slot(tuple.key, partition, bits) as usize;
-                    if slot < slots as usize && self.filled[slot / 64] >> (slot % 64) & 1 == 1 {
-                        pairs.push(self.payloads[slot], tuple.payload);
+                Kind::Perfect { by, partition, bits } => {
+                    let slot = by.slot(tuple.code(), partition, bits) as usize;
+                    if let Some(&payload) = self.payloads.get(slot).filter(|&&payload| payload != B::NOTHING) {
+                        pairs.push(payload.into(), tuple.payload().into());
                     }
                 }
-                Kind::Chained { seed, skip_bits, bucket_bits } => {
-                    let mut link = match *position {
-                        0 => self.heads[top(hash(tuple.key, seed) << skip_bits, bucket_bits)],
-                        link => link as u32,
-                    };
-                    while link > 0 {
-                        let candidate = build[link as usize - 1];
-                        if candidate.key == tuple.key {
+                Kind::Sorted(buckets) => {
+                    let range = self.bucket(with_buckets!(buckets, |bucket| bucket(tuple.code())));
+                    for (at, candidate) in self.tuples[range].iter().enumerate().skip(*position) {
+                        if candidate.code() == tuple.code() {
                             if pairs.is_full() {
-                                *position = link as usize;
+                                *position = at;
                                 return Ok(false);
                             }
-                            pairs.push(candidate.payload, tuple.payload);
+                            pairs.push(candidate.payload().into(), tuple.payload().into());
                             if matches == Matches::First {
                                 break;
                             }
                         }
-                        link = self.links[link as usize - 1];
                     }
                 }
             }
@@ -187,4 +248,96 @@ impl Local {
         }
         Ok(true)
     }
+}
+
+/// Over the pairs that `find` answers: whether there is one, and the build payload. Nothing branches on the answer.
+#[inline(always)]
+fn sum_where<P: Tuple, W: Into<u64>>(probe: &[P], find: impl Fn(P) -> (bool, W)) -> Sum {
+    let mut sum = Sum::default();
+    for &tuple in probe {
+        let (is_found, build) = find(tuple);
+        let mask = u64::from(is_found).wrapping_neg();
+        sum.pairs += u64::from(is_found);
+        sum.build = sum.build.wrapping_add(build.into() & mask);
+        sum.probe = sum.probe.wrapping_add(tuple.payload().into() & mask);
+    }
+    sum
+}
+
+/// Slots are codes and `first` more.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512vl,bmi2,lzcnt,popcnt")]
+fn sum_of_eights(payloads: &[u32], first: u64, probe: &[NarrowTuple]) -> Sum {
+    use std::arch::x86_64::{
+        _mm256_mask_cmpneq_epu32_mask, _mm256_set1_epi32, _mm512_add_epi64, _mm512_and_si512, _mm512_cmplt_epu64_mask,
+        _mm512_cvtepu32_epi64, _mm512_loadu_si512, _mm512_mask_add_epi64, _mm512_mask_i64gather_epi32,
+        _mm512_reduce_add_epi64, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srli_epi64,
+    };
+    let (eights, rest) = probe.as_chunks::<8>();
+    let (mut pairs, mut builds, mut probes) = (0, _mm512_setzero_si512(), _mm512_setzero_si512());
+    let (slots, nothing) = (_mm512_set1_epi64(payloads.len() as i64), _mm256_set1_epi32(NarrowTuple::NOTHING as i32));
+    for eight in eights {
+        // SAFETY: eight tuples are 64 bytes; a lane is asked for a payload only if its slot is one.
+        let (tuples, found, build) = unsafe {
+            let tuples = _mm512_loadu_si512(eight.as_ptr().cast());
+            let slot = _mm512_add_epi64(_mm512_srli_epi64::<32>(tuples), _mm512_set1_epi64(first as i64));
+            let is_slot = _mm512_cmplt_epu64_mask(slot, slots);
+            let build = _mm512_mask_i64gather_epi32::<4>(nothing, is_slot, slot, payloads.as_ptr().cast());
+            (tuples, _mm256_mask_cmpneq_epu32_mask(is_slot, build, nothing), build)
+        };
+        builds = _mm512_mask_add_epi64(builds, found, builds, _mm512_cvtepu32_epi64(build));
+        let payload = _mm512_and_si512(tuples, _mm512_set1_epi64(i64::from(u32::MAX)));
+        probes = _mm512_mask_add_epi64(probes, found, probes, payload);
+        pairs += u64::from(found.count_ones());
+    }
+    let mut sum =
+        Sum { pairs, build: _mm512_reduce_add_epi64(builds) as u64, probe: _mm512_reduce_add_epi64(probes) as u64 };
+    for tuple in rest {
+        let slot = tuple.code().wrapping_add(first) as usize;
+        if let Some(&payload) = payloads.get(slot).filter(|&&payload| payload != NarrowTuple::NOTHING) {
+            sum.add(payload.into(), tuple.payload().into());
+        }
+    }
+    sum
+}
+
+/// # Safety
+/// `starts` has the start of every bucket that `bucket` answers, and one more; [`AT_ONCE`] tuples may be read from each of them on.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx512vl,bmi2,lzcnt,popcnt")]
+unsafe fn sum_of_fours<P: Tuple>(
+    starts: &[u32],
+    tuples: *const WideTuple,
+    probe: &[P],
+    bucket: impl Fn(u64) -> usize,
+) -> Sum {
+    use std::arch::x86_64::{
+        _mm512_loadu_si512, _mm512_mask_add_epi64, _mm512_mask_cmpeq_epi64_mask, _mm512_reduce_add_epi64,
+        _mm512_set1_epi64, _mm512_setzero_si512,
+    };
+    /// Codes are the even words of four tuples.
+    const CODES: u8 = 0b0101_0101;
+    let (mut sum, mut builds) = (Sum::default(), _mm512_setzero_si512());
+    for tuple in probe {
+        let (code, payload, bucket) = (tuple.code(), tuple.payload().into(), bucket(tuple.code()));
+        let (start, end) = (starts[bucket] as usize, starts[bucket + 1] as usize);
+        // SAFETY: as the caller promises.
+        let four = unsafe { _mm512_loadu_si512(tuples.add(start).cast()) };
+        let found = _mm512_mask_cmpeq_epi64_mask(CODES, four, _mm512_set1_epi64(code as i64));
+        builds = _mm512_mask_add_epi64(builds, found << 1, builds, four);
+        let count = u64::from(found.count_ones());
+        sum.pairs += count;
+        sum.probe = sum.probe.wrapping_add(count.wrapping_mul(payload));
+        for at in start + AT_ONCE..end {
+            // SAFETY: in the bucket.
+            let candidate = unsafe { *tuples.add(at) };
+            if candidate.code == code {
+                sum.add(candidate.payload, payload);
+            }
+        }
+    }
+    sum.build = sum.build.wrapping_add(_mm512_reduce_add_epi64(builds) as u64);
+    sum
 }

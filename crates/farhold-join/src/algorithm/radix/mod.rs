@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Keys that fill an interval are partitioned by offset, and a partition's table is an array (perfect hashing); others by
-//! hash, with bucket chaining. A partition whose keys occur twice is chained. Hot probe partitions are split among the
-//! workers, each part at least as long as the build partition, whose table every part builds again.
+//! hash, and the table holds them in the order of their buckets. So it does where a key of an interval occurs twice. Offsets and
+//! payloads of 32 bits, such as row numbers, are partitioned as tuples of 8 bytes, all others of 16. Hot probe partitions are split among
+//! the workers, each part at least as long as the build partition, whose table every part builds again.
 //! Source: the CPU baseline of the Triton join (SIGMOD 2022, sections 2.2 and 6.1), after Balkesen et al. (ICDE 2013).
 
 mod local;
@@ -20,7 +21,7 @@ use self::local::Local;
 use super::dense::{ByOffset, Interval};
 use super::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};
 use crate::hash::{hash, top};
-use crate::partition::{self, Partitioned, Partitioner, Tuple};
+use crate::partition::{self, ByHash, NarrowTuple, Partitioned, Tuple, WideTuple};
 use crate::widest::widest;
 use crate::{JoinError, Run};
 
@@ -28,48 +29,62 @@ use crate::{JoinError, Run};
 #[derive(Debug)]
 pub struct Radix;
 
-/// Build tuples of a chained partition: 16 bytes each, 4 of links and 8 to 16 of buckets are 448 to 576 KiB of a second
-/// level of 1 MiB.
-const CHAINED_ROWS_LOG: u32 = 14;
-/// Slots of a perfect partition: 256 KiB of payloads.
+/// Build tuples of a sorted partition: 16 bytes each and 4 to 8 of buckets are 320 to 384 KiB of a second level of 1 MiB.
+const SORTED_ROWS_LOG: u32 = 14;
+/// Slots of a perfect partition: 128 or 256 KiB of payloads.
 const PERFECT_SLOTS_LOG: u32 = 15;
 /// The shortest part of a probe partition that is a task.
 const TASK_ROWS_MIN: usize = 1 << 16;
 
 /// How keys are spread over partitions and found in one.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Scheme {
-    Chained { seed: u64 },
+enum Scheme {
+    Sorted { seed: u64 },
     Perfect { by: ByOffset, seed: u64 },
 }
 
 impl Scheme {
     fn bits(self, rows: usize) -> u32 {
         match self {
-            Self::Chained { .. } => chained_bits(rows),
+            Self::Sorted { .. } => sorted_bits(rows),
             Self::Perfect { by, .. } => by.bits_max().saturating_sub(PERFECT_SLOTS_LOG),
         }
     }
 
-    fn partition(self, columns: Columns<'_>, bits: u32, run: &Run) -> Result<Partitioned, JoinError> {
+    /// `None` if these tuples have no room for all codes or payloads.
+    fn partition<T: Tuple>(
+        self,
+        columns: Columns<'_>,
+        bits: u32,
+        run: &Run,
+    ) -> Result<Option<Partitioned<T>>, JoinError> {
         match self {
-            Self::Chained { seed } => partition::partition(columns, ByHash(seed), bits, run),
+            Self::Sorted { .. } if T::CODE_MAX < u64::MAX => Ok(None),
+            Self::Perfect { by, .. } if T::CODE_MAX < by.code_max() => Ok(None),
+            Self::Sorted { seed } => partition::partition(columns, ByHash(seed), bits, run),
             Self::Perfect { by, .. } => partition::partition(columns, by, bits, run),
         }
     }
 }
 
-fn chained_bits(rows: usize) -> u32 {
-    rows.next_power_of_two().trailing_zeros().saturating_sub(CHAINED_ROWS_LOG)
+fn sorted_bits(rows: usize) -> u32 {
+    rows.next_power_of_two().trailing_zeros().saturating_sub(SORTED_ROWS_LOG)
 }
 
-#[derive(Clone, Copy)]
-struct ByHash(u64);
+/// A side in its partitions.
+enum Side {
+    Narrow(Partitioned<NarrowTuple>),
+    Wide(Partitioned<WideTuple>),
+}
 
-impl Partitioner for ByHash {
-    #[inline(always)]
-    fn partition(&self, key: u64, bits: u32) -> usize {
-        top(hash(key, self.0), bits)
+impl Side {
+    /// In the narrowest tuples that there is room in.
+    fn new(columns: Columns<'_>, scheme: Scheme, bits: u32, run: &Run) -> Result<Self, JoinError> {
+        if let Some(narrow) = scheme.partition(columns, bits, run)? {
+            return Ok(Self::Narrow(narrow));
+        }
+        let wide = scheme.partition(columns, bits, run)?;
+        Ok(Self::Wide(wide.expect("wide tuples have room for any code and payload")))
     }
 }
 
@@ -79,7 +94,7 @@ impl Algorithm for Radix {
     }
 
     fn memory_bytes(&self, shape: Shape) -> u64 {
-        let bits = chained_bits(shape.build_rows);
+        let bits = sorted_bits(shape.build_rows);
         partition::partition_bytes(shape.build_rows, bits, shape.threads)
             + partition::partition_bytes(shape.probe_rows, bits, shape.threads)
             + shape.threads as u64 * local::memory_bytes(shape.build_rows)
@@ -94,15 +109,18 @@ impl Algorithm for Radix {
         let seed = run.seed;
         let scheme = match Interval::of(build.keys(), Interval::ARRAY_SPARSITY_MAX, run)? {
             Some(interval) => Scheme::Perfect { by: ByOffset::new(interval), seed },
-            None => Scheme::Chained { seed },
+            None => Scheme::Sorted { seed },
         };
         let bits = scheme.bits(build.len());
-        Ok(Box::new(RadixTable { build: scheme.partition(build, bits, run)?, scheme, bits }))
+        Ok(match Side::new(build, scheme, bits, run)? {
+            Side::Narrow(build) => Box::new(RadixTable { build, scheme, bits }),
+            Side::Wide(build) => Box::new(RadixTable { build, scheme, bits }),
+        })
     }
 }
 
-struct RadixTable {
-    build: Partitioned,
+struct RadixTable<B: Tuple> {
+    build: Partitioned<B>,
     scheme: Scheme,
     bits: u32,
 }
@@ -113,8 +131,8 @@ struct Task {
     rows: Range<usize>,
 }
 
-impl RadixTable {
-    fn tasks(&self, probe: &Partitioned, threads: usize) -> Vec<Task> {
+impl<B: Tuple> RadixTable<B> {
+    fn tasks<P: Tuple>(&self, probe: &Partitioned<P>, threads: usize) -> Vec<Task> {
         let total = probe.range(probe.count() - 1).end;
         let share = (total / threads / 4).max(TASK_ROWS_MIN);
         let mut tasks = Vec::with_capacity(self.build.count());
@@ -132,39 +150,81 @@ impl RadixTable {
         }
         tasks
     }
-}
 
-/// What `pairs` keeps between calls.
-struct Probing {
-    probe: Partitioned,
-    partition: usize,
-    /// The table of `partition`, once it has been built.
-    local: Local,
-    is_built: bool,
-}
-
-/// Tuples between two looks at the cancel token.
-const MORSEL: usize = 1 << 15;
-
-impl Table for RadixTable {
-    fn sum(&self, probe: Columns<'_>, run: &Run) -> Result<Sum, JoinError> {
-        run.cancel.check()?;
-        let probe = self.scheme.partition(probe, self.bits, run)?;
-        let (tasks, next) = (self.tasks(&probe, run.threads), AtomicUsize::new(0));
+    fn sum_of<P: Tuple>(&self, probe: &Partitioned<P>, run: &Run) -> Result<Sum, JoinError> {
+        let (tasks, next) = (self.tasks(probe, run.threads), AtomicUsize::new(0));
         let sums = run.on_all(|_| {
-            let (mut local, mut sums) = (Local::default(), Vec::new());
+            let (mut local, mut sum) = (Local::default(), Sum::default());
             while let Some(task) = tasks.get(next.fetch_add(1, Relaxed)) {
                 run.cancel.check()?;
                 let build = self.build.tuples(task.partition);
                 widest(|_| local.build(build, self.scheme, task.partition, self.bits));
                 for morsel in probe.tuples(task.partition)[task.rows.clone()].chunks(MORSEL) {
                     run.cancel.check()?;
-                    sums.push(widest(|_| local.sum(build, morsel)));
+                    sum = [sum, widest(|wide| local.sum(morsel, wide))].into_iter().sum();
                 }
             }
-            Ok(sums.into_iter().sum::<Sum>())
+            Ok(sum)
         })?;
         Ok(sums.into_iter().sum())
+    }
+
+    fn pairs_of<P: Tuple>(
+        &self,
+        probe: &Partitioned<P>,
+        matches: Matches,
+        (at, local): (&mut At, &mut Local<B>),
+        pairs: &mut Pairs,
+        run: &Run,
+    ) -> Result<bool, JoinError> {
+        while at.partition < self.build.count() {
+            let build = self.build.tuples(at.partition);
+            let tuples: &[P] = if build.is_empty() { &[] } else { probe.tuples(at.partition) };
+            if at.row < tuples.len() {
+                run.cancel.check()?;
+                if !at.is_built {
+                    widest(|_| local.build(build, self.scheme, at.partition, self.bits));
+                    at.is_built = true;
+                }
+                if !local.pairs(tuples, matches, (&mut at.row, &mut at.position), pairs, run)? {
+                    return Ok(false);
+                }
+            }
+            *at = At { partition: at.partition + 1, ..At::default() };
+        }
+        Ok(true)
+    }
+}
+
+/// Where an enumeration of pairs stands.
+#[derive(Default)]
+struct At {
+    partition: usize,
+    /// The worker's table is that of the partition.
+    is_built: bool,
+    /// Of the probe partition.
+    row: usize,
+    /// In the bucket.
+    position: usize,
+}
+
+/// What `pairs` keeps between calls.
+struct Probing<B: Tuple> {
+    probe: Side,
+    at: At,
+    local: Local<B>,
+}
+
+/// Tuples between two looks at the cancel token.
+const MORSEL: usize = 1 << 15;
+
+impl<B: Tuple> Table for RadixTable<B> {
+    fn sum(&self, probe: Columns<'_>, run: &Run) -> Result<Sum, JoinError> {
+        run.cancel.check()?;
+        match Side::new(probe, self.scheme, self.bits, run)? {
+            Side::Narrow(probe) => self.sum_of(&probe, run),
+            Side::Wide(probe) => self.sum_of(&probe, run),
+        }
     }
 
     fn pairs(
@@ -177,37 +237,23 @@ impl Table for RadixTable {
     ) -> Result<(), JoinError> {
         run.cancel.check()?;
         if cursor.kept.is_none() {
-            let probe = self.scheme.partition(probe, self.bits, run)?;
-            cursor.kept = Some(Box::new(Probing { probe, partition: 0, local: Local::default(), is_built: false }));
+            let probe = Side::new(probe, self.scheme, self.bits, run)?;
+            cursor.kept = Some(Box::new(Probing { probe, at: At::default(), local: Local::<B>::default() }));
         }
-        let Some(probing) = cursor.kept.as_mut().and_then(|kept| kept.downcast_mut::<Probing>()) else {
+        let Some(probing) = cursor.kept.as_mut().and_then(|kept| kept.downcast_mut::<Probing<B>>()) else {
             return Err(JoinError::Invalid("a cursor of another table".into()));
         };
-        while probing.partition < self.build.count() {
-            let build = self.build.tuples(probing.partition);
-            let tuples: &[Tuple] = if build.is_empty() { &[] } else { probing.probe.tuples(probing.partition) };
-            if cursor.row < tuples.len() {
-                run.cancel.check()?;
-                if !probing.is_built {
-                    probing.local.build(build, self.scheme, probing.partition, self.bits);
-                    probing.is_built = true;
-                }
-                let place = (&mut cursor.row, &mut cursor.position);
-                if !probing.local.pairs(build, tuples, matches, place, pairs, run)? {
-                    return Ok(());
-                }
-            }
-            (cursor.row, cursor.position) = (0, 0);
-            probing.partition += 1;
-            probing.is_built = false;
-        }
-        cursor.is_done = true;
+        let place = (&mut probing.at, &mut probing.local);
+        cursor.is_done = match &probing.probe {
+            Side::Narrow(probe) => self.pairs_of(probe, matches, place, pairs, run)?,
+            Side::Wide(probe) => self.pairs_of(probe, matches, place, pairs, run)?,
+        };
         Ok(())
     }
 
     fn scheme(&self) -> &'static str {
         match self.scheme {
-            Scheme::Chained { .. } => "chained",
+            Scheme::Sorted { .. } => "sorted",
             Scheme::Perfect { .. } => "perfect",
         }
     }

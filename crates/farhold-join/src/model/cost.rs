@@ -1,0 +1,147 @@
+//! What building a table and probing it cost on the CPU, in nanoseconds, and how that is fitted to measurements.
+//!
+//! A phase has four terms: starting each further thread; the processor's work on a row; what a row costs more because the data that all
+//! threads touch exceed the second level of cache; and more because they exceed half of the last level, the rest of which belongs to others.
+//! So a phase is linear in its constants, and [`fit`] finds them by least squares of the relative errors.
+//! `cargo bench -p farhold-join --bench joins -- --fit` measures and prints the text of [`FITTED`].
+
+use super::Machine;
+
+/// Nanoseconds of one of the threads, while all of them work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Phase {
+    /// Of each thread beyond the first.
+    pub thread: f64,
+    /// Of a row.
+    pub row: f64,
+    /// Of a row, beyond that, when nothing that it touches is in the second level of cache.
+    pub beyond_l2: f64,
+    /// Of a row, beyond that, when nothing is in the last level.
+    pub beyond_l3: f64,
+}
+
+/// Building and probing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Phases {
+    /// A row is one of the build side.
+    pub build: Phase,
+    /// A row is one of the probe side.
+    pub probe: Phase,
+}
+
+/// Of an algorithm and a kind of keys.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// `no_partition` or `radix`.
+    pub algorithm: &'static str,
+    /// The build keys are unique and leave few holes, so that an array finds them.
+    pub fills_interval: bool,
+    /// Bytes that the threads touch for a build row: of the table; of a tuple that is written and read again.
+    pub bytes: f64,
+    /// Its constants.
+    pub phases: Phases,
+}
+
+/// An AMD EPYC (Zen 5, 1 MiB of second-level cache a core, 32 MiB shared), 4 virtual processors, 20 K to 64 M rows a side, payloads that are row
+/// numbers. Ratios matter more than values.
+pub const FITTED: [Costs; 4] = include!("fitted.in");
+
+/// The costs of an algorithm for such keys.
+pub fn costs_of(algorithm: &str, fills_interval: bool) -> Option<&'static Costs> {
+    FITTED.iter().find(|costs| costs.algorithm == algorithm && costs.fills_interval == fills_interval)
+}
+
+/// What each constant of a phase is multiplied by.
+fn terms(rows: f64, touched_bytes: f64, threads: f64, machine: &Machine) -> [f64; 4] {
+    let beyond = |cache: u64| 1.0 - (cache as f64 / touched_bytes.max(1.0)).min(1.0);
+    let share = rows / threads;
+    [threads - 1.0, share, share * beyond(machine.l2_bytes), share * beyond(machine.l3_bytes / 2)]
+}
+
+impl Phase {
+    fn ns(&self, terms: [f64; 4]) -> f64 {
+        let constants = [self.thread, self.row, self.beyond_l2, self.beyond_l3];
+        constants.iter().zip(terms).map(|(constant, term)| constant * term).sum()
+    }
+}
+
+impl Costs {
+    /// Nanoseconds of building a table and of probing it, on all threads.
+    pub fn ns(&self, build_rows: f64, probe_rows: f64, threads: f64, machine: &Machine) -> [f64; 2] {
+        let touched = self.bytes * build_rows;
+        let ns = |phase: &Phase, rows| phase.ns(terms(rows, touched, threads, machine));
+        [ns(&self.phases.build, build_rows), ns(&self.phases.probe, probe_rows)]
+    }
+}
+
+/// A phase that was measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// Rows of the side that the phase works on.
+    pub rows: f64,
+    /// Bytes that the threads touched.
+    pub touched_bytes: f64,
+    /// Threads.
+    pub threads: f64,
+    /// What it took.
+    pub ns: f64,
+}
+
+/// The constants, none negative, that predict these times with the least squares of relative errors.
+pub fn fit(measured: &[Measured], machine: &Machine) -> Phase {
+    // Each prediction is to be 1 in units of its measurement.
+    let rows: Vec<[f64; 4]> =
+        measured.iter().map(|m| terms(m.rows, m.touched_bytes, m.threads, machine).map(|term| term / m.ns)).collect();
+    let mut constants = [0.0; 4];
+    // One constant at a time, the others held: converges, since the squares are a convex function.
+    for _ in 0..20_000 {
+        for constant in 0..4 {
+            let (mut above, mut below) = (0.0, 0.0);
+            for row in &rows {
+                let others: f64 =
+                    (0..4).filter(|&other| other != constant).map(|other| constants[other] * row[other]).sum();
+                above += row[constant] * (1.0 - others);
+                below += row[constant] * row[constant];
+            }
+            constants[constant] = if below > 0.0 { (above / below).max(0.0) } else { 0.0 };
+        }
+    }
+    let [thread, row, beyond_l2, beyond_l3] = constants;
+    Phase { thread, row, beyond_l2, beyond_l3 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::no_gpu_wanted;
+
+    #[test]
+    fn a_fit_finds_the_constants_behind_exact_times() {
+        let machine = Machine { l2_bytes: 1 << 20, l3_bytes: 32 << 20, gpu: no_gpu_wanted, ..Machine::detect() };
+        let phase = Phase { thread: 40_000.0, row: 3.0, beyond_l2: 2.5, beyond_l3: 11.0 };
+        let measured: Vec<Measured> = (12..27)
+            .map(|log| {
+                let (rows, touched_bytes) = (f64::from(1 << log), 8.0 * f64::from(1 << log));
+                Measured { rows, touched_bytes, threads: 4.0, ns: phase.ns(terms(rows, touched_bytes, 4.0, &machine)) }
+            })
+            .collect();
+        let found = fit(&measured, &machine);
+        for (found, expected) in [
+            (found.thread, phase.thread),
+            (found.row, phase.row),
+            (found.beyond_l2, phase.beyond_l2),
+            (found.beyond_l3, phase.beyond_l3),
+        ] {
+            assert!((found / expected - 1.0).abs() < 0.01, "{found} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn every_algorithm_has_costs_for_every_kind_of_keys() {
+        for algorithm in crate::model::SCALABLE {
+            for fills_interval in [false, true] {
+                assert!(costs_of(algorithm, fills_interval).is_some_and(|costs| costs.phases.probe.row > 0.0));
+            }
+        }
+    }
+}
