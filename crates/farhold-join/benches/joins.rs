@@ -19,7 +19,6 @@
 //! 64-bit words.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the real clock")]
 
-use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,6 +30,7 @@ use farhold_join::model::{self, Machine};
 use farhold_join::{
     Algorithm, BUDGET_BYTES_MIN, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, PageStore, Run,
 };
+use farhold_report::Report;
 
 struct Options {
     quick: bool,
@@ -58,7 +58,7 @@ fn main() {
     if has("--serve") {
         return serve(options.rows.expect("--rows"), has("--sparse"), options.threads);
     }
-    let mut report = Report { quick, json: String::new() };
+    let mut report = Report::new(quick);
     if has("--sweep") || has("--fit") {
         let measured = sweep(&options, &mut report);
         if has("--fit") {
@@ -73,35 +73,7 @@ fn main() {
         }
     }
     if let Some(path) = value("--json") {
-        report.write(Path::new(&path));
-    }
-}
-
-/// Prints rows, and keeps them as JSON.
-struct Report {
-    quick: bool,
-    json: String,
-}
-
-impl Report {
-    fn table(&self, title: &str) {
-        println!("\n{title}{}", if self.quick { " (quick: the figures mean nothing)" } else { "" });
-    }
-
-    fn row(&mut self, table: &str, name: &str, figures: &[(&str, f64)]) {
-        let mut line = format!("  {name:<34}");
-        let mut json = format!("  {{\"table\": \"{table}\", \"row\": \"{name}\"");
-        for (figure, value) in figures {
-            write!(line, "  {figure} {value:>8.2}").expect("a string");
-            write!(json, ", \"{figure}\": {value:.3}").expect("a string");
-        }
-        println!("{line}");
-        self.json += &json;
-        self.json += "},\n";
-    }
-
-    fn write(&self, path: &Path) {
-        std::fs::write(path, format!("[\n{}\n]\n", self.json.trim_end_matches(",\n"))).expect("write the figures");
+        report.write(Path::new(&path)).expect("write the figures");
     }
 }
 

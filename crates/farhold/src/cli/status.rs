@@ -92,7 +92,6 @@ fn peek_file(dir: &Path) -> Result<Found, String> {
 }
 
 /// What is written in the register at this place.
-#[cfg_attr(not(feature = "etcd"), expect(clippy::unused_async, reason = "files are read at once"))]
 async fn peek(url: &str) -> Result<Found, String> {
     if let Some(dir) = url.strip_prefix("file://") {
         return peek_file(Path::new(dir));
