@@ -339,6 +339,36 @@ pub fn region_bytes(directory: &dyn Directory, identity: &Identity, wanted: u64)
 mod tests {
     use super::*;
 
+    /// With copies a node that starts while others run comes back to them; but all may be started at once after a power cut, and who waits for
+    /// his turn does not run.
+    #[test]
+    fn those_who_start_at_once_begin_a_generation_together() {
+        let directory = super::super::power::Volatile::new();
+        let begin = |node| {
+            let mark = |cluster: &Cluster, start| {
+                let identity = Identity { node: NodeId(node), ..cluster.identity };
+                let directory = std::sync::Arc::new(directory.clone());
+                let segment_bytes = journal::SEGMENT_BYTES_MIN;
+                journal::Shape { directory, identity, start, segment_bytes }.make_segment(0).map(drop)
+            };
+            let begun = Cluster::begin(&directory, 7, (NodeId(node), 2), true, &mark).expect("a start");
+            (begun.cluster.generation, begun.start, begun.lock)
+        };
+        let first = [begin(0), begin(1)];
+        assert!(first.iter().all(|(generation, start, _)| (*generation, *start) == (1, 1)));
+        let [ended, other] = first;
+        drop(ended);
+        let back = begin(0);
+        assert_eq!((back.0, back.1), (1, 2), "the other runs");
+        drop((other, back));
+        let waits = directory.lock("node-0.lock").expect("a lock");
+        let begun = begin(1);
+        assert_eq!((begun.0, begun.1), (3, 3), "nobody runs");
+        drop(waits);
+        let last = begin(0);
+        assert_eq!((last.0, last.1), (3, 3));
+    }
+
     fn standing() -> Standing {
         Standing {
             number: 5,
