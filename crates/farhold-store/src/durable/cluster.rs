@@ -65,6 +65,11 @@ fn lock_name(node: NodeId) -> String {
     format!("node-{}.lock", node.0)
 }
 
+/// Held by a start from when it has begun. Before, while it waits for its turn, it is nobody who runs: all nodes may be started at once.
+fn running_name(node: NodeId) -> String {
+    format!("node-{}.running", node.0)
+}
+
 /// The lock under which the file is changed. Held for as long as it takes to look at the ends of the journals.
 fn turn(directory: &dyn Directory) -> Result<Box<dyn Send + Sync>, DurableError> {
     loop {
@@ -131,7 +136,7 @@ impl Cluster {
         }
         let mut start = this.generation;
         if mine >= this.generation {
-            let living = this.living(directory, &names)?;
+            let living = this.living(directory)?;
             if living.is_empty() {
                 this.next_generation(directory, &names)?;
                 start = this.generation;
@@ -151,8 +156,9 @@ impl Cluster {
             }
         }
         mark(&this, start)?;
+        let running = directory.lock(&running_name(node)).map_err(failed("lock a node of"))?;
         drop(turn);
-        Ok(Begun { cluster: this, start, lock })
+        Ok(Begun { cluster: this, start, lock: Box::new((lock, running)) })
     }
 
     fn first(directory: &dyn Directory, identity: Identity) -> Result<Self, DurableError> {
@@ -167,13 +173,11 @@ impl Cluster {
     }
 
     /// The other nodes whose processes run in this generation.
-    fn living(&self, directory: &dyn Directory, names: &[String]) -> Result<Vec<String>, DurableError> {
+    fn living(&self, directory: &dyn Directory) -> Result<Vec<String>, DurableError> {
         let mut living = Vec::new();
         for other in (0..self.identity.nodes).map(NodeId).filter(|other| *other != self.identity.node) {
-            // One that waits for its turn has its lock too, and has not begun: it shows no segment of this generation.
-            let begun = journal::segments(names, other).last().is_some_and(|(last, _)| *last >= self.generation);
-            let held = directory.lock(&lock_name(other)).map_err(|error| DurableError::io("lock", &error))?;
-            if begun && held.is_none() {
+            let free = directory.lock(&running_name(other)).map_err(|error| DurableError::io("lock", &error))?;
+            if free.is_none() {
                 living.push(other.0.to_string());
             }
         }
@@ -334,6 +338,36 @@ pub fn region_bytes(directory: &dyn Directory, identity: &Identity, wanted: u64)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// With copies a node that starts while others run comes back to them; but all may be started at once after a power cut, and who waits for
+    /// his turn does not run.
+    #[test]
+    fn those_who_start_at_once_begin_a_generation_together() {
+        let directory = super::super::power::Volatile::new();
+        let begin = |node| {
+            let mark = |cluster: &Cluster, start| {
+                let identity = Identity { node: NodeId(node), ..cluster.identity };
+                let directory = std::sync::Arc::new(directory.clone());
+                let segment_bytes = journal::SEGMENT_BYTES_MIN;
+                journal::Shape { directory, identity, start, segment_bytes }.make_segment(0).map(drop)
+            };
+            let begun = Cluster::begin(&directory, 7, (NodeId(node), 2), true, &mark).expect("a start");
+            (begun.cluster.generation, begun.start, begun.lock)
+        };
+        let first = [begin(0), begin(1)];
+        assert!(first.iter().all(|(generation, start, _)| (*generation, *start) == (1, 1)));
+        let [ended, other] = first;
+        drop(ended);
+        let back = begin(0);
+        assert_eq!((back.0, back.1), (1, 2), "the other runs");
+        drop((other, back));
+        let waits = directory.lock("node-0.lock").expect("a lock");
+        let begun = begin(1);
+        assert_eq!((begun.0, begun.1), (3, 3), "nobody runs");
+        drop(waits);
+        let last = begin(0);
+        assert_eq!((last.0, last.1), (3, 3));
+    }
 
     fn standing() -> Standing {
         Standing {

@@ -98,13 +98,13 @@ impl Volatile {
             Some((0, seed)) => {
                 let mut state_of_random = *seed;
                 state.fuse = None;
-                drop(state);
-                let survivor = self.cut(&mut || {
+                // Nobody hears that anything is durable between the cut and its becoming known.
+                let survivor = state.cut(&mut || {
                     state_of_random =
                         state_of_random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     state_of_random >> 33
                 });
-                held(&self.inner).survivor = Some(survivor);
+                state.survivor = Some(survivor);
             }
             Some((left, _)) => *left -= 1,
             None => {}
@@ -114,20 +114,7 @@ impl Volatile {
     /// What a disk would hold if the power went now. This directory goes on as it is.
     #[must_use]
     pub fn cut(&self, random: &mut dyn FnMut() -> u64) -> Self {
-        let state = held(&self.inner);
-        let names = &state.past_names[(random() % state.past_names.len() as u64) as usize];
-        let after = Self::new();
-        let mut inside = held(&after.inner);
-        let weak = Arc::downgrade(&after.inner);
-        for (name, file) in names {
-            let survived = held(&file.bytes).survive(random);
-            let bytes = Bytes { now: survived.clone(), durable: survived, dirty: BTreeSet::new() };
-            let file = VolatileFile { bytes: Mutex::new(bytes), directory: weak.clone() };
-            inside.names.insert(name.clone(), Arc::new(file));
-        }
-        inside.past_names = vec![inside.names.clone()];
-        drop(inside);
-        after
+        held(&self.inner).cut(random)
     }
 }
 
@@ -155,6 +142,22 @@ impl Bytes {
 }
 
 impl State {
+    fn cut(&self, random: &mut dyn FnMut() -> u64) -> Volatile {
+        let names = &self.past_names[(random() % self.past_names.len() as u64) as usize];
+        let after = Volatile::new();
+        let mut inside = held(&after.inner);
+        let weak = Arc::downgrade(&after.inner);
+        for (name, file) in names {
+            let survived = held(&file.bytes).survive(random);
+            let bytes = Bytes { now: survived.clone(), durable: survived, dirty: BTreeSet::new() };
+            let file = VolatileFile { bytes: Mutex::new(bytes), directory: weak.clone() };
+            inside.names.insert(name.clone(), Arc::new(file));
+        }
+        inside.past_names = vec![inside.names.clone()];
+        drop(inside);
+        after
+    }
+
     fn changed(&mut self) {
         self.past_names.push(self.names.clone());
     }
