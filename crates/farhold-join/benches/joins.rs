@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
 use farhold_join::algorithm::{self, Columns, Shape, Sum};
-use farhold_join::model::cost::{self, Costs, Measured};
+use farhold_join::model::cost::{self, Costs, Work};
 use farhold_join::model::{self, Machine};
 use farhold_join::{
     Algorithm, BUDGET_BYTES_MIN, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, PageStore, Run,
@@ -253,26 +253,21 @@ struct Swept {
 fn print_fitted(swept: &[Swept]) {
     let machine = Machine::detect();
     println!("[");
-    for Costs { algorithm, fills_interval, bytes, .. } in cost::FITTED {
+    for costs in &cost::FITTED {
+        let Costs { algorithm, fills_interval, bytes, whole_rows, .. } = *costs;
         let joins = swept.iter().filter(|s| s.algorithm == algorithm && s.fills_interval == fills_interval);
         let [build, probe] = [0, 1].map(|phase| {
-            let measured: Vec<Measured> = joins
-                .clone()
-                .map(|s| Measured {
-                    rows: s.rows[phase],
-                    touched_bytes: bytes * s.rows[0],
-                    threads: s.threads,
-                    ns: s.phases_ns[phase],
-                })
-                .collect();
-            let cost::Phase { thread, row, beyond_l2, beyond_l3 } = cost::fit(&measured, &machine);
+            let work = |s: &Swept| Work { build_rows: s.rows[0], rows: s.rows[phase], threads: s.threads };
+            let measured: Vec<(Work, f64)> = joins.clone().map(|s| (work(s), s.phases_ns[phase])).collect();
+            let cost::Phase { thread, row, beyond_l2, beyond_l3 } = cost::fit(costs, &measured, &machine);
             let us = (thread / 1e3).max(1.0);
             format!(
                 "Phase {{ thread: {us:.0}_000.0, row: {row:.2}, beyond_l2: {beyond_l2:.2}, beyond_l3: {beyond_l3:.2} }}"
             )
         });
         println!("    Costs {{\n        algorithm: {algorithm:?},\n        fills_interval: {fills_interval},");
-        println!("        bytes: {bytes:.1},\n        phases: Phases {{\n            build: {build},");
+        println!("        bytes: {bytes:.1},\n        whole_rows: {whole_rows:.1},\n        phases: Phases {{");
+        println!("            build: {build},");
         println!("            probe: {probe},\n        }},\n    }},");
     }
     println!("]");

@@ -38,6 +38,8 @@ pub struct Costs {
     pub fills_interval: bool,
     /// Bytes that the threads touch for a build row: of the table; of a tuple that is written and read again.
     pub bytes: f64,
+    /// Build rows of the greatest table that radix does not partition: threads are started for two steps then, not for three.
+    pub whole_rows: f64,
     /// Its constants.
     pub phases: Phases,
 }
@@ -51,11 +53,25 @@ pub fn costs_of(algorithm: &str, fills_interval: bool) -> Option<&'static Costs>
     FITTED.iter().find(|costs| costs.algorithm == algorithm && costs.fills_interval == fills_interval)
 }
 
+/// A phase of a join of that many build rows, which works on `rows` of either side.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    /// Build rows.
+    pub build_rows: f64,
+    /// Rows of the side that the phase works on.
+    pub rows: f64,
+    /// Threads.
+    pub threads: f64,
+}
+
 /// What each constant of a phase is multiplied by.
-fn terms(rows: f64, touched_bytes: f64, threads: f64, machine: &Machine) -> [f64; 4] {
+fn terms(costs: &Costs, work: Work, machine: &Machine) -> [f64; 4] {
+    let Work { build_rows, rows, threads } = work;
+    let touched_bytes = costs.bytes * build_rows;
     let beyond = |cache: u64| 1.0 - (cache as f64 / touched_bytes.max(1.0)).min(1.0);
     let share = rows / threads;
-    [threads - 1.0, share, share * beyond(machine.l2_bytes), share * beyond(machine.l3_bytes / 2)]
+    let steps = if build_rows <= costs.whole_rows { 2.0 / 3.0 } else { 1.0 };
+    [(threads - 1.0) * steps, share, share * beyond(machine.l2_bytes), share * beyond(machine.l3_bytes / 2)]
 }
 
 impl Phase {
@@ -68,30 +84,17 @@ impl Phase {
 impl Costs {
     /// Nanoseconds of building a table and of probing it, on all threads.
     pub fn ns(&self, build_rows: f64, probe_rows: f64, threads: f64, machine: &Machine) -> [f64; 2] {
-        let touched = self.bytes * build_rows;
-        let ns = |phase: &Phase, rows| phase.ns(terms(rows, touched, threads, machine));
+        let ns = |phase: &Phase, rows| phase.ns(terms(self, Work { build_rows, rows, threads }, machine));
         [ns(&self.phases.build, build_rows), ns(&self.phases.probe, probe_rows)]
     }
 }
 
-/// A phase that was measured.
-#[derive(Debug, Clone, Copy)]
-pub struct Measured {
-    /// Rows of the side that the phase works on.
-    pub rows: f64,
-    /// Bytes that the threads touched.
-    pub touched_bytes: f64,
-    /// Threads.
-    pub threads: f64,
-    /// What it took.
-    pub ns: f64,
-}
-
-/// The constants, none negative, that predict these times with the least squares of relative errors.
-pub fn fit(measured: &[Measured], machine: &Machine) -> Phase {
+/// The constants, none negative, that predict these times (nanoseconds) of one phase with the least squares of relative errors. Of `costs` only
+/// what says how rows count is asked.
+pub fn fit(costs: &Costs, measured: &[(Work, f64)], machine: &Machine) -> Phase {
     // Each prediction is to be 1 in units of its measurement.
     let rows: Vec<[f64; 4]> =
-        measured.iter().map(|m| terms(m.rows, m.touched_bytes, m.threads, machine).map(|term| term / m.ns)).collect();
+        measured.iter().map(|&(work, ns)| terms(costs, work, machine).map(|term| term / ns)).collect();
     let mut constants = [0.0; 4];
     // One constant at a time, the others held: converges, since the squares are a convex function.
     for _ in 0..20_000 {
@@ -119,13 +122,12 @@ mod tests {
     fn a_fit_finds_the_constants_behind_exact_times() {
         let machine = Machine { l2_bytes: 1 << 20, l3_bytes: 32 << 20, gpu: no_gpu_wanted, ..Machine::detect() };
         let phase = Phase { thread: 40_000.0, row: 3.0, beyond_l2: 2.5, beyond_l3: 11.0 };
-        let measured: Vec<Measured> = (12..27)
-            .map(|log| {
-                let (rows, touched_bytes) = (f64::from(1 << log), 8.0 * f64::from(1 << log));
-                Measured { rows, touched_bytes, threads: 4.0, ns: phase.ns(terms(rows, touched_bytes, 4.0, &machine)) }
-            })
+        let costs = costs_of("radix", true).unwrap();
+        let measured: Vec<(Work, f64)> = (12..27)
+            .map(|log| Work { build_rows: f64::from(1 << log), rows: f64::from(2 << log), threads: 4.0 })
+            .map(|work| (work, phase.ns(terms(costs, work, &machine))))
             .collect();
-        let found = fit(&measured, &machine);
+        let found = fit(costs, &measured, &machine);
         for (found, expected) in [
             (found.thread, phase.thread),
             (found.row, phase.row),
