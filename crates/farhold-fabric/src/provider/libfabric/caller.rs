@@ -188,6 +188,8 @@ struct Unsent {
     epoch: u32,
     peer: Peer,
     frame: Vec<u8>,
+    /// Messages have no deadline of their own.
+    since_ns: u64,
 }
 
 struct BulkPiece {
@@ -435,7 +437,8 @@ impl Caller {
                 Ok(()) => {}
                 Err(channel::Refusal::Again) => {
                     let frame = [&head, part].concat();
-                    self.state.unsent.push_back(Unsent { node, epoch, peer, frame });
+                    let since_ns = self.shared.clock.now_ns();
+                    self.state.unsent.push_back(Unsent { node, epoch, peer, frame, since_ns });
                 }
                 Err(channel::Refusal::Broken) => return self.state.break_session(node, epoch),
             }
@@ -1000,8 +1003,8 @@ impl State {
         let number = u64::MAX - self.last_classified;
         let header = Header::new(Kind::Request, session.index, session.token, number, body.len());
         let frame = [&header.to_bytes()[..], &body].concat();
-        self.unsent.push_back(Unsent { node: bulk.node, epoch: bulk.epoch, peer: session.peer, frame });
         let (since_ns, until_ns) = (bulk.since_ns, u64::MAX);
+        self.unsent.push_back(Unsent { node: bulk.node, epoch: bulk.epoch, peer: session.peer, frame, since_ns });
         let what = What::Ops { flight: bulk.flight, pieces };
         let (node, epoch, answer) = (bulk.node, bulk.epoch, Assembly::default());
         self.asked.insert(number, Asked { node, epoch, since_ns, until_ns, what, answer });
@@ -1009,7 +1012,7 @@ impl State {
 
     /// Gives up what has waited too long.
     fn expire(&mut self, shared: &Shared) {
-        if self.asked.is_empty() && self.bulk_active.is_empty() {
+        if self.asked.is_empty() && self.bulk_active.is_empty() && self.unsent.is_empty() {
             return;
         }
         let now_ns = shared.clock.now_ns();
@@ -1023,12 +1026,17 @@ impl State {
         for piece in self.bulk_active.values_mut() {
             piece.since_ns += unheard_ns(piece.since_ns);
         }
+        for frame in &mut self.unsent {
+            frame.since_ns += unheard_ns(frame.since_ns);
+        }
         let timeout_ns = shared.config.request_timeout_ns;
         let is_late = |asked: &Asked| now_ns > asked.until_ns.min(asked.since_ns.saturating_add(2 * timeout_ns));
         let mut lost: Vec<(NodeId, u32)> =
             self.asked.values().filter(|it| is_late(it)).map(|it| (it.node, it.epoch)).collect();
         let late = |it: &&BulkPiece| now_ns > it.since_ns + timeout_ns;
         lost.extend(self.bulk_active.values().filter(late).map(|it| (it.node, it.epoch)));
+        let kept = self.unsent.iter().filter(|it| now_ns > it.since_ns + timeout_ns);
+        lost.extend(kept.map(|it| (it.node, it.epoch)));
         if shared.config.rendezvous == Rendezvous::Directory {
             let old = |since_ns: u64| now_ns > since_ns + LOOK_AFTER_NS;
             let asked = self.asked.values().filter(|it| old(it.since_ns)).map(|it| (it.node, it.epoch));
