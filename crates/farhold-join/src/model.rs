@@ -299,7 +299,7 @@ pub fn choose_for_batches(build_rows: usize, probe: &ProbeSide, threads: usize, 
         format!("{} probe rows are an estimate: a list of build rows would not stand more", probe.rows)
     } else {
         let columns = probe.width.columns;
-        format!("{first} would cost less but for gathering {columns} columns of the probe side out of order")
+        format!("{first} would cost less but for rearranging the keys and {columns} columns of the probe side")
     };
     costs.choice(best, reason)
 }

@@ -185,23 +185,25 @@ fn a_cancelled_join_stops_in_every_phase() {
     }
 }
 
-/// 1.2 M rows, for which the model takes the radix join if no column of the probe side is wanted, in a pool that has room for
-/// the no-partition join's table only.
+/// 2 M rows and a few probes, for which the model takes the radix join if no column of the probe side is wanted, in a pool that has
+/// room for the no-partition join's table only.
 #[test]
 fn a_smaller_algorithm_is_taken_before_a_file_is() {
-    let rows = 1_200_000_u64;
+    let rows = 2_000_000_u64;
     let keys: ArrayRef = Arc::new((0..rows).map(|row| super::oracle::mix(row) as i64).collect::<Int64Array>());
     let side = RecordBatch::try_from_iter([("key", keys)]).unwrap();
     let spec = JoinSpec {
         projection: Some(vec![0]),
         ..JoinSpec::new(side.schema(), side.schema(), vec![(0, 0)], JoinKind::Inner)
     };
-    let shape = Shape { build_rows: rows as usize, probe_rows: rows as usize, threads: 1 };
+    let probe_rows = rows / 4;
+    let shape = Shape { build_rows: rows as usize, probe_rows: probe_rows as usize, threads: 1 };
     let bytes = |name| by_name(name).unwrap().memory_bytes(shape);
     let beside = (8 + 16) * rows + 4 * MIB;
     assert!(bytes("radix") > bytes("no_partition") + 8 * MIB, "else there is nothing to choose");
     let join_within = |pool: u64| {
-        let mut join = Join::new(spec.clone(), JoinOptions::new(MemoryPool::new(pool))).unwrap();
+        let options = JoinOptions { probe_rows_expected: Some(probe_rows), ..JoinOptions::new(MemoryPool::new(pool)) };
+        let mut join = Join::new(spec.clone(), options).unwrap();
         join.push_build(&side).unwrap();
         join.finish_build().unwrap();
         join.report().clone()

@@ -527,7 +527,7 @@ pub struct NodeArgs {
     #[arg(long)]
     pub memory: u64,
     /// How much of it gets memory at the start, and as much for each mirror.
-    #[arg(long)]
+    #[arg(long, default_value_t = 0)]
     pub populate: u64,
     /// Workers of this node.
     #[arg(long)]
