@@ -372,7 +372,10 @@ mod tests {
         assert!(narrow.reason.contains("link of 55 GB/s"), "{narrow:?}");
         let wide = chosen_for_batches(rows, rows as u64, 12, 16, fast);
         assert!(!is_of_a_gpu(wide.algorithm.name()), "{wide:?}");
-        assert!(wide.device.contains("faster than H100") && wide.reason.contains("12 columns of the probe side"), "{wide:?}");
+        assert!(
+            wide.device.contains("faster than H100") && wide.reason.contains("12 columns of the probe side"),
+            "{wide:?}"
+        );
         let predicted = |choice: &Choice| {
             let triton = choice.predicted_ns.iter().find(|prediction| prediction.0 == Driver::Triton.name());
             triton.expect("there is room").1
