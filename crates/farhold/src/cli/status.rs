@@ -66,7 +66,7 @@ async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
     let dir = args.dir.as_deref();
     let (registered, place) = match (&args.register, dir) {
         (Some(url), _) => (peek(url).await?, url.clone()),
-        (None, Some(dir)) => (peek_file(&register_of(dir))?, dir.display().to_string()),
+        (None, Some(dir)) => (peek_file(dir)?, dir.display().to_string()),
         (None, None) => return Err("which cluster? Say --dir or --register".to_owned()),
     };
     let Some((configuration, settled)) = registered else {
@@ -88,7 +88,7 @@ async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
 type Found = Option<(Configuration, u64)>;
 
 fn peek_file(dir: &Path) -> Result<Found, String> {
-    FileRegister::peek(dir).map_err(|error| error.to_string())
+    FileRegister::peek(&register_of(dir)).map_err(|error| error.to_string())
 }
 
 /// What is written in the register at this place.
