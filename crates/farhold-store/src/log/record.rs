@@ -268,12 +268,6 @@ impl RecordWriter {
         self.count == 0
     }
 
-    /// What has been added.
-    pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'_>, LogError>> {
-        let mut rest = &self.bytes[HEADER_BYTES.min(self.bytes.len())..];
-        (0..self.count).map(move |_| Entry::decode(&mut rest))
-    }
-
     /// The record for one place: everything behind the mark, and the mark.
     pub fn place(&mut self, lsn: u64, finished: u64) -> (&[u8], u64) {
         self.put(AT_LSN, lsn);

@@ -434,7 +434,33 @@ impl Rooms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farhold_store::log::RecordWriter;
+    use farhold_store::log::{Record, RecordWriter};
+
+    /// An entry as it comes out of a record, as a patch of what was there before if that is shorter.
+    fn recorded(entry: &Entry<'_>, before: Option<&[u8]>) -> Vec<u8> {
+        let mut writer = RecordWriter::default();
+        writer.begin(1, 1, 1);
+        match before {
+            Some(before) => writer.add_change(entry, before),
+            None => writer.add(entry),
+        }
+        writer.end();
+        [&[0; 8], writer.place(0, 0).0].concat()
+    }
+
+    fn entry_of(record: &[u8]) -> Entry<'_> {
+        let record = Record::check(record, 0).expect("whole");
+        record.entries().next().expect("an entry").expect("whole")
+    }
+
+    /// Numbers below a bound, from a seed.
+    fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut random = seed;
+        move |below| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        }
+    }
 
     #[test]
     fn the_newest_state_of_a_slot_stays_whatever_the_order() {
@@ -464,15 +490,9 @@ mod tests {
     /// Histories of rows, of whole values and patches, in any order.
     #[test]
     fn patches_wait_for_the_version_that_they_change() {
-        let mut random = 11_u64;
-        let mut draw = |below: usize| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) as usize % below
-        };
+        let mut draw = numbers(11);
+        let mut draw = |below: usize| draw(below as u64) as usize;
         let table = TableId(20);
-        fn entry_of(writer: &RecordWriter) -> Entry<'_> {
-            writer.entries().next().expect("an entry").expect("whole")
-        }
         let mut waited = 0;
         for _ in 0..300 {
             let (mut records, mut latest) = (Vec::new(), BTreeMap::new());
@@ -493,15 +513,10 @@ mod tests {
                         key: b"the key",
                         value: &value,
                     };
-                    let mut writer = RecordWriter::default();
-                    writer.begin(1, 1, 1);
-                    if count == 1 || draw(4) == 0 {
-                        writer.add(&entry);
-                    } else {
-                        writer.add_change(&entry, &before);
-                        assert_eq!(entry_of(&writer).change, Change::Patch);
-                    }
-                    records.push(writer);
+                    let is_whole = count == 1 || draw(4) == 0;
+                    let record = recorded(&entry, (!is_whole).then_some(&before));
+                    assert_eq!(entry_of(&record).change == Change::Patch, !is_whole);
+                    records.push(record);
                 }
                 latest.insert(slot as u32, value);
             }
@@ -509,8 +524,8 @@ mod tests {
                 records.swap(place, draw(place + 1));
             }
             let mut mirror = MirrorRows::default();
-            for writer in &records {
-                let entry = entry_of(writer);
+            for record in &records {
+                let entry = entry_of(record);
                 mirror.prefetch(entry.reference);
                 mirror.prefetch_row(&entry);
                 match entry.change {
@@ -527,8 +542,6 @@ mod tests {
         }
         assert!(waited > 300, "the order made patches wait");
         // The last words about a table may come after those that it is gone.
-        let mut writer = RecordWriter::default();
-        writer.begin(1, 1, 1);
         let before = [0; 64];
         let mut value = before;
         value[9] = 1;
@@ -543,10 +556,9 @@ mod tests {
             key: b"the key",
             value: &value,
         };
-        writer.add_change(&late, &before);
         let mut mirror = MirrorRows::default();
         mirror.forget_table(table);
-        mirror.patch(&entry_of(&writer));
+        mirror.patch(&entry_of(&recorded(&late, Some(&before))));
         assert!(mirror.is_behind(|_| true) && !mirror.is_behind(|it| it != table));
     }
 
@@ -555,11 +567,7 @@ mod tests {
     fn a_mirror_is_a_map_from_slots_to_their_latest_states() {
         type State = (Version, TableId, Vec<u8>);
         let (mut mirror, mut oracle) = (MirrorRows::default(), BTreeMap::<u32, State>::new());
-        let mut random = 7_u64;
-        let mut draw = |below: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % below
-        };
+        let mut draw = numbers(7);
         for count in 1..6_000_u64 {
             let (slot, table) = (draw(300) as u32 * 37, TableId(draw(3) as u32));
             let len = if draw(50) == 0 { draw(65_000) } else { draw(300) } as usize;
