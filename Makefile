@@ -43,10 +43,11 @@ network-suite: ## Three hosts (network namespaces) with copies of rows and an et
 	$(CARGO) build -p farhold-sql -p farhold --features farhold/libfabric,farhold/etcd --lib --bins
 	scripts/network-tests --long
 
-kills: ## A hundred kills of nodes under clients that move money: nothing acknowledged may be lost (minutes)
+kills: ## A hundred kills of nodes under SmallBank, and thirty with journals, of all nodes at once too: nothing acknowledged may be lost (half an hour)
 	@scripts/install-deps test
 	$(CARGO) build --bin farhold
 	.tools/python/bin/python scripts/kill-tests
+	.tools/python/bin/python scripts/kill-tests --kills 30 --journal
 
 clients: ## psql, psycopg, asyncpg and JDBC against a running server
 	@scripts/install-deps test

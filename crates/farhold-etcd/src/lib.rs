@@ -111,6 +111,15 @@ impl EtcdRegister {
         Ok(configuration.map(|configuration| (configuration, settled)))
     }
 
+    /// The prefixes of all registers at this place and below it, in no order: a cluster with journals has one for each of its generations.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub async fn prefixes(url: EtcdUrl, timeout: Duration) -> Result<Vec<String>, RegisterError> {
+        let store = Store { url, nodes: None, timeout, client: Arc::default() };
+        store.within(store.prefixes()).await
+    }
+
     fn ask<'a, T: 'a>(
         &'a self,
         make: impl FnOnce(oneshot::Sender<Result<T, RegisterError>>) -> Ask,
@@ -251,6 +260,18 @@ impl Store {
     async fn load(&self) -> Result<Registered, RegisterError> {
         let mut kv = self.kv().await?;
         Ok(self.find(&mut kv).await?.registered)
+    }
+
+    async fn prefixes(&self) -> Result<Vec<String>, RegisterError> {
+        let mut kv = self.kv().await?;
+        let keys = GetOptions::new().with_prefix().with_keys_only();
+        let got = kv.get(self.key(""), Some(keys)).await.map_err(unavailable)?;
+        let mut found = Vec::new();
+        for pair in got.kvs() {
+            let key = pair.key_str().map_err(foreign)?;
+            found.extend(key.strip_suffix("/configuration").map(str::to_owned));
+        }
+        Ok(found)
     }
 
     async fn set(&self, expected: u64, next: &Configuration) -> Result<bool, RegisterError> {

@@ -157,6 +157,25 @@ fn it_is_a_register() {
 }
 
 #[test]
+fn registers_below_a_prefix_are_found() {
+    let Some(etcd) = Etcd::start() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let url = EtcdUrl::parse(&format!("etcd://127.0.0.1:{}/shop", etcd.port)).expect("a URL");
+    let prefixes = || {
+        let mut found = runtime.block_on(EtcdRegister::prefixes(url.clone(), TIMEOUT)).expect("found");
+        found.sort();
+        found
+    };
+    assert_eq!(prefixes(), Vec::<String>::new());
+    for prefix in ["shop", "shop/generation-2", "shop/generation-10", "shops"] {
+        let register = etcd.register(prefix);
+        let first = Configuration::first(3, 2);
+        Executor::real(1).run(async { assert_eq!(register.compare_and_set(0, &first).await, Ok(true)) });
+    }
+    assert_eq!(prefixes(), ["shop", "shop/generation-10", "shop/generation-2"]);
+}
+
+#[test]
 fn of_many_that_change_it_at_once_one_wins() {
     let Some(etcd) = Etcd::start() else { return };
     let first = Configuration::first(3, 2);

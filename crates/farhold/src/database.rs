@@ -365,17 +365,22 @@ impl Place {
     }
 }
 
-fn generation_name(number: u32) -> String {
+pub(crate) fn generation_name(number: u32) -> String {
     format!("generation-{number}")
+}
+
+/// The number of the generation whose folder, or last part of a prefix, has this name.
+pub(crate) fn generation_of(name: &str) -> Option<u32> {
+    name.strip_prefix("generation-")?.parse().ok()
 }
 
 /// The folders of generations in the directory of a cluster, with their numbers.
 fn generations(dir: &Path) -> std::io::Result<Vec<(u32, PathBuf)>> {
-    let number = |name: &std::ffi::OsStr| name.to_str()?.strip_prefix("generation-")?.parse::<u32>().ok();
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
-        found.extend(number(&entry.file_name()).map(|number| (number, entry.path())));
+        let number = entry.file_name().to_str().and_then(generation_of);
+        found.extend(number.map(|number| (number, entry.path())));
     }
     Ok(found)
 }

@@ -154,15 +154,9 @@ pub struct ServeArgs {
     /// etcd://HOST:PORT[,HOST:PORT...]/PREFIX in a build with the feature `etcd`.
     #[arg(long)]
     pub register: Option<String>,
-    /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of every node. Together with --replicas, both.
-    #[arg(long, value_enum, default_value_t = DurabilityLevel::Replicated)]
-    pub durability: DurabilityLevel,
-    /// Directory of the journal and the checkpoints, the same for all nodes; for nvm on a DAX mount.
-    #[arg(long, required_if_eq_any([("durability", "disk"), ("durability", "nvm")]))]
-    pub journal: Option<PathBuf>,
-    /// Take it for granted that flushed cache lines below --journal are durable, though its file system does not promise it.
-    #[arg(long)]
-    pub assume_persistence: bool,
+    /// What a commit survives.
+    #[command(flatten)]
+    pub durability: DurabilityArgs,
     /// This node's number, from 0.
     #[arg(long, default_value_t = 0)]
     pub node: u8,
@@ -209,6 +203,25 @@ pub struct ServeArgs {
     /// TLS private key (PEM).
     #[arg(long, requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+}
+
+/// What a commit survives.
+#[derive(Debug, Clone, Args)]
+pub struct DurabilityArgs {
+    /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of every node. Together with --replicas, both.
+    #[arg(id = "durability", long = "durability", value_enum, default_value_t = DurabilityLevel::Replicated)]
+    pub level: DurabilityLevel,
+    /// Directory of the journal and the checkpoints, the same for all nodes; for nvm on a DAX mount.
+    #[arg(long, required_if_eq_any([("durability", "disk"), ("durability", "nvm")]))]
+    pub journal: Option<PathBuf>,
+    /// Take it for granted that flushed cache lines below --journal are durable, though its file system does not promise it.
+    #[arg(long)]
+    pub assume_persistence: bool,
+}
+
+impl DurabilityArgs {
+    /// No journal.
+    pub const NONE: Self = Self { level: DurabilityLevel::Replicated, journal: None, assume_persistence: false };
 }
 
 /// Levels of durability.
@@ -441,6 +454,13 @@ pub struct TpccArgs {
     /// Start the killed node again after so many seconds of the run; the others let it in while they go on.
     #[arg(long, value_name = "SECONDS", requires = "kill_after")]
     pub return_after: Option<f64>,
+    /// What a commit survives.
+    #[command(flatten)]
+    pub durability: DurabilityArgs,
+    /// Kill every node (kill -9) after so many seconds of the run, give up the memory of their rows as a power cut does, start them again
+    /// from their journals, and go on. Needs --durability disk or nvm.
+    #[arg(long, value_name = "SECONDS", conflicts_with = "kill_after")]
+    pub kill_all_after: Option<f64>,
     /// Draw throughput over time, with failure and recovery marked, into this file (SVG).
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
@@ -550,6 +570,9 @@ pub struct NodeArgs {
     /// Copies of rows on other nodes.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
+    /// What a commit survives.
+    #[command(flatten)]
+    pub durability: DurabilityArgs,
     /// Where nodes with copies of rows agree who belongs to the cluster, as for `farhold serve`.
     #[arg(long)]
     pub register: Option<String>,

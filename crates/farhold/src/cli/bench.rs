@@ -7,14 +7,14 @@ use std::time::Duration;
 use farhold_bench::workload::ch;
 use serde_json::{Value, json};
 
-use super::args::{ChArgs, ReplicaArgs, TpccArgs};
+use super::args::{ChArgs, DurabilityArgs, DurabilityLevel, ReplicaArgs, TpccArgs};
 use super::check;
 use super::client;
 use super::clock::Stopwatch;
 use super::cluster::{Cluster, ClusterPlan};
 use super::demo::{self, MixPlan, Outcome};
 use super::event::{Command, Event, Memory, quantile};
-use super::failure::Failure;
+use super::failure::{Failure, LostNode};
 use super::plot;
 
 /// `farhold bench tpcc`.
@@ -35,6 +35,7 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         ch: false,
         provider: args.provider.clone(),
         replicas: args.replicas.clone(),
+        durability: args.durability.clone(),
     };
     let failure = failure_of(args)?;
     // Fine enough to see a failure of some tens of milliseconds.
@@ -51,13 +52,17 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         1 => "no replication".to_owned(),
         replicas => format!("{replicas} copies of each row"),
     };
+    let copies = copies + if args.durability.level == DurabilityLevel::Replicated { "" } else { ", with a journal" };
     if let Some(path) = &args.plot {
         let title = format!("TPC-C, {} nodes x {} workers, {copies}", plan.nodes, plan.workers);
         let rates = plot::rates(&outcome.samples, PLOT_BIN, f64::from(args.seconds));
         let picture = plot::svg(&title, &rates, PLOT_BIN, &outcome.marks);
         std::fs::write(path, picture).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    let recovery = failure.map(|failure| recovery_of(&outcome, &failure, args.seconds, plan.replicas.lease_ms));
+    let recovery = failure.and_then(|failure| match failure {
+        Failure::One(lost) => Some(recovery_of(&outcome, &lost, args.seconds, plan.replicas.lease_ms)),
+        Failure::All(_) => None,
+    });
     let total = &outcome.total;
     if json {
         let memory = |m: Memory| json!({ "data": m.data, "used": m.used });
@@ -71,8 +76,9 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
                     "remote_item_percent": plan.remote_item_percent,
                     "remote_payment_percent": plan.remote_payment_percent, "provider": plan.provider,
                     "replicas": plan.replicas.replicas, "lease_ms": plan.replicas.lease_ms,
-                    "optimistic": !plan.replicas.pessimistic,
+                    "optimistic": !plan.replicas.pessimistic, "journal": args.durability.level != DurabilityLevel::Replicated,
                 },
+                "acknowledged_before_all_were_killed": outcome.before.iter().map(|t| t.commits).sum::<u64>(),
                 "marks": outcome.marks.iter().map(|mark| json!({ "seconds": mark.at, "what": mark.what })).collect::<Vec<_>>(),
                 "recovery": recovery, "given_up_because_unavailable": total.unavailable,
                 "transactions_per_second": total.rate(total.commits),
@@ -92,6 +98,10 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
             plan.nodes, plan.workers, plan.warehouses, plan.provider, args.seconds
         );
         outcome.marks.iter().for_each(|mark| demo::tell_mark(mark, false));
+        if let Some(Failure::All(_)) = failure {
+            let before = outcome.before.iter().map(|t| t.commits).sum::<u64>();
+            println!("  before that {before} new-orders and payments were acknowledged; below is what came after it");
+        }
         if let Some(recovery) = &recovery {
             println!("  before, after, and back to 90 % of that: {recovery}");
         }
@@ -117,6 +127,16 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
 const PLOT_BIN: f64 = 0.05;
 
 fn failure_of(args: &TpccArgs) -> Result<Option<Failure>, String> {
+    let seconds = |value: f64| {
+        let fits = value > 0.0 && value < f64::from(args.seconds);
+        if fits { Ok(Duration::from_secs_f64(value)) } else { Err("a failure must be inside of the run".to_owned()) }
+    };
+    if let Some(after) = args.kill_all_after {
+        if args.durability.level == DurabilityLevel::Replicated {
+            return Err("--kill-all-after needs --durability disk or nvm: nobody else has the rows then".to_owned());
+        }
+        return Ok(Some(Failure::All(seconds(after)?)));
+    }
     let Some(after) = args.kill_after else { return Ok(None) };
     let node = usize::from(args.kill_node.unwrap_or(args.nodes - 1));
     if args.replicas.replicas < 2 {
@@ -125,18 +145,14 @@ fn failure_of(args: &TpccArgs) -> Result<Option<Failure>, String> {
     if node >= usize::from(args.nodes) || args.audit && node == 0 {
         return Err("--kill-node: no such node, or the one that answers the audit's questions".to_owned());
     }
-    let seconds = |value: f64| {
-        let fits = value > 0.0 && value < f64::from(args.seconds);
-        if fits { Ok(Duration::from_secs_f64(value)) } else { Err("a failure must be inside of the run".to_owned()) }
-    };
     let return_after = args.return_after.map(seconds).transpose()?;
-    Ok(Some(Failure { node, after: seconds(after)?, freeze: args.freeze, return_after }))
+    Ok(Some(Failure::One(LostNode { node, after: seconds(after)?, freeze: args.freeze, return_after })))
 }
 
 /// Throughput before and well after a failure, and how long it took from the end of the dead node's lease to 90 % of the latter.
 /// A death that the kernel tells of is acted on before the lease ends; the time counts from the lease's end all the same, and is 0
 /// then. Bins of 50 ms.
-fn recovery_of(outcome: &Outcome, failure: &Failure, seconds: u32, lease_ms: u64) -> Value {
+fn recovery_of(outcome: &Outcome, failure: &LostNode, seconds: u32, lease_ms: u64) -> Value {
     let rates = plot::rates(&outcome.samples, PLOT_BIN, f64::from(seconds));
     let struck = outcome.marks.first().map_or(failure.after.as_secs_f64(), |mark| mark.at);
     let bin_of = |at: f64| ((at / PLOT_BIN) as usize).min(rates.len());
@@ -170,11 +186,10 @@ async fn run_tpcc(
     let listen = cluster.ready().await?;
     let loaded = demo::create_and_load(cluster, |_, _| {}).await?;
     let outcome = demo::run_mix(cluster, mix, |_, _| {}).await?;
-    if let (true, Some(listen)) = (audit, listen) {
+    if let (true, Some(listen)) = (audit, outcome.listen.as_ref().or(listen.as_ref())) {
         let connection = client::connect(&format!("postgresql://farhold@{listen}/farhold")).await?;
         let conditions = check::conditions(&connection.client, json).await?;
-        let types = &outcome.transactions;
-        let lost = check::lost_transactions(&connection.client, plan.warehouses, types, outcome.died).await?;
+        let lost = check::lost_transactions(&connection.client, plan.warehouses, &outcome).await?;
         if conditions.violated > 0 || !lost.is_empty() {
             return Err(format!("{} conditions do not hold; lost: {lost:?}", conditions.violated));
         }
@@ -200,6 +215,7 @@ pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
         ch: true,
         provider: "shm".into(),
         replicas: ReplicaArgs::NONE,
+        durability: DurabilityArgs::NONE,
     };
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {

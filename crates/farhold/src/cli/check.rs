@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 use super::args::CheckArgs;
 use super::client;
 use super::clock::Stopwatch;
-use super::event::TypeTotals;
+use super::demo::Outcome;
 
 /// How many conditions hold.
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,13 +79,8 @@ fn head_of(sql: &str, number: usize) -> (String, &str) {
 }
 
 /// Compares what the workers saw committed with what the tables hold: each line says what is missing, or too much unless some
-/// worker may have died before it could tell (`more_may_be_there`).
-pub async fn lost_transactions(
-    database: &Client,
-    warehouses: u32,
-    transactions: &[TypeTotals],
-    more_may_be_there: bool,
-) -> Result<Vec<String>, String> {
+/// worker may have died before it could tell.
+pub async fn lost_transactions(database: &Client, warehouses: u32, outcome: &Outcome) -> Result<Vec<String>, String> {
     let warehouses = u64::from(warehouses);
     let mut lost = Vec::new();
     for (table, of_type, initial) in [
@@ -93,7 +88,8 @@ pub async fn lost_transactions(
         // One history row a customer, and as many customers as orders (4.3.3.1).
         ("history", "payment", warehouses * tpcc::ORDERS_PER_WAREHOUSE),
     ] {
-        let acknowledged = transactions.iter().filter(|t| t.name == of_type).map(|t| t.commits).sum::<u64>();
+        let told = outcome.transactions.iter().chain(&outcome.before);
+        let acknowledged = told.filter(|t| t.name == of_type).map(|t| t.commits).sum::<u64>();
         let answers = client::query(database, &format!("SELECT count(*) FROM {table}"))
             .await
             .map_err(|error| format!("counting {table}: {}", client::describe(&error)))?;
@@ -104,7 +100,7 @@ pub async fn lost_transactions(
             .and_then(|n| n.parse().ok())
             .ok_or_else(|| format!("counting {table}: no number came back"))?;
         // A killed node may have committed more than it lived to tell.
-        let is_right = count == initial + acknowledged || more_may_be_there && count > initial + acknowledged;
+        let is_right = count == initial + acknowledged || outcome.died && count > initial + acknowledged;
         if !is_right {
             lost.push(format!(
                 "{table} holds {count} rows; {initial} were loaded and {acknowledged} {of_type} transactions were acknowledged"

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command as Process, Stdio};
 use std::thread::JoinHandle;
 
+use clap::ValueEnum;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::args::ReplicaArgs;
+use super::args::{DurabilityArgs, ReplicaArgs};
 use super::event::{Command, Event};
 
 /// What every node of a cluster is started with.
@@ -41,6 +42,8 @@ pub struct ClusterPlan {
     pub provider: String,
     /// Copies of rows on other nodes.
     pub replicas: ReplicaArgs,
+    /// What a commit survives.
+    pub durability: DurabilityArgs,
 }
 
 /// Running node processes. Dropping it ends them and removes their files.
@@ -111,6 +114,27 @@ impl Cluster {
         let number = u8::try_from(node).map_err(|_| "no such node".to_owned())?;
         let plan = ClusterPlan { listen: None, ..self.plan.clone() };
         self.nodes[node] = spawn_node(&self.program, &self.dir, &plan, number, self.sender.clone())?;
+        Ok(())
+    }
+
+    /// Kills all nodes as `kill -9` does.
+    pub fn kill_all(&mut self) -> Result<(), String> {
+        (0..self.nodes.len()).try_for_each(|node| self.kill(node))
+    }
+
+    /// Starts all nodes again after [`kill_all`](Self::kill_all), without the regions that they had. Each says `Ready` when its rows are
+    /// back from its journal.
+    pub fn start_all_again(&mut self) -> Result<(), String> {
+        let emptied = std::fs::remove_dir_all(&self.dir).and_then(|()| std::fs::create_dir(&self.dir));
+        emptied.map_err(|error| format!("{}: {error}", self.dir.display()))?;
+        // Nothing that the dead have said may be taken for a word of their successors.
+        for reader in self.nodes.iter_mut().filter_map(|node| node.reader.take()) {
+            let _ = reader.join(); // it only reads
+        }
+        while self.events.try_recv().is_ok() {}
+        for (node, process) in (0..self.plan.nodes).zip(&mut self.nodes) {
+            *process = spawn_node(&self.program, &self.dir, &self.plan, node, self.sender.clone())?;
+        }
         Ok(())
     }
 
@@ -218,6 +242,13 @@ fn spawn_node(
     }
     if plan.replicas.pessimistic {
         process.arg("--pessimistic");
+    }
+    if let Some(journal) = &plan.durability.journal {
+        let level = plan.durability.level.to_possible_value().ok_or("every level has a name")?;
+        process.arg("--durability").arg(level.get_name()).arg("--journal").arg(journal);
+        if plan.durability.assume_persistence {
+            process.arg("--assume-persistence");
+        }
     }
     if plan.pin {
         process.arg("--pin-from").arg((u32::from(node) * u32::from(plan.workers)).to_string());

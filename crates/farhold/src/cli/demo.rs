@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::args::{DemoArgs, ReplicaArgs};
+use super::args::{DemoArgs, DurabilityArgs, ReplicaArgs};
 use super::check;
 use super::client;
 use super::clock::Stopwatch;
 use super::cluster::{Cluster, ClusterPlan};
 use super::event::{Command, Event, Interval, Memory, TypeTotals, merge_buckets, quantile};
-use super::failure::{Failure, LOOK_EVERY, Mark, Story};
+use super::failure::{Failure, LOOK_EVERY, LostNode, Mark, Story};
 
 /// Analytical questions that run while the mix does. Each row of the first must stay empty at every moment, because a
 /// query sees one consistent state.
@@ -65,6 +65,10 @@ pub struct Outcome {
     pub returned: Vec<usize>,
     /// Some node did not live to tell all that it had acknowledged.
     pub died: bool,
+    /// What had been acknowledged when all nodes were killed, by type; not in `transactions`.
+    pub before: Vec<TypeTotals>,
+    /// Where SQL is answered since then, if it is.
+    pub listen: Option<String>,
     /// All transactions.
     pub total: Interval,
     /// By type.
@@ -110,6 +114,7 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
         ch: false,
         provider: args.provider.clone(),
         replicas: ReplicaArgs { replicas: if args.kill { args.nodes.min(3) } else { 1 }, ..ReplicaArgs::NONE },
+        durability: DurabilityArgs::NONE,
     };
     if args.kill && args.nodes < 2 {
         return Err("--kill needs two nodes at least: the others go on".to_owned());
@@ -148,12 +153,9 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
     let answers = Arc::new(Mutex::new(Answers::default()));
     let asking = tokio::spawn(ask(url.clone(), stop.clone(), answers.clone()));
     let half = Duration::from_secs_f64(f64::from(args.seconds) / 2.0);
-    let failure = args.kill.then(|| Failure {
-        node: usize::from(plan.nodes) - 1,
-        after: half / 2,
-        freeze: false,
-        return_after: Some(half),
-    });
+    let lost =
+        LostNode { node: usize::from(plan.nodes) - 1, after: half / 2, freeze: false, return_after: Some(half) };
+    let failure = args.kill.then_some(Failure::One(lost));
     let run = MixPlan { seconds: args.seconds, tick_ms: 1_000, failure };
     let outcome = mix(cluster, run, &answers, json).await?;
     stop.store(true, Ordering::Relaxed);
@@ -161,8 +163,7 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
 
     let connection = client::connect(&url).await?;
     let conditions = check::conditions(&connection.client, json).await?;
-    let lost =
-        check::lost_transactions(&connection.client, plan.warehouses, &outcome.transactions, outcome.died).await?;
+    let lost = check::lost_transactions(&connection.client, plan.warehouses, &outcome).await?;
     summary(&outcome, &answers.lock().expect("no holder panics"), conditions, &lost, json);
     if conditions.violated > 0 || !lost.is_empty() || answers.lock().expect("no holder panics").inconsistent > 0 {
         return Err("the database is not consistent; see above".to_owned());
@@ -298,7 +299,15 @@ pub async fn run_mix(
         let (node, event) = tokio::select! {
             event = cluster.next() => event?,
             _ = looks.tick(), if plan.failure.is_some() => {
-                story.step(cluster)?;
+                if story.step(cluster)? {
+                    outcome.died = true;
+                    outcome.before = std::mem::take(&mut ticked).iter().flat_map(told_by_ticks).collect();
+                    ticked = vec![Interval::default(); nodes];
+                    outcome.listen = cluster.ready().await?;
+                    story.all_returned();
+                    let left = f64::from(plan.seconds) - story.seconds();
+                    cluster.tell_all(&Command::Run { seconds: left.max(1.0) as u32, tick_ms: plan.tick_ms })?;
+                }
                 continue;
             }
         };
@@ -324,9 +333,7 @@ pub async fn run_mix(
     outcome.marks = story.marks;
     // A killed node has said what it had acknowledged until its last tick.
     for (finished, ticked) in finished.iter_mut().zip(&ticked).filter(|(finished, _)| finished.is_none()) {
-        let of_type = |name: &str, commits| TypeTotals { name: name.to_owned(), commits, ..TypeTotals::default() };
-        let types = vec![of_type("new-order", ticked.new_orders), of_type("payment", ticked.payments)];
-        *finished = Some((types, Interval::default(), Memory::default()));
+        *finished = Some((told_by_ticks(ticked).into(), Interval::default(), Memory::default()));
         outcome.died = true;
     }
     let finished = finished.into_iter().flatten();
@@ -347,6 +354,15 @@ pub async fn run_mix(
         }
     }
     Ok(outcome)
+}
+
+/// What a node that was killed had acknowledged until its last tick.
+fn told_by_ticks(ticked: &Interval) -> [TypeTotals; 2] {
+    [("new-order", ticked.new_orders), ("payment", ticked.payments)].map(|(name, commits)| TypeTotals {
+        name: name.to_owned(),
+        commits,
+        ..TypeTotals::default()
+    })
 }
 
 /// Shows what happened to the cluster.

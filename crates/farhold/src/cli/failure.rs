@@ -1,4 +1,4 @@
-//! A failure in the middle of a run: what is done to a node and when, and what was seen of it from outside.
+//! A failure in the middle of a run: what is done to nodes and when, and what was seen of it from outside.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,10 +7,20 @@ use farhold_txn::FileRegister;
 
 use super::clock::Stopwatch;
 use super::cluster::Cluster;
+use crate::database::register_of;
+
+/// What is done, and when, from the beginning of the run.
+#[derive(Debug, Clone, Copy)]
+pub enum Failure {
+    /// To one node.
+    One(LostNode),
+    /// All nodes are killed at this time, their regions go, and they start again from their journals.
+    All(Duration),
+}
 
 /// What is done to a node.
 #[derive(Debug, Clone, Copy)]
-pub struct Failure {
+pub struct LostNode {
     /// Which one.
     pub node: usize,
     /// When, from the beginning of the run.
@@ -34,7 +44,7 @@ pub struct Mark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     Nothing,
-    /// The node has been killed or stopped.
+    /// The node, or all of them, has been killed or stopped.
     Struck,
     /// All others have installed a configuration without it.
     Expelled,
@@ -73,13 +83,36 @@ impl Story {
 
     /// Is nothing left to be done, nor to be seen but the copies?
     pub fn is_over(&self) -> bool {
-        let Some(failure) = self.failure else { return true };
-        self.seen >= if failure.return_after.is_some() { Seen::Whole } else { Seen::TakenOver }
+        match self.failure {
+            None => true,
+            Some(Failure::One(lost)) if lost.return_after.is_none() => self.seen >= Seen::TakenOver,
+            Some(_) => self.seen >= Seen::Whole,
+        }
     }
 
-    /// Does what is due, and notes what has changed.
-    pub fn step(&mut self, cluster: &mut Cluster) -> Result<(), String> {
-        let Some(failure) = self.failure else { return Ok(()) };
+    /// Does what is due, and notes what has changed. True: all nodes have been killed just now.
+    pub fn step(&mut self, cluster: &mut Cluster) -> Result<bool, String> {
+        match self.failure {
+            None => Ok(false),
+            Some(Failure::One(lost)) => self.step_with_one(cluster, lost).map(|()| false),
+            Some(Failure::All(after)) => {
+                let is_due = self.seen == Seen::Nothing && self.clock.seconds() >= after.as_secs_f64();
+                if is_due {
+                    cluster.kill_all()?;
+                    self.mark(Seen::Struck, "all nodes killed, their rows' memory given up".to_owned());
+                    cluster.start_all_again()?;
+                }
+                Ok(is_due)
+            }
+        }
+    }
+
+    /// All nodes are there again, after all were killed.
+    pub fn all_returned(&mut self) {
+        self.mark(Seen::Whole, "every row is there again, from the journals".to_owned());
+    }
+
+    fn step_with_one(&mut self, cluster: &mut Cluster, failure: LostNode) -> Result<(), String> {
         let at = self.clock.seconds();
         match self.seen {
             Seen::Nothing if at >= failure.after.as_secs_f64() => {
@@ -104,8 +137,8 @@ impl Story {
         Ok(())
     }
 
-    fn look(&mut self, dir: &Path, failure: Failure) -> Result<(), String> {
-        let registered = FileRegister::peek(dir).map_err(|error| error.to_string())?;
+    fn look(&mut self, dir: &Path, failure: LostNode) -> Result<(), String> {
+        let registered = FileRegister::peek(&register_of(dir)).map_err(|error| error.to_string())?;
         let Some((configuration, settled)) = registered else { return Ok(()) };
         let is_there = configuration.everybody().any(|node| usize::from(node.0) == failure.node);
         let is_member = configuration.members.iter().any(|node| usize::from(node.0) == failure.node);

@@ -52,7 +52,7 @@ impl<'a> NodeProcess<'a> {
         let commands = listen_to_parent();
         let config = Config::at(&args.dir).memory_bytes(args.memory).populate_bytes(args.populate);
         let config = config.node(args.node, args.nodes).provider(&args.provider);
-        let mut config = serve::replicated(config, &args.replicas);
+        let mut config = serve::replicated(config, &args.replicas).durability(serve::durability(&args.durability));
         if let Some(url) = &args.register {
             config = config.register(url);
         }

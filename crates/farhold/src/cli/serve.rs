@@ -9,7 +9,7 @@ use serde_json::json;
 use farhold_sql::engine::{Engine, EngineConfig};
 use farhold_sql::server::{Authentication, Server, ServerConfig, ServerHandle, Tls, Users};
 
-use super::args::{DurabilityLevel, ReplicaArgs, ServeArgs};
+use super::args::{DurabilityArgs, DurabilityLevel, ReplicaArgs, ServeArgs};
 use super::signal;
 use crate::{Config, Database, Durability};
 
@@ -28,7 +28,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         .populate_bytes(args.populate)
         .node(args.node, args.nodes)
         .provider(&args.provider);
-    config = replicated(config, &args.replicas).durability(durability(args));
+    config = replicated(config, &args.replicas).durability(durability(&args.durability));
     if let Some(url) = &args.register {
         config = config.register(url);
     }
@@ -71,9 +71,10 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-fn durability(args: &ServeArgs) -> Durability {
+/// What a commit survives, by the command line.
+pub fn durability(args: &DurabilityArgs) -> Durability {
     let path = args.journal.clone().unwrap_or_default(); // clap asks for it where it is used
-    match args.durability {
+    match args.level {
         DurabilityLevel::Replicated => Durability::Replicated,
         DurabilityLevel::Nvm if args.assume_persistence => Durability::NvmAssumed(path),
         DurabilityLevel::Nvm => Durability::Nvm(path),

@@ -101,8 +101,17 @@ async fn peek(url: &str) -> Result<Found, String> {
 
 #[cfg(feature = "etcd")]
 async fn peek_etcd(url: &str) -> Result<Found, String> {
-    let url = farhold_etcd::EtcdUrl::parse(url)?;
-    farhold_etcd::EtcdRegister::peek(url, REGISTER_ANSWERS_IN).await.map_err(|error| error.to_string())
+    use crate::database::{generation_name, generation_of};
+    use farhold_etcd::{EtcdRegister, EtcdUrl};
+
+    let mut url = EtcdUrl::parse(url)?;
+    // With journals each generation has a register; the present one is the last.
+    let prefixes = EtcdRegister::prefixes(url.clone(), REGISTER_ANSWERS_IN).await.map_err(|error| error.to_string())?;
+    let below = |prefix: &str| generation_of(prefix.strip_prefix(&url.prefix)?.strip_prefix('/')?);
+    if let Some(latest) = prefixes.iter().filter_map(|prefix| below(prefix)).max() {
+        url.prefix = format!("{}/{}", url.prefix, generation_name(latest));
+    }
+    EtcdRegister::peek(url, REGISTER_ANSWERS_IN).await.map_err(|error| error.to_string())
 }
 
 #[cfg(not(feature = "etcd"))]

@@ -1,0 +1,64 @@
+"""Processes of the binary, target/debug/farhold (or $FARHOLD), for the tests that are scripts."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FARHOLD = os.environ.get("FARHOLD", str(ROOT / "target/debug/farhold"))
+LIMIT_S = 120
+
+
+def run(*args, **more):
+    """Runs the binary to its end."""
+    return subprocess.run([FARHOLD, *map(str, args)], capture_output=True, text=True, timeout=LIMIT_S, **more)
+
+
+def start(*args):
+    """Starts the binary; its standard output comes line by line."""
+    return subprocess.Popen(
+        [FARHOLD, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def line_with(process, text):
+    """Reads the process's output up to a line that holds `text`."""
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if text in line:
+            return line
+    raise AssertionError(f"ended without {text!r}: {seen} {process.stderr.read()}")
+
+
+def until(condition, what):
+    """Waits for something another process does; fails after a limit."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"still waiting: {what}"
+        time.sleep(0.02)
+
+
+def stop(process, how=signal.SIGINT):
+    process.send_signal(how)
+    process.wait(LIMIT_S)
+    process.stdout.close()
+    process.stderr.close()
+
+
+def serve_replicated(directory, node, nodes=3, replicas=3, durability=()):
+    return start(
+        "serve", "--json", "--dir", directory, "--listen", "127.0.0.1:0", "--memory", "128M", "--node", node, "--nodes", nodes,
+        "--replicas", replicas, "--lease-ms", 1000, "--threads", 2, *durability,
+    )
+
+
+def url_of(process):
+    listen = json.loads(line_with(process, '"listening"'))["listen"]
+    return f"postgresql://farhold@{listen}/farhold"
+
+
+def status(directory):
+    return json.loads(run("--json", "cluster", "status", "--dir", directory).stdout)
