@@ -153,8 +153,7 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
     let answers = Arc::new(Mutex::new(Answers::default()));
     let asking = tokio::spawn(ask(url.clone(), stop.clone(), answers.clone()));
     let half = Duration::from_secs_f64(f64::from(args.seconds) / 2.0);
-    let lost =
-        LostNode { node: usize::from(plan.nodes) - 1, after: half / 2, freeze: false, return_after: Some(half) };
+    let lost = LostNode { node: usize::from(plan.nodes) - 1, after: half / 2, freeze: false, return_after: Some(half) };
     let failure = args.kill.then_some(Failure::One(lost));
     let run = MixPlan { seconds: args.seconds, tick_ms: 1_000, failure };
     let outcome = mix(cluster, run, &answers, json).await?;
