@@ -302,10 +302,8 @@ impl TableStore {
         }
         match self.enter_slot(index, offset, room) {
             Ok(()) => Ok(true),
-            // A transaction that deletes the one and inserts the other is no violation: it holds both locks until both are
-            // written, so the one is gone when the other is free.
             Err(StoreError::Duplicate { first, second, .. })
-                if ![first, second].into_iter().all(|it| self.is_settled(it)) =>
+                if !are_rows_together(first, second, |row| self.is_settled(row)) =>
             {
                 Ok(false)
             }
@@ -339,6 +337,13 @@ impl TableStore {
         }
         Ok(())
     }
+}
+
+/// Were two rows there at one moment? A transaction that deletes the one and inserts the other, which is no violation, holds both locks until
+/// both are written: whoever has seen the new one sees the old one locked or gone. But it may do all that between a look at the
+/// old and one at the new; so the first is looked at again.
+fn are_rows_together(first: ObjectRef, second: ObjectRef, mut is_settled: impl FnMut(ObjectRef) -> bool) -> bool {
+    is_settled(first) && is_settled(second) && is_settled(first)
 }
 
 /// Memory for [`TableStore::fill_slot`], kept from one slot to the next.
@@ -388,5 +393,27 @@ fn payload_of<'b>(object: Object<'_>, reference: ObjectRef, into: &'b mut Vec<u8
             Err(ReadError::Torn) => std::hint::spin_loop(),
             Err(ReadError::TooShort { payload_len }) => into.resize(payload_len, 0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_takes_anothers_key_is_never_seen_together_with_it() {
+        let (one, other) = (ObjectRef::new(64, 1), ObjectRef::new(128, 1));
+        for (old, new) in [(one, other), (other, one)] {
+            for commit_before_look in 0..=3 {
+                let mut look = 0;
+                let together = are_rows_together(one, other, |row| {
+                    let is_over = look >= commit_before_look;
+                    look += 1;
+                    row == if is_over { new } else { old }
+                });
+                assert!(!together, "{old:?} to {new:?} before look {commit_before_look}");
+            }
+        }
+        assert!(are_rows_together(one, other, |_| true), "two rows are two rows");
     }
 }
