@@ -37,7 +37,7 @@ pub async fn conditions(database: &Client, json: bool) -> Result<Conditions, Str
     for (number, sql) in (1..).zip(tpcc::check::SQL) {
         let (clause, title) = head_of(sql, number);
         let clock = Stopwatch::start();
-        let answers = client::query(database, sql)
+        let answers = client::query_patiently(database, sql)
             .await
             .map_err(|error| format!("condition {clause}: {}", client::describe(&error)))?;
         let violations: usize = answers.iter().map(|a| a.rows.len()).sum();
@@ -90,7 +90,7 @@ pub async fn lost_transactions(database: &Client, warehouses: u32, outcome: &Out
     ] {
         let told = outcome.transactions.iter().chain(&outcome.before);
         let acknowledged = told.filter(|t| t.name == of_type).map(|t| t.commits).sum::<u64>();
-        let answers = client::query(database, &format!("SELECT count(*) FROM {table}"))
+        let answers = client::query_patiently(database, &format!("SELECT count(*) FROM {table}"))
             .await
             .map_err(|error| format!("counting {table}: {}", client::describe(&error)))?;
         let count: u64 = answers

@@ -1,9 +1,13 @@
 //! The connection of the client commands, and how a result is printed.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+
+use super::clock::Stopwatch;
 
 /// A connection; its background task ends with the runtime.
 pub struct Connection {
@@ -82,6 +86,25 @@ pub async fn query(client: &Client, sql: &str) -> Result<Vec<Answer>, tokio_post
         }
     }
     Ok(answers)
+}
+
+/// How long a cluster may be between two configurations for somebody who only wants an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// As [`query`], and asks again while the answer is that the same statement may succeed later (SQLSTATE 40001).
+pub async fn query_patiently(client: &Client, sql: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
+    let clock = Stopwatch::start();
+    loop {
+        match query(client, sql).await {
+            Err(error)
+                if error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE)
+                    && clock.seconds() < PATIENCE.as_secs_f64() =>
+            {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Prints an answer as a table (or as JSON, one object a row).

@@ -411,7 +411,7 @@ async fn ask(url: String, stop: Arc<AtomicBool>, answers: Arc<Mutex<Answers>>) {
             return;
         }
         let clock = Stopwatch::start();
-        match client::query(&connection.client, sql).await {
+        match client::query_patiently(&connection.client, sql).await {
             Err(error) => return failed(client::describe(&error)),
             Ok(results) => {
                 let value = results.first().and_then(|r| r.rows.first()).and_then(|r| r[0].clone());
