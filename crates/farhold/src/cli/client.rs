@@ -89,7 +89,7 @@ pub async fn query(client: &Client, sql: &str) -> Result<Vec<Answer>, tokio_post
 }
 
 /// How long a cluster may be between two configurations for somebody who only wants an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// As [`query`], and asks again while the answer is that the same statement may succeed later (SQLSTATE 40001).
 pub async fn query_patiently(client: &Client, sql: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
