@@ -34,10 +34,10 @@ def line_with(process, text):
 
 
 def until(condition, what):
-    """Waits for something another process does; fails after a limit."""
+    """Waits for something another process does; fails after a limit, and says what it waited for: a text, or what makes one."""
     deadline = time.monotonic() + LIMIT_S
     while not condition():
-        assert time.monotonic() < deadline, f"still waiting: {what}"
+        assert time.monotonic() < deadline, f"still waiting: {what() if callable(what) else what}"
         time.sleep(0.02)
 
 
