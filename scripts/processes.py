@@ -48,10 +48,10 @@ def stop(process, how=signal.SIGINT):
     process.stderr.close()
 
 
-def serve_replicated(directory, node, nodes=3, replicas=3, durability=()):
+def serve_replicated(directory, node, nodes=3, replicas=3, lease_ms=1000, durability=()):
     return start(
         "serve", "--json", "--dir", directory, "--listen", "127.0.0.1:0", "--memory", "128M", "--node", node, "--nodes", nodes,
-        "--replicas", replicas, "--lease-ms", 1000, "--threads", 2, *durability,
+        "--replicas", replicas, "--lease-ms", lease_ms, "--threads", 2, *durability,
     )
 
 
