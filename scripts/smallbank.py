@@ -36,6 +36,10 @@ def name_of(account):
     return f"customer {account:06}"
 
 
+class NotThere(Exception):
+    """A read that cannot be right: of a transaction that must not commit, then."""
+
+
 class Client(threading.Thread):
     """Runs the mix by whatever node of `urls` answers, which may change meanwhile. A commit whose connection was lost is `unknown`: it
     may have happened."""
@@ -72,6 +76,14 @@ class Client(threading.Thread):
             is_committing = brought is not None
             db.execute("COMMIT")
             self.acknowledged += is_committing
+        except NotThere as error:
+            # What a transaction reads is certain when it commits. This one must not.
+            try:
+                db.execute("COMMIT")
+            except psycopg.errors.SerializationFailure:
+                self.retried += 1
+            else:
+                raise AssertionError(f"committed, and has read {error}") from error
         except psycopg.errors.SerializationFailure:
             self.retried += 1
             db.execute("ROLLBACK")
@@ -132,16 +144,22 @@ class Client(threading.Thread):
     def found(self, db, account):
         """By the secondary index, which has to be right wherever the row is now."""
         found = db.execute("SELECT id FROM account WHERE name = %s", [name_of(account)]).fetchall()
-        assert found == [(account,)], (account, found)
+        if found != [(account,)]:
+            raise NotThere(f"{found} for account {account}")
         return account
 
     @staticmethod
     def balance_of(db, table, account):
-        return db.execute(f"SELECT balance FROM {table} WHERE id = %s", [account]).fetchone()[0]
+        found = db.execute(f"SELECT balance FROM {table} WHERE id = %s", [account]).fetchone()
+        if not found:
+            raise NotThere(f"no {table} of account {account}")
+        return found[0]
 
     @staticmethod
     def add(db, table, account, cents):
-        db.execute(f"UPDATE {table} SET balance = balance + %s WHERE id = %s", [cents, account])
+        changed = db.execute(f"UPDATE {table} SET balance = balance + %s WHERE id = %s", [cents, account]).rowcount
+        if changed != 1:
+            raise NotThere(f"{changed} {table} to change of account {account}")
 
     def goes_on(self, by):
         goal = self.acknowledged + by
