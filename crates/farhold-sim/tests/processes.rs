@@ -44,7 +44,26 @@ async fn add(txn: &mut Txn, table: &Table, id: i32, change: i64) -> Result<(), T
     Ok(())
 }
 
+/// Rows that nobody changes, so many that whoever takes over a node's part of them does it in several pieces.
+const BALLAST: i32 = 3_000;
+
 async fn fill(worker: &Worker) -> Result<(), TxnError> {
+    let columns = vec![Column::new("id", ColumnType::Int), Column::new("content", ColumnType::BigInt)];
+    let schema = Schema::new(columns, vec![0])?;
+    let ballast =
+        worker.create_table(TableDef { placement: Placement::ByInteger, ..TableDef::new("ballast", schema) }).await?;
+    for first in (0..BALLAST).step_by(100) {
+        worker
+            .run(Retry::default(), async |txn| {
+                for id in first..first + 100 {
+                    let mut value = Vec::new();
+                    ballast.schema().encode_value(&[Datum::Int(id), Datum::BigInt(i64::from(id))], &mut value)?;
+                    txn.insert(&ballast, &key(id), &value).await?;
+                }
+                Ok(())
+            })
+            .await?;
+    }
     let columns = vec![Column::new("id", ColumnType::Int), Column::new("balance", ColumnType::BigInt)];
     let schema = Schema::new(columns, vec![0])?;
     let table =
@@ -63,6 +82,15 @@ async fn fill(worker: &Worker) -> Result<(), TxnError> {
 }
 
 async fn audit(worker: &Worker, table: &Table) -> Result<String, TxnError> {
+    let ballast = worker.node().table("ballast").ok_or(TxnError::Conflict)?;
+    let content = ballast.layout().i64("content")?;
+    let found = worker
+        .run(Retry::default(), async |txn| {
+            let rows = txn.scan(&ballast, ScanSpec::all()).await?;
+            Ok(rows.iter().map(|row| content.get(txn.value(*row))).collect::<Vec<_>>())
+        })
+        .await?;
+    assert!(found.iter().copied().eq(0..i64::from(BALLAST)), "{} rows of {BALLAST}, or others", found.len());
     let balance = table.layout().i64("balance")?;
     let rows = worker
         .run(Retry::default(), async |txn| {

@@ -90,13 +90,17 @@ pub enum Defect {
     ComesBackTheSame,
     /// A new mirror hears nothing of slots without a row.
     NoTombstones,
+    /// A row between two parts of a mirror that is promoted is in neither.
+    PartsApart,
+    /// The rows of a mirror are served before all of them have become rows.
+    ServedTooEarly,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 21] = [
+    pub const OF_REPLICATION: [Self; 23] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -118,6 +122,8 @@ impl Defect {
         Self::DeletesFirst,
         Self::JoinsTooEarly,
         Self::LeaseNotWaitedFor,
+        Self::PartsApart,
+        Self::ServedTooEarly,
     ];
 
     /// Those of the journal.

@@ -195,6 +195,11 @@ impl Journaling {
 
     // ---- commits -------------------------------------------------------------------------------------------------------
 
+    /// The longest record.
+    pub fn item_bytes_max(&self) -> u64 {
+        self.shape.item_bytes_max()
+    }
+
     /// Room for a record, if there is some now. What is refused for good, is with an error.
     pub fn promise(&self, size: u64) -> Result<bool, TxnError> {
         if self.is_failed.load(SeqCst) {

@@ -109,7 +109,7 @@ impl Txn {
         self.order_writes();
         let promise = match &core.node.replication {
             Some(replication) => {
-                self.expect_settled(core).await?;
+                self.expect_settled(core).await;
                 if self.state.writes > 0 { Some(self.promise_room(core, replication).await?) } else { None }
             }
             None => None,
@@ -128,26 +128,33 @@ impl Txn {
         outcome.map(|epoch| (epoch, promise))
     }
 
-    /// Rows that were read odd must have become even: the versions to validate are those. Waits a little for it, because whoever
-    /// wrote them is about to.
-    async fn expect_settled(&mut self, core: &Core) -> Result<(), TxnError> {
+    /// Rows to write that were read odd must have become even: nobody writes an odd row. So must rows of other nodes that a
+    /// transaction has read that writes: if their node dies, what it has read may never have been. The versions to validate are
+    /// the even ones. Odd rows of this node that are only read are validated as they are: see [`Self::wait_for_odd_reads`].
+    async fn expect_settled(&mut self, core: &Core) {
+        if self.state.writes == 0 || planted!(OddCommits) {
+            return;
+        }
         for position in 0..self.state.rows.len() {
-            let row = &mut self.state.rows[position];
-            if !row.version.is_odd() {
-                continue;
-            }
-            let odd = row.version;
-            row.version = if planted!(OddCommits) { odd } else { odd.without(Version::ODD) };
-            let ident = row.ident;
-            for turn in 0..SETTLING_LOOKS_MAX {
-                let is_odd = ident.node() == core.me && core.node.store.object(ident.reference()).version() == odd;
-                if !is_odd || planted!(OddCommits) {
-                    break;
-                }
-                core.handle.pause(turn).await;
+            let row = self.state.rows[position];
+            let may_stay = row.ident.node() == core.me && !row.state.is_locked_by_commit();
+            if row.version.is_odd() && !may_stay {
+                core.wait_while_odd(row.ident, row.version).await;
+                self.state.rows[position].version = row.version.without(Version::ODD);
             }
         }
-        Ok(())
+    }
+
+    /// Waits until the transactions whose odd rows this one has read, and validated, are at all their holders: it comes after them,
+    /// so it is certain only when they are. False: one of them may never be.
+    async fn wait_for_odd_reads(&self, core: &Core) -> bool {
+        for row in &self.state.rows {
+            let is_read = row.version.is_odd() && !row.state.is_locked_by_commit() && row.state != RowState::Skipped;
+            if is_read && !planted!(OddCommits) && !core.wait_while_odd(row.ident, row.version).await {
+                return false;
+            }
+        }
+        true
     }
 
     /// Everything behind the commit point, where rows are replicated.
@@ -169,7 +176,8 @@ impl Txn {
             write(&near, epoch);
             latch::unlock(&near);
         }
-        let sent = self.replicate(&core, promise, epoch).await;
+        let is_next = self.wait_for_odd_reads(&core).await;
+        let sent = if is_next { self.replicate(&core, promise, epoch).await } else { None };
         drop(admitted);
         let Some(sent) = sent else {
             core.give_up_journal();
@@ -287,12 +295,17 @@ impl Txn {
         let snapshots_at = self.validate_far(core).await?;
         if let Some(replication) = &core.node.replication {
             let is_current = || core.node.catalog.indexes_version() == self.indexes_version;
-            let now_ns = core.handle.now_ns();
             if self.state.writes > 0 {
-                let admitted = View::admit(replication, now_ns, is_current);
+                let admitted = View::admit(replication, core.handle.now_ns(), is_current);
                 self.held.admitted = Some(admitted.ok_or(TxnError::Recovering { node: core.me })?);
-            } else if !replication.view.is_settled(now_ns) || !is_current() {
-                return Err(TxnError::Recovering { node: core.me });
+            } else {
+                let is_certain = self.wait_for_odd_reads(core).await;
+                if !replication.view.is_settled(core.handle.now_ns()) || !is_current() {
+                    return Err(TxnError::Recovering { node: core.me });
+                }
+                if !is_certain {
+                    return Err(self.refused(Refused::Changed));
+                }
             }
         }
         if self.state.writes > 0 {
@@ -689,9 +702,39 @@ impl Core {
     }
 }
 
-/// How often a row that is being replicated is looked at before validation judges it: for some 200 µs in all, which is two round
-/// trips of a slow network.
-const SETTLING_LOOKS_MAX: u32 = 32;
+impl Core {
+    /// Waits while a row has this odd version. Of this node: until its writer has brought its record to all holders, or cannot;
+    /// the writer waits for nobody who waits here. Of another node: until a bound, and validation judges what is there then. False:
+    /// it may still be odd.
+    async fn wait_while_odd(&self, ident: Ident, odd: Version) -> bool {
+        let is_near = ident.node() == self.me;
+        for turn in 0_u32.. {
+            let version = if is_near {
+                self.node.store.object(ident.reference()).version()
+            } else {
+                let mut batch = self.take_batch();
+                let word = batch.read(ident.far().add(VERSION), 8);
+                let batch = self.endpoint.submit(batch).await;
+                let version = batch.bytes(word).ok().and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+                self.give_batch(batch);
+                let Some(version) = version else { return false };
+                Version(version)
+            };
+            if version != odd {
+                return true;
+            }
+            let is_hopeless = self.node.replication.as_ref().is_none_or(|replication| replication.view.is_gone());
+            if is_hopeless || (!is_near && turn >= FAR_LOOKS_MAX) {
+                return false;
+            }
+            self.handle.pause(turn).await;
+        }
+        false
+    }
+}
+
+/// How often a row of another node that is being replicated there is looked at: each look is a round trip, and a record takes two.
+const FAR_LOOKS_MAX: u32 = 16;
 
 /// Frees far locks, if they are this owner's.
 pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {

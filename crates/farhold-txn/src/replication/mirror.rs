@@ -42,6 +42,14 @@ impl SlotCopy {
     }
 }
 
+/// The row in a slot, where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MirrorRow<'m> {
+    pub table: TableId,
+    pub key: &'m [u8],
+    pub value: &'m [u8],
+}
+
 /// The rows of another node.
 #[derive(Default)]
 pub(crate) struct MirrorRows {
@@ -67,6 +75,8 @@ const BLOCK_SLOTS: usize = 4096;
 /// What a block has for each slot.
 const ENTRY_BYTES: usize = 4;
 const NOWHERE: u32 = 0;
+/// Of a row that is about to be read as a whole, so much is asked for: the rest comes by itself.
+const ROW_BYTES_AHEAD: usize = 256;
 
 fn slot_of(reference: ObjectRef) -> u32 {
     (reference.offset() / ALIGN) as u32
@@ -196,22 +206,37 @@ impl MirrorRows {
 
     /// The slots in which there is a row, ascending.
     pub fn slots(&self) -> Vec<u32> {
-        let is_row = |slot: &u32| !self.rooms.version(self.place(*slot)).is_absent();
-        let mut slots: Vec<u32> = self.known.iter().copied().filter(is_row).collect();
+        let mut slots = self.known.clone();
+        // Before they are looked at: neighbours share lines.
         slots.sort_unstable();
+        slots.retain(|slot| !self.rooms.version(self.place(*slot)).is_absent());
         slots
     }
 
     /// The row in a slot.
-    pub fn row(&self, slot: u32) -> Option<SlotCopy> {
-        let place = self.place(slot);
-        let is_row = place != NOWHERE && !self.rooms.version(place).is_absent();
-        is_row.then(|| self.rooms.copy(place))
+    pub fn row(&self, slot: u32) -> Option<MirrorRow<'_>> {
+        let place = self.place_of_row(slot)?;
+        let (key, value) = self.rooms.payload(place);
+        Some(MirrorRow { table: self.rooms.table(place), key, value })
+    }
+
+    /// Starts loading the rows in some slots, for [`Self::row`] some 100 ns later.
+    pub fn prefetch_rows(&self, slots: &[u32]) {
+        for place in slots.iter().filter_map(|slot| self.place_of_row(*slot)) {
+            self.rooms.prefetch(place, 0..ROW_BYTES_AHEAD);
+        }
     }
 
     /// The rows that are there, by slot.
     pub fn rows(&self) -> Vec<(u32, SlotCopy)> {
-        self.slots().into_iter().filter_map(|slot| Some((slot, self.row(slot)?))).collect()
+        let copy = |slot| Some((slot, self.rooms.copy(self.place_of_row(slot)?)));
+        self.slots().into_iter().filter_map(copy).collect()
+    }
+
+    #[inline]
+    fn place_of_row(&self, slot: u32) -> Option<u32> {
+        let place = self.place(slot);
+        (place != NOWHERE && !self.rooms.version(place).is_absent()).then_some(place)
     }
 
     /// Where the place of a slot's room stands.
@@ -386,10 +411,16 @@ impl Rooms {
         true
     }
 
-    fn copy(&self, place: u32) -> SlotCopy {
+    /// Key and value.
+    fn payload(&self, place: u32) -> (&[u8], &[u8]) {
         let header = self.bytes(At::of(place), HEADER_BYTES);
         let (key_len, payload_len) = (half(&header[AT_KEY_LEN..]) as usize, half(&header[AT_PAYLOAD_LEN..]) as usize);
-        let payload = self.bytes(At::of(place).behind(HEADER_BYTES), payload_len).to_vec();
+        self.bytes(At::of(place).behind(HEADER_BYTES), payload_len).split_at(key_len)
+    }
+
+    fn copy(&self, place: u32) -> SlotCopy {
+        let (key, value) = self.payload(place);
+        let (key_len, payload) = (key.len(), [key, value].concat());
         SlotCopy { version: self.version(place), table: self.table(place), key_len, payload }
     }
 

@@ -14,7 +14,6 @@ mod send;
 
 pub(crate) use apply::{Applier, MirrorKeeper};
 pub(crate) use mapped::MappedRings;
-pub(crate) use mirror::SlotCopy;
 use mirror::Spare;
 pub(crate) use send::{Promise, Sent, Step, Unclosed};
 
