@@ -2,6 +2,9 @@
 //! three in the pessimistic order, in turn; and over `shm` the first two with memory that the system has to find and clear meanwhile:
 //! `cargo run --release -p farhold-bench --example replication -- SECONDS ROUNDS PROVIDER`
 //!
+//! With a fourth number, the transactions under way on each worker, it compares the two orders alone: how much one gains over the other
+//! depends on how many want the same rows while copies are on their way.
+//!
 //! Beside the rates it says what processors did for a transaction: the workers, and everybody else in this process, who are the home
 //! agents. The example `smallbank` and `scripts/figures replication` measure the same through node processes; this is the shortest
 //! way from a change to a number.
@@ -23,6 +26,8 @@ use std::time::{Duration, Instant};
 
 const SEED: u64 = 42;
 const NODES: u8 = 3;
+/// Transactions under way on each worker, if nothing else is said.
+const IN_FLIGHT: u16 = 2;
 /// The name of a worker's thread.
 const WORKER: &str = "worker";
 /// Long enough for a machine on which threads wait for processors: nobody dies here.
@@ -34,10 +39,15 @@ fn main() -> Result<(), Failure> {
     let argument = |n: usize, default: u64| std::env::args().nth(n).map_or(Ok(default), |a| a.parse());
     let (seconds, rounds) = (argument(1, 5)?, argument(2, 3)?);
     let provider = std::env::args().nth(3).unwrap_or_else(|| "shm".into());
+    let in_flight = argument(4, 0)? as u16;
+    if in_flight > 0 {
+        return compare_orders(&provider, seconds, rounds, in_flight);
+    }
     let mut costs = Vec::new();
     for _ in 0..rounds {
         let measure = |replicas, optimistic, populated| {
-            measure(&Setup { replicas, optimistic, populated, provider: &provider, seconds })
+            let in_flight = IN_FLIGHT;
+            measure(&Setup { replicas, optimistic, populated, provider: &provider, seconds, in_flight })
         };
         let one = measure(1, true, true)?;
         let (optimistic, pessimistic) = (measure(3, true, true)?, measure(3, false, true)?);
@@ -56,10 +66,26 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Three copies in both orders, in turn.
+fn compare_orders(provider: &str, seconds: u64, rounds: u64, in_flight: u16) -> Result<(), Failure> {
+    // Over a network too little is written in a second for its memory to matter.
+    let populated = provider == "shm";
+    for _ in 0..rounds {
+        for (name, optimistic) in [("optimistic", true), ("pessimistic", false)] {
+            let setup = Setup { replicas: 3, optimistic, populated, provider, seconds, in_flight };
+            let Measured { rate, conflicts, .. } = measure(&setup)?;
+            println!("{name} {rate:.0}/s, {conflicts:.3} conflicts a transaction");
+        }
+    }
+    Ok(())
+}
+
 /// What a cluster has done.
 struct Measured {
     /// Transactions a second.
     rate: f64,
+    /// Attempts that lost against others, for each transaction.
+    conflicts: f64,
     /// Nanoseconds of processors for a transaction: workers, home agents.
     workers_ns: f64,
     agents_ns: f64,
@@ -67,7 +93,7 @@ struct Measured {
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rate, workers_ns, agents_ns } = self;
+        let Self { rate, workers_ns, agents_ns, .. } = self;
         write!(f, "{rate:.0}/s, a transaction: workers {workers_ns:.0} ns, agents {agents_ns:.0} ns")
     }
 }
@@ -80,6 +106,8 @@ struct Setup<'a> {
     populated: bool,
     provider: &'a str,
     seconds: u64,
+    /// Transactions under way on each worker.
+    in_flight: u16,
 }
 
 /// A new cluster.
@@ -109,7 +137,7 @@ fn processor_ns() -> std::io::Result<(u64, u64)> {
 
 #[expect(clippy::disallowed_methods, reason = "a program's own clock")]
 fn measure_in(directory: &Path, setup: &Setup<'_>) -> Result<Measured, Failure> {
-    let &Setup { replicas, optimistic, seconds, .. } = setup;
+    let &Setup { replicas, optimistic, seconds, in_flight, .. } = setup;
     let replication = ReplicationConfig {
         replicas,
         optimistic,
@@ -135,7 +163,7 @@ fn measure_in(directory: &Path, setup: &Setup<'_>) -> Result<Measured, Failure> 
         agents.push(if replicas > 1 { HomeAgent::start_member(&node, directory)? } else { HomeAgent::start(&node)? });
         let (counters, stop, barrier) = (counters[usize::from(number)].clone(), stop.clone(), barrier.clone());
         let thread = std::thread::Builder::new().name(WORKER.into());
-        threads.push(thread.spawn(move || run_node(&node, &counters, &stop, &barrier))?);
+        threads.push(thread.spawn(move || run_node(&node, in_flight, &counters, &stop, &barrier))?);
     }
     // Members, tables, rows; then all begin together.
     for _ in 0..3 {
@@ -153,6 +181,7 @@ fn measure_in(directory: &Path, setup: &Setup<'_>) -> Result<Measured, Failure> 
     let commits = totals.commits() as f64;
     Ok(Measured {
         rate: commits / elapsed,
+        conflicts: totals.conflicts() as f64 / commits,
         workers_ns: (after.0 - before.0) as f64 / commits,
         agents_ns: (after.1 - before.1) as f64 / commits,
     })
@@ -160,6 +189,7 @@ fn measure_in(directory: &Path, setup: &Setup<'_>) -> Result<Measured, Failure> 
 
 fn run_node(
     node: &Arc<Node>,
+    in_flight: u16,
     counters: &Arc<Counters>,
     stop: &Arc<AtomicBool>,
     barrier: &Barrier,
@@ -190,7 +220,7 @@ fn run_node(
         seed: SEED,
         worker: u32::from(number),
         warehouses,
-        in_flight: 2,
+        in_flight,
         clock_start_us: 0,
         survives: false,
     };

@@ -1,8 +1,8 @@
 //! `SmallBank` on nodes of this process: `cargo run --release -p farhold-bench --example smallbank -- [NAME VALUE]...`
 //!
 //! Names, with what they are when left out: nodes 3, working-nodes 1, workers 1, in-flight 1, replicas 1, pessimistic 0,
-//! distributed 1 (percent), hot-percent 90, accounts 100000 (a node), hot 4000, seconds 5, seed 42, pin 0. Prints one line of
-//! JSON; the money is audited at the end.
+//! distributed 1 (percent), hot-percent 90, accounts 100000 (a node), hot 4000, seconds 5, seed 42, pin 0, provider shm. Prints one
+//! line of JSON; the money is audited at the end.
 //!
 //! The `farhold` binary has the same as `farhold bench smallbank`; this is the shortest way from a change to a number.
 
@@ -16,6 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let given = words.chunks(2).find(|pair| pair[0] == name).and_then(|pair| pair.get(1));
         given.map_or(Ok(default), |word| word.parse::<u64>())
     };
+    let provider = words.chunks(2).find(|pair| pair[0] == "provider").and_then(|pair| pair.get(1));
     let plan = Plan {
         scale: Scale {
             nodes: value("nodes", 3)? as u8,
@@ -32,6 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         span_ns: value("seconds", 5)? * 1_000_000_000,
         seed: value("seed", 42)?,
         pin: value("pin", 0)? != 0,
+        provider: provider.map_or("shm", String::as_str).to_owned(),
     };
     let outcome = run(&plan)?;
     let totals = &outcome.totals;

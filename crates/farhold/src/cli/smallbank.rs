@@ -38,6 +38,7 @@ fn plan(args: &SmallbankArgs) -> Result<Plan, String> {
         span_ns: u64::from(args.seconds) * 1_000_000_000,
         seed: args.seed,
         pin: args.pin,
+        provider: "shm".to_owned(),
     })
 }
 

@@ -39,6 +39,8 @@ pub struct Plan {
     pub seed: u64,
     /// Bind the workers to processors, from 0.
     pub pin: bool,
+    /// The fabric's provider.
+    pub provider: String,
 }
 
 /// What came of it.
@@ -131,7 +133,7 @@ impl Cluster {
         };
         let region_bytes = (64 << 20) + u64::from(plan.scale.accounts) * BYTES_PER_ACCOUNT;
         for node in 0..nodes {
-            let fabric = Fabric::join_shm(&this.directory, NodeId(node))?;
+            let fabric = Fabric::join(&this.directory, NodeId(node), &plan.provider)?;
             let config = NodeConfig { nodes, region_bytes, replication: replication.clone(), ..NodeConfig::default() };
             this.nodes.push(Node::open(fabric, config)?);
         }

@@ -21,6 +21,7 @@ fn plan() -> Plan {
         span_ns: 100_000_000,
         seed: 5,
         pin: false,
+        provider: "shm".to_owned(),
     }
 }
 
