@@ -49,6 +49,8 @@ impl Wrong {
             Self::Transactions(_) => cluster::run(&cluster::Setup::small(seed)).check(),
             // It takes a register whose calls overlap.
             Self::Replication(Defect::LeaseNotWaitedFor) => run(&Failover::with_slow_register(seed)).check(),
+            // It takes a death while most rows that are read are odd.
+            Self::Replication(Defect::OddReadsForgotten) => run(&Failover::with_odd_reads(seed)).check(),
             Self::Replication(_) => run(&Failover::of_seed(seed)).check(),
             // It takes a commit that has not reached its holders when its node is expelled.
             Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),

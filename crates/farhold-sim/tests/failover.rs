@@ -16,6 +16,12 @@ fn a_slow_register_expels_nobody_who_still_acts() {
     seeds::are_in_order(0..60, Failover::with_slow_register);
 }
 
+/// A node dies while most rows that are read there are on their way to their holders.
+#[test]
+fn what_was_read_on_its_way_to_its_holders_survives_with_whoever_read_it() {
+    seeds::are_in_order(0..60, Failover::with_odd_reads);
+}
+
 /// Two threads: half of the seeds each.
 #[test]
 fn what_was_acknowledged_survives_even_seeds() {

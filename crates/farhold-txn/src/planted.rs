@@ -90,6 +90,8 @@ pub enum Defect {
     ComesBackTheSame,
     /// A new mirror hears nothing of slots without a row.
     NoTombstones,
+    /// Who has read an odd row does not wait until it is even.
+    OddReadsForgotten,
     /// A row between two parts of a mirror that is promoted is in neither.
     PartsApart,
     /// The rows of a mirror are served before all of them have become rows.
@@ -100,7 +102,7 @@ pub enum Defect {
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 23] = [
+    pub const OF_REPLICATION: [Self; 24] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -122,6 +124,7 @@ impl Defect {
         Self::DeletesFirst,
         Self::JoinsTooEarly,
         Self::LeaseNotWaitedFor,
+        Self::OddReadsForgotten,
         Self::PartsApart,
         Self::ServedTooEarly,
     ];

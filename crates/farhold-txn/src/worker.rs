@@ -3,6 +3,7 @@
 use crate::home::call::Pending;
 use crate::home::message::Request;
 use crate::protocol::epoch::Epoch;
+use crate::protocol::odd::Settled;
 use crate::replication::MappedRings;
 use crate::slots::{Counter, OwnSlot};
 use crate::txn::state::State;
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     pub record: RefCell<RecordWriter>,
     /// Where records of this node's rows go.
     pub rings: RefCell<MappedRings>,
+    /// Tasks that wait for rows to be at their holders.
+    pub settled: Settled,
     /// Commits that the journal waits for: how many of each bound.
     pub open_commits: RefCell<BTreeMap<u32, u32>>,
 }
@@ -125,6 +128,7 @@ impl Worker {
             batches: RefCell::default(),
             record: RefCell::default(),
             rings: RefCell::default(),
+            settled: Settled::default(),
             open_commits: RefCell::default(),
         };
         Ok(Self { core: Rc::new(core) })

@@ -192,6 +192,40 @@ impl Failover {
 }
 
 impl Failover {
+    /// A few rows that everybody reads and writes, on a node whose records take long and out of order, so that most of what is read
+    /// there is odd; then it dies with them under way.
+    #[must_use]
+    pub fn with_odd_reads(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x0dd5);
+        let few = Workload {
+            keys: 3,
+            rows: 3,
+            reads: 50,
+            updates: 50,
+            inserts: 0,
+            deletes: 0,
+            ranges: 0,
+            ..Workload::of_seed(3)
+        };
+        let workload = Workload { on_copies: 0, read_only: 60, snapshots: 0, operations: 1, padding: 40, ..few };
+        let (node, at_ns) = (random.below(3) as u8, 200_000 + random.below(2_000_000));
+        let slow = |to| (0, Blow::Slow(node, to, 60_000, at_ns));
+        let dies = if random.below(2) == 0 { Blow::Kill(node) } else { Blow::Crash(node) };
+        let disorder = Blow::Disorder(100 + random.below(2_000), at_ns);
+        Self {
+            optimistic: true,
+            load: Load::Mixed(workload),
+            clients: 6,
+            transactions: 300,
+            blows: vec![slow((node + 1) % 3), slow((node + 2) % 3), (0, disorder), (at_ns, dies)],
+            drift_ppm: vec![0; 3],
+            ring_bytes: 96 << 10,
+            ..Self::of_seed(seed)
+        }
+    }
+}
+
+impl Failover {
     /// Three nodes with journals: some die, and then the power of all is cut, twice.
     #[must_use]
     pub fn with_power_cuts(seed: u64) -> Self {

@@ -128,35 +128,6 @@ impl Txn {
         outcome.map(|epoch| (epoch, promise))
     }
 
-    /// Rows to write that were read odd must have become even: nobody writes an odd row. So must rows of other nodes that a
-    /// transaction has read that writes: if their node dies, what it has read may never have been. The versions to validate are
-    /// the even ones. Odd rows of this node that are only read are validated as they are: see [`Self::wait_for_odd_reads`].
-    async fn expect_settled(&mut self, core: &Core) {
-        if self.state.writes == 0 || planted!(OddCommits) {
-            return;
-        }
-        for position in 0..self.state.rows.len() {
-            let row = self.state.rows[position];
-            let may_stay = row.ident.node() == core.me && !row.state.is_locked_by_commit();
-            if row.version.is_odd() && !may_stay {
-                core.wait_while_odd(row.ident, row.version).await;
-                self.state.rows[position].version = row.version.without(Version::ODD);
-            }
-        }
-    }
-
-    /// Waits until the transactions whose odd rows this one has read, and validated, are at all their holders: it comes after them,
-    /// so it is certain only when they are. False: one of them may never be.
-    async fn wait_for_odd_reads(&self, core: &Core) -> bool {
-        for row in &self.state.rows {
-            let is_read = row.version.is_odd() && !row.state.is_locked_by_commit() && row.state != RowState::Skipped;
-            if is_read && !planted!(OddCommits) && !core.wait_while_odd(row.ident, row.version).await {
-                return false;
-            }
-        }
-        true
-    }
-
     /// Everything behind the commit point, where rows are replicated.
     async fn finish_replicated(
         mut self,
@@ -180,6 +151,7 @@ impl Txn {
         let sent = if is_next { self.replicate(&core, promise, epoch).await } else { None };
         drop(admitted);
         let Some(sent) = sent else {
+            core.settled.wake();
             core.give_up_journal();
             // Near rows stay as they are: nobody but this node's own transactions can see them, and none of them commits.
             let unknown = Err(TxnError::OutcomeUnknown);
@@ -191,6 +163,7 @@ impl Txn {
             let near = self.near(&core);
             if optimistic {
                 settle(&near, epoch);
+                core.settled.wake();
             } else {
                 write(&near, epoch);
                 latch::unlock(&near);
@@ -701,40 +674,6 @@ impl Core {
         self.node.replication.as_ref().is_some_and(|it| it.view.configuration().joining.contains(&node))
     }
 }
-
-impl Core {
-    /// Waits while a row has this odd version. Of this node: until its writer has brought its record to all holders, or cannot;
-    /// the writer waits for nobody who waits here. Of another node: until a bound, and validation judges what is there then. False:
-    /// it may still be odd.
-    async fn wait_while_odd(&self, ident: Ident, odd: Version) -> bool {
-        let is_near = ident.node() == self.me;
-        for turn in 0_u32.. {
-            let version = if is_near {
-                self.node.store.object(ident.reference()).version()
-            } else {
-                let mut batch = self.take_batch();
-                let word = batch.read(ident.far().add(VERSION), 8);
-                let batch = self.endpoint.submit(batch).await;
-                let version = batch.bytes(word).ok().and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
-                self.give_batch(batch);
-                let Some(version) = version else { return false };
-                Version(version)
-            };
-            if version != odd {
-                return true;
-            }
-            let is_hopeless = self.node.replication.as_ref().is_none_or(|replication| replication.view.is_gone());
-            if is_hopeless || (!is_near && turn >= FAR_LOOKS_MAX) {
-                return false;
-            }
-            self.handle.pause(turn).await;
-        }
-        false
-    }
-}
-
-/// How often a row of another node that is being replicated there is looked at: each look is a round trip, and a record takes two.
-const FAR_LOOKS_MAX: u32 = 16;
 
 /// Frees far locks, if they are this owner's.
 pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {

@@ -6,6 +6,7 @@
 //!   lock       far rows by compare_swap, near rows by latches in address order        lock.rs, section/latch.rs
 //!   epoch      read while everything is locked                                        epoch.rs
 //!   validate   every row and every stamp is as it was read                            validate.rs
+//!   wait       rows that were read on their way to their holders                      odd.rs
 //!   write      near rows, then far rows, then unlock; deleted rows leave the indexes  section/, write_back.rs
 //! ```
 //!
@@ -21,5 +22,6 @@ pub(crate) mod commit_far;
 pub(crate) mod epoch;
 pub(crate) mod execute;
 pub(crate) mod ident;
+pub(crate) mod odd;
 mod prepare;
 pub(crate) mod section;
