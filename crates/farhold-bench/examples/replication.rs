@@ -2,7 +2,7 @@
 //! three in the pessimistic order, in turn; and over `shm` the first two with memory that the system has to find and clear meanwhile:
 //! `cargo run --release -p farhold-bench --example replication -- SECONDS ROUNDS PROVIDER`
 //!
-//! With a fourth number, the transactions under way on each worker, it compares the two orders alone: how much one gains over the other
+//! With a fourth number, the transactions under way on each worker, it compares the two orders alone, on warehouses of a tenth of their size: how much one gains over the other
 //! depends on how many want the same rows while copies are on their way.
 //!
 //! Beside the rates it says what processors did for a transaction: the workers, and everybody else in this process, who are the home
@@ -46,8 +46,8 @@ fn main() -> Result<(), Failure> {
     let mut costs = Vec::new();
     for _ in 0..rounds {
         let measure = |replicas, optimistic, populated| {
-            let in_flight = IN_FLIGHT;
-            measure(&Setup { replicas, optimistic, populated, provider: &provider, seconds, in_flight })
+            let (in_flight, scale) = (IN_FLIGHT, Scale::full(i32::from(NODES)));
+            measure(&Setup { replicas, optimistic, populated, provider: &provider, seconds, in_flight, scale })
         };
         let one = measure(1, true, true)?;
         let (optimistic, pessimistic) = (measure(3, true, true)?, measure(3, false, true)?);
@@ -72,7 +72,8 @@ fn compare_orders(provider: &str, seconds: u64, rounds: u64, in_flight: u16) -> 
     let populated = provider == "shm";
     for _ in 0..rounds {
         for (name, optimistic) in [("optimistic", true), ("pessimistic", false)] {
-            let setup = Setup { replicas: 3, optimistic, populated, provider, seconds, in_flight };
+            let scale = Scale { warehouses: i32::from(NODES), items: 10_000, customers: 300 };
+            let setup = Setup { replicas: 3, optimistic, populated, provider, seconds, in_flight, scale };
             let Measured { rate, conflicts, .. } = measure(&setup)?;
             println!("{name} {rate:.0}/s, {conflicts:.3} conflicts a transaction");
         }
@@ -108,6 +109,14 @@ struct Setup<'a> {
     seconds: u64,
     /// Transactions under way on each worker.
     in_flight: u16,
+    scale: Scale,
+}
+
+impl Setup<'_> {
+    /// Memory of a node that the population takes, about.
+    fn loaded_bytes(&self) -> u64 {
+        self.scale.rows_per_warehouse() * 400
+    }
 }
 
 /// A new cluster.
@@ -137,7 +146,7 @@ fn processor_ns() -> std::io::Result<(u64, u64)> {
 
 #[expect(clippy::disallowed_methods, reason = "a program's own clock")]
 fn measure_in(directory: &Path, setup: &Setup<'_>) -> Result<Measured, Failure> {
-    let &Setup { replicas, optimistic, seconds, in_flight, .. } = setup;
+    let &Setup { replicas, optimistic, seconds, in_flight, scale, .. } = setup;
     let replication = ReplicationConfig {
         replicas,
         optimistic,
@@ -154,8 +163,8 @@ fn measure_in(directory: &Path, setup: &Setup<'_>) -> Result<Measured, Failure> 
         let fabric = Fabric::join(directory, NodeId(number), setup.provider)?;
         let config = NodeConfig {
             nodes: NODES,
-            region_bytes: (400 + seconds * 100) << 20,
-            populate_bytes: if setup.populated { (200 + seconds * 100) << 20 } else { 0 },
+            region_bytes: 2 * setup.loaded_bytes() + (seconds * 100 << 20),
+            populate_bytes: if setup.populated { setup.loaded_bytes() + (seconds * 100 << 20) } else { 0 },
             replication: replication.clone(),
             ..NodeConfig::default()
         };
@@ -163,7 +172,7 @@ fn measure_in(directory: &Path, setup: &Setup<'_>) -> Result<Measured, Failure> 
         agents.push(if replicas > 1 { HomeAgent::start_member(&node, directory)? } else { HomeAgent::start(&node)? });
         let (counters, stop, barrier) = (counters[usize::from(number)].clone(), stop.clone(), barrier.clone());
         let thread = std::thread::Builder::new().name(WORKER.into());
-        threads.push(thread.spawn(move || run_node(&node, in_flight, &counters, &stop, &barrier))?);
+        threads.push(thread.spawn(move || run_node(&node, scale, in_flight, &counters, &stop, &barrier))?);
     }
     // Members, tables, rows; then all begin together.
     for _ in 0..3 {
@@ -189,6 +198,7 @@ fn measure_in(directory: &Path, setup: &Setup<'_>) -> Result<Measured, Failure> 
 
 fn run_node(
     node: &Arc<Node>,
+    scale: Scale,
     in_flight: u16,
     counters: &Arc<Counters>,
     stop: &Arc<AtomicBool>,
@@ -198,7 +208,6 @@ fn run_node(
     let executor = Executor::real(SEED + u64::from(number));
     let handle = executor.handle();
     let worker = node.worker(&handle)?;
-    let scale = Scale::full(i32::from(NODES));
     let warehouses: Vec<i32> = warehouses_of(number, NODES, i32::from(NODES)).collect();
     executor.run(async {
         while !node.is_member() {
