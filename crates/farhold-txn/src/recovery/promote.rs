@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Until the last row is there nobody is served any of them, so it is done by threads of its own, as many as the machine has
-//! processors to spare. The thread that looks after the membership naps a millisecond at a time while workers run: what its tasks do
-//! between two naps took 14 µs a row where two threads take 1 µs.
+//! processors to spare. The thread that looks after the membership naps a millisecond at a time while workers run: tasks of its own
+//! took over a warehouse of TPC-C in 8 s, two threads take about one.
 
 use super::Moving;
 use crate::membership::{Configuration, Serving};
