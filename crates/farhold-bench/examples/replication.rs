@@ -163,8 +163,8 @@ fn measure_in(directory: &Path, setup: &Setup<'_>) -> Result<Measured, Failure> 
         let fabric = Fabric::join(directory, NodeId(number), setup.provider)?;
         let config = NodeConfig {
             nodes: NODES,
-            region_bytes: 2 * setup.loaded_bytes() + (seconds * 100 << 20),
-            populate_bytes: if setup.populated { setup.loaded_bytes() + (seconds * 100 << 20) } else { 0 },
+            region_bytes: 2 * setup.loaded_bytes() + ((seconds * 100) << 20),
+            populate_bytes: if setup.populated { setup.loaded_bytes() + ((seconds * 100) << 20) } else { 0 },
             replication: replication.clone(),
             ..NodeConfig::default()
         };
