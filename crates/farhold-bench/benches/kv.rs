@@ -1,10 +1,11 @@
 //! The key-value workload without the binary: `cargo bench -p farhold-bench --bench kv -- [--redis-port PORT] [--seconds 2]
-//! [--quick] [--json FILE]`
+//! [--quick] [--network [TEXT]] [--json FILE]`
 //!
 //! Values of 128 B to 8 KiB; uniform and Zipf; single gets and batches of eight; without puts, and with a writer by message
 //! and by transaction. With a port, also the same gets against the Redis there, turn by turn: as many clients, as many gets in
-//! flight, rows that caches hold and rows that they do not. Built with `--features farhold-fabric/libfabric` also over TCP, with a
-//! home agent that sleeps when nobody asks and with one that spins.
+//! flight, rows that caches hold and rows that they do not. Built with `--features libfabric` also over TCP, with a home agent that
+//! sleeps when nobody asks and with one that spins, beside Redis and beside an exchange of as many bytes by libfabric alone.
+//! `--network`: only that, and only rows with that text in their names.
 
 use farhold_bench::workload::kv::{self, Outcome, Plan, Put, Spread};
 use farhold_fabric::provider;
@@ -12,8 +13,10 @@ use farhold_report::Report;
 
 /// Pairs of runs beside Redis, whose median ratio is reported.
 const PAIRS: usize = 3;
-/// Gets in flight on each client, over a network.
-const IN_FLIGHT: usize = 32;
+/// How many ask over a network, and how: (threads, clients of each, gets in flight of each client). Fifty clients that get one by one are
+/// what `redis-benchmark` has where nothing else is said.
+const LOADS: [(u16, u16, usize); 8] =
+    [(1, 1, 1), (1, 8, 1), (1, 50, 1), (2, 25, 1), (1, 1, 32), (2, 1, 32), (1, 8, 32), (1, 50, 32)];
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +30,7 @@ fn main() {
         keys,
         value_bytes: 128,
         readers: 1,
+        clients: 1,
         writers: 0,
         batch: 1,
         spread: Spread::Uniform,
@@ -34,7 +38,37 @@ fn main() {
         span_ns,
         seed: 42,
         provider: "shm".into(),
+        bound: false,
     };
+    let network = args.iter().position(|arg| arg == "--network");
+    let wanted =
+        network.and_then(|at| args.get(at + 1)).filter(|text| !text.starts_with("--")).map_or("", String::as_str);
+    if network.is_none() {
+        over_shm(&mut report, &plan, port);
+    }
+    if let Some(provider) = over_tcp() {
+        report.table(&format!("Over {provider}: uniform, no puts, {keys} keys; thousand gets/s, both asked alike"));
+        for (readers, clients, batch) in LOADS {
+            for value_bytes in [128, 1024] {
+                let plan = Plan { readers, clients, batch, value_bytes, span_ns: span_ns / 2, ..plan.clone() };
+                let plan = Plan { provider: provider.clone(), bound: true, ..plan };
+                let all = readers * clients;
+                let asked = if batch == 1 { "one by one".to_owned() } else { format!("{batch} in flight each") };
+                let name = format!("{value_bytes} B, {all} clients on {readers} threads, {asked}");
+                if name.contains(wanted) {
+                    report.row("tcp", &name, &over_network(&plan, port));
+                }
+            }
+        }
+    }
+    if let Some(path) = value("--json") {
+        report.write(path.as_ref()).expect("write the figures");
+    }
+}
+
+/// Gets of rows that are mapped.
+fn over_shm(report: &mut Report, plan: &Plan, port: Option<u16>) {
+    let keys = plan.keys;
     for batch in [1, 8] {
         report.table(&format!("1 reader, {batch} gets a batch, {keys} keys"));
         for value_bytes in [128, 1024, 8192] {
@@ -61,61 +95,102 @@ fn main() {
             }
         }
     }
-    for provider in over_tcp() {
-        report.table(&format!(
-            "Over {provider}: uniform, no puts, {keys} keys; thousand gets/s, one by one and {IN_FLIGHT} in flight"
-        ));
-        for readers in [1, 2, 4] {
-            for value_bytes in [128, 1024] {
-                let plan =
-                    Plan { provider: provider.clone(), readers, value_bytes, span_ns: span_ns / 2, ..plan.clone() };
-                report.row(&provider, &format!("{value_bytes} B, {readers} clients"), &over_network(&plan, port));
-            }
-        }
-    }
-    if let Some(path) = value("--json") {
-        report.write(path.as_ref()).expect("write the figures");
-    }
 }
 
-/// Gets one by one and many in flight, and a Redis asked both ways, turn by turn: medians, and the ratios of the medians.
+/// Ours with a home agent that sleeps and with one that spins, on processors of their own, and a Redis asked alike, turn by turn: by our
+/// client and by `redis-benchmark`, each on processors of their own and where the system puts them, of which the best counts. Medians,
+/// and beside them what the provider's own messages would make of it.
 fn over_network(plan: &Plan, port: Option<u16>) -> Vec<(&'static str, f64)> {
-    let many = Plan { batch: IN_FLIGHT, ..plan.clone() };
-    let mut rates = [const { Vec::new() }; 4];
+    const OURS: [&str; 2] = ["agent=sleeps", "agent=spins"];
+    let mut ours = OURS.map(|_| Vec::new());
+    let mut theirs = [const { Vec::new() }; 4];
     for _ in 0..PAIRS {
-        for (turn, rates) in rates.iter_mut().enumerate() {
-            let plan = if turn % 2 == 0 { plan } else { &many };
-            let outcome = match port {
-                _ if turn < 2 => kv::run(plan),
-                Some(port) => kv::redis::run(plan, port),
-                None => continue,
-            };
-            rates.push(outcome.expect("a run").gets_per_second() / 1e3);
+        for (agent, outcomes) in OURS.iter().zip(&mut ours) {
+            let plan = Plan { provider: format!("{}?{agent}", plan.provider), ..plan.clone() };
+            outcomes.push(kv::run(&plan).expect("a run"));
+        }
+        for (at, bound) in [false, true].into_iter().enumerate() {
+            let Some(port) = port.filter(|port| kv::redis::bind(*port, bound).expect("the server")) else { continue };
+            let plan = Plan { bound, ..plan.clone() };
+            let asked = kv::redis::run(&plan, port).expect("a run");
+            let gets = asked.gets_per_second() * plan.span_ns as f64 / 1e9;
+            theirs[2 * at].push(asked.gets_per_second() / 1e3);
+            let other = kv::redis::benchmark(&plan, port, gets as u64).expect("a run");
+            theirs[2 * at + 1].extend(other.map(|rate| rate / 1e3));
         }
     }
-    let median = |mut rates: Vec<f64>| {
+    let median = |rates: &mut Vec<f64>| {
         rates.sort_by(f64::total_cmp);
         rates.get(rates.len() / 2).copied()
     };
-    let [Some(single), Some(many), redis, pipelined] = rates.map(median) else { unreachable!("all but Redis ran") };
-    let mut figures = vec![("single", single), ("in flight", many)];
-    if let (Some(redis), Some(pipelined)) = (redis, pipelined) {
-        figures.extend([
-            ("redis GET", redis),
-            ("redis pipelined", pipelined),
-            ("in flight/GET", many / redis),
-            ("single/GET", single / redis),
-            ("in flight/pipelined", many / pipelined),
-        ]);
+    let mut rates = ours.each_ref().map(|of| of.iter().map(|it| it.gets_per_second() / 1e3).collect::<Vec<_>>());
+    let (sleeps, spins) = (median(&mut rates[0]).expect("it ran"), median(&mut rates[1]).expect("it ran"));
+    let p50 = |of: &[Outcome]| of[0].batch_latency.quantile_ns(0.5) as f64 / 1e3;
+    let mut figures = vec![("sleeps", sleeps), ("p50 us", p50(&ours[0])), ("spins", spins), ("p50 us ", p50(&ours[1]))];
+    figures.extend(exchange_rate(plan).map(|bound| ("an exchange alone", bound)));
+    let names = ["redis, our client", "redis-benchmark", "bound, our client", "bound, redis-benchmark"];
+    let theirs = theirs.each_mut().map(median);
+    figures.extend(names.into_iter().zip(theirs).filter_map(|(name, rate)| Some((name, rate?))));
+    if let Some(best) = theirs.into_iter().flatten().max_by(f64::total_cmp) {
+        figures.push(("sleeps/redis", sleeps / best));
+        figures.push(("least", rates[0][0] / best));
+        figures.push(("spins/redis", spins / best));
     }
     figures
 }
 
-/// The ways over TCP of this build and machine.
-fn over_tcp() -> Vec<String> {
+/// Thousand gets a second if a thread's clients, all together, cost one exchange of as many bytes by the provider's own messages and
+/// nothing else, times the threads.
+#[cfg(feature = "libfabric")]
+fn exchange_rate(plan: &Plan) -> Option<f64> {
+    /// Bytes of a get and its answer beside the value, and of each client's batch beside its gets.
+    const GET: usize = 40;
+    const ANSWER: usize = 72;
+    const BATCH: usize = 48;
+    let name = plan.provider.strip_prefix("libfabric:")?.split('?').next()?;
+    let (clients, gets) = (usize::from(plan.clients), usize::from(plan.clients) * plan.batch);
+    let (asked, answered) = (clients * BATCH + gets * GET, clients * BATCH + gets * (ANSWER + plan.value_bytes));
+    // On a thread of its own, which may be bound.
+    let ns =
+        std::thread::scope(|scope| scope.spawn(|| exchange_ns(name, asked, answered)).join().expect("the exchange"))?;
+    Some((gets * usize::from(plan.readers)) as f64 * 1e6 / ns as f64)
+}
+
+/// Nanoseconds of an exchange by the provider's own messages, the one that answers on another processor.
+#[cfg(feature = "libfabric")]
+fn exchange_ns(provider: &str, asked: usize, answered: usize) -> Option<u64> {
+    use farhold_fabric::processor;
+    use farhold_fabric::provider::libfabric::rival::Rival;
+    const EXCHANGES: usize = 5_000;
+    /// Of what is asked, no more than one frame counts.
+    const ASKED_MAX: usize = 15 << 10;
+    let usable = processor::usable();
+    processor::bind_this_thread(usable[usable.len().saturating_sub(2)]);
+    let mut rival = Rival::open(provider, 1 << 20).ok()?;
+    processor::bind_this_thread(usable[0]);
+    rival.set_polling(true);
+    let clock = farhold_fabric::Executor::real(0).handle();
+    let mut times: Vec<u64> = (0..EXCHANGES)
+        .map(|_| {
+            let before_ns = clock.now_ns();
+            rival.exchange(asked.min(ASKED_MAX), answered);
+            clock.now_ns() - before_ns
+        })
+        .collect();
+    times.sort_unstable();
+    Some(times[EXCHANGES / 2])
+}
+
+/// This build knows no network.
+#[cfg(not(feature = "libfabric"))]
+fn exchange_rate(_: &Plan) -> Option<f64> {
+    None
+}
+
+/// The way over TCP of this build and machine.
+fn over_tcp() -> Option<String> {
     let here = provider::ALL.iter().flat_map(|kind| (kind.here)());
-    let tcp = here.map(|here| here.name).filter(|name| name.ends_with("tcp;ofi_rxm"));
-    tcp.flat_map(|name| [format!("{name}?agent=sleeps"), format!("{name}?agent=spins")]).collect()
+    here.map(|here| here.name).find(|name| name.ends_with("tcp;ofi_rxm"))
 }
 
 /// A run, or pairs of runs beside the Redis at a port.

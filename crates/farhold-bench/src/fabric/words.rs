@@ -356,13 +356,13 @@ impl Bed<'_> {
                 .collect();
             start.wait();
             let clock = Executor::real(0).handle();
-            while clock.now_ns() < self.span_ns {
-                std::thread::park_timeout(std::time::Duration::from_nanos(
-                    self.span_ns - clock.now_ns().min(self.span_ns),
-                ));
+            let began_ns = clock.now_ns();
+            let end_ns = began_ns + self.span_ns;
+            while clock.now_ns() < end_ns {
+                std::thread::park_timeout(std::time::Duration::from_nanos(end_ns.saturating_sub(clock.now_ns())));
             }
             stop.store(true, Ordering::Relaxed);
-            let elapsed_ns = clock.now_ns();
+            let elapsed_ns = clock.now_ns() - began_ns;
             let outcome =
                 threads.into_iter().try_for_each(|thread| thread.join().expect("a thread of the measurement"));
             agent_stop.store(true, Ordering::Relaxed);

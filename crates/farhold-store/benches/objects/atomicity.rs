@@ -34,30 +34,53 @@ pub fn run(report: &mut Report) {
         report.table(&format!("Atomic reads with {writers} writers: ns an object, hot"));
         for size in SIZES {
             let objects = Objects::new(&bed.memory, size, OBJECTS);
-            let turns = bed.turns(&objects, writers);
-            for (place, turns) in ["near", "far, 1 a batch", "far, 8 a batch"].iter().zip(&turns) {
-                let mut figures: Vec<(String, f64)> = Vec::new();
-                let base = turns.iter().zip(ALL).find(|(_, mechanism)| mechanism.name() == "destination");
-                let base = base.expect("it is one of them").0;
-                for (turn, mechanism) in turns.iter().zip(ALL) {
-                    figures.push((mechanism.name().into(), turn.ns()));
-                }
-                for (turn, mechanism) in
-                    turns.iter().zip(ALL).filter(|(_, mechanism)| mechanism.name() != "destination")
-                {
-                    figures.push((format!("{}/destination", mechanism.name()), turn.over(base)));
-                }
-                if writers > 0 {
-                    for (turn, mechanism) in turns.iter().zip(ALL) {
-                        figures.push((format!("{} torn", mechanism.name()), turn.torn_percent()));
-                    }
-                }
-                let figures: Vec<(&str, f64)> = figures.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-                report.row("atomicity", &format!("{writers} writers, {size} B, {place}"), &figures);
-            }
+            rows(
+                report,
+                "atomicity",
+                &format!("{writers} writers, {size} B"),
+                &bed.turns(&objects, writers),
+                writers > 0,
+            );
         }
     }
+    report.table("Atomic reads without conflicts, of objects that another processor has just written: ns an object");
+    for size in SIZES {
+        let objects = Objects::new(&bed.memory, size, OBJECTS);
+        rows(
+            report,
+            "written elsewhere",
+            &format!("written elsewhere, {size} B"),
+            &bed.written_elsewhere(&objects),
+            false,
+        );
+    }
     layouts(report);
+}
+
+/// Near, far one by one, far in batches: a row each.
+fn rows(report: &mut Report, table: &str, name: &str, turns: &[Vec<Turns>; 3], has_torn: bool) {
+    for (place, turns) in ["near", "far, 1 a batch", "far, 8 a batch"].iter().zip(turns) {
+        let mut figures: Vec<(String, f64)> = Vec::new();
+        let of = |name: &str| {
+            let found = turns.iter().zip(ALL).find(|(_, mechanism)| mechanism.name() == name);
+            found.expect("it is one of them").0
+        };
+        let base = of("destination");
+        for (turn, mechanism) in turns.iter().zip(ALL) {
+            figures.push((mechanism.name().into(), turn.ns()));
+        }
+        for (turn, mechanism) in turns.iter().zip(ALL).filter(|(_, mechanism)| mechanism.name() != "destination") {
+            figures.push((format!("{}/destination", mechanism.name()), turn.over(base)));
+        }
+        figures.push(("line_versions - destination".into(), of("line_versions").ns() - base.ns()));
+        if has_torn {
+            for (turn, mechanism) in turns.iter().zip(ALL) {
+                figures.push((format!("{} torn", mechanism.name()), turn.torn_percent()));
+            }
+        }
+        let figures: Vec<(&str, f64)> = figures.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+        report.row(table, &format!("{name}, {place}"), &figures);
+    }
 }
 
 /// Local reads without writers (the paper's figure 10): into private memory, and used where they lie; of objects in the caches
@@ -311,6 +334,68 @@ impl Bed {
                 }
             }
             stop.store(true, Ordering::Relaxed);
+        });
+        turns
+    }
+
+    /// As [`Self::turns`] without writers, but before as many reads as there are objects all are written anew, by a thread that then
+    /// stands still: what writers bring with them beside conflicts, since lines come from another processor's cache.
+    fn written_elsewhere(&self, objects: &Objects) -> [Vec<Turns>; 3] {
+        /// What the writer is told, beside the number of a mechanism whose objects it shall write.
+        const DONE: usize = usize::MAX;
+        const END: usize = usize::MAX - 1;
+        let times = (self.reads(objects.size) / objects.count).max(1);
+        let mut turns = [(); 3].map(|()| vec![Turns::default(); ALL.len()]);
+        let order = AtomicUsize::new(DONE);
+        std::thread::scope(|scope| {
+            let (order, memory) = (&order, &self.memory);
+            scope.spawn(move || {
+                let clock = Handle::standalone(1);
+                let payload = vec![9_u8; objects.size];
+                loop {
+                    match order.load(Ordering::Acquire) {
+                        DONE => std::hint::spin_loop(),
+                        END => return,
+                        number => {
+                            for object in 0..objects.count {
+                                let place = objects.place(number, object);
+                                let owner = Owner::new(1, NodeId(0), 1, 1);
+                                // A reader's lease that has not ended yet.
+                                while ALL[number].write(memory, place, &payload, owner, &clock).is_err() {}
+                            }
+                            order.store(DONE, Ordering::Release);
+                        }
+                    }
+                }
+            });
+            for round in 0..=self.rounds().min(7) {
+                for (number, mechanism) in ALL.iter().enumerate() {
+                    let parts: [&dyn Fn(u64) -> (u64, u64); 3] = [
+                        &|reads| self.near(*mechanism, objects, number, reads, What::Read),
+                        &|reads| self.far(*mechanism, objects, number, reads, 1),
+                        &|reads| self.far(*mechanism, objects, number, reads, BATCH),
+                    ];
+                    for (part, turns) in parts.iter().zip(&mut turns) {
+                        let (mut ns, mut whole_reads) = (0, 0);
+                        for _ in 0..times {
+                            order.store(number, Ordering::Release);
+                            while order.load(Ordering::Acquire) != DONE {
+                                std::hint::spin_loop();
+                            }
+                            let before_ns = self.handle.now_ns();
+                            let (whole, torn) = part(objects.count);
+                            ns += self.handle.now_ns() - before_ns;
+                            whole_reads += whole;
+                            turns[number].torn += torn;
+                        }
+                        if round > 0 {
+                            turns[number].ns.push(ns as f64 / whole_reads as f64);
+                            turns[number].whole += whole_reads;
+                        }
+                    }
+                }
+            }
+            order.store(END, Ordering::Release);
         });
         turns
     }

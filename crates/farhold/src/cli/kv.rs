@@ -44,6 +44,7 @@ fn plan(args: &KvArgs, value_bytes: u32) -> Plan {
         keys: args.keys,
         value_bytes: value_bytes.next_multiple_of(8) as usize,
         readers: args.readers,
+        clients: 1,
         writers: args.writers,
         batch: args.batch.into(),
         spread: args.zipf.map_or(Spread::Uniform, Spread::Zipf),
@@ -54,6 +55,7 @@ fn plan(args: &KvArgs, value_bytes: u32) -> Plan {
         span_ns: u64::from(args.seconds) * 1_000_000_000,
         seed: args.seed,
         provider: args.provider.clone(),
+        bound: false,
     }
 }
 

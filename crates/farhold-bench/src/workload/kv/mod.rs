@@ -20,7 +20,7 @@ pub use zipf::{Spread, Zipf};
 use crate::measure::{Counter, Latencies, LatencyRecorder};
 use crate::random::Random;
 use farhold_fabric::provider::shm;
-use farhold_fabric::{Executor, Fabric, FabricError, NodeId};
+use farhold_fabric::{Executor, Fabric, FabricError, Handle, NodeId, processor};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{HomeAgent, Node, NodeConfig, Placement, Retry, Table, TableDef, TxnError};
 use reader::Reader;
@@ -46,6 +46,8 @@ pub struct Plan {
     pub value_bytes: usize,
     /// Threads that get.
     pub readers: u16,
+    /// Clients of each of them, as tasks, that get one batch at a time each.
+    pub clients: u16,
     /// Threads that put.
     pub writers: u16,
     /// Gets in one batch.
@@ -60,6 +62,8 @@ pub struct Plan {
     pub seed: u64,
     /// How the readers' node reaches the rows' node: see [`Fabric::join`].
     pub provider: String,
+    /// Each thread has a processor of its own: the rows' node the last but one, those who get the others.
+    pub bound: bool,
 }
 
 /// What came of it.
@@ -152,6 +156,19 @@ fn key_of(number: u64) -> [u8; 8] {
 /// Where the value's bytes begin in an encoded row: behind the end of the one variable column.
 const VALUE_AT: usize = 2;
 
+/// The processor of the rows' node, where threads are [bound](Plan::bound).
+fn home_processor() -> usize {
+    let usable = processor::usable();
+    usable[usable.len().saturating_sub(2)]
+}
+
+/// The processor of a reader there: not the home's, where there is another.
+fn reader_processor(number: u16) -> usize {
+    let (usable, home) = (processor::usable(), home_processor());
+    let others: Vec<usize> = usable.iter().copied().filter(|it| *it != home).collect();
+    if others.is_empty() { home } else { others[usize::from(number) % others.len()] }
+}
+
 /// All keys are loaded before anybody puts.
 fn no_row() -> TxnError {
     TxnError::NotFound { what: "the row of a key that was loaded".into() }
@@ -200,6 +217,9 @@ impl Cluster {
         let directory = shm::default_cluster(&name);
         let row_bytes = plan.value_bytes as u64 + 200;
         let open = |node: u8| {
+            if plan.bound && NodeId(node) == HOME {
+                processor::bind_this_thread(home_processor());
+            }
             // Nobody asks the readers' node, so its agent needs no processor.
             let provider = if NodeId(node) == HOME {
                 plan.provider.clone()
@@ -212,7 +232,8 @@ impl Cluster {
             Ok::<_, KvError>((fabric.clone(), Node::open(fabric, config)?))
         };
         let (far, zero) = open(0)?;
-        let (home, one) = open(1)?;
+        // On a thread of its own, whose processor the home agent inherits.
+        let (home, one) = std::thread::scope(|scope| scope.spawn(|| open(1)).join().expect("the rows' node"))?;
         let agents = vec![HomeAgent::start(&zero)?, HomeAgent::start(&one)?];
         Ok(Self { directory, far, home, nodes: [zero, one], agents })
     }
@@ -245,6 +266,15 @@ impl Cluster {
     }
 }
 
+/// What the threads of a run share.
+struct Load {
+    plan: Plan,
+    zipf: Zipf,
+    stop: AtomicBool,
+    /// Each thread's.
+    counts: Vec<Counts>,
+}
+
 /// What a thread counts.
 #[derive(Debug, Default)]
 struct Counts {
@@ -260,14 +290,19 @@ struct Counts {
 /// See [`KvError`].
 ///
 /// # Panics
-/// If the values' length is no multiple of 8, or a batch is empty.
+/// If the values' length is no multiple of 8, a batch is empty, or a thread has no client.
 pub fn run(plan: &Plan) -> Result<Outcome, KvError> {
-    assert!(plan.value_bytes.is_multiple_of(8) && plan.value_bytes >= 8 && plan.batch > 0, "{plan:?}");
+    assert!(plan.value_bytes.is_multiple_of(8) && plan.value_bytes >= 8, "{plan:?}");
+    assert!(plan.batch > 0 && plan.clients > 0, "{plan:?}");
     let cluster = Cluster::start(plan)?;
     cluster.load(plan)?;
-    let zipf = Zipf::new(plan.spread, plan.keys);
-    let stop = AtomicBool::new(false);
-    let counts: Vec<Counts> = (0..plan.readers + plan.writers).map(|_| Counts::default()).collect();
+    let load = Arc::new(Load {
+        plan: plan.clone(),
+        zipf: Zipf::new(plan.spread, plan.keys),
+        stop: AtomicBool::new(false),
+        counts: (0..plan.readers + plan.writers).map(|_| Counts::default()).collect(),
+    });
+    let stop = &load.stop;
     let serves = plan.writers > 0 && plan.put == Put::Message;
     let start = Barrier::new(usize::from(plan.readers + plan.writers) + usize::from(serves) + 1);
     let server_stop = AtomicBool::new(false);
@@ -281,17 +316,16 @@ pub fn run(plan: &Plan) -> Result<Outcome, KvError> {
         });
         let threads: Vec<_> = (0..plan.readers + plan.writers)
             .map(|number| {
-                let (cluster, zipf, start, stop) = (&cluster, &zipf, &start, &stop);
-                let counts = &counts[usize::from(number)];
+                let (cluster, start, load) = (&cluster, &start, &load);
                 let random = Random::part(plan.seed, &[number.into()]);
                 scope.spawn(move || {
-                    let result = if number < plan.readers {
-                        get_until(stop, start, cluster, plan, zipf, random, counts)
-                    } else {
-                        put_until(stop, start, cluster, plan, zipf, random, counts)
-                    };
+                    if load.plan.bound {
+                        processor::bind_this_thread(reader_processor(number));
+                    }
+                    let act = if number < plan.readers { get_until } else { put_until };
+                    let result = act(start, cluster, load, number, random);
                     if result.is_err() {
-                        stop.store(true, Ordering::Relaxed);
+                        load.stop.store(true, Ordering::Relaxed);
                     }
                     result
                 })
@@ -299,12 +333,14 @@ pub fn run(plan: &Plan) -> Result<Outcome, KvError> {
             .collect();
         start.wait();
         let clock = Executor::real(0).handle();
-        while clock.now_ns() < plan.span_ns && !stop.load(Ordering::Relaxed) {
-            let left_ns = plan.span_ns.saturating_sub(clock.now_ns()).min(10_000_000);
+        let began_ns = clock.now_ns();
+        let end_ns = began_ns + plan.span_ns;
+        while clock.now_ns() < end_ns && !stop.load(Ordering::Relaxed) {
+            let left_ns = end_ns.saturating_sub(clock.now_ns()).min(10_000_000);
             std::thread::park_timeout(std::time::Duration::from_nanos(left_ns));
         }
         stop.store(true, Ordering::Relaxed);
-        let elapsed_ns = clock.now_ns();
+        let elapsed_ns = clock.now_ns() - began_ns;
         let results: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("a thread of the run")).collect();
         server_stop.store(true, Ordering::Relaxed);
         let served = server.map_or(Ok(()), |server| server.join().expect("the server's thread"));
@@ -312,7 +348,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, KvError> {
         served?;
         Ok::<u64, KvError>(elapsed_ns)
     })?;
-    let (readers, writers) = counts.split_at(plan.readers.into());
+    let (readers, writers) = load.counts.split_at(plan.readers.into());
     let sum = |of: &[Counts], which: fn(&Counts) -> &Counter| of.iter().map(|counts| which(counts).get()).sum();
     let mut batch_latency = Latencies::default();
     for counts in readers {
@@ -329,67 +365,88 @@ pub fn run(plan: &Plan) -> Result<Outcome, KvError> {
 }
 
 fn get_until(
-    stop: &AtomicBool,
     start: &Barrier,
     cluster: &Cluster,
-    plan: &Plan,
-    zipf: &Zipf,
+    load: &Arc<Load>,
+    number: u16,
     mut random: Random,
-    counts: &Counts,
 ) -> Result<(), KvError> {
     let executor = Executor::real(random.next_u64());
     let handle = executor.handle();
     let set_up = (|| Ok::<_, KvError>((cluster.far.endpoint(&handle)?, cluster.table(0)?)))();
     start.wait();
     let (endpoint, table) = set_up?;
-    let mut reader = Reader::new(endpoint, HOME, table.id(), plan.keys as usize, plan.value_bytes);
+    let plan = &load.plan;
+    let reader = Reader::new(endpoint, HOME, table.id(), plan.keys as usize, plan.value_bytes);
     executor.run(async {
-        let mut numbers = Vec::new();
-        let mut keys = Vec::new();
-        let mut got_so_far = 0;
-        // Once at least: a thread may get its processor late.
-        loop {
-            numbers.clear();
-            numbers.extend((0..plan.batch).map(|_| zipf.draw(&mut random)));
-            keys.clear();
-            keys.extend(numbers.iter().map(|number| key_of(*number)));
-            let before_ns = handle.now_ns();
-            let mut mixed = None;
-            let got = reader
-                .get_many(&keys, |nth, value| {
-                    let value = &value[VALUE_AT..];
-                    got_so_far += 1;
-                    let check = if got_so_far % CHECK_EVERY == 0 { is_whole } else { has_equal_ends };
-                    if !check(value) {
-                        mixed = Some(numbers[nth]);
-                    }
-                })
-                .await?;
-            counts.latency.record(handle.now_ns() - before_ns);
-            if let Some(number) = mixed {
-                return Err(KvError::Mixed(number));
-            }
-            if let Some(nth) = got.missing {
-                return Err(KvError::Missing(numbers[nth]));
-            }
-            counts.done.add(plan.batch as u64);
-            counts.torn.add(got.torn);
-            counts.index_reads.add(got.index_reads);
-            if stop.load(Ordering::Relaxed) {
-                return Ok(());
-            }
+        let clients: Vec<_> = (0..plan.clients)
+            .map(|_| {
+                let random = Random::part(random.next_u64(), &[]);
+                handle.spawn(get_as_client(handle.clone(), reader.beside(), load.clone(), number, random))
+            })
+            .collect();
+        let mut result = Ok(());
+        for client in clients {
+            let ended = client.await;
+            load.stop.store(true, Ordering::Relaxed);
+            result = result.and(ended);
         }
+        result
     })
 }
 
+/// A client: one batch of gets after the other, until the run is over.
+async fn get_as_client(
+    handle: Handle,
+    mut reader: Reader,
+    load: Arc<Load>,
+    number: u16,
+    mut random: Random,
+) -> Result<(), KvError> {
+    let (plan, counts) = (&load.plan, &load.counts[usize::from(number)]);
+    let mut numbers = Vec::new();
+    let mut keys = Vec::new();
+    let mut got_so_far = 0;
+    // Once at least: a thread may get its processor late.
+    loop {
+        numbers.clear();
+        numbers.extend((0..plan.batch).map(|_| load.zipf.draw(&mut random)));
+        keys.clear();
+        keys.extend(numbers.iter().map(|number| key_of(*number)));
+        let before_ns = handle.now_ns();
+        let mut mixed = None;
+        let got = reader
+            .get_many(&keys, |nth, value| {
+                let value = &value[VALUE_AT..];
+                got_so_far += 1;
+                let check = if got_so_far % CHECK_EVERY == 0 { is_whole } else { has_equal_ends };
+                if !check(value) {
+                    mixed = Some(numbers[nth]);
+                }
+            })
+            .await?;
+        counts.latency.record(handle.now_ns() - before_ns);
+        if let Some(number) = mixed {
+            return Err(KvError::Mixed(number));
+        }
+        if let Some(nth) = got.missing {
+            return Err(KvError::Missing(numbers[nth]));
+        }
+        counts.done.add(plan.batch as u64);
+        counts.torn.add(got.torn);
+        counts.index_reads.add(got.index_reads);
+        if load.stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+    }
+}
+
 fn put_until(
-    stop: &AtomicBool,
     start: &Barrier,
     cluster: &Cluster,
-    plan: &Plan,
-    zipf: &Zipf,
+    load: &Arc<Load>,
+    number: u16,
     mut random: Random,
-    counts: &Counts,
 ) -> Result<(), KvError> {
     let executor = Executor::real(random.next_u64());
     let handle = executor.handle();
@@ -399,16 +456,17 @@ fn put_until(
     })();
     start.wait();
     let (worker, endpoint, table) = set_up?;
+    let (plan, counts) = (&load.plan, &load.counts[usize::from(number)]);
     executor.run(async {
         let client = home::Client::new(&endpoint);
         loop {
-            let (number, stamp) = (zipf.draw(&mut random), random.next_u64());
+            let (key, stamp) = (load.zipf.draw(&mut random), random.next_u64());
             match plan.put {
-                Put::Message => client.put(number, stamp, plan.value_bytes).await?,
+                Put::Message => client.put(key, stamp, plan.value_bytes).await?,
                 Put::Transaction => {
                     worker
                         .run(Retry::default(), async |txn| {
-                            let row = txn.get(&table, &key_of(number)).await?.ok_or_else(no_row)?;
+                            let row = txn.get(&table, &key_of(key)).await?.ok_or_else(no_row)?;
                             fill(&mut txn.value_mut(row)[VALUE_AT..], stamp);
                             Ok(())
                         })
@@ -416,7 +474,7 @@ fn put_until(
                 }
             }
             counts.done.increment();
-            if stop.load(Ordering::Relaxed) {
+            if load.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
         }
@@ -433,6 +491,7 @@ mod tests {
             keys: 500,
             value_bytes: 256,
             readers: 1,
+            clients: 1,
             writers: 1,
             batch: 8,
             spread: Spread::Zipf(0.99),
@@ -440,6 +499,7 @@ mod tests {
             span_ns: 60_000_000,
             seed: 7,
             provider: "shm".into(),
+            bound: false,
         }
     }
 
@@ -452,6 +512,16 @@ mod tests {
                 assert!(outcome.index_reads > 0, "the location cache begins empty");
                 assert!(outcome.gets_per_second() > 0.0 && outcome.batch_latency.count() == outcome.gets / 8);
             }
+        }
+    }
+
+    /// Clients of one thread share what it knows of rows' places, and each gets.
+    #[test]
+    fn clients_share_a_thread() {
+        let plan = Plan { readers: 2, clients: 20, writers: 0, keys: 50, batch: 1, ..plan() };
+        for provider in provider::ALL.iter().flat_map(|kind| (kind.here)()).map(|here| here.name) {
+            let outcome = run(&Plan { provider: provider.clone(), ..plan.clone() }).unwrap();
+            assert!(outcome.gets >= 40 && outcome.batch_latency.count() == outcome.gets, "{provider}: {outcome:?}");
         }
     }
 

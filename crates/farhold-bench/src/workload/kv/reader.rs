@@ -11,20 +11,28 @@ use super::KvError;
 use farhold_fabric::{Batch, Endpoint, FabricError, FarPtr, Meta, NodeId, RegionId, Slot, Version};
 use farhold_store::index::hash::{Directory, FarIndex, FarLookup, FarStep, LocationCache, hash_key};
 use farhold_store::{ObjectRef, TableId};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// The region of a node where the database keeps its rows.
 const DATA: RegionId = RegionId(0);
 
-/// One thread's reader of one far table with a hash index and 8-byte keys.
+/// A reader of one far table with a hash index and 8-byte keys.
 pub struct Reader {
-    endpoint: Endpoint,
-    home: NodeId,
-    table: TableId,
-    payload_len_max: usize,
-    locations: LocationCache,
-    index: Option<FarIndex>,
+    table: Rc<FarTable>,
     batch: Batch,
     gets: Vec<Get>,
+}
+
+/// What the readers of a thread share.
+struct FarTable {
+    endpoint: Endpoint,
+    home: NodeId,
+    id: TableId,
+    payload_len_max: usize,
+    locations: RefCell<LocationCache>,
+    /// None until somebody has asked for it.
+    index: RefCell<Option<FarIndex>>,
 }
 
 /// What a call did.
@@ -71,17 +79,22 @@ impl Reader {
     /// Of a table at `home`, with room in the cache for so many rows and values of so many bytes.
     #[must_use]
     pub fn new(endpoint: Endpoint, home: NodeId, table: TableId, rows: usize, value_bytes: usize) -> Self {
-        Self {
+        let table = FarTable {
             endpoint,
             home,
-            table,
+            id: table,
             payload_len_max: value_bytes + 16,
             // Twice as many places as rows: two rows share a pair of places less often.
-            locations: LocationCache::new(2 * rows),
-            index: None,
-            batch: Batch::new(),
-            gets: Vec::new(),
-        }
+            locations: RefCell::new(LocationCache::new(2 * rows)),
+            index: RefCell::default(),
+        };
+        Self { table: Rc::new(table), batch: Batch::new(), gets: Vec::new() }
+    }
+
+    /// Another reader of the same thread, which may be under way at the same time.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        Self { table: self.table.clone(), batch: Batch::new(), gets: Vec::new() }
     }
 
     /// Gets all these keys; `visit` is called once with each that has a row: its place in `keys` and its encoded value.
@@ -90,17 +103,16 @@ impl Reader {
     /// What the fabric refuses.
     pub async fn get_many(&mut self, keys: &[[u8; 8]], mut visit: impl FnMut(usize, &[u8])) -> Result<Got, KvError> {
         let mut got = Got::default();
-        let mut index = match self.index.take() {
-            Some(index) => index,
-            None => self.learn_index(&mut got).await?,
-        };
+        if self.table.index.borrow().is_none() {
+            self.learn_index(&mut got).await?;
+        }
         let mut gets = std::mem::take(&mut self.gets);
         gets.clear();
         for (nth, key) in keys.iter().enumerate() {
             let hash = hash_key(key);
-            let step = match self.locations.get(self.home, self.table, hash) {
+            let step = match self.table.known(hash) {
                 Some(reference) => Step::Known(reference),
-                None => start(&index, hash),
+                None => self.table.look_up(hash),
             };
             gets.push(Get { nth, key: *key, hash, step, slot: None });
         }
@@ -108,15 +120,15 @@ impl Reader {
             let mut batch = std::mem::take(&mut self.batch);
             batch.clear();
             for get in &mut gets {
-                get.slot = Some(self.post(&mut batch, &get.step, &mut got));
+                get.slot = Some(self.table.post(&mut batch, &get.step, &mut got));
             }
-            let batch = self.endpoint.submit(batch).await;
+            let batch = self.table.endpoint.submit(batch).await;
             for get in &mut gets {
-                self.judge(get, &batch, &mut index, &mut got, &mut visit)?;
+                self.table.judge(get, &batch, &mut got, &mut visit)?;
             }
             self.batch = batch;
             if gets.iter().any(|get| matches!(get.step, Step::Gone)) {
-                index = self.learn_index(&mut got).await?;
+                self.learn_index(&mut got).await?;
             }
             gets.retain_mut(|get| match get.step {
                 Step::Done => false,
@@ -125,14 +137,44 @@ impl Reader {
                     false
                 }
                 Step::Gone => {
-                    get.step = start(&index, get.hash);
+                    get.step = self.table.look_up(get.hash);
                     true
                 }
                 _ => true,
             });
         }
-        (self.gets, self.index) = (gets, Some(index));
+        self.gets = gets;
         Ok(got)
+    }
+
+    /// Finds the table's index in its home's directory.
+    async fn learn_index(&mut self, got: &mut Got) -> Result<(), KvError> {
+        let mut directory = Directory::new(self.table.home, DATA, self.table.id);
+        while let Some((at, bytes)) = directory.next() {
+            got.index_reads += 1;
+            let mut batch = std::mem::take(&mut self.batch);
+            batch.clear();
+            let slot = batch.read(at, bytes);
+            let batch = self.table.endpoint.submit(batch).await;
+            let found = directory.learn(batch.bytes(slot)?);
+            self.batch = batch;
+            if found.is_some() {
+                *self.table.index.borrow_mut() = found;
+                return Ok(());
+            }
+        }
+        Err(KvError::Txn(farhold_txn::TxnError::SchemaChanged))
+    }
+}
+
+impl FarTable {
+    /// Where the cache says that a row is.
+    fn known(&self, hash: u64) -> Option<ObjectRef> {
+        self.locations.borrow_mut().get(self.home, self.id, hash)
+    }
+
+    fn look_up(&self, hash: u64) -> Step {
+        self.index.borrow().as_ref().map_or(Step::Gone, |index| start(index, hash))
     }
 
     fn post(&self, batch: &mut Batch, step: &Step, got: &mut Got) -> Slot {
@@ -151,13 +193,17 @@ impl Reader {
     }
 
     fn judge(
-        &mut self,
+        &self,
         get: &mut Get,
         batch: &Batch,
-        index: &mut FarIndex,
         got: &mut Got,
         visit: &mut impl FnMut(usize, &[u8]),
     ) -> Result<(), KvError> {
+        let mut index = self.index.borrow_mut();
+        let Some(index) = index.as_mut() else {
+            get.step = Step::Gone;
+            return Ok(());
+        };
         let slot = get.slot.take().expect("posted");
         let step = std::mem::replace(&mut get.step, Step::Done);
         get.step = match step {
@@ -168,7 +214,7 @@ impl Reader {
                     Step::Known(reference)
                 }
                 Row::Other => {
-                    self.locations.forget(self.home, self.table, get.hash);
+                    self.locations.borrow_mut().forget(self.home, self.id, get.hash);
                     start(index, get.hash)
                 }
             },
@@ -176,7 +222,7 @@ impl Reader {
                 let reference = *objects.last().expect("a candidate was posted");
                 match row(batch, slot, reference, get, visit)? {
                     Row::Found => {
-                        self.locations.put(self.home, self.table, get.hash, reference);
+                        self.locations.borrow_mut().put(self.home, self.id, get.hash, reference);
                         Step::Done
                     }
                     Row::Torn => {
@@ -201,24 +247,6 @@ impl Reader {
             Step::Done | Step::Missing | Step::Gone => unreachable!("taken out before"),
         };
         Ok(())
-    }
-
-    /// Finds the table's index in its home's directory.
-    async fn learn_index(&mut self, got: &mut Got) -> Result<FarIndex, KvError> {
-        let mut directory = Directory::new(self.home, DATA, self.table);
-        while let Some((at, bytes)) = directory.next() {
-            got.index_reads += 1;
-            let mut batch = std::mem::take(&mut self.batch);
-            batch.clear();
-            let slot = batch.read(at, bytes);
-            let batch = self.endpoint.submit(batch).await;
-            let found = directory.learn(batch.bytes(slot)?);
-            self.batch = batch;
-            if let Some(index) = found {
-                return Ok(index);
-            }
-        }
-        Err(KvError::Txn(farhold_txn::TxnError::SchemaChanged))
     }
 }
 

@@ -1,12 +1,13 @@
-//! The same gets against a Redis that somebody has started: its protocol over TCP, as many clients, as many keys a batch
-//! (pipelined). For the comparison only.
+//! The same gets against a Redis that somebody has started: its protocol over TCP, as many threads and clients (connections), as many
+//! keys a batch (pipelined); by a client of ours, and by Redis's own `redis-benchmark`. For the comparison only.
 
 use super::{KvError, Outcome, Plan, Zipf};
 use crate::measure::{Counter, Latencies, LatencyRecorder};
 use crate::random::Random;
-use farhold_fabric::Executor;
+use farhold_fabric::{Executor, processor};
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -59,12 +60,65 @@ impl Client {
     }
 }
 
-fn name(number: u64) -> [u8; 8] {
-    number.to_be_bytes()
+/// A key as `redis-benchmark` makes them.
+fn name(number: u64) -> String {
+    format!("key:{number:012}")
 }
 
-/// Loads the plan's keys into the server at `port` of this machine, then gets with the plan's readers. Writers and the way of
-/// putting have no part in it. Keys are left there: use a server of your own.
+/// Binds the threads of the server at `port` to one processor, that of a home, or lets them run where they like. False: that cannot be
+/// done here.
+///
+/// # Errors
+/// The server cannot be reached.
+pub fn bind(port: u16, bound: bool) -> Result<bool, KvError> {
+    let mut client = Client::connect(port)?;
+    client.command(&[b"INFO", b"server"]);
+    client.send()?;
+    client.answer()?;
+    let text = String::from_utf8_lossy(&client.value).into_owned();
+    let process = text.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap_or("0");
+    let usable = processor::usable();
+    let processors = if bound { vec![super::home_processor()] } else { usable };
+    let processors: Vec<String> = processors.iter().map(usize::to_string).collect();
+    let done = Command::new("taskset").args(["-a", "-c", "-p", &processors.join(","), process.trim()]).output();
+    Ok(done.is_ok_and(|done| done.status.success()))
+}
+
+/// Asks the server at `port` for the plan's keys, which [`run`] has loaded, by `redis-benchmark` with the plan's threads, clients and
+/// batches: gets a second, for about `gets` gets. Keys are drawn uniformly, whatever the plan says. None: there is no such program.
+///
+/// # Errors
+/// The program fails or says something else.
+pub fn benchmark(plan: &Plan, port: u16, gets: u64) -> Result<Option<f64>, KvError> {
+    let mut command = if plan.bound {
+        let processors: Vec<String> =
+            (0..plan.readers).map(|number| super::reader_processor(number).to_string()).collect();
+        let mut bound = Command::new("taskset");
+        bound.args(["-c", &processors.join(","), "redis-benchmark"]);
+        bound
+    } else {
+        Command::new("redis-benchmark")
+    };
+    let clients = u32::from(plan.readers) * u32::from(plan.clients);
+    let options = [("-p", u64::from(port)), ("-r", plan.keys), ("-P", plan.batch as u64), ("-n", gets)];
+    command.args(options.iter().flat_map(|(option, value)| [(*option).to_owned(), value.to_string()]));
+    command.args(["-c", &clients.to_string()]);
+    if plan.readers > 1 {
+        command.args(["--threads", &plan.readers.to_string()]);
+    }
+    let done = match command.args(["--csv", "GET", "key:__rand_int__"]).output() {
+        Ok(done) => done,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let said = String::from_utf8_lossy(&done.stdout);
+    let rate = said.lines().last().and_then(|line| line.split("\",\"").nth(1)).and_then(|rate| rate.parse().ok());
+    rate.map(Some).ok_or_else(|| Error::other(format!("redis-benchmark says {said:?}")).into())
+}
+
+/// Loads the plan's keys into the server at `port` of this machine, then gets with the plan's readers and clients. The clients of a
+/// thread ask together and are answered together: each has one batch on its way. Writers and the way of putting have no part in it.
+/// Keys are left there: use a server of your own.
 ///
 /// # Errors
 /// The server cannot be reached, or a key is not there.
@@ -74,7 +128,7 @@ pub fn run(plan: &Plan, port: u16) -> Result<Outcome, KvError> {
     for from in (0..plan.keys).step_by(100) {
         let numbers = from..(from + 100).min(plan.keys);
         for number in numbers.clone() {
-            loader.command(&[b"SET", &name(number), &value]);
+            loader.command(&[b"SET", name(number).as_bytes(), &value]);
         }
         loader.send()?;
         for _ in numbers {
@@ -91,25 +145,32 @@ pub fn run(plan: &Plan, port: u16) -> Result<Outcome, KvError> {
             .map(|((done, latency), number)| {
                 let (stop, start, zipf) = (&stop, &start, &zipf);
                 scope.spawn(move || {
-                    let client = Client::connect(port);
+                    if plan.bound {
+                        processor::bind_this_thread(super::reader_processor(number as u16));
+                    }
+                    let clients: std::io::Result<Vec<Client>> =
+                        (0..plan.clients).map(|_| Client::connect(port)).collect();
                     start.wait();
-                    let mut client = client?;
+                    let mut clients = clients?;
                     let clock = Executor::real(number).handle();
                     let mut random = Random::part(plan.seed, &[number]);
                     loop {
                         let before_ns = clock.now_ns();
-                        let numbers: Vec<u64> = (0..plan.batch).map(|_| zipf.draw(&mut random)).collect();
-                        for number in &numbers {
-                            client.command(&[b"GET", &name(*number)]);
-                        }
-                        client.send()?;
-                        for number in numbers {
-                            if !client.answer()? || client.value.len() != plan.value_bytes {
-                                return Err(KvError::Missing(number));
+                        for client in &mut clients {
+                            for _ in 0..plan.batch {
+                                client.command(&[b"GET", name(zipf.draw(&mut random)).as_bytes()]);
                             }
+                            client.send()?;
                         }
-                        latency.record(clock.now_ns() - before_ns);
-                        done.add(plan.batch as u64);
+                        for client in &mut clients {
+                            for _ in 0..plan.batch {
+                                if !client.answer()? || client.value.len() != plan.value_bytes {
+                                    return Err(KvError::from(Error::other("a key that was loaded is not there")));
+                                }
+                            }
+                            latency.record(clock.now_ns() - before_ns);
+                            done.add(plan.batch as u64);
+                        }
                         if stop.load(Ordering::Relaxed) {
                             return Ok(());
                         }
@@ -119,11 +180,13 @@ pub fn run(plan: &Plan, port: u16) -> Result<Outcome, KvError> {
             .collect();
         start.wait();
         let clock = Executor::real(0).handle();
-        while clock.now_ns() < plan.span_ns {
-            std::thread::park_timeout(std::time::Duration::from_nanos(plan.span_ns.saturating_sub(clock.now_ns())));
+        let began_ns = clock.now_ns();
+        let end_ns = began_ns + plan.span_ns;
+        while clock.now_ns() < end_ns {
+            std::thread::park_timeout(std::time::Duration::from_nanos(end_ns.saturating_sub(clock.now_ns())));
         }
         stop.store(true, Ordering::Relaxed);
-        let elapsed_ns = clock.now_ns();
+        let elapsed_ns = clock.now_ns() - began_ns;
         threads.into_iter().try_for_each(|thread| thread.join().expect("a client's thread"))?;
         Ok::<u64, KvError>(elapsed_ns)
     })?;
@@ -194,6 +257,7 @@ mod tests {
             keys: 250,
             value_bytes: 128,
             readers: 2,
+            clients: 3,
             writers: 0,
             batch: 4,
             spread: Spread::Uniform,
@@ -201,6 +265,7 @@ mod tests {
             span_ns: 30_000_000,
             seed: 1,
             provider: "shm".into(),
+            bound: false,
         };
         let outcome = run(&plan, port).unwrap();
         assert!(outcome.gets > 0 && outcome.batch_latency.count() == outcome.gets / 4, "{outcome:?}");

@@ -15,6 +15,7 @@
 use super::admission::Standing;
 use super::channel::{Bell, Channel, Event, Peer, Size};
 use super::frame::{self, Assembly, Header, Kind, Reader, Refusal, Tag, WireOp};
+use super::packing::{Filled, Packing};
 use super::secret::{Introduction, NONCE_BYTES, Nonce, PROOF_BYTES, Proof, Side, random};
 use super::{Clock, Shared, channel};
 use crate::address::{Address, FarPtr, NodeId, RegionId};
@@ -90,12 +91,6 @@ struct Lane {
     message: Assembly,
 }
 
-struct Out {
-    peer: Peer,
-    tag: u64,
-    frame: Vec<u8>,
-}
-
 /// A region as last looked at: its key, and its memory.
 type Seen = Option<(u64, Arc<RegionMemory>)>;
 
@@ -112,7 +107,9 @@ struct Home {
     sessions: Vec<Option<Session>>,
     /// Ways of calling workers, by name, with how many sessions use each.
     peers: HashMap<Vec<u8>, (Peer, usize)>,
-    outbox: VecDeque<Out>,
+    /// What this turn's answers are put into.
+    packing: Packing,
+    outbox: VecDeque<Filled>,
     seen: Box<[Seen]>,
     answer: Vec<u8>,
     next_check_ns: u64,
@@ -127,6 +124,7 @@ impl Agent {
         let home = Home {
             sessions: Vec::new(),
             peers: HashMap::new(),
+            packing: Packing::default(),
             outbox: VecDeque::new(),
             seen: vec![None; 256].into(),
             answer: Vec::new(),
@@ -169,6 +167,7 @@ impl Agent {
             Event::Lost(tag) => home.lose(channel, tag),
             Event::Bulk { .. } => {}
         });
+        home.send_packed(channel);
         home.send_kept(channel);
         if now_ns >= home.next_check_ns {
             home.next_check_ns = now_ns + STRANGER_NS_MAX / 8;
@@ -188,7 +187,12 @@ struct Place<'a> {
 
 impl Home {
     fn take(&mut self, place: &Place<'_>, frame: &[u8]) {
-        let Some((header, part)) = Header::read(frame) else { return };
+        for (header, part) in frame::records(frame) {
+            self.take_record(place, header, part);
+        }
+    }
+
+    fn take_record(&mut self, place: &Place<'_>, header: Header, part: &[u8]) {
         if header.kind == Kind::Hello {
             self.hello(place, &header, part);
         } else if header.version == frame::VERSION {
@@ -352,6 +356,7 @@ impl Home {
         for lane in session.lanes.into_iter().flatten() {
             lane.sender.release(&lane.memory);
         }
+        self.packing.forget(tag);
         self.outbox.retain(|out| out.tag != tag);
         if let Some((peer, uses)) = self.peers.get_mut(&session.name) {
             *uses -= 1;
@@ -392,23 +397,35 @@ impl Home {
         }
     }
 
-    /// Sends, or keeps for later. A worker that cannot be reached is gone.
+    /// Puts a body into the frames of this turn. A worker that cannot be reached is gone.
     fn say(&mut self, channel: &Channel, index: usize, header: Header, body: &[u8]) {
-        let Some(session) = self.sessions[index].as_ref() else { return };
-        let (peer, tag) = (session.peer, session.tag(index));
-        for (head, part) in frame::frames(header, body) {
-            let done = if self.outbox.is_empty() {
-                channel.send(peer, tag, &[&head, part])
-            } else {
-                Err(channel::Refusal::Again)
-            };
-            match done {
-                Ok(()) => {}
-                Err(channel::Refusal::Again) if self.outbox.len() < OUTBOX_MAX => {
-                    self.outbox.push_back(Out { peer, tag, frame: [&head, part].concat() });
-                }
-                Err(_) => return self.end(channel, index),
+        for (head, part) in frame::split(header, body) {
+            // Sending may have ended it.
+            let Some(session) = self.sessions[index].as_ref() else { return };
+            let (peer, tag) = (session.peer, session.tag(index));
+            for full in self.packing.add(peer, tag, &head, part).into_iter().flatten() {
+                self.send(channel, full);
             }
+        }
+    }
+
+    fn send_packed(&mut self, channel: &Channel) {
+        while let Some(filled) = self.packing.take() {
+            self.send(channel, filled);
+        }
+    }
+
+    /// Sends a frame, or keeps it for later.
+    fn send(&mut self, channel: &Channel, filled: Filled) {
+        let done = if self.outbox.is_empty() {
+            channel.send(filled.peer, filled.tag, &filled.frame)
+        } else {
+            Err(channel::Refusal::Again)
+        };
+        match done {
+            Ok(()) => self.packing.give_back(filled.frame),
+            Err(channel::Refusal::Again) if self.outbox.len() < OUTBOX_MAX => self.outbox.push_back(filled),
+            Err(_) => self.lose(channel, filled.tag),
         }
     }
 
@@ -416,8 +433,8 @@ impl Home {
         // One that does not get through must not hold up the others: each has its try.
         for _ in 0..self.outbox.len() {
             let Some(out) = self.outbox.pop_front() else { return };
-            match channel.send(out.peer, out.tag, &[&out.frame]) {
-                Ok(()) => {}
+            match channel.send(out.peer, out.tag, &out.frame) {
+                Ok(()) => self.packing.give_back(out.frame),
                 Err(channel::Refusal::Again) => self.outbox.push_back(out),
                 Err(channel::Refusal::Broken) => self.lose(channel, out.tag),
             }

@@ -1,8 +1,8 @@
 //! A worker's far side: its channel, its sessions with home agents, and what it has under way with them.
 //!
 //! ```text
-//!   batch ──> requests, one frame each, by node ──> home agent ──> answers ──> the batch's buffers
-//!         └─> bulk transfers by the NIC, for reads and writes from `bulk_bytes_min` on
+//!   batches ──> requests ──> frames, one a node and turn ──> home agent ──> answers ──> the batches' buffers
+//!           └─> bulk transfers by the NIC, for reads and writes from `bulk_bytes_min` on
 //! ```
 //!
 //! - A session is made at the first contact with a node, and made anew when it broke or the node has started again. What is known of
@@ -10,6 +10,10 @@
 //! - Every request has a deadline. One that passes it breaks the session: the node counts as unavailable until a new hello is
 //!   answered. Late answers find nobody waiting. The memory of a bulk transfer that does not end stays with the provider,
 //!   and its batch comes back as a copy.
+//! - **What is ready together travels together.** A batch's requests wait in a frame until its owner looks for their end: by then
+//!   every other task of the thread that was ready has posted what it had, and all of it is one frame to each node, answered by
+//!   about one. A task alone loses nothing, because it looks at once.
+//! - One of those who wait polls for all of them, once a turn.
 //! - Making a session, learning a region and opening a lane block the thread, each within its time-out; instructions and
 //!   messages do not.
 //!
@@ -17,6 +21,7 @@
 
 use super::channel::{self, BulkTarget, Channel, Event, Peer, Registration, Size};
 use super::frame::{self, Assembly, BODY_MAX, Header, Kind, Reader, Tag, WireOp};
+use super::packing::{Filled, Packing};
 use super::secret::{Introduction, NONCE_BYTES, Nonce, Side, random};
 use super::{Rendezvous, Shared, rendezvous};
 use crate::address::{Address, FarPtr, NodeId, RegionId, RegionKey};
@@ -26,6 +31,7 @@ use crate::object::{HEADER_BYTES, PAYLOAD_LEN_MAX};
 use crate::provider::shm::{Shm, Starts, inbox::record_bytes};
 use crate::provider::{LANE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -35,8 +41,9 @@ const BULK_PIECE: usize = 1 << 20;
 /// Most bytes of a part of a write, and of a read, that goes in one frame.
 const WRITE_PIECE: usize = (BODY_MAX - frame::TAG_BYTES - frame::OP_BYTES) / 8 * 8;
 const READ_PIECE: usize = (BODY_MAX - 8) / 8 * 8;
-/// Most bytes of the answers to one request.
-const ANSWERS_MAX: usize = frame::TOTAL_MAX / 2;
+/// Most bytes of the answers to one request, where it has more than one instruction: they fit into one record, so the first of a
+/// long batch's answers are on their way, and taken, while the home agent does the rest.
+const ANSWERS_MAX: usize = BODY_MAX;
 /// Turns between two looks at the clock.
 const TURNS_PER_CLOCK: u32 = 32;
 /// What a time in which nobody polled counts for at most: silence is the other side's only as long as somebody listens, and a process
@@ -56,6 +63,10 @@ const AGAIN_CONNECT_NS_MAX: u64 = 500_000_000;
 const FLUSH_NS_MAX: u64 = 10_000_000;
 /// How long a farewell may take.
 const FAREWELL_NS_MAX: u64 = 200_000_000;
+/// Turns that a request waits for its owner to look for its end: he may look for something else first.
+const PACKED_TURNS_MAX: u32 = 8;
+/// Polls of those who leave polling to another, before one of them takes it over: whoever has it may be kept from it.
+const LEFT_TO_OTHERS_MAX: u32 = 1024;
 /// Frames that wait for the provider before a sender is told to wait.
 const UNSENT_MAX: usize = 1024;
 
@@ -66,16 +77,47 @@ pub(super) struct Caller {
     state: State,
     turns: u32,
     last_number: u64,
+    /// The flight that has just been posted: its owner's first look does nothing, see the module.
+    fresh: Option<u64>,
+    /// Everything up to this number has been handed to the provider, or waits for it.
+    handed_over: u64,
+    /// Turns since something is there to be handed over.
+    packed_turns: u32,
+    /// The flight whose owner polls for all, and how many have left it to him since he did.
+    poller: Option<u64>,
+    left_to_him: u32,
     /// Last, so that whatever it still does to our buffers is over before they go.
     channel: Option<Channel>,
+}
+
+/// What our own numbers stand for. They count up, so one multiplication spreads them; nobody else chooses them.
+type Numbered<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
+
+/// See [`Numbered`].
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("for numbers only");
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
 }
 
 /// Everything that events change.
 #[derive(Default)]
 struct State {
     nodes: HashMap<NodeId, Known>,
-    asked: HashMap<u64, Asked>,
-    flights: HashMap<u64, Flight>,
+    asked: Numbered<Asked>,
+    flights: Numbered<Flight>,
+    packing: Packing,
     unsent: VecDeque<Unsent>,
     bulk_waiting: VecDeque<BulkPiece>,
     bulk_active: HashMap<u32, BulkPiece>,
@@ -184,10 +226,7 @@ struct Flight {
 }
 
 struct Unsent {
-    node: NodeId,
-    epoch: u32,
-    peer: Peer,
-    frame: Vec<u8>,
+    filled: Filled,
     /// Messages have no deadline of their own.
     since_ns: u64,
 }
@@ -207,6 +246,16 @@ struct BulkPiece {
     since_ns: u64,
 }
 
+/// What a look for a flight's end found.
+pub(super) enum Look {
+    /// It is over.
+    Over(Box<Content>),
+    /// It is not, as far as the provider knows.
+    Polled,
+    /// Nobody asked the provider.
+    Waits,
+}
+
 /// A request in the making.
 struct Plan {
     node: NodeId,
@@ -219,7 +268,19 @@ impl Caller {
     pub fn open(shared: Arc<Shared>) -> Result<Self, FabricError> {
         let channel = Channel::open(&shared.config.provider, shared.local_address(), SIZE, false)?;
         let name = channel.name()?;
-        Ok(Self { shared, name, state: State::default(), turns: 0, last_number: 0, channel: Some(channel) })
+        Ok(Self {
+            shared,
+            name,
+            state: State::default(),
+            turns: 0,
+            last_number: 0,
+            fresh: None,
+            handed_over: 0,
+            packed_turns: 0,
+            poller: None,
+            left_to_him: 0,
+            channel: Some(channel),
+        })
     }
 
     /// Is it of this membership?
@@ -239,6 +300,7 @@ impl Caller {
     /// Is there something that only our polling brings on?
     pub fn is_busy(&self) -> bool {
         !self.state.asked.is_empty()
+            || !self.state.packing.is_empty()
             || !self.state.unsent.is_empty()
             || !self.state.bulk_active.is_empty()
             || !self.state.bulk_waiting.is_empty()
@@ -247,6 +309,12 @@ impl Caller {
 
     /// Makes progress.
     pub fn turn(&mut self) {
+        if !self.state.packing.is_empty() {
+            self.packed_turns += 1;
+            if self.packed_turns > PACKED_TURNS_MAX {
+                self.hand_over();
+            }
+        }
         let Self { channel, state, shared, .. } = self;
         let channel = channel.as_ref().expect("there until dropped");
         channel.poll(|event| state.take(&event));
@@ -258,6 +326,15 @@ impl Caller {
         if self.turns.is_multiple_of(TURNS_PER_CLOCK) {
             state.expire(shared);
         }
+    }
+
+    fn hand_over(&mut self) {
+        let Self { channel, state, shared, .. } = self;
+        let channel = channel.as_ref().expect("there until dropped");
+        while let Some(filled) = state.packing.take() {
+            state.send(channel, shared, filled);
+        }
+        (self.handed_over, self.packed_turns) = (self.last_number, 0);
     }
 
     /// Gives up what has waited too long: after each time that somebody else has had the processor, so that a busy machine does not
@@ -423,30 +500,23 @@ impl Caller {
         number
     }
 
+    /// Puts a body into the frame that is being filled for its node. [`Self::hand_over`] sends it.
     fn transmit(&mut self, node: NodeId, kind: Kind, number: u64, body: &[u8]) {
         let Some(session) = self.state.nodes.get(&node).and_then(|known| known.session.as_ref()) else { return };
         let (peer, epoch) = (session.peer, session.epoch);
         let header = Header::new(kind, session.index, session.token, number, body.len());
-        for (head, part) in frame::frames(header, body) {
-            let done = if self.state.unsent.is_empty() {
-                self.channel().send(peer, tag_of(node, epoch), &[&head, part])
-            } else {
-                Err(channel::Refusal::Again)
-            };
-            match done {
-                Ok(()) => {}
-                Err(channel::Refusal::Again) => {
-                    let frame = [&head, part].concat();
-                    let since_ns = self.shared.clock.now_ns();
-                    self.state.unsent.push_back(Unsent { node, epoch, peer, frame, since_ns });
-                }
-                Err(channel::Refusal::Broken) => return self.state.break_session(node, epoch),
+        let Self { channel, state, shared, .. } = self;
+        let channel = channel.as_ref().expect("there until dropped");
+        for (head, part) in frame::split(header, body) {
+            for full in state.packing.add(peer, tag_of(node, epoch), &head, part).into_iter().flatten() {
+                state.send(channel, shared, full);
             }
         }
     }
 
     /// Blocks until a call's answer is there, or its time is over.
     fn wait_for(&mut self, number: u64, node: NodeId) -> Result<(Kind, Vec<u8>), FabricError> {
+        self.hand_over();
         loop {
             self.turn();
             match self.state.asked.get_mut(&number).map(|asked| &mut asked.what) {
@@ -514,14 +584,19 @@ impl Caller {
         let mut content = kept.take()?;
         let flight = self.next_number();
         let (mut plans, mut bulk) = (Vec::new(), Vec::new());
+        // Most batches are about one region: it is looked up once.
+        let mut last = None;
         for index in 0..content.ops.len() {
             let at = content.ops[index].at;
             let done = if at.node() == self.shared.node() {
                 let (ops, data, _) = content.parts();
                 near.execute(&mut ops[index], data)
             } else {
-                self.region(at.node(), at.region())
-                    .and_then(|region| self.plan(flight, index, region, &mut content, &mut plans, &mut bulk))
+                let known = last.filter(|(place, _)| *place == (at.node(), at.region())).map(|(_, region)| region);
+                known.map_or_else(|| self.region(at.node(), at.region()), Ok).and_then(|region| {
+                    last = Some(((at.node(), at.region()), region));
+                    self.plan(flight, index, region, &mut content, &mut plans, &mut bulk)
+                })
             };
             if let Err(error) = done {
                 content.fail(index, error);
@@ -537,6 +612,7 @@ impl Caller {
         for Plan { node, body, pieces, .. } in plans {
             self.ask(node, Kind::Request, &body, What::Ops { flight, pieces }, until_ns);
         }
+        self.fresh = Some(flight);
         Some(flight)
     }
 
@@ -614,18 +690,43 @@ impl Caller {
         Ok(())
     }
 
+    /// Looks for a flight's end, for its owner, who comes again next turn.
+    pub fn look(&mut self, flight: u64) -> Look {
+        if self.fresh.take_if(|fresh| *fresh == flight).is_some() {
+            return Look::Waits;
+        }
+        if let Some(content) = self.take_back(flight) {
+            return Look::Over(content);
+        }
+        if flight > self.handed_over {
+            self.hand_over();
+        }
+        if self.poller.is_some_and(|poller| poller != flight) && self.left_to_him < LEFT_TO_OTHERS_MAX {
+            self.left_to_him += 1;
+            return Look::Waits;
+        }
+        (self.poller, self.left_to_him) = (Some(flight), 0);
+        self.turn();
+        self.take_back(flight).map_or(Look::Polled, Look::Over)
+    }
+
     /// Takes a flight's content back once everything of it is over.
-    pub fn take_back(&mut self, flight: u64) -> Option<Box<Content>> {
+    fn take_back(&mut self, flight: u64) -> Option<Box<Content>> {
         let found = self.state.flights.get_mut(&flight)?;
+        if found.left > 0 && found.instead.is_none() {
+            return None;
+        }
+        self.poller.take_if(|poller| *poller == flight);
         if let Some(instead) = found.instead.take() {
             found.is_abandoned = true;
             return Some(instead);
         }
-        (found.left == 0).then(|| self.state.flights.remove(&flight).expect("just seen").content)
+        Some(self.state.flights.remove(&flight).expect("just seen").content)
     }
 
     /// Nobody will ask for it any more. Its requests still leave this thread.
     pub fn abandon(&mut self, flight: u64) {
+        self.poller.take_if(|poller| *poller == flight);
         match self.state.flights.get_mut(&flight) {
             Some(found) if found.left > 0 => found.is_abandoned = true,
             _ => drop(self.state.flights.remove(&flight)),
@@ -635,6 +736,7 @@ impl Caller {
 
     /// Polls until everything has left this thread, for so long.
     pub fn flush(&mut self, max_ns: u64) {
+        self.hand_over();
         let until_ns = self.shared.clock.now_ns() + max_ns;
         while (!self.state.unsent.is_empty() || self.channel().is_sending()) && self.shared.clock.now_ns() < until_ns {
             self.turn();
@@ -753,6 +855,11 @@ fn tag_of(node: NodeId, epoch: u32) -> u64 {
     u64::from(node.0) << 32 | u64::from(epoch)
 }
 
+/// Back from [`tag_of`].
+fn of_tag(tag: u64) -> (NodeId, u32) {
+    (NodeId((tag >> 32) as u8), tag as u32)
+}
+
 fn piece(op: usize, start: usize, len: usize, then: Then) -> Piece {
     Piece { op, start, len, then }
 }
@@ -802,11 +909,11 @@ impl State {
     fn take(&mut self, event: &Event<'_>) {
         match event {
             Event::Received(frame) => {
-                if let Some((header, part)) = Header::read(frame).filter(|(it, _)| it.version == frame::VERSION) {
+                for (header, part) in frame::records(frame).filter(|(it, _)| it.version == frame::VERSION) {
                     self.answer(&header, part);
                 }
             }
-            Event::Lost(tag) => self.break_session(NodeId((tag >> 32) as u8), *tag as u32),
+            Event::Lost(tag) => self.lose(*tag),
             Event::Bulk { slot, is_done } => self.end_bulk(*slot, *is_done),
         }
     }
@@ -904,7 +1011,8 @@ impl State {
         if let Some(session) = session.filter(|session| session.epoch == epoch) {
             session.is_broken = true;
         }
-        self.unsent.retain(|it| it.node != node || it.epoch != epoch);
+        self.packing.forget(tag_of(node, epoch));
+        self.unsent.retain(|it| it.filled.tag != tag_of(node, epoch));
         let lost = |asked: &Asked| asked.node == node && asked.epoch == epoch;
         let numbers: Vec<u64> = self.asked.iter().filter(|(_, it)| lost(it)).map(|(number, _)| *number).collect();
         for number in numbers {
@@ -930,21 +1038,46 @@ impl State {
         }
     }
 
+    /// Sends a frame, or keeps it for later.
+    fn send(&mut self, channel: &Channel, shared: &Shared, filled: Filled) {
+        let done = if self.unsent.is_empty() {
+            channel.send(filled.peer, filled.tag, &filled.frame)
+        } else {
+            Err(channel::Refusal::Again)
+        };
+        match done {
+            Ok(()) => self.packing.give_back(filled.frame),
+            Err(channel::Refusal::Again) => {
+                self.unsent.push_back(Unsent { filled, since_ns: shared.clock.now_ns() });
+            }
+            Err(channel::Refusal::Broken) => self.lose(filled.tag),
+        }
+    }
+
+    /// A frame of a session cannot be delivered.
+    fn lose(&mut self, tag: u64) {
+        let (node, epoch) = of_tag(tag);
+        self.break_session(node, epoch);
+    }
+
     fn send_unsent(&mut self, channel: &Channel) {
-        while let Some(next) = self.unsent.front() {
-            match channel.send(next.peer, tag_of(next.node, next.epoch), &[&next.frame]) {
-                Ok(()) => drop(self.unsent.pop_front()),
+        while let Some(Unsent { filled, .. }) = self.unsent.front() {
+            match channel.send(filled.peer, filled.tag, &filled.frame) {
+                Ok(()) => {
+                    let sent = self.unsent.pop_front().expect("just seen");
+                    self.packing.give_back(sent.filled.frame);
+                }
                 Err(channel::Refusal::Again) => {
                     // The node at the front may be a dead one: the next goes first next time. Frames of one node stay in order.
-                    let (node, epoch) = (next.node, next.epoch);
-                    if let Some(other) = self.unsent.iter().position(|it| (it.node, it.epoch) != (node, epoch)) {
+                    let tag = filled.tag;
+                    if let Some(other) = self.unsent.iter().position(|it| it.filled.tag != tag) {
                         self.unsent.rotate_left(other);
                     }
                     return;
                 }
                 Err(channel::Refusal::Broken) => {
-                    let (node, epoch) = (next.node, next.epoch);
-                    self.break_session(node, epoch);
+                    let tag = filled.tag;
+                    self.lose(tag);
                 }
             }
         }
@@ -1004,7 +1137,8 @@ impl State {
         let header = Header::new(Kind::Request, session.index, session.token, number, body.len());
         let frame = [&header.to_bytes()[..], &body].concat();
         let (since_ns, until_ns) = (bulk.since_ns, u64::MAX);
-        self.unsent.push_back(Unsent { node: bulk.node, epoch: bulk.epoch, peer: session.peer, frame, since_ns });
+        let filled = Filled { peer: session.peer, tag: tag_of(bulk.node, bulk.epoch), frame };
+        self.unsent.push_back(Unsent { filled, since_ns });
         let what = What::Ops { flight: bulk.flight, pieces };
         let (node, epoch, answer) = (bulk.node, bulk.epoch, Assembly::default());
         self.asked.insert(number, Asked { node, epoch, since_ns, until_ns, what, answer });
@@ -1036,7 +1170,7 @@ impl State {
         let late = |it: &&BulkPiece| now_ns > it.since_ns + timeout_ns;
         lost.extend(self.bulk_active.values().filter(late).map(|it| (it.node, it.epoch)));
         let kept = self.unsent.iter().filter(|it| now_ns > it.since_ns + timeout_ns);
-        lost.extend(kept.map(|it| (it.node, it.epoch)));
+        lost.extend(kept.map(|it| of_tag(it.filled.tag)));
         if shared.config.rendezvous == Rendezvous::Directory {
             let old = |since_ns: u64| now_ns > since_ns + LOOK_AFTER_NS;
             let asked = self.asked.values().filter(|it| old(it.since_ns)).map(|it| (it.node, it.epoch));

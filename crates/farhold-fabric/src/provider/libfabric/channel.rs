@@ -262,6 +262,14 @@ unsafe fn register(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer(u64);
 
+#[cfg(test)]
+impl Peer {
+    /// For who sends nothing.
+    pub const fn numbered(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// Where a bulk transfer goes, in the terms of the peer's registration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BulkTarget {
@@ -544,22 +552,18 @@ impl Channel {
         unsafe { farhold_forget(self.open.raw.channel.as_ptr(), peer.0) };
     }
 
-    /// Sends a frame made of parts. It is copied: the parts are free when this returns.
-    pub fn send(&self, peer: Peer, tag: u64, parts: &[&[u8]]) -> Result<(), Refusal> {
+    /// Sends a frame. It is copied: `frame` is free when this returns.
+    pub fn send(&self, peer: Peer, tag: u64, frame: &[u8]) -> Result<(), Refusal> {
+        assert!(frame.len() <= FRAME_BYTES, "a frame has {FRAME_BYTES} bytes");
         let slot = self.open.free_tx.borrow_mut().pop().ok_or(Refusal::Again)?;
-        let mut len = 0;
-        for part in parts {
-            assert!(len + part.len() <= FRAME_BYTES, "a frame has {FRAME_BYTES} bytes");
-            // SAFETY: the slot is ours, so nobody else touches its FRAME_BYTES, and `len + part.len()` is inside them.
-            unsafe {
-                let to = self.open.raw.arena.base.as_ptr().add(slot as usize * FRAME_BYTES + len);
-                std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
-            }
-            len += part.len();
+        // SAFETY: the slot is ours, so nobody else touches its FRAME_BYTES, and `frame` is not longer.
+        unsafe {
+            let to = self.open.raw.arena.base.as_ptr().add(slot as usize * FRAME_BYTES);
+            std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len());
         }
         self.open.tags.borrow_mut()[(slot - self.open.size.rx) as usize] = tag;
-        // SAFETY: a tx slot that was free, with `len` bytes in it, now the provider's until completion.
-        let done = unsafe { farhold_send(self.open.raw.channel.as_ptr(), slot, len as u64, peer.0) };
+        // SAFETY: a tx slot that was free, with as many bytes in it, now the provider's until completion.
+        let done = unsafe { farhold_send(self.open.raw.channel.as_ptr(), slot, frame.len() as u64, peer.0) };
         if done < 0 {
             self.open.free_tx.borrow_mut().push(slot);
             return Err(if done == AGAIN { Refusal::Again } else { Refusal::Broken });

@@ -3,7 +3,7 @@
 //! All endpoints of a node on one thread share the thread's caller, because a channel is dear: `tcp;ofi_rxm` takes 50 to 80 MiB
 //! for its buffers.
 
-use super::caller::Caller;
+use super::caller::{Caller, Look};
 use super::{Member, Shared};
 use crate::address::{Address, NodeId, RegionId, RegionKey};
 use crate::batch::Batch;
@@ -118,15 +118,16 @@ impl Provider for Endpoint {
     }
 
     fn poll(&self, Ticket(flight): Ticket, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(mut far) = self.far() {
-            far.turn();
-            if let Some(content) = far.take_back(flight) {
+        let look = self.far().map_or(Look::Polled, |mut far| far.look(flight));
+        match look {
+            Look::Over(content) => {
                 batch.content = Some(content);
                 self.empty_polls.set(0);
                 return Poll::Ready(());
             }
+            Look::Polled => self.count_empty_poll(),
+            Look::Waits => {}
         }
-        self.count_empty_poll();
         // The answer wakes nobody: look again next turn.
         cx.waker().wake_by_ref();
         Poll::Pending

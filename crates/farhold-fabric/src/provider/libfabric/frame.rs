@@ -1,8 +1,9 @@
 //! What workers and home agents say to each other, byte by byte (little endian).
 //!
 //! ```text
-//! frame    +0 magic:32 | version:16 | kind:8 | 0:8   +8 session:32 | total:32   +16 token:64   +24 number:64   +32 offset:32 | 0:32
-//!          +40 this frame's part of a body of `total` bytes, from `offset` on
+//! frame    records, each of them but the last padded to 8
+//! record   +0 magic:32 | version:16 | kind:8 | 0:8   +8 session:32 | total:32   +16 token:64   +24 number:64   +32 offset:32 | len:32
+//!          +40 `len` bytes of a body of `total` bytes, from `offset` on
 //! request  tag:32 | 0:32, then by tag:
 //!   OPS       instructions: kind:8 | region:8 | 0:16 | len:32 | offset:64 | key:64 | a:64 | b:64, then a write's bytes padded to 8
 //!   LEARN     region:64
@@ -13,8 +14,9 @@
 //! message  (kind MESSAGE) its bytes; `number` is the lane
 //! ```
 //!
-//! Bodies of a frame's length or less go in one frame, in one round trip. The first eight bytes of a frame and the beginning of a
-//! HELLO's body are the same in every version, so that two versions can tell each other.
+//! Bodies of a frame's length or less go in one record. What is said to one peer in one turn goes in one frame, as far as there is
+//! room: see [`super::packing`]. The first eight bytes of a frame, and the beginning of a HELLO's body 40 bytes from its start, are the
+//! same in every version, so that two versions can tell each other.
 
 use super::channel::FRAME_BYTES;
 use crate::address::{FarPtr, RegionId};
@@ -23,15 +25,15 @@ use crate::error::FabricError;
 use crate::object::HEADER_BYTES;
 
 /// Version of everything here.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 const MAGIC: u32 = u32::from_le_bytes(*b"FHLF");
 pub(super) const HEADER: usize = 40;
-/// Bytes of a body in one frame.
+/// Most bytes of a body in one record.
 pub(super) const BODY_MAX: usize = FRAME_BYTES - HEADER;
 /// Longest body: an object of the largest length, with room.
 pub(super) const TOTAL_MAX: usize = 4 << 20;
 
-/// What a frame is.
+/// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -61,7 +63,7 @@ const KINDS: [Kind; 10] = [
     Kind::Leave,
 ];
 
-/// The start of a frame.
+/// The start of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub version: u16,
@@ -71,11 +73,13 @@ pub(super) struct Header {
     pub token: u64,
     pub number: u64,
     pub offset: u32,
+    /// Bytes of this record's part of the body.
+    pub len: u32,
 }
 
 impl Header {
     pub fn new(kind: Kind, session: u32, token: u64, number: u64, total: usize) -> Self {
-        Self { version: VERSION, kind, session, total: total as u32, token, number, offset: 0 }
+        Self { version: VERSION, kind, session, total: total as u32, token, number, offset: 0, len: total as u32 }
     }
 
     pub fn to_bytes(self) -> [u8; HEADER] {
@@ -88,12 +92,14 @@ impl Header {
         bytes[16..24].copy_from_slice(&self.token.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.len.to_le_bytes());
         bytes
     }
 
-    /// A frame's header and its part of the body. None: no frame of ours. Of other versions only version and kind count.
-    pub fn read(frame: &[u8]) -> Option<(Self, &[u8])> {
-        let (head, part) = frame.split_at_checked(HEADER)?;
+    /// The first record of some bytes: its header, its part of the body, and what comes behind. None: no record of ours. Of other
+    /// versions only version and kind count, and everything is the part.
+    fn take(bytes: &[u8]) -> Option<(Self, &[u8], &[u8])> {
+        let (head, rest) = bytes.split_at_checked(HEADER)?;
         let mut reader = Reader(head);
         if reader.u32()? != MAGIC {
             return None;
@@ -109,22 +115,38 @@ impl Header {
             token: reader.u64()?,
             number: reader.u64()?,
             offset: reader.u32()?,
+            len: reader.u32()?,
         };
+        if version != VERSION {
+            return Some((header, rest, &[]));
+        }
+        let (part, behind) = rest.split_at_checked(header.len as usize)?;
+        let padding = part.len().next_multiple_of(8) - part.len();
         let fits = header.total as usize <= TOTAL_MAX && header.offset as usize + part.len() <= header.total as usize;
-        (version != VERSION || fits).then_some((header, part))
+        fits.then(|| (header, part, behind.get(padding..).unwrap_or(&[])))
     }
 }
 
-/// Splits a body into frames: the header and the part of each.
-pub(super) fn frames(header: Header, body: &[u8]) -> impl Iterator<Item = ([u8; HEADER], &[u8])> {
-    let starts = std::iter::once(0).chain((BODY_MAX..body.len()).step_by(BODY_MAX));
-    starts.map(move |start| {
-        let part = &body[start..(start + BODY_MAX).min(body.len())];
-        (Header { offset: start as u32, ..header }.to_bytes(), part)
+/// The records of a frame, as far as they are ours.
+pub(super) fn records(frame: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
+    let mut left = frame;
+    std::iter::from_fn(move || {
+        let (header, part, behind) = Header::take(left)?;
+        left = behind;
+        Some((header, part))
     })
 }
 
-/// Puts a body together from its frames, which come in order.
+/// Splits a body into records: the header and the part of each.
+pub(super) fn split(header: Header, body: &[u8]) -> impl Iterator<Item = ([u8; HEADER], &[u8])> {
+    let starts = std::iter::once(0).chain((BODY_MAX..body.len()).step_by(BODY_MAX));
+    starts.map(move |start| {
+        let part = &body[start..(start + BODY_MAX).min(body.len())];
+        (Header { offset: start as u32, len: part.len() as u32, ..header }.to_bytes(), part)
+    })
+}
+
+/// Puts a body together from its records, which come in order.
 #[derive(Default)]
 pub(super) struct Assembly(Vec<u8>);
 

@@ -38,6 +38,7 @@ mod channel;
 mod endpoint;
 mod fence;
 mod frame;
+mod packing;
 mod rendezvous;
 #[doc(hidden)]
 pub mod rival;

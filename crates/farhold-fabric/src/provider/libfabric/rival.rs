@@ -1,6 +1,7 @@
-//! libfabric's own remote read with nothing around it: what the bench compares with. No use for anything else.
+//! libfabric's own remote read and its own messages with nothing around them: what the benches compare with. No use for anything
+//! else.
 
-use super::channel::{BulkTarget, Channel, Event, Peer, Registration, Size};
+use super::channel::{BulkTarget, Channel, Event, FRAME_BYTES, Peer, Registration, Size};
 use super::secret::random_u64;
 use crate::address::FarPtr;
 use crate::error::FabricError;
@@ -11,7 +12,7 @@ use std::thread::JoinHandle;
 
 const SIZE: Size = Size { rx: 32, tx: 32, bulk: 16 };
 
-/// Two endpoints of this process: one polls on a thread of its own, the other reads from it.
+/// Two endpoints of this process: one polls on a thread of its own and answers messages, the other reads from it and asks it.
 pub struct Rival {
     channel: Channel,
     peer: Peer,
@@ -42,7 +43,7 @@ impl Rival {
         let (target, channel) = (open()?, open()?);
         let memory = Arc::new(RegionMemory::anonymous(FarPtr::default(), bytes)?);
         let opened = target.registrar().open_to_peers(&memory, random_u64())?;
-        let peer = channel.meet(&target.name()?)?;
+        let (peer, asker) = (channel.meet(&target.name()?)?, target.meet(&channel.name()?)?);
         let orders = Arc::new(Orders::default());
         let ordered = orders.clone();
         let mut local = vec![0; bytes as usize];
@@ -54,7 +55,7 @@ impl Rival {
             while !ordered.stop.load(Ordering::Relaxed) {
                 if !ordered.poll.load(Ordering::Relaxed) {
                     std::thread::park();
-                } else if !target.poll(|_| {}) {
+                } else if !answer(&target, asker) {
                     std::thread::yield_now();
                 }
             }
@@ -91,6 +92,43 @@ impl Rival {
         }
         outcome == Some(true)
     }
+
+    /// Sends a message of `len` bytes (at least 8) and waits for `answer_len` bytes, in frames as long as ours. The other side must be
+    /// polling.
+    pub fn exchange(&mut self, len: usize, answer_len: usize) {
+        assert!((8..=FRAME_BYTES).contains(&len) && answer_len > 0);
+        self.local[..8].copy_from_slice(&(answer_len as u64).to_le_bytes());
+        while self.channel.send(self.peer, 0, &self.local[..len]).is_err() {
+            self.channel.poll(|_| {});
+        }
+        let mut left = answer_len;
+        while left > 0 {
+            self.channel.poll(|event| {
+                if let Event::Received(frame) = event {
+                    left -= frame.len();
+                }
+            });
+        }
+    }
+}
+
+/// Answers whatever messages have come with as many bytes as they ask for. True: something happened.
+fn answer(target: &Channel, asker: Peer) -> bool {
+    let mut wanted = 0;
+    let worked = target.poll(|event| {
+        if let Event::Received(frame) = event {
+            wanted = frame[..8].try_into().map_or(0, u64::from_le_bytes) as usize;
+        }
+    });
+    let answer = [0; FRAME_BYTES];
+    while wanted > 0 {
+        let len = wanted.min(FRAME_BYTES);
+        match target.send(asker, 0, &answer[..len]) {
+            Ok(()) => wanted -= len,
+            Err(_) => drop(target.poll(|_| {})),
+        }
+    }
+    worked
 }
 
 impl Drop for Rival {

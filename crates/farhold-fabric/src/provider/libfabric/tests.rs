@@ -175,8 +175,9 @@ impl Stranger {
     }
 
     fn send(&mut self, header: Header, body: &[u8]) {
-        for (head, part) in frame::frames(header, body) {
-            while self.channel.send(self.home, 0, &[&head, part]).is_err() {
+        for (head, part) in frame::split(header, body) {
+            let frame = [&head, part].concat();
+            while self.channel.send(self.home, 0, &frame).is_err() {
                 self.channel.poll(|_| {});
             }
         }
@@ -188,10 +189,11 @@ impl Stranger {
             let mut found = None;
             self.channel.poll(|event| {
                 if let Event::Received(frame) = event {
-                    found = Header::read(frame).map(|(header, part)| (header, part.to_vec()));
+                    let mut records = frame::records(frame).map(|(header, part)| (header, part.to_vec()));
+                    found = records.find(|(header, _)| header.number == number);
                 }
             });
-            if let Some(found) = found.filter(|(header, _)| header.number == number) {
+            if let Some(found) = found {
                 return found;
             }
             std::thread::yield_now();
@@ -414,7 +416,7 @@ fn an_impostor_is_told_nothing() {
                     let mut frames = Vec::new();
                     impostor.channel.poll(|event| {
                         if let Event::Received(frame) = event {
-                            frames.extend(Header::read(frame).map(|(header, part)| (header, part.to_vec())));
+                            frames.extend(frame::records(frame).map(|(header, part)| (header, part.to_vec())));
                         }
                     });
                     for (header, body) in frames {
@@ -517,10 +519,10 @@ fn another_version_is_told_so() {
         assert_eq!(why, [1, 0, 0, 0, frame::VERSION as u8, 0, 0, 0]);
         // By the record, before anything is sent.
         let path = bed.dir.0.join("node-009.address");
-        std::fs::write(&path, "farhold 2\nsomething new\n").unwrap();
+        std::fs::write(&path, "farhold 99\nsomething new\n").unwrap();
         let endpoint = bed.endpoint(&bed.one);
         let far = FarPtr::new(NodeId(9), REGION, 0);
-        let mismatch = FabricError::VersionMismatch { node: NodeId(9), ours: frame::VERSION, theirs: 2 };
+        let mismatch = FabricError::VersionMismatch { node: NodeId(9), ours: frame::VERSION, theirs: 99 };
         assert_eq!(run(&bed.executor, &endpoint, |batch| _ = batch.read(far, 8)), Err(mismatch));
         std::fs::write(&path, "rubbish").unwrap();
         let read = run(&bed.executor, &endpoint, |batch| _ = batch.read(far, 8));

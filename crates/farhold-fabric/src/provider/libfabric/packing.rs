@@ -1,0 +1,159 @@
+//! Frames that are being filled: what is said to one peer in one turn travels together.
+//!
+//! A frame costs its sender a trip through the system and its receiver another, some microseconds each over TCP, whatever is in it; what
+//! one instruction costs beside that is a tenth. So neither the requests of many tasks of a thread nor the answers to them have
+//! frames of their own. Who adds says when it is enough: nothing here waits for time to pass.
+
+use super::channel::{FRAME_BYTES, Peer};
+use super::frame::HEADER;
+
+/// A frame from which this much is missing is not filled further.
+const REST_MAX: usize = 2048;
+/// Frames' memory that is kept.
+const SPARE_MAX: usize = 8;
+
+/// A frame for a peer.
+pub(super) struct Filled {
+    pub peer: Peer,
+    /// What it belongs to: see [`super::channel::Event::Lost`].
+    pub tag: u64,
+    pub frame: Vec<u8>,
+}
+
+/// See the module. At most one frame a tag is being filled.
+#[derive(Default)]
+pub(super) struct Packing {
+    filling: Vec<Filled>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Packing {
+    /// Is nothing being filled?
+    pub fn is_empty(&self) -> bool {
+        self.filling.is_empty()
+    }
+
+    /// Adds a record. Frames that come back are full and want to be sent now, in this order.
+    pub fn add(&mut self, peer: Peer, tag: u64, head: &[u8; HEADER], part: &[u8]) -> [Option<Filled>; 2] {
+        let need = HEADER + part.len();
+        assert!(need <= FRAME_BYTES, "a record of {need} bytes");
+        let mut at = self.filling.iter().position(|it| it.tag == tag);
+        let full = at.filter(|at| self.filling[*at].frame.len().next_multiple_of(8) + need > FRAME_BYTES);
+        let full = full.map(|at| self.filling.swap_remove(at));
+        if full.is_some() {
+            at = None;
+        }
+        let at = at.unwrap_or_else(|| {
+            let frame = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(FRAME_BYTES));
+            self.filling.push(Filled { peer, tag, frame });
+            self.filling.len() - 1
+        });
+        let frame = &mut self.filling[at].frame;
+        frame.resize(frame.len().next_multiple_of(8), 0);
+        frame.extend_from_slice(head);
+        frame.extend_from_slice(part);
+        let is_enough = frame.len() + REST_MAX > FRAME_BYTES;
+        [full, is_enough.then(|| self.filling.swap_remove(at))]
+    }
+
+    /// A frame that is being filled, to be sent as it is.
+    pub fn take(&mut self) -> Option<Filled> {
+        self.filling.pop()
+    }
+
+    /// The memory of a frame that has been sent.
+    pub fn give_back(&mut self, mut frame: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            frame.clear();
+            self.spare.push(frame);
+        }
+    }
+
+    /// Nobody wants to hear what belongs to this tag.
+    pub fn forget(&mut self, tag: u64) {
+        self.filling.retain(|it| it.tag != tag);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::{self, BODY_MAX, Header, Kind};
+    use super::*;
+
+    const PEERS: [Peer; 2] = [Peer::numbered(1), Peer::numbered(2)];
+
+    fn add(packing: &mut Packing, peer: usize, number: u64, body: &[u8]) -> Vec<Filled> {
+        let header = Header::new(Kind::Request, 1, 2, number, body.len());
+        let records = frame::split(header, body);
+        records.flat_map(|(head, part)| packing.add(PEERS[peer], peer as u64, &head, part)).flatten().collect()
+    }
+
+    /// The numbers of the records of a frame, with their bytes.
+    fn read(filled: &Filled) -> Vec<(u64, Vec<u8>)> {
+        assert!(filled.frame.len() <= FRAME_BYTES);
+        frame::records(&filled.frame).map(|(header, part)| (header.number, part.to_vec())).collect()
+    }
+
+    /// Whatever their lengths, records come out as they went in, in order, in frames of their own peer.
+    #[test]
+    fn records_come_out_as_they_went_in() {
+        let mut packing = Packing::default();
+        let (mut sent, mut wanted) = ([vec![], vec![]], [vec![], vec![]]);
+        let mut frames = 0;
+        for number in 0..3000u64 {
+            let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let (peer, len_max) = ((mixed >> 63) as usize, if number % 8 == 0 { 2 * BODY_MAX } else { 100 });
+            let body = vec![number as u8; (mixed >> 20) as usize % len_max];
+            let records = frame::split(Header::new(Kind::Request, 1, 2, number, body.len()), &body);
+            wanted[peer].extend(records.map(|(_, part)| (number, part.to_vec())));
+            for full in add(&mut packing, peer, number, &body) {
+                assert!(full.peer == PEERS[peer]);
+                sent[peer].extend(read(&full));
+                packing.give_back(full.frame);
+                frames += 1;
+            }
+        }
+        while let Some(last) = packing.take() {
+            sent[last.tag as usize].extend(read(&last));
+            frames += 1;
+        }
+        assert!(packing.is_empty() && frames < 1000, "{frames} frames");
+        assert_eq!(sent, wanted);
+    }
+
+    /// Many small ones share a frame, one that fills a frame goes at once, and what nobody wants is not sent.
+    #[test]
+    fn a_frame_is_sent_when_it_is_full() {
+        let mut packing = Packing::default();
+        for number in 0..100 {
+            assert!(add(&mut packing, 0, number, &[1; 90]).is_empty());
+        }
+        let full = add(&mut packing, 0, 100, &[2; BODY_MAX]);
+        assert_eq!(full.iter().map(|it| read(it).len()).collect::<Vec<_>>(), [100, 1]);
+        assert!(packing.is_empty());
+        assert!(add(&mut packing, 0, 1, &[]).is_empty() && add(&mut packing, 1, 2, &[]).is_empty());
+        packing.forget(0);
+        assert_eq!(packing.take().map(|it| read(&it)), Some(vec![(2, vec![])]));
+        assert!(packing.take().is_none());
+    }
+
+    /// What is cut off, or says that it is longer than it is, ends a frame; what came before counts.
+    #[test]
+    fn rubbish_ends_a_frame() {
+        let mut packing = Packing::default();
+        add(&mut packing, 0, 1, b"one");
+        add(&mut packing, 0, 2, b"two");
+        let frame = packing.take().unwrap().frame;
+        for len in 0..frame.len() {
+            let whole = frame::records(&frame[..len]).count();
+            assert_eq!(whole, usize::from(len >= 43), "{len}");
+        }
+        for (at, with) in [(48, 0), (54, 0), (54, 200), (60, 2), (80, 1), (84, 4), (84, 255)] {
+            let mut broken = frame.clone();
+            broken[at] = with;
+            let records: Vec<_> = frame::records(&broken).map(|(_, part)| part.to_vec()).collect();
+            assert_eq!(records, [b"one"], "byte {at}");
+        }
+        assert_eq!(frame::records(&frame).count(), 2);
+    }
+}
