@@ -187,12 +187,12 @@ struct Place<'a> {
 
 impl Home {
     fn take(&mut self, place: &Place<'_>, frame: &[u8]) {
-        for (header, part) in frame::records(frame) {
-            self.take_record(place, header, part);
+        for (header, part) in frame::parcels(frame) {
+            self.take_parcel(place, header, part);
         }
     }
 
-    fn take_record(&mut self, place: &Place<'_>, header: Header, part: &[u8]) {
+    fn take_parcel(&mut self, place: &Place<'_>, header: Header, part: &[u8]) {
         if header.kind == Kind::Hello {
             self.hello(place, &header, part);
         } else if header.version == frame::VERSION {

@@ -41,7 +41,7 @@ const BULK_PIECE: usize = 1 << 20;
 /// Most bytes of a part of a write, and of a read, that goes in one frame.
 const WRITE_PIECE: usize = (BODY_MAX - frame::TAG_BYTES - frame::OP_BYTES) / 8 * 8;
 const READ_PIECE: usize = (BODY_MAX - 8) / 8 * 8;
-/// Most bytes of the answers to one request, where it has more than one instruction: they fit into one record, so the first of a
+/// Most bytes of the answers to one request, where it has more than one instruction: they fit into one parcel, so the first of a
 /// long batch's answers are on their way, and taken, while the home agent does the rest.
 const ANSWERS_MAX: usize = BODY_MAX;
 /// Turns between two looks at the clock.
@@ -909,7 +909,7 @@ impl State {
     fn take(&mut self, event: &Event<'_>) {
         match event {
             Event::Received(frame) => {
-                for (header, part) in frame::records(frame).filter(|(it, _)| it.version == frame::VERSION) {
+                for (header, part) in frame::parcels(frame).filter(|(it, _)| it.version == frame::VERSION) {
                     self.answer(&header, part);
                 }
             }

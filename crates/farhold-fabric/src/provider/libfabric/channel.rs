@@ -354,6 +354,12 @@ fn remove_at_end(name: &[u8]) {
     segments.push(segment);
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Frames that this thread has sent, for who checks what travels together.
+    pub(super) static FRAMES_SENT: Cell<u64> = const { Cell::new(0) };
+}
+
 /// How long a channel that is given up may take to send what it has.
 const DRAIN_TURNS_MAX: u32 = 10_000;
 
@@ -569,6 +575,8 @@ impl Channel {
             return Err(if done == AGAIN { Refusal::Again } else { Refusal::Broken });
         }
         self.sending.set(self.sending.get() + 1);
+        #[cfg(test)]
+        FRAMES_SENT.set(FRAMES_SENT.get() + 1);
         Ok(())
     }
 

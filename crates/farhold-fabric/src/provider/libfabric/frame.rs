@@ -1,8 +1,8 @@
 //! What workers and home agents say to each other, byte by byte (little endian).
 //!
 //! ```text
-//! frame    records, each of them but the last padded to 8
-//! record   +0 magic:32 | version:16 | kind:8 | 0:8   +8 session:32 | total:32   +16 token:64   +24 number:64   +32 offset:32 | len:32
+//! frame    parcels, each of them but the last padded to 8
+//! parcel   +0 magic:32 | version:16 | kind:8 | 0:8   +8 session:32 | total:32   +16 token:64   +24 number:64   +32 offset:32 | len:32
 //!          +40 `len` bytes of a body of `total` bytes, from `offset` on
 //! request  tag:32 | 0:32, then by tag:
 //!   OPS       instructions: kind:8 | region:8 | 0:16 | len:32 | offset:64 | key:64 | a:64 | b:64, then a write's bytes padded to 8
@@ -14,7 +14,7 @@
 //! message  (kind MESSAGE) its bytes; `number` is the lane
 //! ```
 //!
-//! Bodies of a frame's length or less go in one record. What is said to one peer in one turn goes in one frame, as far as there is
+//! Bodies of a frame's length or less go in one parcel. What is said to one peer in one turn goes in one frame, as far as there is
 //! room: see [`super::packing`]. The first eight bytes of a frame, and the beginning of a HELLO's body 40 bytes from its start, are the
 //! same in every version, so that two versions can tell each other.
 
@@ -28,12 +28,12 @@ use crate::object::HEADER_BYTES;
 pub(super) const VERSION: u16 = 2;
 const MAGIC: u32 = u32::from_le_bytes(*b"FHLF");
 pub(super) const HEADER: usize = 40;
-/// Most bytes of a body in one record.
+/// Most bytes of a body in one parcel.
 pub(super) const BODY_MAX: usize = FRAME_BYTES - HEADER;
 /// Longest body: an object of the largest length, with room.
 pub(super) const TOTAL_MAX: usize = 4 << 20;
 
-/// What a record is.
+/// What a parcel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -63,7 +63,7 @@ const KINDS: [Kind; 10] = [
     Kind::Leave,
 ];
 
-/// The start of a record.
+/// The start of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub version: u16,
@@ -73,7 +73,7 @@ pub(super) struct Header {
     pub token: u64,
     pub number: u64,
     pub offset: u32,
-    /// Bytes of this record's part of the body.
+    /// Bytes of this parcel's part of the body.
     pub len: u32,
 }
 
@@ -96,7 +96,7 @@ impl Header {
         bytes
     }
 
-    /// The first record of some bytes: its header, its part of the body, and what comes behind. None: no record of ours. Of other
+    /// The first parcel of some bytes: its header, its part of the body, and what comes behind. None: no parcel of ours. Of other
     /// versions only version and kind count, and everything is the part.
     fn take(bytes: &[u8]) -> Option<(Self, &[u8], &[u8])> {
         let (head, rest) = bytes.split_at_checked(HEADER)?;
@@ -127,8 +127,8 @@ impl Header {
     }
 }
 
-/// The records of a frame, as far as they are ours.
-pub(super) fn records(frame: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
+/// The parcels of a frame, as far as they are ours.
+pub(super) fn parcels(frame: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
     let mut left = frame;
     std::iter::from_fn(move || {
         let (header, part, behind) = Header::take(left)?;
@@ -137,7 +137,7 @@ pub(super) fn records(frame: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
     })
 }
 
-/// Splits a body into records: the header and the part of each.
+/// Splits a body into parcels: the header and the part of each.
 pub(super) fn split(header: Header, body: &[u8]) -> impl Iterator<Item = ([u8; HEADER], &[u8])> {
     let starts = std::iter::once(0).chain((BODY_MAX..body.len()).step_by(BODY_MAX));
     starts.map(move |start| {
@@ -146,7 +146,7 @@ pub(super) fn split(header: Header, body: &[u8]) -> impl Iterator<Item = ([u8; H
     })
 }
 
-/// Puts a body together from its records, which come in order.
+/// Puts a body together from its parcels, which come in order.
 #[derive(Default)]
 pub(super) struct Assembly(Vec<u8>);
 

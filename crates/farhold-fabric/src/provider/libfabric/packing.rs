@@ -33,10 +33,10 @@ impl Packing {
         self.filling.is_empty()
     }
 
-    /// Adds a record. Frames that come back are full and want to be sent now, in this order.
+    /// Adds a parcel. Frames that come back are full and want to be sent now, in this order.
     pub fn add(&mut self, peer: Peer, tag: u64, head: &[u8; HEADER], part: &[u8]) -> [Option<Filled>; 2] {
         let need = HEADER + part.len();
-        assert!(need <= FRAME_BYTES, "a record of {need} bytes");
+        assert!(need <= FRAME_BYTES, "a parcel of {need} bytes");
         let mut at = self.filling.iter().position(|it| it.tag == tag);
         let full = at.filter(|at| self.filling[*at].frame.len().next_multiple_of(8) + need > FRAME_BYTES);
         let full = full.map(|at| self.filling.swap_remove(at));
@@ -84,19 +84,19 @@ mod tests {
 
     fn add(packing: &mut Packing, peer: usize, number: u64, body: &[u8]) -> Vec<Filled> {
         let header = Header::new(Kind::Request, 1, 2, number, body.len());
-        let records = frame::split(header, body);
-        records.flat_map(|(head, part)| packing.add(PEERS[peer], peer as u64, &head, part)).flatten().collect()
+        let parcels = frame::split(header, body);
+        parcels.flat_map(|(head, part)| packing.add(PEERS[peer], peer as u64, &head, part)).flatten().collect()
     }
 
-    /// The numbers of the records of a frame, with their bytes.
+    /// The numbers of the parcels of a frame, with their bytes.
     fn read(filled: &Filled) -> Vec<(u64, Vec<u8>)> {
         assert!(filled.frame.len() <= FRAME_BYTES);
-        frame::records(&filled.frame).map(|(header, part)| (header.number, part.to_vec())).collect()
+        frame::parcels(&filled.frame).map(|(header, part)| (header.number, part.to_vec())).collect()
     }
 
-    /// Whatever their lengths, records come out as they went in, in order, in frames of their own peer.
+    /// Whatever their lengths, parcels come out as they went in, in order, in frames of their own peer.
     #[test]
-    fn records_come_out_as_they_went_in() {
+    fn parcels_come_out_as_they_went_in() {
         let mut packing = Packing::default();
         let (mut sent, mut wanted) = ([vec![], vec![]], [vec![], vec![]]);
         let mut frames = 0;
@@ -104,8 +104,8 @@ mod tests {
             let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let (peer, len_max) = ((mixed >> 63) as usize, if number % 8 == 0 { 2 * BODY_MAX } else { 100 });
             let body = vec![number as u8; (mixed >> 20) as usize % len_max];
-            let records = frame::split(Header::new(Kind::Request, 1, 2, number, body.len()), &body);
-            wanted[peer].extend(records.map(|(_, part)| (number, part.to_vec())));
+            let parcels = frame::split(Header::new(Kind::Request, 1, 2, number, body.len()), &body);
+            wanted[peer].extend(parcels.map(|(_, part)| (number, part.to_vec())));
             for full in add(&mut packing, peer, number, &body) {
                 assert!(full.peer == PEERS[peer]);
                 sent[peer].extend(read(&full));
@@ -145,15 +145,15 @@ mod tests {
         add(&mut packing, 0, 2, b"two");
         let frame = packing.take().unwrap().frame;
         for len in 0..frame.len() {
-            let whole = frame::records(&frame[..len]).count();
+            let whole = frame::parcels(&frame[..len]).count();
             assert_eq!(whole, usize::from(len >= 43), "{len}");
         }
         for (at, with) in [(48, 0), (54, 0), (54, 200), (60, 2), (80, 1), (84, 4), (84, 255)] {
             let mut broken = frame.clone();
             broken[at] = with;
-            let records: Vec<_> = frame::records(&broken).map(|(_, part)| part.to_vec()).collect();
-            assert_eq!(records, [b"one"], "byte {at}");
+            let parcels: Vec<_> = frame::parcels(&broken).map(|(_, part)| part.to_vec()).collect();
+            assert_eq!(parcels, [b"one"], "byte {at}");
         }
-        assert_eq!(frame::records(&frame).count(), 2);
+        assert_eq!(frame::parcels(&frame).count(), 2);
     }
 }

@@ -1,7 +1,7 @@
 //! What must not work: strangers, other versions, rubbish, peers that go silent. Each is a typed error in time, nothing is
 //! written, and everybody else goes on.
 
-use super::channel::{BulkTarget, Channel, Event, Peer, Size};
+use super::channel::{BulkTarget, Channel, Event, FRAMES_SENT, Peer, Size};
 use super::frame::{self, Header, Kind, Reader, Tag, WireOp};
 use super::rendezvous::{self, Record};
 use super::secret::{Introduction, NONCE_BYTES, Side};
@@ -11,6 +11,7 @@ use crate::provider::shm;
 use crate::{
     Address, Admitted, Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId, RegionMemory,
 };
+use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -189,8 +190,8 @@ impl Stranger {
             let mut found = None;
             self.channel.poll(|event| {
                 if let Event::Received(frame) = event {
-                    let mut records = frame::records(frame).map(|(header, part)| (header, part.to_vec()));
-                    found = records.find(|(header, _)| header.number == number);
+                    let mut parcels = frame::parcels(frame).map(|(header, part)| (header, part.to_vec()));
+                    found = parcels.find(|(header, _)| header.number == number);
                 }
             });
             if let Some(found) = found {
@@ -416,7 +417,7 @@ fn an_impostor_is_told_nothing() {
                     let mut frames = Vec::new();
                     impostor.channel.poll(|event| {
                         if let Event::Received(frame) = event {
-                            frames.extend(frame::records(frame).map(|(header, part)| (header, part.to_vec())));
+                            frames.extend(frame::parcels(frame).map(|(header, part)| (header, part.to_vec())));
                         }
                     });
                     for (header, body) in frames {
@@ -599,6 +600,72 @@ fn many_instructions_wait_their_turn() {
             .await;
         });
         assert_eq!(word.swap(0x0707_0707_0707_0707, Ordering::SeqCst), 100_000);
+        bed.assert_whole();
+    });
+}
+
+/// What the tasks of a thread post in one turn is one frame, and each of them gets its own answer.
+#[test]
+fn what_is_ready_together_travels_together() {
+    on_each(|bed| {
+        let endpoint = std::rc::Rc::new(bed.endpoint(&bed.one));
+        bed.assert_usable(&endpoint);
+        let word = bed.memory.word(32).unwrap();
+        word.store(0, Ordering::SeqCst);
+        let (handle, before) = (bed.executor.handle(), FRAMES_SENT.get());
+        let mut found = bed.executor.run(async {
+            let tasks: Vec<_> = (0..50)
+                .map(|_| {
+                    let endpoint = endpoint.clone();
+                    handle.spawn(async move {
+                        let mut batch = Batch::new();
+                        let slot = batch.fetch_add(at(32), 1);
+                        endpoint.submit(batch).await.word(slot).unwrap()
+                    })
+                })
+                .collect();
+            let mut found = Vec::new();
+            for task in tasks {
+                found.push(task.await);
+            }
+            found
+        });
+        assert_eq!(FRAMES_SENT.get() - before, 1);
+        found.sort_unstable();
+        assert_eq!(found, (0..50).collect::<Vec<_>>());
+        word.store(0x0707_0707_0707_0707, Ordering::SeqCst);
+        bed.assert_whole();
+    });
+}
+
+/// Somebody who starts instructions and then looks after other things holds nobody up: they are done, and so are others' who would
+/// have left the polling to him.
+#[test]
+fn who_does_not_look_holds_nobody_up() {
+    on_each(|bed| {
+        let endpoint = bed.endpoint(&bed.one);
+        bed.assert_usable(&endpoint);
+        let word = bed.memory.word(32).unwrap();
+        word.store(0, Ordering::SeqCst);
+        let post = || {
+            let mut batch = Batch::new();
+            batch.fetch_add(at(32), 1);
+            Box::pin(endpoint.submit(batch))
+        };
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        // Posted, and never looked at again: it leaves while this thread asks for messages.
+        let mut posted = post();
+        assert!(posted.as_mut().poll(&mut context).is_pending());
+        while word.load(Ordering::SeqCst) == 0 {
+            assert!(endpoint.try_recv().is_none());
+        }
+        // One that polls for the others, and then does so no more.
+        let mut poller = post();
+        assert!(poller.as_mut().poll(&mut context).is_pending());
+        let is_over = poller.as_mut().poll(&mut context).is_ready();
+        bed.assert_usable(&endpoint);
+        assert!(is_over || poller.as_mut().poll(&mut context).is_ready(), "its answer came with the others'");
+        word.store(0x0707_0707_0707_0707, Ordering::SeqCst);
         bed.assert_whole();
     });
 }
