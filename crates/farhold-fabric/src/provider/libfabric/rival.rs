@@ -120,6 +120,13 @@ fn answer(target: &Channel, asker: Peer) -> bool {
             wanted = frame[..8].try_into().map_or(0, u64::from_le_bytes) as usize;
         }
     });
+    if wanted > 0 {
+        send_zeros(target, asker, wanted);
+    }
+    worked
+}
+
+fn send_zeros(target: &Channel, asker: Peer, mut wanted: usize) {
     let answer = [0; FRAME_BYTES];
     while wanted > 0 {
         let len = wanted.min(FRAME_BYTES);
@@ -128,7 +135,6 @@ fn answer(target: &Channel, asker: Peer) -> bool {
             Err(_) => drop(target.poll(|_| {})),
         }
     }
-    worked
 }
 
 impl Drop for Rival {
