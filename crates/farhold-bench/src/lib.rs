@@ -13,6 +13,8 @@
 //! [`farhold_fabric::Handle`], randomness from seeds, so a run can be repeated.
 #![deny(missing_docs)]
 
+#[cfg(feature = "allocator")]
+pub mod allocator;
 pub mod fabric;
 pub mod measure;
 pub mod random;

@@ -20,9 +20,14 @@ use std::path::PathBuf;
 use answer::Answer;
 use clap::Parser;
 use engine::{Engine, Joins};
+use farhold_bench::allocator::{self, MiMalloc};
 use farhold_bench::workload::tpch;
 use rival::Rival;
 use serde_json::{Value, json};
+
+/// As in the `farhold` program.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// What to run.
 #[derive(Parser)]
@@ -71,6 +76,7 @@ struct Args {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
+    allocator::keep_free_memory();
     let mut args = Args::parse();
     if args.quick || !args.bench {
         (args.scale, args.runs) = (0.01, 1);

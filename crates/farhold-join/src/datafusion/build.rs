@@ -105,8 +105,8 @@ impl Plan {
         let finished = SpawnedTask::spawn_blocking(finish).join().await.map_err(panicked)?.map_err(to_datafusion)?;
         let mut members = Vec::new();
         if let Some(filter) = &self.filter {
-            if filter.filters_rows {
-                members = members_of(&finished, &self.description, &pool).map_err(to_datafusion)?;
+            if let Some(share_max) = filter.members_share_max {
+                members = members_of(&finished, &self.description, share_max, &pool).map_err(to_datafusion)?;
             }
             filter.publish(seen, &members)?;
         }
@@ -123,6 +123,7 @@ impl Plan {
 fn members_of(
     joins: &[Join],
     description: &Description,
+    share_max: f64,
     pool: &Arc<crate::MemoryPool>,
 ) -> Result<Vec<Option<Arc<Members>>>, JoinError> {
     let mut batches: Vec<&RecordBatch> = Vec::new();
@@ -134,7 +135,7 @@ fn members_of(
     let rows: usize = batches.iter().map(|batch| batch.num_rows()).sum();
     let of_key = |&(key, _): &(usize, usize)| {
         let columns: Vec<ArrayRef> = batches.iter().map(|batch| Arc::clone(batch.column(key))).collect();
-        Ok(Members::of(&columns, rows as u64, pool)?.map(Arc::new))
+        Ok(Members::of(&columns, rows as u64, share_max, pool)?.map(Arc::new))
     };
     description.spec.on.iter().map(of_key).collect()
 }

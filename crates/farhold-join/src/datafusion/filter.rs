@@ -36,8 +36,8 @@ pub struct Filter {
     /// Probe rows with a null key must come through if the build side has one.
     nulls_match: bool,
     list_rows_max: usize,
-    /// Somebody lets every row go through it.
-    pub filters_rows: bool,
+    /// Most of all values that bits of them are made for: somebody lets every row go through them, or would if that kept few.
+    pub members_share_max: Option<f64>,
 }
 
 /// What is known of some build rows.
@@ -61,6 +61,7 @@ impl Filter {
             return Ok(None);
         }
         let filters_rows = holds(planned.right(), id, |node| node.is::<FilterExec>())?;
+        let members_share_max = if filters_rows { Some(0.5) } else { late_share_max(planned.right(), id)? };
         let (build_keys, probe_keys) = planned.on().iter().cloned().unzip();
         Ok(Some(Self {
             dynamic: filter,
@@ -71,7 +72,7 @@ impl Filter {
             needs_nulls: planned.null_aware,
             nulls_match: planned.null_equality() == NullEquality::NullEqualsNull,
             list_rows_max: config.optimizer.hash_join_inlist_pushdown_max_distinct_values,
-            filters_rows,
+            members_share_max,
         }))
     }
 
@@ -177,6 +178,18 @@ impl Filter {
 /// Types whose bounds the accumulators find and a comparison says the same about as the join's equality.
 fn is_ordered(kind: &DataType) -> bool {
     !kind.is_floating() && (kind.is_primitive() || kind.is_string() || matches!(kind, DataType::Boolean))
+}
+
+/// What scans that read late ask for, if one holds the filter.
+#[cfg(feature = "parquet")]
+fn late_share_max(plan: &Arc<dyn ExecutionPlan>, id: Option<u64>) -> Result<Option<f64>> {
+    use super::late::{LateScanExec, SHARE_MAX};
+    Ok(holds(plan, id, |node| node.is::<LateScanExec>())?.then_some(SHARE_MAX))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn late_share_max(_: &Arc<dyn ExecutionPlan>, _: Option<u64>) -> Result<Option<f64>> {
+    Ok(None)
 }
 
 /// Whether somebody in `plan` who counts holds the expression.

@@ -26,6 +26,8 @@ use crate::{JoinError, MemoryPool};
 pub struct Members {
     places: Places,
     words: Pages<u64>,
+    /// Bits that are set, of all.
+    share: f64,
     _memory: Reservation,
 }
 
@@ -62,8 +64,13 @@ const HASHED_BITS_A_ROW: [u64; 2] = [128, 32];
 
 impl Members {
     /// Of `columns`, which hold `rows` rows; `None` where that would not be numbers, take more memory than it is worth or
-    /// there is, or keep half of all values.
-    pub fn of(columns: &[ArrayRef], rows: u64, pool: &Arc<MemoryPool>) -> Result<Option<Self>, JoinError> {
+    /// there is, or keep more than a share of `share_max` (at most a half) of all values.
+    pub fn of(
+        columns: &[ArrayRef],
+        rows: u64,
+        share_max: f64,
+        pool: &Arc<MemoryPool>,
+    ) -> Result<Option<Self>, JoinError> {
         if !columns.iter().all(|column| is_number(column.data_type())) {
             return Ok(None);
         }
@@ -75,7 +82,8 @@ impl Members {
         let hashed = HASHED_BITS_A_ROW.map(|bits| rows.max(1).saturating_mul(bits).checked_next_power_of_two());
         let hashed = hashed.into_iter().flatten().find(|&bits| bits <= BITS_FREE);
         let (places, count) = match interval {
-            Some(last) if last / 2 < rows / 4 => return Ok(None),
+            // Values come four times at most, or so.
+            Some(last) if (last as f64) * share_max < (rows / 4) as f64 => return Ok(None),
             Some(last) => (Places::Offset { min, last }, last / 64 + 1),
             None => match hashed {
                 Some(bits) => (Places::Hash { bits: bits.trailing_zeros() }, bits / 64),
@@ -102,7 +110,8 @@ impl Members {
             Places::Offset { last, .. } => last,
             Places::Hash { bits } => 1 << bits,
         };
-        Ok((members <= values / 2).then_some(Self { places, words, _memory: memory }))
+        let share = members as f64 / values.max(1) as f64;
+        Ok((share <= share_max).then_some(Self { places, words, share, _memory: memory }))
     }
 
     /// False only of a value that no build row has; a null is one of those.
@@ -126,6 +135,12 @@ pub struct IsMember {
 impl IsMember {
     pub fn new(key: Arc<dyn PhysicalExpr>, members: &Arc<Members>) -> Self {
         Self { key, members: Arc::downgrade(members) }
+    }
+
+    /// The share of all values that it is true of; `None` once the join has ended.
+    #[cfg(feature = "parquet")]
+    pub fn kept(&self) -> Option<f64> {
+        self.members.upgrade().map(|members| members.share)
     }
 }
 
@@ -189,7 +204,7 @@ mod tests {
 
     fn members(values: Vec<Option<i64>>, pool: u64) -> Option<Members> {
         let columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(values))];
-        Members::of(&columns, columns[0].len() as u64, &MemoryPool::new(pool)).unwrap()
+        Members::of(&columns, columns[0].len() as u64, 0.5, &MemoryPool::new(pool)).unwrap()
     }
 
     #[test]
@@ -229,6 +244,6 @@ mod tests {
         assert!(members(many, 1 << 30).is_none(), "too wide and too many");
         assert!(members(vec![Some(0), Some(1000)], 1 << 20).is_none(), "no memory");
         let text: Vec<ArrayRef> = vec![Arc::new(StringArray::from(vec!["a"]))];
-        assert!(Members::of(&text, 1, &MemoryPool::new(8 << 20)).unwrap().is_none());
+        assert!(Members::of(&text, 1, 0.5, &MemoryPool::new(8 << 20)).unwrap().is_none());
     }
 }

@@ -14,19 +14,27 @@
 //! partitions go into one table, which all right partitions probe. What our join cannot do stays with DataFusion's
 //! operator, and EXPLAIN says why.
 //!
+//! What lies around the joins of an analytical query is served by [`ReduceRule`]: rows of far scans go through a join's filter, scans
+//! of Parquet files decode most columns only for the rows that a selective filter leaves, partial aggregates make a row
+//! of each run of equal keys, filters test cheap conditions first. Each has its setting in [`JoinConfig`].
+//!
 //! All joins of a session, whatever plans they are in, share one [`JoinMemory`], which takes its bytes from DataFusion's
 //! memory pool. `examples/datafusion.rs` is all that a program needs.
 
 mod build;
+mod conditions;
 mod describe;
 mod error;
 mod exec;
 mod explain;
 mod filter;
+#[cfg(feature = "parquet")]
+mod late;
 mod members;
 mod memory;
 mod reduce;
 mod rule;
+mod runs;
 mod stream;
 
 use std::sync::Arc;
@@ -48,6 +56,12 @@ extensions_options! {
         pub enabled: bool, default = true
         /// Rows of scans below an aggregate or another join go through the filter of a join above.
         pub reduce: bool, default = true
+        /// Scans of Parquet files decode most columns only for the rows that a filter leaves, where these are few.
+        pub late: bool, default = true
+        /// Filters test cheap conditions first.
+        pub cheap_first: bool, default = true
+        /// Partial aggregates make a row of each run of equal keys, where rows come in runs.
+        pub runs: bool, default = true
         /// `auto`: the cost model chooses; or the name of an algorithm of `farhold_join::ALL`.
         pub algorithm: String, default = "auto".into()
         /// Where joins spill to; empty: DataFusion's directory for temporary files.

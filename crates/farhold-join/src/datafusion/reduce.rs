@@ -1,4 +1,5 @@
-//! Lets rows of far scans go through the filter of a join.
+//! Lets rows of far scans go through the filter of a join; and puts late scans, runs and the better
+//! order of conditions in.
 //!
 //! ```text
 //!   JoinExec ── build side: 2000 keys
@@ -12,7 +13,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::logical_expr::Operator;
@@ -22,10 +23,13 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
-use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
+use datafusion::physical_plan::{StatisticsArgs, StatisticsContext};
 
 use super::JoinConfig;
+use super::conditions::ordered;
 use super::exec::JoinExec;
+use super::runs::RunsExec;
 
 /// See the module. It belongs behind all rules that push filters down; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
@@ -33,8 +37,26 @@ pub struct ReduceRule;
 
 impl PhysicalOptimizerRule for ReduceRule {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, options: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        let is_wanted = options.extensions.get::<JoinConfig>().is_none_or(|config| config.enabled && config.reduce);
-        if is_wanted { below(plan, &[]) } else { Ok(plan) }
+        let config = options.extensions.get::<JoinConfig>().cloned().unwrap_or_default();
+        if !config.enabled {
+            return Ok(plan);
+        }
+        let plan = if config.reduce { below(plan, &[], config.late.then_some(1.0))? } else { plan };
+        plan.transform_up(|node| {
+            if config.runs
+                && let Some(runs) = RunsExec::of(&node)
+            {
+                return Ok(Transformed::yes(Arc::new(runs)));
+            }
+            if config.cheap_first
+                && let Some(filter) = node.downcast_ref::<FilterExec>()
+                && let Some(better) = ordered(filter.predicate(), &filter.input().schema())
+            {
+                return Ok(Transformed::yes(Arc::new(FilterExecBuilder::from(filter).with_predicate(better).build()?)));
+            }
+            Ok(Transformed::no(node))
+        })
+        .data()
     }
 
     fn name(&self) -> &'static str {
@@ -54,10 +76,11 @@ struct Above {
     is_far: bool,
 }
 
-fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn ExecutionPlan>> {
+/// `share`: of the rows of `plan` that the conditions right above it are expected to keep; `None` where no scan is to read late.
+fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) -> Result<Arc<dyn ExecutionPlan>> {
     let children = plan.children();
     if children.is_empty() {
-        return reduced(plan, above);
+        return reduced(plan, above, share);
     }
     let join = plan.downcast_ref::<JoinExec>();
     let is_between = join.is_some() || plan.is::<AggregateExec>();
@@ -71,7 +94,8 @@ fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn Execut
             let own = join.planned().dynamic_expressions_produced();
             inside.extend(own.iter().filter_map(|filter| Some(Above { id: filter.expression_id()?, is_far: false })));
         }
-        new_children.push(below(Arc::clone(child), &inside)?);
+        let share = share.map(|_| share_of(&plan)).transpose()?;
+        new_children.push(below(Arc::clone(child), &inside, share)?);
     }
     let is_same = plan.children().into_iter().zip(&new_children).all(|(old, new)| Arc::ptr_eq(old, new));
     if is_same {
@@ -80,8 +104,21 @@ fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn Execut
     plan.replace_children(new_children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
 }
 
-/// A scan whose rows go through the far filters that it holds.
-fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn ExecutionPlan>> {
+/// Of its input's rows, those that statistics expect a filter to keep; all of them where it is none.
+fn share_of(plan: &Arc<dyn ExecutionPlan>) -> Result<f64> {
+    if !plan.is::<FilterExec>() {
+        return Ok(1.0);
+    }
+    let statistics = StatisticsContext::new();
+    let rows = |plan: &Arc<dyn ExecutionPlan>| -> Result<Option<usize>> {
+        Ok(statistics.compute(plan.as_ref(), &StatisticsArgs::new())?.num_rows.get_value().copied())
+    };
+    let kept_of = rows(plan)?.zip(rows(plan.children()[0])?);
+    Ok(kept_of.map_or(1.0, |(kept, all)| kept as f64 / all.max(1) as f64))
+}
+
+/// A scan whose rows go through the far filters that it holds, and that may read columns late.
+fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) -> Result<Arc<dyn ExecutionPlan>> {
     let mut filters: Vec<Arc<dyn PhysicalExpr>> = Vec::new();
     scan.apply_expressions(&mut |root| {
         root.apply(|expression| {
@@ -96,11 +133,25 @@ fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn Exec
             Ok(TreeNodeRecursion::Continue)
         })
     })?;
+    let scan = if let Some(share) = share { late(scan, share) } else { scan };
     let and = |one, other| Arc::new(BinaryExpr::new(one, Operator::And, other)) as Arc<dyn PhysicalExpr>;
     match filters.into_iter().reduce(and) {
         Some(filter) => Ok(Arc::new(FilterExec::try_new(filter, scan)?)),
         None => Ok(scan),
     }
+}
+
+#[cfg(feature = "parquet")]
+fn late(scan: Arc<dyn ExecutionPlan>, share: f64) -> Arc<dyn ExecutionPlan> {
+    match super::late::LateScanExec::over(&scan, share) {
+        Some(late) => Arc::new(late),
+        None => scan,
+    }
+}
+
+#[cfg(not(feature = "parquet"))]
+fn late(scan: Arc<dyn ExecutionPlan>, _: f64) -> Arc<dyn ExecutionPlan> {
+    scan
 }
 
 /// The filter over what the scan hands out, which has the columns of its file in another order; `None` if one is not there.

@@ -2,6 +2,9 @@
 
 mod bed;
 mod failures;
+#[cfg(feature = "parquet")]
+mod late;
 mod plans;
 mod queries;
 mod random;
+mod runs;
