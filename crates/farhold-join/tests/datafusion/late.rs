@@ -37,7 +37,7 @@ fn build_side(rows: u64) -> Table {
 }
 
 fn probe_side() -> Table {
-    Table { name: "r", keys: keys(30_000, 12, 6, |random| random % 20_000), text_bytes: 20, partitions: 2 }
+    Table { name: "r", keys: keys(30_000, 12, 500, |random| random % 20_000), text_bytes: 20, partitions: 2 }
 }
 
 const QUERIES: [&str; 7] = [

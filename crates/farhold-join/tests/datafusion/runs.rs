@@ -5,7 +5,7 @@ use farhold_join::datafusion::JoinConfig;
 use super::bed::{Bed, Table, keys, mix, on_runtime, plain, rows};
 
 /// Rows enough for each of two partitions to be judged by its first.
-const ROWS: u64 = 40_000;
+const ROWS: u64 = 120_000;
 
 fn table(key: impl Fn(u64) -> Option<u64>) -> Table {
     Table { name: "r", keys: (0..ROWS).map(key).collect(), text_bytes: 4, partitions: 2 }
@@ -26,8 +26,8 @@ fn groups_are_the_same_and_runs_are_found_where_they_are() {
         ("runs", table(in_runs), true),
         ("no order", table(anyhow), false),
         ("runs of keys that come again", table(|row| Some(row / 5 % 40)), false),
-        ("runs at first", table(|row| if row % (ROWS / 2) < ROWS / 4 { in_runs(row) } else { anyhow(row) }), false),
-        ("nulls", table(|_| None), true),
+        ("runs at first", table(|row| if row % (ROWS / 2) < ROWS / 3 { in_runs(row) } else { anyhow(row) }), true),
+        ("one key in every batch, null", table(|_| None), false),
         ("few rows", Table { keys: keys(100, 1, 5, |random| random % 9), ..table(|_| None) }, false),
         ("none", Table { keys: Vec::new(), ..table(|_| None) }, false),
     ];
@@ -45,8 +45,8 @@ fn groups_are_the_same_and_runs_are_found_where_they_are() {
                     );
                 }
                 let plan = bed.explain(&format!("ANALYZE {}", QUERIES[0])).await;
-                assert_eq!(plan.contains("RunsExec: mode=Partial, gby=[k64"), runs, "{name}: {plan}");
-                assert!(!has_runs || plan.contains("rows_in_runs=40") == runs, "{name}, {runs}: {plan}");
+                assert_eq!(plan.contains("RunsExec: "), runs, "{name}: {plan}");
+                assert!(!has_runs || plan.contains("rows_in_runs=120") == runs, "{name}, {runs}: {plan}");
                 assert!(
                     !(name == "no order" || name.contains("again")) || !runs || plan.contains("rows_in_runs=0"),
                     "{name}: {plan}"
