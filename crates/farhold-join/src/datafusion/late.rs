@@ -190,12 +190,11 @@ impl ExecutionPlan for LateScanExec {
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let (scan, share, chosen) = (Arc::clone(&self.scan), self.share, Arc::clone(&self.chosen));
         let begin = async move {
-            let chosen = match chosen.get() {
-                Some(chosen) => chosen,
-                None => {
-                    let choice = choose(&scan, share)?;
-                    chosen.get_or_init(|| choice)
-                }
+            let chosen = if let Some(chosen) = chosen.get() {
+                chosen
+            } else {
+                let choice = choose(&scan, share)?;
+                chosen.get_or_init(|| choice)
             };
             chosen.scan.execute(partition, context)
         };

@@ -14,7 +14,7 @@
 //! partitions go into one table, which all right partitions probe. What our join cannot do stays with DataFusion's
 //! operator, and EXPLAIN says why.
 //!
-//! What lies around the joins of an analytical query is served by [`ReduceRule`]: rows of far scans go through a join's filter, scans
+//! What lies around the joins of an analytical query is served by [`ReduceRule`] and [`RunsRule`]: rows of far scans go through a join's filter, scans
 //! of Parquet files decode most columns only for the rows that a selective filter leaves, partial aggregates make a row
 //! of each run of equal keys, filters test cheap conditions first. Each has its setting in [`JoinConfig`].
 //!
@@ -48,6 +48,7 @@ pub use exec::JoinExec;
 pub use memory::JoinMemory;
 pub use reduce::ReduceRule;
 pub use rule::JoinRule;
+pub use runs::RunsRule;
 
 extensions_options! {
     /// Settings of the joins, by the prefix `farhold_join` (`SET farhold_join.algorithm = 'radix'`).
@@ -76,7 +77,7 @@ impl ConfigExtension for JoinConfig {
     const PREFIX: &'static str = "farhold_join";
 }
 
-/// The session state with [`JoinRule`] right after DataFusion's `join_selection`, [`ReduceRule`] behind its rules, and with [`JoinConfig`] unless it has one.
+/// The session state with [`JoinRule`] right after DataFusion's `join_selection`, [`ReduceRule`] behind its rules, [`RunsRule`] behind all, and with [`JoinConfig`] unless it has one.
 /// The joins of every session that is made with the same `memory` share its limit.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
     let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> = state.physical_optimizers().to_vec();
@@ -84,6 +85,7 @@ pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState
     rules.insert(at, Arc::new(JoinRule::new(Arc::clone(memory))));
     let end = rules.iter().position(|rule| rule.name() == "SanityCheckPlan").unwrap_or(rules.len());
     rules.insert(end, Arc::new(ReduceRule));
+    rules.push(Arc::new(RunsRule));
     let mut config = state.config().clone();
     if config.options().extensions.get::<JoinConfig>().is_none() {
         config.options_mut().extensions.insert(JoinConfig::default());

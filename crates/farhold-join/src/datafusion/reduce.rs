@@ -1,5 +1,4 @@
-//! Lets rows of far scans go through the filter of a join; and puts late scans, runs and the better
-//! order of conditions in.
+//! Lets rows of far scans go through the filter of a join; and puts late scans and the better order of conditions in.
 //!
 //! ```text
 //!   JoinExec ── build side: 2000 keys
@@ -29,7 +28,6 @@ use datafusion::physical_plan::{StatisticsArgs, StatisticsContext};
 use super::JoinConfig;
 use super::conditions::ordered;
 use super::exec::JoinExec;
-use super::runs::RunsExec;
 
 /// See the module. It belongs behind all rules that push filters down; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
@@ -42,19 +40,19 @@ impl PhysicalOptimizerRule for ReduceRule {
             return Ok(plan);
         }
         let plan = if config.reduce { below(plan, &[], config.late.then_some(1.0))? } else { plan };
+        if !config.cheap_first {
+            return Ok(plan);
+        }
         plan.transform_up(|node| {
-            if config.runs
-                && let Some(runs) = RunsExec::of(&node)
-            {
-                return Ok(Transformed::yes(Arc::new(runs)));
-            }
-            if config.cheap_first
-                && let Some(filter) = node.downcast_ref::<FilterExec>()
-                && let Some(better) = ordered(filter.predicate(), &filter.input().schema())
-            {
-                return Ok(Transformed::yes(Arc::new(FilterExecBuilder::from(filter).with_predicate(better).build()?)));
-            }
-            Ok(Transformed::no(node))
+            let filter = node.downcast_ref::<FilterExec>();
+            let better =
+                filter.and_then(|filter| Some((filter, ordered(filter.predicate(), &filter.input().schema())?)));
+            Ok(match better {
+                Some((filter, better)) => {
+                    Transformed::yes(Arc::new(FilterExecBuilder::from(filter).with_predicate(better).build()?))
+                }
+                None => Transformed::no(node),
+            })
         })
         .data()
     }

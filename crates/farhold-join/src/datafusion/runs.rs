@@ -19,12 +19,14 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::compute::{BatchCoalescer, partition, take};
 use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, SortField};
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::{EmitTo, GroupsAccumulator};
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::{Distribution, PhysicalExpr, PhysicalExprRef};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::metrics::{BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
@@ -34,6 +36,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
+use super::JoinConfig;
 use super::memory::lock;
 
 /// Rows by which a partition is judged, and how many make a judgement.
@@ -43,6 +46,34 @@ const SAMPLE_ROWS_MIN: usize = 1 << 12;
 const RUN_ROWS_MIN: usize = 2;
 /// Different keys in ten runs: as DataFusion judges whether a partial aggregate is worth its table.
 const KEYS_IN_TEN_RUNS_MIN: usize = 8;
+
+/// Puts [`RunsExec`] around partial aggregates. It belongs behind all rules that look for an `AggregateExec`;
+/// [`with_joins`](super::with_joins) puts it there.
+#[derive(Debug, Default)]
+pub struct RunsRule;
+
+impl PhysicalOptimizerRule for RunsRule {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, options: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        if options.extensions.get::<JoinConfig>().is_some_and(|config| !config.enabled || !config.runs) {
+            return Ok(plan);
+        }
+        plan.transform_up(|node| {
+            Ok(match RunsExec::of(&node) {
+                Some(runs) => Transformed::yes(Arc::new(runs)),
+                None => Transformed::no(node),
+            })
+        })
+        .data()
+    }
+
+    fn name(&self) -> &'static str {
+        "farhold_runs"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
 
 /// A partial aggregate that makes a row of each run of equal keys where that is all that its table would do.
 #[derive(Debug)]
@@ -121,17 +152,14 @@ impl Running {
                 if is_done {
                     return Ok::<_, DataFusionError>(None);
                 }
-                match input.next().await.transpose()? {
-                    Some(batch) => {
-                        let states = runs.states(&batch)?;
-                        counts.0.add(batch.num_rows());
-                        counts.1.add(states.num_rows());
-                        output.push_batch(states)?;
-                    }
-                    None => {
-                        output.finish_buffered_batch()?;
-                        is_done = true;
-                    }
+                if let Some(batch) = input.next().await.transpose()? {
+                    let states = runs.states(&batch)?;
+                    counts.0.add(batch.num_rows());
+                    counts.1.add(states.num_rows());
+                    output.push_batch(states)?;
+                } else {
+                    output.finish_buffered_batch()?;
+                    is_done = true;
                 }
             }
         });
