@@ -2,8 +2,8 @@
 //! time. The system's gives such memory back to the kernel and gets it again page by page, cleared.
 //!
 //! mimalloc gives back what has been free for a second. On a virtual machine whose host takes it away at once, as some do, the next
-//! query waits for it: TPC-H's query 18 at scale factor 10 spent two fifths of its time on pages that were cleared for it. So
-//! it is kept for ten seconds.
+//! query waits for it: in a new process TPC-H's query 18 at scale factor 10 spends two fifths of its processor time on pages that are
+//! cleared for it. So it is kept for ten seconds.
 
 use libmimalloc_sys::{mi_option_get, mi_option_set};
 
