@@ -27,6 +27,7 @@ pub struct Members {
     places: Places,
     words: Pages<u64>,
     /// Bits that are set, of all.
+    #[cfg(feature = "parquet")]
     share: f64,
     _memory: Reservation,
 }
@@ -111,7 +112,13 @@ impl Members {
             Places::Hash { bits } => 1 << bits,
         };
         let share = members as f64 / values.max(1) as f64;
-        Ok((share <= share_max).then_some(Self { places, words, share, _memory: memory }))
+        Ok((share <= share_max).then_some(Self {
+            places,
+            words,
+            #[cfg(feature = "parquet")]
+            share,
+            _memory: memory,
+        }))
     }
 
     /// False only of a value that no build row has; a null is one of those.
