@@ -47,7 +47,7 @@ const RUN_ROWS_MIN: usize = 2;
 /// Different keys in ten runs: as DataFusion judges whether a partial aggregate is worth its table.
 const KEYS_IN_TEN_RUNS_MIN: usize = 8;
 
-/// Puts [`RunsExec`] around partial aggregates. It belongs behind all rules that look for an `AggregateExec`;
+/// Puts `RunsExec` around partial aggregates. It belongs behind all rules that look for an `AggregateExec`;
 /// [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
 pub struct RunsRule;
@@ -100,7 +100,7 @@ impl RunsExec {
         fits.then(|| Self { aggregate: Arc::clone(aggregate), metrics: ExecutionPlanMetricsSet::new() })
     }
 
-    fn again(&self, aggregate: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    fn again(aggregate: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
         match Self::of(&aggregate) {
             Some(runs) => Arc::new(runs),
             None => aggregate,
@@ -212,7 +212,7 @@ impl Runs {
         for function in &mut self.functions {
             let arguments = values(&function.arguments, batch)?;
             let filter = function.filter.as_ref().map(|filter| value(filter, batch)).transpose()?;
-            let filter = filter.as_ref().map(|filter| filter.as_boolean());
+            let filter = filter.as_ref().map(AsArray::as_boolean);
             function.accumulator.update_batch(&arguments, &run_of_row, filter, ranges.len())?;
             columns.extend(function.accumulator.state(EmitTo::All)?);
         }
@@ -297,7 +297,7 @@ impl ExecutionPlan for RunsExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(self.again(Arc::clone(&self.aggregate).replace_children(children, options)?))
+        Ok(Self::again(Arc::clone(&self.aggregate).replace_children(children, options)?))
     }
 
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
@@ -305,7 +305,7 @@ impl ExecutionPlan for RunsExec {
     }
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(self.again(Arc::clone(&self.aggregate).reset_state()?))
+        Ok(Self::again(Arc::clone(&self.aggregate).reset_state()?))
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
