@@ -50,6 +50,12 @@ const QUERIES: [&str; 7] = [
     "SELECT r.pad, r.text, r.real FROM r WHERE r.id BETWEEN 12300 AND 12340 OR r.id = 29000",
 ];
 
+fn config(late: bool) -> JoinConfig {
+    let mut config = JoinConfig::default();
+    config.late = late;
+    config
+}
+
 #[test]
 fn rows_are_the_same_whatever_the_filters_keep() {
     on_runtime(async {
@@ -59,9 +65,7 @@ fn rows_are_the_same_whatever_the_filters_keep() {
         for build in [build_side(0), build_side(3), build_side(300), build_side(25_000)] {
             let plain = plain(&[build.clone(), probe.clone()], 2);
             for late in [true, false] {
-                let mut config = JoinConfig::default();
-                config.late = late;
-                let bed = Bed::new(std::slice::from_ref(&build), 2, None, config);
+                let bed = Bed::new(std::slice::from_ref(&build), 2, None, config(late));
                 register(&bed.context, "r", folder.path()).await;
                 for query in QUERIES {
                     let answer = bed.rows(query).await.unwrap();
@@ -81,7 +85,7 @@ fn columns_are_read_late_where_few_rows_are_left() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &probe_side().batch());
         for (build_rows, is_late) in [(100, true), (15_000, false)] {
-            let bed = Bed::new(&[build_side(build_rows)], 2, None, JoinConfig::default());
+            let bed = Bed::new(&[build_side(build_rows)], 2, None, config(true));
             register(&bed.context, "r", folder.path()).await;
             for query in [QUERIES[0], QUERIES[5]] {
                 let plan = bed.explain(&format!("ANALYZE {query}")).await;
@@ -96,7 +100,7 @@ fn columns_are_read_late_where_few_rows_are_left() {
             assert!(bed.explain(QUERIES[0]).await.contains("columns=as the filters turn out"));
         }
         // By statistics of the scan's own condition.
-        let bed = Bed::new(&[], 2, None, JoinConfig::default());
+        let bed = Bed::new(&[], 2, None, config(true));
         register(&bed.context, "r", folder.path()).await;
         for (condition, is_late) in [("id BETWEEN 12300 AND 12340", true), ("id BETWEEN 12300 AND 22340", false)] {
             let plan = bed.explain(&format!("ANALYZE SELECT pad, text, real FROM r WHERE {condition}")).await;
@@ -111,7 +115,7 @@ fn a_plan_that_is_kept_reads_all_files_each_time() {
     on_runtime(async {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &probe_side().batch());
-        let bed = Bed::new(&[build_side(100)], 2, None, JoinConfig::default());
+        let bed = Bed::new(&[build_side(100)], 2, None, config(true));
         register(&bed.context, "r", folder.path()).await;
         let plan = bed.context.sql(QUERIES[0]).await.unwrap().create_physical_plan().await.unwrap();
         let mut counts = Vec::new();
