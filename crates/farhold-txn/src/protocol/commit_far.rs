@@ -147,7 +147,7 @@ impl Txn {
             write(&near, epoch);
             latch::unlock(&near);
         }
-        let is_next = self.wait_for_odd_reads(&core).await;
+        let is_next = self.wait_for_odd_reads(&core, true).await;
         let sent = if is_next { self.replicate(&core, promise, epoch).await } else { None };
         drop(admitted);
         let Some(sent) = sent else {
@@ -272,7 +272,7 @@ impl Txn {
                 let admitted = View::admit(replication, core.handle.now_ns(), is_current);
                 self.held.admitted = Some(admitted.ok_or(TxnError::Recovering { node: core.me })?);
             } else {
-                let is_certain = self.wait_for_odd_reads(core).await;
+                let is_certain = self.wait_for_odd_reads(core, false).await;
                 if !replication.view.is_settled(core.handle.now_ns()) || !is_current() {
                     return Err(TxnError::Recovering { node: core.me });
                 }

@@ -31,7 +31,7 @@ impl Txn {
             let row = self.state.rows[position];
             let may_stay = row.ident.node() == core.me && !row.state.is_locked_by_commit();
             if row.version.is_odd() && !may_stay {
-                core.wait_while_odd(row.ident, row.version).await;
+                core.wait_while_odd(row.ident, row.version, false).await;
                 self.state.rows[position].version = row.version.without(Version::ODD);
             }
         }
@@ -39,13 +39,15 @@ impl Txn {
 
     /// Waits until the transactions whose odd rows this one has read, and validated, are at all their holders: it comes after them,
     /// so it is certain only when they are. False: one of them may never be.
-    pub(crate) async fn wait_for_odd_reads(&self, core: &Core) -> bool {
+    ///
+    /// `is_committed`: it has passed its own commit point, and ends only when they do, or with its node.
+    pub(crate) async fn wait_for_odd_reads(&self, core: &Core, is_committed: bool) -> bool {
         if planted!(OddCommits) || planted!(OddReadsForgotten) {
             return true;
         }
         for row in &self.state.rows {
             let is_read = row.version.is_odd() && !row.state.is_locked_by_commit() && row.state != RowState::Skipped;
-            if is_read && !core.wait_while_odd(row.ident, row.version).await {
+            if is_read && !core.wait_while_odd(row.ident, row.version, is_committed).await {
                 return false;
             }
         }
@@ -55,15 +57,18 @@ impl Txn {
 
 impl Core {
     /// Waits while a row has this odd version. Of this node: until its writer has brought its record to all holders, or cannot;
-    /// the writer waits for nobody who waits here. Of another node: until a bound, and validation judges what is there then. False:
-    /// it may still be odd.
-    async fn wait_while_odd(&self, ident: Ident, odd: Version) -> bool {
+    /// the writer waits for nobody who waits here; and, before the commit point, no longer than this node's lease lasts, since a node that is cut
+    /// off may never hear that it is gone. Of another node: until a bound, and validation judges what is there then. False: it may
+    /// still be odd.
+    async fn wait_while_odd(&self, ident: Ident, odd: Version, is_committed: bool) -> bool {
         if ident.node() != self.me {
             return self.wait_while_far_row_is_odd(ident, odd).await;
         }
         let object = self.node.store.object(ident.reference());
         while object.version() == odd {
-            if self.node.replication.as_ref().is_none_or(|replication| replication.view.is_gone()) {
+            let Some(replication) = &self.node.replication else { return false };
+            let (view, now_ns) = (&replication.view, self.handle.now_ns());
+            if view.is_gone() || (!is_committed && !view.is_settled(now_ns)) {
                 return false;
             }
             self.settled.next(&self.handle).await;
