@@ -48,17 +48,7 @@ def stop(process, how=signal.SIGINT):
     process.stderr.close()
 
 
-def serve_replicated(directory, node, nodes=3, replicas=3, lease_ms=1000, durability=()):
-    return start(
-        "serve", "--json", "--dir", directory, "--listen", "127.0.0.1:0", "--memory", "128M", "--node", node, "--nodes", nodes,
-        "--replicas", replicas, "--lease-ms", lease_ms, "--threads", 2, *durability,
-    )
-
-
 def url_of(process):
+    """Where a process that has just started takes clients."""
     listen = json.loads(line_with(process, '"listening"'))["listen"]
     return f"postgresql://farhold@{listen}/farhold"
-
-
-def status(directory):
-    return json.loads(run("--json", "cluster", "status", "--dir", directory).stdout)
