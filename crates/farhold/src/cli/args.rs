@@ -222,6 +222,11 @@ pub struct DurabilityArgs {
 impl DurabilityArgs {
     /// No journal.
     pub const NONE: Self = Self { level: DurabilityLevel::Replicated, journal: None, assume_persistence: false };
+
+    /// Whether nodes keep journals.
+    pub fn has_journal(&self) -> bool {
+        self.level != DurabilityLevel::Replicated
+    }
 }
 
 /// Levels of durability.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use farhold_bench::workload::ch;
 use serde_json::{Value, json};
 
-use super::args::{ChArgs, DurabilityArgs, DurabilityLevel, ReplicaArgs, TpccArgs};
+use super::args::{ChArgs, DurabilityArgs, ReplicaArgs, TpccArgs};
 use super::check;
 use super::client;
 use super::clock::Stopwatch;
@@ -52,7 +52,7 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         1 => "no replication".to_owned(),
         replicas => format!("{replicas} copies of each row"),
     };
-    let copies = copies + if args.durability.level == DurabilityLevel::Replicated { "" } else { ", with a journal" };
+    let copies = copies + if args.durability.has_journal() { ", with a journal" } else { "" };
     if let Some(path) = &args.plot {
         let title = format!("TPC-C, {} nodes x {} workers, {copies}", plan.nodes, plan.workers);
         let rates = plot::rates(&outcome.samples, PLOT_BIN, f64::from(args.seconds));
@@ -76,7 +76,7 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
                     "remote_item_percent": plan.remote_item_percent,
                     "remote_payment_percent": plan.remote_payment_percent, "provider": plan.provider,
                     "replicas": plan.replicas.replicas, "lease_ms": plan.replicas.lease_ms,
-                    "optimistic": !plan.replicas.pessimistic, "journal": args.durability.level != DurabilityLevel::Replicated,
+                    "optimistic": !plan.replicas.pessimistic, "journal": args.durability.has_journal(),
                 },
                 "acknowledged_before_all_were_killed": outcome.before.iter().map(|t| t.commits).sum::<u64>(),
                 "marks": outcome.marks.iter().map(|mark| json!({ "seconds": mark.at, "what": mark.what })).collect::<Vec<_>>(),
@@ -132,7 +132,7 @@ fn failure_of(args: &TpccArgs) -> Result<Option<Failure>, String> {
         if fits { Ok(Duration::from_secs_f64(value)) } else { Err("a failure must be inside of the run".to_owned()) }
     };
     if let Some(after) = args.kill_all_after {
-        if args.durability.level == DurabilityLevel::Replicated {
+        if !args.durability.has_journal() {
             return Err("--kill-all-after needs --durability disk or nvm: nobody else has the rows then".to_owned());
         }
         return Ok(Some(Failure::All(seconds(after)?)));
