@@ -136,3 +136,37 @@ fn copy_and_parameters() {
     client.run_with("INSERT INTO t (a) VALUES ($1)", &[Datum::Text("z".to_owned())]).unwrap();
     assert_eq!(client.rows("SELECT id FROM t WHERE a = 'z'"), ["4"]);
 }
+
+#[test]
+fn queries_take_numbers_from_their_sessions() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE SEQUENCE s CACHE 1");
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY)");
+    client.ok("INSERT INTO t SELECT value FROM generate_series(1, 3000)");
+    // Two queries at a time, on the threads that all sessions share: each number once.
+    let count = 5;
+    let took = std::thread::scope(|scope| {
+        let take = || {
+            let client = db.client();
+            (0..count).flat_map(|_| client.rows("SELECT nextval('s') FROM t WHERE id > 0")).collect::<Vec<_>>()
+        };
+        let (one, two) = (scope.spawn(take), scope.spawn(take));
+        one.join().unwrap().into_iter().chain(two.join().unwrap()).collect::<BTreeSet<_>>()
+    });
+    assert_eq!(took.len(), 2 * count * 3000);
+    let given = client.run_with("SELECT nextval($1) FROM t WHERE id <= $2", &[Datum::Text("s".into()), Datum::Int(2)]);
+    assert_eq!(given.unwrap().lines(), ["30001", "30002"]);
+    // A query that is stopped while it waits for numbers.
+    let answer = client.start("SELECT max(nextval('s')) FROM t a, t b");
+    let error = loop {
+        client.cancel.cancel();
+        if let Ok(outcome) = answer.recv_timeout(std::time::Duration::from_millis(5)) {
+            break outcome.unwrap_err();
+        }
+    };
+    assert_eq!(error.state.code(), "57014", "{error}");
+    assert_eq!(client.rows("SELECT nextval('s') > 30002 FROM t WHERE id = 1"), ["t"]);
+    let shown = client.rows("EXPLAIN ANALYZE SELECT nextval('s') FROM t WHERE id > 1");
+    assert!(shown.iter().any(|line| line.contains("nextval")), "{shown:?}");
+}

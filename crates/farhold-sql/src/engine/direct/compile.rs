@@ -53,9 +53,9 @@ impl Compiler<'_> {
         let order = order_by(query, &columns)?;
         let mut output = Vec::with_capacity(select.projection.len());
         self.items(&select.projection, &columns, &mut output)?;
-        let mut conditions = Vec::new();
-        if let Some(selection) = &select.selection {
-            conjuncts(self.binder(&columns).bind_condition(selection)?, &mut conditions);
+        let conditions = self.conditions(select.selection.as_ref(), &columns)?;
+        if output.iter().any(|(scalar, _)| scalar.calls_sequences()) {
+            return Err(BindError::Complex);
         }
         let (limit, offset) = self.limit(query)?;
         let (access, rest, ordered) = choose(&table, &conditions, &order);
@@ -200,16 +200,25 @@ impl Compiler<'_> {
         Ok(Program::Delete(Delete { table, access, filter, returning }))
     }
 
+    /// The parts of a WHERE clause. Without functions of sequences: rows are met here without asking anybody.
+    fn conditions(&mut self, selection: Option<&Expr>, columns: &[ColumnRef]) -> Result<Vec<Scalar>> {
+        let mut conditions = Vec::new();
+        if let Some(selection) = selection {
+            conjuncts(self.binder(columns).bind_condition(selection)?, &mut conditions);
+        }
+        if conditions.iter().any(Scalar::calls_sequences) {
+            return Err(BindError::Complex);
+        }
+        Ok(conditions)
+    }
+
     fn where_clause(
         &mut self,
         selection: Option<&Expr>,
         table: &TableInfo,
         columns: &[ColumnRef],
     ) -> Result<(super::Access, Option<Scalar>)> {
-        let mut conditions = Vec::new();
-        if let Some(selection) = selection {
-            conjuncts(self.binder(columns).bind_condition(selection)?, &mut conditions);
-        }
+        let conditions = self.conditions(selection, columns)?;
         let (access, rest, _) = choose(table, &conditions, &[]);
         Ok((access, join_conditions(rest)))
     }

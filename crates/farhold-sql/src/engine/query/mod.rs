@@ -6,6 +6,7 @@
 mod catalog;
 mod checked;
 mod guard;
+mod numbers;
 mod parameters;
 mod rewrite;
 mod stream;
@@ -42,6 +43,7 @@ use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
 use crate::SqlError;
 
 pub(crate) use catalog::ROWS_SCHEMA;
+pub(crate) use numbers::Giver;
 pub(crate) use parameters::to_sql as sql_type;
 pub(crate) use stream::BatchStream;
 
@@ -68,6 +70,8 @@ pub(crate) struct PlannedQuery {
     pub(crate) plan: Arc<LogicalPlan>,
     pub(crate) parameters: Vec<ColumnType>,
     pub(crate) columns: Vec<OutputColumn>,
+    /// Whether it moves a sequence.
+    pub(crate) takes_numbers: bool,
 }
 
 impl QueryEngine {
@@ -127,12 +131,13 @@ impl QueryEngine {
     }
 
     /// Runs a bound plan; its batches come by the stream.
-    pub(crate) fn run(&self, plan: LogicalPlan, rows: RowSource, cancel: &CancelHandle) -> BatchStream {
+    pub(crate) fn run(&self, plan: LogicalPlan, rows: RowSource, giver: Giver, cancel: &CancelHandle) -> BatchStream {
+        let (asks, requests) = numbers::asks(giver);
         let state = self.state_with(rows, cancel.clone());
         let (sender, receiver) = tokio::sync::mpsc::channel(CHANNEL_BATCHES);
         let flag = cancel.clone();
         let task = self.runtime().spawn(async move {
-            let run = stream::run(&state, plan, &flag, &sender);
+            let run = stream::run(&state, plan, &asks, &flag, &sender);
             let outcome = tokio::select! {
                 biased;
                 () = flag.cancelled() => flag.check(),
@@ -144,7 +149,7 @@ impl QueryEngine {
                 let _ = sender.send(Err(error)).await;
             }
         });
-        BatchStream::new(receiver, task, cancel.clone())
+        BatchStream::new(receiver, requests, task, cancel.clone())
     }
 
     /// Runs a bound plan to its end and gives all rows; for plans whose result the session needs whole.
@@ -152,9 +157,10 @@ impl QueryEngine {
         &self,
         plan: LogicalPlan,
         rows: RowSource,
+        giver: Giver,
         cancel: &CancelHandle,
     ) -> Result<Vec<RecordBatch>, SqlError> {
-        let mut stream = self.run(plan, rows, cancel);
+        let mut stream = self.run(plan, rows, giver, cancel);
         let mut batches = Vec::new();
         while let Some(batch) = stream.next().await {
             batches.push(batch?);
@@ -167,13 +173,16 @@ impl QueryEngine {
         &self,
         plan: LogicalPlan,
         rows: RowSource,
+        giver: Giver,
         cancel: &CancelHandle,
         analyze: bool,
     ) -> Result<Vec<String>, SqlError> {
+        let (asks, mut requests) = numbers::asks(giver);
         let state = self.state_with(rows, cancel.clone());
         let flag = cancel.clone();
         let task = self.runtime().spawn(async move {
             let explain = async {
+                let plan = numbers::attach(plan, &asks)?;
                 let physical = state.query_planner().create_physical_plan(&plan, &state).await?;
                 let mut text = displayable(physical.as_ref()).indent(false).to_string();
                 if analyze {
@@ -194,7 +203,8 @@ impl QueryEngine {
                 outcome = explain => outcome.map_err(|e: datafusion::error::DataFusionError| error::from_datafusion(&e)),
             }
         });
-        let text = task.await.map_err(|e| SqlError::internal(format!("the query failed: {e}")))??;
+        let text = requests.answer_until(task).await;
+        let text = text.map_err(|e| SqlError::internal(format!("the query failed: {e}")))??;
         Ok(text.lines().map(str::to_owned).collect())
     }
 }
@@ -240,6 +250,7 @@ fn session_state(
     let relations = Arc::clone(catalog) as Arc<dyn crate::pg_catalog::Relations>;
     crate::pg_catalog::register(&context, &config.database, &relations)?;
     rewrite::register_functions(&context);
+    numbers::register(&context);
     let checked = Arc::new(checked::CheckedArithmetic);
     let state = SessionStateBuilder::new_from_existing(context.state()).with_physical_optimizer_rule(checked).build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
@@ -255,7 +266,7 @@ async fn plan(
     let count = parameters::count(&statement).max(stated.len());
     if count == 0 {
         let plan = to_plan(state, statement).await?;
-        return Ok(finish(plan, Vec::new()));
+        return finish(plan, Vec::new());
     }
     let mut types: Vec<Option<ColumnType>> = stated.to_vec();
     types.resize(count, None);
@@ -279,7 +290,7 @@ async fn plan(
         }
         other => other,
     };
-    Ok(finish(plan, types))
+    finish(plan, types)
 }
 
 async fn to_plan(state: &SessionState, statement: ast::Statement) -> Result<LogicalPlan, SqlError> {
@@ -293,7 +304,7 @@ async fn to_plan(state: &SessionState, statement: ast::Statement) -> Result<Logi
     }
 }
 
-fn finish(plan: LogicalPlan, parameters: Vec<ColumnType>) -> PlannedQuery {
+fn finish(plan: LogicalPlan, parameters: Vec<ColumnType>) -> Result<PlannedQuery, SqlError> {
     let columns = plan
         .schema()
         .fields()
@@ -304,7 +315,8 @@ fn finish(plan: LogicalPlan, parameters: Vec<ColumnType>) -> PlannedQuery {
             arrow_type: field.data_type().clone(),
         })
         .collect();
-    PlannedQuery { plan: Arc::new(plan), parameters, columns }
+    let takes_numbers = numbers::takes_numbers(&plan).map_err(|e| error::from_datafusion(&e))?;
+    Ok(PlannedQuery { plan: Arc::new(plan), parameters, columns, takes_numbers })
 }
 
 /// One scan of a bound plan.

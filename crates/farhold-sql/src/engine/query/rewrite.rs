@@ -8,7 +8,8 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Ident, ObjectNamePart, Select, SelectItem, Statement, Value, VisitMut, VisitorMut,
+    BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectNamePart, Select, SelectItem,
+    Statement, Value, VisitMut, VisitorMut,
 };
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 use datafusion_pg_catalog::sql::rules::{
@@ -18,6 +19,8 @@ use datafusion_pg_catalog::sql::rules::{
 
 use crate::SqlError;
 use crate::engine::error;
+use crate::engine::scalar::{fold, without_regclass};
+use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
 
 /// Rewrites statements before they are planned.
@@ -45,7 +48,10 @@ impl Rewriter {
     pub(super) fn rewrite(&self, statement: Statement, sql: &str, user: &str) -> Result<Statement, SqlError> {
         let mut statement = statement;
         let _ = VisitMut::visit(&mut statement, &mut AnyOfQuery);
-        let mut statement = self.in_datafusions_words(statement, sql)?;
+        let mut calls = SequenceCalls { met: false };
+        let _ = VisitMut::visit(&mut statement, &mut calls);
+        let plain = calls.met.then(|| statement.to_string());
+        let mut statement = self.in_datafusions_words(statement, plain.as_deref().unwrap_or(sql))?;
         name_user(&mut statement, user);
         Ok(statement)
     }
@@ -81,6 +87,38 @@ impl VisitorMut for AnyOfQuery {
         };
         if let Expr::Subquery(query) = right.as_ref() {
             *expr = Expr::InSubquery { expr: left.clone(), subquery: query.clone(), negated };
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// `pg_catalog.nextval('s'::regclass)` is `nextval('s')`: the name and not the number of the sequence.
+struct SequenceCalls {
+    met: bool,
+}
+
+impl VisitorMut for SequenceCalls {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
+        let last = match function.name.0.as_slice() {
+            [ObjectNamePart::Identifier(schema), name] if fold(schema) == "pg_catalog" => name,
+            [name] => name,
+            _ => return ControlFlow::Continue(()),
+        };
+        if let ObjectNamePart::Identifier(ident) = last
+            && Call::named(&fold(ident)).is_some()
+        {
+            self.met = true;
+            function.name = vec![ident.clone()].into();
+            if let FunctionArguments::List(list) = &mut function.args {
+                for argument in &mut list.args {
+                    if let FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) = argument {
+                        *value = without_regclass(value).clone();
+                    }
+                }
+            }
         }
         ControlFlow::Continue(())
     }

@@ -9,6 +9,7 @@ use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::task::JoinHandle;
 
 use super::guard::guard;
+use super::numbers::{self, Asks, Requests};
 use crate::SqlError;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::error;
@@ -17,9 +18,11 @@ use crate::engine::error;
 pub(super) async fn run(
     state: &SessionState,
     plan: LogicalPlan,
+    asks: &Asks,
     cancel: &CancelHandle,
     sender: &Sender<Result<RecordBatch, SqlError>>,
 ) -> Result<(), SqlError> {
+    let plan = numbers::attach(plan, asks).map_err(|e| error::from_datafusion(&e))?;
     let physical =
         state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_datafusion(&e))?;
     let physical = guard(physical, cancel).map_err(|e| error::from_datafusion(&e))?;
@@ -36,6 +39,7 @@ pub(super) async fn run(
 /// Batches of a running query. Dropping it stops the query.
 pub(crate) struct BatchStream {
     receiver: Receiver<Result<RecordBatch, SqlError>>,
+    requests: Requests,
     task: JoinHandle<()>,
     cancel: CancelHandle,
     statement: u32,
@@ -44,11 +48,12 @@ pub(crate) struct BatchStream {
 impl BatchStream {
     pub(super) fn new(
         receiver: Receiver<Result<RecordBatch, SqlError>>,
+        requests: Requests,
         task: JoinHandle<()>,
         cancel: CancelHandle,
     ) -> Self {
         let statement = cancel.statement();
-        Self { receiver, task, cancel, statement }
+        Self { receiver, requests, task, cancel, statement }
     }
 
     /// The next batch, never empty; `None` after the last one.
@@ -60,7 +65,7 @@ impl BatchStream {
                 self.task.abort();
                 return self.cancel.check().err().map(Err);
             }
-            received = self.receiver.recv() => received,
+            received = self.requests.answer_until(self.receiver.recv()) => received,
         };
         match received {
             Some(batch) => Some(batch),

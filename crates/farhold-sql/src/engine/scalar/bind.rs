@@ -598,7 +598,7 @@ impl Binder<'_> {
 }
 
 /// `'name'::regclass` is the name.
-fn without_regclass(argument: &Expr) -> &Expr {
+pub(crate) fn without_regclass(argument: &Expr) -> &Expr {
     match argument {
         Expr::Cast { expr, data_type: ast::DataType::Regclass, .. } => expr,
         other => other,

@@ -5,12 +5,11 @@ use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::Token;
 
 use crate::engine::catalog::table_name;
-use crate::engine::scalar::Scalar;
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
 /// A function of sequences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Call {
     /// `nextval(sequence)`
     Next,
@@ -22,21 +21,48 @@ pub(crate) enum Call {
     Set,
 }
 
-/// The function of this name with so many arguments, and the arguments' types.
-pub(crate) fn bind(name: &str, arguments: usize) -> Option<(Call, &'static [ColumnType])> {
-    use ColumnType::{BigInt, Boolean, Text};
-    match (name, arguments) {
-        ("nextval", 1) => Some((Call::Next, &[Text])),
-        ("currval", 1) => Some((Call::Current, &[Text])),
-        ("lastval", 0) => Some((Call::Last, &[])),
-        ("setval", 2) => Some((Call::Set, &[Text, BigInt])),
-        ("setval", 3) => Some((Call::Set, &[Text, BigInt, Boolean])),
-        _ => None,
+impl Call {
+    pub(crate) const ALL: [Self; 4] = [Self::Next, Self::Current, Self::Last, Self::Set];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Next => "nextval",
+            Self::Current => "currval",
+            Self::Last => "lastval",
+            Self::Set => "setval",
+        }
+    }
+
+    /// The types of the arguments, in each of its forms.
+    pub(crate) fn forms(self) -> &'static [&'static [ColumnType]] {
+        use ColumnType::{BigInt, Boolean, Text};
+        match self {
+            Self::Next | Self::Current => &[&[Text]],
+            Self::Last => &[&[]],
+            Self::Set => &[&[Text, BigInt], &[Text, BigInt, Boolean]],
+        }
+    }
+
+    /// Whether it moves the sequence.
+    pub(crate) fn takes_numbers(self) -> bool {
+        matches!(self, Self::Next | Self::Set)
+    }
+
+    /// The function of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|call| call.name() == name)
     }
 }
 
-/// A call with its arguments' values; `None`: one of them is null, and so is the result.
-pub(super) enum Asked {
+/// The function of this name with so many arguments, and the arguments' types.
+pub(crate) fn bind(name: &str, arguments: usize) -> Option<(Call, &'static [ColumnType])> {
+    let call = Call::named(name)?;
+    call.forms().iter().find(|types| types.len() == arguments).map(|types| (call, *types))
+}
+
+/// A call with its arguments' values.
+#[derive(Clone)]
+pub(crate) enum Asked {
     Next(String),
     Current(String),
     Last,
@@ -44,14 +70,9 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    pub(super) fn new(
-        call: Call,
-        arguments: &[Scalar],
-        row: &[Datum],
-        parameters: &[Datum],
-    ) -> Result<Option<Self>, SqlError> {
-        let values = arguments.iter().map(|a| a.evaluate(row, parameters)).collect::<Result<Vec<_>, _>>()?;
-        Ok(match (call, values.as_slice()) {
+    /// `None`: an argument is null, and so is the result.
+    pub(crate) fn of(call: Call, arguments: &[Datum]) -> Result<Option<Self>, SqlError> {
+        Ok(match (call, arguments) {
             (Call::Last, _) => Some(Self::Last),
             (Call::Next, [Datum::Text(name)]) => Some(Self::Next(sequence_name(name)?)),
             (Call::Current, [Datum::Text(name)]) => Some(Self::Current(sequence_name(name)?)),

@@ -140,7 +140,8 @@ impl Numbers<'_> {
         let mut calls = Vec::new();
         scalar.visit(&mut |inner| {
             if let Scalar::Sequence(call, arguments) = inner {
-                calls.push(Asked::new(*call, arguments, row, parameters));
+                let values = arguments.iter().map(|a| a.evaluate(row, parameters)).collect::<Result<Vec<_>, _>>();
+                calls.push(values.and_then(|values| Asked::of(*call, &values)));
             }
         });
         let mut values = Vec::with_capacity(calls.len());
@@ -160,7 +161,8 @@ impl Numbers<'_> {
         called.evaluate(row, parameters)
     }
 
-    async fn call(&self, asked: Asked) -> Result<i64, SqlError> {
+    /// The value of one call.
+    pub(crate) async fn call(&self, asked: Asked) -> Result<i64, SqlError> {
         let tables = self.catalog.tables();
         let known = |name: &str| tables.sequence(name).ok_or_else(|| no_such_table(name));
         match asked {
@@ -224,19 +226,13 @@ impl Scalar {
     /// Whether it moves a sequence: nothing that a read-only transaction may do.
     pub(crate) fn takes_numbers(&self) -> bool {
         let mut takes = false;
-        self.visit(&mut |scalar| takes |= matches!(scalar, Self::Sequence(Call::Next | Call::Set, _)));
+        self.visit(&mut |scalar| takes |= matches!(scalar, Self::Sequence(call, _) if call.takes_numbers()));
         takes
     }
 }
 
 /// What a function of sequences is refused with where nothing calls it.
 pub(crate) fn out_of_place(call: Call) -> SqlError {
-    let name = match call {
-        Call::Next => "nextval",
-        Call::Current => "currval",
-        Call::Last => "lastval",
-        Call::Set => "setval",
-    };
-    SqlError::unsupported(format!("{name} in this place"))
-        .with_hint("It works in VALUES, SET, DEFAULT and in a SELECT without FROM.")
+    SqlError::unsupported(format!("{} in this place", call.name()))
+        .with_hint("It works in queries, VALUES, SET and DEFAULT.")
 }

@@ -1,19 +1,18 @@
 //! Running a bound statement.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use farhold_txn::{Retry, Txn};
 
-use super::plan::{Bound, Plan, SetSequence};
+use super::plan::{Bound, Plan};
 use super::prepare::{read_only_error, verb_of, writes};
 use super::{Session, TransactionState, aborted};
 use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program};
 use crate::engine::output::{Prepared, QueryRows};
-use crate::engine::query::{PlannedQuery, all_narrow, gather, scans, snapshot};
-use crate::engine::scalar::Scalar;
+use crate::engine::query::{Giver, PlannedQuery, all_narrow, gather, scans, snapshot};
 use crate::engine::scan::RowSource;
-use crate::engine::sequence::Call;
 use crate::engine::types::cast;
 use crate::engine::{CommandTag, Datum, Output, Rows, error, parse};
 use crate::{SqlError, SqlState};
@@ -87,35 +86,8 @@ impl Session {
                     format.clone(),
                 )))
             }
-            Plan::SetSequence(set) => Box::pin(self.set_sequence(set, parameters)).await,
             Plan::Utility(_) => Err(SqlError::internal("a utility statement went astray")),
         }
-    }
-
-    /// setval with the number that a query gives.
-    async fn set_sequence(&mut self, set: &SetSequence, parameters: &[Datum]) -> Result<Output, SqlError> {
-        let rows = match &set.number.plan {
-            Plan::Direct(program) => self.direct(program, parameters).await?,
-            Plan::Query(query) => Box::pin(self.query(query, parameters)).await?,
-            _ => return Err(SqlError::unsupported("setval of this")),
-        };
-        let number = match rows {
-            Output::Rows(Rows::Direct { mut rows, .. }) => rows.pop(),
-            Output::Rows(Rows::Batches(mut batches)) => {
-                let mut last = None;
-                while let Some(rows) = batches.next_rows().await {
-                    last = rows?.into_iter().last().or(last);
-                }
-                last
-            }
-            _ => None,
-        };
-        let number = number.and_then(|row| row.into_iter().next()).unwrap_or(Datum::Null);
-        let mut arguments = vec![set.sequence.clone(), Scalar::Literal(number)];
-        arguments.extend(set.is_called.clone());
-        let call = Scalar::Sequence(Call::Set, arguments);
-        let value = self.engine.numbers(&self.numbers, &self.worker).evaluate(&call, &[], parameters).await?;
-        Ok(Output::Rows(Rows::Direct { rows: vec![vec![value]], tag: CommandTag::rows("SELECT", 1) }))
     }
 
     /// The statement bound to the catalog as it is now.
@@ -203,6 +175,10 @@ impl Session {
         Ok(true)
     }
 
+    fn giver(&self) -> Giver {
+        Giver { engine: Arc::clone(&self.engine), worker: Rc::clone(&self.worker), session: Rc::clone(&self.numbers) }
+    }
+
     async fn query(&mut self, query: &PlannedQuery, parameters: &[Datum]) -> Result<Output, SqlError> {
         let plan = self.engine.queries.bind(query, parameters).await?;
         self.cancel.check()?;
@@ -229,13 +205,13 @@ impl Session {
         } else {
             snapshot(&scans, &self.worker).await?
         };
-        let stream = self.engine.queries.run(plan, rows, &self.cancel);
+        let stream = self.engine.queries.run(plan, rows, self.giver(), &self.cancel);
         Ok(Output::Rows(Rows::Batches(QueryRows::new(stream))))
     }
 
     /// Runs a writing plan in the open transaction, or in one of its own that is tried again after conflicts.
     async fn in_transaction(&mut self, plan: &Plan, parameters: &[Datum]) -> Result<Effect, SqlError> {
-        let engine = std::sync::Arc::clone(&self.engine);
+        let engine = Arc::clone(&self.engine);
         let query = match plan {
             Plan::InsertQuery(p) => &p.query,
             Plan::UpdateQuery(p) => &p.query,
@@ -245,11 +221,11 @@ impl Session {
         let logical = engine.queries.bind(query, parameters).await?;
         let scans = scans(&logical)?;
         let cancel = self.cancel.clone();
-        let (session, worker) = (Rc::clone(&self.numbers), Rc::clone(&self.worker));
-        let numbers = engine.numbers(&session, &worker);
+        let giver = self.giver();
+        let numbers = giver.numbers();
         let body = async |txn: &mut Txn| -> Result<Effect, SqlError> {
             let rows = gather(&scans, txn, &cancel).await?;
-            let batches = engine.queries.collect(logical.clone(), rows, &cancel).await?;
+            let batches = engine.queries.collect(logical.clone(), rows, giver.clone(), &cancel).await?;
             match plan {
                 Plan::InsertQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
                 Plan::UpdateQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
@@ -307,7 +283,7 @@ impl Session {
                     Plan::DeleteQuery(p) => &p.query,
                     _ => return Err(SqlError::unsupported("EXPLAIN of this statement")),
                 };
-                let writes = writes(plan);
+                let writes = !matches!(plan, Plan::Query(_));
                 if writes {
                     lines.push(format!("{} by primary key, of the rows of:", verb_of(plan)));
                 }
@@ -331,7 +307,8 @@ impl Session {
                         .to_owned(),
                     );
                 }
-                let shown = self.engine.queries.explain(logical, rows, &self.cancel, analyze && !writes).await?;
+                let shown =
+                    self.engine.queries.explain(logical, rows, self.giver(), &self.cancel, analyze && !writes).await?;
                 lines.extend(shown);
                 if analyze && writes {
                     let effect = self.in_transaction(plan, parameters).await?;

@@ -8,7 +8,6 @@ use crate::engine::catalog::TableInfo;
 use crate::engine::copy::CopyFormat;
 use crate::engine::direct::{Insert, Program, Returning};
 use crate::engine::query::PlannedQuery;
-use crate::engine::scalar::Scalar;
 use crate::engine::sequence::Restart;
 use crate::engine::{ColumnType, OutputColumn};
 
@@ -54,21 +53,7 @@ pub(crate) enum Plan {
         inner: Box<Bound>,
         format: CopyFormat,
     },
-    /// setval of a query's one value.
-    SetSequence(SetSequence),
     Utility(Utility),
-}
-
-/// `SELECT setval(sequence, query)`.
-#[derive(Debug)]
-pub(crate) struct SetSequence {
-    /// Its first argument.
-    pub(crate) sequence: Scalar,
-    /// Gives the second.
-    pub(crate) number: Box<Bound>,
-    /// The third, if it has one.
-    pub(crate) is_called: Option<Scalar>,
-    pub(crate) column: OutputColumn,
 }
 
 /// INSERT … SELECT.

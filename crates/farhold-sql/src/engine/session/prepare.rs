@@ -1,13 +1,10 @@
 //! From a parsed statement to a plan.
 
-use std::ops::ControlFlow;
-
 use datafusion::sql::sqlparser::ast::{
-    self, CascadeOption, CopySource, CopyTarget, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, LockType,
-    NonBlock, ObjectNamePart, Query, Reset, SelectItem, SetExpr, Statement, visit_expressions,
+    self, CascadeOption, CopySource, CopyTarget, Expr, LockType, NonBlock, Query, Reset, SetExpr, Statement,
 };
 
-use super::plan::{Bound, DeleteQuery, InsertQuery, Plan, SetSequence, UpdateQuery, Utility};
+use super::plan::{Bound, DeleteQuery, InsertQuery, Plan, UpdateQuery, Utility};
 use super::{Session, columns, dml};
 use crate::engine::catalog::{Tables, table_name};
 use crate::engine::copy::CopyFormat;
@@ -16,7 +13,7 @@ use crate::engine::direct::{
     default_row, output_column,
 };
 use crate::engine::query::PlannedQuery;
-use crate::engine::scalar::{BindError, Binder, fold};
+use crate::engine::scalar::{BindError, fold};
 use crate::engine::{ColumnType, parse};
 use crate::{SqlError, SqlState};
 
@@ -55,7 +52,6 @@ impl Session {
                 (inner.parameters.clone(), Some(vec![output_column("QUERY PLAN".to_owned(), ColumnType::Text)]))
             }
             Plan::CopyOut { inner, .. } => (inner.parameters.clone(), None),
-            Plan::SetSequence(set) => (set.number.parameters.clone(), Some(vec![set.column.clone()])),
             Plan::Utility(Utility::Show(name)) => {
                 (Vec::new(), Some(vec![output_column(name.clone(), ColumnType::Text)]))
             }
@@ -154,10 +150,6 @@ impl Session {
             }
             Err(BindError::Complex) => *types = before,
         }
-        if let Some(set) = self.plan_set_sequence(&query, types).await? {
-            return Ok(Plan::SetSequence(set));
-        }
-        refuse_sequences(&query)?;
         let names = columns::name_columns(&mut query, sql);
         let mut query = self.engine.queries.plan(Statement::Query(query), sql, types, self.settings.user()).await?;
         if let Some(names) = names.filter(|names| names.len() == query.columns.len()) {
@@ -166,21 +158,6 @@ impl Session {
             }
         }
         Ok(Plan::Query(query))
-    }
-
-    /// `SELECT setval(sequence, number)` whose number takes a planner: what a load ends with.
-    async fn plan_set_sequence(&self, query: &Query, types: &mut Types) -> Result<Option<SetSequence>, SqlError> {
-        let Some(arguments) = setval_arguments(query) else { return Ok(None) };
-        let [sequence, number, rest @ ..] = arguments.as_slice() else { return Ok(None) };
-        let mut nothing = Vec::new();
-        let mut binder = Binder { columns: &[], parameters: &mut nothing };
-        let mut simple = |expression: &Expr, to| binder.bind_to(expression, to).map_err(not_simple);
-        let sequence = simple(sequence, ColumnType::Text)?;
-        let is_called = rest.first().map(|called| simple(called, ColumnType::Boolean)).transpose()?;
-        let text = format!("SELECT CAST({number} AS BIGINT)");
-        let number = Box::new(Box::pin(self.bind(parse::parse_one(&text)?, &text, types)).await?);
-        let column = output_column("setval".to_owned(), ColumnType::BigInt);
-        Ok(Some(SetSequence { sequence, number, is_called, column }))
     }
 
     async fn planned(&self, query: Query, types: &Types) -> Result<PlannedQuery, SqlError> {
@@ -201,7 +178,6 @@ impl Session {
         let returning =
             bind_returning(&mut compiler, insert.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
         let Some(mut source) = insert.source else { return Err(SqlError::unsupported("this form of INSERT")) };
-        refuse_sequences(&source)?;
         dml::type_parameters(&mut source, &table, &targets);
         let query = self.planned(*source, types).await?;
         if query.columns.len() > targets.len() {
@@ -237,7 +213,6 @@ impl Session {
             Some(ast::UpdateTableFromKind::BeforeSet(from) | ast::UpdateTableFromKind::AfterSet(from)) => from,
         };
         let query = dml::update_query(&table, &qualifier, &pairs, from, update.selection.as_ref());
-        refuse_sequences(&query)?;
         let query = self.planned(query, types).await?;
         let assigned = pairs.iter().map(|(column, _)| *column).collect();
         let defaults = pairs.iter().filter(|(_, e)| e.is_none()).map(|(column, _)| *column).collect();
@@ -331,49 +306,6 @@ fn finish(types: &[Option<ColumnType>]) -> Vec<ColumnType> {
     types.iter().map(|t| t.unwrap_or(ColumnType::Text)).collect()
 }
 
-/// The arguments of `SELECT setval(…)`, if the query is no more than that.
-fn setval_arguments(query: &Query) -> Option<Vec<&Expr>> {
-    let SetExpr::Select(select) = query.body.as_ref() else { return None };
-    let [
-        SelectItem::UnnamedExpr(Expr::Function(function))
-        | SelectItem::ExprWithAlias { expr: Expr::Function(function), .. },
-    ] = select.projection.as_slice()
-    else {
-        return None;
-    };
-    let is_set = matches!(function.name.0.last(), Some(ObjectNamePart::Identifier(name)) if fold(name) == "setval");
-    let FunctionArguments::List(list) = &function.args else { return None };
-    if !is_set || !(2..=3).contains(&list.args.len()) || !select.from.is_empty() || select.selection.is_some() {
-        return None;
-    }
-    let mut arguments = Vec::with_capacity(list.args.len());
-    for argument in &list.args {
-        let FunctionArg::Unnamed(FunctionArgExpr::Expr(expression)) = argument else { return None };
-        arguments.push(expression);
-    }
-    Some(arguments)
-}
-
-/// The planner's functions run on its threads, where no session gives numbers out.
-fn refuse_sequences(query: &Query) -> Result<(), SqlError> {
-    let found = visit_expressions(query, |expression| match expression {
-        Expr::Function(function) => match function.name.0.last() {
-            Some(ObjectNamePart::Identifier(name))
-                if ["nextval", "currval", "lastval", "setval"].contains(&fold(name).as_str()) =>
-            {
-                ControlFlow::Break(fold(name))
-            }
-            _ => ControlFlow::Continue(()),
-        },
-        _ => ControlFlow::Continue(()),
-    });
-    match found {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(name) => Err(SqlError::unsupported(format!("{name} in a query that takes a planner"))
-            .with_hint("It works in VALUES, SET, DEFAULT and in a SELECT without FROM.")),
-    }
-}
-
 fn refuse_select_into(query: &Query) -> Result<(), SqlError> {
     match query.body.as_ref() {
         SetExpr::Select(select) if select.into.is_some() => Err(SqlError::unsupported("SELECT INTO")),
@@ -456,13 +388,10 @@ pub(super) fn writes(plan: &Plan) -> bool {
     match plan {
         Plan::Direct(Program::Constant(output)) => output.iter().any(|(scalar, _)| scalar.takes_numbers()),
         Plan::Direct(program) => !matches!(program, Program::Select(_)),
-        Plan::InsertQuery(_)
-        | Plan::UpdateQuery(_)
-        | Plan::DeleteQuery(_)
-        | Plan::CopyIn { .. }
-        | Plan::SetSequence(_) => true,
+        Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) | Plan::CopyIn { .. } => true,
         Plan::Explain { inner, analyze } => *analyze && writes(&inner.plan),
-        Plan::Query(_) | Plan::CopyOut { .. } => false,
+        Plan::Query(query) => query.takes_numbers,
+        Plan::CopyOut { inner, .. } => writes(&inner.plan),
         Plan::Utility(utility) => matches!(
             utility,
             Utility::CreateTable(_)
@@ -488,7 +417,6 @@ pub(super) fn verb_of(plan: &Plan) -> &'static str {
         Plan::Direct(Program::Update(_)) | Plan::UpdateQuery(_) => "UPDATE",
         Plan::Direct(Program::Delete(_)) | Plan::DeleteQuery(_) => "DELETE",
         Plan::CopyIn { .. } => "COPY FROM",
-        Plan::SetSequence(_) => "setval()",
         Plan::Utility(_) => "a definition",
         _ => "SELECT",
     }
