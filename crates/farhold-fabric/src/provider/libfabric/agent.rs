@@ -417,26 +417,21 @@ impl Home {
 
     /// Sends a frame, or keeps it for later.
     fn send(&mut self, channel: &Channel, filled: Filled) {
-        let done = if self.outbox.is_empty() {
-            channel.send(filled.peer, filled.tag, &filled.frame)
-        } else {
-            Err(channel::Refusal::Again)
-        };
-        match done {
-            Ok(()) => self.packing.give_back(filled.frame),
-            Err(channel::Refusal::Again) if self.outbox.len() < OUTBOX_MAX => self.outbox.push_back(filled),
-            Err(_) => self.lose(channel, filled.tag),
+        match self.packing.send(channel, filled, !self.outbox.is_empty()) {
+            Ok(()) => {}
+            Err((channel::Refusal::Again, filled)) if self.outbox.len() < OUTBOX_MAX => self.outbox.push_back(filled),
+            Err((_, filled)) => self.lose(channel, filled.tag),
         }
     }
 
     fn send_kept(&mut self, channel: &Channel) {
         // One that does not get through must not hold up the others: each has its try.
         for _ in 0..self.outbox.len() {
-            let Some(out) = self.outbox.pop_front() else { return };
-            match channel.send(out.peer, out.tag, &out.frame) {
-                Ok(()) => self.packing.give_back(out.frame),
-                Err(channel::Refusal::Again) => self.outbox.push_back(out),
-                Err(channel::Refusal::Broken) => self.lose(channel, out.tag),
+            let Some(filled) = self.outbox.pop_front() else { return };
+            match self.packing.send(channel, filled, false) {
+                Ok(()) => {}
+                Err((channel::Refusal::Again, filled)) => self.outbox.push_back(filled),
+                Err((channel::Refusal::Broken, filled)) => self.lose(channel, filled.tag),
             }
         }
     }

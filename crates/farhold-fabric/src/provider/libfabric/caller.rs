@@ -1040,17 +1040,12 @@ impl State {
 
     /// Sends a frame, or keeps it for later.
     fn send(&mut self, channel: &Channel, shared: &Shared, filled: Filled) {
-        let done = if self.unsent.is_empty() {
-            channel.send(filled.peer, filled.tag, &filled.frame)
-        } else {
-            Err(channel::Refusal::Again)
-        };
-        match done {
-            Ok(()) => self.packing.give_back(filled.frame),
-            Err(channel::Refusal::Again) => {
+        match self.packing.send(channel, filled, !self.unsent.is_empty()) {
+            Ok(()) => {}
+            Err((channel::Refusal::Again, filled)) => {
                 self.unsent.push_back(Unsent { filled, since_ns: shared.clock.now_ns() });
             }
-            Err(channel::Refusal::Broken) => self.lose(filled.tag),
+            Err((channel::Refusal::Broken, filled)) => self.lose(filled.tag),
         }
     }
 
@@ -1061,24 +1056,19 @@ impl State {
     }
 
     fn send_unsent(&mut self, channel: &Channel) {
-        while let Some(Unsent { filled, .. }) = self.unsent.front() {
-            match channel.send(filled.peer, filled.tag, &filled.frame) {
-                Ok(()) => {
-                    let sent = self.unsent.pop_front().expect("just seen");
-                    self.packing.give_back(sent.filled.frame);
-                }
-                Err(channel::Refusal::Again) => {
+        while let Some(Unsent { filled, since_ns }) = self.unsent.pop_front() {
+            match self.packing.send(channel, filled, false) {
+                Ok(()) => {}
+                Err((channel::Refusal::Again, filled)) => {
                     // The node at the front may be a dead one: the next goes first next time. Frames of one node stay in order.
                     let tag = filled.tag;
+                    self.unsent.push_front(Unsent { filled, since_ns });
                     if let Some(other) = self.unsent.iter().position(|it| it.filled.tag != tag) {
                         self.unsent.rotate_left(other);
                     }
                     return;
                 }
-                Err(channel::Refusal::Broken) => {
-                    let tag = filled.tag;
-                    self.lose(tag);
-                }
+                Err((channel::Refusal::Broken, filled)) => self.lose(filled.tag),
             }
         }
     }

@@ -4,7 +4,7 @@
 //! one instruction costs beside that is a tenth. So neither the requests of many tasks of a thread nor the answers to them have
 //! frames of their own. Who adds says when it is enough: nothing here waits for time to pass.
 
-use super::channel::{FRAME_BYTES, Peer};
+use super::channel::{Channel, FRAME_BYTES, Peer, Refusal};
 use super::frame::HEADER;
 
 /// A frame from which this much is missing is not filled further.
@@ -61,8 +61,21 @@ impl Packing {
         self.filling.pop()
     }
 
+    /// Sends a frame, unless others of its sender wait, which it must not overtake. A frame that is not sent comes back; the memory of
+    /// one that is sent is used again.
+    pub fn send(&mut self, channel: &Channel, filled: Filled, others_wait: bool) -> Result<(), (Refusal, Filled)> {
+        let again = if others_wait { Err(Refusal::Again) } else { Ok(()) };
+        match again.and_then(|()| channel.send(filled.peer, filled.tag, &filled.frame)) {
+            Ok(()) => {
+                self.give_back(filled.frame);
+                Ok(())
+            }
+            Err(refusal) => Err((refusal, filled)),
+        }
+    }
+
     /// The memory of a frame that has been sent.
-    pub fn give_back(&mut self, mut frame: Vec<u8>) {
+    fn give_back(&mut self, mut frame: Vec<u8>) {
         if self.spare.len() < SPARE_MAX {
             frame.clear();
             self.spare.push(frame);
