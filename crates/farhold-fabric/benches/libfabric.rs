@@ -5,11 +5,12 @@
 //!
 //! `cargo bench -p farhold-fabric --features libfabric --bench libfabric -- [--quick] [--json FILE]`
 
+use farhold_fabric::processor::Thread;
 use farhold_fabric::provider::libfabric::rival::Rival;
 use farhold_fabric::provider::libfabric::{Config, Secret};
 use farhold_fabric::provider::shm;
 use farhold_fabric::{
-    Batch, Endpoint, Executor, Fabric, FarPtr, Meta, NodeId, RegionId, RegionMemory, Version, object, processor,
+    Batch, Endpoint, Executor, Fabric, FarPtr, Handle, Meta, NodeId, RegionId, RegionMemory, Version, object, processor,
 };
 use farhold_report::Report;
 use std::cell::RefCell;
@@ -22,6 +23,8 @@ const REGION: RegionId = RegionId(1);
 const BYTES: u64 = 1 << 20;
 /// Operations of a rival before the next has its turn.
 const BLOCK: usize = 50;
+/// Turns that each rival has on each pair of processors.
+const ROUNDS: usize = 15;
 
 #[allow(dead_code, reason = "the tests include this file as a module and call `run`")]
 fn main() {
@@ -30,16 +33,42 @@ fn main() {
     run(args.iter().any(|arg| arg == "--quick"), json.as_deref().map(Path::new));
 }
 
-/// Threads that are made while this runs answer on another processor than the one that asks and measures, the `number`th: else it
-/// is the scheduler's whim that is measured, and whether two threads share a core.
-fn elsewhere<T>(number: usize, make: impl FnOnce() -> T) -> T {
-    static USABLE: OnceLock<Vec<usize>> = OnceLock::new();
-    let usable = USABLE.get_or_init(processor::usable);
-    let (here, there) = (usable[0], usable[number % usable.len()]);
-    processor::bind_this_thread(there);
-    let made = make();
-    processor::bind_this_thread(here);
-    made
+/// What was made, and the threads that came into being with it: they answer, so a bench binds them.
+struct Served<T> {
+    made: T,
+    by: Vec<Thread>,
+}
+
+impl<T> Served<T> {
+    fn new(make: impl FnOnce() -> T) -> Self {
+        let before = processor::threads();
+        let made = make();
+        let by = processor::threads().into_iter().filter(|thread| !before.contains(thread)).collect();
+        Self { made, by }
+    }
+}
+
+/// A processor for who asks, one for who answers, and one for those whose turn it is not.
+#[derive(Clone, Copy)]
+struct Places {
+    asks: usize,
+    answers: usize,
+    waits: usize,
+}
+
+impl Places {
+    /// Every ordered pair of the processors that we may use.
+    fn all(quick: bool) -> Vec<Self> {
+        static USABLE: OnceLock<Vec<usize>> = OnceLock::new();
+        let usable = USABLE.get_or_init(processor::usable);
+        let pairs = usable.iter().flat_map(|asks| usable.iter().map(move |answers| (*asks, *answers)));
+        let other = |asks, answers| *usable.iter().find(|it| **it != asks && **it != answers).unwrap_or(&answers);
+        let apart = pairs.filter(|(asks, answers)| asks != answers || usable.len() == 1);
+        apart
+            .map(|(asks, answers)| Self { asks, answers, waits: other(asks, answers) })
+            .take(if quick { 1 } else { usize::MAX })
+            .collect()
+    }
 }
 
 /// Runs all tables.
@@ -52,27 +81,23 @@ pub fn run(quick: bool, json: Option<&Path>) {
     }
 }
 
-fn blocks(report: &Report) -> usize {
-    if report.quick { 1 } else { 100 }
-}
-
 /// A node that reads and a node with memory, over some provider.
 struct Bed {
     dir: PathBuf,
     executor: Executor,
     endpoint: Endpoint,
     memory: Arc<RegionMemory>,
-    _nodes: [Fabric; 2],
+    nodes: Served<[Fabric; 2]>,
 }
 
 impl Bed {
     fn new(name: &str, join: impl Fn(&Path, NodeId) -> Fabric) -> Self {
         let dir = shm::default_cluster(&format!("bench-{name}-{}", std::process::id()));
-        let nodes = elsewhere(1, || [join(&dir, NodeId(0)), join(&dir, NodeId(1))]);
-        let memory = nodes[1].create_region(REGION, BYTES).expect("a region");
+        let nodes = Served::new(|| [join(&dir, NodeId(0)), join(&dir, NodeId(1))]);
+        let memory = nodes.made[1].create_region(REGION, BYTES).expect("a region");
         let executor = Executor::real(1);
-        let endpoint = nodes[0].endpoint(&executor.handle()).expect("an endpoint");
-        Self { dir, executor, endpoint, memory, _nodes: nodes }
+        let endpoint = nodes.made[0].endpoint(&executor.handle()).expect("an endpoint");
+        Self { dir, executor, endpoint, memory, nodes }
     }
 
     fn over_libfabric(provider: &str, agent_spins: bool) -> Self {
@@ -99,39 +124,6 @@ impl Bed {
         batch.all_done().expect("done");
         black_box(&batch);
     }
-
-    /// Median microseconds of an operation of each rival, interleaved, with nobody polling but those who must.
-    fn race(&self, blocks: usize, raw: &RefCell<Rival>, rivals: &mut [(Side, &mut dyn FnMut())]) -> Vec<f64> {
-        let handle = self.executor.handle();
-        let mut times = vec![Vec::new(); rivals.len()];
-        for block in 0..=blocks {
-            for ((side, rival), times) in rivals.iter_mut().zip(&mut times) {
-                raw.borrow().set_polling(*side == Side::Raw);
-                for _ in 0..BLOCK {
-                    let before_ns = handle.now_ns();
-                    rival();
-                    // The first block warms up.
-                    if block > 0 {
-                        times.push((handle.now_ns() - before_ns) as f64 / 1000.0);
-                    }
-                }
-            }
-        }
-        times
-            .into_iter()
-            .map(|mut times| {
-                times.sort_by(f64::total_cmp);
-                times[times.len() / 2]
-            })
-            .collect()
-    }
-}
-
-/// Whose other side must be awake.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Raw,
-    Ours,
 }
 
 impl Drop for Bed {
@@ -140,10 +132,94 @@ impl Drop for Bed {
     }
 }
 
+/// The provider's own reads, and the thread of their other side.
+type Raw = Served<RefCell<Rival>>;
+
+fn raw(provider: &str) -> Raw {
+    Served::new(|| RefCell::new(Rival::open(provider, BYTES).expect("the rival")))
+}
+
+/// One of those who are compared.
+struct Rivalling<'a> {
+    /// Who answers.
+    by: &'a [Thread],
+    /// The provider's other side must be awake: else it sleeps, so that its processor is free.
+    is_raw: bool,
+    ask: &'a mut dyn FnMut(),
+}
+
+/// How long each of the rivals took: medians of blocks, by rival, pair of processors and round.
+struct Race {
+    places: Vec<Places>,
+    times_us: Vec<Vec<Vec<f64>>>,
+}
+
+impl Race {
+    fn run(quick: bool, clock: &Handle, raw: &Raw, rivals: &mut [Rivalling<'_>]) -> Self {
+        let (places, rounds) = (Places::all(quick), if quick { 1 } else { ROUNDS });
+        let mut times_us = vec![vec![Vec::new(); places.len()]; rivals.len()];
+        for round in 0..rounds {
+            for (number, pair) in places.iter().enumerate() {
+                processor::bind_this_thread(pair.asks);
+                // Each is first in his turn.
+                for turn in 0..rivals.len() {
+                    let current = (round + turn) % rivals.len();
+                    bind_all(rivals.iter().flat_map(|rival| rival.by), pair.waits);
+                    let rival = &mut rivals[current];
+                    bind_all(rival.by, pair.answers);
+                    raw.made.borrow().set_polling(rival.is_raw);
+                    times_us[current][number].push(block(clock, rival.ask));
+                }
+            }
+        }
+        Self { places, times_us }
+    }
+
+    /// The median over everything.
+    fn time_us(&self, rival: usize) -> f64 {
+        median(self.times_us[rival].iter().flatten().copied())
+    }
+
+    /// How much longer one takes than another, by pair of processors.
+    fn ratios(&self, over: usize, under: usize) -> Vec<f64> {
+        let pairs = self.times_us[over].iter().zip(&self.times_us[under]);
+        pairs.map(|(over, under)| median(over.iter().zip(under).map(|(over, under)| over / under))).collect()
+    }
+}
+
+fn bind_all<'a>(threads: impl IntoIterator<Item = &'a Thread>, processor: usize) {
+    threads.into_iter().for_each(|thread| processor::bind(*thread, processor));
+}
+
+/// The median of some operations, after some that wake up whoever sleeps and bring what they need to their processor.
+fn block(clock: &Handle, ask: &mut dyn FnMut()) -> f64 {
+    (0..BLOCK / 5).for_each(|_| ask());
+    let mut time = || {
+        let before_ns = clock.now_ns();
+        ask();
+        (clock.now_ns() - before_ns) as f64 / 1000.0
+    };
+    median((0..BLOCK).map(|_| time()))
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Median, least and most of ratios.
+fn summary(ratios: &[f64]) -> [f64; 3] {
+    let (least, most) =
+        (ratios.iter().copied().fold(f64::INFINITY, f64::min), ratios.iter().copied().fold(0.0, f64::max));
+    [median(ratios.iter().copied()), least, most]
+}
+
 fn far_objects(report: &mut Report) {
     for provider in ["tcp;ofi_rxm", "shm"] {
-        far_objects_of(report, provider, false);
-        far_objects_of(report, provider, true);
+        for agent_spins in [false, true] {
+            far_objects_of(report, provider, agent_spins);
+        }
     }
 }
 
@@ -151,27 +227,48 @@ fn far_objects_of(report: &mut Report, provider: &str, agent_spins: bool) {
     let agent = if agent_spins { "agent spins" } else { "agent sleeps" };
     report.table(&format!("A far object over libfabric's {provider}, {agent}: us"));
     let bed = Bed::over_libfabric(provider, agent_spins);
-    let raw = RefCell::new(elsewhere(2, || Rival::open(provider, BYTES)).expect("the rival"));
+    let (raw, clock) = (raw(provider), bed.executor.handle());
+    let mut by_pair = Vec::new();
     for payload_len in [64, 256, 1024, 4096, 8192] {
         bed.format(payload_len);
         let (mut batch, bytes) = (Batch::new(), object::HEADER_BYTES + payload_len);
         let at = FarPtr::new(NodeId(1), REGION, 0);
         let mut object = || bed.submit(&mut batch, |batch| _ = batch.read_object(at, payload_len));
-        let mut read = || assert!(raw.borrow_mut().read(0, bytes));
-        let mut twice = || assert!(raw.borrow_mut().read(0, bytes) && raw.borrow_mut().read(object::VERSION, 8));
-        let times = bed.race(
-            blocks(report),
-            &raw,
-            &mut [(Side::Ours, &mut object), (Side::Raw, &mut read), (Side::Raw, &mut twice)],
-        );
+        let mut read = || assert!(raw.made.borrow_mut().read(0, bytes));
+        let mut twice = || {
+            let mut raw = raw.made.borrow_mut();
+            assert!(raw.read(0, bytes) && raw.read(object::VERSION, 8));
+        };
+        let mut rivals = [
+            Rivalling { by: &bed.nodes.by, is_raw: false, ask: &mut object },
+            Rivalling { by: &raw.by, is_raw: true, ask: &mut read },
+            Rivalling { by: &raw.by, is_raw: true, ask: &mut twice },
+        ];
+        let race = Race::run(report.quick, &clock, &raw, &mut rivals);
+        let (over_raw, over_object) = (race.ratios(0, 1), race.ratios(2, 0));
+        let ([over, over_least, over_most], [gain, gain_least, gain_most]) =
+            (summary(&over_raw), summary(&over_object));
         let figures = [
-            ("object", times[0]),
-            ("raw read", times[1]),
-            ("read and reread", times[2]),
-            ("object/raw", times[0] / times[1]),
-            ("reread/object", times[2] / times[0]),
+            ("object", race.time_us(0)),
+            ("raw read", race.time_us(1)),
+            ("read and reread", race.time_us(2)),
+            ("object/raw", over),
+            ("least", over_least),
+            ("most", over_most),
+            ("reread/object", gain),
+            ("the least", gain_least),
+            ("the most", gain_most),
         ];
         report.row(&format!("far object, {provider}, {agent}"), &format!("{payload_len} B"), &figures);
+        by_pair.push((payload_len, race.places, over_raw, over_object));
+    }
+    report.table(&format!("The same by pair of processors (who asks - who answers), {provider}, {agent}"));
+    for (payload_len, places, over_raw, over_object) in by_pair {
+        for (name, ratios) in [("object/raw", over_raw), ("reread/object", over_object)] {
+            let pairs: Vec<String> = places.iter().map(|pair| format!("{}-{}", pair.asks, pair.answers)).collect();
+            let figures: Vec<(&str, f64)> = pairs.iter().map(String::as_str).zip(ratios).collect();
+            report.row(&format!("by pair, {provider}, {agent}"), &format!("{payload_len} B, {name}"), &figures);
+        }
     }
 }
 
@@ -179,23 +276,27 @@ fn shared_memory(report: &mut Report) {
     report.table("Shared memory, ours and libfabric's: us a read");
     let ours = Bed::new("shm", |dir, node| Fabric::join_shm(dir, node).expect("a node"));
     let over = Bed::over_libfabric("shm", false);
-    let raw = RefCell::new(elsewhere(2, || Rival::open("shm", BYTES)).expect("the rival"));
+    let (raw, clock) = (raw("shm"), ours.executor.handle());
     for len in [64, 1024, 8192] {
         let at = FarPtr::new(NodeId(1), REGION, 0);
         let (mut batch, mut far_batch) = (Batch::new(), Batch::new());
         let mut near = || ours.submit(&mut batch, |batch| _ = batch.read(at, len));
         let mut libfabric = || over.submit(&mut far_batch, |batch| _ = batch.read(at, len));
-        let mut read = || assert!(raw.borrow_mut().read(0, len));
-        let times = ours.race(
-            blocks(report),
-            &raw,
-            &mut [(Side::Ours, &mut near), (Side::Raw, &mut read), (Side::Ours, &mut libfabric)],
-        );
+        let mut read = || assert!(raw.made.borrow_mut().read(0, len));
+        let mut rivals = [
+            Rivalling { by: &ours.nodes.by, is_raw: false, ask: &mut near },
+            Rivalling { by: &raw.by, is_raw: true, ask: &mut read },
+            Rivalling { by: &over.nodes.by, is_raw: false, ask: &mut libfabric },
+        ];
+        let race = Race::run(report.quick, &clock, &raw, &mut rivals);
+        let [gain, least, most] = summary(&race.ratios(1, 0));
         let figures = [
-            ("shm", times[0]),
-            ("raw libfabric shm", times[1]),
-            ("agent over libfabric shm", times[2]),
-            ("raw/shm", times[1] / times[0]),
+            ("shm", race.time_us(0)),
+            ("raw libfabric shm", race.time_us(1)),
+            ("agent over libfabric shm", race.time_us(2)),
+            ("raw/shm", gain),
+            ("least", least),
+            ("most", most),
         ];
         report.row("shared memory", &format!("{len} B"), &figures);
     }

@@ -15,15 +15,31 @@ pub fn usable() -> Vec<usize> {
 
 /// Binds this thread to a processor; one that is not there leaves it where it is.
 pub fn bind_this_thread(processor: usize) {
+    bind(Thread(0), processor);
+}
+
+/// A thread of this process, as the system numbers it; zero is whoever asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thread(libc::pid_t);
+
+/// The threads of this process; none where the system does not tell.
+#[must_use]
+pub fn threads() -> Vec<Thread> {
+    let named = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|entry| entry.file_name());
+    named.filter_map(|name| name.to_str()?.parse().ok().map(Thread)).collect()
+}
+
+/// Binds a thread to a processor. A thread that has ended, or a processor that is not there, changes nothing.
+pub fn bind(thread: Thread, processor: usize) {
     if processor >= libc::CPU_SETSIZE as usize {
         return;
     }
-    // SAFETY: `set` is a valid, zeroed cpu_set_t of this frame; CPU_SET is given an index below its bits; pid 0 is this
-    // thread.
+    // SAFETY: `set` is a valid, zeroed cpu_set_t of this frame; CPU_SET is given an index below its bits; the number names a thread
+    // of this process or none, and where a thread runs changes nothing of what it does.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(processor, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+        libc::sched_setaffinity(thread.0, size_of::<libc::cpu_set_t>(), &raw const set);
     }
 }
 
@@ -60,5 +76,22 @@ mod tests {
         });
         assert_eq!(bound.join().expect("no panic"), [last]);
         assert_eq!(usable(), all);
+    }
+
+    #[test]
+    fn a_thread_is_bound_by_another() {
+        let last = *usable().last().expect("we run on one");
+        let (tell, told) = std::sync::mpsc::channel();
+        let (go, wait) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            // SAFETY: a call without arguments that always works.
+            tell.send(Thread(unsafe { libc::gettid() })).expect("somebody listens");
+            wait.recv().map(|()| usable())
+        });
+        let thread = told.recv().expect("it runs");
+        assert!(threads().contains(&thread));
+        bind(thread, last);
+        go.send(()).expect("it waits");
+        assert_eq!(other.join().expect("no panic"), Ok(vec![last]));
     }
 }
