@@ -119,32 +119,37 @@ mod kernel {
             begin_pages(shared, words * 8);
         }
         let mut sum = 0_u64;
-        let mut lanes = [0_u64; 4];
         // SAFETY: `groups` groups of 128 bytes are read, then `rest` words behind them: all inside what the caller promises.
-        // `lanes` is ours. Registers that change are named, and the upper halves are cleared.
+        // Registers that change are named, and the upper halves are cleared.
         unsafe {
             asm!(
-                "vpxor xmm0, xmm0, xmm0",
-                "vpxor xmm1, xmm1, xmm1",
-                "vpxor xmm2, xmm2, xmm2",
-                "vpxor xmm3, xmm3, xmm3",
                 "test {groups}, {groups}",
                 "jz 3f",
+                "vmovdqu ymm0, [{from}]",
+                "vmovdqu ymm1, [{from} + 32]",
+                "vmovdqu ymm2, [{from} + 64]",
+                "vmovdqu ymm3, [{from} + 96]",
+                "jmp 7f",
                 ".p2align 4",
                 "2:",
                 "vpaddq ymm0, ymm0, [{from}]",
                 "vpaddq ymm1, ymm1, [{from} + 32]",
                 "vpaddq ymm2, ymm2, [{from} + 64]",
                 "vpaddq ymm3, ymm3, [{from} + 96]",
+                "7:",
                 "add {from}, 128",
                 "dec {groups}",
                 "jnz 2b",
-                "3:",
                 "vpaddq ymm0, ymm0, ymm1",
                 "vpaddq ymm2, ymm2, ymm3",
                 "vpaddq ymm0, ymm0, ymm2",
-                "vmovdqu [{lanes}], ymm0",
+                "vextracti128 xmm1, ymm0, 1",
+                "vpaddq xmm0, xmm0, xmm1",
+                "vpunpckhqdq xmm1, xmm0, xmm0",
+                "vpaddq xmm0, xmm0, xmm1",
+                "vmovq {sum}, xmm0",
                 "vzeroupper",
+                "3:",
                 "test {rest}, {rest}",
                 "jz 5f",
                 "4:",
@@ -154,12 +159,12 @@ mod kernel {
                 "jnz 4b",
                 "5:",
                 from = inout(reg) shared => _, groups = inout(reg) words / 16 => _, rest = inout(reg) words % 16 => _,
-                lanes = in(reg) lanes.as_mut_ptr(), sum = inout(reg) sum,
+                sum = inout(reg) sum,
                 out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
                 options(nostack),
             );
         }
-        lanes.iter().fold(sum, |sum, lane| sum.wrapping_add(*lane))
+        sum
     }
 
     /// # Safety

@@ -424,12 +424,25 @@ impl RegionMemory {
     /// As [`Self::read_object`].
     #[inline]
     pub fn sum_object(&self, offset: u64, payload_len_max: usize) -> Result<(ObjectHeader, u64), FabricError> {
-        let header = self.read_header(offset)?;
+        self.check(offset, object::PAYLOAD)?;
+        if !offset.is_multiple_of(object::ALIGN) {
+            return Err(self.misaligned(offset, object::ALIGN));
+        }
+        // SAFETY: checked in the lines above.
+        let header = unsafe { self.header_unchecked(offset) };
+        if header.version.is_writing() {
+            return Err(self.torn(offset));
+        }
         let payload_len = header.meta.payload_len();
-        let fits = self.payload_fits(offset, payload_len, payload_len_max);
-        let sum = if fits.is_ok() { self.sum_words(offset + object::PAYLOAD, payload_len / 8)? } else { 0 };
-        self.recheck_version(offset, header.version)?;
-        fits.map(|()| (header, sum))
+        let fits = payload_len <= payload_len_max && payload_len as u64 <= self.len - offset - object::PAYLOAD;
+        let start = self.base.as_ptr().wrapping_add((offset + object::PAYLOAD) as usize);
+        // SAFETY: `fits` says that the payload ends inside the region; it starts at a multiple of 8.
+        let sum = if fits { unsafe { copy::sum_shared(start, payload_len / 8) } } else { 0 };
+        // SAFETY: checked in the first lines.
+        if unsafe { self.version_now_unchecked(offset) } != header.version {
+            return Err(self.torn(offset));
+        }
+        if fits { Ok((header, sum)) } else { Err(self.object_too_long(offset, payload_len, payload_len_max)) }
     }
 
     /// The first step of reading an object: its header, unless a writer is at work.

@@ -90,8 +90,9 @@ pub(super) struct Caller {
     channel: Option<Channel>,
 }
 
-/// What our own numbers stand for. They count up, so one multiplication spreads them; nobody else chooses them.
-type Numbered<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
+/// What our own numbers stand for, and the few nodes, regions and ports. One multiplication spreads them, since nobody chooses them to
+/// harm us.
+type Numbered<K, T> = HashMap<K, T, BuildHasherDefault<NumberHasher>>;
 
 /// See [`Numbered`].
 #[derive(Default)]
@@ -106,21 +107,33 @@ impl Hasher for NumberHasher {
         unreachable!("for numbers only");
     }
 
+    fn write_u8(&mut self, number: u8) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u16(&mut self, number: u16) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
     fn write_u64(&mut self, number: u64) {
-        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = (self.0.rotate_left(32) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 
 /// Everything that events change.
 #[derive(Default)]
 struct State {
-    nodes: HashMap<NodeId, Known>,
-    asked: Numbered<Asked>,
-    flights: Numbered<Flight>,
+    nodes: Numbered<NodeId, Known>,
+    asked: Numbered<u64, Asked>,
+    flights: Numbered<u64, Flight>,
     packing: Packing,
     unsent: VecDeque<Unsent>,
     bulk_waiting: VecDeque<BulkPiece>,
-    bulk_active: HashMap<u32, BulkPiece>,
+    bulk_active: Numbered<u32, BulkPiece>,
     last_classified: u64,
     /// The last look at the clock for time-outs.
     last_look_ns: u64,
@@ -131,9 +144,9 @@ struct State {
 struct Known {
     session: Option<Session>,
     epoch: u32,
-    regions: HashMap<RegionId, Region>,
+    regions: Numbered<RegionId, Region>,
     /// Our ways into its inboxes, by our port and its port.
-    lanes: HashMap<(u16, u16), Lane>,
+    lanes: Numbered<(u16, u16), Lane>,
     /// Its count of starts, where we share a directory.
     starts: Option<Starts>,
     /// Why it could not be met, and until when nobody asks again.
@@ -871,7 +884,8 @@ fn add(plans: &mut Vec<Plan>, node: NodeId, wire: &WireOp, bytes: &[u8], piece: 
     let fits =
         |plan: &Plan| plan.node == node && plan.body.len() + need <= BODY_MAX && plan.answers + answer <= ANSWERS_MAX;
     let at = plans.iter().rposition(fits).unwrap_or_else(|| {
-        let body = [(Tag::Ops as u32).to_le_bytes(), [0; 4]].concat();
+        let mut body = Vec::with_capacity(frame::TAG_BYTES + need);
+        body.extend_from_slice(&u64::from(Tag::Ops as u32).to_le_bytes());
         plans.push(Plan { node, body, pieces: Vec::new(), answers: 0 });
         plans.len() - 1
     });
