@@ -166,7 +166,7 @@ fn exchange_ns(provider: &str, asked: usize, answered: usize) -> Option<u64> {
     const ASKED_MAX: usize = 15 << 10;
     let usable = processor::usable();
     processor::bind_this_thread(usable[usable.len().saturating_sub(2)]);
-    let mut rival = Rival::open(provider, 1 << 20).ok()?;
+    let mut rival = Rival::open(provider, 1 << 20, false).ok()?;
     processor::bind_this_thread(usable[0]);
     rival.set_polling(true);
     let clock = farhold_fabric::Executor::real(0).handle();

@@ -1,7 +1,12 @@
 //! What far memory costs over libfabric, on one machine: a far object in one round trip against the provider's own read of as
-//! many bytes, alone and with a second read of the version behind it; and our shared memory against libfabric's. Rivals of
-//! one row run interleaved, block by block; each figure is the median latency of single operations in microseconds. Who asks is
-//! bound to one processor, who answers to another, ours and the rival's.
+//! many bytes, alone and with a second read of the version behind it; beside them two bare messages of libfabric with as many bytes
+//! as ours have, which is the least that asking somebody takes (of one who could sleep, if ours can); and our shared memory against libfabric's.
+//!
+//! How long a message takes depends on which two processors talk: on a virtual machine the host decides how near they are. So
+//! who asks and who answers are bound, rivals take turns on the same two processors, block by block, and every ordered pair of
+//! processors has its turn in every round. What answers the others waits on a third one. A time is the median over all blocks of
+//! the median of a block's single operations, in microseconds; a ratio compares the blocks of one turn: the median of each pair of
+//! processors, and of these the median, the least and the most.
 //!
 //! `cargo bench -p farhold-fabric --features libfabric --bench libfabric -- [--quick] [--json FILE]`
 
@@ -21,10 +26,13 @@ use std::sync::{Arc, OnceLock};
 
 const REGION: RegionId = RegionId(1);
 const BYTES: u64 = 1 << 20;
+/// Bytes of a request for one object, and of an answer beside the object.
+const REQUEST: usize = 88;
+const ANSWER: usize = 48;
 /// Operations of a rival before the next has its turn.
 const BLOCK: usize = 50;
 /// Turns that each rival has on each pair of processors.
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 25;
 
 #[allow(dead_code, reason = "the tests include this file as a module and call `run`")]
 fn main() {
@@ -135,16 +143,16 @@ impl Drop for Bed {
 /// The provider's own reads, and the thread of their other side.
 type Raw = Served<RefCell<Rival>>;
 
-fn raw(provider: &str) -> Raw {
-    Served::new(|| RefCell::new(Rival::open(provider, BYTES).expect("the rival")))
+fn raw(provider: &str, can_wait: bool) -> Raw {
+    Served::new(|| RefCell::new(Rival::open(provider, BYTES, can_wait).expect("the rival")))
 }
 
 /// One of those who are compared.
 struct Rivalling<'a> {
     /// Who answers.
     by: &'a [Thread],
-    /// The provider's other side must be awake: else it sleeps, so that its processor is free.
-    is_raw: bool,
+    /// The provider's other side, which is awake only meanwhile, so that its processor is free.
+    raw: Option<&'a Raw>,
     ask: &'a mut dyn FnMut(),
 }
 
@@ -155,7 +163,7 @@ struct Race {
 }
 
 impl Race {
-    fn run(quick: bool, clock: &Handle, raw: &Raw, rivals: &mut [Rivalling<'_>]) -> Self {
+    fn run(quick: bool, clock: &Handle, rivals: &mut [Rivalling<'_>]) -> Self {
         let (places, rounds) = (Places::all(quick), if quick { 1 } else { ROUNDS });
         let mut times_us = vec![vec![Vec::new(); places.len()]; rivals.len()];
         for round in 0..rounds {
@@ -167,8 +175,10 @@ impl Race {
                     bind_all(rivals.iter().flat_map(|rival| rival.by), pair.waits);
                     let rival = &mut rivals[current];
                     bind_all(rival.by, pair.answers);
-                    raw.made.borrow().set_polling(rival.is_raw);
+                    let set_polling = |polls| rival.raw.iter().for_each(|raw| raw.made.borrow().set_polling(polls));
+                    set_polling(true);
                     times_us[current][number].push(block(clock, rival.ask));
+                    set_polling(false);
                 }
             }
         }
@@ -227,7 +237,7 @@ fn far_objects_of(report: &mut Report, provider: &str, agent_spins: bool) {
     let agent = if agent_spins { "agent spins" } else { "agent sleeps" };
     report.table(&format!("A far object over libfabric's {provider}, {agent}: us"));
     let bed = Bed::over_libfabric(provider, agent_spins);
-    let (raw, clock) = (raw(provider), bed.executor.handle());
+    let (asked, raw, clock) = (raw(provider, !agent_spins), raw(provider, false), bed.executor.handle());
     let mut by_pair = Vec::new();
     for payload_len in [64, 256, 1024, 4096, 8192] {
         bed.format(payload_len);
@@ -239,12 +249,14 @@ fn far_objects_of(report: &mut Report, provider: &str, agent_spins: bool) {
             let mut raw = raw.made.borrow_mut();
             assert!(raw.read(0, bytes) && raw.read(object::VERSION, 8));
         };
+        let mut exchange = || asked.made.borrow_mut().exchange(REQUEST, ANSWER + bytes);
         let mut rivals = [
-            Rivalling { by: &bed.nodes.by, is_raw: false, ask: &mut object },
-            Rivalling { by: &raw.by, is_raw: true, ask: &mut read },
-            Rivalling { by: &raw.by, is_raw: true, ask: &mut twice },
+            Rivalling { by: &bed.nodes.by, raw: None, ask: &mut object },
+            Rivalling { by: &raw.by, raw: Some(&raw), ask: &mut read },
+            Rivalling { by: &raw.by, raw: Some(&raw), ask: &mut twice },
+            Rivalling { by: &asked.by, raw: Some(&asked), ask: &mut exchange },
         ];
-        let race = Race::run(report.quick, &clock, &raw, &mut rivals);
+        let race = Race::run(report.quick, &clock, &mut rivals);
         let (over_raw, over_object) = (race.ratios(0, 1), race.ratios(2, 0));
         let ([over, over_least, over_most], [gain, gain_least, gain_most]) =
             (summary(&over_raw), summary(&over_object));
@@ -252,12 +264,14 @@ fn far_objects_of(report: &mut Report, provider: &str, agent_spins: bool) {
             ("object", race.time_us(0)),
             ("raw read", race.time_us(1)),
             ("read and reread", race.time_us(2)),
+            ("raw exchange", race.time_us(3)),
             ("object/raw", over),
             ("least", over_least),
             ("most", over_most),
             ("reread/object", gain),
             ("the least", gain_least),
             ("the most", gain_most),
+            ("object/exchange", summary(&race.ratios(0, 3))[0]),
         ];
         report.row(&format!("far object, {provider}, {agent}"), &format!("{payload_len} B"), &figures);
         by_pair.push((payload_len, race.places, over_raw, over_object));
@@ -276,7 +290,7 @@ fn shared_memory(report: &mut Report) {
     report.table("Shared memory, ours and libfabric's: us a read");
     let ours = Bed::new("shm", |dir, node| Fabric::join_shm(dir, node).expect("a node"));
     let over = Bed::over_libfabric("shm", false);
-    let (raw, clock) = (raw("shm"), ours.executor.handle());
+    let (raw, clock) = (raw("shm", false), ours.executor.handle());
     for len in [64, 1024, 8192] {
         let at = FarPtr::new(NodeId(1), REGION, 0);
         let (mut batch, mut far_batch) = (Batch::new(), Batch::new());
@@ -284,11 +298,11 @@ fn shared_memory(report: &mut Report) {
         let mut libfabric = || over.submit(&mut far_batch, |batch| _ = batch.read(at, len));
         let mut read = || assert!(raw.made.borrow_mut().read(0, len));
         let mut rivals = [
-            Rivalling { by: &ours.nodes.by, is_raw: false, ask: &mut near },
-            Rivalling { by: &raw.by, is_raw: true, ask: &mut read },
-            Rivalling { by: &over.nodes.by, is_raw: false, ask: &mut libfabric },
+            Rivalling { by: &ours.nodes.by, raw: None, ask: &mut near },
+            Rivalling { by: &raw.by, raw: Some(&raw), ask: &mut read },
+            Rivalling { by: &over.nodes.by, raw: None, ask: &mut libfabric },
         ];
-        let race = Race::run(report.quick, &clock, &raw, &mut rivals);
+        let race = Race::run(report.quick, &clock, &mut rivals);
         let [gain, least, most] = summary(&race.ratios(1, 0));
         let figures = [
             ("shm", race.time_us(0)),

@@ -33,14 +33,15 @@ struct Orders {
 }
 
 impl Rival {
-    /// Opens both over a provider; `bytes` can be read.
+    /// Opens both over a provider; `bytes` can be read. `can_wait`: one could sleep until the provider wakes him, as home agents do. Nobody
+    /// does here, but being able to costs.
     ///
     /// # Errors
     /// What the provider refuses.
-    pub fn open(provider: &str, bytes: u64) -> Result<Self, FabricError> {
+    pub fn open(provider: &str, bytes: u64, can_wait: bool) -> Result<Self, FabricError> {
         let local_address = (provider != "shm").then_some("127.0.0.1");
-        let open = || Channel::open(provider, local_address, SIZE, false);
-        let (target, channel) = (open()?, open()?);
+        let open = |can_wait| Channel::open(provider, local_address, SIZE, can_wait);
+        let (target, channel) = (open(can_wait)?, open(false)?);
         let memory = Arc::new(RegionMemory::anonymous(FarPtr::default(), bytes)?);
         let opened = target.registrar().open_to_peers(&memory, random_u64())?;
         let (peer, asker) = (channel.meet(&target.name()?)?, target.meet(&channel.name()?)?);
@@ -52,10 +53,11 @@ impl Rival {
         let (key, base) = (opened.key, opened.base);
         let poll = move || {
             let _registered = opened;
+            let zeros = [0; FRAME_BYTES];
             while !ordered.stop.load(Ordering::Relaxed) {
                 if !ordered.poll.load(Ordering::Relaxed) {
                     std::thread::park();
-                } else if !answer(&target, asker) {
+                } else if !answer(&target, asker, &zeros) {
                     std::thread::yield_now();
                 }
             }
@@ -113,7 +115,7 @@ impl Rival {
 }
 
 /// Answers whatever messages have come with as many bytes as they ask for. True: something happened.
-fn answer(target: &Channel, asker: Peer) -> bool {
+fn answer(target: &Channel, asker: Peer, zeros: &[u8]) -> bool {
     let mut wanted = 0;
     let worked = target.poll(|event| {
         if let Event::Received(frame) = event {
@@ -121,16 +123,15 @@ fn answer(target: &Channel, asker: Peer) -> bool {
         }
     });
     if wanted > 0 {
-        send_zeros(target, asker, wanted);
+        send_zeros(target, asker, zeros, wanted);
     }
     worked
 }
 
-fn send_zeros(target: &Channel, asker: Peer, mut wanted: usize) {
-    let answer = [0; FRAME_BYTES];
+fn send_zeros(target: &Channel, asker: Peer, zeros: &[u8], mut wanted: usize) {
     while wanted > 0 {
-        let len = wanted.min(FRAME_BYTES);
-        match target.send(asker, 0, &answer[..len]) {
+        let len = wanted.min(zeros.len());
+        match target.send(asker, 0, &zeros[..len]) {
             Ok(()) => wanted -= len,
             Err(_) => drop(target.poll(|_| {})),
         }
