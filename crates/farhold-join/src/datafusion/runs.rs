@@ -31,6 +31,7 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::metrics::{BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, InputOrderMode, PlanProperties,
 };
@@ -135,10 +136,11 @@ impl Running {
         let all = stream::iter(sample.into_iter().map(Ok)).chain(input);
         let all: SendableRecordBatchStream = Box::pin(RecordBatchStreamAdapter::new(schema, all));
         if !comes_in_runs {
-            let replay = Arc::new(Replay::new(node.input(), self.partition, all));
-            let hashed = Arc::clone(&self.aggregate)
-                .replace_children(vec![replay], ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))?;
-            return hashed.execute(self.partition, self.context);
+            let hashed = Arc::clone(&self.aggregate).replace_children(
+                vec![Replay::plan(all)?],
+                ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+            )?;
+            return hashed.execute(0, self.context);
         }
         let runs = Runs { by, functions: Function::all(node)?, schema: self.aggregate.schema() };
         let output = BatchCoalescer::new(Arc::clone(&runs.schema), self.context.session_config().batch_size());
@@ -329,73 +331,30 @@ impl ExecutionPlan for RunsExec {
 
 /// A partition that has been looked into, as an operator's input.
 struct Replay {
-    properties: Arc<PlanProperties>,
     schema: SchemaRef,
-    partition: usize,
     batches: Mutex<Option<SendableRecordBatchStream>>,
 }
 
 impl Replay {
-    fn new(of: &Arc<dyn ExecutionPlan>, partition: usize, batches: SendableRecordBatchStream) -> Self {
-        Self {
-            properties: Arc::clone(of.properties()),
-            schema: of.schema(),
-            partition,
-            batches: Mutex::new(Some(batches)),
-        }
+    fn plan(batches: SendableRecordBatchStream) -> Result<Arc<dyn ExecutionPlan>> {
+        let schema = batches.schema();
+        let replay = Self { schema: Arc::clone(&schema), batches: Mutex::new(Some(batches)) };
+        Ok(Arc::new(StreamingTableExec::try_new(schema, vec![Arc::new(replay)], None, None, false, None)?))
     }
 }
 
 impl fmt::Debug for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replay").field("partition", &self.partition).finish_non_exhaustive()
+        f.debug_struct("Replay").finish_non_exhaustive()
     }
 }
 
-impl DisplayAs for Replay {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("Replay")
-    }
-}
-
-impl ExecutionPlan for Replay {
-    fn name(&self) -> &'static str {
-        "Replay"
+impl PartitionStream for Replay {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
-    fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.schema)
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        Vec::new()
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        _: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(self)
-    }
-
-    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(self)
-    }
-
-    fn execute(&self, partition: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let batches = lock(&self.batches).take().filter(|_| partition == self.partition);
-        batches.ok_or_else(|| DataFusionError::Internal(format!("partition {partition} is not here")))
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        lock(&self.batches).take().expect("a plan of one execution, which asks its input once")
     }
 }
