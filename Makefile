@@ -3,6 +3,8 @@
 
 CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TEST_JOBS ?= $(shell nproc)
+# Of the binary that `make release` makes: every x86 server of the last ten years. The program says so where it finds another.
+TARGET_CPU ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3)
 
 .PHONY: help demo test lint miri-full gpu-kernels gpu-suite models network-suite kills clients release figures clean
 
@@ -53,9 +55,9 @@ clients: ## psql, psycopg, asyncpg and JDBC against a running server
 	@scripts/install-deps test
 	@scripts/run-checks clients
 
-release: ## The optimised binary, target/release/farhold (half an hour on 2 cores)
+release: ## The optimised binary, target/shipped/farhold, for processors with AVX2 (TARGET_CPU=x86-64 for older ones; half an hour on 4 cores)
 	@scripts/install-deps build
-	$(CARGO) build --release --bin farhold
+	RUSTFLAGS="$(if $(TARGET_CPU),-C target-cpu=$(TARGET_CPU))" $(CARGO) build --profile shipped --bin farhold
 
 figures: ## Measures this machine and rewrites figures/ (release build; see docs/guide/figures.md)
 	@scripts/install-deps test

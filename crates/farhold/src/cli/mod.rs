@@ -14,6 +14,7 @@ mod import;
 mod kv;
 mod node;
 mod plot;
+mod processor;
 mod serve;
 mod signal;
 mod smallbank;
@@ -28,6 +29,12 @@ use args::{Cli, ClusterCommand, Command, FabricCommand, Workload};
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    if let Some(missing) = processor::missing() {
+        eprintln!(
+            "farhold: this processor lacks {missing}; a program for it is made by `make release TARGET_CPU=x86-64`"
+        );
+        return ExitCode::FAILURE;
+    }
     signal::restore();
     let cli = Cli::parse();
     let json = cli.json;
