@@ -5,7 +5,7 @@
 //! whole numbers that do not fit by their types may still fit by their values ([`Packing`]).
 
 use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch};
-use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType};
 use arrow::row::{RowConverter, SortField};
 
@@ -216,6 +216,22 @@ pub(crate) fn each_number(column: &ArrayRef, each: impl FnMut(usize, i128)) {
         Some(_) => all::<i64>(&data, each),
         None => all::<i128>(&data, each),
     }
+}
+
+/// A bit for every row of a column of numbers that fit 64 bits: what `is` says of the number. `None` where they need not fit.
+#[inline(always)]
+pub(crate) fn bits_of(column: &ArrayRef, is: impl Fn(i64) -> bool) -> Option<BooleanBuffer> {
+    fn all<T: ArrowNativeType + Into<i64>>(data: &ArrayData, is: impl Fn(i64) -> bool) -> BooleanBuffer {
+        let values = ScalarBuffer::<T>::new(data.buffers()[0].clone(), data.offset(), data.len());
+        BooleanBuffer::collect_bool(values.len(), |row| is(values[row].into()))
+    }
+    let data = column.to_data();
+    Some(match packed_bytes(column.data_type())? {
+        1 => all::<i8>(&data, is),
+        2 => all::<i16>(&data, is),
+        4 => all::<i32>(&data, is),
+        _ => all::<i64>(&data, is),
+    })
 }
 
 /// The values' bit patterns side by side, the last column lowest.

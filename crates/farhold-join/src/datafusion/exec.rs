@@ -397,7 +397,7 @@ fn options(
 
 /// The directory that is asked for, or DataFusion's for temporary files, which it makes when the first file is asked for. A session that has none
 /// gets an error from the join that has to spill.
-fn spill_directory(context: &TaskContext) -> Result<PathBuf> {
+pub(super) fn spill_directory(context: &TaskContext) -> Result<PathBuf> {
     let asked = context.session_config().options().extensions.get::<JoinConfig>().map(|config| &config.spill_directory);
     if let Some(directory) = asked.filter(|directory| !directory.is_empty()) {
         return Ok(PathBuf::from(directory));

@@ -14,15 +14,18 @@
 //! partitions go into one table, which all right partitions probe. What our join cannot do stays with DataFusion's
 //! operator, and EXPLAIN says why.
 //!
-//! What lies around the joins of an analytical query is served by [`ReduceRule`] and [`RunsRule`]: rows of far scans go through a join's filter, scans
-//! of Parquet files decode most columns only for the rows that a selective filter leaves, partial aggregates make a row
-//! of each run of equal keys, filters test cheap conditions first. Each has its setting in [`JoinConfig`].
+//! What lies around the joins of an analytical query is served by [`CommonRule`], [`ReduceRule`], [`DecimalsRule`] and [`RunsRule`]: aggregates
+//! that a plan has twice are computed once, rows of far scans go through a join's filter, scans of Parquet files decode most columns only for
+//! the rows that a selective filter leaves, arithmetic on small decimals is done in 64 bits, partial aggregates make a row of each run of equal
+//! keys, filters test cheap conditions first. Each has its setting in [`JoinConfig`].
 //!
 //! All joins of a session, whatever plans they are in, share one [`JoinMemory`], which takes its bytes from DataFusion's
 //! memory pool. `examples/datafusion.rs` is all that a program needs.
 
 mod build;
+mod common;
 mod conditions;
+mod decimals;
 mod describe;
 mod error;
 mod exec;
@@ -44,6 +47,8 @@ use datafusion::config::ConfigExtension;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 
+pub use common::CommonRule;
+pub use decimals::DecimalsRule;
 pub use exec::JoinExec;
 pub use memory::JoinMemory;
 pub use reduce::ReduceRule;
@@ -60,6 +65,10 @@ extensions_options! {
         /// Scans of Parquet files decode most columns only for the rows that a filter leaves, where these are few. Not shown to be a gain over
         /// all of TPC-H, so off where nothing is said.
         pub late: bool, default = false
+        /// Equal aggregates of a plan are computed once.
+        pub common: bool, default = true
+        /// Arithmetic on decimals of at most 64 bits does not look for overflows.
+        pub decimals: bool, default = true
         /// Filters test cheap conditions first.
         pub cheap_first: bool, default = true
         /// Partial aggregates make a row of each run of equal keys, where rows come in runs.
@@ -78,14 +87,20 @@ impl ConfigExtension for JoinConfig {
     const PREFIX: &'static str = "farhold_join";
 }
 
-/// The session state with [`JoinRule`] right after DataFusion's `join_selection`, [`ReduceRule`] behind its rules, [`RunsRule`] behind all, and with [`JoinConfig`] unless it has one.
+type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
+
+/// The session state with [`JoinRule`] right after DataFusion's `join_selection`, [`CommonRule`] before it hands dynamic filters down,
+/// [`ReduceRule`] behind its rules, [`DecimalsRule`] and [`RunsRule`] behind all, and with [`JoinConfig`] unless it has one.
 /// The joins of every session that is made with the same `memory` share its limit.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
-    let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> = state.physical_optimizers().to_vec();
+    let mut rules: Vec<Rule> = state.physical_optimizers().to_vec();
     let at = rules.iter().position(|rule| rule.name() == "join_selection").map_or(0, |at| at + 1);
     rules.insert(at, Arc::new(JoinRule::new(Arc::clone(memory))));
-    let end = rules.iter().position(|rule| rule.name() == "SanityCheckPlan").unwrap_or(rules.len());
-    rules.insert(end, Arc::new(ReduceRule));
+    let before = |name, rules: &[Rule]| rules.iter().position(|rule| rule.name() == name).unwrap_or(rules.len());
+    // The last of DataFusion's rules before dynamic filters.
+    rules.insert(before("EnsureCooperative", &rules), Arc::new(CommonRule));
+    rules.insert(before("SanityCheckPlan", &rules), Arc::new(ReduceRule));
+    rules.push(Arc::new(DecimalsRule));
     rules.push(Arc::new(RunsRule));
     let mut config = state.config().clone();
     if config.options().extensions.get::<JoinConfig>().is_none() {

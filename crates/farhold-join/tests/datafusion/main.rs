@@ -1,6 +1,7 @@
 //! DataFusion's joins by the rule: the same rows as without it, for every kind, key, budget and number of partitions.
 
 mod bed;
+mod common;
 mod failures;
 #[cfg(feature = "parquet")]
 mod late;

@@ -1,0 +1,179 @@
+//! When two plans hand out the same rows, in the same partitions.
+//!
+//! Only of operators that are listed here is that ever said: one that nobody has looked at may have a state of its own.
+
+use std::sync::Arc;
+
+use arrow::array::Array;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::source::{DataSource, DataSourceExec};
+use datafusion::error::Result;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
+use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use crate::datafusion::exec::JoinExec;
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// Whether two plans are the same all the way down.
+pub fn are_equal(one: &Plan, other: &Plan) -> bool {
+    let (below_one, below_other) = (one.children(), other.children());
+    below_one.len() == below_other.len()
+        && is_same_operator(one, other)
+        && one.schema() == other.schema()
+        && one.output_partitioning().partition_count() == other.output_partitioning().partition_count()
+        && below_one.into_iter().zip(below_other).all(|(one, other)| are_equal(one, other))
+}
+
+/// Whether a plan hands out the same rows each time, whoever asks: no random numbers, no filter that an operator outside of it fills.
+pub fn is_repeatable(plan: &Plan) -> Result<bool> {
+    let mut is_repeatable = true;
+    plan.apply(|node| {
+        node.apply_expressions(&mut |root| {
+            root.apply(|expression| {
+                is_repeatable &= !expression.is_volatile_node() && !expression.is::<DynamicFilterPhysicalExpr>();
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })?;
+        Ok(if is_repeatable { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
+    })?;
+    Ok(is_repeatable)
+}
+
+/// The two as operators of one type.
+fn both<'a, T: ExecutionPlan>(one: &'a Plan, other: &'a Plan) -> Option<(&'a T, &'a T)> {
+    one.downcast_ref::<T>().zip(other.downcast_ref::<T>())
+}
+
+fn is_same_operator(one: &Plan, other: &Plan) -> bool {
+    if let Some((one, other)) = both::<AggregateExec>(one, other) {
+        return is_same_aggregate(one, other);
+    }
+    if let Some((one, other)) = both::<ProjectionExec>(one, other) {
+        return one.expr() == other.expr();
+    }
+    if let Some((one, other)) = both::<FilterExec>(one, other) {
+        return one.predicate() == other.predicate()
+            && one.projection() == other.projection()
+            && one.fetch() == other.fetch();
+    }
+    if let Some((one, other)) = both::<RepartitionExec>(one, other) {
+        return one.partitioning() == other.partitioning() && one.preserve_order() == other.preserve_order();
+    }
+    if let Some((one, other)) = both::<CoalescePartitionsExec>(one, other) {
+        return one.fetch() == other.fetch();
+    }
+    if let Some((one, other)) = both::<JoinExec>(one, other) {
+        return one.way() == other.way() && is_same_join(one.planned(), other.planned());
+    }
+    both::<DataSourceExec>(one, other).is_some_and(|(one, other)| is_same_scan(one, other))
+}
+
+fn is_same_aggregate(one: &AggregateExec, other: &AggregateExec) -> bool {
+    let is_same_function = |(one, other): (&Arc<AggregateFunctionExpr>, &Arc<AggregateFunctionExpr>)| {
+        one == other
+            && one.is_distinct() == other.is_distinct()
+            && one.ignore_nulls() == other.ignore_nulls()
+            && one.is_reversed() == other.is_reversed()
+            && one.order_bys() == other.order_bys()
+    };
+    one.mode() == other.mode()
+        && one.group_expr() == other.group_expr()
+        && one.aggr_expr().len() == other.aggr_expr().len()
+        && one.aggr_expr().iter().zip(other.aggr_expr()).all(is_same_function)
+        && one.filter_expr() == other.filter_expr()
+        && one.limit_options() == other.limit_options()
+        && one.input_order_mode() == other.input_order_mode()
+}
+
+fn is_same_join(one: &HashJoinExec, other: &HashJoinExec) -> bool {
+    let is_same_filter = match (one.filter(), other.filter()) {
+        (None, None) => true,
+        (Some(one), Some(other)) => {
+            one.expression() == other.expression()
+                && one.column_indices() == other.column_indices()
+                && one.schema() == other.schema()
+        }
+        _ => false,
+    };
+    one.on() == other.on()
+        && is_same_filter
+        && one.join_type() == other.join_type()
+        && one.partition_mode() == other.partition_mode()
+        && one.projection == other.projection
+        && one.null_equality() == other.null_equality()
+        && one.null_aware == other.null_aware
+        && one.fetch() == other.fetch()
+}
+
+fn is_same_scan(one: &DataSourceExec, other: &DataSourceExec) -> bool {
+    let (one, other) = (one.data_source(), other.data_source());
+    if let Some((one, other)) = one.downcast_ref::<MemorySourceConfig>().zip(other.downcast_ref()) {
+        return is_same_memory(one, other);
+    }
+    #[cfg(feature = "parquet")]
+    if let Some((one, other)) = one.downcast_ref().zip(other.downcast_ref()) {
+        return files::are_same(one, other);
+    }
+    false
+}
+
+/// The same arrays, not equal ones.
+fn is_same_memory(one: &MemorySourceConfig, other: &MemorySourceConfig) -> bool {
+    let place = |column: &Arc<dyn Array>| Arc::as_ptr(column).cast::<()>();
+    let places = |source: &MemorySourceConfig| -> Vec<Vec<Vec<*const ()>>> {
+        let partitions = source.partitions().iter();
+        partitions
+            .map(|batches| batches.iter().map(|batch| batch.columns().iter().map(place).collect()).collect())
+            .collect()
+    };
+    one.projection() == other.projection()
+        && one.sort_information() == other.sort_information()
+        && one.fetch() == other.fetch()
+        && places(one) == places(other)
+}
+
+#[cfg(feature = "parquet")]
+mod files {
+    use datafusion::datasource::listing::PartitionedFile;
+    use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
+
+    /// The same parts of the same Parquet files, with the same conditions. Who reads the bytes is not compared: every scan has a reader of its
+    /// own, for the files of the one store.
+    pub fn are_same(one: &FileScanConfig, other: &FileScanConfig) -> bool {
+        let parquet = |config: &FileScanConfig| config.file_source().downcast_ref::<ParquetSource>().cloned();
+        let (Some(parquet_one), Some(parquet_other)) = (parquet(one), parquet(other)) else { return false };
+        let (source_one, source_other) = (one.file_source(), other.file_source());
+        one.object_store_url == other.object_store_url
+            && one.file_groups.len() == other.file_groups.len()
+            && one.file_groups.iter().zip(&other.file_groups).all(|(one, other)| {
+                one.len() == other.len() && one.iter().zip(other.iter()).all(|(one, other)| is_same_file(one, other))
+            })
+            && one.limit == other.limit
+            && one.preserve_order == other.preserve_order
+            && one.output_ordering == other.output_ordering
+            && one.file_compression_type == other.file_compression_type
+            && one.batch_size == other.batch_size
+            && one.expr_adapter_factory.is_none() == other.expr_adapter_factory.is_none()
+            && source_one.table_schema().table_schema() == source_other.table_schema().table_schema()
+            && parquet_one.table_parquet_options() == parquet_other.table_parquet_options()
+            && source_one.projection() == source_other.projection()
+            && source_one.filter() == source_other.filter()
+    }
+
+    fn is_same_file(one: &PartitionedFile, other: &PartitionedFile) -> bool {
+        one.object_meta == other.object_meta
+            && one.partition_values == other.partition_values
+            && one.range == other.range
+            && one.extensions.is_empty()
+            && other.extensions.is_empty()
+    }
+}

@@ -1,0 +1,284 @@
+//! The operator: rows of one of several equal plans, for all of them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::common::Statistics;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions, reset_plan_states};
+use datafusion::physical_plan::metrics::{BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, StatisticsArgs,
+};
+use futures::future::{BoxFuture, Shared};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+
+use crate::blocks::batch_bytes;
+use crate::datafusion::build::panicked;
+use crate::datafusion::error::to_datafusion;
+use crate::datafusion::exec::spill_directory;
+use crate::datafusion::memory::lock;
+use crate::spill::{SpillFile, Writer};
+
+/// The share of the memory pool that kept rows may take: joins and aggregates above, which begin later, need theirs.
+const POOL_SHARE: u64 = 8;
+
+/// What the copies of one part of a plan share.
+pub struct Common {
+    copies: usize,
+    /// One for each context that the plan is run in.
+    runs: Mutex<Vec<Run>>,
+}
+
+impl Common {
+    pub fn new(copies: usize) -> Self {
+        Self { copies, runs: Mutex::default() }
+    }
+}
+
+impl fmt::Debug for Common {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Common").field("copies", &self.copies).finish_non_exhaustive()
+    }
+}
+
+/// An execution, of all copies.
+struct Run {
+    context: Weak<TaskContext>,
+    rows: Rows,
+    /// Streams of all copies that have been asked for, and those of them that have not ended.
+    begun: usize,
+    live: usize,
+    /// Which run this is: a plan that is reset runs again in the same context.
+    id: Arc<()>,
+}
+
+/// The rows of each partition, once all are there.
+type Rows = Shared<BoxFuture<'static, Result<Arc<Vec<Kept>>, Arc<DataFusionError>>>>;
+
+/// A stream that has not ended.
+struct Live {
+    common: Arc<Common>,
+    of: Arc<()>,
+    partitions: usize,
+}
+
+impl Drop for Live {
+    /// The last stream of all copies ends the run, so that a plan that is kept holds no memory; the last for now ends one that nobody waits for.
+    fn drop(&mut self) {
+        let mut runs = lock(&self.common.runs);
+        let Some(at) = runs.iter().position(|run| Arc::ptr_eq(&run.id, &self.of)) else { return };
+        let run = &mut runs[at];
+        run.live -= 1;
+        if run.live == 0 && (run.begun == self.common.copies * self.partitions || run.rows.peek().is_none()) {
+            let over = runs.swap_remove(at);
+            drop(runs);
+            drop(over);
+        }
+    }
+}
+
+/// One copy of a part that its plan has several times.
+#[derive(Debug)]
+pub struct CommonExec {
+    plan: Arc<dyn ExecutionPlan>,
+    common: Arc<Common>,
+    /// The plan has been run; what runs again must be as new.
+    has_run: AtomicBool,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl CommonExec {
+    pub fn new(plan: Arc<dyn ExecutionPlan>, common: Arc<Common>) -> Self {
+        Self { plan, common, has_run: AtomicBool::new(false), metrics: ExecutionPlanMetricsSet::new() }
+    }
+
+    fn begin(&self, context: &Arc<TaskContext>) -> Result<Rows> {
+        let mut plan = Arc::clone(&self.plan);
+        if self.has_run.swap(true, Ordering::Relaxed) {
+            plan = reset_plan_states(plan)?;
+        }
+        let pool = context.memory_pool();
+        let room = match pool.memory_limit() {
+            MemoryLimit::Finite(bytes) => bytes as u64 / POOL_SHARE,
+            _ => u64::MAX,
+        };
+        let room = Arc::new(AtomicU64::new(room));
+        let mut keeping = Vec::new();
+        for partition in 0..plan.output_partitioning().partition_count() {
+            let memory = MemoryConsumer::new("rows of a common part").with_can_spill(true).register(pool);
+            let input = plan.execute(partition, Arc::clone(context))?;
+            let spilled_rows = MetricBuilder::new(&self.metrics).spilled_rows(partition);
+            keeping.push(keep(input, memory, Arc::clone(&room), spilled_rows, Arc::clone(context)));
+        }
+        let all = async move {
+            let tasks: Vec<_> = keeping.into_iter().map(SpawnedTask::spawn).collect();
+            let mut rows = Vec::with_capacity(tasks.len());
+            for task in tasks {
+                rows.push(task.join().await.map_err(panicked)??);
+            }
+            Ok(rows)
+        };
+        Ok(all.map(|rows| rows.map(Arc::new).map_err(Arc::new)).boxed().shared())
+    }
+}
+
+/// The rows of a partition.
+struct Kept {
+    batches: Vec<RecordBatch>,
+    /// Those that came when there was no room any more.
+    file: Option<SpillFile>,
+    _memory: MemoryReservation,
+}
+
+async fn keep(
+    mut input: SendableRecordBatchStream,
+    memory: MemoryReservation,
+    room: Arc<AtomicU64>,
+    spilled_rows: Count,
+    context: Arc<TaskContext>,
+) -> Result<Kept> {
+    let (mut batches, mut writer) = (Vec::new(), None);
+    while let Some(batch) = input.next().await.transpose()? {
+        if batch.num_rows() == 0 {
+            continue;
+        }
+        let bytes = batch_bytes(&batch);
+        let has_room = || {
+            let left = |room: u64| room.checked_sub(bytes);
+            room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
+                && memory.try_grow(bytes as usize).is_ok()
+        };
+        if writer.is_none() && has_room() {
+            batches.push(batch);
+            continue;
+        }
+        let writer = match &mut writer {
+            Some(writer) => writer,
+            None => {
+                let directory = spill_directory(&context)?;
+                writer.insert(Writer::create(&directory, &batch.schema()).map_err(to_datafusion)?)
+            }
+        };
+        writer.push(&batch).map_err(to_datafusion)?;
+        spilled_rows.add(batch.num_rows());
+    }
+    let file = writer.map(Writer::finish).transpose().map_err(to_datafusion)?;
+    Ok(Kept { batches, file, _memory: memory })
+}
+
+/// The rows of a partition, as they were handed out.
+fn read(schema: SchemaRef, rows: &Kept) -> Result<SendableRecordBatchStream> {
+    let batches = stream::iter(rows.batches.clone().into_iter().map(Ok));
+    let Some(file) = &rows.file else { return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches))) };
+    let from_file = stream::try_unfold(file.read().map_err(to_datafusion)?, |mut reader| async move {
+        let next = move || {
+            let batch = reader.next();
+            (reader, batch)
+        };
+        let (reader, batch) = SpawnedTask::spawn_blocking(next).join().await.map_err(panicked)?;
+        Ok(batch.transpose().map_err(to_datafusion)?.map(|batch| (batch, reader)))
+    });
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches.chain(from_file))))
+}
+
+impl DisplayAs for CommonExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let separator = if format == DisplayFormatType::TreeRender { "" } else { "CommonExec: " };
+        write!(f, "{separator}copies={}, run in one", self.common.copies)
+    }
+}
+
+impl ExecutionPlan for CommonExec {
+    fn name(&self) -> &'static str {
+        "CommonExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.plan.properties()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.plan]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        _: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = children.pop().unwrap_or_else(|| Arc::clone(&self.plan));
+        Ok(Arc::new(Self::new(plan, Arc::clone(&self.common))))
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        self.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+    }
+
+    /// The plan below is reset by whoever resets the whole. What has been kept goes: a plan is reset to be run anew.
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        lock(&self.common.runs).clear();
+        Ok(Arc::new(Self::new(Arc::clone(&self.plan), Arc::clone(&self.common))))
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let (rows, of) = {
+            let mut runs = lock(&self.common.runs);
+            runs.retain(|run| run.context.strong_count() > 0);
+            let is_now = |run: &Run| std::ptr::eq(run.context.as_ptr(), Arc::as_ptr(&context));
+            let at = if let Some(at) = runs.iter().position(is_now) {
+                at
+            } else {
+                let rows = self.begin(&context)?;
+                runs.push(Run { context: Arc::downgrade(&context), rows, begun: 0, live: 0, id: Arc::default() });
+                runs.len() - 1
+            };
+            let run = &mut runs[at];
+            run.begun += 1;
+            run.live += 1;
+            (run.rows.clone(), Arc::clone(&run.id))
+        };
+        let partitions = self.plan.output_partitioning().partition_count();
+        let live = Live { common: Arc::clone(&self.common), of, partitions };
+        let baseline = BaselineMetrics::new(&self.metrics, partition);
+        let schema = self.schema();
+        let begin = async move { read(schema, &rows.await.map_err(DataFusionError::Shared)?[partition]) };
+        let batches = stream::once(begin).try_flatten().inspect_ok(move |batch| {
+            let _until_the_end = &live;
+            baseline.record_output(batch.num_rows());
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), batches)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+
+    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], _: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        Ok(Arc::clone(&inputs[0]))
+    }
+}
