@@ -5,6 +5,10 @@
 //! nothing, in percent. As Daglis et al. do it (`SABRes`, section 7.2): a hundred objects a size and mechanism, so that writers
 //! and readers meet; each writer has a part of them for itself; a reader that got nothing tries the same object again.
 //!
+//! Without writers everything lies in the reader's own caches. With writers it mostly lies in a writer's, as all of it lies with the home
+//! in the paper's figure 8, at each number of writers. So what conflicts do is told by comparing with objects that another processor has
+//! `written elsewhere` just before and then leaves alone.
+//!
 //! `by words` is the stripping of `line_versions` by loads and stores of words, as FaRM published it and as a compiler makes it,
 //! since it must not widen atomic accesses; `line_versions` itself uses our kernel of wide moves.
 
@@ -302,7 +306,7 @@ impl Bed {
     /// Near, far one by one, far in batches; of each, the turns of each mechanism.
     fn turns(&self, objects: &Objects, writers: u8) -> [Vec<Turns>; 3] {
         // With writers a turn may take long, where there are more threads than cores.
-        let rounds = if writers > 0 { self.rounds().min(7) } else { self.rounds() };
+        let rounds = if writers > 0 { self.rounds().min(15) } else { self.rounds() };
         let reads = self.reads(objects.size);
         let mut turns = [(); 3].map(|()| vec![Turns::default(); ALL.len()]);
         let (stop, current) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -368,7 +372,7 @@ impl Bed {
                     }
                 }
             });
-            for round in 0..=self.rounds().min(7) {
+            for round in 0..=self.rounds().min(15) {
                 for (number, mechanism) in ALL.iter().enumerate() {
                     let parts: [&dyn Fn(u64) -> (u64, u64); 3] = [
                         &|reads| self.near(*mechanism, objects, number, reads, What::Read),
