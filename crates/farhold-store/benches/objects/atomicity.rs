@@ -3,7 +3,9 @@
 //!
 //! A figure is nanoseconds of one reader per object that it got whole, the median of the turns; `torn` is attempts that gave
 //! nothing, in percent. As Daglis et al. do it (`SABRes`, section 7.2): a hundred objects a size and mechanism, so that writers
-//! and readers meet; each writer has a part of them for itself; a reader that got nothing tries the same object again.
+//! and readers meet; each writer has a part of them for itself; a reader that got nothing tries the same object again. How often
+//! a writer writes is the load, so it is the same for all mechanisms: as often as the slowest of them can, nearly. In a closed loop the one
+//! whose writes are cheapest would have the most conflicts.
 //!
 //! Without writers everything lies in the reader's own caches. With writers it mostly lies in a writer's, as all of it lies with the home
 //! in the paper's figure 8, at each number of writers. So what conflicts do is told by comparing with objects that another processor has
@@ -20,6 +22,7 @@ use farhold_store::atomicity::{ALL, FarRead, Mechanism, Unread};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const REGION: RegionId = RegionId(1);
 const OBJECTS: u64 = 100;
@@ -303,17 +306,34 @@ impl Bed {
         if self.quick { 64 } else { (50_000_000 / size as u64).min(100_000) }
     }
 
+    /// From the start of a write to that of the next, for all mechanisms: half as much again as the slowest of them needs.
+    fn pause(&self, objects: &Objects) -> Duration {
+        let clock = Handle::standalone(1);
+        let payload = vec![8_u8; objects.size];
+        let of = |(number, mechanism): (usize, &&dyn Mechanism)| {
+            let before = Instant::now();
+            for object in 0..objects.count {
+                let owner = Owner::new(1, NodeId(0), 1, 1);
+                let _ = mechanism.write(&self.memory, objects.place(number, object), &payload, owner, &clock);
+            }
+            before.elapsed() / objects.count as u32
+        };
+        // What is written for the first time counts as well: objects mostly lie in a reader's cache.
+        ALL.iter().enumerate().map(of).max().unwrap_or_default() * 3 / 2
+    }
+
     /// Near, far one by one, far in batches; of each, the turns of each mechanism.
     fn turns(&self, objects: &Objects, writers: u8) -> [Vec<Turns>; 3] {
         // With writers a turn may take long, where there are more threads than cores.
         let rounds = if writers > 0 { self.rounds().min(15) } else { self.rounds() };
         let reads = self.reads(objects.size);
+        let pause = if writers > 0 { self.pause(objects) } else { Duration::ZERO };
         let mut turns = [(); 3].map(|()| vec![Turns::default(); ALL.len()]);
         let (stop, current) = (AtomicBool::new(false), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for writer in 1..=writers {
                 let (stop, current, memory) = (&stop, &current, &self.memory);
-                scope.spawn(move || write_until(stop, current, memory, objects, (writer, writers)));
+                scope.spawn(move || write_until(stop, current, memory, objects, (writer, writers), pause));
             }
             for round in 0..=rounds {
                 for (number, mechanism) in ALL.iter().enumerate() {
@@ -491,17 +511,24 @@ fn write_until(
     memory: &RegionMemory,
     objects: &Objects,
     (writer, writers): (u8, u8),
+    pause: Duration,
 ) {
+    let mut next = Instant::now();
     let clock = Handle::standalone(u64::from(writer));
     let mut payload = vec![0_u8; objects.size];
     for object in (u64::from(writer - 1)..).step_by(usize::from(writers)).map(|object| object % objects.count) {
         if stop.load(Ordering::Relaxed) {
             return;
         }
+        // Who is late does not make up for it.
+        next = next.max(Instant::now()) + pause;
         let number = current.load(Ordering::Relaxed);
         payload[0] = payload[0].wrapping_add(1);
         // Busy, by a lease: another object, then.
         let place = objects.place(number, object);
         let _ = ALL[number].write(memory, place, &payload, Owner::new(1, NodeId(0), writer, 1), &clock);
+        while Instant::now() < next {
+            std::hint::spin_loop();
+        }
     }
 }
