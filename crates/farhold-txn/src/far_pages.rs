@@ -9,8 +9,7 @@
 //! for a while or the node closes; it holds the node open as long. A question waits for nothing but far nodes, each of which
 //! answers within the fabric's time-out, or counts as unavailable.
 
-use crate::home::message::Request;
-use crate::snapshot::{AsOf, Part, read_runs};
+use crate::snapshot::{AsOf, Part};
 use crate::{Node, NodeId, TableId, TxnError, Worker};
 use farhold_fabric::Executor;
 use std::cell::Cell;
@@ -161,7 +160,7 @@ fn answer_all(executor: &Executor, worker: &Worker, asked: &Receiver<Question>) 
 async fn answer(worker: &Worker, question: Question) {
     match question {
         Question::Runs { node, table, answer } => {
-            let _ = answer.send(worker.core.ask(node, &Request::Pages { table }, read_runs).await);
+            let _ = answer.send(worker.ask_runs(node, table).await);
         }
         Question::Rows { node, part, as_of, answer } => {
             let mut rows = Rows::default();

@@ -169,13 +169,27 @@ impl Worker {
         let mut tasks = snapshot.mapped_pages(table)?;
         for (position, place) in snapshot.places.iter().enumerate() {
             if place.memory.is_none() && !table.0.route.is_local_only() {
-                let request = Request::Pages { table: table.id() };
-                let runs = self.core.ask(place.node, &request, read_runs).await?;
+                let runs = self.ask_runs(place.node, table.id()).await?;
                 let task = |part| PageTask { node: place.node, place: position, part, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));
             }
         }
         Ok(tasks)
+    }
+
+    /// The runs of pages of a table on another node, in the order of their pages. As many questions as it takes: a message carries
+    /// those of some hundred megabytes.
+    pub(crate) async fn ask_runs(&self, node: NodeId, table: TableId) -> Result<Vec<Part>, TxnError> {
+        let mut runs: Vec<Part> = Vec::new();
+        loop {
+            let from_page = runs.last().map_or(0, |last| last.run.page.saturating_add(last.run.pages));
+            let more = self.core.ask(node, &Request::Pages { table, from_page }, read_runs).await?;
+            let are_all = more.len() < RUNS_MAX;
+            runs.extend(more);
+            if are_all {
+                return Ok(runs);
+            }
+        }
     }
 
     /// As [`Snapshot::scan_page`], also for nodes whose memory is not mapped here: their rows are read one by one, in
@@ -335,11 +349,24 @@ pub(crate) fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Part>, TxnError> {
     })
 }
 
+/// Most runs in one answer to [`Request::Pages`]: 42 KiB of the 64 that a message carries.
+pub(crate) const RUNS_MAX: usize = 2048;
+
+/// The runs from a page on, in the order of their pages, as many as an answer takes.
+pub(crate) fn first_runs(mut runs: Vec<Run>, from_page: u32) -> Vec<Run> {
+    runs.retain(|run| run.page >= from_page);
+    runs.sort_unstable_by_key(|run| run.page);
+    runs.truncate(RUNS_MAX);
+    runs
+}
+
 /// The answer to [`Request::Pages`], by who has them in `memory`.
 pub(crate) fn write_runs(memory: &RegionMemory, runs: &[Run], w: &mut Writer) {
-    w.list(runs, |w, run| {
-        w.u32(run.page).u32(run.pages).u32(run.table.0).u8(run.class.0).u32(used_slots(memory, run));
-    });
+    w.list(runs, |w, run| put_run(w, run, used_slots(memory, run)));
+}
+
+fn put_run(w: &mut Writer, run: &Run, used_slots: u32) {
+    w.u32(run.page).u32(run.pages).u32(run.table.0).u8(run.class.0).u32(used_slots);
 }
 
 impl Place {
@@ -497,5 +524,33 @@ impl Drop for Snapshot {
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Snapshot(epoch {})", self.as_of.epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farhold_fabric::provider::MESSAGE_BYTES_MAX;
+
+    /// A table of a gigabyte has more runs than a message carries: asked for part by part all come, once and in order, and each part fits.
+    #[test]
+    fn runs_come_in_as_many_answers_as_it_takes() {
+        let run = |page: u32| Run { page, pages: 2, table: TableId(7), class: SizeClass(0), kind: PageKind::Slots };
+        // Not in order, as tables grow.
+        let all: Vec<Run> = (0..5 * RUNS_MAX as u32 / 2).rev().map(|number| run(3 * number + 1)).collect();
+        let (mut got, mut from_page, mut answers) = (Vec::new(), 0, 0);
+        loop {
+            let first = first_runs(all.clone(), from_page);
+            let mut w = Writer::default();
+            w.list(&first, |w, run| put_run(w, run, 0));
+            assert!(w.0.len() + 64 < MESSAGE_BYTES_MAX, "{} bytes", w.0.len());
+            let parts = read_runs(&mut Reader(&w.0)).unwrap();
+            answers += 1;
+            got.extend(parts.iter().map(|part| part.run.page));
+            let Some(last) = parts.last().filter(|_| parts.len() == RUNS_MAX) else { break };
+            from_page = last.run.page + last.run.pages;
+        }
+        assert_eq!(answers, 3);
+        assert_eq!(got, (0..5 * RUNS_MAX as u32 / 2).map(|number| 3 * number + 1).collect::<Vec<_>>());
     }
 }

@@ -17,7 +17,7 @@ use std::ops::Bound;
 
 const REQUEST: u8 = b'Q';
 const REPLY: u8 = b'R';
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What a node asks of the home of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,8 +65,8 @@ pub(crate) enum Request<'a> {
     /// The asker holds the locks of the rows that it deletes, which these replace, and has committed: swing the index
     /// entries.
     Publish { table: TableId, references: Vec<ObjectRef>, deleted: Vec<ObjectRef> },
-    /// Which runs of pages hold the table's rows?
-    Pages { table: TableId },
+    /// Which runs of pages hold the table's rows, from that page on? The first of them: see `snapshot::RUNS_MAX`.
+    Pages { table: TableId, from_page: u32 },
     /// Replication and recovery: see `recovery/message.rs`.
     Recovery { body: &'a [u8] },
 }
@@ -196,8 +196,11 @@ impl<'a> Request<'a> {
             Self::Recovery { body } => {
                 w.bytes(body);
             }
-            Self::Count { table } | Self::Pages { table } => {
+            Self::Count { table } => {
                 w.u32(table.0);
+            }
+            Self::Pages { table, from_page } => {
+                w.u32(table.0).u32(*from_page);
             }
 
             Self::Hello { node, incarnation, epoch } => {
@@ -285,7 +288,7 @@ impl<'a> Request<'a> {
             20 => Self::Announce,
             21 => Self::Confirm { slot: read_slot(&mut r)?, epoch: r.u32()? },
             22 => Self::Release { slot: read_slot(&mut r)?, incarnation: r.u16()? },
-            23 => Self::Pages { table: table(&mut r)? },
+            23 => Self::Pages { table: table(&mut r)?, from_page: r.u32()? },
             24 => Self::Publish {
                 table: table(&mut r)?,
                 references: r.list(Reader::reference)?,
@@ -477,7 +480,7 @@ mod tests {
             Request::Announce,
             Request::Confirm { slot: SlotId(3), epoch: 8 },
             Request::Release { slot: SlotId(3), incarnation: 1 },
-            Request::Pages { table },
+            Request::Pages { table, from_page: 77 },
         ]
     }
 

@@ -7,7 +7,7 @@ use crate::definition::TableDef;
 use crate::node::Recovered;
 use crate::protocol::epoch::KEEPER;
 use crate::slots::Counter;
-use crate::snapshot::write_runs;
+use crate::snapshot::{first_runs, write_runs};
 use crate::table::{Index, Table, TableShared};
 use crate::worker::Core;
 use crate::{NodeId, TableId, TxnError};
@@ -81,15 +81,17 @@ impl Core {
         }
         let outcome = self.answer(sender, request);
         if number != 0 {
-            let reply = encode_reply(number, outcome);
+            let mut reply = encode_reply(number, outcome);
             // An asker whose inbox is full, or who is gone, will run into its time limit.
-            let mut tries = 0;
-            while let Err(FabricError::QueueFull { .. }) = self.endpoint.send(message.from, &reply) {
-                tries += 1;
-                if tries > 1_000 {
-                    break;
+            for _ in 0..1_000 {
+                match self.endpoint.send(message.from, &reply) {
+                    Err(FabricError::QueueFull { .. }) => std::hint::spin_loop(),
+                    // The asker shall hear of it, not wait.
+                    Err(FabricError::MessageTooLong { bytes, bytes_max }) => {
+                        reply = encode_reply(number, Err(TxnError::TooLarge { what: "an answer", bytes, bytes_max }));
+                    }
+                    _ => break,
                 }
-                std::hint::spin_loop();
             }
         }
     }
@@ -164,8 +166,9 @@ impl Core {
             Request::Count { table } => {
                 w.u64(self.table(table)?.store.primary().len() as u64);
             }
-            Request::Pages { table } => {
-                write_runs(self.node.store.memory(), &self.table(table)?.store.pages(), &mut w);
+            Request::Pages { table, from_page } => {
+                let runs = first_runs(self.table(table)?.store.pages(), from_page);
+                write_runs(self.node.store.memory(), &runs, &mut w);
             }
             Request::Hello { node, incarnation, epoch } => self.forget_dead(node, incarnation, epoch)?,
             Request::Announce => {
