@@ -157,71 +157,51 @@ impl Failover {
     }
 }
 
+/// Points and some ranges on a few rows of short values: what a scenario is about then happens often.
+fn few_rows(rows: u32, [reads, updates, ranges]: [u32; 3]) -> Workload {
+    let of_points = Workload { reads, updates, inserts: 0, deletes: 0, ranges, ..Workload::of_seed(3) };
+    Workload { keys: rows, rows, snapshots: 0, padding: 40, ..of_points }
+}
+
 impl Failover {
-    /// A register that is slow from early on, and many transactions that only a lease protects: they read what each node has
-    /// itself.
-    #[must_use]
-    pub fn with_slow_register(seed: u64) -> Self {
-        let mut random = Random(seed ^ 0x510e);
-        let few = Workload {
-            keys: 6,
-            rows: 6,
-            reads: 40,
-            updates: 55,
-            inserts: 0,
-            deletes: 0,
-            ranges: 5,
-            snapshots: 0,
-            ..Workload::of_seed(3)
-        };
-        let workload = Workload { on_copies: 95, read_only: 40, operations: 2, padding: 40, ..few };
-        // One node is silent for just so long that it comes back while it is being expelled.
-        let (at_ns, node) = (100_000 + random.below(500_000), random.below(3) as u8);
-        let silent = Blow::NoRegister(node, 1_200_000 + random.below(400_000));
-        let slow = Blow::SlowRegister(1_000_000 + random.below(1_000_000), 6_000_000);
+    /// A scenario with such a load, by exact clocks and with room in the rings.
+    fn scenario(seed: u64, clients: usize, workload: Workload, blows: Vec<(u64, Blow)>) -> Self {
         Self {
             load: Load::Mixed(workload),
-            clients: 4,
+            clients,
             transactions: 300,
-            blows: vec![(at_ns, silent), (at_ns, slow)],
+            blows,
             drift_ppm: vec![0; 3],
             ring_bytes: 96 << 10,
             ..Self::of_seed(seed)
         }
     }
-}
 
-impl Failover {
+    /// A register that is slow from early on, and many transactions that only a lease protects: they read what each node has
+    /// itself.
+    #[must_use]
+    pub fn with_slow_register(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x510e);
+        let workload = Workload { on_copies: 95, read_only: 40, operations: 2, ..few_rows(6, [40, 55, 5]) };
+        // One node is silent for just so long that it comes back while it is being expelled.
+        let (at_ns, node) = (100_000 + random.below(500_000), random.below(3) as u8);
+        let silent = Blow::NoRegister(node, 1_200_000 + random.below(400_000));
+        let slow = Blow::SlowRegister(1_000_000 + random.below(1_000_000), 6_000_000);
+        Self::scenario(seed, 4, workload, vec![(at_ns, silent), (at_ns, slow)])
+    }
+
     /// A few rows that everybody reads and writes, on a node whose records take long and out of order, so that most of what is read
     /// there is odd; then it dies with them under way.
     #[must_use]
     pub fn with_odd_reads(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x0dd5);
-        let few = Workload {
-            keys: 3,
-            rows: 3,
-            reads: 50,
-            updates: 50,
-            inserts: 0,
-            deletes: 0,
-            ranges: 0,
-            ..Workload::of_seed(3)
-        };
-        let workload = Workload { on_copies: 0, read_only: 60, snapshots: 0, operations: 1, padding: 40, ..few };
+        let workload = Workload { on_copies: 0, read_only: 60, operations: 1, ..few_rows(3, [50, 50, 0]) };
         let (node, at_ns) = (random.below(3) as u8, 200_000 + random.below(2_000_000));
         let slow = |to| (0, Blow::Slow(node, to, 60_000, at_ns));
         let dies = if random.below(2) == 0 { Blow::Kill(node) } else { Blow::Crash(node) };
         let disorder = Blow::Disorder(100 + random.below(2_000), at_ns);
-        Self {
-            optimistic: true,
-            load: Load::Mixed(workload),
-            clients: 6,
-            transactions: 300,
-            blows: vec![slow((node + 1) % 3), slow((node + 2) % 3), (0, disorder), (at_ns, dies)],
-            drift_ppm: vec![0; 3],
-            ring_bytes: 96 << 10,
-            ..Self::of_seed(seed)
-        }
+        let blows = vec![slow((node + 1) % 3), slow((node + 2) % 3), (0, disorder), (at_ns, dies)];
+        Self { optimistic: true, ..Self::scenario(seed, 6, workload, blows) }
     }
 }
 
