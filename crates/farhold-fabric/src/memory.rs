@@ -110,7 +110,17 @@ impl RegionMemory {
     /// [`FabricError::FileSystemFull`]: nothing was changed. [`FabricError::OutOfBounds`], [`FabricError::Io`].
     pub fn reserve(&self, offset: u64, len: u64) -> Result<(), FabricError> {
         self.check(offset, len)?;
-        self.room.as_ref().map_or(Ok(()), |room| room.reserve(offset, len, self.len))
+        let Some(room) = &self.room else { return Ok(()) };
+        let fresh = room.reserve(offset, len, self.len)?;
+        // At once for all of it: met one by one, each page is a trap. What is refused here is found at the first touch.
+        let _ = self.touch(fresh.start, fresh.end - fresh.start);
+        Ok(())
+    }
+
+    /// What [`reserve`](Self::reserve) could get at most, where that is limited by something else than the region.
+    #[must_use]
+    pub fn room_left_bytes(&self) -> Option<u64> {
+        self.room.as_ref().map(Room::left_bytes)
     }
 
     /// Gives the first `len` bytes memory now, with what is in them, so that nobody who touches them later waits for the system to
@@ -120,14 +130,23 @@ impl RegionMemory {
     /// As [`Self::reserve`]; [`FabricError::Io`] if the system has no memory left.
     pub fn populate(&self, len: u64) -> Result<(), FabricError> {
         self.reserve(0, len)?;
+        self.touch(0, len)
+    }
+
+    /// Has the system find and clear pages for bytes that begin at a page, with what is in them.
+    #[cfg_attr(miri, allow(unused_variables, clippy::unused_self, reason = "Miri has no file mappings"))]
+    fn touch(&self, offset: u64, len: u64) -> Result<(), FabricError> {
         #[cfg(not(miri))]
         if len > 0 && matches!(self.backing, Backing::Mapped { .. }) {
-            // SAFETY: pages of our own mapping; the call changes none of their bytes.
-            let done = unsafe { libc::madvise(self.base.as_ptr().cast(), len as usize, libc::MADV_POPULATE_WRITE) };
+            // SAFETY: pages of our own mapping, inside of it as the callers have checked; the call changes none of their bytes.
+            let done = unsafe {
+                let start_ptr = self.base.as_ptr().add(offset as usize).cast();
+                libc::madvise(start_ptr, len as usize, libc::MADV_POPULATE_WRITE)
+            };
             let error = std::io::Error::last_os_error();
             // Linux before 5.14 does not know the advice: pages are then taken when first touched.
             if done != 0 && error.raw_os_error() != Some(libc::EINVAL) {
-                return Err(FabricError::io("take memory for", format!("{}", self.name(0)), &error));
+                return Err(FabricError::io("take memory for", format!("{}", self.name(offset)), &error));
             }
         }
         Ok(())

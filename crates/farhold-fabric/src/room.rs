@@ -10,6 +10,7 @@
 use crate::error::FabricError;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -33,10 +34,10 @@ impl Room {
         Self { file, path: path.to_owned(), extents: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Sees to it that `offset..offset + len`, inside a file of `file_bytes`, has memory.
-    pub fn reserve(&self, offset: u64, len: u64, file_bytes: u64) -> Result<(), FabricError> {
+    /// Sees to it that `offset..offset + len`, inside a file of `file_bytes`, has memory. Returns what has just got it.
+    pub fn reserve(&self, offset: u64, len: u64, file_bytes: u64) -> Result<Range<u64>, FabricError> {
         if len == 0 {
-            return Ok(());
+            return Ok(0..0);
         }
         let extents = offset / EXTENT_BYTES..(offset + len).div_ceil(EXTENT_BYTES);
         let bit = |extent: u64| (&self.extents[(extent / 64) as usize], 1 << (extent % 64));
@@ -45,19 +46,25 @@ impl Room {
             word.load(Relaxed) & bit == 0
         };
         if !extents.clone().any(|extent| missing(&extent)) {
-            return Ok(());
+            return Ok(0..0);
         }
         let (start, end) = (extents.start * EXTENT_BYTES, (extents.end * EXTENT_BYTES).min(file_bytes));
         if allocate(&self.file, start, end - start).is_ok() {
             for (word, bit) in extents.map(bit) {
                 word.fetch_or(bit, Relaxed);
             }
-            return Ok(());
+            return Ok(start..end);
         }
         // Not that much is left: what is needed, then, and ask again next time.
         let start = offset / PAGE * PAGE;
         let end = (offset + len).next_multiple_of(PAGE).min(file_bytes);
-        allocate(&self.file, start, end - start).map_err(|error| refusal(&error, &self.file, &self.path, end - start))
+        let allocated = allocate(&self.file, start, end - start);
+        allocated.map_err(|error| refusal(&error, &self.file, &self.path, end - start)).map(|()| start..end)
+    }
+
+    /// Bytes that the file system has left.
+    pub fn left_bytes(&self) -> u64 {
+        free_bytes(&self.file)
     }
 }
 
