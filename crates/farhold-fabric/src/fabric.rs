@@ -129,12 +129,13 @@ impl Fabric {
         self.membership.clone().endpoint(handle, Some(port)).map(|provider| Endpoint::new(provider, handle.clone()))
     }
 
-    /// Shuts a node out: when this returns, nothing that it has posted, or will post, touches this node's memory or inboxes any
-    /// more, until it has joined anew. How is the provider's: `shm` ends the process, `sim` checks at the target.
+    /// Shuts a node out: when this has returned true, nothing that it has posted, or will post, touches this node's memory or inboxes
+    /// any more, until it has joined anew. False: it is being shut out, ask again. It waits for no process to end: that may take longer than
+    /// whoever asks may be silent. How is the provider's: `shm` ends the process, `sim` checks at the target.
     ///
     /// # Errors
     /// [`FabricError::Unsupported`] by a provider that cannot; [`FabricError::Io`].
-    pub fn fence(&self, node: NodeId) -> Result<(), FabricError> {
+    pub fn fence(&self, node: NodeId) -> Result<bool, FabricError> {
         self.membership.fence(node)
     }
 

@@ -51,6 +51,10 @@ impl Wrong {
             Self::Replication(Defect::LeaseNotWaitedFor) => run(&Failover::with_slow_register(seed)).check(),
             // It takes a death while most rows that are read are odd.
             Self::Replication(Defect::OddReadsForgotten) => run(&Failover::with_odd_reads(seed)).check(),
+            // They take a host that nobody tells that it is gone.
+            Self::Replication(Defect::OddWaitedForEver | Defect::OutcomeWaitedFor | Defect::FenceBelieved) => {
+                run(&Failover::with_lost_host(seed)).check()
+            }
             Self::Replication(_) => run(&Failover::of_seed(seed)).check(),
             // It takes a commit that has not reached its holders when its node is expelled.
             Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),

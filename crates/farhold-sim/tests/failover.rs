@@ -26,6 +26,12 @@ fn what_was_read_on_its_way_to_its_holders_survives_with_whoever_read_it() {
     }
 }
 
+/// Nobody ever tells a node that it has been expelled: its sessions hear an error all the same, and what they were told holds.
+#[test]
+fn sessions_of_a_host_that_is_cut_off_for_ever_hear_something_in_time() {
+    seeds::are_in_order(0..60, Failover::with_lost_host);
+}
+
 /// Two threads: half of the seeds each.
 #[test]
 fn what_was_acknowledged_survives_even_seeds() {

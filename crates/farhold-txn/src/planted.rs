@@ -50,6 +50,8 @@ pub enum Defect {
     NoFreeze,
     /// The dead are not fenced.
     NoFence,
+    /// Who is being shut out counts as shut out.
+    FenceBelieved,
     /// What the dead have left in the logs is not redone.
     NoDrain,
     /// Locks of the dead stay.
@@ -92,6 +94,10 @@ pub enum Defect {
     NoTombstones,
     /// Who has read an odd row does not wait until it is even.
     OddReadsForgotten,
+    /// Who waits for an odd row waits until it is even, or until he hears that his node is gone, which nobody may tell him.
+    OddWaitedForEver,
+    /// Who waits behind his commit point waits until his record is at its holders, or until he hears that his node is gone.
+    OutcomeWaitedFor,
     /// A row between two parts of a mirror that is promoted is in neither.
     PartsApart,
     /// The rows of a mirror are served before all of them have become rows.
@@ -102,7 +108,7 @@ pub enum Defect {
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 24] = [
+    pub const OF_REPLICATION: [Self; 27] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -115,6 +121,7 @@ impl Defect {
         Self::OddCommits,
         Self::NoFreeze,
         Self::NoFence,
+        Self::FenceBelieved,
         Self::NoDrain,
         Self::LocksStay,
         Self::NoCatchUp,
@@ -125,6 +132,8 @@ impl Defect {
         Self::JoinsTooEarly,
         Self::LeaseNotWaitedFor,
         Self::OddReadsForgotten,
+        Self::OddWaitedForEver,
+        Self::OutcomeWaitedFor,
         Self::PartsApart,
         Self::ServedTooEarly,
     ];

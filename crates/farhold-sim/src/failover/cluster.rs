@@ -3,11 +3,11 @@
 use super::bank::{Ledger, Teller};
 use super::disk::{Disks, ProcessDisk};
 use super::numbers::{self, Given, Taker};
-use super::plan::{Blow, Cut, Failover, Load};
+use super::plan::{Blow, Cut, Failover, Load, Way};
 use super::shop::{self, Books, Terminal};
 use super::{Aftermath, KillAt};
 use crate::register::SimRegister;
-use crate::workload::{Client, Ended, Recorder, Tables, run_through};
+use crate::workload::{Attempting, Client, Ended, Recorder, Tables, run_through};
 use farhold_bench::random::Random;
 use farhold_bench::workload::smallbank;
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
@@ -27,6 +27,8 @@ pub(super) const HEALING_NS_MAX: u64 = 60_000_000;
 const RESTART_NS_MAX: u64 = 300_000_000;
 /// How long a cut of the power waits for a change of the configuration.
 const CHANGE_NS_MAX: u64 = 4_000_000;
+/// How long a session of a host that is cut off may wait for anything: requests that nobody answers, and the outcome of a commit.
+const ANSWER_NS_MAX: u64 = 40_000_000;
 /// Between two looks at whether something has come true.
 const LOOK_NS: u64 = 20_000;
 
@@ -46,6 +48,7 @@ const SEGMENT_BYTES: u64 = 128 << 10;
 pub(super) struct Running {
     number: usize,
     process: Process,
+    attempting: Attempting,
     task: JoinHandle<Ended>,
 }
 
@@ -273,28 +276,29 @@ impl Cluster {
     /// Starts a client of a node.
     pub fn client(&self, number: usize, node: u8, transactions: usize) -> Running {
         let process = self.process(node);
-        let (machine, alive) = (self.machine(node), process.alive.clone());
+        let (machine, alive, attempting) = (self.machine(node), process.alive.clone(), Attempting::default());
+        let begun = attempting.clone();
         let task = match &self.setup.load {
             Load::Mixed(workload) => {
                 let client = Client::new(number, &process.worker, workload, self.recorder.clone());
                 let is_script = self.setup.kill_at.is_some() && number == 0;
                 let client = if is_script { client.scripted() } else { client };
-                machine.spawn(run_through(client, transactions, alive))
+                machine.spawn(run_through(client, transactions, alive, begun))
             }
             Load::Bank(scale) => {
                 let teller = Teller::new(number, node, &process.worker, *scale, self.ledger.clone());
-                machine.spawn(run_through(teller, transactions, alive))
+                machine.spawn(run_through(teller, transactions, alive, begun))
             }
             Load::Numbers => {
                 let taker = Taker::new(number, node, &process.worker, self.given.clone());
-                machine.spawn(run_through(taker, transactions, alive))
+                machine.spawn(run_through(taker, transactions, alive, begun))
             }
             Load::Shop => {
                 let terminal = Terminal::new(number, NodeId(node), &process.worker, self.books.clone());
-                machine.spawn(run_through(terminal, transactions, alive))
+                machine.spawn(run_through(terminal, transactions, alive, begun))
             }
         };
-        Running { number, process, task }
+        Running { number, process, attempting, task }
     }
 
     /// How a client has ended, if it has within the time.
@@ -326,15 +330,44 @@ impl Cluster {
             self.handle.sleep_until_ns(begun_ns + at_ns).await;
             self.strike(blow);
         }
+        let lost = self.setup.lost_host();
+        if let Some(node) = lost {
+            self.watch_sessions(node, &clients, broken).await;
+        }
         for client in clients {
             match self.end_of(&client).await {
                 Ended::Done => {}
+                Ended::Stuck(_) if lost == Some(client.process.node.id().0) => {
+                    self.tell(&format!("client {} has given up", client.number));
+                }
                 Ended::Stuck(what) => broken.push(format!("client {} does not get on: {what}", client.number)),
                 Ended::Gone => self.tell(&format!("client {} went with its node", client.number)),
             }
         }
         let healed_ns = self.setup.blows.iter().map(|(at_ns, blow)| begun_ns + at_ns + blow.lasts_ns()).max();
         self.handle.sleep_until_ns(healed_ns.unwrap_or(0)).await;
+    }
+
+    /// Sees to it that every session of a host that is cut off for ever hears something in time; then the host is replaced.
+    async fn watch_sessions(&self, node: u8, clients: &[Running], broken: &mut Vec<String>) {
+        let sessions = || clients.iter().filter(|client| client.process.node.id().0 == node);
+        let waits = |client: &&Running| {
+            let begun_ns = client.attempting.get();
+            begun_ns.is_some_and(|begun_ns| self.handle.now_ns() > begun_ns + ANSWER_NS_MAX)
+        };
+        let waits_for_ever = self.until(2 * ANSWER_NS_MAX, || sessions().any(|client| waits(&client))).await;
+        if waits_for_ever {
+            let numbers: Vec<usize> = sessions().filter(waits).map(|client| client.number).collect();
+            broken.push(format!("clients {numbers:?} of a host that is cut off wait for ever"));
+        }
+        self.tell(&format!("node {node}, which is cut off, is replaced"));
+        self.kill(node, Fault::Kill(NodeId(node)));
+        for other in (0..self.setup.nodes).filter(|other| *other != node) {
+            for (from, to) in [(node, other), (other, node)] {
+                self.sim().inject(Fault::Heal(Hop { from: NodeId(from), to: NodeId(to) }));
+            }
+        }
+        self.register().cut(NodeId(node), false);
     }
 
     /// One transaction, and a death at a step of it.
@@ -408,6 +441,16 @@ impl Cluster {
             Blow::SlowRegister(slow_ns_max, for_ns) => {
                 self.register().slow(slow_ns_max);
                 later(for_ns, Box::new(|this| this.register().slow(0)));
+            }
+            Blow::SlowFence(fence_ns) => self.sim().inject(Fault::SlowFence(fence_ns)),
+            Blow::Lose(node, way) => {
+                self.register().cut(NodeId(node), true);
+                for other in (0..self.setup.nodes).filter(|other| *other != node) {
+                    let hops = [(Way::Out, hop(node, other)), (Way::In, hop(other, node))];
+                    for (_, hop) in hops.into_iter().filter(|(it, _)| way == Way::Both || way == *it) {
+                        self.sim().inject(Fault::Cut(hop));
+                    }
+                }
             }
             Blow::NoRegister(node, for_ns) => {
                 self.register().cut(NodeId(node), true);

@@ -22,6 +22,21 @@ pub enum Blow {
     NoRegister(u8, u64),
     /// Calls of the register take up to so much longer, each by itself, for so long.
     SlowRegister(u64, u64),
+    /// To shut a node out takes so long from now on.
+    SlowFence(u64),
+    /// The node's host is cut off from the register and, this way, from the others, for as long as its process lives.
+    Lose(u8, Way),
+}
+
+/// What does not get through between a host and the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Nothing.
+    Both,
+    /// What it sends.
+    Out,
+    /// What is sent to it.
+    In,
 }
 
 impl Blow {
@@ -29,7 +44,7 @@ impl Blow {
     #[must_use]
     pub fn lasts_ns(&self) -> u64 {
         match *self {
-            Self::Kill(_) | Self::Crash(_) => 0,
+            Self::Kill(_) | Self::Crash(_) | Self::SlowFence(_) | Self::Lose(..) => 0,
             Self::Pause(_, for_ns)
             | Self::Cut(_, _, _, for_ns)
             | Self::Slow(_, _, _, for_ns)
@@ -203,9 +218,33 @@ impl Failover {
         let blows = vec![slow((node + 1) % 3), slow((node + 2) % 3), (0, disorder), (at_ns, dies)];
         Self { optimistic: true, ..Self::scenario(seed, 6, workload, blows) }
     }
+
+    /// The host of a node is cut off with records of its commits on their way, and nobody ever tells it what has become of them or
+    /// of it. Its sessions have to hear something all the same.
+    #[must_use]
+    pub fn with_lost_host(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x1057);
+        let shares = if random.below(2) == 0 { [50, 50, 0] } else { [40, 50, 10] };
+        let rows = 3 + random.below(10) as u32;
+        let workload = Workload { on_copies: 10, read_only: 40, operations: 3, ..few_rows(rows, shares) };
+        let workload = Workload { snapshots: random.below(2) as u32 * 5, ..workload };
+        let (node, at_ns) = (random.below(3) as u8, 100_000 + random.below(1_000_000));
+        let way = [Way::Both, Way::Out, Way::In][random.below(3) as usize];
+        // As that ends the ways are cut, with what was sent before under way.
+        let slow = |to| (0, Blow::Slow(node, to, 20_000, at_ns - 5_000));
+        // To shut it out may take longer than a lease, as the end of a large process does.
+        let slow_fence = (0, Blow::SlowFence(random.below(2) * random.below(3_000_000)));
+        let blows = vec![slow((node + 1) % 3), slow((node + 2) % 3), slow_fence, (at_ns, Blow::Lose(node, way))];
+        Self::scenario(seed, 4, workload, blows)
+    }
 }
 
 impl Failover {
+    /// The node whose host is cut off for ever, if there is one.
+    pub(super) fn lost_host(&self) -> Option<u8> {
+        self.blows.iter().find_map(|(_, blow)| if let Blow::Lose(node, _) = blow { Some(*node) } else { None })
+    }
+
     /// Three nodes with journals: some die, and then the power of all is cut, twice.
     #[must_use]
     pub fn with_power_cuts(seed: u64) -> Self {

@@ -9,7 +9,7 @@ mod persist;
 mod record;
 
 pub use client::{Client, is_of_a_death};
-pub(crate) use persist::{Ended, Persistent, run_through};
+pub(crate) use persist::{Attempting, Ended, Persistent, run_through};
 pub use record::{Recorder, Row};
 
 use crate::history::Key;

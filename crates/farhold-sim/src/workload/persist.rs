@@ -42,8 +42,16 @@ pub(crate) trait Persistent {
     fn broken(&mut self, what: String);
 }
 
+/// When a client has begun the attempt that it is at, by its machine's clock; `None` between two.
+pub(crate) type Attempting = Rc<Cell<Option<u64>>>;
+
 /// Runs so many transactions, each until it commits.
-pub(crate) async fn run_through(mut client: impl Persistent, transactions: usize, alive: Rc<Cell<bool>>) -> Ended {
+pub(crate) async fn run_through(
+    mut client: impl Persistent,
+    transactions: usize,
+    alive: Rc<Cell<bool>>,
+    attempting: Attempting,
+) -> Ended {
     let (node, handle) = (client.worker().node().clone(), client.worker().handle().clone());
     for _ in 0..transactions {
         let asked = client.draw();
@@ -52,7 +60,10 @@ pub(crate) async fn run_through(mut client: impl Persistent, transactions: usize
             if !alive.get() || node.is_expelled() {
                 return Ended::Gone;
             }
-            match client.attempt(&asked).await {
+            attempting.set(Some(handle.now_ns()));
+            let outcome = client.attempt(&asked).await;
+            attempting.set(None);
+            match outcome {
                 Ok(()) => {
                     last = None;
                     break;

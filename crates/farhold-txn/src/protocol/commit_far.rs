@@ -23,8 +23,7 @@ use crate::protocol::commit::before_write;
 use crate::protocol::execute::by_node;
 use crate::protocol::ident::{DATA, Ident};
 use crate::protocol::section::{Near, Refused, latch, new_version, settle, validate, write};
-use crate::replication::Replication;
-use crate::replication::{Promise, Sent, Step};
+use crate::replication::{Promise, Replication, ReplicationConfig, Sent, Step};
 use crate::slots::Counter;
 use crate::txn::state::{Row, RowState};
 use crate::txn::{CommitInfo, RowHandle, SharedTable, Txn};
@@ -57,6 +56,10 @@ type Rest = Pin<Box<dyn Future<Output = Result<CommitInfo, TxnError>>>>;
 struct Finishing {
     rest: Option<Rest>,
     handle: Handle,
+    /// What its client has heard by then, he hears never: the node may be cut off, and nobody tells it what has become of its record.
+    until_ns: u64,
+    serial: u64,
+    epoch: u32,
 }
 
 impl Future for Finishing {
@@ -67,6 +70,10 @@ impl Future for Finishing {
         let done = rest.as_mut().poll(cx);
         if done.is_ready() {
             self.rest = None;
+        } else if self.handle.now_ns() >= self.until_ns && !planted!(OutcomeWaitedFor) {
+            // What waits here looks again by itself every few microseconds, so this comes in time. The drop has the rest go on.
+            set_unknown(self.serial, self.epoch);
+            return Poll::Ready(Err(TxnError::OutcomeUnknown));
         }
         done
     }
@@ -95,11 +102,19 @@ impl Txn {
         // The commit point: from here on everything is done, whatever happens to others, or to whoever waits for it.
         let Held { admitted, durably, .. } = std::mem::take(&mut self.held);
         self.past_commit_point();
+        let (handle, serial) = (core.handle.clone(), self.serial);
+        let until_ns = match &core.node.replication {
+            Some(replication) => {
+                handle.now_ns().saturating_add(outcome_ns_max(core.node.config.request_timeout_ns, &replication.config))
+            }
+            // Each of its steps has an end of its own.
+            None => u64::MAX,
+        };
         let rest: Rest = match promise {
             Some(promise) => Box::pin(self.finish_replicated(epoch, promise, admitted, durably)),
             None => Box::pin(self.finish_far(epoch, durably)),
         };
-        Finishing { rest: Some(rest), handle: core.handle.clone() }.await
+        Finishing { rest: Some(rest), handle, until_ns, serial, epoch }.await
     }
 
     /// Everything up to the commit point; nothing is locked after an error.
@@ -626,6 +641,15 @@ impl Txn {
         if self.must_move_far(copy)? { self.move_far(copy).await } else { Ok(()) }
     }
 }
+
+/// How long a session waits behind its commit point, at most: longer than the others take to go on without a node that does not answer,
+/// which a commit is then done without.
+fn outcome_ns_max(request_timeout_ns: u64, config: &ReplicationConfig) -> u64 {
+    request_timeout_ns.saturating_add(config.lease_ns.saturating_mul(LEASES_FOR_OUTCOME))
+}
+
+/// A lease, its detection, the wait for renewals under way, a leader that dies meanwhile, and as much again.
+const LEASES_FOR_OUTCOME: u64 = 8;
 
 /// Stamps or references in one message.
 const STAMPS_MAX: usize = 2_000;

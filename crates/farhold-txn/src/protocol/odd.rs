@@ -68,7 +68,7 @@ impl Core {
         while object.version() == odd {
             let Some(replication) = &self.node.replication else { return false };
             let (view, now_ns) = (&replication.view, self.handle.now_ns());
-            if view.is_gone() || (!is_committed && !view.is_settled(now_ns)) {
+            if view.is_gone() || (!is_committed && !view.is_settled(now_ns) && !planted!(OddWaitedForEver)) {
                 return false;
             }
             self.settled.next(&self.handle).await;

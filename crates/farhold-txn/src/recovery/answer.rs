@@ -54,6 +54,7 @@ impl Core {
         }
         // A founder may be frozen before it has heard of the founding, and has records from then.
         let is_first = before.number == 0 && view.proposed().is_none() && next.joining.contains(&self.me);
+        let mut is_fenced = true;
         if view.freeze(next, &self.node.catalog) {
             self.node.fabric.admit(next.number, next.admitted());
             if is_first {
@@ -64,14 +65,14 @@ impl Core {
             }
             for gone in before.everybody().filter(|node| !next.contains(*node)) {
                 if !planted!(NoFence) {
-                    self.node.fabric.fence(gone).map_err(|error| TxnError::far(error, gone))?;
+                    is_fenced &= self.node.fabric.fence(gone).map_err(|error| TxnError::far(error, gone))?;
                 }
             }
         } else {
             // Frozen for a later one.
             return Err(TxnError::Conflict);
         }
-        let quiet = view.is_quiet() || planted!(NoFreeze);
+        let quiet = (is_fenced || planted!(FenceBelieved)) && (view.is_quiet() || planted!(NoFreeze));
         // After the look at the commits on their way: they have read it by then.
         Ok(Frozen { quiet, epoch_seen: epoch_seen() })
     }

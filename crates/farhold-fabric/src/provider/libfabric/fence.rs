@@ -62,7 +62,7 @@ impl Fence {
 }
 
 /// See [`crate::Fabric::fence`].
-pub(super) fn shut_out(shared: &Shared, bell: &Bell, node: NodeId) -> Result<(), FabricError> {
+pub(super) fn shut_out(shared: &Shared, bell: &Bell, node: NodeId) -> Result<bool, FabricError> {
     if node == shared.node() {
         return Err(FabricError::Unsupported { what: "a node cannot shut itself out" });
     }
@@ -83,7 +83,7 @@ pub(super) fn shut_out(shared: &Shared, bell: &Bell, node: NodeId) -> Result<(),
         return Err(FabricError::Timeout { waited_ns: AGENT_MAX.as_nanos() as u64 });
     }
     // libfabric's `shm` looks at no key: there a process that must not write must end.
-    if shared.provider == "shm" { shared.near.fence(node) } else { Ok(()) }
+    if shared.provider == "shm" { shared.near.fence(node) } else { Ok(true) }
 }
 
 /// Microseconds since 1970.

@@ -401,7 +401,7 @@ impl Membership for Member {
         self.shared.is_live(node)
     }
 
-    fn fence(&self, node: NodeId) -> Result<(), FabricError> {
+    fn fence(&self, node: NodeId) -> Result<bool, FabricError> {
         fence::shut_out(&self.shared, &self.bell, node)
     }
 

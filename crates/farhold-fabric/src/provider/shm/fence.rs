@@ -20,8 +20,8 @@ impl Process {
         Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })))
     }
 
-    /// Kills it, and returns when it has ended: its threads run no instruction any more.
-    pub fn kill_and_wait(&self) -> io::Result<()> {
+    /// Kills it. It has not ended yet when this returns: to give back the memory of a large process takes the system longer than a lease.
+    pub fn kill(&self) -> io::Result<()> {
         let no_info: *const libc::siginfo_t = std::ptr::null();
         // SAFETY: the descriptor is open; without a siginfo the kernel makes one.
         let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), libc::SIGKILL, no_info, 0) };
@@ -29,19 +29,47 @@ impl Process {
             let error = io::Error::last_os_error();
             return if error.raw_os_error() == Some(libc::ESRCH) { Ok(()) } else { Err(error) };
         }
-        let mut wanted = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        loop {
-            // SAFETY: one valid `pollfd`, borrowed for the call.
-            match unsafe { libc::poll(&raw mut wanted, 1, -1) } {
-                1.. => return Ok(()),
-                0 => {}
-                _ => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
-            }
-        }
+        Ok(())
+    }
+}
+
+/// Of `/proc/PID/task/TID/stat`, counted behind the name: the flags and the size of the memory.
+const STAT_FLAGS: usize = 6;
+const STAT_MEMORY: usize = 20;
+/// `PF_EXITING` of Linux's `sched.h`.
+const EXITING: u64 = 0x4;
+
+/// Will no thread of a process touch its memory any more? Long before the process has ended: each thread of one that dies lets go of the
+/// memory first, the last of them then gives it back, and only then are locks and the process gone.
+pub(super) fn is_ending(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let mut count = 0;
+    let all = threads.flatten().all(|thread| {
+        count += 1;
+        // A thread that has gone since it was listed touches nothing either.
+        std::fs::read_to_string(thread.path().join("stat")).map_or(true, |stat| has_let_go(&stat))
+    });
+    all && count > 0
+}
+
+fn has_let_go(stat: &str) -> bool {
+    let Some((_, behind_name)) = stat.rsplit_once(") ") else { return false };
+    let word = |at: usize| behind_name.split(' ').nth(at).and_then(|word| word.parse::<u64>().ok());
+    word(STAT_FLAGS).is_some_and(|flags| flags & EXITING != 0) && word(STAT_MEMORY) == Some(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_runs_is_not_ending() {
+        assert!(!is_ending(std::process::id()));
+        assert!(!is_ending(u32::MAX), "nobody knows of it");
+        // A thread of the kernel has no memory either.
+        let idle = "2 (k) thread) S 0 0 0 0 -1 2129984 0 0 0 0 0 7 0 0 20 0 1 0 11 0 0 18446744073709551615";
+        assert!(!has_let_go(idle));
+        assert!(has_let_go(&idle.replace("2129984", "4194308")));
+        assert!(!has_let_go(&idle.replace("2129984", "4194308").replace(" 11 0 0", " 11 4096 1")));
     }
 }

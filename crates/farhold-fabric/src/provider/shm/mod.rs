@@ -122,7 +122,7 @@ fn lock(file: &File, how: libc::c_int) -> bool {
     unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 }
 }
 
-/// The process that runs this node, if one lives.
+/// The process that runs this node, if one lives. One that is ending, and touches nothing any more, does not.
 fn holder(cluster: &Path, node: NodeId) -> Option<u32> {
     let file = open(&entry_path(cluster, node), false).ok()?;
     if lock(&file, libc::LOCK_SH) {
@@ -130,7 +130,8 @@ fn holder(cluster: &Path, node: NodeId) -> Option<u32> {
     }
     let mut pid = [0; 8];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut pid, AT_PID).ok()?;
-    Some(u64::from_le_bytes(pid) as u32)
+    let pid = u64::from_le_bytes(pid) as u32;
+    (!fence::is_ending(pid)).then_some(pid)
 }
 
 /// A node's entry, mapped.
@@ -264,13 +265,15 @@ impl Member {
         let path = entry_path(cluster, node);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(|error| FabricError::io("open the node's entry", &path, &error))?;
-        for attempt in 0.. {
-            if lock(&file, libc::LOCK_EX) {
-                break;
-            }
-            if attempt == Self::LOCK_TRIES {
-                let holder_pid = holder(cluster, node).unwrap_or(0);
-                return Err(FabricError::NodeInUse { node, holder_pid, path: path.into() });
+        let mut tries = 0;
+        while !lock(&file, libc::LOCK_EX) {
+            match holder(cluster, node) {
+                Some(holder_pid) if tries == Self::LOCK_TRIES => {
+                    return Err(FabricError::NodeInUse { node, holder_pid, path: path.into() });
+                }
+                Some(_) => tries += 1,
+                // It is ending, however long that takes.
+                None => {}
             }
             std::thread::park_timeout(Duration::from_micros(200));
         }
@@ -405,20 +408,19 @@ impl Membership for Member {
     }
 
     /// Memory that another process has mapped cannot be taken away from it, so the process is ended.
-    fn fence(&self, node: NodeId) -> Result<(), FabricError> {
+    fn fence(&self, node: NodeId) -> Result<bool, FabricError> {
         let path = entry_path(&self.cluster, node);
-        while let Some(pid) = holder(&self.cluster, node) {
-            if pid == std::process::id() {
-                return Err(FabricError::Unsupported { what: "shutting out a node that runs in this very process" });
-            }
-            let failed = |error: io::Error| FabricError::io("end the process of", &path, &error);
-            let Some(process) = fence::Process::open(pid).map_err(failed)? else { continue };
-            // The number may have gone to another process since it was read: only while the node is still held by it, it is the one.
-            if holder(&self.cluster, node) == Some(pid) {
-                process.kill_and_wait().map_err(failed)?;
-            }
+        let Some(pid) = holder(&self.cluster, node) else { return Ok(true) };
+        if pid == std::process::id() {
+            return Err(FabricError::Unsupported { what: "shutting out a node that runs in this very process" });
         }
-        Ok(())
+        let failed = |error: io::Error| FabricError::io("end the process of", &path, &error);
+        let Some(process) = fence::Process::open(pid).map_err(failed)? else { return Ok(false) };
+        // The number may have gone to another process since it was read: only while the node is still held by it, it is the one.
+        if holder(&self.cluster, node) == Some(pid) {
+            process.kill().map_err(failed)?;
+        }
+        Ok(holder(&self.cluster, node).is_none())
     }
 }
 

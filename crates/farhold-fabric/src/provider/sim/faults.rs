@@ -20,6 +20,8 @@ pub enum Fault {
     Delay(Hop, u64),
     /// Times are stretched by up to so many hundredths: instructions and their completions overtake each other.
     Jitter(u64),
+    /// To shut a node out takes so long from now on: until then what it posts still lands.
+    SlowFence(u64),
     /// Nothing gets through this way: messages are lost, instructions are given up; those whose answer would come this way are
     /// done, but their initiator gives them up.
     Cut(Hop),

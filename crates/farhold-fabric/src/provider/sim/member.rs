@@ -97,13 +97,24 @@ impl Membership for Member {
         self.world.lock().is_live(node)
     }
 
-    fn fence(&self, node: NodeId) -> Result<(), FabricError> {
+    fn fence(&self, node: NodeId) -> Result<bool, FabricError> {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         let last = state.node(node).map_or(0, |entry| entry.incarnation);
         state.trace.event(now_ns, What::Fence, [u64::from(self.node.0), u64::from(node.0), last]);
-        self.entry(&mut state)?.fenced.insert(node, last);
-        Ok(())
+        let done_ns = now_ns + state.fence_ns;
+        let entry = self.entry(&mut state)?;
+        let fencing = entry.fencing.entry(node).or_insert((last, done_ns));
+        if fencing.0 != last {
+            // It has come back since.
+            *fencing = (last, done_ns);
+        }
+        let (of, done_ns) = *fencing;
+        if now_ns < done_ns {
+            return Ok(false);
+        }
+        entry.fenced.insert(node, of);
+        Ok(true)
     }
 }
 

@@ -33,6 +33,7 @@ pub(super) struct State {
     links: BTreeMap<Hop, Link>,
     /// What faults add to the model's.
     jitter_percent: u64,
+    pub fence_ns: u64,
     /// When the last message between two inboxes arrives: the next one must not overtake it.
     pub last_arrival_ns: BTreeMap<(Address, Address), u64>,
     plan: Vec<Fault>,
@@ -97,6 +98,8 @@ pub(super) struct Node {
     pub next_port: u16,
     /// Nodes that it has shut out, up to which incarnation.
     pub fenced: BTreeMap<NodeId, u64>,
+    /// From when on others are, who are being shut out: their incarnations, and the times.
+    pub fencing: BTreeMap<NodeId, (u64, u64)>,
     paused_until_ns: u64,
 }
 
@@ -195,6 +198,7 @@ impl State {
             spare_keys: Vec::new(),
             links: BTreeMap::new(),
             jitter_percent: 0,
+            fence_ns: 0,
             last_arrival_ns: BTreeMap::new(),
             plan: Vec::new(),
             after: Vec::new(),
@@ -449,6 +453,7 @@ impl State {
             }
             Fault::Delay(hop, delay_ns) => self.links.entry(hop).or_default().delay_ns = delay_ns,
             Fault::Jitter(percent) => self.jitter_percent = percent,
+            Fault::SlowFence(fence_ns) => self.fence_ns = fence_ns,
             Fault::Cut(hop) => self.links.entry(hop).or_default().cut = true,
             Fault::Heal(hop) => drop(self.links.remove(&hop)),
         }
