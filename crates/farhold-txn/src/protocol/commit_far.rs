@@ -56,7 +56,7 @@ type Rest = Pin<Box<dyn Future<Output = Result<CommitInfo, TxnError>>>>;
 struct Finishing {
     rest: Option<Rest>,
     handle: Handle,
-    /// What its client has heard by then, he hears never: the node may be cut off, and nobody tells it what has become of its record.
+    /// When whoever waits is told that the outcome is unknown: the node may be cut off, and never hear what has become of its record.
     until_ns: u64,
     serial: u64,
     epoch: u32,

@@ -124,14 +124,18 @@ fn lock(file: &File, how: libc::c_int) -> bool {
 
 /// The process that runs this node, if one lives. One that is ending, and touches nothing any more, does not.
 fn holder(cluster: &Path, node: NodeId) -> Option<u32> {
+    locked_by(cluster, node).filter(|pid| !fence::is_ending(*pid))
+}
+
+/// The process that has the node's lock.
+fn locked_by(cluster: &Path, node: NodeId) -> Option<u32> {
     let file = open(&entry_path(cluster, node), false).ok()?;
     if lock(&file, libc::LOCK_SH) {
         return None;
     }
     let mut pid = [0; 8];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut pid, AT_PID).ok()?;
-    let pid = u64::from_le_bytes(pid) as u32;
-    (!fence::is_ending(pid)).then_some(pid)
+    Some(u64::from_le_bytes(pid) as u32)
 }
 
 /// A node's entry, mapped.
@@ -267,13 +271,13 @@ impl Member {
         let file = file.map_err(|error| FabricError::io("open the node's entry", &path, &error))?;
         let mut tries = 0;
         while !lock(&file, libc::LOCK_EX) {
-            match holder(cluster, node) {
-                Some(holder_pid) if tries == Self::LOCK_TRIES => {
-                    return Err(FabricError::NodeInUse { node, holder_pid, path: path.into() });
+            let by = locked_by(cluster, node);
+            // One that is ending will let go of it, however long that takes.
+            if !by.is_some_and(fence::is_ending) {
+                if tries == Self::LOCK_TRIES {
+                    return Err(FabricError::NodeInUse { node, holder_pid: by.unwrap_or(0), path: path.into() });
                 }
-                Some(_) => tries += 1,
-                // It is ending, however long that takes.
-                None => {}
+                tries += 1;
             }
             std::thread::park_timeout(Duration::from_micros(200));
         }
