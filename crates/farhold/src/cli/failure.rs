@@ -122,7 +122,8 @@ impl Story {
                 } else {
                     cluster.kill(failure.node)?;
                 }
-                self.mark(Seen::Struck, format!("node {} {what}", failure.node));
+                // From before it: the end of a large process takes long, and the others need not wait for it.
+                self.mark_at(at, Seen::Struck, format!("node {} {what}", failure.node));
             }
             Seen::Struck | Seen::Expelled | Seen::Started | Seen::Returned => self.look(cluster.dir(), failure)?,
             Seen::TakenOver => {
@@ -163,7 +164,11 @@ impl Story {
     }
 
     fn mark(&mut self, seen: Seen, what: String) {
+        self.mark_at(self.clock.seconds(), seen, what);
+    }
+
+    fn mark_at(&mut self, at: f64, seen: Seen, what: String) {
         self.seen = seen;
-        self.marks.push(Mark { at: self.clock.seconds(), what });
+        self.marks.push(Mark { at, what });
     }
 }
