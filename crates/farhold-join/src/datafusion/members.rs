@@ -138,7 +138,7 @@ impl Members {
                 let min = i64::try_from(min).ok()?;
                 bits_of(column, |number| {
                     let offset = number.wrapping_sub(min) as u64;
-                    self.has(offset.min(last) as usize) & (offset <= last)
+                    (offset <= last) & self.has(offset.min(last) as usize)
                 })
             }
             Places::Hash { bits } => {

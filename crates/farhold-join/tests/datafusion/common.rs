@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use farhold_join::datafusion::JoinConfig;
@@ -135,7 +136,7 @@ fn a_plan_that_is_kept_holds_nothing_and_runs_again() {
             for _ in 0..3 {
                 let plan = reset_plan_states(Arc::clone(&plan)).unwrap();
                 let batches = datafusion::physical_plan::collect(plan, bed.context.task_ctx()).await.unwrap();
-                counts.push(batches.iter().map(|batch| batch.num_rows()).sum::<usize>());
+                counts.push(batches.iter().map(RecordBatch::num_rows).sum::<usize>());
                 bed.assert_clean();
             }
             assert!(counts.iter().all(|&count| count == counts[0]), "{query}: {counts:?}");

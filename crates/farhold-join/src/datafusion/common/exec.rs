@@ -70,6 +70,13 @@ struct Live {
     common: Arc<Common>,
     of: Arc<()>,
     partitions: usize,
+    baseline: BaselineMetrics,
+}
+
+impl Live {
+    fn saw(&self, batch: &RecordBatch) {
+        self.baseline.record_output(batch.num_rows());
+    }
 }
 
 impl Drop for Live {
@@ -162,12 +169,11 @@ async fn keep(
             batches.push(batch);
             continue;
         }
-        let writer = match &mut writer {
-            Some(writer) => writer,
-            None => {
-                let directory = spill_directory(&context)?;
-                writer.insert(Writer::create(&directory, &batch.schema()).map_err(to_datafusion)?)
-            }
+        let writer = if let Some(writer) = &mut writer {
+            writer
+        } else {
+            let directory = spill_directory(&context)?;
+            writer.insert(Writer::create(&directory, &batch.schema()).map_err(to_datafusion)?)
         };
         writer.push(&batch).map_err(to_datafusion)?;
         spilled_rows.add(batch.num_rows());
@@ -263,14 +269,13 @@ impl ExecutionPlan for CommonExec {
             (run.rows.clone(), Arc::clone(&run.id))
         };
         let partitions = self.plan.output_partitioning().partition_count();
-        let live = Live { common: Arc::clone(&self.common), of, partitions };
         let baseline = BaselineMetrics::new(&self.metrics, partition);
+        let live = Live { common: Arc::clone(&self.common), of, partitions, baseline };
         let schema = self.schema();
         let begin = async move { read(schema, &rows.await.map_err(DataFusionError::Shared)?[partition]) };
-        let batches = stream::once(begin).try_flatten().inspect_ok(move |batch| {
-            let _until_the_end = &live;
-            baseline.record_output(batch.num_rows());
-        });
+        let batches = stream::once(begin).try_flatten();
+        // With the stream ends what it holds.
+        let batches = batches.inspect_ok(move |batch| live.saw(batch));
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), batches)))
     }
 
