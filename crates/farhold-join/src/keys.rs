@@ -5,7 +5,7 @@
 //! whole numbers that do not fit by their types may still fit by their values ([`Packing`]).
 
 use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch};
-use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType};
 use arrow::row::{RowConverter, SortField};
 
@@ -58,7 +58,7 @@ pub fn encoders(spec: &JoinSpec) -> Result<[Encoder; 2], JoinError> {
     Ok([encoder(spec.on.iter().map(|on| on.0).collect())?, encoder(spec.on.iter().map(|on| on.1).collect())?])
 }
 
-fn packed_bytes(kind: &DataType) -> Option<usize> {
+pub(crate) fn packed_bytes(kind: &DataType) -> Option<usize> {
     use DataType::{
         Date32, Date64, Decimal32, Decimal64, Duration, Int8, Int16, Int32, Int64, Time32, Time64, Timestamp, UInt8,
         UInt16, UInt32, UInt64,
@@ -216,22 +216,6 @@ pub(crate) fn each_number(column: &ArrayRef, each: impl FnMut(usize, i128)) {
         Some(_) => all::<i64>(&data, each),
         None => all::<i128>(&data, each),
     }
-}
-
-/// A bit for every row of a column of numbers that fit 64 bits: what `is` says of the number. `None` where they need not fit.
-#[inline(always)]
-pub(crate) fn bits_of(column: &ArrayRef, is: impl Fn(i64) -> bool) -> Option<BooleanBuffer> {
-    fn all<T: ArrowNativeType + Into<i64>>(data: &ArrayData, is: impl Fn(i64) -> bool) -> BooleanBuffer {
-        let values = ScalarBuffer::<T>::new(data.buffers()[0].clone(), data.offset(), data.len());
-        BooleanBuffer::collect_bool(values.len(), |row| is(values[row].into()))
-    }
-    let data = column.to_data();
-    Some(match packed_bytes(column.data_type())? {
-        1 => all::<i8>(&data, is),
-        2 => all::<i16>(&data, is),
-        4 => all::<i32>(&data, is),
-        _ => all::<i64>(&data, is),
-    })
 }
 
 /// The values' bit patterns side by side, the last column lowest.

@@ -8,15 +8,15 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
-use arrow::buffer::BooleanBuffer;
-use arrow::datatypes::{DataType, Schema};
+use arrow::array::{Array, ArrayData, ArrayRef, BooleanArray, RecordBatch};
+use arrow::buffer::{BooleanBuffer, ScalarBuffer};
+use arrow::datatypes::{ArrowNativeType, DataType, Schema};
 use datafusion::error::Result;
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
 
 use crate::hash::{hash, top};
-use crate::keys::{bits_of, bounds, each_number, is_number};
+use crate::keys::{bounds, each_number, is_number, packed_bytes};
 use crate::memory::Reservation;
 use crate::pages::Pages;
 use crate::{JoinError, MemoryPool};
@@ -223,6 +223,22 @@ impl PhysicalExpr for IsMember {
     fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// A bit for every row of a column of numbers that fit 64 bits: what `is` says of the number. `None` where they need not fit.
+#[inline(always)]
+fn bits_of(column: &ArrayRef, is: impl Fn(i64) -> bool) -> Option<BooleanBuffer> {
+    fn all<T: ArrowNativeType + Into<i64>>(data: &ArrayData, is: impl Fn(i64) -> bool) -> BooleanBuffer {
+        let values = ScalarBuffer::<T>::new(data.buffers()[0].clone(), data.offset(), data.len());
+        BooleanBuffer::collect_bool(values.len(), |row| is(values[row].into()))
+    }
+    let data = column.to_data();
+    Some(match packed_bytes(column.data_type())? {
+        1 => all::<i8>(&data, is),
+        2 => all::<i16>(&data, is),
+        4 => all::<i32>(&data, is),
+        _ => all::<i64>(&data, is),
+    })
 }
 
 #[cfg(test)]
