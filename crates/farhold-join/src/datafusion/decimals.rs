@@ -308,7 +308,7 @@ mod tests {
         for operator in [Operator::Multiply, Operator::Plus, Operator::Minus] {
             for is_wide in [false, true] {
                 let mut numbers = SMALL.to_vec();
-                numbers.extend(is_wide.then_some(Some(1_i128 << 64)));
+                numbers.extend(is_wide.then_some(Some(1_i128 << 63)));
                 let batch = pairs(&numbers, (2, 2));
                 let schema = batch.schema();
                 let [left, right] = columns(&schema);
