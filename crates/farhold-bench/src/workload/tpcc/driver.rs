@@ -346,7 +346,10 @@ impl Terminal {
                 Err(error) => Err(error),
             };
             let outcome = match outcome {
-                Err(TxnError::NodeUnavailable { .. }) if self.shared.plan.survives => Attempt::Unavailable,
+                // A commit whose outcome is unknown is not counted, and not tried again.
+                Err(TxnError::NodeUnavailable { .. } | TxnError::OutcomeUnknown) if self.shared.plan.survives => {
+                    Attempt::Unavailable
+                }
                 Err(error) => lost(error, &mut last)?,
                 Ok(outcome) => outcome,
             };
