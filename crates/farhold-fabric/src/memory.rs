@@ -117,12 +117,6 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// What [`reserve`](Self::reserve) could get at most, where that is limited by something else than the region.
-    #[must_use]
-    pub fn room_left_bytes(&self) -> Option<u64> {
-        self.room.as_ref().map(Room::left_bytes)
-    }
-
     /// Gives the first `len` bytes memory now, with what is in them, so that nobody who touches them later waits for the system to
     /// find and clear a page.
     ///

@@ -61,11 +61,6 @@ impl Room {
         let allocated = allocate(&self.file, start, end - start);
         allocated.map_err(|error| refusal(&error, &self.file, &self.path, end - start)).map(|()| start..end)
     }
-
-    /// Bytes that the file system has left.
-    pub fn left_bytes(&self) -> u64 {
-        free_bytes(&self.file)
-    }
 }
 
 /// Gives a part of a file memory, or nothing of it. The file's length and content stay as they are.

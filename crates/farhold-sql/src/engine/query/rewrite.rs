@@ -19,7 +19,7 @@ use datafusion_pg_catalog::sql::rules::{
 
 use crate::SqlError;
 use crate::engine::error;
-use crate::engine::scalar::{fold, without_regclass};
+use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
 
@@ -102,16 +102,10 @@ impl VisitorMut for SequenceCalls {
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
         let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
-        let last = match function.name.0.as_slice() {
-            [ObjectNamePart::Identifier(schema), name] if fold(schema) == "pg_catalog" => name,
-            [name] => name,
-            _ => return ControlFlow::Continue(()),
-        };
-        if let ObjectNamePart::Identifier(ident) = last
-            && Call::named(&fold(ident)).is_some()
-        {
+        let called = built_in_name(function).filter(|name| Call::named(&fold(name)).is_some()).cloned();
+        if let Some(name) = called {
             self.met = true;
-            function.name = vec![ident.clone()].into();
+            function.name = vec![name].into();
             if let FunctionArguments::List(list) = &mut function.args {
                 for argument in &mut list.args {
                     if let FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) = argument {

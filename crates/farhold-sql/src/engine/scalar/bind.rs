@@ -518,15 +518,7 @@ impl Binder<'_> {
     }
 
     fn function(&mut self, function: &ast::Function) -> Result<Bound> {
-        let name = match function.name.0.as_slice() {
-            [ast::ObjectNamePart::Identifier(name)] => name,
-            [ast::ObjectNamePart::Identifier(schema), ast::ObjectNamePart::Identifier(name)]
-                if fold(schema) == "pg_catalog" =>
-            {
-                name
-            }
-            _ => return Err(BindError::Complex),
-        };
+        let name = built_in_name(function).ok_or(BindError::Complex)?;
         if function.over.is_some() || function.filter.is_some() || !function.within_group.is_empty() {
             return Err(BindError::Complex);
         }
@@ -594,6 +586,19 @@ impl Binder<'_> {
             }
             _ => Err(BindError::Complex),
         }
+    }
+}
+
+/// The name of a function that is called as one of the system's own: alone, or as one of `pg_catalog`.
+pub(crate) fn built_in_name(function: &ast::Function) -> Option<&ast::Ident> {
+    match function.name.0.as_slice() {
+        [ast::ObjectNamePart::Identifier(name)] => Some(name),
+        [ast::ObjectNamePart::Identifier(schema), ast::ObjectNamePart::Identifier(name)]
+            if fold(schema) == "pg_catalog" =>
+        {
+            Some(name)
+        }
+        _ => None,
     }
 }
 

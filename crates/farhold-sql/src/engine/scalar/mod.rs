@@ -10,7 +10,9 @@ mod evaluate;
 mod like;
 
 pub(crate) use arithmetic::Arithmetic;
-pub(crate) use bind::{BindError, Binder, ColumnRef, fold, parameter_index, same_kind, without_regclass};
+pub(crate) use bind::{
+    BindError, Binder, ColumnRef, built_in_name, fold, parameter_index, same_kind, without_regclass,
+};
 
 use super::sequence::Call;
 use super::{ColumnType, Datum};
