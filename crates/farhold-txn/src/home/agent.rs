@@ -1,13 +1,12 @@
 //! A thread that serves the node's inbox when its workers do not.
 
-use crate::membership::{FileRegister, Register};
+use crate::membership::{FileRegister, Lease, LeaseThread, Register};
 use crate::replication::MirrorKeeper;
 use crate::{Node, TxnError, Worker};
 use farhold_fabric::Executor;
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -27,7 +26,7 @@ pub struct HomeAgent {
 
 /// How long it sleeps at most: how late it hears that it shall stop.
 const SLEEP_NS_MAX: u64 = 20_000_000;
-/// The same for one that also renews a lease.
+/// The same for one that also looks after the membership.
 const MEMBER_SLEEP_NS_MAX: u64 = 500_000;
 /// How often it looks again before it sleeps: answers come in bursts, and a sleep and its end cost some 10 µs.
 const LOOKS: u32 = 200;
@@ -64,14 +63,14 @@ impl HomeAgent {
     pub fn start_member_by(
         node: &Arc<Node>,
         cluster: &Path,
-        register: impl Register + Send + 'static,
+        register: impl Register + Send + Sync + 'static,
     ) -> Result<Self, TxnError> {
         Self::start_with(node, Some((cluster.to_owned(), register)))
     }
 
     fn start_with(
         node: &Arc<Node>,
-        member: Option<(PathBuf, impl Register + Send + 'static)>,
+        member: Option<(PathBuf, impl Register + Send + Sync + 'static)>,
     ) -> Result<Self, TxnError> {
         let stop = Arc::new(AtomicBool::new(false));
         let mirrors = node.replication.as_ref().map(MirrorKeeper::start).transpose()?;
@@ -84,15 +83,23 @@ impl HomeAgent {
                 Ok(worker) => worker,
                 Err(error) => return drop(report.send(Err(error))),
             };
-            let _ = report.send(Ok(()));
-            if let Some((cluster, register)) = member {
-                let member = worker.clone();
-                drop(executor.handle().spawn(tell_status(worker.clone(), cluster)));
-                drop(executor.handle().spawn(async move {
-                    let _ = member.keep_membership(Rc::new(register)).await;
+            let handle = executor.handle();
+            let begun = member.map(|(cluster, register)| {
+                let (lease, register) = (Arc::new(Lease::new(worker.node(), &handle)?), Arc::new(register));
+                let thread = LeaseThread::start(&lease, &register)?;
+                drop(handle.spawn(tell_status(worker.clone(), cluster)));
+                let (member, watching) = (worker.clone(), lease.clone());
+                drop(handle.spawn(async move {
+                    let _ = member.watch(&*register, &watching).await;
                 }));
-            }
-            executor.run(serve(worker, stopped));
+                Ok((lease, thread))
+            });
+            let (lease, _thread) = match begun.transpose() {
+                Ok(begun) => begun.unzip(),
+                Err(error) => return drop(report.send(Err(error))),
+            };
+            let _ = report.send(Ok(()));
+            executor.run(serve(worker, lease, stopped));
         };
         let spawned = std::thread::Builder::new().name("farhold-home".into()).spawn(run);
         let thread = spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })?;
@@ -129,17 +136,17 @@ async fn tell_status(worker: Worker, cluster: PathBuf) {
     }
 }
 
-async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
+async fn serve(worker: Worker, lease: Option<Arc<Lease>>, stop: Arc<AtomicBool>) {
     // What this node's earlier starts had locked elsewhere. Until the others have heard, it is a conflict, no more; one that
     // does not answer does the same for itself when it starts.
     let _ = worker.join_cluster().await;
     let core = &*worker.core;
     // Other tasks of this thread look after the membership: it may not sleep for long.
-    let is_member = core.node.replication.is_some();
-    let sleep_ns_max = if is_member { MEMBER_SLEEP_NS_MAX } else { SLEEP_NS_MAX };
+    let sleep_ns_max = if lease.is_some() { MEMBER_SLEEP_NS_MAX } else { SLEEP_NS_MAX };
     let mut looks = 0;
     while !stop.load(Acquire) {
-        if is_member {
+        if let Some(lease) = &lease {
+            lease.serves(worker.handle().now_ns());
             worker.handle().yield_now().await;
         }
         let before = std::mem::replace(&mut looks, core.node.slots.inbox_looks());

@@ -7,11 +7,13 @@
 
 mod configuration;
 mod file;
+mod lease;
 mod register;
 mod view;
 mod watch;
 
 pub use configuration::{Configuration, Mirror, Serving};
 pub use file::FileRegister;
+pub(crate) use lease::{Lease, LeaseThread};
 pub use register::{Register, RegisterError, RegisterFuture, Registered};
 pub(crate) use view::{Admitted, NOBODY, NodeSet, Passed, ServingMap, View};

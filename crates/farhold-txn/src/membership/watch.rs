@@ -1,10 +1,10 @@
-//! What a node does for its membership: renews its lease, looks after the others, and does its part of changes.
+//! What a node does for its membership: looks after the others, and does its part of changes.
 
+use super::lease::{Lease, replication_of};
 use super::{Configuration, Register, Registered, Serving};
 use crate::durability::GONE;
 use crate::{NodeId, Progress, TxnError, Worker};
-use farhold_fabric::{Admitted, Handle, JoinHandle};
-use std::cell::RefCell;
+use farhold_fabric::{Admitted, JoinHandle};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,96 +17,6 @@ struct Work {
     promoting: Option<(NodeId, Task)>,
     /// To which node, and which start of it.
     copying: Option<(NodeId, u64, Task)>,
-}
-
-/// The two clocks of a machine: one that only goes on, and the time of day. When the one has gone another way than the other by
-/// more than the bound, the machine was stopped, or one of them is wrong.
-struct Clocks {
-    apart_ns: i64,
-}
-
-impl Clocks {
-    fn apart_ns(handle: &Handle) -> i64 {
-        handle.wall_ns().wrapping_sub(handle.now_ns()).cast_signed()
-    }
-
-    fn new(handle: &Handle) -> Self {
-        Self { apart_ns: Self::apart_ns(handle) }
-    }
-
-    /// Since the last look.
-    fn have_jumped(&mut self, handle: &Handle, bound_ns: u64) -> bool {
-        let before = std::mem::replace(&mut self.apart_ns, Self::apart_ns(handle));
-        self.apart_ns.abs_diff(before) > bound_ns && !planted!(ClockTrusted)
-    }
-}
-
-/// What the watch remembers of the leases of others.
-struct Leases {
-    /// By node.
-    seen: Vec<Lease>,
-    /// Of the last configuration looked at.
-    number: u64,
-    expire_ns: u64,
-    looked_ns: u64,
-}
-
-/// A node's lease.
-#[derive(Clone, Copy, Default)]
-struct Lease {
-    /// Of which start of the node; 0: of none any more.
-    birth: u64,
-    renewals: u64,
-    /// When either was seen to have changed, by this node's clock.
-    at_ns: u64,
-}
-
-impl Leases {
-    fn new(expire_ns: u64, now_ns: u64) -> Self {
-        Self { seen: Vec::new(), number: 0, expire_ns, looked_ns: now_ns }
-    }
-
-    fn look(&mut self, registered: &Registered, now_ns: u64) {
-        let Some(configuration) = &registered.configuration else { return };
-        if configuration.number < self.number {
-            // An answer that was overtaken by a later one.
-            return;
-        }
-        self.number = configuration.number;
-        self.seen.resize(configuration.births.len(), Lease::default());
-        // Who has stood still himself has not heard the others for that reason.
-        let stood_still = now_ns > self.looked_ns + self.expire_ns / 2;
-        self.looked_ns = now_ns;
-        let now = configuration.births.iter().zip(&registered.renewals);
-        for (lease, (birth, renewals)) in self.seen.iter_mut().zip(now) {
-            let is_first = lease.at_ns == 0;
-            if lease.birth == 0 && *birth == 0 && !is_first {
-                // A renewal counts only for who sees after it that he is a member.
-                continue;
-            }
-            let has_come = *birth != 0 && lease.birth != *birth;
-            if is_first || has_come || stood_still || lease.renewals != *renewals {
-                lease.at_ns = now_ns;
-            }
-            (lease.birth, lease.renewals) = (*birth, *renewals);
-        }
-    }
-
-    /// Is the lease of this start of a node over? One that has not been seen yet has just begun.
-    fn is_over(&self, node: NodeId, birth: u64, now_ns: u64) -> bool {
-        let lease = self.seen.get(usize::from(node.0));
-        // Nor says anything who has not looked for long: he may have stood still.
-        let has_looked = now_ns <= self.looked_ns + self.expire_ns / 2;
-        has_looked && lease.is_some_and(|lease| lease.birth == birth && now_ns > lease.at_ns + self.expire_ns)
-    }
-
-    /// Has the lease of a node that has been expelled ended? It may have renewed it between the last look of whoever expelled it
-    /// and the expulsion; such a renewal shows in the first look after the expulsion, and no later one counts.
-    fn has_ended(&self, node: NodeId, now_ns: u64) -> bool {
-        let lease = self.seen.get(usize::from(node.0));
-        planted!(LeaseNotWaitedFor)
-            || lease.is_some_and(|lease| lease.birth == 0 && now_ns > lease.at_ns + self.expire_ns)
-    }
 }
 
 /// Writes a configuration without some nodes. It is led into from the next look on, when the leases of the expelled have ended.
@@ -125,70 +35,32 @@ impl Worker {
     /// # Errors
     /// [`TxnError::Corrupt`] if the register is not this cluster's; [`TxnError::NotFound`] for a node without replication.
     pub async fn keep_membership(&self, register: Rc<dyn Register>) -> Result<(), TxnError> {
+        let lease = Arc::new(Lease::new(self.node(), self.handle())?);
+        let (renewing, handle) = (lease.clone(), self.handle().clone());
+        let renewed_by = register.clone();
+        drop(self.handle().spawn(async move { renewing.keep(&*renewed_by, &handle).await }));
+        self.watch(&*register, &lease).await
+    }
+
+    /// As [`keep_membership`](Self::keep_membership), where somebody else keeps the lease.
+    pub(crate) async fn watch(&self, register: &dyn Register, lease: &Lease) -> Result<(), TxnError> {
         let node = self.node().clone();
-        let Some(replication) = node.replication.clone() else {
-            return Err(TxnError::NotFound { what: "replication on this node".into() });
-        };
-        let lease_ns = replication.config.lease_ns;
-        let every_ns = lease_ns / 4;
-        let handle = self.handle().clone();
-        let birth = node.start.or(node.fabric.birth()).unwrap_or_else(|| handle.random_u64() | 1);
-        let expire_ns = lease_ns + replication.config.clock_skew_ns_max;
-        let leases = Rc::new(RefCell::new(Leases::new(expire_ns, handle.now_ns())));
-        // A member whose journal is over would have to be waited for by everybody: it goes.
-        let has_failed = {
-            let node = node.clone();
-            move || node.journal_failure().is_some()
-        };
-        // Apart from what changes of the configuration ask of this node, which may take longer than a lease.
-        let renewing = {
-            let (register, replication, leases) = (register.clone(), replication.clone(), leases.clone());
-            let (me, skew_ns) = (self.core.me, replication.config.clock_skew_ns_max);
-            let inner = handle.clone();
-            let has_failed = has_failed.clone();
-            handle.spawn(async move {
-                // Not before this start is in the register: it would renew the lease of an earlier start, or of another process
-                // of the same name.
-                let mut is_in = false;
-                let view = &replication.view;
-                let mut clocks = Clocks::new(&inner);
-                while !view.is_gone() && !has_failed() {
-                    let began_ns = inner.now_ns();
-                    let (renewed, was_in) = (is_in && register.renew(me).await.is_ok(), is_in);
-                    if clocks.have_jumped(&inner, skew_ns) {
-                        view.void_lease(inner.now_ns());
-                        continue;
-                    }
-                    if let Ok(registered) = register.load().await {
-                        // The register takes renewals of the expelled as well: they are worth nothing.
-                        is_in = registered
-                            .configuration
-                            .as_ref()
-                            .is_some_and(|now| now.births.get(usize::from(me.0)) == Some(&birth));
-                        if renewed && is_in {
-                            view.set_lease(began_ns, lease_ns - skew_ns);
-                        }
-                        leases.borrow_mut().look(&registered, inner.now_ns());
-                    }
-                    if is_in && !was_in {
-                        continue;
-                    }
-                    inner.sleep_ns(every_ns).await;
-                }
-            })
-        };
-        self.found_or_join(&*register, birth, every_ns).await?;
+        let replication = replication_of(&node)?;
+        let (handle, birth) = (self.handle(), lease.birth());
+        let every_ns = replication.config.lease_ns / 4;
+        self.found_or_join(register, birth, every_ns).await?;
         let mut work = Work::default();
-        while !has_failed() {
+        // A member whose journal is over would have to be waited for by everybody: it goes.
+        while node.journal_failure().is_none() {
             if let Ok(registered) = register.load().await {
-                leases.borrow_mut().look(&registered, handle.now_ns());
+                lease.look(&registered, handle.now_ns());
                 let settled = registered.settled;
                 let Some(configuration) = registered.configuration else { break };
                 if configuration.births.get(usize::from(self.core.me.0)) != Some(&birth) {
                     break;
                 }
                 // What fails is tried again, from what the register says then.
-                if self.look_after(&*register, &configuration, settled, &leases, &mut work).await == Ok(true) {
+                if self.look_after(register, &configuration, settled, lease, &mut work).await == Ok(true) {
                     continue;
                 }
             }
@@ -196,13 +68,12 @@ impl Worker {
         }
         replication.view.set_gone();
         if planted!(TailCounts) {
-            self.handle().sleep_ns(lease_ns).await;
+            self.handle().sleep_ns(replication.config.lease_ns).await;
         }
         // Whoever waits for it hears that he will never know.
         if let Some(journaling) = &node.journaling {
             journaling.fail(GONE);
         }
-        drop(renewing);
         Ok(())
     }
 
@@ -309,7 +180,7 @@ impl Worker {
         register: &dyn Register,
         configuration: &Configuration,
         settled: u64,
-        leases: &RefCell<Leases>,
+        lease: &Lease,
         work: &mut Work,
     ) -> Result<bool, TxnError> {
         let me = self.core.me;
@@ -317,7 +188,7 @@ impl Worker {
         let Some(replication) = &self.node().replication else { return Ok(false) };
         let installed = replication.view.configuration();
         let birth_of = |node: NodeId| configuration.births[usize::from(node.0)];
-        let is_silent = |node| leases.borrow().is_over(node, birth_of(node), now_ns) || register.is_dead(node);
+        let is_silent = |node| lease.of_others().is_over(node, birth_of(node), now_ns) || register.is_dead(node);
         let silent: Vec<NodeId> = configuration.everybody().filter(|node| *node != me && is_silent(*node)).collect();
         let lowest = configuration.members.iter().find(|node| !silent.contains(node));
         let gone = configuration.dispensable(&silent, |node| register.is_dead(node));
@@ -332,7 +203,7 @@ impl Worker {
         if installed.number < configuration.number || settled < configuration.number {
             if configuration.leader == me {
                 let mut expelled = installed.everybody().filter(|node| !configuration.contains(*node));
-                let has_ended = |node| leases.borrow().has_ended(node, now_ns) || register.is_dead(node);
+                let has_ended = |node| lease.of_others().has_ended(node, now_ns) || register.is_dead(node);
                 if !expelled.all(has_ended) {
                     return Ok(false);
                 }
@@ -394,32 +265,5 @@ impl Worker {
             work.copying = Some((on, birth_of(on), task));
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use farhold_fabric::Executor;
-
-    #[test]
-    fn a_clock_that_jumps_is_noticed_and_one_that_drifts_is_not() {
-        let executor = Executor::virtual_time(1);
-        let handle = executor.handle();
-        executor.run(async {
-            let bound_ns = 20_000_000;
-            let mut clocks = Clocks::new(&handle);
-            for _ in 0..5 {
-                handle.sleep_ns(50_000_000).await;
-                handle.jump_wall_ns(1_000_000);
-                assert!(!clocks.have_jumped(&handle, bound_ns), "a drift within the bound");
-            }
-            for by_ns in [3_600_000_000_000, -21_000_000, 25_000_000] {
-                handle.sleep_ns(50_000_000).await;
-                handle.jump_wall_ns(by_ns);
-                assert!(clocks.have_jumped(&handle, bound_ns), "{by_ns}");
-                assert!(!clocks.have_jumped(&handle, bound_ns), "once");
-            }
-        });
     }
 }
