@@ -3,7 +3,7 @@
 //! ```text
 //!   PREFIX/configuration   number │ configuration │ checksum     changed by compare-and-set of its revision
 //!   PREFIX/settled         number
-//!   PREFIX/renewals/N      count of renewals of node N
+//!   PREFIX/renewals/N      count of renewals of node N, and whom it misses
 //! ```
 //!
 //! etcd is linearizable and keeps what it has acknowledged as long as most of its own nodes have their disks. Leases are not etcd's, whose shortest is
@@ -15,13 +15,13 @@
 #![deny(missing_docs)]
 
 use etcd_client::{Client, Compare, CompareOp, ConnectOptions, GetOptions, KvClient, Txn, TxnOp};
-use farhold_txn::{Configuration, NodeId, Register, RegisterError, RegisterFuture, Registered};
+use farhold_txn::{Configuration, NodeId, Register, RegisterError, RegisterFuture, Registered, Renewals};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-const MAGIC: [u8; 8] = *b"FARHETC1";
+const MAGIC: [u8; 8] = *b"FARHETC2";
 
 /// Where a register is: `etcd://HOST:PORT[,HOST:PORT...]/PREFIX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ enum Ask {
     Load(oneshot::Sender<Result<Registered, RegisterError>>),
     Set { expected: u64, next: Box<Configuration>, answer: oneshot::Sender<Result<bool, RegisterError>> },
     Settle { number: u64, answer: oneshot::Sender<Result<(), RegisterError>> },
-    Renew { node: NodeId, answer: oneshot::Sender<Result<(), RegisterError>> },
+    Renew { node: NodeId, misses: Vec<NodeId>, answer: oneshot::Sender<Result<(), RegisterError>> },
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "what map_err gives")]
@@ -158,8 +158,8 @@ impl Register for EtcdRegister {
         self.ask(|answer| Ask::Settle { number, answer })
     }
 
-    fn renew(&self, node: NodeId) -> RegisterFuture<'_, ()> {
-        self.ask(|answer| Ask::Renew { node, answer })
+    fn renew<'a>(&'a self, node: NodeId, misses: &'a [NodeId]) -> RegisterFuture<'a, ()> {
+        self.ask(|answer| Ask::Renew { node, misses: misses.to_vec(), answer })
     }
 }
 
@@ -175,7 +175,9 @@ async fn answer_all(store: Store, mut asked: mpsc::UnboundedReceiver<Ask>) {
                     drop(answer.send(done));
                 }
                 Ask::Settle { number, answer } => drop(answer.send(store.within(store.settle(number)).await)),
-                Ask::Renew { node, answer } => drop(answer.send(store.within(store.renew(node)).await)),
+                Ask::Renew { node, misses, answer } => {
+                    drop(answer.send(store.within(store.renew(node, &misses)).await));
+                }
             }
         }));
     }
@@ -233,7 +235,7 @@ impl Store {
         let everything = GetOptions::new().with_prefix();
         let got = kv.get(self.key(""), Some(everything)).await.map_err(unavailable)?;
         let mut found = Found::default();
-        found.registered.renewals = vec![0; usize::from(self.nodes.unwrap_or(u8::MAX))];
+        found.registered.renewals = vec![Renewals::default(); usize::from(self.nodes.unwrap_or(u8::MAX))];
         for pair in got.kvs() {
             let key = pair.key_str().map_err(foreign)?;
             let name = key.strip_prefix(&self.key("")).unwrap_or(key);
@@ -251,7 +253,7 @@ impl Store {
                 found.settled_revision = pair.mod_revision();
             } else if let Some(node) = name.strip_prefix("renewals/") {
                 let place = found.registered.renewals.get_mut(node.parse::<usize>().map_err(|_| strange())?);
-                *place.ok_or_else(strange)? = number(pair.value()).ok_or_else(strange)?;
+                *place.ok_or_else(strange)? = Renewals::decode(pair.value()).ok_or_else(strange)?;
             }
         }
         Ok(found)
@@ -304,13 +306,13 @@ impl Store {
     }
 
     /// Only the node itself writes its count; done twice, it has renewed twice.
-    async fn renew(&self, node: NodeId) -> Result<(), RegisterError> {
+    async fn renew(&self, node: NodeId, misses: &[NodeId]) -> Result<(), RegisterError> {
         let mut kv = self.kv().await?;
         let key = self.key(&format!("renewals/{}", node.0));
         let got = kv.get(key.clone(), None).await.map_err(unavailable)?;
-        let count = got.kvs().first().map_or(Some(0), |pair| number(pair.value()));
-        let count = count.ok_or_else(|| foreign(format!("the key {key} makes no sense")))?;
-        kv.put(key, (count + 1).to_be_bytes(), None).await.map_err(unavailable)?;
+        let now = got.kvs().first().map_or_else(|| Some(Renewals::default()), |pair| Renewals::decode(pair.value()));
+        let now = now.ok_or_else(|| foreign(format!("the key {key} makes no sense")))?;
+        kv.put(key, now.next(misses).encode(), None).await.map_err(unavailable)?;
         Ok(())
     }
 }

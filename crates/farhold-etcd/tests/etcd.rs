@@ -2,7 +2,7 @@
 
 use farhold_etcd::{EtcdRegister, EtcdUrl};
 use farhold_fabric::Executor;
-use farhold_txn::{Configuration, NodeId, Register, RegisterError};
+use farhold_txn::{Configuration, NodeId, Register, RegisterError, Renewals};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -139,7 +139,10 @@ fn it_is_a_register() {
     let second = first.without(&[NodeId(2)], NodeId(0));
     let third = second.led_by(NodeId(1));
     Executor::real(1).run(async {
-        assert_eq!(one.load().await.map(|found| (found.configuration, found.renewals)), Ok((None, vec![0; 3])));
+        assert_eq!(
+            one.load().await.map(|found| (found.configuration, found.renewals)),
+            Ok((None, vec![Renewals::default(); 3]))
+        );
         assert_eq!(one.compare_and_set(0, &first).await, Ok(true));
         assert_eq!(other.compare_and_set(0, &first).await, Ok(false), "somebody came first");
         assert_eq!(other.compare_and_set(1, &second).await, Ok(true));
@@ -147,10 +150,12 @@ fn it_is_a_register() {
         assert_eq!(one.settle(2).await, Ok(()));
         assert_eq!(other.settle(1).await, Ok(()), "said late");
         for _ in 0..3 {
-            one.renew(NodeId(1)).await.expect("renewed");
+            one.renew(NodeId(1), &[NodeId(2)]).await.expect("renewed");
         }
         let found = other.load().await.expect("found");
-        assert_eq!((found.configuration, found.settled, found.renewals), (Some(second), 2, vec![0, 3, 0]));
+        let of_one = Renewals { count: 3, misses: vec![NodeId(2)] };
+        let renewals = vec![Renewals::default(), of_one, Renewals::default()];
+        assert_eq!((found.configuration, found.settled, found.renewals), (Some(second), 2, renewals));
         let elsewhere = etcd.register("b").load().await.expect("found");
         assert_eq!(elsewhere.configuration, None, "prefixes are clusters");
     });
@@ -214,18 +219,18 @@ fn an_etcd_that_is_away_or_slow_is_unavailable_and_then_it_is_not() {
         other => panic!("{other:?}"),
     };
     let again = || {
-        let came_back = (0..100).any(|_| executor.run(register.renew(NodeId(0))).is_ok());
+        let came_back = (0..100).any(|_| executor.run(register.renew(NodeId(0), &[])).is_ok());
         assert!(came_back, "it is used again when it is there again");
     };
     again();
     proxy.stalled.store(true, Ordering::SeqCst);
-    let message = unavailable(executor.run(register.renew(NodeId(0))));
+    let message = unavailable(executor.run(register.renew(NodeId(0), &[])));
     assert!(message.contains("did not answer in 300ms") || message.contains("imeout"), "{message}");
     proxy.stalled.store(false, Ordering::SeqCst);
     again();
     proxy.to.store(1, Ordering::SeqCst);
     proxy.cut();
-    unavailable(executor.run(register.renew(NodeId(0))));
+    unavailable(executor.run(register.renew(NodeId(0), &[])));
     proxy.to.store(etcd.port, Ordering::SeqCst);
     again();
 }

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str =
-    "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --odd-reads | --lost-host | --power-cuts | --zombie-keeper]
+    "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --odd-reads | --lost-host | --lonely-host | --power-cuts |
+                                                     --zombie-keeper]
                                                     replays seeds, with their stories
        farhold-sim rate [--seeds COUNT]                 simulated transactions a second, checks included, one core
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
                 () if has("--slow-register") => Failover::with_slow_register,
                 () if has("--odd-reads") => Failover::with_odd_reads,
                 () if has("--lost-host") => Failover::with_lost_host,
+                () if has("--lonely-host") => Failover::with_lonely_host,
                 () if has("--power-cuts") => Failover::with_power_cuts,
                 () if has("--zombie-keeper") => Failover::with_zombie_keeper,
                 () => Failover::of_seed,

@@ -1,7 +1,7 @@
 //! The register of a simulated cluster: one word of truth that nodes can be cut off from.
 
 use farhold_fabric::{Handle, NodeId};
-use farhold_txn::{Configuration, Register, RegisterError, RegisterFuture, Registered, Serving};
+use farhold_txn::{Configuration, Register, RegisterError, RegisterFuture, Registered, Renewals, Serving};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -27,7 +27,8 @@ impl SimRegister {
     /// An empty register for so many nodes.
     #[must_use]
     pub fn new(nodes: u8, clock: &Handle) -> Self {
-        let registered = Registered { renewals: vec![0; usize::from(nodes)], ..Registered::default() };
+        let registered =
+            Registered { renewals: vec![Renewals::default(); usize::from(nodes)], ..Registered::default() };
         let (clock, cut, story) = (clock.clone(), BTreeSet::new(), Vec::new());
         Self(Rc::new(RefCell::new(Shared { clock, registered, cut, slow_ns_max: 0, story })))
     }
@@ -155,10 +156,13 @@ impl Register for RegisterOf {
         })
     }
 
-    fn renew(&self, node: NodeId) -> RegisterFuture<'_, ()> {
+    fn renew<'a>(&'a self, node: NodeId, misses: &'a [NodeId]) -> RegisterFuture<'a, ()> {
         Box::pin(async move {
             self.way_of_write().await?;
-            self.shared.0.borrow_mut().registered.renewals[usize::from(node.0)] += 1;
+            {
+                let renewals = &mut self.shared.0.borrow_mut().registered.renewals[usize::from(node.0)];
+                *renewals = renewals.next(misses);
+            }
             self.way().await
         })
     }

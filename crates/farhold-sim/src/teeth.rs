@@ -55,6 +55,8 @@ impl Wrong {
             Self::Replication(Defect::OddWaitedForEver | Defect::OutcomeWaitedFor | Defect::FenceBelieved) => {
                 run(&Failover::with_lost_host(seed)).check()
             }
+            // It takes a host that renews its lease and reaches nobody.
+            Self::Replication(Defect::MissedUntold) => run(&Failover::with_lonely_host(seed)).check(),
             Self::Replication(_) => run(&Failover::of_seed(seed)).check(),
             // It takes a commit that has not reached its holders when its node is expelled.
             Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),

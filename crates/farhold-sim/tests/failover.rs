@@ -32,6 +32,12 @@ fn sessions_of_a_host_that_is_cut_off_for_ever_hear_something_in_time() {
     seeds::are_in_order(0..60, Failover::with_lost_host);
 }
 
+/// A host renews its lease and reaches nobody: the others find out, and go on without it.
+#[test]
+fn a_host_that_reaches_only_the_register_is_expelled() {
+    seeds::are_in_order(0..60, Failover::with_lonely_host);
+}
+
 /// Two threads: half of the seeds each.
 #[test]
 fn what_was_acknowledged_survives_even_seeds() {

@@ -43,7 +43,7 @@ pub use error::TxnError;
 pub use farhold_fabric::NodeId;
 pub use home::HomeAgent;
 pub use membership::{
-    Configuration, FileRegister, Mirror, Register, RegisterError, RegisterFuture, Registered, Serving,
+    Configuration, FileRegister, Mirror, Register, RegisterError, RegisterFuture, Registered, Renewals, Serving,
 };
 pub use memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};

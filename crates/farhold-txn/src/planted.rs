@@ -98,6 +98,8 @@ pub enum Defect {
     OddWaitedForEver,
     /// Who waits behind his commit point waits until his record is at its holders, or until he hears that his node is gone.
     OutcomeWaitedFor,
+    /// A node keeps to itself whom it does not reach.
+    MissedUntold,
     /// A row between two parts of a mirror that is promoted is in neither.
     PartsApart,
     /// The rows of a mirror are served before all of them have become rows.
@@ -108,7 +110,7 @@ pub enum Defect {
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 27] = [
+    pub const OF_REPLICATION: [Self; 28] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -134,6 +136,7 @@ impl Defect {
         Self::OddReadsForgotten,
         Self::OddWaitedForEver,
         Self::OutcomeWaitedFor,
+        Self::MissedUntold,
         Self::PartsApart,
         Self::ServedTooEarly,
     ];

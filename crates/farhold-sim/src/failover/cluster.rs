@@ -29,6 +29,8 @@ const RESTART_NS_MAX: u64 = 300_000_000;
 const CHANGE_NS_MAX: u64 = 4_000_000;
 /// How long a session of a host that is cut off may wait for anything: requests that nobody answers, and the outcome of a commit.
 const ANSWER_NS_MAX: u64 = 40_000_000;
+/// How long the others may go on with a host that is cut off: requests that nobody answers, some leases, and a change of the configuration.
+const EXPELLED_NS_MAX: u64 = 40_000_000;
 /// Between two looks at whether something has come true.
 const LOOK_NS: u64 = 20_000;
 
@@ -350,6 +352,10 @@ impl Cluster {
 
     /// Sees to it that every session of a host that is cut off for ever hears something in time; then the host is replaced.
     async fn watch_sessions(&self, node: u8, clients: &[Running], broken: &mut Vec<String>) {
+        let is_member = || self.register().configuration().is_some_and(|now| now.contains(NodeId(node)));
+        if !self.until(EXPELLED_NS_MAX, || !is_member()).await {
+            broken.push(format!("the others do not go on without node {node}, which is cut off"));
+        }
         let sessions = || clients.iter().filter(|client| client.process.node.id().0 == node);
         let waits = |client: &&Running| {
             let begun_ns = client.attempting.get();
@@ -443,8 +449,8 @@ impl Cluster {
                 later(for_ns, Box::new(|this| this.register().slow(0)));
             }
             Blow::SlowFence(fence_ns) => self.sim().inject(Fault::SlowFence(fence_ns)),
-            Blow::Lose(node, way) => {
-                self.register().cut(NodeId(node), true);
+            Blow::Lose(node, way) | Blow::Isolate(node, way) => {
+                self.register().cut(NodeId(node), matches!(blow, Blow::Lose(..)));
                 for other in (0..self.setup.nodes).filter(|other| *other != node) {
                     let hops = [(Way::Out, hop(node, other)), (Way::In, hop(other, node))];
                     for (_, hop) in hops.into_iter().filter(|(it, _)| way == Way::Both || way == *it) {

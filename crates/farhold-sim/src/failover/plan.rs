@@ -26,6 +26,8 @@ pub enum Blow {
     SlowFence(u64),
     /// The node's host is cut off from the register and, this way, from the others, for as long as its process lives.
     Lose(u8, Way),
+    /// As that, but it reaches the register, and renews its lease there.
+    Isolate(u8, Way),
 }
 
 /// What does not get through between a host and the others.
@@ -44,7 +46,7 @@ impl Blow {
     #[must_use]
     pub fn lasts_ns(&self) -> u64 {
         match *self {
-            Self::Kill(_) | Self::Crash(_) | Self::SlowFence(_) | Self::Lose(..) => 0,
+            Self::Kill(_) | Self::Crash(_) | Self::SlowFence(_) | Self::Lose(..) | Self::Isolate(..) => 0,
             Self::Pause(_, for_ns)
             | Self::Cut(_, _, _, for_ns)
             | Self::Slow(_, _, _, for_ns)
@@ -240,9 +242,25 @@ impl Failover {
 }
 
 impl Failover {
+    /// As with a lost host, but of one that reaches the register: its lease goes on, so that the others have to find out by themselves.
+    #[must_use]
+    pub fn with_lonely_host(seed: u64) -> Self {
+        let mut setup = Self::with_lost_host(seed);
+        for (_, blow) in &mut setup.blows {
+            if let Blow::Lose(node, way) = *blow {
+                *blow = Blow::Isolate(node, way);
+            }
+        }
+        setup
+    }
+
     /// The node whose host is cut off for ever, if there is one.
     pub(super) fn lost_host(&self) -> Option<u8> {
-        self.blows.iter().find_map(|(_, blow)| if let Blow::Lose(node, _) = blow { Some(*node) } else { None })
+        let of = |blow: &Blow| match *blow {
+            Blow::Lose(node, _) | Blow::Isolate(node, _) => Some(node),
+            _ => None,
+        };
+        self.blows.iter().find_map(|(_, blow)| of(blow))
     }
 
     /// Three nodes with journals: some die, and then the power of all is cut, twice.

@@ -88,18 +88,18 @@ impl HomeAgent {
                 let (lease, register) = (Arc::new(Lease::new(worker.node(), &handle)?), Arc::new(register));
                 let thread = LeaseThread::start(&lease, &register)?;
                 drop(handle.spawn(tell_status(worker.clone(), cluster)));
-                let (member, watching) = (worker.clone(), lease.clone());
+                let member = worker.clone();
                 drop(handle.spawn(async move {
-                    let _ = member.watch(&*register, &watching).await;
+                    let _ = member.watch(&*register, &lease).await;
                 }));
-                Ok((lease, thread))
+                Ok(thread)
             });
-            let (lease, _thread) = match begun.transpose() {
-                Ok(begun) => begun.unzip(),
+            let _thread = match begun.transpose() {
+                Ok(thread) => thread,
                 Err(error) => return drop(report.send(Err(error))),
             };
             let _ = report.send(Ok(()));
-            executor.run(serve(worker, lease, stopped));
+            executor.run(serve(worker, stopped));
         };
         let spawned = std::thread::Builder::new().name("farhold-home".into()).spawn(run);
         let thread = spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })?;
@@ -136,17 +136,17 @@ async fn tell_status(worker: Worker, cluster: PathBuf) {
     }
 }
 
-async fn serve(worker: Worker, lease: Option<Arc<Lease>>, stop: Arc<AtomicBool>) {
+async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
     // What this node's earlier starts had locked elsewhere. Until the others have heard, it is a conflict, no more; one that
     // does not answer does the same for itself when it starts.
     let _ = worker.join_cluster().await;
     let core = &*worker.core;
     // Other tasks of this thread look after the membership: it may not sleep for long.
-    let sleep_ns_max = if lease.is_some() { MEMBER_SLEEP_NS_MAX } else { SLEEP_NS_MAX };
+    let is_member = core.node.replication.is_some();
+    let sleep_ns_max = if is_member { MEMBER_SLEEP_NS_MAX } else { SLEEP_NS_MAX };
     let mut looks = 0;
     while !stop.load(Acquire) {
-        if let Some(lease) = &lease {
-            lease.serves(worker.handle().now_ns());
+        if is_member {
             worker.handle().yield_now().await;
         }
         let before = std::mem::replace(&mut looks, core.node.slots.inbox_looks());

@@ -8,7 +8,7 @@
 //! The kernel knows which process runs, so a death is known at once and for certain; leases are for processes that stand still.
 
 use super::Configuration;
-use super::register::{Register, RegisterError, RegisterFuture, Registered};
+use super::register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
 use crate::NodeId;
 use crate::home::wire::{Reader, Writer};
 use farhold_fabric::Fabric;
@@ -17,7 +17,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"FARHREG2");
+const MAGIC: u64 = u64::from_le_bytes(*b"FARHREG3");
 
 /// A register in a directory.
 pub struct FileRegister {
@@ -138,16 +138,21 @@ fn read(path: &Path) -> Result<Option<(Configuration, u64)>, RegisterError> {
     parts.map(Some).map_err(|_| foreign("its configuration makes no sense"))
 }
 
+/// Of a node; none yet where the file ends before.
+fn renewals_at(file: &File, node: NodeId) -> Result<Renewals, RegisterError> {
+    let mut bytes = [0; Renewals::BYTES];
+    let _ = file.read_at(&mut bytes, u64::from(node.0) * Renewals::BYTES as u64).map_err(unavailable)?;
+    Ok(Renewals::decode(&bytes).unwrap_or_default())
+}
+
 impl Register for FileRegister {
     fn load(&self) -> RegisterFuture<'_, Registered> {
         Box::pin(async move {
             let found = read(&self.register)?;
             let file = self.open_renewals().map_err(unavailable)?;
             let mut renewals = Vec::with_capacity(usize::from(self.nodes));
-            for node in 0..u64::from(self.nodes) {
-                let mut word = [0; 8];
-                let _ = file.read_at(&mut word, node * 8).map_err(unavailable)?;
-                renewals.push(u64::from_le_bytes(word));
+            for node in 0..self.nodes {
+                renewals.push(renewals_at(&file, NodeId(node))?);
             }
             let (configuration, settled) = found.map_or((None, 0), |(now, settled)| (Some(now), settled));
             Ok(Registered { configuration, settled, renewals })
@@ -170,12 +175,11 @@ impl Register for FileRegister {
         Box::pin(async move { self.change(|_, settled| *settled = number.max(*settled)) })
     }
 
-    fn renew(&self, node: NodeId) -> RegisterFuture<'_, ()> {
+    fn renew<'a>(&'a self, node: NodeId, misses: &'a [NodeId]) -> RegisterFuture<'a, ()> {
         Box::pin(async move {
             let file = self.open_renewals().map_err(unavailable)?;
-            let (mut word, at) = ([0; 8], u64::from(node.0) * 8);
-            let _ = file.read_at(&mut word, at).map_err(unavailable)?;
-            file.write_all_at(&(u64::from_le_bytes(word) + 1).to_le_bytes(), at).map_err(unavailable)
+            let next = renewals_at(&file, node)?.next(misses);
+            file.write_all_at(&next.encode(), u64::from(node.0) * Renewals::BYTES as u64).map_err(unavailable)
         })
     }
 

@@ -4,18 +4,18 @@
 //! a lease now and then, on a machine with more to do than processors, and a node that lives would be expelled for it. In virtual time
 //! it is a task.
 
-use super::{Register, Registered};
+use super::{Configuration, Register, Registered, Renewals};
 use crate::replication::Replication;
 use crate::{Node, NodeId, TxnError};
 use farhold_fabric::{Executor, Handle};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// A node that has served nobody for so long hangs, though its process lives: it stops renewing, so that others take over.
-const HANGS_NS: u64 = 30_000_000_000;
+/// For how many leases a way between two nodes may be cut before one of them has to go, while neither is alone.
+const APART_LEASES: u64 = 8;
 /// How often the thread looks whether it shall end.
 const LOOK_EVERY_NS: u64 = 20_000_000;
 
@@ -49,6 +49,18 @@ pub(crate) struct Leases {
     number: u64,
     expire_ns: u64,
     looked_ns: u64,
+    /// Who misses whom.
+    missing: Vec<Missing>,
+}
+
+/// A node that renews its lease, and which start of another one it misses.
+#[derive(Clone, Copy)]
+struct Missing {
+    by: NodeId,
+    whom: NodeId,
+    birth: u64,
+    /// When it was first seen to.
+    since_ns: u64,
 }
 
 /// One of them.
@@ -63,7 +75,7 @@ struct Seen {
 
 impl Leases {
     fn new(expire_ns: u64, now_ns: u64) -> Self {
-        Self { seen: Vec::new(), number: 0, expire_ns, looked_ns: now_ns }
+        Self { seen: Vec::new(), number: 0, expire_ns, looked_ns: now_ns, missing: Vec::new() }
     }
 
     fn look(&mut self, registered: &Registered, now_ns: u64) {
@@ -85,11 +97,46 @@ impl Leases {
                 continue;
             }
             let has_come = *birth != 0 && lease.birth != *birth;
-            if is_first || has_come || stood_still || lease.renewals != *renewals {
+            if is_first || has_come || stood_still || lease.renewals != renewals.count {
                 lease.at_ns = now_ns;
             }
-            (lease.birth, lease.renewals) = (*birth, *renewals);
+            (lease.birth, lease.renewals) = (*birth, renewals.count);
         }
+        self.look_who_misses(configuration, &registered.renewals, now_ns);
+    }
+
+    fn look_who_misses(&mut self, configuration: &Configuration, renewals: &[Renewals], now_ns: u64) {
+        let before = std::mem::take(&mut self.missing);
+        for by in configuration.everybody() {
+            for whom in renewals.get(usize::from(by.0)).map_or(&[][..], |it| &it.misses) {
+                let (whom, birth) = (*whom, self.birth(*whom));
+                let is_same = |it: &&Missing| (it.by, it.whom, it.birth) == (by, whom, birth);
+                let since_ns = before.iter().find(is_same).map_or(now_ns, |it| it.since_ns);
+                if configuration.contains(whom) {
+                    self.missing.push(Missing { by, whom, birth, since_ns });
+                }
+            }
+        }
+    }
+
+    /// Which start of a node is there; 0: none.
+    fn birth(&self, node: NodeId) -> u64 {
+        self.seen.get(usize::from(node.0)).map_or(0, |seen| seen.birth)
+    }
+
+    /// Somebody who renews his lease and has lost the way to others, if there is anybody: who is missed by more than half of the others, or, where
+    /// ways are cut in another manner for long, whoever is missed by most. Those whose leases are over neither miss nor are missed.
+    pub fn cut_off(&self, configuration: &Configuration, silent: &[NodeId], now_ns: u64) -> Option<NodeId> {
+        let speaking: Vec<NodeId> = configuration.everybody().filter(|node| !silent.contains(node)).collect();
+        let is_for = |it: &&Missing, ns| now_ns >= it.since_ns + ns;
+        let between = |it: &&Missing| speaking.contains(&it.by) && speaking.contains(&it.whom);
+        let heard: Vec<&Missing> =
+            self.missing.iter().filter(between).filter(|it| is_for(it, self.expire_ns)).collect();
+        let missed_by = |node: NodeId| heard.iter().filter(|it| it.whom == node).count();
+        let by_most = speaking.iter().copied().max_by_key(|node| (missed_by(*node), *node))?;
+        let is_alone = missed_by(by_most) * 2 > speaking.len() - 1;
+        let is_long = heard.iter().any(|it| it.whom == by_most && is_for(it, APART_LEASES * self.expire_ns));
+        (is_alone || is_long).then_some(by_most)
     }
 
     /// Is the lease of this start of a node over? One that has not been seen yet has just begun.
@@ -114,8 +161,6 @@ pub(crate) struct Lease {
     node: Arc<Node>,
     birth: u64,
     others: Mutex<Leases>,
-    /// When whoever serves the node's messages last came round; [`u64::MAX`]: nobody says.
-    served_ns: AtomicU64,
 }
 
 pub(super) fn replication_of(node: &Node) -> Result<&Arc<Replication>, TxnError> {
@@ -130,21 +175,12 @@ impl Lease {
         let config = &replication_of(node)?.config;
         let birth = node.start.or(node.fabric.birth()).unwrap_or_else(|| handle.random_u64() | 1);
         let others = Leases::new(config.lease_ns + config.clock_skew_ns_max, handle.now_ns());
-        Ok(Self { node: node.clone(), birth, others: Mutex::new(others), served_ns: AtomicU64::new(u64::MAX) })
+        Ok(Self { node: node.clone(), birth, others: Mutex::new(others) })
     }
 
     /// Which start of the node this is.
     pub fn birth(&self) -> u64 {
         self.birth
-    }
-
-    /// The node serves its messages.
-    pub fn serves(&self, now_ns: u64) {
-        self.served_ns.store(now_ns, Relaxed);
-    }
-
-    fn hangs(&self, now_ns: u64) -> bool {
-        now_ns > self.served_ns.load(Relaxed).saturating_add(HANGS_NS)
     }
 
     /// What has been seen of the leases of others.
@@ -157,6 +193,14 @@ impl Lease {
         self.of_others().look(registered, now_ns);
     }
 
+    /// Whom this node does not reach, of those who are there.
+    fn misses(&self, replication: &Replication, now_ns: u64) -> Vec<NodeId> {
+        let missed = replication.reach.missed(now_ns, replication.config.lease_ns);
+        let others = self.of_others();
+        let is_there = |(node, birth): &(NodeId, u64)| others.birth(*node) == *birth && !planted!(MissedUntold);
+        missed.into_iter().filter(is_there).map(|(node, _)| node).collect()
+    }
+
     /// Renews it until the node is gone, or its journal is over.
     pub async fn keep(&self, register: &dyn Register, handle: &Handle) {
         let Ok(replication) = replication_of(&self.node) else { return };
@@ -167,8 +211,8 @@ impl Lease {
         let mut clocks = Clocks::new(handle);
         while !view.is_gone() && self.node.journal_failure().is_none() {
             let began_ns = handle.now_ns();
-            let renews = is_in && !self.hangs(began_ns);
-            let (renewed, was_in) = (renews && register.renew(me).await.is_ok(), is_in);
+            let misses = self.misses(replication, began_ns);
+            let (renewed, was_in) = (is_in && register.renew(me, &misses).await.is_ok(), is_in);
             if clocks.have_jumped(handle, skew_ns) {
                 view.void_lease(handle.now_ns());
                 continue;
@@ -231,69 +275,54 @@ impl Drop for LeaseThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::membership::{Configuration, RegisterError, RegisterFuture};
-    use crate::{NodeConfig, ReplicationConfig};
-    use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
-    use std::cell::Cell;
-    use std::rc::Rc;
+    use farhold_fabric::Executor;
 
-    /// Counts renewals; its only configuration is the first.
-    struct Counting {
-        configuration: Configuration,
-        renewals: Cell<u64>,
-    }
-
-    impl Register for Counting {
-        fn load(&self) -> RegisterFuture<'_, Registered> {
-            let renewals = vec![self.renewals.get(); self.configuration.births.len()];
-            Box::pin(async { Ok(Registered { configuration: Some(self.configuration.clone()), settled: 1, renewals }) })
-        }
-
-        fn compare_and_set<'a>(&'a self, _: u64, _: &'a Configuration) -> RegisterFuture<'a, bool> {
-            Box::pin(async { Err(RegisterError::Unavailable { reason: "not asked for".into() }) })
-        }
-
-        fn settle(&self, _: u64) -> RegisterFuture<'_, ()> {
-            Box::pin(async { Ok(()) })
-        }
-
-        fn renew(&self, _: NodeId) -> RegisterFuture<'_, ()> {
-            self.renewals.set(self.renewals.get() + 1);
-            Box::pin(async { Ok(()) })
-        }
+    /// A look at three nodes that have all renewed, of whom some miss others.
+    fn look(leases: &mut Leases, births: [u64; 3], missing: &[(u8, u8)], now_ns: u64) -> Option<NodeId> {
+        let mut configuration = Configuration::first(3, 2);
+        configuration.births = births.to_vec();
+        let misses = |by| missing.iter().filter(|it| it.0 == by).map(|it| NodeId(it.1)).collect();
+        let renewals = (0..3).map(|node| Renewals { count: now_ns, misses: misses(node) }).collect();
+        let registered = Registered { configuration: Some(configuration.clone()), settled: 1, renewals };
+        leases.look(&registered, now_ns);
+        leases.cut_off(&configuration, &[], now_ns)
     }
 
     #[test]
-    fn a_node_that_hangs_lets_its_lease_go() {
-        let executor = Executor::virtual_time(1);
-        let handle = executor.handle();
-        let sim = Sim::new(&handle, Rdma, Faults::default());
-        let lease_ns = 1_000_000_000;
-        let replication =
-            ReplicationConfig { replicas: 2, lease_ns, rings: 3, ring_bytes: 16 << 10, ..ReplicationConfig::default() };
-        let config = NodeConfig { nodes: 2, region_bytes: 4 << 20, replication, ..NodeConfig::default() };
-        let node = Node::open(sim.join(NodeId(0)).expect("not running"), config).expect("a node");
-        let lease = Arc::new(Lease::new(&node, &handle).expect("replication"));
+    fn who_is_alone_goes_and_of_two_who_miss_each_other_for_long_one() {
+        let births = [5, 6, 7];
+        let mut leases = Leases::new(10, 0);
+        assert_eq!(look(&mut leases, births, &[(2, 0), (2, 1)], 1), None);
+        assert_eq!(look(&mut leases, births, &[(2, 0), (2, 1)], 12), None, "it says so alone");
+        assert_eq!(look(&mut leases, births, &[(2, 0), (2, 1), (0, 2), (1, 2)], 13), None, "just said");
+        assert_eq!(look(&mut leases, births, &[(2, 0), (2, 1), (0, 2), (1, 2)], 23), Some(NodeId(2)));
+        assert_eq!(look(&mut leases, [5, 6, 8], &[(0, 2), (1, 2)], 24), None, "another start of it");
+        let mut leases = Leases::new(10, 0);
+        assert_eq!(look(&mut leases, births, &[(0, 1), (1, 0)], 1), None);
+        assert_eq!(look(&mut leases, births, &[(0, 1), (1, 0)], 80), None, "the third reaches both");
+        assert_eq!(look(&mut leases, births, &[(0, 1), (1, 0)], 81), Some(NodeId(1)));
+        assert_eq!(look(&mut leases, births, &[], 82), None, "together again");
+        assert_eq!(look(&mut leases, births, &[(0, 1), (1, 0)], 83), None);
+    }
+
+    #[test]
+    fn of_two_nodes_the_one_that_does_not_answer_goes() {
         let mut configuration = Configuration::first(2, 2);
-        configuration.births = vec![lease.birth(); 2];
-        let register = Rc::new(Counting { configuration, renewals: Cell::new(0) });
-        executor.run(async {
-            let (keeping, by, inner) = (lease.clone(), register.clone(), handle.clone());
-            drop(handle.spawn(async move { keeping.keep(&*by, &inner).await }));
-            let renewed_in = async |ns| {
-                let before = register.renewals.get();
-                handle.sleep_ns(ns).await;
-                register.renewals.get() - before
-            };
-            assert!(renewed_in(2 * HANGS_NS).await > 200, "nobody says whether it serves");
-            lease.serves(handle.now_ns());
-            assert!(renewed_in(HANGS_NS).await > 100, "it has not served for a while");
-            assert!(renewed_in(HANGS_NS).await <= 1, "it hangs");
-            lease.serves(handle.now_ns());
-            assert!(renewed_in(HANGS_NS).await > 100, "it serves again");
-            node.replication.as_ref().expect("replication").view.set_gone();
-            assert!(renewed_in(HANGS_NS).await <= 1, "it is gone");
-        });
+        configuration.births = vec![5, 6];
+        for whom in [NodeId(0), NodeId(1)] {
+            let mut leases = Leases::new(10, 0);
+            let mut renewals = vec![Renewals::default(); 2];
+            renewals[usize::from(1 - whom.0)].misses.push(whom);
+            let registered = Registered { configuration: Some(configuration.clone()), settled: 1, renewals };
+            leases.look(&registered, 1);
+            assert_eq!(leases.cut_off(&configuration, &[], 10), None);
+            assert_eq!(leases.cut_off(&configuration, &[], 11), Some(whom));
+            assert_eq!(
+                leases.cut_off(&configuration, &[NodeId(1 - whom.0)], 11),
+                None,
+                "whose lease is over says nothing"
+            );
+        }
     }
 
     #[test]

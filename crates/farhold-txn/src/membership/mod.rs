@@ -8,6 +8,7 @@
 mod configuration;
 mod file;
 mod lease;
+mod reach;
 mod register;
 mod view;
 mod watch;
@@ -15,5 +16,6 @@ mod watch;
 pub use configuration::{Configuration, Mirror, Serving};
 pub use file::FileRegister;
 pub(crate) use lease::{Lease, LeaseThread};
-pub use register::{Register, RegisterError, RegisterFuture, Registered};
+pub(crate) use reach::Reach;
+pub use register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
 pub(crate) use view::{Admitted, NOBODY, NodeSet, Passed, ServingMap, View};

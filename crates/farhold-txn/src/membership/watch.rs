@@ -3,6 +3,8 @@
 use super::lease::{Lease, replication_of};
 use super::{Configuration, Register, Registered, Serving};
 use crate::durability::GONE;
+use crate::home::message::Request;
+use crate::recovery::Message;
 use crate::{NodeId, Progress, TxnError, Worker};
 use farhold_fabric::{Admitted, JoinHandle};
 use std::rc::Rc;
@@ -49,6 +51,8 @@ impl Worker {
         let (handle, birth) = (self.handle(), lease.birth());
         let every_ns = replication.config.lease_ns / 4;
         self.found_or_join(register, birth, every_ns).await?;
+        let asking = self.clone();
+        drop(handle.spawn(async move { asking.ask_the_others().await }));
         let mut work = Work::default();
         // A member whose journal is over would have to be waited for by everybody: it goes.
         while node.journal_failure().is_none() {
@@ -189,7 +193,10 @@ impl Worker {
         let installed = replication.view.configuration();
         let birth_of = |node: NodeId| configuration.births[usize::from(node.0)];
         let is_silent = |node| lease.of_others().is_over(node, birth_of(node), now_ns) || register.is_dead(node);
-        let silent: Vec<NodeId> = configuration.everybody().filter(|node| *node != me && is_silent(*node)).collect();
+        let mut silent: Vec<NodeId> =
+            configuration.everybody().filter(|node| *node != me && is_silent(*node)).collect();
+        // Whoever it is himself hears of it when the others have gone on.
+        silent.extend(lease.of_others().cut_off(configuration, &silent, now_ns).filter(|node| *node != me));
         let lowest = configuration.members.iter().find(|node| !silent.contains(node));
         let gone = configuration.dispensable(&silent, |node| register.is_dead(node));
         let needed = silent.iter().find(|node| !gone.contains(node)).copied();
@@ -216,6 +223,25 @@ impl Worker {
             return Ok(false);
         }
         self.do_my_part(register, configuration, work).await.map(|()| false)
+    }
+
+    /// Asks every other member once a lease whether it answers.
+    async fn ask_the_others(&self) {
+        let Ok(replication) = replication_of(self.node()) else { return };
+        while !replication.view.is_gone() {
+            let configuration = replication.view.configuration();
+            for node in configuration.everybody().filter(|node| *node != self.core.me) {
+                let ask = Request::Recovery { body: &Message::Apply.encode() };
+                match self.core.call(node, &ask).await {
+                    Err(TxnError::NodeUnavailable { .. }) => {
+                        let birth = configuration.births[usize::from(node.0)];
+                        replication.reach.failed(node, birth, self.handle().now_ns());
+                    }
+                    _ => replication.reach.answered(node),
+                }
+            }
+            self.handle().sleep_ns(replication.config.lease_ns).await;
+        }
     }
 
     fn note(&self, change: impl FnOnce(&mut Progress)) {

@@ -17,7 +17,7 @@ pub(crate) use mapped::MappedRings;
 use mirror::Spare;
 pub(crate) use send::{Promise, Sent, Step, Unclosed};
 
-use crate::membership::View;
+use crate::membership::{Reach, View};
 use crate::protocol::ident::LOG;
 use crate::recovery::Progress;
 use crate::{NodeConfig, NodeId, TxnError};
@@ -67,6 +67,8 @@ pub(crate) struct Replication {
     pub layout: RingLayout,
     pub view: View,
     pub log: LogRegion,
+    /// Who does not answer this node.
+    pub reach: Reach,
     progress: Mutex<Progress>,
     applier: Mutex<Applier>,
     /// What each worker knows of its rings.
@@ -94,6 +96,7 @@ impl Replication {
             config: config.clone(),
             layout,
             view: View::new(nodes, replicas),
+            reach: Reach::default(),
             progress: Mutex::default(),
             applier: Mutex::new(Applier::new(&log, Spare::new(u64::from(replicas - 1) * populate_bytes))),
             log,
