@@ -2,7 +2,6 @@
 # Each installs what is missing on a fresh Debian 12 machine.
 
 CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
-TEST_JOBS ?= $(shell nproc)
 # Of the binary that `make release` makes: every x86 server of the last ten years. The program says so where it finds another.
 TARGET_CPU ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3)
 
