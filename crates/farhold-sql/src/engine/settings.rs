@@ -71,7 +71,8 @@ const SETTINGS: &[Setting] = &[
     setting("synchronous_commit", "on", Kind::Text),
     reported("timezone", "UTC", Kind::OneOf(&["utc", "gmt", "etc/utc", "zulu", "default"])),
     setting("transaction_isolation", "serializable", Kind::OneOf(ISOLATION)),
-    setting("transaction_read_only", "off", Kind::OneOf(&["off", "on"])),
+    // Said by BEGIN READ ONLY and SET TRANSACTION READ ONLY.
+    setting("transaction_read_only", "off", Kind::OneOf(&["off"])),
     setting("work_mem", "0", Kind::Text),
 ];
 
@@ -293,6 +294,7 @@ mod tests {
         }
         assert_eq!(settings.set("server_version", Some("1")).unwrap_err().state.code(), "55P02");
         assert_eq!(settings.set("timezone", Some("Europe/Berlin")).unwrap_err().state.code(), "22023");
+        assert_eq!(settings.set("transaction_read_only", Some("on")).unwrap_err().state.code(), "22023");
         settings.set_local("statement_timeout", Some("1")).unwrap();
         settings.end_transaction();
         assert_eq!(settings.statement_timeout_ms, 2000);
