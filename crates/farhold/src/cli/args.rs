@@ -132,7 +132,7 @@ pub struct DemoArgs {
     /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
     #[arg(long, default_value = "shm")]
     pub provider: String,
-    /// Keep three copies of each row, kill the last node in the middle of the run (kill -9), and show how the others go on.
+    /// Keep three copies of each row, kill the last node during the run (kill -9), show how the others go on, and start it again.
     #[arg(long)]
     pub kill: bool,
 }
