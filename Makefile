@@ -2,14 +2,13 @@
 # Each installs what is missing on a fresh Debian 12 machine.
 
 CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
-TEST_JOBS ?= $(shell nproc)
 # Of the binary that `make release` makes: every x86 server of the last ten years. The program says so where it finds another.
 TARGET_CPU ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3)
 
 .PHONY: help demo test lint miri-full gpu-kernels gpu-suite models network-suite kills clients release figures clean
 
 help: ## This list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: ## Three nodes on this machine: TPC-C and SQL over the same rows (KILL=1: one is killed; ARGS="--warehouses 9 --seconds 30")
 	@scripts/install-deps build

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  +0    magic │ layout version │ node │ region bytes │ starts │ clean │ page table offset │ pages
-//!  +64   epoch │ open snapshots │ epoch closed │ epoch of the checkpoint   (the epoch is used on node 0 only)
+//!  +64   epoch │ open snapshots │ epoch closed │ epoch of the checkpoint   (the epoch is used on its keeper only)
 //!  +128  64 snapshot slots: 0 free, 1 announced, S + 2 open at epoch S
-//!  +1024 1008 directory entries of 64 bytes (`index/hash/directory.rs`)
+//!  +1024 1008 directory entries of 64 bytes (`index/hash/layout.rs`)
 //! ```
 //!
-//! Taking a snapshot: announce it on every node (slot, then count), then raise node 0's epoch by one; the value before is
+//! Taking a snapshot: announce it on every node (slot, then count), then raise the keeper's epoch by one; the value before is
 //! the snapshot's epoch S; then write S into the slots. A writer reads the epoch while it holds its locks and looks at the
 //! count afterwards: if it read more than S, it meets the count (all of this is sequentially consistent). Whoever wants to
 //! free something that snapshots below epoch E may need looks at the count and the slots. An announced slot, whose epoch is

@@ -58,7 +58,7 @@ pub struct Recovered {
     /// Rows put into indexes again.
     pub rows: u64,
     /// Locks of dead owners that were released. Their transactions may have been half committed: far rows are written one
-    /// node after the other, and there is no second copy yet.
+    /// node after the other, and here no row has a second copy.
     pub locks_released: u64,
     /// Rows that a dead owner was writing: table and key. They stay locked, so that nobody takes them for whole.
     pub damaged: Vec<(String, Vec<u8>)>,

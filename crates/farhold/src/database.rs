@@ -337,13 +337,16 @@ impl Place {
         if let Some(path) = url.strip_prefix("file://") {
             return Ok(Self::File(of_generation(Path::new(path))));
         }
+        if !url.starts_with("etcd://") {
+            return Err(OpenError::Membership(unknown_register(url)));
+        }
         #[cfg(feature = "etcd")]
         return farhold_etcd::EtcdUrl::parse(url).map_err(OpenError::Membership).map(|url| {
             let prefix = of_generation(Path::new(&url.prefix)).display().to_string();
             Self::Etcd(farhold_etcd::EtcdUrl { prefix, ..url })
         });
         #[cfg(not(feature = "etcd"))]
-        Err(OpenError::Membership(format!("\"{url}\": this build has registers in files alone (file:///DIRECTORY)")))
+        Err(OpenError::Membership(without_etcd(url)))
     }
 
     fn start_member(self, node: &Arc<Node>, config: &Config, dir: &Path) -> Result<HomeAgent, OpenError> {
@@ -363,6 +366,19 @@ impl Place {
         };
         started.map_err(OpenError::Node)
     }
+}
+
+/// Of a register that is neither in a directory nor in an etcd.
+pub(crate) fn unknown_register(url: &str) -> String {
+    format!("the register \"{url}\" is neither file:///DIRECTORY nor etcd://HOST:PORT[,HOST:PORT...]/PREFIX")
+}
+
+/// Of a register in an etcd.
+#[cfg(not(feature = "etcd"))]
+pub(crate) fn without_etcd(url: &str) -> String {
+    format!(
+        "{url}: this program is built without the feature `etcd`; registers can be in a directory (file:///DIRECTORY)"
+    )
 }
 
 pub(crate) fn generation_name(number: u32) -> String {
@@ -386,6 +402,7 @@ fn generations(dir: &Path) -> std::io::Result<Vec<(u32, PathBuf)>> {
 }
 
 /// Where the register of the cluster in this directory is now: with journals each generation has one.
+#[cfg(feature = "cli")]
 pub(crate) fn register_of(dir: &Path) -> PathBuf {
     let latest = generations(dir).unwrap_or_default().into_iter().max();
     latest.map_or_else(|| dir.to_owned(), |(_, path)| path)

@@ -71,7 +71,8 @@ const SETTINGS: &[Setting] = &[
     setting("synchronous_commit", "on", Kind::Text),
     reported("timezone", "UTC", Kind::OneOf(&["utc", "gmt", "etc/utc", "zulu", "default"])),
     setting("transaction_isolation", "serializable", Kind::OneOf(ISOLATION)),
-    setting("transaction_read_only", "off", Kind::OneOf(&["off", "on"])),
+    // Said by BEGIN READ ONLY and SET TRANSACTION READ ONLY.
+    setting("transaction_read_only", "off", Kind::OneOf(&["off"])),
     setting("work_mem", "0", Kind::Text),
 ];
 
@@ -138,7 +139,9 @@ impl Settings {
     /// SET; with `None` RESET. A value that would change what statements mean and cannot be honoured is refused.
     pub(crate) fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), SqlError> {
         let Some(setting) = find(name) else {
-            if !name.contains('.') || name.to_ascii_lowercase().starts_with("farhold.") {
+            // The joins' settings (`farhold_join.`) are for programs: here nobody would read them.
+            let lower = name.to_ascii_lowercase();
+            if !name.contains('.') || lower.starts_with("farhold.") || lower.starts_with("farhold_join.") {
                 return Err(unknown(name));
             }
             match value {
@@ -286,9 +289,12 @@ mod tests {
         assert_eq!(settings.take_changed(), [("application_name".to_owned(), "x".to_owned())]);
         settings.set("transaction_isolation", Some("read committed")).unwrap();
         assert_eq!(settings.get("transaction_isolation").as_deref(), Some("serializable"));
-        assert_eq!(settings.set("nothing", Some("1")).unwrap_err().state.code(), "42704");
+        for name in ["nothing", "farhold.nothing", "farhold_join.algorithm"] {
+            assert_eq!(settings.set(name, Some("1")).unwrap_err().state.code(), "42704");
+        }
         assert_eq!(settings.set("server_version", Some("1")).unwrap_err().state.code(), "55P02");
         assert_eq!(settings.set("timezone", Some("Europe/Berlin")).unwrap_err().state.code(), "22023");
+        assert_eq!(settings.set("transaction_read_only", Some("on")).unwrap_err().state.code(), "22023");
         settings.set_local("statement_timeout", Some("1")).unwrap();
         settings.end_transaction();
         assert_eq!(settings.statement_timeout_ms, 2000);

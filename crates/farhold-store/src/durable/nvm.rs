@@ -27,7 +27,7 @@ impl Nvm {
         let file = this.create(probe)?;
         let promised = file.write_at(0, &[0; 4096]).and_then(|()| file.sync());
         this.remove(probe)?;
-        promised.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", this.name())))?;
+        promised?;
         Ok(this)
     }
 

@@ -1,4 +1,4 @@
-//! The global epoch: a word of node 0's superblock.
+//! The global epoch: a word of its keeper's superblock, which is node 0's where rows have no copies.
 
 use crate::TxnError;
 use crate::protocol::ident::DATA;

@@ -3,11 +3,11 @@
 //! ```text
 //!   execute    rows into the read set, near and far; reservations of inserts          execute/
 //!   prepare    rows that outgrow their slot or change an index key become delete + insert   prepare.rs
-//!   lock       far rows by compare_swap, near rows by latches in address order        lock.rs, section/latch.rs
+//!   lock       far rows by compare_swap, near rows by latches in address order        commit_far.rs, section/latch.rs
 //!   epoch      read while everything is locked                                        epoch.rs
-//!   validate   every row and every stamp is as it was read                            validate.rs
+//!   validate   every row and every stamp is as it was read                            section/, commit_far.rs
 //!   wait       rows that were read on their way to their holders                      odd.rs
-//!   write      near rows, then far rows, then unlock; deleted rows leave the indexes  section/, write_back.rs
+//!   write      near rows, then far rows, then unlock; deleted rows leave the indexes  section/, commit_far.rs
 //! ```
 //!
 //! The order is Silo's (Tu et al., SOSP 2013, section 4.4): lock all writes, read the epoch, validate all reads, write. It

@@ -56,7 +56,7 @@ pub enum Command {
     Demo(DemoArgs),
     /// Serve one node of a database over the PostgreSQL protocol.
     Serve(ServeArgs),
-    /// A SQL prompt, or one statement with -c.
+    /// A SQL prompt, or statements by -c or from standard input.
     Sql(SqlArgs),
     /// Measure a workload.
     Bench(BenchArgs),
@@ -91,10 +91,10 @@ pub enum ClusterCommand {
 /// Flags of `farhold cluster status`.
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
-    /// Directory of the cluster, as given to `farhold serve`.
-    #[arg(long, short = 'd', required_unless_present = "register")]
+    /// Directory of the cluster, as given to `farhold serve`. This or --register is needed.
+    #[arg(long, short = 'd')]
     pub dir: Option<PathBuf>,
-    /// Register of the cluster, as given to `farhold serve`: the directory's otherwise. What nodes say of themselves is in the directory of each.
+    /// Register of the cluster, as given to `farhold serve`, where it is not in --dir. What nodes say of themselves is in the directory of each.
     #[arg(long)]
     pub register: Option<String>,
     /// Show it again and again, this many milliseconds apart, until Ctrl-C.
@@ -118,7 +118,7 @@ pub struct DemoArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub workers: u8,
     /// Where node 0 answers the PostgreSQL protocol; port 0 takes a free one.
-    #[arg(long, default_value = "127.0.0.1:5433")]
+    #[arg(long, default_value = "127.0.0.1:5433", value_parser = parse_listen)]
     pub listen: SocketAddr,
     /// Memory of each node's region, e.g. 1300M or 2G; pages are used as they are touched.
     #[arg(long, default_value = "1300M", value_parser = parse_bytes)]
@@ -132,7 +132,7 @@ pub struct DemoArgs {
     /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
     #[arg(long, default_value = "shm")]
     pub provider: String,
-    /// Keep three copies of each row, kill the last node in the middle of the run (kill -9), and show how the others go on.
+    /// Keep three copies of each row, kill the last node during the run (kill -9), show how the others go on, and start it again.
     #[arg(long)]
     pub kill: bool,
 }
@@ -145,7 +145,7 @@ pub struct ServeArgs {
     #[arg(long, short = 'd')]
     pub dir: Option<PathBuf>,
     /// Address of the PostgreSQL protocol. Anything but loopback needs --password-file.
-    #[arg(long, short = 'l', default_value = "127.0.0.1:5433")]
+    #[arg(long, short = 'l', default_value = "127.0.0.1:5433", value_parser = parse_listen)]
     pub listen: SocketAddr,
     /// Folder for a Unix socket, which costs clients of this machine less than TCP: psql -h FOLDER.
     #[arg(long)]
@@ -160,7 +160,7 @@ pub struct ServeArgs {
     /// This node's number, from 0.
     #[arg(long, default_value_t = 0)]
     pub node: u8,
-    /// Nodes of the cluster; all use the same directory.
+    /// Nodes of the cluster; those of one host use the same directory.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub nodes: u8,
     /// How nodes reach each other: shm, for processes of one host, or libfabric:NAME for a network (tcp;ofi_rxm, shm,
@@ -209,7 +209,7 @@ pub struct ServeArgs {
 #[derive(Debug, Clone, Args)]
 pub struct DurabilityArgs {
     /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of every node. Together with --replicas, both.
-    #[arg(id = "durability", long = "durability", value_enum, default_value_t = DurabilityLevel::Replicated)]
+    #[arg(id = "durability", long = "durability", value_name = "LEVEL", value_enum, default_value_t = DurabilityLevel::Replicated)]
     pub level: DurabilityLevel,
     /// Directory of the journal and the checkpoints, the same for all nodes; for nvm on a DAX mount.
     #[arg(long, required_if_eq_any([("durability", "disk"), ("durability", "nvm")]))]
@@ -222,6 +222,17 @@ pub struct DurabilityArgs {
 impl DurabilityArgs {
     /// No journal.
     pub const NONE: Self = Self { level: DurabilityLevel::Replicated, journal: None, assume_persistence: false };
+
+    /// Flags that would have no effect are refused.
+    pub fn check(&self) -> Result<(), String> {
+        if self.journal.is_some() && !self.has_journal() {
+            return Err("--journal needs --durability disk or nvm: without that no journal is kept".to_owned());
+        }
+        if self.assume_persistence && self.level != DurabilityLevel::Nvm {
+            return Err("--assume-persistence is for --durability nvm".to_owned());
+        }
+        Ok(())
+    }
 
     /// Whether nodes keep journals.
     pub fn has_journal(&self) -> bool {
@@ -254,7 +265,7 @@ pub struct SqlArgs {
     /// How to reach the database.
     #[command(flatten)]
     pub connect: ConnectArgs,
-    /// Statements to run instead of a prompt.
+    /// Statements to run instead of a prompt; where standard input is no terminal they are read from there.
     #[arg(long, short = 'c')]
     pub command: Option<String>,
 }
@@ -276,7 +287,7 @@ pub enum Workload {
     Ch(ChArgs),
     /// Gets of far rows by one-sided reads, with puts beside them.
     Kv(KvArgs),
-    /// `SmallBank`: six short transactions on accounts, in nodes of this process; audits the money at the end.
+    /// SmallBank: six short transactions on accounts, in nodes of this process; audits the money at the end.
     Smallbank(SmallbankArgs),
 }
 
@@ -496,7 +507,7 @@ pub struct ChArgs {
     #[arg(long)]
     pub stay: bool,
     /// Where the node answers the PostgreSQL protocol; port 0 takes a free one.
-    #[arg(long, default_value = "127.0.0.1:0")]
+    #[arg(long, default_value = "127.0.0.1:0", value_parser = parse_listen)]
     pub listen: SocketAddr,
 }
 
@@ -604,6 +615,11 @@ fn parse_theta(text: &str) -> Result<f64, String> {
     if theta > 0.0 && theta < 1.0 { Ok(theta) } else { Err(format!("`{text}` is not between 0 and 1")) }
 }
 
+/// Parses `127.0.0.1:5433`.
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("`{text}` is not an IP address and a port; write for example 127.0.0.1:5433"))
+}
+
 /// Parses `512M`, `4G`, `65536`.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -637,6 +653,24 @@ mod tests {
         let cli = Cli::parse_from(["farhold", "bench", "kv", "--sizes", "128,4096"]);
         let Command::Bench(BenchArgs { workload: Workload::Kv(args) }) = cli.command else { panic!("{cli:?}") };
         assert_eq!((args.sizes, args.put), (vec![128, 4096], PutBy::Message));
+    }
+
+    #[test]
+    fn addresses() {
+        assert_eq!(parse_listen("127.0.0.1:0"), Ok(SocketAddr::from(([127, 0, 0, 1], 0))));
+        assert!(parse_listen("localhost:5433").unwrap_err().contains("127.0.0.1:5433"));
+    }
+
+    #[test]
+    fn flags_without_effect_are_refused() {
+        let refused = |flags: &[&str]| {
+            let cli = Cli::parse_from(["farhold", "serve"].iter().chain(flags));
+            let Command::Serve(args) = cli.command else { panic!("{cli:?}") };
+            args.durability.check().err()
+        };
+        assert!(refused(&["--journal", "there"]).expect("refused").contains("--durability"));
+        assert!(refused(&["--durability", "disk", "--journal", "there", "--assume-persistence"]).is_some());
+        assert_eq!(refused(&["--durability", "nvm", "--journal", "there", "--assume-persistence"]), None);
     }
 
     #[test]

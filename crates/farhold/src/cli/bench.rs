@@ -19,6 +19,7 @@ use super::plot;
 
 /// `farhold bench tpcc`.
 pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
+    args.durability.check()?;
     let workers = u32::from(args.nodes) * u32::from(args.workers);
     let plan = ClusterPlan {
         nodes: args.nodes,

@@ -19,16 +19,29 @@ pub struct Connection {
 pub async fn connect(url: &str) -> Result<Connection, String> {
     let config: Config = url.parse().map_err(|error| format!("`{url}` is not a PostgreSQL URL: {error}"))?;
     let (client, connection) = config.connect(NoTls).await.map_err(|error| {
-        format!(
-            "no database answers at {url}: {}\nStart one with `farhold serve`, or name another with --connect.",
-            describe(&error)
-        )
+        let (place, why) = (without_password(url), describe(&error));
+        if std::error::Error::source(&error).is_some_and(|cause| cause.is::<io::Error>()) {
+            return format!(
+                "no database answers at {place}: {why}\nStart one with `farhold serve`, or name another with --connect."
+            );
+        }
+        format!("{place}: {why}")
     })?;
     tokio::spawn(async move {
         // The client's next call reports a broken connection; there is nobody else to tell.
         let _ = connection.await;
     });
     Ok(Connection { client })
+}
+
+/// A URL that may be shown.
+fn without_password(url: &str) -> String {
+    let shown = url.split_once("://").and_then(|(scheme, rest)| {
+        let (who, place) = rest.rsplit_once('@')?;
+        let user = who.split(':').next()?;
+        Some(format!("{scheme}://{user}@{place}"))
+    });
+    shown.unwrap_or_else(|| url.to_owned())
 }
 
 /// A database's message with its SQLSTATE, detail and hint; or the transport's.
@@ -143,7 +156,8 @@ pub fn print_answer(out: &mut impl Write, answer: &Answer, json: bool) -> io::Re
     for row in &answer.rows {
         writeln!(out, "{}", line(row.iter().map(|v| v.as_deref().unwrap_or("NULL")).collect()))?;
     }
-    writeln!(out, "({} rows)", answer.rows.len())
+    let count = answer.rows.len();
+    writeln!(out, "({count} row{})", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -154,6 +168,12 @@ mod tests {
         let mut out = Vec::new();
         print_answer(&mut out, answer, json).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        assert_eq!(without_password("postgresql://ada:p@ss@[::1]:5433/farhold"), "postgresql://ada@[::1]:5433/farhold");
+        assert_eq!(without_password("postgresql://127.0.0.1/farhold"), "postgresql://127.0.0.1/farhold");
     }
 
     #[test]

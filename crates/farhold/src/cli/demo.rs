@@ -128,7 +128,8 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
     drop(cluster);
     outcome?;
     if !json {
-        println!("\nDone in {:.0} s. Next: `farhold serve`, then `psql -h 127.0.0.1 -p 5433`.", whole.seconds());
+        let program = std::env::args().next().unwrap_or_else(|| "farhold".to_owned());
+        println!("\nDone in {:.0} s. Next: `{program} serve`, then `psql -h 127.0.0.1 -p 5433`.", whole.seconds());
     }
     Ok(())
 }

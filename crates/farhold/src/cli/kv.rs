@@ -24,8 +24,8 @@ pub fn run(args: &KvArgs, json: bool) -> Result<(), String> {
     for &value_bytes in &args.sizes {
         let plan = plan(args, value_bytes);
         let ours = kv::run(&plan).map_err(|error| error.to_string())?;
-        let redis = args.redis_port.map(|port| kv::redis::run(&plan, port)).transpose();
-        let redis = redis.map_err(|error| error.to_string())?;
+        let ask = |port| kv::redis::run(&plan, port).map_err(|error| format!("port {port} of 127.0.0.1: {error}"));
+        let redis = args.redis_port.map(ask).transpose()?;
         if json {
             println!("{}", as_json(args, &plan, &ours, redis.as_ref()));
             continue;

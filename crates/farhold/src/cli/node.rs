@@ -23,7 +23,7 @@ use super::args::NodeArgs;
 use super::clock::{Stopwatch, unix_us};
 use super::event::{Command, Event, Interval, Memory, TypeTotals};
 use super::{serve, signal};
-use crate::{Config, Database};
+use crate::{Config, Database, TxnError};
 
 /// Between two progress lines of a load.
 const LOAD_TICK: Duration = Duration::from_millis(200);
@@ -115,7 +115,7 @@ impl<'a> NodeProcess<'a> {
                 Ok(())
             })
             .and_then(|outcome| outcome)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| told(&error))?;
         say(&Event::Created);
         Ok(())
     }
@@ -179,8 +179,8 @@ impl<'a> NodeProcess<'a> {
                             }
                             Ok(())
                         })
-                        .and_then(|outcome: Result<(), crate::TxnError>| outcome)
-                        .map_err(|error| error.to_string())
+                        .and_then(|outcome: Result<(), TxnError>| outcome)
+                        .map_err(|error| told(&error))
                 })
             })
             .collect();
@@ -293,7 +293,7 @@ impl<'a> NodeProcess<'a> {
             if outcome.is_err() {
                 stop.store(true, Ordering::Relaxed);
             }
-            outcome.map_err(|error| error.to_string())
+            outcome.map_err(|error| told(&error))
         })
     }
 
@@ -328,6 +328,14 @@ fn listen_to_parent() -> Receiver<Command> {
         }
     });
     commands
+}
+
+/// The error for a person, with the flag that helps where one does.
+fn told(error: &TxnError) -> String {
+    match error {
+        TxnError::OutOfMemory { .. } => format!("{error}; --memory gives each node more"),
+        _ => error.to_string(),
+    }
 }
 
 /// Tells the parent. If it is gone, the closed standard input will say so.

@@ -18,9 +18,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs the command; the error is for a person.
 pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
-    if args.node >= args.nodes {
-        return Err(format!("--node {} of --nodes {}: nodes are numbered from 0", args.node, args.nodes));
-    }
+    check(args)?;
     let ended = signal::ended()?;
     let mut config = args.dir.as_ref().map_or_else(Config::in_memory, Config::at);
     config = config
@@ -34,9 +32,6 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     }
     let server_config = server_config(args)?;
     if args.replicas.replicas > 1 {
-        if args.dir.is_none() {
-            return Err("--replicas needs --dir: the nodes of a cluster find each other in a directory".to_owned());
-        }
         tell(json, &json!({ "event": "waiting" }), "waits for the other nodes of the cluster");
     }
     let mut is_over = false;
@@ -48,9 +43,10 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     } else {
         println!("farhold {} listens on {listen}", env!("CARGO_PKG_VERSION"));
         println!("  psql -h {} -p {} -U farhold farhold", listen.ip(), listen.port());
-        match &args.dir {
-            Some(dir) => println!("  rows live in {} (provider {})", dir.display(), args.provider),
-            None => println!("  rows live in shared memory until this process ends; keep them with --dir"),
+        match (&args.durability.journal, &args.dir) {
+            (Some(journal), _) => println!("  rows come back from the journal in {}", journal.display()),
+            (None, Some(dir)) => println!("  rows live in {} (provider {})", dir.display(), args.provider),
+            (None, None) => println!("  rows live in shared memory until this process ends; keep them with --dir"),
         }
         println!("  Ctrl-C ends it");
     }
@@ -69,6 +65,23 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         return Err(EXPELLED.to_owned());
     }
     Ok(())
+}
+
+/// Flags that contradict each other, or would have no effect.
+fn check(args: &ServeArgs) -> Result<(), String> {
+    if args.node >= args.nodes {
+        return Err(format!("--node {} of --nodes {}: nodes are numbered from 0", args.node, args.nodes));
+    }
+    let is_replicated = args.replicas.replicas > 1;
+    // Hosts of a network are named behind the provider; each has a directory of its own.
+    let names_hosts = args.provider.contains('?');
+    if args.dir.is_none() && (is_replicated || args.nodes > 1 && !names_hosts) {
+        return Err("a cluster of several nodes needs --dir: they find each other in a directory".to_owned());
+    }
+    if args.register.is_some() && !is_replicated {
+        return Err("--register is for a cluster with --replicas 2 or more".to_owned());
+    }
+    args.durability.check()
 }
 
 /// What a commit survives, by the command line.
@@ -158,7 +171,8 @@ fn server_config(args: &ServeArgs) -> Result<ServerConfig, String> {
         config.front_end_threads = args.threads;
     }
     if let Some(path) = &args.password_file {
-        config.authentication = Authentication::Passwords(Users::read(path).map_err(|error| error.to_string())?);
+        config.authentication =
+            Authentication::Passwords(Users::read(path).map_err(|error| format!("{}: {error}", path.display()))?);
     }
     if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
         config.tls = Some(Tls::read(certificate, key).map_err(|error| error.to_string())?);

@@ -67,7 +67,7 @@ async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
     let (registered, place) = match (&args.register, dir) {
         (Some(url), _) => (peek(url).await?, url.clone()),
         (None, Some(dir)) => (peek_file(dir)?, dir.display().to_string()),
-        (None, None) => return Err("which cluster? Say --dir or --register".to_owned()),
+        (None, None) => return Err("which cluster? Say --dir DIRECTORY or --register URL".to_owned()),
     };
     let Some((configuration, settled)) = registered else {
         return Err(format!("{place}: no cluster with replicas has begun here"));
@@ -96,6 +96,9 @@ async fn peek(url: &str) -> Result<Found, String> {
     if let Some(dir) = url.strip_prefix("file://") {
         return peek_file(Path::new(dir));
     }
+    if !url.starts_with("etcd://") {
+        return Err(crate::database::unknown_register(url));
+    }
     peek_etcd(url).await
 }
 
@@ -116,7 +119,7 @@ async fn peek_etcd(url: &str) -> Result<Found, String> {
 
 #[cfg(not(feature = "etcd"))]
 fn peek_etcd(url: &str) -> impl Future<Output = Result<Found, String>> {
-    std::future::ready(Err(format!("\"{url}\": this build has registers in files alone (file:///DIRECTORY)")))
+    std::future::ready(Err(crate::database::without_etcd(url)))
 }
 
 /// What a node is in a configuration, in one word.

@@ -9,7 +9,7 @@ use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf}
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectNamePart, Select, SelectItem,
-    Statement, Value, VisitMut, VisitorMut,
+    Statement, TableFactor, Value, VisitMut, VisitorMut,
 };
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 use datafusion_pg_catalog::sql::rules::{
@@ -47,6 +47,9 @@ impl Rewriter {
     /// known clients; all others get those that keep the meaning.
     pub(super) fn rewrite(&self, statement: Statement, sql: &str, user: &str) -> Result<Statement, SqlError> {
         let mut statement = statement;
+        if VisitMut::visit(&mut statement, &mut SampledTable).is_break() {
+            return Err(SqlError::unsupported("TABLESAMPLE"));
+        }
         let _ = VisitMut::visit(&mut statement, &mut AnyOfQuery);
         let mut calls = SequenceCalls { met: false };
         let _ = VisitMut::visit(&mut statement, &mut calls);
@@ -71,6 +74,20 @@ impl Rewriter {
 fn is_catalog_query(sql: &str) -> bool {
     let lower = sql.to_ascii_lowercase();
     lower.contains("pg_") || lower.contains("information_schema") || lower.contains("regclass")
+}
+
+/// Stops at a table of which a sample is asked for: DataFusion would read all of its rows.
+struct SampledTable;
+
+impl VisitorMut for SampledTable {
+    type Break = ();
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        match factor {
+            TableFactor::Table { sample: Some(_), .. } => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
 }
 
 /// `x = ANY (SELECT …)` is `x IN (SELECT …)`, `x <> ALL (SELECT …)` is `x NOT IN (SELECT …)`.
