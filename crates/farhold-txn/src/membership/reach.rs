@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Who has not answered so many questions in a row, for so many leases, is missed: a node that is put aside for a while is not.
 const FAILED_MIN: u32 = 3;
-const MISSED_LEASES: u64 = 4;
+const MISSED_LEASES: u64 = 2;
 
 /// What a node knows of its way to the others: those who did not answer last.
 #[derive(Debug, Default)]
@@ -63,15 +63,15 @@ mod tests {
         let (reach, node, lease_ns) = (Reach::default(), NodeId(1), 100);
         let fails = |birth, times: &[u64]| times.iter().for_each(|now_ns| reach.failed(node, birth, *now_ns));
         fails(7, &[10, 20, 30]);
-        assert_eq!(reach.missed(410, lease_ns), [], "not for long enough");
-        assert_eq!(reach.missed(411, lease_ns), [(node, 7)]);
+        assert_eq!(reach.missed(210, lease_ns), [], "not for long enough");
+        assert_eq!(reach.missed(211, lease_ns), [(node, 7)]);
         reach.answered(node);
         assert_eq!(reach.missed(1_000, lease_ns), []);
         fails(7, &[500, 950]);
         assert_eq!(reach.missed(1_000, lease_ns), [], "not often enough");
         fails(8, &[960, 970]);
-        assert_eq!(reach.missed(1_365, lease_ns), [], "another start of it");
+        assert_eq!(reach.missed(1_165, lease_ns), [], "another start of it");
         fails(8, &[980]);
-        assert_eq!(reach.missed(1_365, lease_ns), [(node, 8)]);
+        assert_eq!(reach.missed(1_165, lease_ns), [(node, 8)]);
     }
 }

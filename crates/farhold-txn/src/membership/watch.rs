@@ -225,22 +225,24 @@ impl Worker {
         self.do_my_part(register, configuration, work).await.map(|()| false)
     }
 
-    /// Asks every other member once a lease whether it answers.
+    /// Asks every other member once a lease whether it answers, and soon again when one does not.
     async fn ask_the_others(&self) {
         let Ok(replication) = replication_of(self.node()) else { return };
         while !replication.view.is_gone() {
             let configuration = replication.view.configuration();
+            let mut pause_ns = replication.config.lease_ns;
             for node in configuration.everybody().filter(|node| *node != self.core.me) {
                 let ask = Request::Recovery { body: &Message::Apply.encode() };
                 match self.core.call(node, &ask).await {
                     Err(TxnError::NodeUnavailable { .. }) => {
                         let birth = configuration.births[usize::from(node.0)];
                         replication.reach.failed(node, birth, self.handle().now_ns());
+                        pause_ns = replication.config.lease_ns / 4;
                     }
                     _ => replication.reach.answered(node),
                 }
             }
-            self.handle().sleep_ns(replication.config.lease_ns).await;
+            self.handle().sleep_ns(pause_ns).await;
         }
     }
 
