@@ -10,8 +10,8 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str =
-    "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --odd-reads | --lost-host | --lonely-host | --power-cuts |
-                                                     --zombie-keeper]
+    "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --slow-founding | --moving-rows | --odd-reads |
+                                                     --lost-host | --lonely-host | --power-cuts | --zombie-keeper]
                                                     replays seeds, with their stories
        farhold-sim rate [--seeds COUNT]                 simulated transactions a second, checks included, one core
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
@@ -39,6 +39,8 @@ fn main() -> ExitCode {
             let has = |name: &str| arguments.iter().any(|argument| argument == name);
             let of_seed = match () {
                 () if has("--slow-register") => Failover::with_slow_register,
+                () if has("--slow-founding") => Failover::with_slow_founding,
+                () if has("--moving-rows") => Failover::with_moving_rows,
                 () if has("--odd-reads") => Failover::with_odd_reads,
                 () if has("--lost-host") => Failover::with_lost_host,
                 () if has("--lonely-host") => Failover::with_lonely_host,

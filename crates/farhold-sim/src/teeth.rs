@@ -49,6 +49,10 @@ impl Wrong {
             Self::Transactions(_) => cluster::run(&cluster::Setup::small(seed)).check(),
             // It takes a register whose calls overlap.
             Self::Replication(Defect::LeaseNotWaitedFor) => run(&Failover::with_slow_register(seed)).check(),
+            // It takes a node that hears of the founding after the first rows were written.
+            Self::Replication(Defect::LateMirrors) => run(&Failover::with_slow_founding(seed)).check(),
+            // It takes a death with rows on their way to other places.
+            Self::Replication(Defect::DeletesFirst) => run(&Failover::with_moving_rows(seed)).check(),
             // It takes a death while most rows that are read are odd.
             Self::Replication(Defect::OddReadsForgotten) => run(&Failover::with_odd_reads(seed)).check(),
             // They take a host that nobody tells that it is gone.

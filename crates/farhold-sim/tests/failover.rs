@@ -32,6 +32,13 @@ fn sessions_of_a_host_that_is_cut_off_for_ever_hear_something_in_time() {
     seeds::are_in_order(0..60, Failover::with_lost_host);
 }
 
+/// Rows that change their places, and a founding that some nodes hear of late: what `planted` needs holds without anything planted.
+#[test]
+fn scenarios_of_planted_defects_hold_without_them() {
+    seeds::are_in_order(0..60, Failover::with_moving_rows);
+    seeds::are_in_order(0..60, Failover::with_slow_founding);
+}
+
 /// A host renews its lease and reaches nobody: the others find out, and go on without it.
 #[test]
 fn a_host_that_reaches_only_the_register_is_expelled() {

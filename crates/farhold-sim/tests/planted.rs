@@ -3,7 +3,7 @@
 use farhold_sim::teeth::{Wrong, run_in_child};
 use std::path::Path;
 
-/// Several times what the slowest to be noticed takes.
+/// Several times what the slowest to be noticed takes, on average.
 const SEEDS: u64 = 400;
 
 #[test]

@@ -222,6 +222,7 @@ impl Cluster {
     }
 
     async fn drive(self: Rc<Self>, broken: &mut Vec<String>) -> Statistics {
+        self.register().slow(self.setup.founding_slow_ns);
         let started = (0..self.setup.nodes).map(|node| self.start(node)).collect();
         self.processes.replace(started);
         // The tables are made and filled as soon as one node may: the others hear later that the cluster is founded.
@@ -238,6 +239,7 @@ impl Cluster {
             broken.push("some node never heard that the cluster was founded".into());
             return Statistics::default();
         }
+        self.register().slow(0);
         self.tell("clients begin");
         if let Some(kill_at) = self.setup.kill_at {
             self.one_transaction(kill_at, broken).await;

@@ -123,6 +123,8 @@ pub struct Failover {
     pub transactions: usize,
     /// What they do.
     pub load: Load,
+    /// Calls of the register take up to so much longer while the cluster is founded: some nodes hear of it late.
+    pub founding_slow_ns: u64,
     /// What happens when, after the clients have begun.
     pub blows: Vec<(u64, Blow)>,
     /// A death at a step, instead of clients.
@@ -165,6 +167,7 @@ impl Failover {
                 Load::Mixed(Workload::of_seed(seed))
             },
             blows: blows(seed, replicas, &mut random),
+            founding_slow_ns: 0,
             kill_at: None,
             power: None,
             drift_ppm,
@@ -219,6 +222,23 @@ impl Failover {
         let disorder = Blow::Disorder(100 + random.below(2_000), at_ns);
         let blows = vec![slow((node + 1) % 3), slow((node + 2) % 3), (0, disorder), (at_ns, dies)];
         Self { optimistic: true, ..Self::scenario(seed, 6, workload, blows) }
+    }
+
+    /// Rows that grow and shrink, so that most writes put another row in the place of one; then a node dies with such writes under way.
+    #[must_use]
+    pub fn with_moving_rows(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x30f5);
+        let workload = Workload { on_copies: 0, read_only: 10, operations: 1, ..few_rows(18, [5, 90, 5]) };
+        let workload = Workload { padding: 900, hash: true, ..workload };
+        let (node, at_ns) = (random.below(3) as u8, 200_000 + random.below(2_000_000));
+        let dies = if random.below(2) == 0 { Blow::Kill(node) } else { Blow::Crash(node) };
+        Self::scenario(seed, 4, workload, vec![(at_ns, dies)])
+    }
+
+    /// As of the seed, but some nodes hear of the founding much later than those who write the first rows.
+    #[must_use]
+    pub fn with_slow_founding(seed: u64) -> Self {
+        Self { founding_slow_ns: 200_000, ..Self::of_seed(seed) }
     }
 
     /// The host of a node is cut off with records of its commits on their way, and nobody ever tells it what has become of them or

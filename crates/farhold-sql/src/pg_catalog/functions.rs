@@ -30,6 +30,9 @@ pub(super) fn register(context: &SessionContext, relations: &Arc<dyn Relations>)
         defining("pg_get_userbyid", |definitions, oid, _| {
             Some(if oid == OWNER_OID { definitions.owner.clone() } else { format!("unknown (OID={oid})") })
         }),
+        defining("farhold_default", |definitions, table, column| definitions.defaults.get(&(table, column)).cloned()),
+        // Expressions are kept as their text.
+        Function::new("pg_get_expr", Body::First),
     ];
     for function in functions {
         context.register_udf(ScalarUDF::new_from_impl(function));
@@ -101,13 +104,18 @@ struct Definitions {
     /// The whole, and each column.
     indexes: HashMap<i32, (String, Vec<String>)>,
     constraints: HashMap<i32, String>,
+    /// By table and number of the column.
+    defaults: HashMap<(i32, i64), String>,
     owner: String,
 }
 
 impl Definitions {
     fn of(relations: &dyn Relations) -> Self {
-        let (mut indexes, mut constraints) = (HashMap::new(), HashMap::new());
+        let (mut indexes, mut constraints, mut defaults) = (HashMap::new(), HashMap::new(), HashMap::new());
         for table in relations.relations() {
+            for (column, number) in table.columns.iter().zip(1..) {
+                defaults.extend(column.default.clone().map(|default| ((table.oid(), number), default)));
+            }
             for (oid, index) in table.numbered_indexes() {
                 let columns = index.columns.iter().map(|&column| super::quoted(&table.columns[column].name)).collect();
                 indexes.insert(oid, (index_definition(&table, index), columns));
@@ -116,7 +124,7 @@ impl Definitions {
                 }
             }
         }
-        Self { indexes, constraints, owner: relations.owner() }
+        Self { indexes, constraints, defaults, owner: relations.owner() }
     }
 }
 
@@ -137,6 +145,8 @@ struct Function {
 #[derive(Debug)]
 enum Body {
     Constant(Constant),
+    /// The first argument, as text.
+    First,
     /// Of an object number, and of the second argument, if there is one and it is a number.
     Spelled {
         relations: Arc<dyn Relations>,
@@ -181,7 +191,9 @@ impl ScalarUDFImpl for Function {
             Body::Constant(Constant::True | Constant::False) => DataType::Boolean,
             Body::Constant(Constant::Zero | Constant::EncodingNumber) => DataType::Int32,
             Body::Constant(Constant::NullLong) => DataType::Int64,
-            Body::Constant(Constant::NullText | Constant::Encoding) | Body::Spelled { .. } => DataType::Utf8,
+            Body::Constant(Constant::NullText | Constant::Encoding) | Body::First | Body::Spelled { .. } => {
+                DataType::Utf8
+            }
         })
     }
 
@@ -196,6 +208,7 @@ impl ScalarUDFImpl for Function {
                 Constant::Encoding => ScalarValue::Utf8(Some("UTF8".to_owned())),
                 Constant::EncodingNumber => ScalarValue::Int32(Some(super::UTF8)),
             })),
+            Body::First => arguments.args[0].cast_to(&DataType::Utf8, None),
             Body::Spelled { relations, spell } => {
                 let definitions = Definitions::of(relations.as_ref());
                 let rows = arguments.number_rows;

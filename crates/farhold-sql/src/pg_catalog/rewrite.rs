@@ -6,6 +6,12 @@
 const REPLACED: &[(&str, &str)] = &[
     // psql's \dT asks whether a row type is a composite type made as such. There are none.
     ("(SELECT c.relkind = 'c' FROM pg_catalog.pg_class c WHERE c.oid = t.typrelid)", "false"),
+    // psql's \d asks for a column's default in a subquery, which the rules take for one that cannot be planned.
+    (
+        "(SELECT pg_catalog.pg_get_expr(d.adbin, d.adrelid, true) FROM pg_catalog.pg_attrdef d \
+         WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.atthasdef)",
+        "farhold_default(a.attrelid, a.attnum)",
+    ),
     // JDBC: type information.
     ("typinput='pg_catalog.array_in'::regproc", "typinput = 'array_in'"),
     // JDBC: foreign keys.

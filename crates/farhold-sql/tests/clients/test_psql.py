@@ -23,7 +23,7 @@ class Psql(unittest.TestCase):
             DROP TABLE IF EXISTS orders; DROP TABLE IF EXISTS people;
             CREATE TABLE people (id int PRIMARY KEY, name varchar(20) NOT NULL, born date, balance numeric(10, 2), note text);
             CREATE INDEX people_name ON people (name);
-            CREATE TABLE orders (customer int, number int, item char(4), PRIMARY KEY (customer, number));
+            CREATE TABLE orders (customer int, number int, item char(4) DEFAULT 'none', PRIMARY KEY (customer, number));
             INSERT INTO people VALUES (1, 'Ann', '1990-02-03', 12.50, NULL), (2, 'Bob', NULL, -0.05, 'a "note", with a comma');
         """)
 
@@ -62,7 +62,7 @@ class Psql(unittest.TestCase):
         ):
             self.assertRegex(described, line)
         described = psql("-c", "\\d orders")
-        self.assertRegex(described, r"item +\| character\(4\)")
+        self.assertRegex(described, r"item +\| character\(4\) +\| +\| +\| 'none'")
         self.assertRegex(described, r'"orders_pkey" PRIMARY KEY, btree \(customer, number\)')
         self.assertRegex(psql("-c", "\\d+ people"), r'Table "public.people"')
 

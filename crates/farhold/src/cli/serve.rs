@@ -123,8 +123,7 @@ fn open(config: &Config, json: bool, give_up: impl Fn() -> bool) -> Result<Datab
 }
 
 /// What a node says that has to be started again.
-pub const EXPELLED: &str =
-    "the cluster goes on without this node, which was not heard for longer than its lease, or not reached by the others; start it again";
+pub const EXPELLED: &str = "the cluster goes on without this node, which was not heard for longer than its lease, or not reached by the others; start it again";
 
 /// How often a node looks whether the cluster still wants it.
 pub const LOOK_AFTER: Duration = Duration::from_millis(20);

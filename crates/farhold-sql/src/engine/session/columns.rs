@@ -4,7 +4,9 @@
 //! the whole expression and wants names to differ. So what would clash gets an alias to be planned with, and the names that
 //! clients see are worked out here.
 
-use datafusion::sql::sqlparser::ast::{Expr, Ident, Query, Select, SelectItem, SetExpr};
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{Expr, Ident, Query, Select, SelectItem, SetExpr, VisitMut, VisitorMut};
 
 use crate::engine::direct::output_name;
 use crate::engine::scalar::fold;
@@ -12,9 +14,28 @@ use crate::engine::scalar::fold;
 /// In longer statements only plain columns are compared.
 const SHOWN_BYTES_MAX: usize = 4_000;
 
-/// The names that clients see, if no wildcard hides how many there are. Gives items that would clash an alias.
+/// The names that clients see, if no wildcard hides how many there are. Gives items that would clash an alias, in queries within this one
+/// too.
 pub(super) fn name_columns(query: &mut Query, sql: &str) -> Option<Vec<String>> {
-    let select = first_select(&mut query.body)?;
+    let names = first_select(&mut query.body).and_then(|select| keep_apart(select, sql));
+    let _ = VisitMut::visit(query, &mut KeepApart { sql });
+    names
+}
+
+struct KeepApart<'a> {
+    sql: &'a str,
+}
+
+impl VisitorMut for KeepApart<'_> {
+    type Break = ();
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        let _ = keep_apart(select, self.sql);
+        ControlFlow::Continue(())
+    }
+}
+
+fn keep_apart(select: &mut Select, sql: &str) -> Option<Vec<String>> {
     let mut names = Vec::with_capacity(select.projection.len());
     let mut hidden = false;
     let mut seen = Vec::with_capacity(select.projection.len());

@@ -73,9 +73,9 @@ impl Session {
     ) -> Result<Plan, SqlError> {
         match statement {
             Statement::Query(query) => self.plan_query(query, sql, tables, types).await,
-            Statement::Insert(insert) => self.plan_insert(insert, tables, types).await,
-            Statement::Update(update) => self.plan_update(update, tables, types).await,
-            Statement::Delete(delete) => self.plan_delete(delete, tables, types).await,
+            Statement::Insert(insert) => self.plan_insert(insert, sql, tables, types).await,
+            Statement::Update(update) => self.plan_update(update, sql, tables, types).await,
+            Statement::Delete(delete) => self.plan_delete(delete, sql, tables, types).await,
             Statement::Explain { analyze, statement, options, format, .. } => {
                 let mut analyze = analyze;
                 for option in options.iter().flatten() {
@@ -160,11 +160,18 @@ impl Session {
         Ok(Plan::Query(query))
     }
 
-    async fn planned(&self, query: Query, types: &Types) -> Result<PlannedQuery, SqlError> {
+    async fn planned(&self, mut query: Query, sql: &str, types: &Types) -> Result<PlannedQuery, SqlError> {
+        let _ = columns::name_columns(&mut query, sql);
         self.engine.queries.plan(Statement::Query(Box::new(query)), "", types, self.settings.user()).await
     }
 
-    async fn plan_insert(&self, insert: ast::Insert, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_insert(
+        &self,
+        insert: ast::Insert,
+        sql: &str,
+        tables: &Tables,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: types }).insert(&insert) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -179,7 +186,7 @@ impl Session {
             bind_returning(&mut compiler, insert.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
         let Some(mut source) = insert.source else { return Err(SqlError::unsupported("this form of INSERT")) };
         dml::type_parameters(&mut source, &table, &targets);
-        let query = self.planned(*source, types).await?;
+        let query = self.planned(*source, sql, types).await?;
         if query.columns.len() > targets.len() {
             return Err(SqlError::syntax("INSERT has more expressions than target columns"));
         }
@@ -194,7 +201,13 @@ impl Session {
         Ok(Plan::InsertQuery(InsertQuery { insert: Insert { table, rows, on_conflict, returning }, targets, query }))
     }
 
-    async fn plan_update(&self, update: ast::Update, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_update(
+        &self,
+        update: ast::Update,
+        sql: &str,
+        tables: &Tables,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: types }).update(&update) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -213,13 +226,19 @@ impl Session {
             Some(ast::UpdateTableFromKind::BeforeSet(from) | ast::UpdateTableFromKind::AfterSet(from)) => from,
         };
         let query = dml::update_query(&table, &qualifier, &pairs, from, update.selection.as_ref());
-        let query = self.planned(query, types).await?;
+        let query = self.planned(query, sql, types).await?;
         let assigned = pairs.iter().map(|(column, _)| *column).collect();
         let defaults = pairs.iter().filter(|(_, e)| e.is_none()).map(|(column, _)| *column).collect();
         Ok(Plan::UpdateQuery(UpdateQuery { table, assigned, defaults, query, returning }))
     }
 
-    async fn plan_delete(&self, delete: ast::Delete, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_delete(
+        &self,
+        delete: ast::Delete,
+        sql: &str,
+        tables: &Tables,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: types }).delete(&delete) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -233,7 +252,7 @@ impl Session {
             bind_returning(&mut compiler, delete.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
         let using = delete.using.as_deref().unwrap_or_default();
         let query = dml::update_query(&table, &qualifier, &[], using, delete.selection.as_ref());
-        let query = self.planned(query, types).await?;
+        let query = self.planned(query, sql, types).await?;
         Ok(Plan::DeleteQuery(DeleteQuery { table, query, returning }))
     }
 
