@@ -18,6 +18,11 @@ pub fn bind_this_thread(processor: usize) {
     bind(Thread(0), processor);
 }
 
+/// Binds this thread, and those that it starts from now on, to some processors; it stays where it is if none of them is there.
+pub fn bind_this_thread_to(processors: &[usize]) {
+    bind_to(Thread(0), processors);
+}
+
 /// A thread of this process, as the system numbers it; zero is whoever asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread(libc::pid_t);
@@ -31,14 +36,16 @@ pub fn threads() -> Vec<Thread> {
 
 /// Binds a thread to a processor. A thread that has ended, or a processor that is not there, changes nothing.
 pub fn bind(thread: Thread, processor: usize) {
-    if processor >= libc::CPU_SETSIZE as usize {
-        return;
-    }
-    // SAFETY: `set` is a valid, zeroed cpu_set_t of this frame; CPU_SET is given an index below its bits; the number names a thread
-    // of this process or none, and where a thread runs changes nothing of what it does.
+    bind_to(thread, &[processor]);
+}
+
+fn bind_to(thread: Thread, processors: &[usize]) {
+    let there = processors.iter().filter(|processor| **processor < libc::CPU_SETSIZE as usize);
+    // SAFETY: `set` is a valid, zeroed cpu_set_t of this frame; CPU_SET is given indexes below its bits; the number names a thread
+    // of this process or none, and where a thread runs changes nothing of what it does. The system refuses a set without a processor.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
+        there.for_each(|processor| libc::CPU_SET(*processor, &mut set));
         libc::sched_setaffinity(thread.0, size_of::<libc::cpu_set_t>(), &raw const set);
     }
 }
@@ -76,6 +83,19 @@ mod tests {
         });
         assert_eq!(bound.join().expect("no panic"), [last]);
         assert_eq!(usable(), all);
+    }
+
+    #[test]
+    fn a_thread_that_is_started_has_the_processors_of_who_starts_it() {
+        let all = usable();
+        let some = all[all.len() / 2..].to_vec();
+        let wanted = some.clone();
+        let found = std::thread::spawn(move || {
+            bind_this_thread_to(&some);
+            bind_this_thread_to(&[]);
+            std::thread::spawn(usable).join().expect("no panic")
+        });
+        assert_eq!(found.join().expect("no panic"), wanted);
     }
 
     #[test]

@@ -16,27 +16,37 @@ const WORD: usize = 8;
 /// What is compared at a time while nothing differs.
 const BLOCK: usize = 4 * WORD;
 
-/// Appends what makes `old` `new`, the values of a row with a key of `key_len` bytes. False, and nothing is appended, if that would not
-/// be shorter than key and value.
+/// Writes what makes `old` `new`, the values of a row with a key of `key_len` bytes, to the begin of `room`, which has room for all of
+/// key and value. Its length, or `None` if that would not be shorter than key and value.
 #[inline]
-pub(super) fn append(out: &mut Vec<u8>, key_len: usize, old: &[u8], new: &[u8]) -> bool {
+pub(super) fn write(room: &mut [u8], key_len: usize, old: &[u8], new: &[u8]) -> Option<usize> {
     let whole = key_len + new.len();
     if old.len() != new.len() || whole > usize::from(u16::MAX) {
-        return false;
+        return None;
     }
-    let begin = out.len();
-    let mut at = 0;
+    let (mut len, mut at) = (0, 0);
     while let Some(run) = next_run(old, new, at) {
-        if out.len() - begin + RUN_HEAD_BYTES + run.len() >= whole {
-            out.truncate(begin);
-            return false;
+        let end = len + RUN_HEAD_BYTES + run.len();
+        if end >= whole {
+            return None;
         }
-        out.extend_from_slice(&((key_len + run.start) as u16).to_le_bytes());
-        out.extend_from_slice(&(run.len() as u16).to_le_bytes());
-        out.extend_from_slice(&new[run.clone()]);
+        let (head, bytes) = room[len..end].split_at_mut(RUN_HEAD_BYTES);
+        head[..2].copy_from_slice(&((key_len + run.start) as u16).to_le_bytes());
+        head[2..].copy_from_slice(&(run.len() as u16).to_le_bytes());
         at = run.end;
+        copy(bytes, &new[run]);
+        len = end;
     }
-    true
+    Some(len)
+}
+
+/// Copies as many bytes as there are: one word, which most runs are, without a call.
+#[inline]
+fn copy(to: &mut [u8], from: &[u8]) {
+    match (<&mut [u8; WORD]>::try_from(&mut *to), <&[u8; WORD]>::try_from(from)) {
+        (Ok(to), Ok(from)) => *to = *from,
+        _ => to.copy_from_slice(from),
+    }
 }
 
 /// The next words that differ, from `at` on.
@@ -46,15 +56,24 @@ fn next_run(old: &[u8], new: &[u8], mut at: usize) -> Option<Range<usize>> {
     while at + BLOCK <= len && old[at..at + BLOCK] == new[at..at + BLOCK] {
         at += BLOCK;
     }
-    let word = |at: usize| at..(at + WORD).min(len);
-    while at < len && old[word(at)] == new[word(at)] {
+    while at < len && word(old, at) == word(new, at) {
         at += WORD;
     }
     let start = at;
-    while at < len && old[word(at)] != new[word(at)] {
+    while at < len && word(old, at) != word(new, at) {
         at += WORD;
     }
     (start < len).then(|| start..at.min(len))
+}
+
+/// The word from `at` on; the last one may be short. (Slices of a length that the compiler does not know are compared by a call.)
+#[inline]
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let rest = &bytes[at..];
+    match rest.first_chunk() {
+        Some(whole) => u64::from_le_bytes(*whole),
+        None => rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    }
 }
 
 /// The runs of a patch: where in the payload, and the bytes that get there.
@@ -114,26 +133,27 @@ mod tests {
                 let end = (at + draw(40)).min(len);
                 new[at..end].iter_mut().for_each(|byte| *byte ^= draw(3) as u8);
             }
-            let mut patch = b"before".to_vec();
-            if append(&mut patch, key_len, &old, &new) {
-                assert!(patch.len() - 6 < (key_len + len).max(1), "shorter than the row");
-                assert_eq!(applied(key_len, &old, &patch[6..]), new);
+            // No byte of the room is more than a patch may have.
+            let mut room = vec![7; key_len + len];
+            if let Some(patch_len) = write(&mut room, key_len, &old, &new) {
+                assert!(patch_len < (key_len + len).max(1), "shorter than the row");
+                let patch = &room[..patch_len];
+                assert_eq!(applied(key_len, &old, patch), new);
                 let half = draw(len + 1);
                 let mixed = [&new[..half], &old[half..]].concat();
-                assert_eq!(applied(key_len, &mixed, &patch[6..]), new);
+                assert_eq!(applied(key_len, &mixed, patch), new);
                 patched += 1;
-            } else {
-                assert_eq!(patch, b"before");
             }
         }
         assert!(patched > 2_000);
-        assert!(!append(&mut Vec::new(), 8, b"short", b"longer"), "another length");
+        assert_eq!(write(&mut [0; 14], 8, b"short", b"longer"), None, "another length");
     }
 
     #[test]
     fn bytes_that_are_no_patch_are_refused() {
-        let mut patch = Vec::new();
-        assert!(append(&mut patch, 4, &[0; 64], &[[0; 32], [1; 32]].concat()));
+        let mut patch = vec![0; 68];
+        let patch_len = write(&mut patch, 4, &[0; 64], &[[0; 32], [1; 32]].concat()).expect("shorter than the row");
+        patch.truncate(patch_len);
         assert!(runs(&patch, 67).any(|run| run.is_err()), "a shorter row");
         for cut in 1..patch.len() {
             assert!(runs(&patch[..cut], 68).any(|run| run.is_err()), "cut off");

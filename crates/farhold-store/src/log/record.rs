@@ -83,31 +83,35 @@ impl<'a> Entry<'a> {
     }
 
     /// Appends it.
-    #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let payload_len = self.key.len() + self.value.len();
-        let padding = payload_len.next_multiple_of(8) - payload_len;
-        out.reserve(ENTRY_BYTES + payload_len + padding);
-        out.extend_from_slice(&self.head(self.change, self.key.len(), self.value.len()));
-        out.extend_from_slice(self.key);
-        out.extend_from_slice(self.value);
-        out.extend_from_slice(&[0; 8][..padding]);
+        let begin = out.len();
+        out.resize(begin + Self::bytes(self.key.len() + self.value.len()), 0);
+        self.write(&mut out[begin..]);
     }
 
-    /// Appends it as a patch of `old_value`, if that is shorter; false, and nothing is appended, if not.
+    /// Writes it to the begin of `room`, which has [`Self::bytes`] for key and value; how many bytes it takes.
     #[inline]
-    fn encode_patch(&self, old_value: &[u8], out: &mut Vec<u8>) -> bool {
-        let begin = out.len();
-        out.extend_from_slice(&[0; ENTRY_BYTES]);
-        if !patch::append(out, self.key.len(), old_value, self.value) {
-            out.truncate(begin);
-            return false;
-        }
-        let patch_len = out.len() - begin - ENTRY_BYTES;
-        out[begin..begin + ENTRY_BYTES].copy_from_slice(&self.head(Change::Patch, 0, patch_len));
-        let padding = patch_len.next_multiple_of(8) - patch_len;
-        out.extend_from_slice(&[0; 8][..padding]);
-        true
+    fn write(&self, room: &mut [u8]) -> usize {
+        let len = Self::bytes(self.key.len() + self.value.len());
+        let room = &mut room[..len];
+        // What pads it; the payload is written over the rest of the word.
+        room[len - 8..].fill(0);
+        let (head, payload) = room.split_at_mut(ENTRY_BYTES);
+        head.copy_from_slice(&self.head(self.change, self.key.len(), self.value.len()));
+        payload[..self.key.len()].copy_from_slice(self.key);
+        payload[self.key.len()..][..self.value.len()].copy_from_slice(self.value);
+        len
+    }
+
+    /// As [`Self::write`], as a patch of `old_value`, if that is shorter; `None` if not. There is one word more of room.
+    #[inline]
+    fn write_patch(&self, old_value: &[u8], room: &mut [u8]) -> Option<usize> {
+        let (head, payload) = room.split_at_mut(ENTRY_BYTES);
+        let patch_len = patch::write(payload, self.key.len(), old_value, self.value)?;
+        // What pads it, and perhaps more: what is behind it is nobody's yet.
+        payload[patch_len..patch_len + 8].fill(0);
+        head.copy_from_slice(&self.head(Change::Patch, 0, patch_len));
+        Some(Self::bytes(patch_len))
     }
 
     #[inline]
@@ -206,10 +210,16 @@ impl std::error::Error for LogError {}
 /// Makes records; its memory is used again.
 #[derive(Debug, Default)]
 pub struct RecordWriter {
-    /// The record as it goes into a ring, the mark left out (zero).
+    /// The record as it goes into a ring, the mark left out (zero), and what longer ones have left behind it: as long as it ever had
+    /// to be, so that a row costs no more than its stores.
     bytes: Vec<u8>,
+    len: usize,
     count: u32,
     body_hash: u64,
+    /// Position and finished of the place that the header is for, and its mark: holders that have been the same for long have the
+    /// record at the same place.
+    placed: Option<(u64, u64)>,
+    mark: u64,
 }
 
 impl RecordWriter {
@@ -220,46 +230,54 @@ impl RecordWriter {
     }
 
     /// Begins a record.
+    #[inline]
     pub fn begin(&mut self, owner: u64, configuration: u64, epoch: u32) {
-        self.bytes.clear();
-        self.bytes.resize(HEADER_BYTES, 0);
-        self.count = 0;
+        (self.len, self.count, self.placed) = (0, 0, None);
+        self.room(HEADER_BYTES);
+        self.len = HEADER_BYTES;
         self.put(AT_OWNER, owner);
         self.put(AT_CONFIGURATION, configuration);
         self.put(AT_EPOCH, u64::from(epoch));
     }
 
     /// Adds a row.
+    #[inline]
     pub fn add(&mut self, entry: &Entry<'_>) {
-        entry.encode(&mut self.bytes);
+        let room = self.room(Entry::bytes(entry.key.len() + entry.value.len()));
+        self.len += entry.write(room);
         self.count += 1;
     }
 
     /// Adds a row that gets a value where another was: what differs, if that is shorter than all of it.
+    #[inline]
     pub fn add_change(&mut self, entry: &Entry<'_>, old_value: &[u8]) {
-        if entry.encode_patch(old_value, &mut self.bytes) {
-            self.count += 1;
-        } else {
-            self.add(entry);
-        }
+        let room = self.room(Entry::bytes(entry.key.len() + entry.value.len()) + 8);
+        let patch = entry.write_patch(old_value, room);
+        let Some(len) = patch else { return self.add(entry) };
+        self.len += len;
+        self.count += 1;
     }
 
     /// Ends it; [`Self::place`] may then be called for each holder.
+    #[inline]
     pub fn end(&mut self) {
-        let size = Self::size(self.bytes.len() - HEADER_BYTES) as usize;
-        self.bytes.resize(size, 0);
-        let word = size as u64 | u64::from(TAIL_MAGIC) << 32;
-        self.put(size - TAIL_BYTES, word);
-        self.put(AT_SIZE, size as u64 | u64::from(MAGIC) << 32);
+        /// Of so many bytes there is less between the last entry and the tail.
+        const GAP: usize = GRANULE as usize + TAIL_BYTES;
+        self.room(GAP)[..GAP].fill(0);
+        self.len = Self::size(self.len - HEADER_BYTES) as usize;
+        let size = self.len as u64;
+        self.put(self.len - TAIL_BYTES, size | u64::from(TAIL_MAGIC) << 32);
+        self.put(AT_SIZE, size | u64::from(MAGIC) << 32);
         let epoch = word_at(&self.bytes, AT_EPOCH) & 0xffff_ffff;
         self.put(AT_EPOCH, epoch | u64::from(self.count) << 32);
-        self.body_hash = hash(0, &self.bytes[HEADER_BYTES..]);
+        self.body_hash = hash(0, &self.bytes[HEADER_BYTES..self.len]);
     }
 
     /// Bytes of the whole record.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> u64 {
-        self.bytes.len() as u64
+        self.len as u64
     }
 
     /// Nothing in it?
@@ -269,16 +287,35 @@ impl RecordWriter {
     }
 
     /// The record for one place: everything behind the mark, and the mark.
+    #[inline]
     pub fn place(&mut self, lsn: u64, finished: u64) -> (&[u8], u64) {
-        self.put(AT_LSN, lsn);
-        self.put(AT_FINISHED, finished);
-        let checksum = header_hash(&self.bytes, self.body_hash);
-        self.put(AT_CHECKSUM, checksum);
-        (&self.bytes[8..], mark_of(lsn, checksum))
+        if self.placed != Some((lsn, finished)) {
+            self.put(AT_LSN, lsn);
+            self.put(AT_FINISHED, finished);
+            let checksum = header_hash(&self.bytes, self.body_hash);
+            self.put(AT_CHECKSUM, checksum);
+            (self.placed, self.mark) = (Some((lsn, finished)), mark_of(lsn, checksum));
+        }
+        (&self.bytes[8..self.len], self.mark)
     }
 
+    #[inline]
     fn put(&mut self, at: usize, word: u64) {
         self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+
+    /// What is behind the last entry, at least so many bytes.
+    #[inline]
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        if self.bytes.len() < self.len + bytes {
+            self.grow(self.len + bytes);
+        }
+        &mut self.bytes[self.len..]
+    }
+
+    #[cold]
+    fn grow(&mut self, bytes: usize) {
+        self.bytes.resize(bytes.next_power_of_two(), 0);
     }
 }
 

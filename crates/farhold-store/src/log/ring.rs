@@ -251,6 +251,8 @@ impl RingReader {
 pub struct RingWriter {
     ring_bytes: u64,
     tail: u64,
+    /// Where in the ring the tail is: what a division would give.
+    tail_at: u64,
     applied: u64,
     promised: u64,
     /// Ends of records that are not finished, in order, with those that are but have an unfinished one before them.
@@ -267,6 +269,8 @@ pub struct Place {
     pub skip: Option<(u64, u64)>,
     /// What to say of finished records.
     pub finished: u64,
+    /// Bytes from the begin of the ring.
+    pub at: u64,
     end: u64,
 }
 
@@ -275,7 +279,7 @@ impl RingWriter {
     #[must_use]
     pub fn new(layout: &RingLayout) -> Self {
         let ring_bytes = layout.ring_bytes;
-        Self { ring_bytes, tail: 0, applied: 0, promised: 0, in_flight: VecDeque::new(), finished: 0 }
+        Self { ring_bytes, tail: 0, tail_at: 0, applied: 0, promised: 0, in_flight: VecDeque::new(), finished: 0 }
     }
 
     /// A record and the end of the lap that it may not fit into.
@@ -295,6 +299,7 @@ impl RingWriter {
 
     /// Is there room for a record, beside what is promised?
     #[must_use]
+    #[inline]
     pub fn has_room(&self, size: u64) -> bool {
         let floor = self.applied.min(self.finished);
         self.tail - floor + self.promised + Self::most(size) <= self.ring_bytes
@@ -302,6 +307,7 @@ impl RingWriter {
 
     /// Is less than half of it in use, as far as is known? If not, it is time to ask how far the reader has come.
     #[must_use]
+    #[inline]
     pub fn is_half_empty(&self) -> bool {
         self.has_room(self.ring_bytes / 4)
     }
@@ -325,23 +331,31 @@ impl RingWriter {
 
     /// The place of a record for which there [is room](Self::has_room).
     pub fn take_now(&mut self, size: u64) -> Place {
-        let left = self.ring_bytes - self.tail % self.ring_bytes;
+        let place = self.next(size);
+        self.in_flight.push_back((place.end, false));
+        place
+    }
+
+    #[inline]
+    fn next(&mut self, size: u64) -> Place {
+        let left = self.ring_bytes - self.tail_at;
         let skip = (left < size).then_some((self.tail, left));
-        let lsn = if skip.is_some() { self.tail + left } else { self.tail };
+        let (lsn, at) = if skip.is_some() { (self.tail + left, 0) } else { (self.tail, self.tail_at) };
         self.tail = lsn + size;
-        self.in_flight.push_back((self.tail, false));
+        self.tail_at = if at + size == self.ring_bytes { 0 } else { at + size };
         debug_assert!(self.tail - self.applied.min(self.finished) <= self.ring_bytes, "a ring is never overrun");
-        Place { lsn, skip, finished: self.finished, end: self.tail }
+        debug_assert_eq!(self.tail_at, self.tail % self.ring_bytes);
+        Place { lsn, skip, finished: self.finished, at, end: self.tail }
     }
 
     /// As [`Self::take_now`], of a record whose transaction has written all its rows before this writer's next one.
+    #[inline]
     pub fn take_finished(&mut self, size: u64) -> Place {
-        let place = self.take_now(size);
-        if self.in_flight.len() == 1 {
-            self.in_flight.clear();
+        let place = self.next(size);
+        if self.in_flight.is_empty() {
             self.finished = place.end;
         } else {
-            self.finish(&place);
+            self.in_flight.push_back((place.end, true));
         }
         place
     }
@@ -357,6 +371,7 @@ impl RingWriter {
     }
 
     /// The reader has come so far, as it says.
+    #[inline]
     pub fn heard(&mut self, applied: u64) {
         // A word of the reader's: believed only as far as it makes sense.
         if applied <= self.tail {

@@ -3,7 +3,8 @@
 use super::{Configuration, Serving};
 use crate::NodeId;
 use crate::catalog::Catalog;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use crate::slots::WORKERS_MAX;
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -66,8 +67,8 @@ pub(crate) struct View {
     began_after: [AtomicU64; 256],
     pub serving: Arc<ServingMap>,
     keeper: AtomicU8,
-    /// Commits between their admission and their marks.
-    in_flight: AtomicU64,
+    /// Commits between their admission and their marks, by worker.
+    in_flight: Box<[InFlight]>,
     /// The highest epoch that a commit here has read.
     epoch_seen: AtomicU32,
     /// Until when this node may commit, by its own clock.
@@ -78,23 +79,42 @@ pub(crate) struct View {
     clock_jumps: AtomicU64,
 }
 
-/// A commit that has been let past its commit point; quiet waits for it to be dropped.
+/// A worker's commits between their admission and their marks. Nobody else writes the word, so to count one out is a plain store, which
+/// does not wait until the stores of its record are in the cache; and no two workers change one line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct InFlight(AtomicU64);
+
+impl InFlight {
+    /// The swap's full barrier orders the count before the look at the flag.
+    #[inline]
+    fn begin(&self) {
+        self.0.swap(self.0.load(Relaxed) + 1, SeqCst);
+    }
+
+    #[inline]
+    fn end(&self) {
+        self.0.store(self.0.load(Relaxed) - 1, Release);
+    }
+}
+
+/// A commit that has been let past its commit point; quiet waits for it to be dropped, which its worker's thread does.
 #[derive(Debug)]
-pub(crate) struct Admitted(Arc<crate::replication::Replication>);
+pub(crate) struct Admitted(Arc<crate::replication::Replication>, u8);
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        self.0.view.in_flight.fetch_sub(1, SeqCst);
+        self.0.view.in_flight[usize::from(self.1)].end();
     }
 }
 
 /// The same, of a commit that waits for nothing.
 #[derive(Debug)]
-pub(crate) struct Passed<'v>(&'v AtomicU64);
+pub(crate) struct Passed<'v>(&'v InFlight);
 
 impl Drop for Passed<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
+        self.0.end();
     }
 }
 
@@ -113,7 +133,7 @@ impl View {
             began_after: [const { AtomicU64::new(0) }; 256],
             serving: Arc::new(ServingMap::new()),
             keeper: AtomicU8::new(0),
-            in_flight: AtomicU64::new(0),
+            in_flight: (0..WORKERS_MAX).map(|_| InFlight::default()).collect(),
             epoch_seen: AtomicU32::new(0),
             lease_until_ns: AtomicU64::new(0),
             lease_void_ns: AtomicU64::new(0),
@@ -135,11 +155,13 @@ impl View {
         NodeId(self.keeper.load(Relaxed))
     }
 
+    #[inline]
     pub fn is_frozen(&self) -> bool {
         self.frozen.load(SeqCst)
     }
 
     /// Has the node learned that it has been expelled?
+    #[inline]
     pub fn is_gone(&self) -> bool {
         self.gone.load(SeqCst)
     }
@@ -174,25 +196,27 @@ impl View {
         !self.frozen.load(SeqCst) && (now_ns < self.lease_until_ns.load(SeqCst) || planted!(LeaseIgnored))
     }
 
-    /// Lets a commit past its commit point, unless the configuration is changing.
+    /// Lets a commit of a worker past its commit point, unless the configuration is changing or the node's lease is over.
     pub fn admit(
         replication: &Arc<crate::replication::Replication>,
+        worker: u8,
         now_ns: u64,
         is_current: impl FnOnce() -> bool,
     ) -> Option<Admitted> {
-        let passed = replication.view.pass(now_ns, is_current)?;
+        let view = &replication.view;
+        let passed = view.pass(worker, || view.is_settled(now_ns) && is_current())?;
         // Counted out by what is returned.
         std::mem::forget(passed);
-        Some(Admitted(replication.clone()))
+        Some(Admitted(replication.clone(), worker))
     }
 
-    /// As [`Self::admit`].
+    /// As [`Self::admit`], if `may` says so when the commit has been counted.
     #[inline]
-    pub fn pass(&self, now_ns: u64, is_current: impl FnOnce() -> bool) -> Option<Passed<'_>> {
-        self.in_flight.fetch_add(1, SeqCst);
-        let passed = Passed(&self.in_flight);
+    pub fn pass(&self, worker: u8, may: impl FnOnce() -> bool) -> Option<Passed<'_>> {
+        let passed = Passed(self.in_flight.get(usize::from(worker))?);
+        passed.0.begin();
         // The count first, then the look: whoever freezes raises the flag first and then looks at the count.
-        let may = (self.is_settled(now_ns) && is_current()) || planted!(NoFreeze);
+        let may = may() || planted!(NoFreeze);
         may.then_some(passed)
     }
 
@@ -218,6 +242,7 @@ impl View {
         }
     }
 
+    #[inline]
     pub fn saw_epoch(&self, epoch: u32) {
         // It is the same for thousands of commits.
         if self.epoch_seen.load(SeqCst) < epoch {
@@ -231,7 +256,7 @@ impl View {
 
     /// No commit is between its admission and its marks.
     pub fn is_quiet(&self) -> bool {
-        self.in_flight.load(SeqCst) == 0
+        self.in_flight.iter().all(|in_flight| in_flight.0.load(SeqCst) == 0)
     }
 
     /// Stops commits until `next` is installed. False: it is installed already, or a later one is known.
@@ -290,6 +315,24 @@ mod tests {
         view.set_lease(60, 100);
         assert!(view.is_settled(61));
         assert_eq!(view.clock_jumps(), 1);
+    }
+
+    #[test]
+    fn it_is_quiet_when_no_worker_has_a_commit_on_its_way() {
+        let view = View::new(3, 2);
+        assert!(view.is_quiet());
+        let (one, other) = (view.pass(0, || true), view.pass(7, || true));
+        let again = view.pass(7, || true);
+        assert!(one.is_some() && !view.is_quiet());
+        drop((one, other));
+        assert!(again.is_some() && !view.is_quiet(), "the second of one worker");
+        drop(again);
+        assert!(view.is_quiet());
+        let refused = view.pass(1, || {
+            assert!(!view.is_quiet(), "counted before the look");
+            false
+        });
+        assert!(refused.is_none() && view.is_quiet());
     }
 
     #[test]

@@ -284,7 +284,7 @@ impl Txn {
         if let Some(replication) = &core.node.replication {
             let is_current = || core.node.catalog.indexes_version() == self.indexes_version;
             if self.state.writes > 0 {
-                let admitted = View::admit(replication, core.handle.now_ns(), is_current);
+                let admitted = View::admit(replication, core.slot.number(), core.handle.now_ns(), is_current);
                 self.held.admitted = Some(admitted.ok_or(TxnError::Recovering { node: core.me })?);
             } else {
                 let is_certain = self.wait_for_odd_reads(core, false).await;

@@ -18,11 +18,16 @@ pub(crate) struct MappedRings {
     configuration: u64,
     /// Whose superblock has the epoch that counts.
     keeper: Option<Arc<RegionMemory>>,
+    /// Where this worker's ring begins, and where the word is that says how far its reader has come: the same at all holders.
+    ring: u64,
+    applied: u64,
+    ring_bytes: u64,
     holders: Vec<Holder>,
 }
 
-/// How far ahead lines of a ring are asked for; beyond that the processor has seen that they come one after the other.
-const AHEAD_BYTES: u64 = 512;
+/// How far ahead lines of a ring are asked for, and how many at most: some ten records of `SmallBank`. Those of the next record alone came too
+/// late for some, and were too few when it was longer than the one before. Less than any ring has.
+const AHEAD_BYTES: u64 = 2048;
 
 /// A node that gets the records, and its rings.
 struct Holder {
@@ -32,6 +37,25 @@ struct Holder {
     place: Option<Place>,
     mark: u64,
     skip_mark: u64,
+}
+
+impl Holder {
+    fn new(node: NodeId, rings: Arc<RegionMemory>) -> Self {
+        Self { node, rings, place: None, mark: 0, skip_mark: 0 }
+    }
+
+    #[inline]
+    fn copy_in(&self, at: u64, bytes: &[u8]) {
+        let copied = self.rings.copy_in(at, bytes);
+        debug_assert!(copied.is_ok(), "the layout is the same everywhere");
+    }
+
+    #[inline]
+    fn mark(&self, at: u64, mark: u64) {
+        if let Ok(word) = self.rings.word(at) {
+            word.store(mark, Release);
+        }
+    }
 }
 
 impl MappedRings {
@@ -47,14 +71,15 @@ impl MappedRings {
         *self = Self::default();
         let keeper = map(&core.endpoint, replication.view.keeper(), DATA).filter(|it| Superblock::of(it).is_ok());
         let holders = replication.holders(core.me, std::iter::once(core.me));
-        let holders = holders.into_iter().map(|node| {
-            map(&core.endpoint, node, LOG).map(|rings| Holder { node, rings, place: None, mark: 0, skip_mark: 0 })
-        });
+        let holders = holders.into_iter().map(|node| Some(Holder::new(node, map(&core.endpoint, node, LOG)?)));
         let (Some(keeper), Some(holders)) = (keeper, holders.collect::<Option<Vec<_>>>()) else { return false };
         let configuration = replication.view.configuration().number;
-        *self = Self { indexes_version: Some(indexes_version), configuration, keeper: Some(keeper), holders };
+        let (layout, worker) = (replication.layout, core.slot.number());
+        let (ring, applied) = (layout.record(core.me, worker, 0), layout.applied(core.me, worker));
+        let (indexes_version, keeper) = (Some(indexes_version), Some(keeper));
+        *self = Self { indexes_version, configuration, keeper, ring, applied, ring_bytes: layout.ring_bytes, holders };
         // It is what it was when the count was looked at, or nobody uses it.
-        core.node.catalog.indexes_version() == indexes_version
+        Some(core.node.catalog.indexes_version()) == self.indexes_version
     }
 
     /// The configuration's number.
@@ -71,12 +96,11 @@ impl MappedRings {
 
     /// Is there room for a record at all holders? It stays until this worker writes one.
     #[inline]
-    pub fn have_room(&self, core: &Core, replication: &Replication, writers: &mut Writers, size: u64) -> bool {
-        let worker = core.slot.number();
+    pub fn have_room(&self, replication: &Replication, writers: &mut Writers, size: u64) -> bool {
         self.holders.iter().all(|holder| {
-            let writer = writers.entry(holder.node).or_insert_with(|| replication.new_writer());
+            let writer = writers.of(holder.node, replication);
             if !writer.is_half_empty()
-                && let Ok(applied) = holder.rings.word(replication.layout.applied(core.me, worker))
+                && let Ok(applied) = holder.rings.word(self.applied)
             {
                 writer.heard(applied.load(Acquire));
             }
@@ -86,37 +110,34 @@ impl MappedRings {
 
     /// Writes a record to all holders, bodies first and then the marks. There is room for it, and all its rows will have been
     /// written before this worker writes the next.
-    pub fn write(&mut self, core: &Core, replication: &Replication, writers: &mut Writers, record: &mut RecordWriter) {
-        let worker = core.slot.number();
-        let at = |lsn| replication.layout.record(core.me, worker, lsn);
-        for holder in &mut self.holders {
-            holder.place = writers.get_mut(&holder.node).map(|writer| writer.take_finished(record.len()));
+    #[inline]
+    pub fn write(&mut self, writers: &mut Writers, record: &mut RecordWriter) {
+        let Self { ring, ring_bytes, holders, .. } = self;
+        let (ring, ring_bytes) = (*ring, *ring_bytes);
+        for holder in &mut *holders {
+            holder.place = writers.get_mut(holder.node).map(|writer| writer.take_finished(record.len()));
             let Some(place) = &holder.place else { continue };
             if let Some((lsn, size)) = place.skip {
                 let (behind, mark) = record::skip(lsn, size, place.finished);
                 holder.skip_mark = mark;
-                let copied = holder.rings.copy_in(at(lsn) + 8, &behind);
-                debug_assert!(copied.is_ok(), "the layout is the same everywhere");
+                holder.copy_in(ring + ring_bytes - size + 8, &behind);
             }
             let (behind, mark) = record.place(place.lsn, place.finished);
+            holder.copy_in(ring + place.at + 8, behind);
             holder.mark = mark;
-            let copied = holder.rings.copy_in(at(place.lsn) + 8, behind);
-            debug_assert!(copied.is_ok(), "the layout is the same everywhere");
         }
         // Stores in order are seen in order: each body is there before any mark is.
-        for holder in &self.holders {
+        for holder in &*holders {
             let Some(place) = &holder.place else { continue };
-            let store = |lsn, mark| {
-                if let Ok(word) = holder.rings.word(at(lsn)) {
-                    word.store(mark, Release);
-                }
-            };
-            if let Some((lsn, _)) = place.skip {
-                store(lsn, holder.skip_mark);
+            if let Some((_, size)) = place.skip {
+                holder.mark(ring + ring_bytes - size, holder.skip_mark);
             }
-            store(place.lsn, holder.mark);
-            // The next record's lines are in its reader's cache: the next transaction need not wait for them.
-            holder.rings.prefetch_to_write(at(place.lsn + record.len()), record.len().min(AHEAD_BYTES));
+            holder.mark(ring + place.at, holder.mark);
+            // Lines of records to come are in their reader's cache: by then nobody has to wait for them.
+            let ahead = place.at + AHEAD_BYTES;
+            let ahead = if ahead < ring_bytes { ahead } else { ahead - ring_bytes };
+            let lines = record.len().min(AHEAD_BYTES).min(ring_bytes - ahead);
+            holder.rings.prefetch_to_write(ring + ahead, lines);
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::recovery::Progress;
 use crate::{NodeConfig, NodeId, TxnError};
 use farhold_fabric::{Fabric, FabricError};
 use farhold_store::log::{LogRegion, RingLayout, RingWriter};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -58,8 +58,30 @@ impl Default for ReplicationConfig {
     }
 }
 
-/// What a worker knows of its rings, by their nodes.
-pub(crate) type Writers = BTreeMap<NodeId, RingWriter>;
+/// What a worker knows of its rings, by the numbers of their nodes: each commit looks there.
+#[derive(Default)]
+pub(crate) struct Writers(Vec<Option<RingWriter>>);
+
+impl Writers {
+    /// Of the ring on a node; it is empty if nothing is known of it yet.
+    #[inline]
+    pub fn of(&mut self, node: NodeId, replication: &Replication) -> &mut RingWriter {
+        let place = usize::from(node.0);
+        if self.0.len() <= place {
+            self.0.resize_with(place + 1, || None);
+        }
+        self.0[place].get_or_insert_with(|| RingWriter::new(&replication.layout))
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, node: NodeId) -> Option<&mut RingWriter> {
+        self.0.get_mut(usize::from(node.0))?.as_mut()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, &RingWriter)> {
+        (0..).map(NodeId).zip(&self.0).filter_map(|(node, writer)| Some((node, writer.as_ref()?)))
+    }
+}
 
 /// A node's part in replication.
 pub(crate) struct Replication {
@@ -133,16 +155,12 @@ impl Replication {
         Ok(writers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is known of a ring that nothing has been written to.
-    fn new_writer(&self) -> RingWriter {
-        RingWriter::new(&self.layout)
-    }
-
     /// Forgets the rings on nodes that are not present any more: their next start has empty ones.
     pub fn forget_rings_of_the_gone(&self) {
         for writers in &self.writers {
             let mut writers = writers.lock().unwrap_or_else(PoisonError::into_inner);
-            writers.retain(|node, _| self.view.present.contains(*node));
+            let gone = (0..).map(NodeId).zip(&mut writers.0).filter(|(node, _)| !self.view.present.contains(*node));
+            gone.for_each(|(_, writer)| *writer = None);
         }
     }
 

@@ -78,7 +78,7 @@ impl Replication {
         let Ok(mut writers) = self.writers(worker) else { return };
         let is_there = |holder: &NodeId| self.view.is_there(*holder, record.number);
         for (holder, place) in record.places.iter().filter(|(holder, _)| is_there(holder)) {
-            if let Some(writer) = writers.get_mut(holder) {
+            if let Some(writer) = writers.get_mut(*holder) {
                 writer.finish(place);
             }
         }
@@ -93,7 +93,7 @@ impl Drop for Promise {
         let Ok(mut writers) = self.replication.writers(self.worker) else { return };
         let view = &self.replication.view;
         for holder in self.holders.iter().filter(|holder| view.is_there(**holder, self.number)) {
-            if let Some(writer) = writers.get_mut(holder) {
+            if let Some(writer) = writers.get_mut(*holder) {
                 writer.forget(self.size);
             }
         }
@@ -194,7 +194,7 @@ impl Txn {
             let holders = std::mem::take(&mut promise.holders);
             holders
                 .iter()
-                .filter_map(|node| Some((*node, writers.get_mut(node)?.take(promise.size, writer.len()))))
+                .filter_map(|node| Some((*node, writers.get_mut(*node)?.take(promise.size, writer.len()))))
                 .collect()
         };
         promise.size = 0;
@@ -283,10 +283,10 @@ fn promise_all(
 ) -> Result<Option<NodeId>, TxnError> {
     let mut writers = replication.writers(worker)?;
     for (count, holder) in holders.iter().enumerate() {
-        let writer = writers.entry(*holder).or_insert_with(|| replication.new_writer());
+        let writer = writers.of(*holder, replication);
         if !writer.promise(size) && !planted!(RingOverrun) {
             for holder in &holders[..count] {
-                writers.get_mut(holder).expect("promised before").forget(size);
+                writers.get_mut(*holder).expect("promised before").forget(size);
             }
             return Ok(Some(*holder));
         }
@@ -430,7 +430,7 @@ impl Core {
         let Some(replication) = &self.node.replication else { return lags };
         for worker in 0..replication.config.rings {
             let tails: Vec<(NodeId, u64)> = match replication.writers(worker) {
-                Ok(writers) => writers.iter().map(|(holder, writer)| (*holder, writer.tail())).collect(),
+                Ok(writers) => writers.iter().map(|(holder, writer)| (holder, writer.tail())).collect(),
                 Err(_) => continue,
             };
             let mut batch = self.take_batch();
@@ -461,7 +461,7 @@ impl Core {
         if let Err(FabricError::StaleKey { .. }) = applied {
             let _ = self.endpoint.refresh(holder, LOG);
         }
-        if let (Ok(applied), Some(writer)) = (applied, replication.writers(worker)?.get_mut(&holder)) {
+        if let (Ok(applied), Some(writer)) = (applied, replication.writers(worker)?.get_mut(holder)) {
             writer.heard(applied);
         }
         // Messages may be lost.

@@ -39,6 +39,12 @@ pub async fn run(txn: &mut Txn, tables: &Tables, input: &Input) -> Result<Effect
     let &Input { from, to, cents, .. } = input;
     let (savings, checking) = (&tables.savings, &tables.checking);
     match input.kind {
+        Kind::Balance | Kind::WriteCheck => prefetch(txn, [(savings, from), (checking, from)]),
+        Kind::SendPayment => prefetch(txn, [(checking, from), (checking, to)]),
+        Kind::Amalgamate => prefetch(txn, [(savings, from), (checking, from), (checking, to)]),
+        Kind::DepositChecking | Kind::TransactSavings => {}
+    }
+    match input.kind {
         Kind::Balance => {
             let rows = [row(txn, savings, from).await?, row(txn, checking, from).await?];
             let _ = rows.map(|row| tables.balance(txn.value(row)));
@@ -83,6 +89,15 @@ pub async fn run(txn: &mut Txn, tables: &Tables, input: &Input) -> Result<Effect
             tables.add(txn, payee, found[0] + found[1]);
             Ok(Effect::of([-found[0], -found[1], found[0] + found[1]]))
         }
+    }
+}
+
+/// Of several rows, the first step of looking each up is begun before the first is waited for: with three copies a tenth more transactions a
+/// second, without any difference otherwise. (The second step, [`Txn::prefetch_row`], costs rows as short as these more than it gains.)
+#[inline]
+fn prefetch<const N: usize>(txn: &Txn, rows: [(&Table, i64); N]) {
+    for (table, account) in rows {
+        txn.prefetch(table, key(account).as_slice());
     }
 }
 

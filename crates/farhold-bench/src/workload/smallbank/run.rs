@@ -37,7 +37,7 @@ pub struct Plan {
     pub span_ns: u64,
     /// Of everything drawn.
     pub seed: u64,
-    /// Bind the workers to processors, from 0.
+    /// Bind the workers to processors, from 0, and all other threads of the nodes to the others, if there are some.
     pub pin: bool,
     /// The fabric's provider.
     pub provider: String,
@@ -195,6 +195,21 @@ impl Cluster {
 /// # Errors
 /// See [`RunError`].
 pub fn run(plan: &Plan) -> Result<Outcome, RunError> {
+    let all = processor::usable();
+    if plan.pin {
+        // Of other nodes above all, which in earnest are not on this one's processors: a worker that is bound cannot make way for them.
+        let count = usize::from(plan.working_nodes) * usize::from(plan.workers);
+        let others: Vec<usize> = all.iter().copied().filter(|processor| *processor >= count).collect();
+        processor::bind_this_thread_to(&others);
+    }
+    let outcome = run_here(plan);
+    if plan.pin {
+        processor::bind_this_thread_to(&all);
+    }
+    outcome
+}
+
+fn run_here(plan: &Plan) -> Result<Outcome, RunError> {
     let cluster = Cluster::start(plan)?;
     cluster.load(plan)?;
     let stop = Arc::new(AtomicBool::new(false));
