@@ -61,9 +61,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Begins when it is polled first.
-    pub fn start(self) -> Building {
-        self.run().map(|built| built.map(Arc::new).map_err(Arc::new)).boxed().shared()
+    /// Begins when it is polled first. `on_its_own`: it then goes on, whether it is polled again or not.
+    pub fn start(self, on_its_own: bool) -> Building {
+        let built = async move {
+            if on_its_own { SpawnedTask::spawn(self.run()).join().await.map_err(panicked)? } else { self.run().await }
+        };
+        built.map(|built| built.map(Arc::new).map_err(Arc::new)).boxed().shared()
     }
 
     async fn run(self) -> Result<Built> {
