@@ -54,7 +54,7 @@ impl SieveExec {
 
 /// A filter as it is now.
 struct Filter {
-    filter: PhysicalExprRef,
+    whole: PhysicalExprRef,
     /// What its conditions are the parts of.
     known: Option<PhysicalExprRef>,
     conditions: Vec<Condition>,
@@ -62,14 +62,14 @@ struct Filter {
 
 impl Filter {
     fn new(filter: &PhysicalExprRef) -> Self {
-        Self { filter: Arc::clone(filter), known: None, conditions: Vec::new() }
+        Self { whole: Arc::clone(filter), known: None, conditions: Vec::new() }
     }
 
     /// Notices what the join has published since.
     fn refresh(&mut self) -> Result<()> {
-        let now = match self.filter.downcast_ref::<DynamicFilterPhysicalExpr>() {
+        let now = match self.whole.downcast_ref::<DynamicFilterPhysicalExpr>() {
             Some(dynamic) => dynamic.current()?,
-            None => Arc::clone(&self.filter),
+            None => Arc::clone(&self.whole),
         };
         if self.known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &now)) {
             self.conditions = split_conjunction(&now).into_iter().map(Condition::new).collect();
