@@ -231,8 +231,8 @@ pub fn one_block(batches: &[RecordBatch], run: &Run) -> Result<RecordBatch, Join
     batch_of(first.schema_ref(), columns.collect::<Result<_, JoinError>>()?, rows)
 }
 
-/// A column from which on it is worth pages of its own, of which it leaves at most one huge one half empty.
-const BIG_COLUMN_BYTES: usize = 16 << 20;
+/// A column from which on it is worth pages of its own, of which it leaves less than a fifth empty.
+const BIG_COLUMN_BYTES: usize = 8 << 20;
 /// Batches that a worker copies at once.
 const BATCHES_A_TASK: usize = 16;
 

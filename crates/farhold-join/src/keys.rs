@@ -11,6 +11,7 @@ use arrow::row::{RowConverter, SortField};
 
 use crate::hash::hash;
 use crate::planted::{self, Defect};
+use crate::widest::widest;
 use crate::{JoinError, JoinSpec};
 
 /// Turns key columns of one side into codes.
@@ -172,27 +173,68 @@ impl Packing {
 
 impl Packed {
     fn add(&self, column: &ArrayRef, codes: &mut [u64], valid: &mut [bool]) {
-        each_number(column, |row, number| {
-            let distance = number.wrapping_sub(self.min);
-            valid[row] &= (0..=i128::from(self.last)).contains(&distance);
-            codes[row] = codes[row].wrapping_add((distance as u64).wrapping_mul(self.stride));
-        });
+        let data = column.to_data();
+        match (packed_bytes(column.data_type()), i64::try_from(self.min)) {
+            (Some(1), Ok(min)) => self.add_narrow::<i8>(&data, min, codes, valid),
+            (Some(2), Ok(min)) => self.add_narrow::<i16>(&data, min, codes, valid),
+            (Some(4), Ok(min)) => self.add_narrow::<i32>(&data, min, codes, valid),
+            (Some(_), Ok(min)) => self.add_narrow::<i64>(&data, min, codes, valid),
+            _ => each_number(column, |row, number| {
+                let distance = number.wrapping_sub(self.min);
+                valid[row] &= (0..=i128::from(self.last)).contains(&distance);
+                codes[row] = codes[row].wrapping_add((distance as u64).wrapping_mul(self.stride));
+            }),
+        }
         if let Some(nulls) = column.nulls() {
             valid.iter_mut().zip(nulls).for_each(|(valid, is_valid)| *valid &= is_valid);
         }
     }
+
+    /// In 64 bits. What lies below the interval wraps around to beyond its end, since the interval itself is one of such numbers.
+    fn add_narrow<T: ArrowNativeType + Into<i64>>(
+        &self,
+        data: &ArrayData,
+        min: i64,
+        codes: &mut [u64],
+        valid: &mut [bool],
+    ) {
+        let values = ScalarBuffer::<T>::new(data.buffers()[0].clone(), data.offset(), data.len());
+        widest(|_| {
+            for ((&value, code), valid) in values.iter().zip(codes).zip(valid) {
+                let distance = value.into().wrapping_sub(min) as u64;
+                *valid &= distance <= self.last;
+                *code = code.wrapping_add(distance.wrapping_mul(self.stride));
+            }
+        });
+    }
 }
 
-/// The least and the greatest value, `None` without any.
+/// The least and the greatest value of a column for which [`is_number`], `None` without any.
 pub(crate) fn bounds(column: &ArrayRef) -> Option<(i128, i128)> {
-    let mut bounds = None;
-    each_number(column, |row, number| {
-        if column.is_valid(row) {
-            let (min, max) = bounds.unwrap_or((number, number));
-            bounds = Some((number.min(min), number.max(max)));
-        }
-    });
-    bounds
+    #[inline(always)]
+    fn of<T: Copy + Ord>(values: &[T]) -> Option<(T, T)> {
+        let first = *values.first()?;
+        Some(values.iter().fold((first, first), |(min, max), &value| (min.min(value), max.max(value))))
+    }
+    fn all<T: ArrowNativeType + Ord + Into<i128>>(data: &ArrayData) -> Option<(i128, i128)> {
+        let values = ScalarBuffer::<T>::new(data.buffers()[0].clone(), data.offset(), data.len());
+        let bounds = match data.nulls() {
+            None => widest(|_| of(&values)),
+            Some(nulls) => {
+                let valid = nulls.valid_slices().filter_map(|(start, end)| of(&values[start..end]));
+                valid.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+            }
+        };
+        bounds.map(|(min, max)| (min.into(), max.into()))
+    }
+    let data = column.to_data();
+    match packed_bytes(column.data_type()) {
+        Some(1) => all::<i8>(&data),
+        Some(2) => all::<i16>(&data),
+        Some(4) => all::<i32>(&data),
+        Some(_) => all::<i64>(&data),
+        None => all::<i128>(&data),
+    }
 }
 
 /// Columns of whole numbers, and of what is stored as one. An unsigned number above the greatest signed one stands for a
@@ -220,6 +262,12 @@ pub(crate) fn each_number(column: &ArrayRef, each: impl FnMut(usize, i128)) {
 
 /// The values' bit patterns side by side, the last column lowest.
 fn pack(columns: &[ArrayRef], rows: usize) -> Vec<u64> {
+    if let [column] = columns
+        && packed_bytes(column.data_type()) == Some(8)
+    {
+        let data = column.to_data();
+        return data.buffers()[0].typed_data::<u64>()[data.offset()..][..rows].to_vec();
+    }
     let mut codes = vec![0_u64; rows];
     for column in columns {
         let data = column.to_data();
@@ -294,5 +342,23 @@ mod tests {
         let (codes, exact) = encode(vec![Arc::new(StringArray::from(vec!["", "a", "a\0", "a"]))], false);
         assert!(!exact && codes.codes[1] == codes.codes[3]);
         assert!(codes.codes[0] != codes.codes[1] && codes.codes[1] != codes.codes[2]);
+    }
+
+    #[test]
+    fn bounds_are_those_of_valid_values() {
+        let numbers = [Some(7), None, Some(-3), Some(90), None, Some(5)];
+        let columns: [ArrayRef; 4] = [
+            Arc::new(Int16Array::from_iter(numbers.map(|number| number.map(|number: i64| number as i16)))),
+            Arc::new(Int32Array::from_iter(numbers.map(|number| number.map(|number| number as i32)))),
+            Arc::new(Int64Array::from_iter(numbers)),
+            Arc::new(arrow::array::Decimal128Array::from_iter(numbers.map(|number| number.map(i128::from)))),
+        ];
+        for column in columns {
+            assert_eq!(bounds(&column), Some((-3, 90)), "{}", column.data_type());
+            assert_eq!(bounds(&column.slice(3, 3)), Some((5, 90)), "{}", column.data_type());
+            assert_eq!(bounds(&column.slice(2, 2)), Some((-3, 90)), "without nulls, {}", column.data_type());
+            assert_eq!(bounds(&column.slice(1, 1)), None, "{}", column.data_type());
+            assert_eq!(bounds(&column.slice(0, 0)), None, "{}", column.data_type());
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The build side of a running join: every left partition is drained by a task of its own, into one join that is then
 //! split, or into one join a partition. It is done once for all output partitions.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 
 use arrow::array::{ArrayRef, RecordBatch};
@@ -61,9 +62,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Begins when it is polled first.
-    pub fn start(self) -> Building {
-        self.run().map(|built| built.map(Arc::new).map_err(Arc::new)).boxed().shared()
+    /// Begins when it is polled first. `on_its_own`: it then goes on, whether it is polled again or not.
+    pub fn start(self, on_its_own: bool) -> Building {
+        let built = async move {
+            if on_its_own { SpawnedTask::spawn(self.run()).join().await.map_err(panicked)? } else { self.run().await }
+        };
+        built.map(|built| built.map(Arc::new).map_err(Arc::new)).boxed().shared()
     }
 
     async fn run(self) -> Result<Built> {
@@ -76,13 +80,20 @@ impl Plan {
         let joins = joins.map(|join| join.map(|join| Arc::new(Mutex::new(Some(join))))).collect::<Result<Vec<_>, _>>();
         let joins = joins.map_err(to_datafusion)?;
 
+        // The last input needs no task of its own.
         let mut drains = Vec::new();
         for (number, input) in self.inputs.into_iter().enumerate() {
             let join = Arc::clone(&joins[number % count]);
             let (description, filter, rows) = (Arc::clone(&self.description), self.filter.clone(), self.rows.clone());
-            drains.push(SpawnedTask::spawn(drain(input, join, description, filter, rows)));
+            drains.push(drain(input, join, description, filter, rows));
         }
+        let last = drains.pop();
+        let drains: Vec<_> = drains.into_iter().map(SpawnedTask::spawn).collect();
         let mut seen = Vec::new();
+        if let Some(last) = last {
+            let last = AssertUnwindSafe(last).catch_unwind().await;
+            seen.extend(last.map_err(|panic| to_datafusion(crate::run::panicked(&*panic)))??);
+        }
         for drain in drains {
             seen.extend(drain.join().await.map_err(panicked)??);
         }
@@ -102,7 +113,12 @@ impl Plan {
             }
             Ok(finished)
         };
-        let finished = SpawnedTask::spawn_blocking(finish).join().await.map_err(panicked)?.map_err(to_datafusion)?;
+        let finished = if self.rows.value() <= FINISHED_HERE_ROWS_MAX {
+            finish()
+        } else {
+            SpawnedTask::spawn_blocking(finish).join().await.map_err(panicked)?
+        };
+        let finished = finished.map_err(to_datafusion)?;
         let mut members = Vec::new();
         if let Some(filter) = &self.filter {
             if let Some(share_max) = filter.members_share_max {
@@ -118,6 +134,9 @@ impl Plan {
         Ok(Built { joins, is_empty: build_rows == 0, _members: members, _begun: begun })
     }
 }
+
+/// Build rows whose table is made before another thread would have begun to.
+const FINISHED_HERE_ROWS_MAX: usize = 1 << 13;
 
 /// The values of each key, if no build row is in a file. Joins that share a build side have the same rows.
 fn members_of(

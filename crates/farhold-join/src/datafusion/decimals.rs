@@ -17,7 +17,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::logical_expr::{ColumnarValue, Operator};
-use datafusion::physical_expr::expressions::BinaryExpr;
+use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
@@ -119,7 +119,7 @@ struct Narrow {
 }
 
 impl Narrow {
-    /// `None` if it is something else, or if scales would have to be brought together first.
+    /// `None` if it is something else, or if the numbers of a column would have to be brought to another scale first.
     fn of(expression: &PhysicalExprRef, schema: &Schema) -> Option<Self> {
         let binary = expression.downcast_ref::<BinaryExpr>()?;
         let kind = |side: &PhysicalExprRef| side.data_type(schema).ok();
@@ -131,7 +131,11 @@ impl Narrow {
         };
         let fits = match binary.op() {
             Operator::Multiply => left.checked_add(right) == Some(*scale),
-            Operator::Plus | Operator::Minus => left == right && left == *scale,
+            Operator::Plus | Operator::Minus => {
+                let is_as_fine =
+                    |side: &PhysicalExprRef, its: i8| its == *scale || (its < *scale && side.is::<Literal>());
+                is_as_fine(binary.left(), left) && is_as_fine(binary.right(), right)
+            }
             _ => false,
         };
         fits.then(|| Self { binary: Arc::clone(expression), kind: result, is_wide: AtomicBool::new(false) })
@@ -159,7 +163,22 @@ impl<'a> Side<'a> {
     }
 }
 
-/// The result, if all numbers fit 64 bits and one side at least is an array.
+/// A constant with as many places as the other side has; `None` where there is no room for them.
+fn with_scale(value: ColumnarValue, kind: &DataType) -> Option<ColumnarValue> {
+    match (value, kind) {
+        (
+            ColumnarValue::Scalar(ScalarValue::Decimal128(Some(number), precision, its)),
+            DataType::Decimal128(_, scale),
+        ) => {
+            let factor = 10_i128.checked_pow(u32::try_from(scale.checked_sub(its)?).ok()?)?;
+            let number = number.checked_mul(factor)?;
+            Some(ColumnarValue::Scalar(ScalarValue::Decimal128(Some(number), precision, *scale)))
+        }
+        (value, _) => Some(value),
+    }
+}
+
+/// The result, if all numbers fit 64 bits and one side at least is an array. Constants of sums have the result's scale.
 fn calculate(
     operator: Operator,
     left: &ColumnarValue,
@@ -209,7 +228,13 @@ impl PhysicalExpr for Narrow {
         if !self.is_wide.load(Ordering::Relaxed) {
             let binary = self.binary();
             let (left, right) = (binary.left().evaluate(batch)?, binary.right().evaluate(batch)?);
-            if let Some(result) = calculate(*binary.op(), &left, &right, &self.kind) {
+            let (left, right) = match binary.op() {
+                Operator::Multiply => (Some(left), Some(right)),
+                _ => (with_scale(left, &self.kind), with_scale(right, &self.kind)),
+            };
+            if let (Some(left), Some(right)) = (left, right)
+                && let Some(result) = calculate(*binary.op(), &left, &right, &self.kind)
+            {
                 return Ok(ColumnarValue::Array(Arc::new(result)));
             }
             self.is_wide.store(true, Ordering::Relaxed);
@@ -313,7 +338,15 @@ mod tests {
                 let schema = batch.schema();
                 let [left, right] = columns(&schema);
                 let constant = lit(ScalarValue::Decimal128(Some(-105), 38, 2));
-                for (left, right) in [(left.clone(), right), (left.clone(), constant.clone()), (constant, left)] {
+                // As `1 - discount` is planned.
+                let whole = lit(ScalarValue::Decimal128(Some(1), 20, 0));
+                for (left, right) in [
+                    (left.clone(), right),
+                    (left.clone(), constant.clone()),
+                    (constant, left.clone()),
+                    (left.clone(), whole.clone()),
+                    (whole, left),
+                ] {
                     let (binary, narrow) = both(left, operator, right, &schema);
                     let narrow = narrow.unwrap();
                     for _ in 0..2 {

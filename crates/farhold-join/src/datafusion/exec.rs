@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use datafusion::common::Statistics;
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_expr::{Distribution, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::filter_pushdown::{
@@ -72,6 +73,8 @@ pub struct JoinExec {
 #[derive(Default)]
 struct Execution {
     building: Option<Building>,
+    /// The build side is to be read after that of another join, whose filter it goes by.
+    waits_for_others: bool,
     cancel: CancelToken,
     seen: Arc<ProbeSeen>,
     /// Output partitions that have been asked for.
@@ -270,8 +273,9 @@ impl ExecutionPlan for JoinExec {
         };
         let (left, right) = (self.planned.left(), self.planned.right());
         let partitions = right.output_partitioning().partition_count();
-        let (building, cancel, seen) = {
+        let (building, cancel, seen, is_first) = {
             let mut execution = lock(&self.running);
+            let is_first = execution.building.is_none();
             let building = if let Some(building) = &execution.building {
                 building.clone()
             } else {
@@ -289,19 +293,23 @@ impl ExecutionPlan for JoinExec {
                     time: MetricBuilder::new(&self.metrics).subset_time("build_time", partition),
                     actual: Arc::clone(&self.actual),
                 };
-                execution.building.insert(plan.start()).clone()
+                execution.waits_for_others = waits_for_others(left)?;
+                let on_its_own = !execution.waits_for_others;
+                execution.building.insert(plan.start(on_its_own)).clone()
             };
             execution.begun += 1;
             execution.live += 1;
-            (building, execution.cancel.clone(), Arc::clone(&execution.seen))
+            (building, execution.cancel.clone(), Arc::clone(&execution.seen), is_first)
         };
         let live = Live { of: Arc::clone(&self.running), partitions };
         let metric = || MetricBuilder::new(&self.metrics);
+        let input = right.execute(partition, Arc::clone(&context))?;
         let probe = Probe {
             description: Arc::clone(description),
             partition,
             building,
-            input: right.execute(partition, Arc::clone(&context))?,
+            ahead: if is_first { builds_ahead(right)? } else { Vec::new() },
+            input,
             schema: self.schema(),
             batch_rows: context.session_config().batch_size(),
             fetch: self.planned.fetch(),
@@ -367,6 +375,33 @@ impl ExecutionPlan for JoinExec {
         let planned = self.planned.with_fetch(limit)?;
         self.again(&planned).ok()
     }
+}
+
+/// Whether scans of a build side go by the filter of a join, which is known once that one has its build rows.
+fn waits_for_others(build: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    let mut waits = false;
+    build.apply(|node| {
+        node.apply_expressions(&mut |root| {
+            waits |= root.exists(|expression| Ok(expression.is::<DynamicFilterPhysicalExpr>()))?;
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(if waits { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(waits)
+}
+
+/// The build sides below a probe side that need not wait until it is asked: processors that one build side leaves idle, because it is read by
+/// few threads or is made a table of, work at the next. All of them are there at once in any case.
+fn builds_ahead(probe: &Arc<dyn ExecutionPlan>) -> Result<Vec<Building>> {
+    let mut builds = Vec::new();
+    probe.apply(|node| {
+        if let Some(join) = node.downcast_ref::<JoinExec>() {
+            let execution = lock(&join.running);
+            builds.extend(execution.building.clone().filter(|_| !execution.waits_for_others));
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(builds)
 }
 
 /// The options of every join of an execution.

@@ -22,6 +22,7 @@ use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::NullEquality;
 
 use super::members::{IsMember, Members};
+use super::sieve::SieveExec;
 
 /// The filter of a join whose probe side has somebody who asks it.
 #[derive(Debug, Clone)]
@@ -60,7 +61,7 @@ impl Filter {
         if !holds(planned.right(), id, |_| true)? {
             return Ok(None);
         }
-        let filters_rows = holds(planned.right(), id, |node| node.is::<FilterExec>())?;
+        let filters_rows = holds(planned.right(), id, |node| node.is::<FilterExec>() || node.is::<SieveExec>())?;
         let members_share_max = if filters_rows { Some(0.5) } else { late_share_max(planned.right(), id)? };
         let (build_keys, probe_keys) = planned.on().iter().cloned().unzip();
         Ok(Some(Self {

@@ -53,6 +53,15 @@ impl Places {
             Self::Hash { bits } => Some(top(hash(number as u64 ^ (number >> 64) as u64, SEED), bits)),
         }
     }
+
+    /// Of a value that is in the interval and fits 64 bits.
+    #[inline(always)]
+    fn of_narrow(self, number: i64) -> usize {
+        match self {
+            Self::Offset { min, .. } => number.wrapping_sub(min as i64) as usize,
+            Self::Hash { bits } => top(hash((number ^ (number >> 63)) as u64, SEED), bits),
+        }
+    }
 }
 
 /// Of hashes that nobody has to be kept from guessing: a filter that lets too much through costs time, no more.
@@ -98,6 +107,13 @@ impl Members {
         let mut words = Pages::<u64>::new(count as usize)?;
         for column in columns {
             let nulls = column.nulls();
+            let set = |number| {
+                let place = places.of_narrow(number);
+                words[place / 64] |= 1 << (place % 64);
+            };
+            if nulls.is_none() && each_narrow(column, set).is_some() {
+                continue;
+            }
             each_number(column, |row, number| {
                 if nulls.is_none_or(|nulls| nulls.is_valid(row))
                     && let Some(place) = places.of(number)
@@ -141,9 +157,7 @@ impl Members {
                     (offset <= last) & self.has(offset.min(last) as usize)
                 })
             }
-            Places::Hash { bits } => {
-                bits_of(column, |number| self.has(top(hash((number ^ (number >> 63)) as u64, SEED), bits)))
-            }
+            Places::Hash { .. } => bits_of(column, |number| self.has(self.places.of_narrow(number))),
         }
     }
 
@@ -239,6 +253,23 @@ fn bits_of(column: &ArrayRef, is: impl Fn(i64) -> bool) -> Option<BooleanBuffer>
         4 => all::<i32>(&data, is),
         _ => all::<i64>(&data, is),
     })
+}
+
+/// Calls `each` with every number of a column of numbers that fit 64 bits. `None` where they need not fit.
+#[inline(always)]
+fn each_narrow(column: &ArrayRef, each: impl FnMut(i64)) -> Option<()> {
+    fn all<T: ArrowNativeType + Into<i64>>(data: &ArrayData, mut each: impl FnMut(i64)) {
+        let values = ScalarBuffer::<T>::new(data.buffers()[0].clone(), data.offset(), data.len());
+        values.iter().for_each(|&value| each(value.into()));
+    }
+    let data = column.to_data();
+    match packed_bytes(column.data_type())? {
+        1 => all::<i8>(&data, each),
+        2 => all::<i16>(&data, each),
+        4 => all::<i32>(&data, each),
+        _ => all::<i64>(&data, each),
+    }
+    Some(())
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ mod memory;
 mod reduce;
 mod rule;
 mod runs;
+mod sieve;
 mod stream;
 
 use std::sync::Arc;

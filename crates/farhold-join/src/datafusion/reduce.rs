@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   JoinExec ── build side: 2000 keys
-//!      └─ probe side: AggregateExec ── … ── FilterExec (key is a build key)  ◀─ put in here
+//!      └─ probe side: AggregateExec ── … ── SieveExec (key is a build key)  ◀─ put in here
 //!                                              └─ scan
 //! ```
 //!
@@ -15,9 +15,8 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
-use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::{BinaryExpr, Column, DynamicFilterPhysicalExpr};
+use datafusion::physical_expr::expressions::{Column, DynamicFilterPhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
@@ -28,6 +27,7 @@ use datafusion::physical_plan::{StatisticsArgs, StatisticsContext};
 use super::JoinConfig;
 use super::conditions::ordered;
 use super::exec::JoinExec;
+use super::sieve::SieveExec;
 
 /// See the module. It belongs behind all rules that push filters down; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
@@ -132,11 +132,7 @@ fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) ->
         })
     })?;
     let scan = if let Some(share) = share { late(scan, share) } else { scan };
-    let and = |one, other| Arc::new(BinaryExpr::new(one, Operator::And, other)) as Arc<dyn PhysicalExpr>;
-    match filters.into_iter().reduce(and) {
-        Some(filter) => Ok(Arc::new(FilterExec::try_new(filter, scan)?)),
-        None => Ok(scan),
-    }
+    Ok(if filters.is_empty() { scan } else { Arc::new(SieveExec::new(filters, scan)) })
 }
 
 #[cfg(feature = "parquet")]

@@ -14,7 +14,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::metrics::{BaselineMetrics, Count, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::future::poll_fn;
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 
 use super::build::{Building, CancelOnDrop, panicked};
 use super::describe::Description;
@@ -35,6 +35,8 @@ pub struct Probe {
     pub description: Arc<Description>,
     pub partition: usize,
     pub building: Building,
+    /// Build sides of joins below, which may begin at once.
+    pub ahead: Vec<Building>,
     pub input: SendableRecordBatchStream,
     pub schema: SchemaRef,
     pub batch_rows: usize,
@@ -124,7 +126,17 @@ impl Running {
 
     /// Waits for the build side.
     async fn begin(&mut self) -> Result<()> {
-        let built = self.probe.building.clone().await.map_err(DataFusionError::Shared)?;
+        let mut building = self.probe.building.clone();
+        let mut ahead = std::mem::take(&mut self.probe.ahead);
+        // This one is asked first, so that its readers are before the others'.
+        let built = poll_fn(|context| {
+            let built = building.poll_unpin(context);
+            for other in ahead.drain(..) {
+                let _ = other.now_or_never();
+            }
+            built
+        });
+        let built = built.await.map_err(DataFusionError::Shared)?;
         let mut join = built.take(self.probe.partition)?;
         let kind = self.probe.description.spec.kind;
         let needs_match = !matches!(kind, JoinKind::Right | JoinKind::Full | JoinKind::RightAnti | JoinKind::RightMark);
@@ -153,6 +165,9 @@ impl Running {
     }
 
     async fn feed(&mut self, join: &mut Join) -> Result<()> {
+        // Inputs look at the runtime by themselves. To be put back into its queue wakes another thread, and a processor that is woken for
+        // nothing is late for what comes next.
+        self.silent_steps = 0;
         let Some(batch) = self.probe.input.next().await else {
             return join.finish_probe().map_err(to_datafusion);
         };

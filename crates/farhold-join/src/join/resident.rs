@@ -261,13 +261,22 @@ fn codes_of(
         let (number, start, place) = parts[part];
         let batch = &blocks.batches()[number];
         let slice = batch.slice(start, CODES_ROWS.min(batch.num_rows() - start));
-        let (codes, ids) = codes_of_batch(&slice, row_id(number, start), &encode)?;
+        let Codes { codes, valid } = encode(&slice)?;
         let range = place..place + codes.len();
-        // SAFETY: there are no more than the slice has rows; the places of the slices' rows are disjoint and lie in the arrays.
+        // SAFETY: the places of the slices' rows are disjoint and lie in the arrays.
         let (to_codes, to_ids) = unsafe { (to_codes.slice(range.clone()), to_ids.slice(range)) };
-        to_codes.copy_from_slice(&codes);
-        to_ids.copy_from_slice(&ids);
-        Ok(codes.len())
+        let first_id = row_id(number, start);
+        let Some(valid) = valid else {
+            to_codes.copy_from_slice(&codes);
+            to_ids.iter_mut().zip(first_id..).for_each(|(to, id)| *to = id);
+            return Ok(codes.len());
+        };
+        let mut length = 0;
+        for row in valid.valid_indices() {
+            (to_codes[length], to_ids[length]) = (codes[row], first_id + row as u64);
+            length += 1;
+        }
+        Ok(length)
     })?;
     let mut rows = 0;
     for (&(.., place), length) in parts.iter().zip(lengths) {
@@ -280,8 +289,8 @@ fn codes_of(
     Ok((codes, ids, rows))
 }
 
-/// Rows whose codes a worker makes at a time.
-const CODES_ROWS: usize = 1 << 16;
+/// Rows whose codes a worker makes at a time: they stay in the cache until they are where they belong.
+const CODES_ROWS: usize = 1 << 13;
 
 /// `first_id`: the id of the first row.
 fn codes_of_batch(

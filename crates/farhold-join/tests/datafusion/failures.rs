@@ -115,10 +115,14 @@ fn a_panic_is_an_error_of_the_query() {
         };
         let types = vec![DataType::Int64, DataType::Int64];
         bed.context.register_udf(create_udf("boom", types, DataType::Boolean, Volatility::Volatile, Arc::new(panic)));
-        let query = "SELECT l.id FROM l LEFT JOIN r ON l.k64 = r.k64 AND boom(l.id, r.id)";
-        let error = bed.rows(query).await.unwrap_err();
-        let found = join_error(&error);
-        assert!(matches!(found, Some(JoinError::WorkerPanicked(why)) if why.contains("planted")), "{error:?}");
+        for query in [
+            "SELECT l.id FROM l LEFT JOIN r ON l.k64 = r.k64 AND boom(l.id, r.id)",
+            "SELECT l.id FROM l JOIN r ON l.k64 = r.k64 WHERE boom(l.id, l.id)",
+        ] {
+            let error = bed.rows(query).await.unwrap_err();
+            let found = join_error(&error);
+            assert!(matches!(found, Some(JoinError::WorkerPanicked(why)) if why.contains("planted")), "{error:?}");
+        }
         bed
     });
     bed.assert_clean();

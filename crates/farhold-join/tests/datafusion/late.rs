@@ -12,7 +12,7 @@ use farhold_join::datafusion::JoinConfig;
 use super::bed::{Bed, Table, keys, on_runtime, plain, rows};
 
 /// Row groups and pages so small that a filter leaves some of them empty.
-fn write(folder: &Path, batch: &RecordBatch) {
+pub fn write(folder: &Path, batch: &RecordBatch) {
     let properties = WriterProperties::builder()
         .set_max_row_group_row_count(Some(5000))
         .set_data_page_row_count_limit(500)
@@ -26,7 +26,7 @@ fn write(folder: &Path, batch: &RecordBatch) {
     }
 }
 
-async fn register(context: &SessionContext, name: &str, folder: &Path) {
+pub async fn register(context: &SessionContext, name: &str, folder: &Path) {
     let options = ParquetReadOptions::default();
     context.register_parquet(name, folder.to_str().unwrap(), options).await.unwrap();
 }

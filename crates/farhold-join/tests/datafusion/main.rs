@@ -9,3 +9,5 @@ mod plans;
 mod queries;
 mod random;
 mod runs;
+#[cfg(feature = "parquet")]
+mod sieve;
