@@ -20,7 +20,7 @@ pub async fn connect(url: &str) -> Result<Connection, String> {
     let config: Config = url.parse().map_err(|error| format!("`{url}` is not a PostgreSQL URL: {error}"))?;
     let (client, connection) = config.connect(NoTls).await.map_err(|error| {
         let (place, why) = (without_password(url), describe(&error));
-        if std::error::Error::source(&error).is_some_and(|cause| cause.is::<io::Error>()) {
+        if std::error::Error::source(&error).is_some_and(<dyn std::error::Error + 'static>::is::<io::Error>) {
             return format!(
                 "no database answers at {place}: {why}\nStart one with `farhold serve`, or name another with --connect."
             );
