@@ -1,23 +1,14 @@
-//! A node's lease is renewed, and those of the others are looked at, apart from everything else that the node does.
-//!
-//! On a thread of its own ([`LeaseThread`]; so does FaRM): whoever serves messages and brings about changes is at one thing for longer than
-//! a lease now and then, on a machine with more to do than processors, and a node that lives would be expelled for it. In virtual time
-//! it is a task.
+//! A node's lease is renewed, and those of the others are looked at, by a task of its own: what changes of the configuration ask of a
+//! node may take longer than a lease.
 
 use super::{Configuration, Register, Registered, Renewals};
 use crate::replication::Replication;
 use crate::{Node, NodeId, TxnError};
-use farhold_fabric::{Executor, Handle};
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use farhold_fabric::Handle;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 /// For how many leases a way between two nodes may be cut before one of them has to go, while neither is alone.
 const APART_LEASES: u64 = 8;
-/// How often the thread looks whether it shall end.
-const LOOK_EVERY_NS: u64 = 20_000_000;
 
 /// The two clocks of a machine: one that only goes on, and the time of day. When the one has gone another way than the other by
 /// more than the bound, the machine was stopped, or one of them is wrong.
@@ -230,44 +221,6 @@ impl Lease {
                 continue;
             }
             handle.sleep_ns(lease_ns / 4).await;
-        }
-    }
-}
-
-/// A thread that keeps a lease. Stopped and joined on drop.
-pub(crate) struct LeaseThread {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl LeaseThread {
-    /// # Errors
-    /// The system has no thread left.
-    pub fn start(lease: &Arc<Lease>, register: &Arc<impl Register + Send + Sync + 'static>) -> Result<Self, TxnError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, lease, register) = (stop.clone(), lease.clone(), register.clone());
-        let keep = move || {
-            let executor = Executor::real(RandomState::new().build_hasher().finish());
-            let handle = executor.handle();
-            executor.run(async {
-                let inner = handle.clone();
-                let keeping = handle.spawn(async move { lease.keep(&*register, &inner).await });
-                while !stopped.load(Acquire) && keeping.try_take().is_none() {
-                    handle.sleep_ns(LOOK_EVERY_NS).await;
-                }
-            });
-        };
-        let thread = std::thread::Builder::new().name("farhold-lease".into()).spawn(keep);
-        let thread = thread.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for LeaseThread {
-    fn drop(&mut self) {
-        self.stop.store(true, Release);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
     }
 }

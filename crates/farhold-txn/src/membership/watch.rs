@@ -44,8 +44,8 @@ impl Worker {
         self.watch(&*register, &lease).await
     }
 
-    /// As [`keep_membership`](Self::keep_membership), where somebody else keeps the lease.
-    pub(crate) async fn watch(&self, register: &dyn Register, lease: &Lease) -> Result<(), TxnError> {
+    /// As [`keep_membership`](Self::keep_membership), while another task keeps the lease.
+    async fn watch(&self, register: &dyn Register, lease: &Lease) -> Result<(), TxnError> {
         let node = self.node().clone();
         let replication = replication_of(&node)?;
         let (handle, birth) = (self.handle(), lease.birth());
