@@ -5,7 +5,8 @@ use super::{Configuration, Register, Registered, Renewals};
 use crate::replication::Replication;
 use crate::{Node, NodeId, TxnError};
 use farhold_fabric::Handle;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::cell::{RefCell, RefMut};
+use std::sync::Arc;
 
 /// For how many leases a way between two nodes may be cut before one of them has to go, while neither is alone.
 const APART_LEASES: u64 = 8;
@@ -151,7 +152,7 @@ impl Leases {
 pub(crate) struct Lease {
     node: Arc<Node>,
     birth: u64,
-    others: Mutex<Leases>,
+    others: RefCell<Leases>,
 }
 
 pub(super) fn replication_of(node: &Node) -> Result<&Arc<Replication>, TxnError> {
@@ -166,7 +167,7 @@ impl Lease {
         let config = &replication_of(node)?.config;
         let birth = node.start.or(node.fabric.birth()).unwrap_or_else(|| handle.random_u64() | 1);
         let others = Leases::new(config.lease_ns + config.clock_skew_ns_max, handle.now_ns());
-        Ok(Self { node: node.clone(), birth, others: Mutex::new(others) })
+        Ok(Self { node: node.clone(), birth, others: RefCell::new(others) })
     }
 
     /// Which start of the node this is.
@@ -175,8 +176,8 @@ impl Lease {
     }
 
     /// What has been seen of the leases of others.
-    pub fn of_others(&self) -> MutexGuard<'_, Leases> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn of_others(&self) -> RefMut<'_, Leases> {
+        self.others.borrow_mut()
     }
 
     /// Something new about them, from the register.

@@ -37,7 +37,7 @@ impl Worker {
     /// # Errors
     /// [`TxnError::Corrupt`] if the register is not this cluster's; [`TxnError::NotFound`] for a node without replication.
     pub async fn keep_membership(&self, register: Rc<dyn Register>) -> Result<(), TxnError> {
-        let lease = Arc::new(Lease::new(self.node(), self.handle())?);
+        let lease = Rc::new(Lease::new(self.node(), self.handle())?);
         let (renewing, handle) = (lease.clone(), self.handle().clone());
         let renewed_by = register.clone();
         drop(self.handle().spawn(async move { renewing.keep(&*renewed_by, &handle).await }));

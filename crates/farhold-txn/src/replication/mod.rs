@@ -79,7 +79,7 @@ impl Writers {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &RingWriter)> {
-        (0..).map(NodeId).zip(&self.0).filter_map(|(node, writer)| Some((node, writer.as_ref()?)))
+        (0..=u8::MAX).map(NodeId).zip(&self.0).filter_map(|(node, writer)| Some((node, writer.as_ref()?)))
     }
 }
 
@@ -159,7 +159,8 @@ impl Replication {
     pub fn forget_rings_of_the_gone(&self) {
         for writers in &self.writers {
             let mut writers = writers.lock().unwrap_or_else(PoisonError::into_inner);
-            let gone = (0..).map(NodeId).zip(&mut writers.0).filter(|(node, _)| !self.view.present.contains(*node));
+            let gone =
+                (0..=u8::MAX).map(NodeId).zip(&mut writers.0).filter(|(node, _)| !self.view.present.contains(*node));
             gone.for_each(|(_, writer)| *writer = None);
         }
     }
