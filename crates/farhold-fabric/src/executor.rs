@@ -87,6 +87,16 @@ struct Remote {
     any: AtomicBool,
     parked: AtomicBool,
     thread: Mutex<Option<Thread>>,
+    /// Whom a foreign executor polls to have tasks run.
+    driver: Mutex<Option<Waker>>,
+}
+
+impl Remote {
+    fn wake_driver(&self) {
+        if let Some(driver) = &*self.driver.lock().expect("the driver") {
+            driver.wake_by_ref();
+        }
+    }
 }
 
 struct Timer {
@@ -162,6 +172,7 @@ impl Core {
             any: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             thread: Mutex::new(None),
+            driver: Mutex::new(None),
         });
         registry().lock().expect("the registry").insert(id, remote.clone());
         let start_ns = process_start();
@@ -351,6 +362,21 @@ impl Core {
         let entry = &mut slots[slot as usize];
         (entry.task, entry.live, entry.queued, entry.machine) = (Some(task), true, true, machine);
         self.ready.borrow_mut().push_back(slot);
+        if self.mode == Mode::Standalone {
+            self.remote.wake_driver();
+        }
+    }
+
+    /// Tasks hold handles, handles hold the core: breaks the circle. Destructors may spawn again, hence the loop.
+    fn drop_tasks(&self) {
+        let _enter = Enter::new(self);
+        loop {
+            let tasks: Vec<Task> = self.slots.borrow_mut().iter_mut().filter_map(|slot| slot.task.take()).collect();
+            if tasks.is_empty() {
+                break;
+            }
+        }
+        self.timers.borrow_mut().clear();
     }
 }
 
@@ -468,22 +494,13 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        // Tasks hold handles, handles hold the core: break the circle. Destructors may spawn again, hence the loop.
-        let _enter = Enter::new(&self.core);
-        loop {
-            let tasks: Vec<Task> =
-                self.core.slots.borrow_mut().iter_mut().filter_map(|slot| slot.task.take()).collect();
-            if tasks.is_empty() {
-                break;
-            }
-        }
-        self.core.timers.borrow_mut().clear();
+        self.core.drop_tasks();
     }
 }
 
 impl Handle {
     /// A handle for tasks of a foreign executor. Waits wake themselves, so they keep the foreign executor busy polling.
-    /// Spawned tasks run when somebody calls [`Self::turn`].
+    /// Spawned tasks run while somebody polls what [`Self::drive`] gives.
     #[must_use]
     pub fn standalone(seed: u64) -> Self {
         Self { core: Core::new(Mode::Standalone, seed), machine: NO_MACHINE, drift_ppm: 0 }
@@ -652,10 +669,33 @@ impl Handle {
         JoinHandle { state }
     }
 
-    /// For [`Self::standalone`]: polls every spawned task that is ready once. The foreign executor's loop calls it.
-    pub fn turn(&self) {
+    /// For [`Self::standalone`]: a task of the foreign executor that runs those spawned here. It is never done; dropped, it drops them.
+    #[must_use]
+    pub fn drive(&self) -> Drive {
+        Drive { core: self.core.clone() }
+    }
+
+    /// Is there a spawned task that is not done?
+    #[must_use]
+    pub fn has_tasks(&self) -> bool {
+        self.core.slots.borrow().iter().any(|slot| slot.live)
+    }
+}
+
+/// See [`Handle::drive`].
+pub struct Drive {
+    core: Rc<Core>,
+}
+
+impl Future for Drive {
+    type Output = std::convert::Infallible;
+
+    /// Polls every spawned task that is ready once.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let core = &*self.core;
         let _enter = Enter::new(core);
+        // First this, then the look: whoever wakes a task puts it down first, and then looks for whom to tell.
+        core.remote.driver.lock().expect("the driver").get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
         core.take_remote();
         core.fire_timers(core.now_ns());
         let count = core.ready.borrow().len();
@@ -665,6 +705,16 @@ impl Handle {
                 core.poll_slot(slot);
             }
         }
+        if !core.ready.borrow().is_empty() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        self.core.drop_tasks();
     }
 }
 
@@ -779,6 +829,7 @@ fn wake_remote(id: u32, key: u64) {
     {
         thread.unpark();
     }
+    remote.wake_driver();
 }
 
 #[cfg(test)]
@@ -911,29 +962,75 @@ mod tests {
         Executor::virtual_time(1).run(std::future::pending::<()>());
     }
 
-    /// Under a foreign executor (here: a loop that polls when woken) waits end, and `turn` runs what was spawned.
+    /// A foreign executor: polls its two tasks when they have been woken, and says whether one has.
+    struct Foreign(AtomicBool);
+
+    impl std::task::Wake for Foreign {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Under a foreign executor waits end, and what is spawned runs, as often as it is woken, also by other threads.
     #[test]
     fn standalone_needs_no_executor() {
         let handle = Handle::standalone(1);
-        let inner = handle.clone();
+        let mut driver = Box::pin(handle.drive());
+        let foreign = Arc::new(Foreign(AtomicBool::new(false)));
+        let waker = Waker::from(foreign.clone());
+        let mut cx = Context::from_waker(&waker);
+        assert!(driver.as_mut().poll(&mut cx).is_pending() && !foreign.0.load(Ordering::SeqCst), "nothing to do");
+
+        let (inner, (told, mut hears)) = (handle.clone(), tokens());
         let task = handle.spawn(async move {
             inner.yield_now().await;
             inner.sleep_ns(10).await;
+            std::future::poll_fn(|cx| hears.poll(cx)).await;
             3
         });
-        let mut wait = pin!(async {
-            handle.sleep_ns(1000).await;
-            handle.yield_now().await;
-            task.await
-        });
-        let mut cx = Context::from_waker(Waker::noop());
-        let result = loop {
-            handle.turn();
-            if let Poll::Ready(result) = wait.as_mut().poll(&mut cx) {
-                break result;
+        let mut run = || {
+            let mut polls = 0;
+            while foreign.0.swap(false, Ordering::SeqCst) {
+                assert!(driver.as_mut().poll(&mut cx).is_pending());
+                polls += 1;
             }
+            polls
         };
-        assert_eq!(result, 3);
+        assert!(run() > 1, "the spawn woke the driver, and the waits did");
+        assert!(handle.has_tasks() && task.try_take().is_none());
+        std::thread::spawn(move || told.tell()).join().expect("told");
+        assert!(run() > 0, "another thread woke it");
+        assert_eq!(task.try_take(), Some(3));
+        assert!(!handle.has_tasks());
+
+        let dropped = Rc::new(());
+        let held = (dropped.clone(), handle.clone());
+        drop(handle.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        }));
+        drop(driver);
+        assert_eq!(Rc::strong_count(&dropped), 1, "with the driver its tasks go");
+    }
+
+    /// One thread tells another task something, once.
+    fn tokens() -> (Token, Token) {
+        let shared = Arc::new((AtomicBool::new(false), Mutex::new(None::<Waker>)));
+        (Token(shared.clone()), Token(shared))
+    }
+
+    struct Token(Arc<(AtomicBool, Mutex<Option<Waker>>)>);
+
+    impl Token {
+        fn tell(&self) {
+            self.0.0.store(true, Ordering::SeqCst);
+            self.0.1.lock().expect("a waker").take().expect("somebody waits").wake();
+        }
+
+        fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+            *self.0.1.lock().expect("a waker") = Some(cx.waker().clone());
+            if self.0.0.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+        }
     }
 
     /// A machine that stands still runs nothing, and misses nothing.

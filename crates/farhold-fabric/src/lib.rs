@@ -33,7 +33,7 @@ pub use address::{Address, FarPtr, NodeId, RegionId, RegionKey};
 pub use batch::{Batch, ObjectView, Slot};
 pub use endpoint::{Endpoint, Message, Submit};
 pub use error::FabricError;
-pub use executor::{Executor, Handle, JoinHandle};
+pub use executor::{Drive, Executor, Handle, JoinHandle};
 pub use fabric::{Admitted, Fabric};
 pub use memory::{RegionMemory, sum_words};
 pub use object::{Meta, ObjectHeader, Version};

@@ -150,6 +150,9 @@ async fn serve(
 ) {
     /// After the grace period statements are cancelled; a client that does not read its last words in this time is cut off.
     const LAST_WORDS: Duration = Duration::from_secs(1);
+    // What transactions leave to be done behind them: the rest of a commit whose client is gone, rows to be taken out elsewhere.
+    let handle = front_end.worker.handle().clone();
+    drop(tokio::task::spawn_local(handle.drive()));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -168,8 +171,15 @@ async fn serve(
         front_end.stopping.enter(phase);
         let all_ended = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(patience, all_ended).await.is_ok() {
-            return;
+            break;
         }
     }
     connections.shutdown().await;
+    let all_done = async {
+        while handle.has_tasks() {
+            tokio::task::yield_now().await;
+        }
+    };
+    // Others are done by those who go on without this node.
+    let _ = tokio::time::timeout(LAST_WORDS, all_done).await;
 }

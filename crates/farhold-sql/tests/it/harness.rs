@@ -1,12 +1,13 @@
 //! A database of one node in a directory of its own, and clients that each live on a thread, as connections do.
 
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc;
 
-use farhold_fabric::{Fabric, Handle};
+use farhold_fabric::{Drive, Fabric, Handle};
 use farhold_sql::{
     CancelHandle, ColumnType, CommandTag, Datum, Engine, EngineConfig, Output, Rows, Session, SqlError,
     TransactionState, format_datum,
@@ -149,29 +150,45 @@ impl Db {
         let (told, cancel) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            let seed = SEED.fetch_add(1, Ordering::Relaxed);
-            let worker = Rc::new(node.worker(&Handle::standalone(seed)).expect("a worker"));
+            let handle = Handle::standalone(SEED.fetch_add(1, Ordering::Relaxed));
+            let mut beside = Box::pin(handle.drive());
+            let worker = Rc::new(node.worker(&handle).expect("a worker"));
             let mut session = engine.session(worker, "tester");
             told.send(session.cancel_handle()).expect("the test listens");
             for request in inbox {
-                serve(request, &mut session, &runtime);
+                serve(request, &mut session, &runtime, &mut beside);
             }
         });
         Client { requests: Some(requests), thread: Some(thread), cancel: cancel.recv().expect("the client starts") }
     }
 }
 
-fn serve(request: Request, session: &mut Session, runtime: &tokio::runtime::Runtime) {
+/// Runs `future`, and beside it what transactions have left to be done.
+fn drive<T>(runtime: &tokio::runtime::Runtime, beside: &mut Pin<Box<Drive>>, future: impl Future<Output = T>) -> T {
+    runtime.block_on(async {
+        tokio::select! {
+            done = future => done,
+            never = beside.as_mut() => match never {},
+        }
+    })
+}
+
+fn serve(
+    request: Request,
+    session: &mut Session,
+    runtime: &tokio::runtime::Runtime,
+    beside: &mut Pin<Box<Drive>>,
+) {
     // A test that failed does not listen any more.
     match request {
         Request::Run(sql, parameters, reply) => {
-            let _ = reply.send(runtime.block_on(run(session, &sql, &parameters)));
+            let _ = reply.send(drive(runtime, beside, run(session, &sql, &parameters)));
         }
         Request::Batch(sql, reply) => {
-            let _ = reply.send(runtime.block_on(batch(session, &sql)));
+            let _ = reply.send(drive(runtime, beside, batch(session, &sql)));
         }
         Request::Copy(sql, chunks, abort, reply) => {
-            let _ = reply.send(runtime.block_on(copy(session, &sql, chunks, abort)));
+            let _ = reply.send(drive(runtime, beside, copy(session, &sql, chunks, abort)));
         }
         Request::State(reply) => {
             let _ = reply.send(session.transaction_state());
