@@ -173,12 +173,7 @@ fn drive<T>(runtime: &tokio::runtime::Runtime, beside: &mut Pin<Box<Drive>>, fut
     })
 }
 
-fn serve(
-    request: Request,
-    session: &mut Session,
-    runtime: &tokio::runtime::Runtime,
-    beside: &mut Pin<Box<Drive>>,
-) {
+fn serve(request: Request, session: &mut Session, runtime: &tokio::runtime::Runtime, beside: &mut Pin<Box<Drive>>) {
     // A test that failed does not listen any more.
     match request {
         Request::Run(sql, parameters, reply) => {

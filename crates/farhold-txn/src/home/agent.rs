@@ -1,13 +1,12 @@
 //! A thread that serves the node's inbox when its workers do not.
 
-use crate::membership::{FileRegister, Register};
+use crate::membership::{FileRegister, Lease, LeaseThread, Register};
 use crate::replication::MirrorKeeper;
 use crate::{Node, TxnError, Worker};
 use farhold_fabric::Executor;
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -27,7 +26,7 @@ pub struct HomeAgent {
 
 /// How long it sleeps at most: how late it hears that it shall stop.
 const SLEEP_NS_MAX: u64 = 20_000_000;
-/// The same for one that also renews a lease.
+/// The same for one that also looks after the membership.
 const MEMBER_SLEEP_NS_MAX: u64 = 500_000;
 /// How often it looks again before it sleeps: answers come in bursts, and a sleep and its end cost some 10 µs.
 const LOOKS: u32 = 200;
@@ -64,14 +63,14 @@ impl HomeAgent {
     pub fn start_member_by(
         node: &Arc<Node>,
         cluster: &Path,
-        register: impl Register + Send + 'static,
+        register: impl Register + Send + Sync + 'static,
     ) -> Result<Self, TxnError> {
         Self::start_with(node, Some((cluster.to_owned(), register)))
     }
 
     fn start_with(
         node: &Arc<Node>,
-        member: Option<(PathBuf, impl Register + Send + 'static)>,
+        member: Option<(PathBuf, impl Register + Send + Sync + 'static)>,
     ) -> Result<Self, TxnError> {
         let stop = Arc::new(AtomicBool::new(false));
         let mirrors = node.replication.as_ref().map(MirrorKeeper::start).transpose()?;
@@ -84,14 +83,22 @@ impl HomeAgent {
                 Ok(worker) => worker,
                 Err(error) => return drop(report.send(Err(error))),
             };
-            let _ = report.send(Ok(()));
-            if let Some((cluster, register)) = member {
+            let handle = executor.handle();
+            let begun = member.map(|(cluster, register)| {
+                let (lease, register) = (Arc::new(Lease::new(worker.node(), &handle)?), Arc::new(register));
+                let thread = LeaseThread::start(&lease, &register)?;
+                drop(handle.spawn(tell_status(worker.clone(), cluster)));
                 let member = worker.clone();
-                drop(executor.handle().spawn(tell_status(worker.clone(), cluster)));
-                drop(executor.handle().spawn(async move {
-                    let _ = member.keep_membership(Rc::new(register)).await;
+                drop(handle.spawn(async move {
+                    let _ = member.watch(&*register, &lease).await;
                 }));
-            }
+                Ok(thread)
+            });
+            let _thread = match begun.transpose() {
+                Ok(thread) => thread,
+                Err(error) => return drop(report.send(Err(error))),
+            };
+            let _ = report.send(Ok(()));
             executor.run(serve(worker, stopped));
         };
         let spawned = std::thread::Builder::new().name("farhold-home".into()).spawn(run);

@@ -1,15 +1,25 @@
-//! A node's lease is renewed, and those of the others are looked at, by a task of its own: what changes of the configuration ask of a
-//! node may take longer than a lease.
+//! A node's lease is renewed, and those of the others are looked at, apart from everything else that the node does.
+//!
+//! On a thread of its own ([`LeaseThread`]; so does FaRM): whoever serves messages and brings about changes is at one thing for longer than
+//! a lease now and then, on a machine with more to do than processors, and a node that lives would be expelled for it. In virtual time
+//! it is a task.
 
 use super::{Configuration, Register, Registered, Renewals};
 use crate::replication::Replication;
 use crate::{Node, NodeId, TxnError};
-use farhold_fabric::Handle;
-use std::cell::{RefCell, RefMut};
-use std::sync::Arc;
+use farhold_fabric::{Executor, Handle};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// For how many leases a way between two nodes may be cut before one of them has to go, while neither is alone.
 const APART_LEASES: u64 = 8;
+/// How often the thread looks whether it shall end.
+const LOOK_EVERY_NS: u64 = 20_000_000;
+/// How often whoever is to renew a lease looks whether it has begun: so long may a node be a member that cannot commit yet.
+const BEGUN_LOOK_NS: u64 = 1_000_000;
 
 /// The two clocks of a machine: one that only goes on, and the time of day. When the one has gone another way than the other by
 /// more than the bound, the machine was stopped, or one of them is wrong.
@@ -152,7 +162,9 @@ impl Leases {
 pub(crate) struct Lease {
     node: Arc<Node>,
     birth: u64,
-    others: RefCell<Leases>,
+    /// This start of the node is in the register.
+    begun: AtomicBool,
+    others: Mutex<Leases>,
 }
 
 pub(super) fn replication_of(node: &Node) -> Result<&Arc<Replication>, TxnError> {
@@ -167,7 +179,7 @@ impl Lease {
         let config = &replication_of(node)?.config;
         let birth = node.start.or(node.fabric.birth()).unwrap_or_else(|| handle.random_u64() | 1);
         let others = Leases::new(config.lease_ns + config.clock_skew_ns_max, handle.now_ns());
-        Ok(Self { node: node.clone(), birth, others: RefCell::new(others) })
+        Ok(Self { node: node.clone(), birth, begun: AtomicBool::new(false), others: Mutex::new(others) })
     }
 
     /// Which start of the node this is.
@@ -175,9 +187,15 @@ impl Lease {
         self.birth
     }
 
+    /// This start is in the register, and its lease to be renewed. Not before: that would renew the lease of an earlier start, or of another process
+    /// of the same name.
+    pub fn begin(&self) {
+        self.begun.store(true, Release);
+    }
+
     /// What has been seen of the leases of others.
-    pub fn of_others(&self) -> RefMut<'_, Leases> {
-        self.others.borrow_mut()
+    pub fn of_others(&self) -> MutexGuard<'_, Leases> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something new about them, from the register.
@@ -198,13 +216,16 @@ impl Lease {
         let Ok(replication) = replication_of(&self.node) else { return };
         let (me, view) = (self.node.id(), &replication.view);
         let (lease_ns, skew_ns) = (replication.config.lease_ns, replication.config.clock_skew_ns_max);
-        // Not before this start is in the register: it would renew the lease of an earlier start, or of another process of the same name.
-        let mut is_in = false;
+        let is_over = || view.is_gone() || self.node.journal_failure().is_some();
+        while !is_over() && !self.begun.load(Acquire) {
+            handle.sleep_ns(BEGUN_LOOK_NS).await;
+        }
+        let mut is_in = true;
         let mut clocks = Clocks::new(handle);
-        while !view.is_gone() && self.node.journal_failure().is_none() {
+        while !is_over() {
             let began_ns = handle.now_ns();
             let misses = self.misses(replication, began_ns);
-            let (renewed, was_in) = (is_in && register.renew(me, &misses).await.is_ok(), is_in);
+            let renewed = is_in && register.renew(me, &misses).await.is_ok();
             if clocks.have_jumped(handle, skew_ns) {
                 view.void_lease(handle.now_ns());
                 continue;
@@ -218,10 +239,45 @@ impl Lease {
                 }
                 self.look(&registered, handle.now_ns());
             }
-            if is_in && !was_in {
-                continue;
-            }
             handle.sleep_ns(lease_ns / 4).await;
+        }
+    }
+}
+
+/// A thread that keeps a lease. Stopped and joined on drop.
+pub(crate) struct LeaseThread {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LeaseThread {
+    /// # Errors
+    /// The system has no thread left.
+    pub fn start(lease: &Arc<Lease>, register: &Arc<impl Register + Send + Sync + 'static>) -> Result<Self, TxnError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, lease, register) = (stop.clone(), lease.clone(), register.clone());
+        let keep = move || {
+            let executor = Executor::real(RandomState::new().build_hasher().finish());
+            let handle = executor.handle();
+            executor.run(async {
+                let inner = handle.clone();
+                let keeping = handle.spawn(async move { lease.keep(&*register, &inner).await });
+                while !stopped.load(Acquire) && keeping.try_take().is_none() {
+                    handle.sleep_ns(LOOK_EVERY_NS).await;
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("farhold-lease".into()).spawn(keep);
+        let thread = thread.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for LeaseThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }

@@ -15,6 +15,7 @@ mod watch;
 
 pub use configuration::{Configuration, Mirror, Serving};
 pub use file::FileRegister;
+pub(crate) use lease::{Lease, LeaseThread};
 pub(crate) use reach::Reach;
 pub use register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
 pub(crate) use view::{Admitted, NOBODY, NodeSet, Passed, ServingMap, View};

@@ -37,20 +37,20 @@ impl Worker {
     /// # Errors
     /// [`TxnError::Corrupt`] if the register is not this cluster's; [`TxnError::NotFound`] for a node without replication.
     pub async fn keep_membership(&self, register: Rc<dyn Register>) -> Result<(), TxnError> {
-        let lease = Rc::new(Lease::new(self.node(), self.handle())?);
+        let lease = Arc::new(Lease::new(self.node(), self.handle())?);
         let (renewing, handle) = (lease.clone(), self.handle().clone());
         let renewed_by = register.clone();
         drop(self.handle().spawn(async move { renewing.keep(&*renewed_by, &handle).await }));
         self.watch(&*register, &lease).await
     }
 
-    /// As [`keep_membership`](Self::keep_membership), while another task keeps the lease.
-    async fn watch(&self, register: &dyn Register, lease: &Lease) -> Result<(), TxnError> {
+    /// As [`keep_membership`](Self::keep_membership), where somebody else keeps the lease.
+    pub(crate) async fn watch(&self, register: &dyn Register, lease: &Lease) -> Result<(), TxnError> {
         let node = self.node().clone();
         let replication = replication_of(&node)?;
         let (handle, birth) = (self.handle(), lease.birth());
         let every_ns = replication.config.lease_ns / 4;
-        self.found_or_join(register, birth, every_ns).await?;
+        self.found_or_join(register, lease, every_ns).await?;
         let asking = self.clone();
         drop(handle.spawn(async move { asking.ask_the_others().await }));
         let mut work = Work::default();
@@ -82,9 +82,9 @@ impl Worker {
     }
 
     /// The first nodes claim their numbers and begin together; later ones are let in by those that are there.
-    async fn found_or_join(&self, register: &dyn Register, birth: u64, every_ns: u64) -> Result<(), TxnError> {
+    async fn found_or_join(&self, register: &dyn Register, lease: &Lease, every_ns: u64) -> Result<(), TxnError> {
         let node = self.node().clone();
-        let me = self.core.me;
+        let (me, birth) = (self.core.me, lease.birth());
         let Some(replication) = &node.replication else { return Ok(()) };
         let mut founding = false;
         loop {
@@ -99,9 +99,10 @@ impl Worker {
                     let mine = configuration.births.get(usize::from(me.0)).copied();
                     match mine {
                         Some(found) if found == birth => {
+                            lease.begin();
                             if founding && configuration.is_founded() {
                                 let _ = register.settle(configuration.number).await;
-                                let body = super::super::recovery::Message::Install(Arc::new(configuration)).encode();
+                                let body = Message::Install(Arc::new(configuration)).encode();
                                 return self.core.answer_recovery(me, &body, &mut crate::home::wire::Writer::default());
                             }
                             if !founding {
