@@ -14,6 +14,7 @@ use farhold_store::log::RecordWriter;
 use farhold_store::{AllocCache, Owner};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     pub settled: Settled,
     /// Commits that the journal waits for: how many of each bound.
     pub open_commits: RefCell<BTreeMap<u32, u32>>,
+    /// Tasks of transactions that are over.
+    left: Cell<u32>,
 }
 
 /// States kept for later: as many as transactions are usually open at a time on a thread.
@@ -69,6 +72,8 @@ const STATES_KEPT_MAX: usize = 64;
 const LOCATIONS: usize = 64 << 10;
 /// Transactions between two looks for slots that snapshots held back.
 const COLLECT_EVERY: u32 = 256;
+/// How often [`Worker::drain`] looks.
+const DRAIN_LOOK_NS: u64 = 20_000;
 /// Operations of transactions between two looks into the inbox: some 2 µs, so that others do not wait for long ones.
 const SERVE_EVERY: u32 = 16;
 
@@ -130,6 +135,7 @@ impl Worker {
             rings: RefCell::default(),
             settled: Settled::default(),
             open_commits: RefCell::default(),
+            left: Cell::new(0),
         };
         Ok(Self { core: Rc::new(core) })
     }
@@ -245,6 +251,21 @@ impl Worker {
         }
     }
 
+    /// Waits until what this worker's transactions have left to be done is done: the rest of a commit that nobody waited for, keys to be given
+    /// back and deleted rows to be taken out on other nodes. It goes on beside everything else, so this is for whoever is about to end the
+    /// executor. False: not within `timeout_ns`; where rows have copies, the others do it when this node leaves.
+    pub async fn drain(&self, timeout_ns: u64) -> bool {
+        let handle = &self.core.handle;
+        let until_ns = handle.now_ns().saturating_add(timeout_ns);
+        while self.core.left.get() > 0 {
+            if handle.now_ns() >= until_ns {
+                return false;
+            }
+            handle.sleep_ns(DRAIN_LOOK_NS).await;
+        }
+        true
+    }
+
     /// The wait before the attempt after `attempts` failed ones: random, longer each time.
     pub async fn back_off(&self, retry: Retry, attempts: u32) {
         let most_ns = retry.wait_ns_max(attempts);
@@ -254,6 +275,16 @@ impl Worker {
 }
 
 impl Core {
+    /// Does what a transaction leaves to be done, beside whatever comes next.
+    pub fn leave(self: &Rc<Self>, rest: impl Future<Output = ()> + 'static) {
+        let core = self.clone();
+        core.left.set(core.left.get() + 1);
+        drop(self.handle.spawn(async move {
+            rest.await;
+            core.left.set(core.left.get() - 1);
+        }));
+    }
+
     /// The owner word of a new transaction.
     #[inline]
     pub fn next_owner(&self) -> Owner {

@@ -301,12 +301,15 @@ impl Database {
         &self.dir.path
     }
 
-    /// Runs `body` to its end on this thread, with a worker and the executor's handle (clock, waiting, more tasks).
+    /// Runs `body` to its end on this thread, with a worker and the executor's handle (clock, waiting, more tasks), and what its
+    /// transactions have left to be done, for as long as a request may take.
     pub fn run<T>(&self, body: impl AsyncFnOnce(Worker, Handle) -> T) -> Result<T, TxnError> {
         let executor = Executor::real(u64::from(std::process::id()));
         let handle = executor.handle();
         let worker = self.node.worker(&handle)?;
-        Ok(executor.run(body(worker, handle)))
+        let done = executor.run(body(worker.clone(), handle));
+        executor.run(worker.drain(self.node.config().request_timeout_ns));
+        Ok(done)
     }
 }
 

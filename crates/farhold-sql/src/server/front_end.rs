@@ -151,8 +151,7 @@ async fn serve(
     /// After the grace period statements are cancelled; a client that does not read its last words in this time is cut off.
     const LAST_WORDS: Duration = Duration::from_secs(1);
     // What transactions leave to be done behind them: the rest of a commit whose client is gone, rows to be taken out elsewhere.
-    let handle = front_end.worker.handle().clone();
-    drop(tokio::task::spawn_local(handle.drive()));
+    drop(tokio::task::spawn_local(front_end.worker.handle().drive()));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -175,11 +174,5 @@ async fn serve(
         }
     }
     connections.shutdown().await;
-    let all_done = async {
-        while handle.has_tasks() {
-            tokio::task::yield_now().await;
-        }
-    };
-    // Others are done by those who go on without this node.
-    let _ = tokio::time::timeout(LAST_WORDS, all_done).await;
+    front_end.worker.drain(LAST_WORDS.as_nanos() as u64).await;
 }

@@ -30,7 +30,7 @@ use crate::txn::{CommitInfo, RowHandle, SharedTable, Txn};
 use crate::worker::Core;
 use crate::{Index, NodeId, TableId};
 use farhold_fabric::object::{META, PAYLOAD, VERSION};
-use farhold_fabric::{Batch, FarPtr, Handle, Meta, Slot, Version};
+use farhold_fabric::{Batch, FarPtr, Meta, Slot, Version};
 use farhold_store::object::size_class;
 use farhold_store::{ObjectRef, Superblock};
 use std::future::Future;
@@ -55,7 +55,7 @@ type Rest = Pin<Box<dyn Future<Output = Result<CommitInfo, TxnError>>>>;
 /// The part of a commit that must come to its end: whoever waits for it may stop waiting, then the executor goes on.
 struct Finishing {
     rest: Option<Rest>,
-    handle: Handle,
+    core: Rc<Core>,
     /// When whoever waits is told that the outcome is unknown: the node may be cut off, and never hear what has become of its record.
     until_ns: u64,
     serial: u64,
@@ -70,7 +70,7 @@ impl Future for Finishing {
         let done = rest.as_mut().poll(cx);
         if done.is_ready() {
             self.rest = None;
-        } else if self.handle.now_ns() >= self.until_ns && !planted!(OutcomeWaitedFor) {
+        } else if self.core.handle.now_ns() >= self.until_ns && !planted!(OutcomeWaitedFor) {
             // What waits here looks again by itself every few microseconds, so this comes in time. The drop has the rest go on.
             set_unknown(self.serial, self.epoch);
             return Poll::Ready(Err(TxnError::OutcomeUnknown));
@@ -82,7 +82,7 @@ impl Future for Finishing {
 impl Drop for Finishing {
     fn drop(&mut self) {
         if let Some(rest) = self.rest.take() {
-            drop(self.handle.spawn(rest));
+            self.core.leave(async move { drop(rest.await) });
         }
     }
 }
@@ -102,11 +102,12 @@ impl Txn {
         // The commit point: from here on everything is done, whatever happens to others, or to whoever waits for it.
         let Held { admitted, durably, .. } = std::mem::take(&mut self.held);
         self.past_commit_point();
-        let (handle, serial) = (core.handle.clone(), self.serial);
+        let serial = self.serial;
         let until_ns = match &core.node.replication {
-            Some(replication) => {
-                handle.now_ns().saturating_add(outcome_ns_max(core.node.config.request_timeout_ns, &replication.config))
-            }
+            Some(replication) => core
+                .handle
+                .now_ns()
+                .saturating_add(outcome_ns_max(core.node.config.request_timeout_ns, &replication.config)),
             // Each of its steps has an end of its own.
             None => u64::MAX,
         };
@@ -114,7 +115,7 @@ impl Txn {
             Some(promise) => Box::pin(self.finish_replicated(epoch, promise, admitted, durably)),
             None => Box::pin(self.finish_far(epoch, durably)),
         };
-        Finishing { rest: Some(rest), handle, until_ns, serial, epoch }.await
+        Finishing { rest: Some(rest), core, until_ns, serial, epoch }.await
     }
 
     /// Everything up to the commit point; nothing is locked after an error.
@@ -541,8 +542,8 @@ impl Txn {
         if deleted.is_empty() && gone.is_empty() {
             return;
         }
-        let (core, handle) = (self.core.clone(), self.core.handle.clone());
-        drop(handle.spawn(async move {
+        let core = self.core.clone();
+        self.core.leave(async move {
             for (node, table, references) in deleted {
                 for references in references.chunks(STAMPS_MAX) {
                     core.insist_call(node, &Request::Remove { table, epoch, references: references.to_vec() }, number)
@@ -554,7 +555,7 @@ impl Txn {
                     core.insist_call(node, &Request::Cancel { table, references: references.to_vec() }, number).await;
                 }
             }
-        }));
+        });
     }
 
     /// Unlocks.
@@ -712,9 +713,11 @@ pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {
     core.give_batch(batch);
     if let (false, Some(replication)) = (failed.is_empty(), core.node.replication.clone()) {
         // The lock of a living node is nobody else's to free. The transaction need not wait for it.
-        let (core, handle) = (core.clone(), core.handle.clone());
+        let insisting = core.clone();
         let steps = failed.iter().map(|ident| Step::release(Core::lock_place(*ident), owner)).collect();
         let number = replication.view.configuration().number;
-        drop(handle.spawn(async move { core.insist(&replication, steps, number).await }));
+        core.leave(async move {
+            let _ = insisting.insist(&replication, steps, number).await;
+        });
     }
 }

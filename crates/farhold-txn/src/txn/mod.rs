@@ -408,9 +408,8 @@ impl Txn {
             if let Some(replication) = &core.node.replication {
                 let number = replication.view.configuration().number;
                 // Messages may be lost, and no restart of this node will make up for it.
-                let (core, node) = (core.clone(), *node);
-                let handle = core.handle.clone();
-                drop(handle.spawn(async move { core.insist_call(node, &Request::Forget { owner }, number).await }));
+                let (asking, node) = (core.clone(), *node);
+                core.leave(async move { asking.insist_call(node, &Request::Forget { owner }, number).await });
             } else {
                 core.tell_now(*node, &Request::Forget { owner });
             }
@@ -428,7 +427,7 @@ impl Txn {
         // Where memory is mapped, one poll does it.
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         if release.as_mut().poll(&mut context).is_pending() {
-            drop(self.core.handle.spawn(release));
+            self.core.leave(release);
         }
     }
 

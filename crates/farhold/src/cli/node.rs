@@ -288,7 +288,9 @@ impl<'a> NodeProcess<'a> {
             let outcome = (|| {
                 let worker = database.node().worker(&handle)?;
                 let tables = Tables::open(database.node())?;
-                executor.run(driver::run(&worker, &handle, &tables, &plan, &counters, &stop))
+                let ran = executor.run(driver::run(&worker, &handle, &tables, &plan, &counters, &stop));
+                executor.run(worker.drain(database.node().config().request_timeout_ns));
+                ran
             })();
             if outcome.is_err() {
                 stop.store(true, Ordering::Relaxed);
