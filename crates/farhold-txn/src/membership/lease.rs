@@ -18,8 +18,9 @@ use std::thread::JoinHandle;
 const APART_LEASES: u64 = 8;
 /// How often the thread looks whether it shall end.
 const LOOK_EVERY_NS: u64 = 20_000_000;
-/// How often whoever is to renew a lease looks whether it has begun: so long may a node be a member that cannot commit yet.
-const BEGUN_LOOK_NS: u64 = 1_000_000;
+/// How many times in a lease whoever is to renew it looks whether it has begun: for such a part of it a node may be a member that cannot commit
+/// yet.
+const BEGUN_LOOKS: u64 = 64;
 
 /// The two clocks of a machine: one that only goes on, and the time of day. When the one has gone another way than the other by
 /// more than the bound, the machine was stopped, or one of them is wrong.
@@ -218,7 +219,7 @@ impl Lease {
         let (lease_ns, skew_ns) = (replication.config.lease_ns, replication.config.clock_skew_ns_max);
         let is_over = || view.is_gone() || self.node.journal_failure().is_some();
         while !is_over() && !self.begun.load(Acquire) {
-            handle.sleep_ns(BEGUN_LOOK_NS).await;
+            handle.sleep_ns(lease_ns / BEGUN_LOOKS).await;
         }
         let mut is_in = true;
         let mut clocks = Clocks::new(handle);
