@@ -30,6 +30,7 @@ mod describe;
 mod error;
 mod exec;
 mod explain;
+mod files;
 mod filter;
 #[cfg(feature = "parquet")]
 mod late;
@@ -40,6 +41,7 @@ mod rule;
 mod runs;
 mod sieve;
 mod stream;
+mod texts;
 
 use std::sync::Arc;
 
@@ -55,6 +57,7 @@ pub use memory::JoinMemory;
 pub use reduce::ReduceRule;
 pub use rule::JoinRule;
 pub use runs::RunsRule;
+pub use texts::TextsRule;
 
 extensions_options! {
     /// Settings of the joins, by the prefix `farhold_join` (`SET farhold_join.algorithm = 'radix'`).
@@ -72,6 +75,10 @@ extensions_options! {
         pub decimals: bool, default = true
         /// Filters test cheap conditions first.
         pub cheap_first: bool, default = true
+        /// Texts are compared with constants by their views.
+        pub texts: bool, default = true
+        /// Files of this machine that the kernel has in memory are read on the thread that asks.
+        pub files: bool, default = true
         /// Partial aggregates make a row of each run of equal keys, where rows come in runs.
         pub runs: bool, default = true
         /// `auto`: the cost model chooses; or the name of an algorithm of `farhold_join::ALL`.
@@ -103,9 +110,13 @@ pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState
     rules.insert(before("SanityCheckPlan", &rules), Arc::new(ReduceRule));
     rules.push(Arc::new(DecimalsRule));
     rules.push(Arc::new(RunsRule));
+    rules.push(Arc::new(TextsRule));
     let mut config = state.config().clone();
     if config.options().extensions.get::<JoinConfig>().is_none() {
         config.options_mut().extensions.insert(JoinConfig::default());
+    }
+    if config.options().extensions.get::<JoinConfig>().is_some_and(|config| config.enabled && config.files) {
+        files::install(state.runtime_env());
     }
     SessionStateBuilder::new_from_existing(state).with_config(config).with_physical_optimizer_rules(rules).build()
 }
