@@ -195,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn ranges_are_what_the_file_has_there() {
-        let bytes: Vec<u8> = (0..300_000_u32).map(|number| (number * number >> 7) as u8).collect();
+        let bytes: Vec<u8> = (0..300_000_u32).map(|number| (number.wrapping_mul(number) >> 7) as u8).collect();
         let (_file, path) = file(&bytes);
         let (_environment, store) = store();
         assert!(store.to_string().starts_with("LocalFiles("));

@@ -14,10 +14,11 @@
 //! partitions go into one table, which all right partitions probe. What our join cannot do stays with DataFusion's
 //! operator, and EXPLAIN says why.
 //!
-//! What lies around the joins of an analytical query is served by [`CommonRule`], [`ReduceRule`], [`DecimalsRule`] and [`RunsRule`]: aggregates
+//! What lies around the joins of an analytical query is served by [`CommonRule`], [`ReduceRule`], [`DecimalsRule`], [`RunsRule`] and [`TextsRule`]: aggregates
 //! that a plan has twice are computed once, rows of far scans go through a join's filter, scans of Parquet files decode most columns only for
 //! the rows that a selective filter leaves, arithmetic on small decimals is done in 64 bits, partial aggregates make a row of each run of equal
-//! keys, filters test cheap conditions first. Each has its setting in [`JoinConfig`].
+//! keys, filters test cheap conditions first and compare texts by their views. Files of this machine are read on the thread that asks. Each has its
+//! setting in [`JoinConfig`].
 //!
 //! All joins of a session, whatever plans they are in, share one [`JoinMemory`], which takes its bytes from DataFusion's
 //! memory pool. `examples/datafusion.rs` is all that a program needs.
@@ -98,7 +99,8 @@ impl ConfigExtension for JoinConfig {
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// The session state with [`JoinRule`] right after DataFusion's `join_selection`, [`CommonRule`] before it hands dynamic filters down,
-/// [`ReduceRule`] behind its rules, [`DecimalsRule`] and [`RunsRule`] behind all, and with [`JoinConfig`] unless it has one.
+/// [`ReduceRule`] behind its rules, [`DecimalsRule`], [`RunsRule`] and [`TextsRule`] behind all, and with [`JoinConfig`] unless it has one. Unless
+/// that says otherwise, files of this machine are read another way from now on, in all sessions of the state's runtime environment.
 /// The joins of every session that is made with the same `memory` share its limit.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
     let mut rules: Vec<Rule> = state.physical_optimizers().to_vec();

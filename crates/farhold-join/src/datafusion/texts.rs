@@ -102,8 +102,8 @@ fn same(texts: &StringViewArray, text: &str) -> BooleanBuffer {
     if text.len() <= INLINE_BYTES_MAX {
         return BooleanBuffer::collect_bool(views.len(), |row| views[row] == wanted);
     }
-    // Neither is a view of a text as long as the wanted one: those have a length of their own.
-    let (mut equal, mut other) = (0, 0);
+    // Neither is the view of a text: none is that long. (Zero is the empty text's.)
+    let (mut equal, mut other) = (u128::MAX, u128::MAX);
     BooleanBuffer::collect_bool(views.len(), |row| {
         let view = views[row];
         let is_equal = view == equal;
