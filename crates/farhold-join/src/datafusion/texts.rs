@@ -96,6 +96,10 @@ impl SameText {
 }
 
 /// A bit for every row: whether its text is this one.
+#[expect(
+    clippy::needless_bitwise_bool,
+    reason = "one branch that is hardly ever taken, not three that are now and then"
+)]
 fn same(texts: &StringViewArray, text: &str) -> BooleanBuffer {
     let views = texts.views();
     let wanted = make_view(text.as_bytes(), 0, 0);
