@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  +0    magic │ layout version │ node │ region bytes │ starts │ clean │ page table offset │ pages
-//!  +64   epoch │ open snapshots │ epoch closed │ epoch of the checkpoint   (the epoch is used on its keeper only)
+//!  +64   epoch │ open snapshots │ epoch closed │ epoch of the checkpoint │ shape   (the epoch is used on its keeper only)
 //!  +128  64 snapshot slots: 0 free, 1 announced, S + 2 open at epoch S
 //!  +1024 1008 directory entries of 64 bytes (`index/hash/layout.rs`)
 //! ```
@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 /// `FARHOLD1`, read as bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARHOLD1");
 /// Counts changes of the layout of regions.
-pub const LAYOUT_VERSION: u64 = 2;
+pub const LAYOUT_VERSION: u64 = 3;
 /// How many snapshots can be open at a time.
 pub const SNAPSHOT_SLOTS: usize = 64;
 /// Where the directory of tables starts.
@@ -35,6 +35,7 @@ const STARTS: u64 = 32;
 const CLEAN: u64 = 40;
 const PAGE_TABLE: u64 = 48;
 const PAGES: u64 = 56;
+const SHAPE: u64 = 96;
 const SLOTS: u64 = 128;
 const ANNOUNCED: u64 = 1;
 
@@ -160,6 +161,17 @@ impl<'m> Superblock<'m> {
     /// Sets the clean flag: everything that was committed is in the objects, and nobody holds a lock.
     pub fn say_goodbye(self) {
         self.word(CLEAN).store(1, SeqCst);
+    }
+
+    /// What [`set_shape`](Self::set_shape) has last said; 0 at first.
+    #[must_use]
+    pub fn shape(self) -> u64 {
+        self.word(SHAPE).load(Relaxed)
+    }
+
+    /// Says what the region's user must find again, of the cluster that its rows belong to.
+    pub fn set_shape(self, shape: u64) {
+        self.word(SHAPE).store(shape, Relaxed);
     }
 
     /// Which start of the node this is.

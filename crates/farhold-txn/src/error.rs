@@ -89,6 +89,11 @@ pub enum TxnError {
         /// Which rule is broken.
         what: &'static str,
     },
+    /// The directory or the register is of another cluster, or of other settings: as they are, nothing of it can be used.
+    OtherCluster {
+        /// What it is of, in words.
+        reason: Box<str>,
+    },
     /// Another node could not do what it was asked, in its words.
     Remote {
         /// The node.
@@ -181,6 +186,7 @@ impl fmt::Display for TxnError {
             Self::SchemaChanged => f.write_str("the table was dropped while the transaction ran"),
             Self::Row(error) => error.fmt(f),
             Self::Corrupt { what } => write!(f, "corrupt: {what}"),
+            Self::OtherCluster { reason } => f.write_str(reason),
             Self::Remote { node, reason } => write!(f, "{node}: {reason}"),
             Self::Store(error) => error.fmt(f),
             Self::Fabric(error) => error.fmt(f),

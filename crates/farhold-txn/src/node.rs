@@ -15,8 +15,8 @@ use crate::slots::{Slots, Statistics};
 use crate::snapshot::FarPlace;
 use crate::{NodeId, Placement, Table, TableId, TxnError, Worker};
 use farhold_fabric::{Admitted, Fabric, FabricError, Handle};
-use farhold_store::Store;
 use farhold_store::table::Rebuilt;
+use farhold_store::{Store, StoreError, Superblock};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -178,10 +178,8 @@ impl Node {
         let replication = if config.replication.replicas > 1 {
             // Nobody has business here before there is a configuration: one who was expelled may think otherwise.
             fabric.admit(0, Admitted::Births(Vec::new()));
-            // With copies elsewhere, what an earlier start has left here is old by now.
-            match fabric.remove_region(DATA) {
-                Ok(()) | Err(FabricError::NoSuchRegion { .. }) => {}
-                Err(error) => return Err(TxnError::far(error, id)),
+            if generation.is_none() {
+                remove_old_region(&fabric, &config)?;
             }
             Some(Replication::open(&fabric, &config)?)
         } else {
@@ -203,13 +201,20 @@ impl Node {
         };
         let keeper = if replication.is_some() { founding.keeper } else { KEEPER };
         let store = match fabric.attach_region(DATA) {
-            Ok(memory) => Store::attach(memory, id).map_err(refused)?.0,
+            Ok(memory) => {
+                let found = Superblock::of(&memory).map_err(refused)?.shape();
+                if found != 0 && found != shape_of(&config) {
+                    return Err(other_directory(found, &config));
+                }
+                Store::attach(memory, id).map_err(refused)?.0
+            }
             Err(FabricError::NoSuchRegion { .. }) => {
                 let memory = fabric.create_region(DATA, config.region_bytes).map_err(|e| TxnError::far(e, id))?;
                 Store::format(memory, id).map_err(refused)?
             }
             Err(error) => return Err(TxnError::far(error, id)),
         };
+        store.superblock().set_shape(shape_of(&config));
         let memory = store.memory();
         memory.populate(config.populate_bytes.min(memory.len())).map_err(|error| TxnError::far(error, id))?;
         if let Some(journaling) = &journaling {
@@ -286,6 +291,12 @@ impl Node {
     pub fn is_member(&self) -> bool {
         let full = |it: &Replication| it.view.configuration().members.contains(&self.id());
         self.replication.as_ref().is_none_or(|it| !it.view.is_frozen() && !it.view.is_gone() && full(it))
+    }
+
+    /// Why its cluster does not take it, if that is for good.
+    #[must_use]
+    pub fn refusal(&self) -> Option<TxnError> {
+        self.replication.as_ref()?.refusal.get().cloned()
     }
 
     /// What its recovery is doing.
@@ -512,4 +523,44 @@ impl Node {
         self.far_pages.close();
         self.store.close();
     }
+}
+
+/// The nodes of a cluster and the copies of each row, as a region remembers them.
+fn shape_of(config: &NodeConfig) -> u64 {
+    u64::from(config.nodes) | u64::from(config.replication.replicas) << 8
+}
+
+/// With copies elsewhere, what an earlier start of this node has left here is old by now. Rows that have no copies are not.
+fn remove_old_region(fabric: &Fabric, config: &NodeConfig) -> Result<(), TxnError> {
+    let id = fabric.node();
+    let memory = match fabric.attach_region(DATA) {
+        Ok(memory) => memory,
+        Err(FabricError::NoSuchRegion { .. }) => return Ok(()),
+        Err(error) => return Err(TxnError::far(error, id)),
+    };
+    match Superblock::of(&memory) {
+        Ok(found) if matches!(found.shape() >> 8, 0 | 2..) => {}
+        Ok(found) => return Err(other_directory(found.shape(), config)),
+        // The earlier start did not live to say whose it was.
+        Err(StoreError::Foreign { found: 0 }) => {}
+        Err(error) => return Err(TxnError::store(error, id)),
+    }
+    drop(memory);
+    fabric.remove_region(DATA).map_err(|error| TxnError::far(error, id))
+}
+
+fn other_directory(found: u64, config: &NodeConfig) -> TxnError {
+    let (nodes, replicas) = ((found & 0xff) as usize, (found >> 8) as u8);
+    TxnError::OtherCluster { reason: other_shape("directory", nodes, replicas, config) }
+}
+
+/// That something is of a cluster with other numbers.
+pub(crate) fn other_shape(what: &str, nodes: usize, replicas: u8, config: &NodeConfig) -> Box<str> {
+    let asked = (config.nodes, config.replication.replicas);
+    format!(
+        "the {what} is of a cluster of {nodes} nodes with {replicas} copies of each row, and was opened for one of {} with {}; \
+         nothing in it was changed: open it as it was, or take another",
+        asked.0, asked.1
+    )
+    .into()
 }

@@ -272,6 +272,9 @@ impl Database {
         let agent = if is_replicated {
             let agent = register.start_member(&node, config, &dir.path)?;
             wait(&|| {
+                if let Some(error) = node.refusal() {
+                    return Err(OpenError::Node(error));
+                }
                 if node.is_expelled() {
                     return Err(OpenError::Membership(
                         "the cluster has expelled this node while it was joining".to_owned(),

@@ -4,6 +4,7 @@ use super::lease::{Lease, replication_of};
 use super::{Configuration, Register, Registered, Serving};
 use crate::durability::GONE;
 use crate::home::message::Request;
+use crate::node::other_shape;
 use crate::recovery::Message;
 use crate::{NodeId, Progress, TxnError, Worker};
 use farhold_fabric::{Admitted, JoinHandle};
@@ -35,7 +36,8 @@ impl Worker {
     /// To be run as a task of its own, beside tasks that [serve](Self::serve).
     ///
     /// # Errors
-    /// [`TxnError::Corrupt`] if the register is not this cluster's; [`TxnError::NotFound`] for a node without replication.
+    /// [`TxnError::OtherCluster`] if the register is not this cluster's, which [`Node::refusal`](crate::Node::refusal) then says too;
+    /// [`TxnError::NotFound`] for a node without replication.
     pub async fn keep_membership(&self, register: Rc<dyn Register>) -> Result<(), TxnError> {
         let lease = Arc::new(Lease::new(self.node(), self.handle())?);
         let (renewing, handle) = (lease.clone(), self.handle().clone());
@@ -50,13 +52,21 @@ impl Worker {
         let replication = replication_of(&node)?;
         let (handle, birth) = (self.handle(), lease.birth());
         let every_ns = replication.config.lease_ns / 4;
-        self.found_or_join(register, lease, every_ns).await?;
+        if let Err(error) = self.found_or_join(register, lease, every_ns).await {
+            if matches!(error, TxnError::OtherCluster { .. }) {
+                let _ = replication.refusal.set(error.clone());
+            }
+            replication.view.set_gone();
+            return Err(error);
+        }
         let asking = self.clone();
         drop(handle.spawn(async move { asking.ask_the_others().await }));
         let mut work = Work::default();
         // A member whose journal is over would have to be waited for by everybody: it goes.
         while node.journal_failure().is_none() {
-            if let Ok(registered) = register.load().await {
+            let registered = register.load().await;
+            self.note_register(registered.as_ref().err());
+            if let Ok(registered) = registered {
                 lease.look(&registered, handle.now_ns());
                 let settled = registered.settled;
                 let Some(configuration) = registered.configuration else { break };
@@ -89,6 +99,7 @@ impl Worker {
         let mut founding = false;
         loop {
             let registered = register.load().await;
+            self.note_register(registered.as_ref().err());
             let settled = registered.as_ref().map_or(0, |registered| registered.settled);
             match registered.map(|registered| registered.configuration) {
                 Ok(None) => {
@@ -96,6 +107,12 @@ impl Worker {
                     continue;
                 }
                 Ok(Some(configuration)) => {
+                    let (nodes, replicas) = (configuration.births.len(), configuration.replicas);
+                    if nodes != usize::from(node.config.nodes) || replicas != node.config.replication.replicas {
+                        return Err(TxnError::OtherCluster {
+                            reason: other_shape("register", nodes, replicas, &node.config),
+                        });
+                    }
                     let mine = configuration.births.get(usize::from(me.0)).copied();
                     match mine {
                         Some(found) if found == birth => {
@@ -133,8 +150,8 @@ impl Worker {
                         _ => {}
                     }
                 }
-                Err(super::RegisterError::Foreign { .. }) => {
-                    return Err(TxnError::Corrupt { what: "the register is not this cluster's" });
+                Err(error @ super::RegisterError::Foreign { .. }) => {
+                    return Err(TxnError::OtherCluster { reason: error.to_string().into() });
                 }
                 Err(super::RegisterError::Unavailable { .. }) => {}
             }
@@ -153,7 +170,6 @@ impl Worker {
             };
             if configuration.births.get(usize::from(me.0)) != Some(&birth) {
                 // Too slow: expelled while it was joining.
-                replication.view.set_gone();
                 return Err(TxnError::Recovering { node: me });
             }
             let installed = replication.view.configuration();
@@ -245,6 +261,10 @@ impl Worker {
             }
             self.handle().sleep_ns(pause_ns).await;
         }
+    }
+
+    fn note_register(&self, error: Option<&super::RegisterError>) {
+        self.note(|progress| progress.register = error.map(|error| error.to_string().into()));
     }
 
     fn note(&self, change: impl FnOnce(&mut Progress)) {

@@ -28,6 +28,8 @@ pub struct Moving {
 /// What the recovery of a node is doing; nothing, most of the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
+    /// Why it cannot read the cluster's register.
+    pub register: Option<Box<str>>,
     /// It hears nothing of this node, which alone has some rows: nobody goes on without it.
     pub waiting: Option<NodeId>,
     /// It leads everybody into the configuration with this number.
@@ -57,6 +59,9 @@ impl fmt::Display for Moving {
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
+        if let Some(reason) = &self.register {
+            parts.push(reason.to_string());
+        }
         if let Some(node) = self.waiting {
             parts.push(format!("waits for {node}, which is silent and alone has some rows"));
         }

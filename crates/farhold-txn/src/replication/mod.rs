@@ -25,7 +25,7 @@ use farhold_fabric::{Fabric, FabricError};
 use farhold_store::log::{LogRegion, RingLayout, RingWriter};
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Settings of replication.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +92,8 @@ pub(crate) struct Replication {
     /// Who does not answer this node.
     pub reach: Reach,
     progress: Mutex<Progress>,
+    /// Why its cluster does not take it.
+    pub refusal: OnceLock<TxnError>,
     applier: Mutex<Applier>,
     /// What each worker knows of its rings.
     writers: Box<[Mutex<Writers>]>,
@@ -120,6 +122,7 @@ impl Replication {
             view: View::new(nodes, replicas),
             reach: Reach::default(),
             progress: Mutex::default(),
+            refusal: OnceLock::new(),
             applier: Mutex::new(Applier::new(&log, Spare::new(u64::from(replicas - 1) * populate_bytes))),
             log,
             writers: (0..config.rings).map(|_| Mutex::default()).collect(),

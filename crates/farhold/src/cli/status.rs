@@ -56,9 +56,9 @@ impl Told {
         told
     }
 
-    /// Does its process still run?
-    fn is_running(&self) -> bool {
-        self.pid.is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists())
+    /// Does its process still run? Unknown of one that has told nothing here.
+    fn is_running(&self) -> Option<bool> {
+        self.pid.map(|pid| Path::new("/proc").join(pid.to_string()).exists())
     }
 }
 
@@ -169,8 +169,7 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
     );
     println!("  node  role      pid      serves      copies on (bytes not applied yet)   recovery");
     for (node, told) in nodes {
-        let has_told = told.pid.is_some();
-        let role = if role(configuration, *node) != "gone" && has_told && !told.is_running() {
+        let role = if role(configuration, *node) != "gone" && told.is_running() == Some(false) {
             "dead?"
         } else {
             role(configuration, *node)
@@ -181,7 +180,10 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
             .iter()
             .filter(|mirror| mirror.of == *node)
             .map(|mirror| {
-                let lag = told.lags.iter().find(|(holder, _)| *holder == mirror.on).map_or(0, |(_, bytes)| *bytes);
+                let lag = told.lags.iter().find(|(holder, _)| *holder == mirror.on);
+                // Whoever has told of itself has sent nothing to a holder that it does not name.
+                let lag = lag.map(|(_, bytes)| *bytes).or(told.pid.map(|_| 0));
+                let lag = lag.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
                 format!("{}{} ({lag})", mirror.on.0, if mirror.whole { "" } else { ", incomplete" })
             })
             .collect();
@@ -192,8 +194,11 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
             told.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             if serves.is_empty() { "-".to_owned() } else { serves.join(",") },
             if copies.is_empty() { "-".to_owned() } else { copies.join("  ") },
-            if told.is_running() { told.doing.as_str() } else { "-" },
+            if told.is_running() == Some(true) { told.doing.as_str() } else { "-" },
         );
+    }
+    if nodes.iter().all(|(_, told)| told.pid.is_none()) {
+        println!("  what nodes say of themselves is in their host's directory: say --dir DIRECTORY there");
     }
     for gone in configuration.unserved() {
         match configuration.successor(gone) {
