@@ -286,7 +286,9 @@ impl Drop for LeaseThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farhold_fabric::Executor;
+    use crate::membership::register::RegisterFuture;
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
 
     /// A look at three nodes that have all renewed, of whom some miss others.
     fn look(leases: &mut Leases, births: [u64; 3], missing: &[(u8, u8)], now_ns: u64) -> Option<NodeId> {
@@ -334,6 +336,85 @@ mod tests {
                 "whose lease is over says nothing"
             );
         }
+    }
+
+    /// A register in which the clock jumps while a lease is renewed, and which then looks whether the node believes in its lease.
+    struct Jumping {
+        handle: Handle,
+        node: Arc<Node>,
+        birth: u64,
+        by_ns: Cell<i64>,
+        /// Of each renewal after a jump: whether the node might commit meanwhile.
+        believed: RefCell<Vec<bool>>,
+    }
+
+    impl Register for Jumping {
+        fn load(&self) -> RegisterFuture<'_, Registered> {
+            let mut configuration = Configuration::first(2, 2);
+            configuration.births = vec![self.birth, 7];
+            let renewals = vec![Renewals::default(); 2];
+            Box::pin(async { Ok(Registered { configuration: Some(configuration), settled: 1, renewals }) })
+        }
+
+        fn compare_and_set<'a>(&'a self, _: u64, _: &'a Configuration) -> RegisterFuture<'a, bool> {
+            Box::pin(async { Ok(false) })
+        }
+
+        fn settle(&self, _: u64) -> RegisterFuture<'_, ()> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn renew<'a>(&'a self, _: NodeId, _: &'a [NodeId]) -> RegisterFuture<'a, ()> {
+            Box::pin(async {
+                let view = &replication_of(&self.node).expect("copies").view;
+                if view.clock_jumps() > 0 {
+                    self.believed.borrow_mut().push(view.is_settled(self.handle.now_ns()));
+                }
+                self.handle.jump_wall_ns(self.by_ns.take());
+                self.handle.sleep_ns(1_000_000).await;
+                Ok(())
+            })
+        }
+
+        fn is_dead(&self, _: NodeId) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_renewal_in_which_the_clock_jumps_is_no_lease() {
+        let dir = std::env::temp_dir().join(format!("farhold-txn-{}-lease", std::process::id()));
+        let fabric = farhold_fabric::Fabric::join_shm(&dir, NodeId(0)).expect("the fabric");
+        let replication = crate::ReplicationConfig { replicas: 2, ring_bytes: 64 << 10, ..Default::default() };
+        let config = crate::NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..Default::default() };
+        let node = Node::open(fabric, config).expect("a node");
+        let executor = Executor::virtual_time(1);
+        let handle = executor.handle();
+        executor.run(async {
+            let lease = Lease::new(&node, &handle).expect("a lease");
+            lease.begin();
+            let register = Rc::new(Jumping {
+                handle: handle.clone(),
+                node: node.clone(),
+                birth: lease.birth(),
+                by_ns: Cell::new(0),
+                believed: RefCell::default(),
+            });
+            let view = &replication_of(&node).expect("copies").view;
+            view.install(&Arc::new(Configuration::first(2, 2)), &node.catalog);
+            let (kept_by, inner) = (register.clone(), handle.clone());
+            drop(handle.spawn(async move { lease.keep(&*kept_by, &inner).await }));
+            handle.sleep_ns(200_000_000).await;
+            assert!(view.is_settled(handle.now_ns()) && view.clock_jumps() == 0);
+            register.by_ns.set(3_600_000_000_000);
+            handle.sleep_ns(200_000_000).await;
+            assert!(view.is_settled(handle.now_ns()) && view.clock_jumps() == 1, "renewed since");
+            let believed = register.believed.borrow();
+            assert!(!believed[0] && believed[1..].iter().all(|it| *it), "{believed:?}");
+            view.set_gone();
+        });
+        node.close();
+        let _ = std::fs::remove_dir_all(dir);
     }
 
     #[test]
