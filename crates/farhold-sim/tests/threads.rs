@@ -1,11 +1,11 @@
-//! The same on real threads and shared memory: three nodes in one process, some threads each, whose histories are merged
-//! and checked; and transfers that must not make or lose money.
+//! The same on real threads and shared memory: three nodes in one process, some threads each, with one copy of each row and with three, whose
+//! histories are merged and checked; and transfers that must not make or lose money.
 
 use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_sim::history::History;
 use farhold_sim::workload::{Client, Recorder, Tables, Workload};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
-use farhold_txn::{HomeAgent, Node, NodeConfig, Placement, Retry, ScanSpec, TableDef, Worker};
+use farhold_txn::{HomeAgent, Node, NodeConfig, Placement, ReplicationConfig, Retry, ScanSpec, TableDef, Worker};
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const NODES: u8 = 3;
 const THREADS: usize = 2;
+/// The machine may have much else to do.
+const PATIENCE_NS: u64 = 60_000_000_000;
+/// Nodes found their cluster within a part of it.
+const LEASE_NS: u64 = 4_000_000_000;
 
 /// The provider that they run over: `over_*.rs` run them again over others.
 fn provider() -> &'static str {
@@ -31,22 +35,27 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("farhold-threads-{name}-{}", std::process::id()));
+    fn new(name: &str, replicas: u8) -> Self {
+        let dir = std::env::temp_dir().join(format!("farhold-threads-{name}-{replicas}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         let start = |node| {
             let fabric = Fabric::join(&dir, NodeId(node), provider()).expect("the fabric");
-            // The machine may have much else to do.
+            let replication = ReplicationConfig { replicas, lease_ns: LEASE_NS, ..ReplicationConfig::default() };
             let config = NodeConfig {
                 nodes: NODES,
                 region_bytes: 32 << 20,
-                request_timeout_ns: 60_000_000_000,
+                request_timeout_ns: PATIENCE_NS,
+                replication,
                 ..NodeConfig::default()
             };
             Node::open(fabric, config).expect("a node")
         };
         let nodes: Vec<_> = (0..NODES).map(start).collect();
-        let agents = nodes.iter().map(|node| HomeAgent::start(node).expect("an agent")).collect();
+        let agent = |node| if replicas > 1 { HomeAgent::start_member(node, &dir) } else { HomeAgent::start(node) };
+        let agents = nodes.iter().map(|node| agent(node).expect("an agent")).collect();
+        while !nodes.iter().all(|node| node.is_member()) {
+            std::thread::yield_now();
+        }
         Self { agents, nodes, dir }
     }
 
@@ -60,7 +69,9 @@ impl Cluster {
                     scope.spawn(move || {
                         let executor = Executor::real(number as u64);
                         let worker = node.worker(&executor.handle()).expect("a worker");
-                        executor.run(work(number, worker))
+                        let done = executor.run(work(number, worker.clone()));
+                        assert!(executor.run(worker.drain(PATIENCE_NS)), "what transactions have left to be done");
+                        done
                     })
                 })
                 .collect();
@@ -100,8 +111,8 @@ impl Drop for Cluster {
 
 #[test]
 fn merged_histories_of_threads_are_serializable() {
-    for kind in 0..4 {
-        let cluster = Cluster::new(&format!("history{kind}"));
+    for (kind, replicas) in (0..4).flat_map(|kind| [(kind, 1), (kind, 3)]) {
+        let cluster = Cluster::new(&format!("history{kind}"), replicas);
         let workload = Workload::of_seed(kind);
         let clock = Arc::new(AtomicU64::new(1));
         let recorder = |number: u64| {
@@ -125,8 +136,8 @@ fn merged_histories_of_threads_are_serializable() {
             assert_eq!(broken, Vec::<String>::new());
             history.records.extend(records);
         }
-        println!("workload {kind}: {} transactions committed", history.records.len());
-        history.check().unwrap_or_else(|anomaly| panic!("workload {kind}: {anomaly}"));
+        println!("workload {kind}, {replicas} copies: {} transactions committed", history.records.len());
+        history.check().unwrap_or_else(|anomaly| panic!("workload {kind}, {replicas} copies: {anomaly}"));
         cluster.assert_quiet();
     }
 }
@@ -135,7 +146,7 @@ fn merged_histories_of_threads_are_serializable() {
 fn transfers_between_nodes_neither_make_nor_lose_money() {
     const ACCOUNTS: i32 = 30;
     const EACH: i64 = 100;
-    let cluster = Cluster::new("bank");
+    let cluster = Cluster::new("bank", 3);
     let key = |id: i32| (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes();
     cluster.on_one(async |worker| {
         let columns = vec![Column::new("id", ColumnType::Int), Column::new("balance", ColumnType::BigInt)];

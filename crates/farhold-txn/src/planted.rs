@@ -187,6 +187,19 @@ pub(crate) const fn is(_: Defect) -> bool {
     false
 }
 
+/// Is any switched on?
+#[cfg(feature = "planted")]
+pub(crate) fn is_any() -> bool {
+    PLANTED.get() != 0
+}
+
+/// None is.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) const fn is_any() -> bool {
+    false
+}
+
 /// The epoch that a node's last commit has read, when this one has read `now`.
 #[cfg(feature = "planted")]
 pub(crate) fn last_epoch(node: crate::NodeId, now: u32) -> u32 {

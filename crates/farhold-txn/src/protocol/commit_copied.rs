@@ -10,6 +10,7 @@
 
 use crate::TxnError;
 use crate::membership::Passed;
+use crate::planted::{is_any, next_serial, set_unknown};
 use crate::protocol::commit::before_write;
 use crate::protocol::section::{Near, latch, settle, validate, write};
 use crate::replication::{MappedRings, Replication, Writers};
@@ -24,8 +25,8 @@ impl Txn {
     /// Commits it, or leaves everything as it was. `None`: this is not a commit for this way, and nothing has happened.
     #[inline]
     pub(crate) fn commit_copied(&mut self) -> Option<Result<CommitInfo, TxnError>> {
-        // With defects on purpose every commit takes the way on which they are planted.
-        if cfg!(feature = "planted") {
+        // With a defect on purpose every commit takes the way on which it is planted.
+        if is_any() {
             return None;
         }
         let core = self.core.clone();
@@ -75,6 +76,7 @@ impl Txn {
     }
 
     fn commit_copied_reads(&mut self, core: &Core, replication: &Replication) -> Result<CommitInfo, TxnError> {
+        self.serial = next_serial();
         let near = self.all_near(core, 0);
         validate(&near).map_err(|refused| self.refused(refused))?;
         let is_current = core.node.catalog.indexes_version() == self.indexes_version;
@@ -95,6 +97,7 @@ impl Txn {
     ) -> Result<CommitInfo, TxnError> {
         let near = self.all_near(core, 0);
         latch::lock(&near).map_err(|refused| self.refused(refused))?;
+        let serial = next_serial();
         let reached = self.reach_copied(core, replication, rings, &near);
         let (epoch, admitted) = reached.inspect_err(|_| latch::unlock(&near))?;
         // The commit point.
@@ -111,6 +114,7 @@ impl Txn {
         drop(admitted);
         if replication.view.is_gone() {
             // Expelled meanwhile: others decide. Near rows stay as they are, and none of this node's transactions commits.
+            set_unknown(serial, epoch);
             return Err(TxnError::OutcomeUnknown);
         }
         let near = self.all_near(core, 0);
@@ -121,7 +125,7 @@ impl Txn {
             latch::unlock(&near);
         }
         self.tidy_up(epoch);
-        Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: self.serial })
+        Ok(CommitInfo { epoch, rows_written: self.state.writes, serial })
     }
 
     /// From the latches to the commit point.
