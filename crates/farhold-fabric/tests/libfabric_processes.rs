@@ -187,11 +187,28 @@ fn a_peer_that_is_killed_in_the_middle_of_a_transfer() {
         let stale = FabricError::StaleKey { node: NodeId(1), region: REGION };
         assert_eq!(run(&executor, &endpoint, |batch| _ = batch.read(at(1, 0), 8)), Err(stale));
         endpoint.refresh(NodeId(1), REGION).unwrap();
-        let mut batch = Batch::new();
-        let slot = batch.read(at(1, 0), 8);
-        let batch = executor.run(endpoint.submit(batch));
-        assert_eq!(batch.bytes(slot), Ok(&[5; 8][..]), "the region outlived its processes");
+        // The region outlived its processes, and what died in the middle has touched nothing but what it was to write.
+        let mut found = whole_region(&executor, &endpoint, 1);
+        assert!(found[..2 * MIB].iter().all(|byte| *byte == 5), "{provider}");
+        found[..2 * MIB].fill(0);
+        found[3 * MIB..3 * MIB + 8].fill(0);
+        assert!(found.iter().all(|byte| *byte == 0), "{provider}: node 1");
+        let mut found = whole_region(&executor, &endpoint, 2);
+        assert_eq!(found[..8], 3_u64.to_le_bytes());
+        found[..8].fill(0);
+        assert!(found.iter().all(|byte| *byte == 0), "{provider}: node 2");
     }
+}
+
+fn whole_region(executor: &Executor, endpoint: &Endpoint, node: u8) -> Vec<u8> {
+    let mut found = Vec::with_capacity(BYTES);
+    for offset in (0..BYTES).step_by(MIB) {
+        let mut batch = Batch::new();
+        let slot = batch.read(at(node, offset), MIB);
+        let batch = executor.run(endpoint.submit(batch));
+        found.extend_from_slice(batch.bytes(slot).unwrap());
+    }
+    found
 }
 
 /// Stopped in the middle, so that nothing tells: an error when the time is over, and the node is used again when it goes on.
