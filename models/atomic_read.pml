@@ -14,7 +14,7 @@
  *   spin -DDEAF -a ...       the controller does not hear invalidations: figure 2's race
  *   spin -DSINGLE_LOOK -a ... the version is not looked at again at the end: torn behind the window
  *
- * scripts/check-models runs all three, and demands an error of the last two.
+ * scripts/check-models runs all three, the first with four blocks too, and demands an error of the last two.
  */
 
 #ifndef BLOCKS

@@ -9,7 +9,8 @@ use farhold_fabric::{
     Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, Meta, NodeId, RegionId, Slot, Version, object,
 };
 
-/// Instructions by name, as the table of providers shows them.
+/// Memory instructions by name, as the table of providers shows them. Messages are every provider's own, and what takes an instruction back
+/// (`Batch::cancel`) is done before it is submitted: nobody else does anything for them.
 pub const INSTRUCTIONS: &[(&str, OpKind)] = &[
     ("read", OpKind::Read),
     ("write", OpKind::Write),
