@@ -145,6 +145,7 @@ enum class Planted : int {
     EarlyUnlockShared,
     EarlyUnlockHierarchical,
     DivergentBallot,
+    PlainClaim,
 };
 #ifdef __CUDACC__
 static __device__ __forceinline__ constexpr bool is_planted(Planted) { return false; }

@@ -22,6 +22,16 @@ template <int WORDS> static __device__ __forceinline__ Tuple<WORDS> load_payload
     return tuple;
 }
 
+// What the slot held; if nothing, it is the key's now.
+static __device__ __forceinline__ u64 claim_slot(u64 *slot, u64 key) {
+    if (is_planted(Planted::PlainClaim)) {
+        const u64 held = *slot;
+        if (held == EMPTY_KEY) *slot = key;
+        return held;
+    }
+    return relaxed_compare_swap(slot, EMPTY_KEY, key);
+}
+
 template <int WORDS> static __device__ __forceinline__ void table_build_perfect(const TableArguments &arguments) {
     u32 *present = at_address<u32>(arguments.keys);
     Sums sums;
@@ -51,7 +61,7 @@ template <int WORDS> static __device__ __forceinline__ void table_build_linear(c
         }
         u64 slot = mix(tuple.key()) & (arguments.slots - 1);
         u32 steps = 0;
-        while (relaxed_compare_swap(&keys[slot], EMPTY_KEY, tuple.key()) != EMPTY_KEY && ++steps < STEPS_MAX) slot = (slot + 1) & (arguments.slots - 1);
+        while (claim_slot(&keys[slot], tuple.key()) != EMPTY_KEY && ++steps < STEPS_MAX) slot = (slot + 1) & (arguments.slots - 1);
         if (steps == STEPS_MAX) {
             sums.refused++; // the rest is worthless
             break;

@@ -1,4 +1,4 @@
-// Runs every partitioner and every join kernel in the emulation, against plain loops over the input.
+// Runs every partitioner, over columns and rows, and every join and table kernel in the emulation, against plain loops over the input.
 //
 //   kernel_test [seeds]      all fan-outs 2..2048, tails, pages, several launches; exits with 1 at the first difference
 //   kernel_test race [n]     smaller, for a build with -fsanitize=thread; with the n-th planted mistake, which must not pass
@@ -37,10 +37,12 @@ struct Case {
     bool paged;
     bool skewed;
     uint64_t seed;
+    bool from_rows = false; // SHARED only: the second pass
     std::string name() const {
         char text[200];
-        snprintf(text, sizeof text, "%s: fan-out %u, %llu tuples, %u blocks of %u, %u launches%s%s, seed %llu", NAMES[kind], 1u << bits,
-                 count, blocks, threads, launches, paged ? ", paged" : "", skewed ? ", skewed" : "", (unsigned long long)seed);
+        snprintf(text, sizeof text, "%s: fan-out %u, %llu tuples, %u blocks of %u, %u launches%s%s%s, seed %llu", NAMES[kind], 1u << bits,
+                 count, blocks, threads, launches, paged ? ", paged" : "", skewed ? ", skewed" : "", from_rows ? ", from rows" : "",
+                 (unsigned long long)seed);
         return text;
     }
 };
@@ -51,7 +53,7 @@ u32 power_of_two_below(u64 n) {
     return p;
 }
 
-// Partitions columns and checks that every tuple lies once, whole, in its partition, and nothing lies elsewhere.
+// Partitions columns, or rows in pages, and checks that every tuple lies once, whole, in its partition, and nothing lies elsewhere.
 template <int WORDS> void check_partitioner(const Case &c) {
     using T = Tuple<WORDS>;
     uint64_t random = c.seed * 977 + c.bits;
@@ -71,13 +73,34 @@ template <int WORDS> void check_partitioner(const Case &c) {
     source.payloads = address(payloads);
     source.payload_stride = c.count;
     source.count = c.count;
+    // As the first pass leaves rows: in pages that lie anywhere, from somewhere in the first of them on.
+    const u32 page_shift = 7;
+    const u64 skipped = c.from_rows ? 37 : 0;
+    std::vector<T> input(c.from_rows ? (((c.count + skipped) >> page_shift) + 1) << page_shift : 0);
+    std::vector<u64> input_pages(input.size() >> page_shift);
+    for (size_t i = 0; i < input_pages.size(); i++)
+        input_pages[i] = address(input) + (input_pages.size() - 1 - i) * (sizeof(T) << page_shift);
+    if (c.from_rows) {
+        source = {};
+        source.rows = {0, address(input_pages), page_shift, 0};
+        source.first = skipped;
+        source.count = c.count;
+        for (u64 i = 0; i < c.count; i++) {
+            T *t = tuple_at<T>(source.rows, skipped + i);
+            t->set(0, keys[i]);
+            for (int w = 0; w < WORDS; w++) t->set(w + 1, payloads[w * c.count + i]);
+        }
+    }
     std::vector<u64> counts(partitions), begins(partitions + 1), fronts(partitions), backs(partitions);
     histogram_arguments.source = source;
     histogram_arguments.radix = radix;
     histogram_arguments.counts = address(counts);
     histogram_arguments.replicas = std::min(c.threads / 32, 16384 / partitions);
     simt::launch(c.blocks, c.threads, size_t(histogram_arguments.replicas) * partitions * 4, c.seed, 2,
-                 [=] { histogram<WORDS, Columns>(histogram_arguments); });
+                 [=] {
+                     if (c.from_rows) histogram<WORDS, InRows>(histogram_arguments);
+                     else histogram<WORDS, Columns>(histogram_arguments);
+                 });
     std::vector<u64> expected(partitions);
     for (u64 key : keys) expected[mix(key) >> 5 & (partitions - 1)]++;
     if (expected != counts) different(c.name() + ": histogram");
@@ -91,7 +114,6 @@ template <int WORDS> void check_partitioner(const Case &c) {
     if (begins[partitions] != at) different(c.name() + ": end of the prefix sum");
 
     // The output with room for a page more than needed, all of it marked.
-    const u32 page_shift = 7;
     std::vector<T> memory(((at >> page_shift) + 2) << page_shift);
     const u64 UNTOUCHED = 0xfeedfeedfeedfeedull;
     for (T &t : memory)
@@ -121,16 +143,19 @@ template <int WORDS> void check_partitioner(const Case &c) {
     for (u32 launch = 0; launch < c.launches; launch++) {
         const u64 begin = c.count * launch / c.launches, end = c.count * (launch + 1) / c.launches;
         arguments.source = source;
-        arguments.source.keys += begin * 8;
-        arguments.source.payloads += begin * 8;
-        arguments.source.first = begin;
+        if (!c.from_rows) {
+            arguments.source.keys += begin * 8;
+            arguments.source.payloads += begin * 8;
+        }
+        arguments.source.first = skipped + begin;
         arguments.source.count = end - begin;
         arguments.resume = launch > 0;
         arguments.keep = launch + 1 < c.launches;
         simt::launch(c.blocks, c.threads, shared_bytes, c.seed + launch, 2, [=] {
             if (c.kind == STANDARD) partition_standard<WORDS, Columns>(arguments);
             if (c.kind == LINEAR) partition_linear<WORDS, Columns>(arguments);
-            if (c.kind == SHARED) partition_shared<WORDS, Columns>(arguments);
+            if (c.kind == SHARED && c.from_rows) partition_shared<WORDS, InRows>(arguments);
+            if (c.kind == SHARED && !c.from_rows) partition_shared<WORDS, Columns>(arguments);
             if (c.kind == HIERARCHICAL) partition_hierarchical<WORDS, Columns>(arguments);
         });
     }
@@ -256,11 +281,119 @@ template <int WORDS> void check_join(const JoinCase &c) {
     if (found != rows) different(name + ": the rows differ");
 }
 
+struct TableCase {
+    bool perfect;
+    u32 build, probe, threads, blocks;
+    uint64_t seed;
+};
+
+// A table in device memory, built and probed in two launches each; sums and rows against a multimap.
+template <int WORDS> void check_table(const TableCase &c) {
+    uint64_t random = c.seed * 733 + 11;
+    const u64 key_min = 100, slots = c.perfect ? c.build * 2 + 1 : power_of_two_below(std::max(1u, c.build) * 4 - 1);
+    std::vector<u64> keys(c.build), probe_keys(c.probe), payloads(u64(c.build) * WORDS), probe_payloads(u64(c.probe) * WORDS);
+    std::multimap<u64, u32> table;
+    u64 spares = 0;
+    for (u32 i = 0; i < c.build; i++) {
+        // Every other slot of an interval, or some keys twice and more and the mark of an empty slot among them.
+        keys[i] = c.perfect ? key_min + 2 * ((u64(i) * 7919 + c.seed) % c.build) : i % 50 == 3 ? ~0ull : next_random(random) % (c.build / 2 + 1);
+        spares += keys[i] == ~0ull;
+        table.emplace(keys[i], i);
+    }
+    for (u32 i = 0; i < c.probe; i++) probe_keys[i] = i % 40 == 5 ? ~0ull : (c.perfect ? key_min - 10 : 0) + next_random(random) % (2 * u64(c.build) + 20);
+    for (int w = 0; w < WORDS; w++) {
+        for (u32 i = 0; i < c.build; i++) payloads[u64(w) * c.build + i] = i * 1000 + w;
+        for (u32 i = 0; i < c.probe; i++) probe_payloads[u64(w) * c.probe + i] = i * 999 + w;
+    }
+    JoinAggregate expected = {};
+    std::vector<std::vector<u64>> rows;
+    for (u32 p = 0; p < c.probe; p++)
+        for (auto [b, end] = table.equal_range(probe_keys[p]); b != end; ++b) {
+            std::vector<u64> row;
+            for (int w = 0; w < WORDS; w++) row.push_back(payloads[u64(w) * c.build + b->second]);
+            for (int w = 0; w < WORDS; w++) row.push_back(probe_payloads[u64(w) * c.probe + p]);
+            for (int w = 0; w < WORDS; w++) expected.build_sum += row[w], expected.probe_sum += row[WORDS + w];
+            expected.matches++;
+            rows.push_back(row);
+        }
+    std::sort(rows.begin(), rows.end());
+
+    std::vector<u64> slot_keys(slots, ~0ull), slot_payloads(slots * WORDS), spare(spares * WORDS + 1);
+    std::vector<u32> present((slots + 31) / 32);
+    JoinAggregate sums = {};
+    u64 spare_count = 0, cursor = 0;
+    std::vector<u64> out(rows.size() * 2 * WORDS + 2);
+    TableArguments arguments = {};
+    arguments.radix.key_min = key_min;
+    arguments.keys = c.perfect ? reinterpret_cast<u64>(present.data()) : address(slot_keys);
+    arguments.payloads = address(slot_payloads);
+    arguments.slots = slots;
+    arguments.spare = address(spare);
+    arguments.spare_count = reinterpret_cast<u64>(&spare_count);
+    arguments.spare_capacity = spares;
+    arguments.aggregate = reinterpret_cast<u64>(&sums);
+    const std::string name = std::string(c.perfect ? "perfect" : "linear") + " table, seed " + std::to_string(c.seed) + ", build " + std::to_string(c.build);
+    auto in_two = [&](const std::vector<u64> &keys, const std::vector<u64> &payloads, auto &&kernel) {
+        for (u64 launch = 0; launch < 2; launch++) {
+            const u64 begin = keys.size() * launch / 2, end = keys.size() * (launch + 1) / 2;
+            TableArguments part = arguments;
+            part.source = {};
+            part.source.keys = address(keys) + begin * 8;
+            part.source.payloads = address(payloads) + begin * 8;
+            part.source.payload_stride = keys.size();
+            part.source.first = begin;
+            part.source.count = end - begin;
+            simt::launch(c.blocks, c.threads, 0, c.seed + launch, 2, [=] { kernel(part); });
+        }
+    };
+    in_two(keys, payloads, [perfect = c.perfect](const TableArguments &part) {
+        if (perfect) table_build_perfect<WORDS>(part);
+        else table_build_linear<WORDS>(part);
+    });
+    if (sums.refused != 0 || spare_count != spares) different(name + ": refused keys");
+    for (const bool materialize : {false, true}) {
+        sums = {};
+        arguments.rows = materialize ? (address(out) + 15) / 16 * 16 : 0;
+        arguments.rows_cursor = reinterpret_cast<u64>(&cursor);
+        arguments.rows_capacity = materialize ? rows.size() : 0;
+        in_two(probe_keys, probe_payloads, [perfect = c.perfect, materialize](const TableArguments &part) {
+            if (perfect && materialize) table_probe_perfect<WORDS, true>(part);
+            if (perfect && !materialize) table_probe_perfect<WORDS, false>(part);
+            if (!perfect && materialize) table_probe_linear<WORDS, true>(part);
+            if (!perfect && !materialize) table_probe_linear<WORDS, false>(part);
+        });
+        if (sums.matches != expected.matches || sums.build_sum != expected.build_sum || sums.probe_sum != expected.probe_sum)
+            different(name + ": sums");
+        if (cursor != (materialize ? rows.size() : 0)) different(name + ": rows");
+    }
+    std::vector<std::vector<u64>> found;
+    for (u64 i = 0; i < rows.size(); i++) {
+        const u64 *row = at_address<const u64>(arguments.rows) + i * 2 * WORDS;
+        found.emplace_back(row, row + 2 * WORDS);
+    }
+    std::sort(found.begin(), found.end());
+    if (found != rows) different(name + ": the rows differ");
+
+    // A key that is there already has no second slot; of equal keys open slots hold only so many.
+    if (c.build < 2) return;
+    std::vector<u64> equal(c.perfect ? 2 : STEPS_MAX + 50, keys[0] == ~0ull ? 1 : keys[0]), ids(equal.size() * WORDS);
+    std::vector<u64> fresh_keys(2048, ~0ull), fresh_payloads(2048 * WORDS);
+    if (!c.perfect) arguments.keys = address(fresh_keys), arguments.payloads = address(fresh_payloads), arguments.slots = 2048;
+    sums = {};
+    in_two(equal, ids, [perfect = c.perfect](const TableArguments &part) {
+        if (perfect) table_build_perfect<WORDS>(part);
+        else table_build_linear<WORDS>(part);
+    });
+    if (sums.refused == 0) different(name + ": equal keys are not refused");
+}
+
 void race() {
     for (int kind = 0; kind < 4; kind++)
         for (u32 bits : {1, 4})
             check_partitioner<1>({Kind(kind), bits, 3001, 128, 2, 2, false, bits == 1, 1});
+    check_partitioner<1>({SHARED, 4, 3001, 128, 2, 2, false, false, 1, true});
     for (int scheme = 0; scheme < 3; scheme++) check_join<1>({scheme, 300, 500, 32, 64, 2, 1});
+    for (bool perfect : {false, true}) check_table<1>({perfect, 400, 600, 64, 4, 1});
 }
 
 void everything(uint64_t seeds) {
@@ -278,6 +411,24 @@ void everything(uint64_t seeds) {
             check_partitioner<7>({Kind(kind), 3, 1501, 64, 2, 2, false, true, seed});
             cases += 2;
         }
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        for (u32 bits = 1; bits <= 11; bits++, cases++)
+            check_partitioner<1>({SHARED, bits, 6000 + 13 * bits + seed, 64 + 64 * (bits % 3), 1 + bits % 4, 1 + bits % 3, bits % 2 == 0, bits % 5 == 4, seed, true});
+        for (u64 count : {0, 1, 31, 33, 127, 129, 1023}) {
+            check_partitioner<1>({SHARED, 4, count, 128, 3, 1 + u32(count % 2), count % 3 == 1, false, seed, true});
+            cases++;
+        }
+        check_partitioner<3>({SHARED, 6, 2503, 96, 2, 2, true, false, seed, true});
+        check_partitioner<7>({SHARED, 3, 1501, 64, 2, 2, false, true, seed, true});
+        cases += 2;
+        for (bool perfect : {false, true})
+            for (u32 build : {0, 1, 40, 701}) {
+                check_table<1>({perfect, build, 900, 96, 3, seed});
+                check_table<3>({perfect, build, 300, 64, 2, seed});
+                check_table<7>({perfect, build, 150, 64, 2, seed});
+                cases += 3;
+            }
+    }
     for (uint64_t seed = 1; seed <= seeds; seed++)
         for (int scheme = 0; scheme < 3; scheme++)
             for (u32 build : {0, 1, 40, 700}) {
