@@ -275,7 +275,7 @@ fn print_fitted(swept: &[Swept]) {
 
 /// What a round has used, the next may use again, as the allocators of DuckDB and Polars do.
 fn kept_pages(threads: usize) -> Run {
-    Run { pages: PageStore::keeping(8 << 30), ..Run::with_threads(threads) }
+    Run { seed: 1, pages: PageStore::keeping(8 << 30), ..Run::with_threads(threads) }
 }
 
 fn raw(options: &Options, report: &mut Report) {

@@ -27,7 +27,7 @@ fn main() -> Result<(), JoinError> {
     let schema = batch(0, &Keys::Row).schema();
     let spec = JoinSpec::new(schema.clone(), schema, vec![(0, 0)], kind);
     let options = JoinOptions {
-        run: Run::with_threads(number("--threads", 1) as usize),
+        run: Run { seed: 1, ..Run::with_threads(number("--threads", 1) as usize) },
         ..JoinOptions::new(MemoryPool::new(budget * MIB))
     };
     let mut join = Join::new(spec, options)?;

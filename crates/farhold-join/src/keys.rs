@@ -21,6 +21,8 @@ pub struct Encoder {
     /// For keys that do not pack.
     converter: Option<RowConverter>,
     null_equals_null: bool,
+    /// Enters the codes that are hashes.
+    seed: u64,
 }
 
 /// The codes of a batch.
@@ -37,8 +39,8 @@ impl Codes {
     }
 }
 
-/// The encoders of the build and the probe side.
-pub fn encoders(spec: &JoinSpec) -> Result<[Encoder; 2], JoinError> {
+/// The encoders of the build and the probe side; `seed` is the run's.
+pub fn encoders(spec: &JoinSpec, seed: u64) -> Result<[Encoder; 2], JoinError> {
     let types: Vec<&DataType> = spec.on.iter().map(|&(build, _)| spec.build.field(build).data_type()).collect();
     if let Some(kind) = types.iter().find(|kind| !is_supported(kind)) {
         return Err(JoinError::KeyUnsupported(kind.to_string()));
@@ -54,7 +56,7 @@ pub fn encoders(spec: &JoinSpec) -> Result<[Encoder; 2], JoinError> {
         } else {
             Some(RowConverter::new(types.iter().map(|&kind| SortField::new(kind.clone())).collect())?)
         };
-        Ok(Encoder { columns, converter, null_equals_null: spec.null_equals_null })
+        Ok(Encoder { columns, converter, null_equals_null: spec.null_equals_null, seed })
     };
     Ok([encoder(spec.on.iter().map(|on| on.0).collect())?, encoder(spec.on.iter().map(|on| on.1).collect())?])
 }
@@ -119,7 +121,7 @@ impl Encoder {
             Some(converter) => {
                 let rows = converter.convert_columns(&columns)?;
                 let mask = if planted::is(Defect::WeakCodes) { 15 } else { u64::MAX };
-                rows.iter().map(|row| hash_bytes(row.as_ref()) & mask).collect()
+                rows.iter().map(|row| hash_bytes(row.as_ref(), self.seed) & mask).collect()
             }
             None => pack(&columns, batch.num_rows()),
         };
@@ -288,14 +290,14 @@ fn push<T: Copy + Into<u64>>(codes: &mut [u64], values: &[T]) {
     }
 }
 
-fn hash_bytes(bytes: &[u8]) -> u64 {
-    let mut code = bytes.len() as u64;
+fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
+    let mut code = bytes.len() as u64 ^ seed;
     for chunk in bytes.chunks(8) {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
         code = hash(u64::from_le_bytes(word), code).rotate_left(23);
     }
-    hash(code, 0)
+    hash(code, seed)
 }
 
 #[cfg(test)]
@@ -316,7 +318,7 @@ mod tests {
         let on = (0..columns.len()).map(|column| (column, column)).collect();
         let mut spec = JoinSpec::new(schema.clone(), schema.clone(), on, JoinKind::Inner);
         spec.null_equals_null = null_equals_null;
-        let [encoder, _] = encoders(&spec).unwrap();
+        let [encoder, _] = encoders(&spec, 1).unwrap();
         (encoder.encode(&RecordBatch::try_new(schema, columns).unwrap()).unwrap(), encoder.is_exact())
     }
 
@@ -342,6 +344,20 @@ mod tests {
         let (codes, exact) = encode(vec![Arc::new(StringArray::from(vec!["", "a", "a\0", "a"]))], false);
         assert!(!exact && codes.codes[1] == codes.codes[3]);
         assert!(codes.codes[0] != codes.codes[1] && codes.codes[1] != codes.codes[2]);
+    }
+
+    /// Two texts of two words, of which the second makes up for what the first has done to the state: one code, but under that seed only, and
+    /// under the one that swaps the two.
+    #[test]
+    fn texts_that_collide_under_one_seed_do_not_under_others() {
+        let with_words = |words: [u64; 2]| words.map(u64::to_le_bytes).concat();
+        let after_first = |word: u64, seed: u64| hash(word, 16 ^ seed).rotate_left(23);
+        let chosen = [1_u64, 2].map(|first| with_words([first, after_first(first, 77)]));
+        assert_ne!(chosen[0], chosen[1]);
+        assert_eq!(hash_bytes(&chosen[0], 77), hash_bytes(&chosen[1], 77));
+        for seed in (0..1000).filter(|&seed| seed != 77 && seed != 77 ^ 1 ^ 2) {
+            assert_ne!(hash_bytes(&chosen[0], seed), hash_bytes(&chosen[1], seed), "seed {seed}");
+        }
     }
 
     #[test]

@@ -242,7 +242,7 @@ pub struct Progress {
     pub pending_partitions: u64,
 }
 
-/// Told how far a join is, after every batch.
+/// Told how far a join is, after every batch and at its end.
 pub type OnProgress = dyn Fn(Progress) + Send + Sync;
 
 /// Where the cost model may place a join.
@@ -274,7 +274,7 @@ pub struct JoinOptions {
     pub batch_rows_max: usize,
     /// The most bytes of an output batch, unless a single row is longer. At most `i32::MAX`, so that 32-bit offsets hold.
     pub batch_bytes_max: usize,
-    /// Called after every batch.
+    /// Called after every batch and at the end.
     pub on_progress: Option<Arc<OnProgress>>,
     /// The most joins that [`Join::split`](crate::Join::split) will make of it. Beyond the first each takes
     /// [`SHARE_BYTES_MIN`](crate::SHARE_BYTES_MIN) of the budget from the start, until it is known that nothing spills.

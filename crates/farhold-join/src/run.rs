@@ -1,6 +1,7 @@
 //! How a join runs: threads, hash seed, cancellation. A worker that panics becomes an error of the join.
 
 use std::any::Any;
+use std::hash::{BuildHasher, RandomState};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,7 +36,8 @@ impl CancelToken {
 pub struct Run {
     /// Worker threads, at least 1; the calling thread is one of them.
     pub threads: usize,
-    /// Enters every hash, so that whoever does not know it cannot choose keys that collide.
+    /// Enters the hashes that partitions and tables of the CPU go by, so that whoever does not know it cannot compute keys that collide. Random
+    /// unless it is stated; the rows are the same with any.
     pub seed: u64,
     /// Stops the run.
     pub cancel: CancelToken,
@@ -45,12 +47,12 @@ pub struct Run {
 
 impl Default for Run {
     fn default() -> Self {
-        Self { threads: 1, seed: 0x9e37_79b9_7f4a_7c15, cancel: CancelToken::default(), pages: PageStore::default() }
+        Self { threads: 1, seed: random_seed(), cancel: CancelToken::default(), pages: PageStore::default() }
     }
 }
 
 impl Run {
-    /// A run on this many threads, with the default seed.
+    /// A run on this many threads, with a random seed.
     pub fn with_threads(threads: usize) -> Self {
         Self { threads: threads.max(1), ..Self::default() }
     }
@@ -113,6 +115,11 @@ impl Run {
     }
 }
 
+/// Another one each time, from the system's randomness by way of what the standard library keeps its maps from being flooded with.
+fn random_seed() -> u64 {
+    RandomState::new().hash_one(0_u64)
+}
+
 /// What a caught panic becomes.
 pub(crate) fn panicked(panic: &(dyn Any + Send)) -> JoinError {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
@@ -134,6 +141,12 @@ mod tests {
                 assert!(rows.into_iter().eq(0..count));
             }
         }
+    }
+
+    #[test]
+    fn a_seed_that_nobody_states_is_another_each_time() {
+        assert_ne!(Run::default().seed, Run::with_threads(1).seed);
+        assert_eq!(Run { seed: 7, ..Run::default() }.seed, 7);
     }
 
     #[test]

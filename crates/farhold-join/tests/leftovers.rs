@@ -53,7 +53,7 @@ fn run(end: End, threads: usize) -> Result<(), JoinError> {
         }
     };
     let options = JoinOptions {
-        run: Run { cancel, ..Run::with_threads(threads) },
+        run: Run { cancel, seed: 1, ..Run::with_threads(threads) },
         on_progress: Some(Arc::new(on_progress)),
         ..JoinOptions::new(MemoryPool::new(1 << 20))
     };

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
-use farhold_join::{Join, JoinKind, JoinOptions, JoinSpec, MemoryPool};
+use farhold_join::{Join, JoinKind, JoinOptions, JoinSpec, MemoryPool, Run};
 
 const MIB: u64 = 1 << 20;
 
@@ -31,7 +31,8 @@ fn resident_memory_stays_near_the_budget() {
     let schema = batch(0).schema();
     let spec = JoinSpec::new(schema.clone(), schema, vec![(0, 0)], JoinKind::Full);
     let before = status("VmRSS");
-    let mut join = Join::new(spec, JoinOptions::new(MemoryPool::new(budget))).unwrap();
+    let run = Run { seed: 1, ..Run::default() };
+    let mut join = Join::new(spec, JoinOptions { run, ..JoinOptions::new(MemoryPool::new(budget)) }).unwrap();
     let (mut rows, drain) = (0, |join: &mut Join| {
         let mut rows = 0;
         while let Some(batch) = join.next_output().unwrap() {

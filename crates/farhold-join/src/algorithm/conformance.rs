@@ -2,7 +2,14 @@
 
 use super::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};
 use crate::gpu::Driver;
-use crate::{JoinError, Run};
+use crate::{JoinError, Run, hash};
+
+/// Stated, so that a failure is there again.
+const SEED: u64 = 0x0fed_cba9_8765_4321;
+
+fn run(threads: usize) -> Run {
+    Run { seed: SEED, ..Run::with_threads(threads) }
+}
 
 /// Build and probe keys; payloads are made of row numbers.
 struct Case {
@@ -19,6 +26,31 @@ fn mix(mut x: u64) -> u64 {
 
 fn keys(rows: usize, seed: u64, key: impl Fn(u64) -> u64) -> Vec<u64> {
     (0..rows as u64).map(|row| key(mix(row ^ seed << 32))).collect()
+}
+
+/// What an odd number has to be multiplied with to be 1: each of Newton's steps doubles the bits that are right.
+fn inverse(odd: u64) -> u64 {
+    (0..6).fold(odd, |inverse, _| inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse))))
+}
+
+/// The key that has this hash under [`SEED`]: what somebody would compute who knew it.
+fn key_of_hash(wanted: u64) -> u64 {
+    let folded = wanted.wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
+    (folded ^ folded >> 32).wrapping_mul(inverse(0x9e37_79b9_7f4a_7c15)) ^ SEED
+}
+
+/// The key of which the GPU's kernels take the bits of this digest (`mix` in `kernels/tuple.cuh`), which no seed enters.
+fn key_of_digest(wanted: u64) -> u64 {
+    let multiplier = inverse(0xd6e8_feb8_6659_fd93);
+    let key = (wanted ^ wanted >> 32).wrapping_mul(multiplier);
+    let key = (key ^ key >> 32).wrapping_mul(multiplier);
+    key ^ key >> 32
+}
+
+/// Different keys, in an order of their own, whose hashes have the top 48 bits in common: one partition whatever the fan-out, one slot
+/// whatever the table, one pattern of filter bits.
+fn keys_of_one_slot(rows: u64, first: u64) -> Vec<u64> {
+    (first..first + rows).map(|n| key_of_hash(0xbad0_bad1_bad2 << 16 | n.wrapping_mul(40_503) & 0xffff)).collect()
 }
 
 /// A key's rank follows 1 / rank: Zipf with exponent 1 over `domain` keys.
@@ -61,6 +93,17 @@ fn cases() -> Vec<Case> {
             keys(300, 10, |r| if r % 3 == 0 { 42 } else { r }),
         ),
         case("zipf", keys(1500, 11, |r| zipf(r, 1000)), keys(1500, 12, |r| zipf(r, 1000))),
+        case("one slot under the known seed", keys_of_one_slot(1200, 0), keys_of_one_slot(1200, 600)),
+        case(
+            "one partition of the GPU",
+            (0..700).map(|n| key_of_digest(n << 40 | 0xbad)).collect(),
+            (300..1000).map(|n| key_of_digest(n << 40 | 0xbad)).collect(),
+        ),
+        case(
+            "one bucket of the GPU",
+            (0..700).map(|n| key_of_digest(0xbad << 40 | n)).collect(),
+            (300..1000).map(|n| key_of_digest(0xbad << 40 | n)).collect(),
+        ),
         case("low bits equal", keys(2000, 13, |r| (r % 700) << 48), keys(2000, 14, |r| (r % 700) << 48)),
         case("high bits equal", keys(2000, 15, |r| r % 100_000), keys(2000, 16, |r| r % 100_000)),
     ]
@@ -86,7 +129,7 @@ fn every_pair(table: &dyn Table, probe: Columns<'_>, matches: Matches, limit: us
 
 /// `above` is what payloads have above row numbers, on either side: algorithms may have smaller tuples where there is nothing.
 fn check(algorithm: &dyn Algorithm, case: &Case, threads: usize, limits: &[usize], above: [u64; 2]) {
-    let run = Run::with_threads(threads);
+    let run = run(threads);
     let (build_ids, probe_ids) = (payloads(case.build.len(), above[0]), payloads(case.probe.len(), above[1]));
     let build = Columns::new(&case.build, &build_ids).unwrap();
     let probe = Columns::new(&case.probe, &probe_ids).unwrap();
@@ -136,10 +179,30 @@ fn every_algorithm_answers_as_the_nested_loop() {
     }
 }
 
+/// Beside keys enough for several partitions, those that were chosen all lie in one of them and there in one slot.
+#[test]
+fn keys_chosen_against_a_known_seed_are_joined_as_the_nested_loop_joins_them() {
+    let chosen = keys_of_one_slot(1500, 0);
+    let mut slots: Vec<usize> = chosen.iter().map(|&key| hash::top(hash::hash(key, SEED), 48)).collect();
+    slots.dedup();
+    assert_eq!(slots, [0xbad0_bad1_bad2], "the inverse of the hash is another one");
+    let case = Case {
+        name: "chosen keys among others".into(),
+        build: [chosen, keys(40_000, 21, |r| r)].concat(),
+        probe: [keys_of_one_slot(1500, 750), keys(300, 22, |r| r), keys(300, 21, |r| r)].concat(),
+    };
+    let is_gpu = |name: &str| Driver::ALL.iter().any(|driver| driver.name() == name);
+    for algorithm in super::available().filter(|algorithm| !is_gpu(algorithm.name())) {
+        for threads in [1, 3] {
+            check(algorithm, &case, threads, &[1000], [1, 2]);
+        }
+    }
+}
+
 #[test]
 fn any_word_is_a_payload() {
     let keys: Vec<u64> = (0..500).collect();
-    let run = Run::with_threads(2);
+    let run = run(2);
     for word in [u64::from(u32::MAX) - 1, u64::from(u32::MAX), u64::from(u32::MAX) + 1, u64::MAX] {
         let mut payloads = keys.clone();
         payloads[77] = word;
@@ -166,7 +229,7 @@ fn a_raised_token_ends_every_algorithm() {
     let (keys, ids) = (vec![1; 100_000], vec![0; 100_000]);
     let columns = Columns::new(&keys, &ids).unwrap();
     for algorithm in super::available() {
-        let run = Run::with_threads(2);
+        let run = run(2);
         let table = algorithm.build(columns, &run).unwrap();
         run.cancel.cancel();
         assert!(matches!(algorithm.build(columns, &run), Err(JoinError::Cancelled)), "{}: build", algorithm.name());

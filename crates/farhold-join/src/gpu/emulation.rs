@@ -62,6 +62,8 @@ pub enum Fault {
     Lost,
     /// Another process has taken the memory: from then on nothing can be allocated in the device.
     Busy,
+    /// That call fails and is not done; the device goes on, with what has been queued before too.
+    Once,
 }
 
 /// The emulated device.
@@ -145,6 +147,9 @@ impl Emulation {
         match self.fail_at_call {
             Some((at, Fault::Lost)) if at == call => self.is_lost.store(true, Relaxed),
             Some((at, Fault::Busy)) if at == call => self.is_busy.store(true, Relaxed),
+            Some((at, Fault::Once)) if at == call => {
+                return Err(GpuError::Failed { operation, message: format!("emulated fault of call {call} alone") });
+            }
             _ => {}
         }
         if self.is_lost.load(Relaxed) {

@@ -252,10 +252,9 @@ fn a_failure_at_any_call_is_a_typed_error() {
         driver.join(&whole, build.relation(), probe.relation(), options, &Run::default()).unwrap();
         let calls = seen.calls();
         assert!(calls > 30, "{calls}");
-        for call in 0..calls {
-            let answer =
-                join(driver, device().failing_at(call, Fault::Lost), build.relation(), probe.relation(), options);
-            assert!(matches!(answer, Err(GpuError::Failed { .. })), "call {call} of {calls}: {answer:?}");
+        for (call, fault) in (0..calls).flat_map(|call| [(call, Fault::Lost), (call, Fault::Once)]) {
+            let answer = join(driver, device().failing_at(call, fault), build.relation(), probe.relation(), options);
+            assert!(matches!(answer, Err(GpuError::Failed { .. })), "{fault:?} at call {call} of {calls}: {answer:?}");
         }
         let past = join(driver, device().failing_at(calls, Fault::Lost), build.relation(), probe.relation(), options);
         assert_eq!(past.unwrap().sum, sum);

@@ -57,7 +57,8 @@ pub struct JoinReport {
     pub spilled_partitions: u64,
     /// Bytes written to files.
     pub spilled_bytes: u64,
-    /// The deepest round, 0 if everything fitted.
+    /// The deepest round: 0 if everything fitted, 1 if spilled partitions were joined as they were read back, and one more for each time that
+    /// one of them had to be partitioned again.
     pub rounds: u32,
     /// Passes over a probe partition whose build side could not be split.
     pub block_passes: u64,
@@ -229,7 +230,7 @@ impl Join {
         if let Some(algorithm) = options.algorithm {
             algorithm.check_available()?;
         }
-        let [build_keys, probe_keys] = encoders(&spec)?;
+        let [build_keys, probe_keys] = encoders(&spec, options.run.seed)?;
         let sizes = Sizes::new(options.pool.limit());
         let mut memory = Reservation::new(&options.pool, BUDGET_BYTES_MIN)?;
         if !memory.try_grow(sizes.in_flight_bytes.min(BUDGET_BYTES_MIN / 2)) {
@@ -410,9 +411,13 @@ impl Join {
     /// As [`Join::next_output`], but returns between two batches of its inputs, for a caller that has others to serve.
     pub fn step(&mut self) -> Result<Step, JoinError> {
         self.guarded(|join| {
+            let was_done = join.is_done();
             let step = join.advance()?;
             if let Step::Output(batch) = &step {
                 join.progress.output_rows += batch.num_rows() as u64;
+                join.tell();
+            }
+            if join.is_done() && !was_done {
                 join.tell();
             }
             Ok(step)

@@ -1,15 +1,20 @@
 //! Every algorithm, kind, key type and budget, on sides that try what is hard.
 
+use std::sync::{Arc, Mutex};
+
 use arrow::compute::concat_batches;
 use farhold_join::algorithm::available;
-use farhold_join::{Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, Run};
+use farhold_join::gpu::Driver;
+use farhold_join::{
+    Algorithm, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, OnProgress, Progress, Run,
+};
 
-use super::oracle::{KeyType, Side, actual, drive, expected, mix, residual, rows_of, run, spec};
+use super::oracle::{KeyType, SEED, Side, actual, drive, expected, mix, residual, rows_of, run, seeded, spec};
 
 const MIB: u64 = 1 << 20;
 
 fn options(budget: u64) -> JoinOptions {
-    JoinOptions { batch_rows_max: 1000, ..JoinOptions::new(MemoryPool::new(budget)) }
+    JoinOptions { batch_rows_max: 1000, ..seeded(MemoryPool::new(budget)) }
 }
 
 /// Keys of a shape; every 13th is null.
@@ -71,31 +76,143 @@ fn big_sides() -> Vec<(&'static str, Side, Side)> {
             side(keys(3000, 6, |r| if r % 500 == 0 { 7 } else { r % 9000 }), KeyType::Int64),
         ),
         ("one key", side(vec![Some(7); 7000], KeyType::TextAndDate), side(vec![Some(7); 12], KeyType::TextAndDate)),
+        (
+            "zipf",
+            side(keys(8000, 7, |r| zipf(r, 20_000)), KeyType::Int64),
+            side(keys(300, 8, |r| zipf(r, 20_000)), KeyType::Int64),
+        ),
     ]
 }
 
+/// A key's rank follows 1 / rank: Zipf with exponent 1 over `domain` keys.
+fn zipf(random: u64, domain: u64) -> u64 {
+    let uniform = (mix(random) >> 11) as f64 / (1_u64 << 53) as f64;
+    ((domain as f64).powf(uniform) - 1.0) as u64
+}
+
+fn is_emulated(algorithm: Option<&dyn Algorithm>) -> bool {
+    algorithm.is_some_and(|algorithm| Driver::ALL.iter().any(|driver| driver.name() == algorithm.name()))
+}
+
+/// `None` is the model's.
 #[test]
-fn rows_are_the_same_at_every_budget() {
+fn rows_of_every_algorithm_are_the_same_at_every_budget() {
     for (name, build, probe) in big_sides() {
-        for kind in JoinKind::ALL {
-            for with_residual in [false, true] {
-                let mut spec = spec(&build, &probe, kind);
-                spec.residual = with_residual.then(|| residual(&build, &probe));
-                let expected = expected(&build, &probe, &spec);
-                let mut spilled = Vec::new();
-                for budget in [MIB, 2 * MIB, 64 * MIB] {
-                    let options = options(budget);
-                    let pool = options.pool.clone();
-                    let (rows, report) = actual(&build, &probe, &spec, options).unwrap();
-                    assert!(rows == expected, "{name}, {kind:?}, residual {with_residual}, {budget} bytes");
-                    assert!(pool.used() == 0 && pool.peak() <= budget);
-                    spilled.push(report.spilled_bytes);
+        for algorithm in std::iter::once(None).chain(available().map(Some)) {
+            let (kinds, residuals): (&[JoinKind], &[bool]) = match algorithm {
+                None => (&JoinKind::ALL, &[false, true]),
+                // What is emulated takes a hundred times as long.
+                Some(_) if is_emulated(algorithm) => (&[JoinKind::Full], &[true]),
+                Some(_) => (&[JoinKind::Full, JoinKind::LeftMark, JoinKind::RightAnti], &[false, true]),
+            };
+            for &kind in kinds {
+                for &with_residual in residuals {
+                    let mut spec = spec(&build, &probe, kind);
+                    spec.residual = with_residual.then(|| residual(&build, &probe));
+                    let expected = expected(&build, &probe, &spec);
+                    let context = format!("{name}, {algorithm:?}, {kind:?}, residual {with_residual}");
+                    let mut spilled = Vec::new();
+                    for budget in [MIB, 2 * MIB, 64 * MIB] {
+                        let options = JoinOptions { algorithm, ..options(budget) };
+                        let pool = options.pool.clone();
+                        let (rows, report) = actual(&build, &probe, &spec, options).unwrap();
+                        assert!(rows == expected, "{context}, {budget} bytes");
+                        assert!(pool.used() == 0 && pool.peak() <= budget, "{context}, {budget} bytes");
+                        assert_eq!(report.rounds > 0, report.spilled_bytes > 0, "{context}, {budget} bytes");
+                        spilled.push(report.spilled_bytes);
+                    }
+                    assert!(
+                        spilled[0] > 0 && spilled[0] >= spilled[1] && spilled[2] == 0,
+                        "{context}: spilled {spilled:?}"
+                    );
                 }
-                assert!(
-                    spilled[0] > 0 && spilled[0] >= spilled[1] && spilled[2] == 0,
-                    "{name}, {kind:?}: spilled {spilled:?}"
-                );
             }
+        }
+    }
+}
+
+/// The hash as in `src/hash.rs`: whoever chooses keys has read it.
+fn hash(key: u64, seed: u64) -> u64 {
+    let product = (key ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (product ^ product >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+/// Different keys, chosen by somebody who knows [`SEED`]: the first `rounds` rounds of partitioning into 8 put all of them into one partition
+/// (the seed of a round as in `src/join/partitions.rs`), and then they are all in one slot of the table.
+fn chosen_keys(rows: usize, rounds: u64) -> Vec<Option<u64>> {
+    let inverse = |odd: u64| (0..6).fold(odd, |i, _| i.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(i))));
+    let inverses = [inverse(0xbf58_476d_1ce4_e5b9), inverse(0x9e37_79b9_7f4a_7c15)];
+    let key_of_hash = |wanted: u64| {
+        let folded = wanted.wrapping_mul(inverses[0]);
+        (folded ^ folded >> 32).wrapping_mul(inverses[1]) ^ SEED
+    };
+    let seeds: Vec<u64> = (0..rounds).map(|round| hash(round, SEED ^ 0x7269_6464_6c65_0001)).collect();
+    let in_one_slot = (0..1 << 24).map(|n| key_of_hash(0xb_ad0b_ad0b << 24 | n));
+    in_one_slot.filter(|&key| seeds.iter().all(|&seed| hash(key, seed) >> 61 == 0)).take(rows).map(Some).collect()
+}
+
+#[test]
+fn every_algorithm_joins_keys_that_were_chosen_against_a_known_seed() {
+    let keys = chosen_keys(12_000, 3);
+    let slots: std::collections::HashSet<u64> = keys.iter().flatten().map(|&key| hash(key, SEED) >> 24).collect();
+    assert_eq!((keys.len(), slots.len()), (12_000, 1));
+    let side = |keys: &[Option<u64>]| Side::new(keys.to_vec(), KeyType::Int64, 150, 1000);
+    let (build, probe) = (side(&keys[..9000]), side(&keys[6000..]));
+    for algorithm in std::iter::once(None).chain(available().map(Some)) {
+        for kind in [JoinKind::Full, JoinKind::LeftAnti].into_iter().skip(usize::from(is_emulated(algorithm))) {
+            let spec = spec(&build, &probe, kind);
+            let expected = expected(&build, &probe, &spec);
+            let mut rounds = Vec::new();
+            for budget in [MIB, 64 * MIB] {
+                let options = JoinOptions { algorithm, ..options(budget) };
+                let (rows, report) = actual(&build, &probe, &spec, options).unwrap();
+                assert!(rows == expected, "{algorithm:?}, {kind:?}, {budget} bytes");
+                rounds.push(report.rounds);
+            }
+            // The first three rounds have left it whole, and whole it does not fit: partitioned again at least three times.
+            assert!(rounds[0] >= 4 && rounds[1] == 0, "{algorithm:?}, {kind:?}: {rounds:?} rounds");
+        }
+    }
+}
+
+#[test]
+fn partitions_that_fit_when_they_are_read_back_take_one_round() {
+    let (_, build, probe) = big_sides().swap_remove(0);
+    let (_, report) = actual(&build, &probe, &spec(&build, &probe, JoinKind::Inner), options(MIB)).unwrap();
+    assert!(report.spilled_partitions > 1 && report.rounds == 1, "{report:?}");
+}
+
+#[test]
+fn progress_never_goes_back_and_ends_at_the_whole() {
+    let (_, build, probe) = big_sides().swap_remove(0);
+    for (budget, spills) in [(MIB, true), (64 * MIB, false)] {
+        for kind in JoinKind::ALL {
+            let spec = spec(&build, &probe, kind);
+            let told = Arc::new(Mutex::new(Vec::<Progress>::new()));
+            let tell = Arc::clone(&told);
+            let on_progress: Arc<OnProgress> = Arc::new(move |progress| tell.lock().unwrap().push(progress));
+            let options = JoinOptions { on_progress: Some(on_progress), ..options(budget) };
+            let (rows, report) = actual(&build, &probe, &spec, options).unwrap();
+            let told = told.lock().unwrap();
+            let context = format!("{kind:?}, {budget} bytes");
+            for pair in told.windows(2) {
+                let parts = |p: &Progress| [p.build_rows, p.probe_rows, p.output_rows, p.spilled_bytes];
+                let (before, after) = (parts(&pair[0]), parts(&pair[1]));
+                assert!(before.iter().zip(&after).all(|(before, after)| before <= after), "{context}: {pair:?}");
+            }
+            // After every batch, of which there are some, and not only at the end.
+            assert!(told.len() > build.batches.len() + probe.batches.len(), "{context}: {}", told.len());
+            assert_eq!(told[0].build_rows, build.batches[0].num_rows() as u64, "{context}");
+            let pending = told.iter().map(|progress| progress.pending_partitions).max();
+            assert_eq!((pending > Some(0), report.spilled_bytes > 0), (spills, spills), "{context}: {report:?}");
+            let whole = Progress {
+                build_rows: build.keys.len() as u64,
+                probe_rows: probe.keys.len() as u64,
+                output_rows: rows.len() as u64,
+                spilled_bytes: report.spilled_bytes,
+                pending_partitions: 0,
+            };
+            assert_eq!(told.last(), Some(&whole), "{context}");
         }
     }
 }
@@ -161,7 +278,11 @@ fn every_algorithm_spills() {
     for algorithm in available() {
         for kind in [JoinKind::Full, JoinKind::LeftMark] {
             let spec = spec(&build, &probe, kind);
-            let options = JoinOptions { algorithm: Some(algorithm), run: Run::with_threads(2), ..options(MIB) };
+            let options = JoinOptions {
+                algorithm: Some(algorithm),
+                run: Run { seed: SEED, ..Run::with_threads(2) },
+                ..options(MIB)
+            };
             let (rows, report) = actual(&build, &probe, &spec, options).unwrap();
             assert!(rows == expected(&build, &probe, &spec), "{algorithm:?}, {kind:?}");
             assert!(report.rounds > 0 && report.spilled_partitions > 0);
@@ -195,8 +316,7 @@ fn joins_share_a_pool() {
     let spec = spec(&build, &probe, JoinKind::Full);
     let expected = expected(&build, &probe, &spec);
     let pool = MemoryPool::new(4 * MIB);
-    let join =
-        || Join::new(spec.clone(), JoinOptions { batch_rows_max: 1000, ..JoinOptions::new(pool.clone()) }).unwrap();
+    let join = || Join::new(spec.clone(), JoinOptions { batch_rows_max: 1000, ..seeded(pool.clone()) }).unwrap();
     let joins = [join(), join(), join()];
     std::thread::scope(|scope| {
         for join in joins {

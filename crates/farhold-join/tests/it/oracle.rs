@@ -10,13 +10,21 @@ use arrow::array::{
 };
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, SchemaRef};
-use farhold_join::{Join, JoinError, JoinKind, JoinOptions, JoinReport, JoinSpec, Residual};
+use farhold_join::{Join, JoinError, JoinKind, JoinOptions, JoinReport, JoinSpec, MemoryPool, Residual, Run};
 
 /// Any number as a random one.
 pub fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+/// Stated, so that a failure is there again.
+pub const SEED: u64 = 1;
+
+/// The usual options, with [`SEED`].
+pub fn seeded(pool: Arc<MemoryPool>) -> JoinOptions {
+    JoinOptions { run: Run { seed: SEED, ..Run::default() }, ..JoinOptions::new(pool) }
 }
 
 /// How a logical key (a number or null) becomes columns.

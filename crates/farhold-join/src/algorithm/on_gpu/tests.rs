@@ -1,4 +1,4 @@
-//! A GPU that is too small, busy, lost at any call: the same answers, from the CPU, and the table says so.
+//! A GPU that is too small, busy, lost at any call, or fails once at any call: the same answers, from the CPU, and the table says so.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ type Answers = (Sum, [Vec<(u64, u64)>; 3], Option<String>);
 
 /// A whole use of a table.
 fn use_of(algorithm: &dyn Algorithm, sides: &Sides) -> Answers {
-    let run = Run::with_threads(2);
+    let run = Run { seed: 1, ..Run::with_threads(2) };
     let probe = sides.probe.columns().unwrap();
     let table = algorithm.build(sides.build.columns().unwrap(), &run).unwrap();
     let sum = table.sum(probe, &run).unwrap();
@@ -59,8 +59,8 @@ fn use_of(algorithm: &dyn Algorithm, sides: &Sides) -> Answers {
     (sum, pairs, table.fallback().map(String::from))
 }
 
-/// The test that the whole fallback stands on: every call of the driver to the device is made to fail once, by a device that is
-/// lost and by one whose memory another process has taken.
+/// The test that the whole fallback stands on: every call of the driver to the device is made to fail, by a device that is
+/// lost and by one that goes on afterwards, and many by one whose memory another process has taken.
 #[test]
 fn whichever_call_fails_the_answers_are_right_and_the_table_says_so() {
     let sides = sides(20, 30);
@@ -73,10 +73,10 @@ fn whichever_call_fails_the_answers_are_right_and_the_table_says_so() {
         assert_eq!(pairs[0], pairs[2], "representatives change");
         let calls = device.calls();
         assert!(calls > calibration + 100, "{calls} calls");
-        for fault in [Fault::Lost, Fault::Busy] {
+        for fault in [Fault::Lost, Fault::Once, Fault::Busy] {
             let (mut fell_back, mut finished) = (0, 0);
             // Busy shows at allocations only, which are every few calls.
-            let step = if fault == Fault::Lost { 1 } else { 5 };
+            let step = if fault == Fault::Busy { 5 } else { 1 };
             for call in (calibration..calls).step_by(step) {
                 let (algorithm, device) = on(driver, emulation().failing_at(call, fault)).unwrap();
                 let (sum, pairs, fallback) = use_of(&algorithm, &sides);
@@ -87,16 +87,20 @@ fn whichever_call_fails_the_answers_are_right_and_the_table_says_so() {
                 assert_eq!(device.live_allocations(), 0, "{context}: memory is left in the device");
                 match fallback {
                     Some(why) => {
-                        let said = if fault == Fault::Lost { "failed" } else { "no room" };
+                        let said = if fault == Fault::Busy { "no room" } else { "failed" };
                         assert!(why.contains("CPU") && why.contains(said), "{context}: {why}");
                         fell_back += 1;
                     }
                     None => finished += 1,
                 }
                 let is_lost = algorithm.check_available().is_err();
-                assert_eq!(is_lost, fault == Fault::Lost, "{context}: a lost device is not used again, a busy one is");
+                assert_eq!(
+                    is_lost,
+                    fault != Fault::Busy,
+                    "{context}: a device that failed is not used again, a busy one is"
+                );
             }
-            // A device that is lost is noticed at once; one that is busy only by whoever wants more memory.
+            // A call that fails is noticed at once; a device that is busy only by whoever wants more memory.
             assert!(fell_back > 10 && (fault == Fault::Busy || finished == 0), "{fell_back} {finished}");
         }
     }
@@ -195,7 +199,12 @@ fn joined(kind: JoinKind, algorithm: &'static dyn Algorithm, shares: usize) -> (
     let (build, probe) = (batch((0..300).map(|row| row % 90)), batch((0..400).map(|row| row % 120)));
     let spec = JoinSpec::new(build.schema(), probe.schema(), vec![(0, 0)], kind);
     let pool = MemoryPool::new(32 << 20);
-    let options = JoinOptions { algorithm: Some(algorithm), shares, ..JoinOptions::new(pool.clone()) };
+    let options = JoinOptions {
+        algorithm: Some(algorithm),
+        shares,
+        run: Run { seed: 1, ..Run::default() },
+        ..JoinOptions::new(pool.clone())
+    };
     let mut join = Join::new(spec, options).unwrap();
     join.push_build(&build).unwrap();
     join.finish_build().unwrap();
@@ -240,10 +249,10 @@ fn goes_on_on_the_cpu(kind: JoinKind, driver: Driver, shares: usize, step: usize
     assert!(rows == expected && reports.iter().all(|report| report.fallback.is_none()), "{context}");
     let calls = device.calls();
     // The first call is `Join::new` asking whether the device can be used at all: an error, as for any algorithm.
-    for call in (calibration + 1..calls).step_by(step) {
-        let (lost, device) = on(driver, emulation().failing_at(call, Fault::Lost)).unwrap();
-        let (rows, reports) = joined(kind, Box::leak(Box::new(lost)), shares);
-        assert!(rows == expected, "{context}, lost at call {call} of {calls}");
+    for (call, fault) in (calibration + 1..calls).step_by(step).zip([Fault::Lost, Fault::Once].into_iter().cycle()) {
+        let (failing, device) = on(driver, emulation().failing_at(call, fault)).unwrap();
+        let (rows, reports) = joined(kind, Box::leak(Box::new(failing)), shares);
+        assert!(rows == expected, "{context}, {fault:?} at call {call} of {calls}");
         let said = reports.iter().filter_map(|report| report.fallback.as_ref()).any(|why| why.contains("CPU"));
         // Shares whose order the threads decide may need fewer calls than the first time.
         assert!(said || shares > 1 && device.calls() <= call, "{context}, call {call} of {calls}");
