@@ -551,16 +551,15 @@ fn remove_old_region(fabric: &Fabric, config: &NodeConfig) -> Result<(), TxnErro
 
 fn other_directory(found: u64, config: &NodeConfig) -> TxnError {
     let (nodes, replicas) = ((found & 0xff) as usize, (found >> 8) as u8);
-    TxnError::OtherCluster { reason: other_shape("directory", nodes, replicas, config) }
+    other_shape("directory", nodes, replicas, config)
 }
 
 /// That something is of a cluster with other numbers.
-pub(crate) fn other_shape(what: &str, nodes: usize, replicas: u8, config: &NodeConfig) -> Box<str> {
-    let asked = (config.nodes, config.replication.replicas);
-    format!(
-        "the {what} is of a cluster of {nodes} nodes with {replicas} copies of each row, and was opened for one of {} with {}; \
-         nothing in it was changed: open it as it was, or take another",
-        asked.0, asked.1
-    )
-    .into()
+pub(crate) fn other_shape(what: &str, nodes: usize, replicas: u8, config: &NodeConfig) -> TxnError {
+    let (asked_nodes, asked_replicas) = (config.nodes, config.replication.replicas);
+    let reason = format!(
+        "the {what} is of a cluster of {nodes} nodes with {replicas} copies of each row, and was opened for one of {asked_nodes} with {asked_replicas}; \
+         nothing in it was changed: open it as it was, or take another"
+    );
+    TxnError::OtherCluster { reason: reason.into() }
 }

@@ -375,10 +375,6 @@ mod tests {
                 Ok(())
             })
         }
-
-        fn is_dead(&self, _: NodeId) -> bool {
-            false
-        }
     }
 
     #[test]

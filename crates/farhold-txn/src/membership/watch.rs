@@ -109,9 +109,7 @@ impl Worker {
                 Ok(Some(configuration)) => {
                     let (nodes, replicas) = (configuration.births.len(), configuration.replicas);
                     if nodes != usize::from(node.config.nodes) || replicas != node.config.replication.replicas {
-                        return Err(TxnError::OtherCluster {
-                            reason: other_shape("register", nodes, replicas, &node.config),
-                        });
+                        return Err(other_shape("register", nodes, replicas, &node.config));
                     }
                     let mine = configuration.births.get(usize::from(me.0)).copied();
                     match mine {
