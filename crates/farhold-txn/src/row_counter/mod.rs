@@ -18,7 +18,7 @@
 
 mod promise;
 
-use crate::{Table, TxnError, Worker};
+use crate::{Retry, Table, TxnError, Worker};
 use farhold_fabric::object::HEADER_BYTES;
 use farhold_fabric::sync::actor::Posted;
 use farhold_fabric::sync::{Counter, WordOp, Words, counter};
@@ -29,8 +29,6 @@ use promise::Taken;
 const WORD_BYTES: usize = 8;
 /// Bytes of a row's value.
 const VALUE_BYTES: usize = RowCounter::COLUMNS.len() * WORD_BYTES;
-/// How often a row that others make or drop meanwhile is looked for.
-const ATTEMPTS_MAX: u32 = 100;
 
 /// Which row a counter is.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +110,8 @@ impl Worker {
         counter: RowCounter<'_>,
         execute: impl AsyncFn(&Posted<&Endpoint>, FarPtr) -> Result<u64, FabricError>,
     ) -> Result<(u64, FarPtr), TxnError> {
+        // Others make or drop the row meanwhile.
+        let retry = Retry::default();
         for attempt in 1.. {
             let mut txn = self.begin();
             let found = txn.get(counter.table, counter.key).await;
@@ -131,14 +131,13 @@ impl Worker {
                     self.make_row(counter).await?;
                 }
                 // It is being made.
-                Err(TxnError::Conflict) if attempt < ATTEMPTS_MAX => drop(txn),
+                Err(TxnError::Conflict) => drop(txn),
                 Err(error) => return Err(error),
             }
-            if attempt >= ATTEMPTS_MAX {
+            if attempt >= retry.attempts_max {
                 return Err(TxnError::Conflict);
             }
-            self.core.serve_one();
-            self.handle().yield_now().await;
+            self.back_off(retry, attempt).await;
         }
         unreachable!("the attempts are limited")
     }

@@ -17,7 +17,7 @@
 //! A dead node's word may still be seen by one who has not heard; what he takes there lies before the `next` of its life, and
 //! the transaction that would move that further does not commit.
 
-use super::{ATTEMPTS_MAX, RowCounter, WORD_BYTES, words_of};
+use super::{RowCounter, WORD_BYTES, words_of};
 use crate::txn::Txn;
 use crate::{Retry, TxnError, Worker};
 use farhold_fabric::sync::actor::Posted;
@@ -169,8 +169,7 @@ impl Worker {
     }
 
     async fn promising<T>(&self, mut body: impl AsyncFnMut(&mut Txn) -> Result<T, TxnError>) -> Result<T, TxnError> {
-        let retry = Retry { attempts_max: ATTEMPTS_MAX, ..Retry::default() };
-        self.run(retry, async |txn| match body(txn).await {
+        self.run(Retry::default(), async |txn| match body(txn).await {
             // Made by somebody else at the same time.
             Err(TxnError::DuplicateKey { .. }) => Err(TxnError::Conflict),
             outcome => outcome,
