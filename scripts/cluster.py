@@ -13,11 +13,13 @@ NODES = 3
 class Cluster:
     """Three nodes; by default each row is on all of them. Use it in a `with`: its directory goes at the end."""
 
-    def __init__(self, replicas=NODES, lease_ms=1000, journal=None):
+    def __init__(self, replicas=NODES, lease_ms=1000, journal=None, durability="disk"):
         self.replicas = replicas
         self.flags = ["--replicas", replicas, "--lease-ms", lease_ms]
         if journal:
-            self.flags += ["--durability", "disk", "--journal", journal]
+            self.flags += ["--durability", durability, "--journal", journal]
+        if durability == "nvm":
+            self.flags.append("--assume-persistence")
         # Clients keep this list, and find a node that has started again in it.
         self.urls = [None] * NODES
 

@@ -2,7 +2,7 @@
 
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::durable::files::{Directory, Disk};
-use farhold_store::durable::power::Volatile;
+use farhold_store::durable::power::{Medium, Volatile};
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{
     Defect, Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig, Retry, Table,
@@ -251,9 +251,12 @@ fn live(node: &Arc<Node>, disk: &Volatile, seed: u64, first: bool) -> (Vec<i32>,
     (results.0.take(), results.1.take())
 }
 
+/// What a journal may be on.
+const MEDIA: [Medium; 2] = [Medium::Disk, Medium::Nvm];
+
 /// Some lives of a database, each ended by a cut in the middle of something.
-fn lives(seed: u64, count: u64) {
-    let (mut disk, dir) = (Volatile::new(), Dir::new());
+fn lives(seed: u64, medium: Medium, count: u64) {
+    let (mut disk, dir) = (Volatile::on(medium), Dir::new());
     let node = open(&disk, &dir);
     let (mut told, mut asked) = live(&node, &disk, seed, true);
     drop(node);
@@ -267,7 +270,10 @@ fn lives(seed: u64, count: u64) {
         drop(worker);
         for client in 0..CLIENTS {
             let (told, asked, found) = (told[client], asked[client], counts[client]);
-            assert!((told..=asked).contains(&found), "seed {seed}, life {life}: {told} <= {found} <= {asked}");
+            assert!(
+                (told..=asked).contains(&found),
+                "seed {seed}, {medium:?}, life {life}: {told} <= {found} <= {asked}"
+            );
         }
         (told, asked) = live(&node, &disk, seed * 10 + life, false);
     }
@@ -275,8 +281,10 @@ fn lives(seed: u64, count: u64) {
 
 #[test]
 fn acknowledged_transactions_survive_cuts_of_the_power_and_others_are_whole_or_not_there() {
-    for seed in 0..24 {
-        lives(seed, 4);
+    for seed in 0..16 {
+        for medium in MEDIA {
+            lives(seed, medium, 4);
+        }
     }
 }
 
@@ -316,8 +324,8 @@ fn live_on_threads(node: &Arc<Node>, disk: &Volatile, seed: u64) -> (Vec<i32>, V
 
 #[test]
 fn the_same_holds_with_threads() {
-    for seed in 0..16 {
-        let (mut disk, dir) = (Volatile::new(), Dir::new());
+    for (seed, medium) in (0..16).zip(MEDIA.into_iter().cycle()) {
+        let (mut disk, dir) = (Volatile::on(medium), Dir::new());
         let mut before: Option<(Vec<i32>, Vec<i32>)> = None;
         for life in 0..4 {
             let node = open(&disk, &dir);
@@ -416,11 +424,11 @@ fn a_process_to_be_killed() {
 /// The test of the test: each of these must fail it.
 #[test]
 fn every_planted_defect_of_the_journal_is_noticed() {
-    for defect in Defect::OF_JOURNAL {
+    for (defect, medium) in Defect::OF_JOURNAL.into_iter().flat_map(|defect| MEDIA.map(|medium| (defect, medium))) {
         plant(Some(defect));
-        let noticed = (0..60).find(|seed| catch_unwind(AssertUnwindSafe(|| lives(*seed, 3))).is_err());
+        let noticed = (0..60).find(|seed| catch_unwind(AssertUnwindSafe(|| lives(*seed, medium, 3))).is_err());
         plant(None);
-        println!("{defect:?}: {noticed:?}");
-        assert!(noticed.is_some(), "{defect:?} is not noticed");
+        println!("{defect:?}, {medium:?}: {noticed:?}");
+        assert!(noticed.is_some(), "{defect:?} is not noticed on {medium:?}");
     }
 }

@@ -1,10 +1,12 @@
 //! Three real processes on shared memory, copies of each row: one is killed while money moves, the others go on, it comes
-//! back. With journals on disk all of them are killed as well, and start again. What each client was told is there, and no money is made or lost.
+//! back. With journals all of them are killed as well, and start again. What each client was told is there, and no money is made or lost.
 //!
 //! The test starts itself again as the nodes (`FARHOLD_NODE` says as which).
 
+use farhold_fabric::persist::Domain;
 use farhold_fabric::{Executor, Fabric, NodeId, provider::shm};
-use farhold_store::durable::files::Disk;
+use farhold_store::durable::files::{Directory, Disk};
+use farhold_store::durable::nvm::Nvm;
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{
     FileRegister, Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, Placement, ReplicationConfig,
@@ -21,6 +23,8 @@ const NODE: &str = "FARHOLD_NODE";
 const CLUSTER: &str = "FARHOLD_CLUSTER";
 /// Where the journals are, if there are any.
 const JOURNAL: &str = "FARHOLD_JOURNAL";
+/// They are written as persistent memory, which the test says that the directory is.
+const NVM: &str = "FARHOLD_NVM";
 const REPLICAS: &str = "FARHOLD_REPLICAS";
 const NODES: u8 = 3;
 const ACCOUNTS: i32 = 30;
@@ -108,10 +112,16 @@ fn open(cluster: &Path, id: NodeId) -> (Arc<Node>, Option<JournalThreads>, HomeA
     // The end of a process is known at once; on a machine with too much to do nobody else shall be taken for dead.
     let lease_ns = 1_000_000_000;
     let replication = ReplicationConfig { replicas, ring_bytes: 64 << 10, lease_ns, ..ReplicationConfig::default() };
+    let directory = |path| -> std::io::Result<Arc<dyn Directory>> {
+        match std::env::var_os(NVM) {
+            Some(_) => Ok(Arc::new(Nvm::open(path, Domain::Assumed)?)),
+            None => Ok(Arc::new(Disk::open(path)?)),
+        }
+    };
     let journal = std::env::var_os(JOURNAL).map(|path| JournalConfig {
         segment_bytes: 256 << 10,
         checkpoint_bytes: 512 << 10,
-        ..JournalConfig::new(Arc::new(Disk::open(path).expect("a directory")))
+        ..JournalConfig::new(directory(path).expect("a directory"))
     });
     let begin = |journal| Generation::begin(journal, id, NODES, &replication).expect("a start");
     let generation = journal.as_ref().map(begin);
@@ -338,7 +348,7 @@ fn a_killed_node_is_replaced_and_comes_back() {
 }
 
 /// With copies and journals: one node is killed, comes back or not, and then all are, in the middle of their work.
-fn all_are_killed(replicas: u8, comes_back: bool) {
+fn all_are_killed(replicas: u8, comes_back: bool, on: &[(&str, &str)]) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("processes-{}-{replicas}", std::process::id());
     let cluster = shm::default_cluster(&name);
@@ -348,7 +358,7 @@ fn all_are_killed(replicas: u8, comes_back: bool) {
         std::fs::create_dir_all(path).expect("a directory");
     }
     let (replicas, path) = (replicas.to_string(), journal.display().to_string());
-    let more = [(JOURNAL, &*path), (REPLICAS, &*replicas)];
+    let more = [&[(JOURNAL, &*path), (REPLICAS, &*replicas)], on].concat();
     let mut clients = 0;
     // Each start of a node has a counter of its own.
     let mut start = |number: u8| {
@@ -403,10 +413,15 @@ fn all_are_killed(replicas: u8, comes_back: bool) {
 
 #[test]
 fn with_journals_all_may_be_killed_after_one_was_replaced() {
-    all_are_killed(2, false);
+    all_are_killed(2, false, &[]);
 }
 
 #[test]
 fn with_journals_all_may_be_killed_after_one_has_come_back() {
-    all_are_killed(3, true);
+    all_are_killed(3, true, &[]);
+}
+
+#[test]
+fn with_journals_on_persistent_memory_all_may_be_killed() {
+    all_are_killed(2, true, &[(NVM, "assumed")]);
 }

@@ -80,7 +80,7 @@ async fn has(worker: &Worker, id: i32) -> bool {
 
 /// A disk on which rows 0..40 are, half of them in a checkpoint.
 fn written() -> Volatile {
-    let disk = Volatile::new();
+    let disk = Volatile::default();
     let (node, _dir) = open(&disk).expect("a node");
     with(&node, async |worker| {
         insert(&worker, 0..20).await.expect("inserted");
@@ -131,7 +131,7 @@ fn rows_and_definitions_come_back_and_so_do_those_of_the_next_lives() {
 
 #[test]
 fn a_journal_does_not_grow_for_ever() {
-    let disk = Volatile::new();
+    let disk = Volatile::default();
     let (node, _dir) = open(&disk).expect("a node");
     let segments = || disk.list().expect("names").iter().filter(|name| name.contains("journal")).count();
     with(&node, async |worker| {
@@ -215,7 +215,7 @@ fn a_directory_of_another_cluster_s_shape_or_version_is_refused() {
 
 #[test]
 fn a_full_disk_refuses_writes_and_loses_nothing() {
-    let disk = Volatile::new();
+    let disk = Volatile::default();
     let (node, _dir) = open(&disk).expect("a node");
     let last = with(&node, async |worker| {
         insert(&worker, 0..10).await.expect("inserted");
@@ -247,7 +247,7 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
 
 #[test]
 fn a_transaction_longer_than_the_journal_takes_is_refused() {
-    let disk = Volatile::new();
+    let disk = Volatile::default();
     let (node, _dir) = open(&disk).expect("a node");
     with(&node, async |worker| {
         insert(&worker, 0..1).await.expect("inserted");
@@ -266,7 +266,7 @@ fn a_transaction_longer_than_the_journal_takes_is_refused() {
 
 #[test]
 fn two_nodes_with_one_name_are_one_too_many() {
-    let disk = Volatile::new();
+    let disk = Volatile::default();
     let (node, dir) = open(&disk).expect("a node");
     let refused = open_of(&disk, &dir, 0, 1).map(drop).expect_err("it is taken").to_string();
     assert!(refused.contains("node 0") && refused.contains("held by a living process"), "{refused}");
@@ -308,7 +308,7 @@ fn with_two(disk: &Volatile, test: impl AsyncFnOnce(&Worker, &Worker)) -> Result
 
 #[test]
 fn transactions_over_two_nodes_come_back_on_both() {
-    let disk = Volatile::new();
+    let disk = Volatile::default();
     for life in 0..3 {
         with_two(&disk, async |one, other| {
             for id in 0..life * 20 {
@@ -325,7 +325,7 @@ fn transactions_over_two_nodes_come_back_on_both() {
 
 #[test]
 fn without_the_other_node_s_journal_nothing_is_written() {
-    let disk = Volatile::new();
+    let disk = Volatile::default();
     with_two(&disk, async |one, _| insert(one, 0..3).await.expect("inserted")).expect("both start");
     let dir = Dir::new();
     let node = open_of(&disk, &dir, 0, 2).expect("one starts");
@@ -343,7 +343,7 @@ fn without_the_other_node_s_journal_nothing_is_written() {
 
 #[test]
 fn while_others_run_a_node_that_has_lost_its_memory_does_not_start() {
-    let disk = Volatile::new();
+    let disk = Volatile::default();
     let dir = Dir::new();
     let first = open_of(&disk, &dir, 0, 2).expect("a node");
     let second = open_of(&disk, &dir, 1, 2).expect("a node");
@@ -357,7 +357,7 @@ fn while_others_run_a_node_that_has_lost_its_memory_does_not_start() {
 /// A counter's word changes without a commit, so the journal does not have it, and a checkpoint has what it was by chance.
 #[test]
 fn numbers_are_given_once_over_restarts() {
-    let disk = Volatile::new();
+    let disk = Volatile::default();
     let (up, down) = ((counter_key(1), counter_key(2)), (counter_key(3), counter_key(4)));
     let mut given = BTreeSet::new();
     let mut gap_max = 0;
@@ -392,7 +392,7 @@ fn numbers_are_given_once_over_restarts() {
 
 #[test]
 fn a_counter_that_was_set_before_a_restart_begins_there() {
-    let disk = Volatile::new();
+    let disk = Volatile::default();
     let keys = (counter_key(1), counter_key(2));
     for life in 0..3 {
         let (node, _dir) = open(&disk).expect("a node");

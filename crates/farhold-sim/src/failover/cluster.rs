@@ -12,6 +12,7 @@ use farhold_bench::random::Random;
 use farhold_bench::workload::smallbank;
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, JoinHandle, NodeId};
+use farhold_store::durable::power::Medium;
 use farhold_txn::{Generation, JournalConfig, Node, NodeConfig, ReplicationConfig, Statistics, TxnError, Worker};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -83,7 +84,7 @@ pub fn run(setup: &Failover) -> Aftermath {
         setup: setup.clone(),
         sim: RefCell::new(Sim::new(&handle, Rdma, Faults::default())),
         register: RefCell::new(SimRegister::new(setup.nodes, &handle)),
-        disks: RefCell::new(Disks::new()),
+        disks: RefCell::new(Disks::on(setup.power.as_ref().map_or(Medium::Disk, |power| power.medium))),
         past_trace: Cell::new(0),
         handle,
         processes: RefCell::default(),
@@ -489,7 +490,7 @@ impl Cluster {
             }
             self.live_until(cut, self.handle.now_ns() + after_ns).await;
         }
-        self.tell("the power of all nodes is cut");
+        self.tell(&format!("the power of all nodes is cut; journals are on {}", self.disks.borrow().name()));
         for node in 0..self.setup.nodes {
             self.kill(node, Fault::Kill(NodeId(node)));
         }

@@ -1,7 +1,7 @@
 //! The disks of a simulated cluster: one directory whose power can be cut, as each process has it while it lives.
 
 use farhold_store::durable::files::{Directory, DurableFile};
-use farhold_store::durable::power::Volatile;
+use farhold_store::durable::power::{Medium, Volatile};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -19,8 +19,12 @@ pub(super) struct Disks {
 }
 
 impl Disks {
-    pub fn new() -> Self {
-        Self { files: Volatile::new(), locks: Locks::default() }
+    pub fn on(medium: Medium) -> Self {
+        Self { files: Volatile::on(medium), locks: Locks::default() }
+    }
+
+    pub fn name(&self) -> String {
+        self.files.name()
     }
 
     /// As a process has it until it ends.
@@ -28,7 +32,7 @@ impl Disks {
         Arc::new(ProcessDisk { disks: self.clone(), lives: Arc::new(AtomicBool::new(true)) })
     }
 
-    /// What is there after a cut of the power: what was synced, and of the rest some.
+    /// What is there after a cut of the power: what was synced or flushed, and of the rest some.
     pub fn cut(&self, random: &mut dyn FnMut() -> u64) -> Self {
         Self { files: self.files.cut(random), locks: Locks::default() }
     }

@@ -2,6 +2,7 @@
 
 use crate::workload::Workload;
 use farhold_bench::workload::smallbank::Scale;
+use farhold_store::durable::power::Medium;
 
 /// One thing that happens to a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +101,8 @@ pub struct Cut {
 /// Nodes have journals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Power {
+    /// What the journals are on.
+    pub medium: Medium,
     /// Shortest time between two steps of a journal.
     pub step_ns: u64,
     /// The ends of all lives of the cluster but the last.
@@ -304,7 +307,8 @@ impl Failover {
         let cuts = cuts.collect();
         let step_ns = 20_000 + random.below([30_000, 300_000][(seed % 2) as usize]);
         let ring_bytes = of_seed.ring_bytes.max(24 << 10);
-        Self { power: Some(Power { step_ns, cuts }), blows: Vec::new(), ring_bytes, ..of_seed }
+        let medium = [Medium::Disk, Medium::Nvm][random.below(2) as usize];
+        Self { power: Some(Power { medium, step_ns, cuts }), blows: Vec::new(), ring_bytes, ..of_seed }
     }
 }
 
@@ -320,7 +324,7 @@ impl Failover {
         let pause = (at_ns, Blow::Pause(0, 1_500_000 + random.below(1_000_000)));
         let at_ns = at_ns + 4_000_000 + random.below(2_000_000);
         let cut = Cut { at_ns, after_change_ns: None, with_returns: false, blows: vec![slow(1), slow(2), pause] };
-        let power = Power { step_ns: 30_000, cuts: vec![cut] };
+        let power = Power { medium: Medium::Disk, step_ns: 30_000, cuts: vec![cut] };
         // So many accounts that what comes back is not overwritten.
         let load = Load::Bank(Scale { nodes: 3, accounts: 400, hot: 300 });
         Self { power: Some(power), load, clients: 6, transactions: 400, drift_ppm: vec![0; 3], ..of_seed }

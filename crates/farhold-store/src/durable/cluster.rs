@@ -343,7 +343,7 @@ mod tests {
     /// his turn does not run.
     #[test]
     fn those_who_start_at_once_begin_a_generation_together() {
-        let directory = super::super::power::Volatile::new();
+        let directory = super::super::power::Volatile::default();
         let begin = |node| {
             let mark = |cluster: &Cluster, start| {
                 let identity = Identity { node: NodeId(node), ..cluster.identity };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A directory of flat names.
 ///
 /// Names and bytes are durable only when [`sync`](Directory::sync) or the file's own [`sync`](DurableFile::sync) has returned; before, each
-/// 512-byte sector may have been written or not.
+/// sector of 512 bytes, or cache line of 64, may have been written or not.
 pub trait Directory: Send + Sync + Debug {
     /// All names.
     fn list(&self) -> io::Result<Vec<String>>;

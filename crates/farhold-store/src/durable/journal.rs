@@ -627,7 +627,7 @@ mod tests {
     #[test]
     fn what_was_synced_survives_every_cut() {
         for seed in 0..200 {
-            let directory = Volatile::new();
+            let directory = Volatile::default();
             let (mut written, mut journal) = write_some(&directory, seed);
             assert_eq!(read(&directory), Ok(written.clone()));
             // A batch that is written and not synced may be there or not; what was promised is.
@@ -653,7 +653,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_what_was_durable_is_refused() {
-        let directory = Volatile::new();
+        let directory = Volatile::default();
         let (written, journal) = write_some(&directory, 3);
         journal.close().expect("closed");
         let whole = read(&directory);
@@ -693,7 +693,7 @@ mod tests {
             for _ in items(cut) {}
         }
         // A good header with garbage behind it is an empty journal.
-        let directory = Volatile::new();
+        let directory = Volatile::default();
         shape(&directory).make_segment(0).expect("a segment");
         let mut bytes = directory.bytes(&segment_name(NodeId(1), 1, 0));
         for _ in 0..100 {
@@ -705,7 +705,7 @@ mod tests {
 
     #[test]
     fn others_journals_are_refused() {
-        let directory = Volatile::new();
+        let directory = Volatile::default();
         let (_, journal) = write_some(&directory, 3);
         drop(journal);
         let open = |identity: Identity| read_segment(&directory, &identity, (1, 0), &mut |_, _| Ok(()));
@@ -719,7 +719,7 @@ mod tests {
 
     #[test]
     fn without_room_there_is_no_segment_and_the_others_stay() {
-        let directory = Volatile::new();
+        let directory = Volatile::default();
         let shape = shape(&directory);
         let first = shape.make_segment(0).expect("a segment");
         directory.limit(SEGMENT_BYTES_MIN + 1000);

@@ -1,23 +1,41 @@
-//! A directory in memory whose power can be cut: what was not made durable is lost, sector by sector, at random.
+//! A directory in memory whose power can be cut: what was not made durable is lost, piece by piece, at random.
 //!
-//! For tests. It is as hostile as a disk may be: each unsynced sector is old, new, or torn in the middle, and of the changes of
-//! names since the last sync some first part has happened.
+//! For tests. It is as hostile as a disk or as persistent memory may be: each unsynced sector, or cache line that was not flushed, is old,
+//! new, or torn in the middle, and of the changes of names since the last sync some first part has happened.
 
 use super::files::{Directory, DurableFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const SECTOR: usize = 512;
+/// What the bytes are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// Sectors of 512 bytes, torn anywhere.
+    Disk,
+    /// Cache lines of 64 bytes, torn between two words.
+    Nvm,
+}
+
+impl Medium {
+    /// Bytes of what survives or does not, and of what is never torn.
+    const fn pieces(self) -> (usize, usize) {
+        match self {
+            Self::Disk => (512, 1),
+            Self::Nvm => (64, 8),
+        }
+    }
+}
 
 /// The directory. Clones are the same one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Volatile {
     inner: Arc<Mutex<State>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    medium: Medium,
     names: BTreeMap<String, Arc<VolatileFile>>,
     /// The names at the last sync, and after each change since.
     past_names: Vec<BTreeMap<String, Arc<VolatileFile>>>,
@@ -31,6 +49,7 @@ struct State {
 
 #[derive(Debug)]
 struct VolatileFile {
+    medium: Medium,
     bytes: Mutex<Bytes>,
     directory: std::sync::Weak<Mutex<State>>,
 }
@@ -46,13 +65,26 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Default for Volatile {
+    fn default() -> Self {
+        Self::on(Medium::Disk)
+    }
+}
+
 impl Volatile {
     /// An empty one.
     #[must_use]
-    pub fn new() -> Self {
-        let this = Self::default();
-        held(&this.inner).past_names.push(BTreeMap::new());
-        this
+    pub fn on(medium: Medium) -> Self {
+        let state = State {
+            medium,
+            names: BTreeMap::new(),
+            past_names: vec![BTreeMap::new()],
+            locks: BTreeSet::new(),
+            bytes_max: 0,
+            fuse: None,
+            survivor: None,
+        };
+        Self { inner: Arc::new(Mutex::new(state)) }
     }
 
     /// Lets all files together have so many bytes (0: any number).
@@ -111,7 +143,7 @@ impl Volatile {
         }
     }
 
-    /// What a disk would hold if the power went now. This directory goes on as it is.
+    /// What would be there if the power went now. This directory goes on as it is.
     #[must_use]
     pub fn cut(&self, random: &mut dyn FnMut() -> u64) -> Self {
         held(&self.inner).cut(random)
@@ -119,14 +151,15 @@ impl Volatile {
 }
 
 impl Bytes {
-    fn survive(&self, random: &mut dyn FnMut() -> u64) -> Vec<u8> {
+    fn survive(&self, medium: Medium, random: &mut dyn FnMut() -> u64) -> Vec<u8> {
+        let (piece_bytes, whole_bytes) = medium.pieces();
         let mut bytes = self.durable.clone();
-        for &sector in &self.dirty {
-            let (from, to) = (sector * SECTOR, ((sector + 1) * SECTOR).min(self.now.len()));
+        for &piece in &self.dirty {
+            let (from, to) = (piece * piece_bytes, ((piece + 1) * piece_bytes).min(self.now.len()));
             let to = match random() % 8 {
                 0..=2 => continue,
                 // Torn: its first part alone.
-                3 => from + ((to - from) as u64 * (random() % 64) / 64) as usize,
+                3 => from + ((to - from) as u64 * (random() % 64) / 64) as usize / whole_bytes * whole_bytes,
                 _ => to,
             };
             if from >= to {
@@ -144,13 +177,13 @@ impl Bytes {
 impl State {
     fn cut(&self, random: &mut dyn FnMut() -> u64) -> Volatile {
         let names = &self.past_names[(random() % self.past_names.len() as u64) as usize];
-        let after = Volatile::new();
+        let after = Volatile::on(self.medium);
         let mut inside = held(&after.inner);
         let weak = Arc::downgrade(&after.inner);
         for (name, file) in names {
-            let survived = held(&file.bytes).survive(random);
+            let survived = held(&file.bytes).survive(self.medium, random);
             let bytes = Bytes { now: survived.clone(), durable: survived, dirty: BTreeSet::new() };
-            let file = VolatileFile { bytes: Mutex::new(bytes), directory: weak.clone() };
+            let file = VolatileFile { medium: self.medium, bytes: Mutex::new(bytes), directory: weak.clone() };
             inside.names.insert(name.clone(), Arc::new(file));
         }
         inside.past_names = vec![inside.names.clone()];
@@ -179,8 +212,8 @@ impl Directory for Volatile {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
         self.burn();
         let directory = Arc::downgrade(&self.inner);
-        let file = Arc::new(VolatileFile { bytes: Mutex::default(), directory });
         let mut state = held(&self.inner);
+        let file = Arc::new(VolatileFile { medium: state.medium, bytes: Mutex::default(), directory });
         state.names.insert(name.into(), file.clone());
         state.changed();
         Ok(file)
@@ -227,7 +260,10 @@ impl Directory for Volatile {
     }
 
     fn name(&self) -> String {
-        "memory".into()
+        match held(&self.inner).medium {
+            Medium::Disk => "a simulated disk".into(),
+            Medium::Nvm => "simulated persistent memory".into(),
+        }
     }
 }
 
@@ -267,7 +303,8 @@ impl DurableFile for VolatileFile {
             bytes.now.resize(end, 0);
         }
         bytes.now[at..end].copy_from_slice(from);
-        bytes.dirty.extend(at / SECTOR..end.div_ceil(SECTOR));
+        let (piece_bytes, _) = self.medium.pieces();
+        bytes.dirty.extend(at / piece_bytes..end.div_ceil(piece_bytes));
         Ok(())
     }
 
@@ -276,8 +313,9 @@ impl DurableFile for VolatileFile {
         let mut bytes = held(&self.bytes);
         let Bytes { now, durable, dirty } = &mut *bytes;
         durable.resize(now.len(), 0);
-        for sector in std::mem::take(dirty) {
-            let (from, to) = (sector * SECTOR, ((sector + 1) * SECTOR).min(now.len()));
+        let (piece_bytes, _) = self.medium.pieces();
+        for piece in std::mem::take(dirty) {
+            let (from, to) = (piece * piece_bytes, ((piece + 1) * piece_bytes).min(now.len()));
             durable[from..to].copy_from_slice(&now[from..to]);
         }
         Ok(())
