@@ -243,7 +243,7 @@ impl Worker {
                 }
             };
             attempts += 1;
-            if !error.is_retryable() || attempts >= retry.attempts_max {
+            if !error.is_retryable() || !self.may_come_right(retry, attempts) {
                 return Err(error);
             }
             self.core.slot.count(Counter::Retries);
@@ -264,6 +264,11 @@ impl Worker {
             handle.sleep_ns(DRAIN_LOOK_NS).await;
         }
         true
+    }
+
+    /// Whether there is to be another attempt after so many. None comes right once the others go on without this node.
+    pub(crate) fn may_come_right(&self, retry: Retry, attempts: u32) -> bool {
+        attempts < retry.attempts_max && !self.core.node.is_expelled()
     }
 
     /// The wait before the attempt after `attempts` failed ones: random, longer each time.

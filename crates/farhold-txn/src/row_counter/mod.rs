@@ -61,7 +61,7 @@ impl Worker {
             Counter::new(at, counter::Form::Batched(count.max(1))).take(words, count, step).await
         };
         loop {
-            let (first, at) = self.with_word(counter, take).await?;
+            let (first, at) = self.with_word(Retry::default(), counter, take).await?;
             // The word first, then what is known of it: whoever sets it writes in the opposite order.
             if !self.may_forget() || self.keeps_promise(counter, at, Taken { first, count, step }).await? {
                 return Ok(first);
@@ -78,7 +78,7 @@ impl Worker {
             self.promise_anew(counter, None, next).await?;
         }
         let swap = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::Swap(next)).await;
-        self.with_word(counter, swap).await.map(|(was, _)| was)
+        self.with_word(Retry::default(), counter, swap).await.map(|(was, _)| was)
     }
 
     /// Gives the counter the next number `new` if it is `expected`; returns what it was.
@@ -92,7 +92,7 @@ impl Worker {
             return Ok(other);
         }
         let swap = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::CompareSwap { expected, new }).await;
-        self.with_word(counter, swap).await.map(|(was, _)| was)
+        self.with_word(Retry::default(), counter, swap).await.map(|(was, _)| was)
     }
 
     /// The next number, not taken.
@@ -101,17 +101,17 @@ impl Worker {
     /// As [`take_numbers`](Self::take_numbers).
     pub async fn next_number(&self, counter: RowCounter<'_>) -> Result<u64, TxnError> {
         let load = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::Load).await;
-        self.with_word(counter, load).await.map(|(next, _)| next)
+        self.with_word(Retry::default(), counter, load).await.map(|(next, _)| next)
     }
 
-    /// Executes something on the word while a transaction holds its memory; also where that is.
+    /// Executes something on the word while a transaction holds its memory; also where that is. Others may make or drop the row
+    /// meanwhile: it is looked for as `retry` says.
     async fn with_word(
         &self,
+        retry: Retry,
         counter: RowCounter<'_>,
         execute: impl AsyncFn(&Posted<&Endpoint>, FarPtr) -> Result<u64, FabricError>,
     ) -> Result<(u64, FarPtr), TxnError> {
-        // Others make or drop the row meanwhile.
-        let retry = Retry::default();
         for attempt in 1.. {
             let mut txn = self.begin();
             let found = txn.get(counter.table, counter.key).await;
@@ -134,7 +134,7 @@ impl Worker {
                 Err(TxnError::Conflict) => drop(txn),
                 Err(error) => return Err(error),
             }
-            if attempt >= retry.attempts_max {
+            if !self.may_come_right(retry, attempt) {
                 return Err(TxnError::Conflict);
             }
             self.back_off(retry, attempt).await;

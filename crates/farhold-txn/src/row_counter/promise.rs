@@ -137,7 +137,7 @@ impl Worker {
             let found = txn.get(counter.table, counter.promise_key).await?;
             // After the row was read: whoever has set the word since has written that first.
             let load = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::Load).await;
-            let (now, at) = self.with_word(counter, load).await?;
+            let (now, at) = self.with_word(Retry::never(), counter, load).await?;
             if expected.is_some_and(|expected| expected != now) {
                 return Ok(Some(now));
             }
@@ -154,12 +154,12 @@ impl Worker {
     /// Moves the word to `to`, unless it is there or behind it.
     async fn move_on(&self, counter: RowCounter<'_>, to: u64, way: Taken) -> Result<(), TxnError> {
         let load = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::Load).await;
-        let (mut now, _) = self.with_word(counter, load).await?;
+        let (mut now, _) = self.with_word(Retry::never(), counter, load).await?;
         while !way.reaches(now, to) {
             let swap = async |words: &Posted<&Endpoint>, at| {
                 words.execute(at, WordOp::CompareSwap { expected: now, new: to }).await
             };
-            let (was, _) = self.with_word(counter, swap).await?;
+            let (was, _) = self.with_word(Retry::never(), counter, swap).await?;
             if was == now {
                 break;
             }
@@ -168,6 +168,7 @@ impl Worker {
         Ok(())
     }
 
+    /// Whatever has met a conflict is done again as a whole, with the words that it has to do with.
     async fn promising<T>(&self, mut body: impl AsyncFnMut(&mut Txn) -> Result<T, TxnError>) -> Result<T, TxnError> {
         self.run(Retry::default(), async |txn| match body(txn).await {
             // Made by somebody else at the same time.
