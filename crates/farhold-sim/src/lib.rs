@@ -14,5 +14,6 @@ pub mod cluster;
 pub mod failover;
 pub mod history;
 pub mod register;
+pub mod seeds;
 pub mod teeth;
 pub mod workload;

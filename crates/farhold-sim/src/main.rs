@@ -2,6 +2,7 @@
 
 use farhold_fabric::Executor;
 use farhold_sim::failover::{Aftermath, Failover, run};
+use farhold_sim::seeds::{jobs_max, run_each};
 use farhold_sim::teeth::{self, Wrong};
 use std::process::ExitCode;
 
@@ -10,10 +11,10 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str =
-    "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --slow-founding | --moving-rows | --odd-reads |
+    "usage: farhold-sim --seed N [--seeds COUNT] [--jobs J] [--quiet] [--slow-register | --slow-founding | --moving-rows | --odd-reads |
                                                      --lost-host | --lonely-host | --power-cuts | --zombie-keeper]
-                                                    replays seeds, with their stories
-       farhold-sim rate [--seeds COUNT]                 simulated transactions a second, checks included, one core
+                                                    replays seeds, J at a time (all processors), with their stories
+       farhold-sim rate [--seeds COUNT] [--jobs J]      simulated transactions a second, checks included
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
 
 fn main() -> ExitCode {
@@ -22,8 +23,9 @@ fn main() -> ExitCode {
         let at = arguments.iter().position(|argument| argument == name)?;
         arguments.get(at + 1)?.parse::<u64>().ok()
     };
+    let jobs = value_of("--jobs").map_or_else(jobs_max, |jobs| jobs as usize);
     match arguments.first().map(String::as_str) {
-        Some("rate") => rate(value_of("--seeds").unwrap_or(200)),
+        Some("rate") => rate(value_of("--seeds").unwrap_or(200), jobs),
         Some("teeth") => show_teeth(value_of("--seeds").unwrap_or(400), value_of("--times").unwrap_or(4)),
         Some("teeth-child") => {
             let numbers: Vec<u64> = arguments[1..].iter().filter_map(|word| word.parse().ok()).collect();
@@ -48,20 +50,21 @@ fn main() -> ExitCode {
                 () if has("--zombie-keeper") => Failover::with_zombie_keeper,
                 () => Failover::of_seed,
             };
-            replay(first..first + value_of("--seeds").unwrap_or(1), quiet, of_seed)
+            replay(first..first + value_of("--seeds").unwrap_or(1), jobs, quiet, of_seed)
         }
     }
 }
 
-fn replay(seeds: std::ops::Range<u64>, quiet: bool, of_seed: fn(u64) -> Failover) -> ExitCode {
+fn replay(seeds: std::ops::Range<u64>, jobs: usize, quiet: bool, of_seed: fn(u64) -> Failover) -> ExitCode {
     let mut worst = ExitCode::SUCCESS;
-    for seed in seeds {
+    let one = |seed| {
         let setup = of_seed(seed);
         let aftermath = run(&setup);
         let outcome = aftermath.check();
-        if outcome.is_ok() && quiet {
-            continue;
-        }
+        (!quiet || outcome.is_err()).then_some((setup, aftermath, outcome))
+    };
+    run_each(seeds, jobs, one, |seed, told| {
+        let Some((setup, aftermath, outcome)) = told else { return };
         println!(
             "seed {seed}: {} nodes, {} copies of each row, {} order, {} clients, clocks off by {:?} ppm",
             setup.nodes,
@@ -89,7 +92,7 @@ fn replay(seeds: std::ops::Range<u64>, quiet: bool, of_seed: fn(u64) -> Failover
                 worst = ExitCode::FAILURE;
             }
         }
-    }
+    });
     worst
 }
 
@@ -117,18 +120,21 @@ fn tell_transactions(aftermath: &Aftermath, what: &str) {
 }
 
 /// Prints one line of JSON.
-fn rate(seeds: u64) -> ExitCode {
+fn rate(seeds: u64, jobs: usize) -> ExitCode {
     let clock = Executor::real(0).handle();
     let began_ns = clock.now_ns();
     let (mut commits, mut bad) = (0, 0);
-    for seed in 0..seeds {
+    let one = |seed| {
         let aftermath = run(&Failover::of_seed(seed));
-        bad += u64::from(aftermath.check().is_err());
-        commits += aftermath.commits();
-    }
+        (aftermath.check().is_err(), aftermath.commits())
+    };
+    run_each(0..seeds, jobs, one, |_, (is_bad, committed)| {
+        bad += u64::from(is_bad);
+        commits += committed;
+    });
     let seconds = (clock.now_ns() - began_ns) as f64 / 1e9;
     println!(
-        "{{\"seeds\": {seeds}, \"not_in_order\": {bad}, \"transactions\": {commits}, \"seconds\": {seconds:.3}, \
+        "{{\"seeds\": {seeds}, \"jobs\": {jobs}, \"not_in_order\": {bad}, \"transactions\": {commits}, \"seconds\": {seconds:.3}, \
          \"transactions_per_second\": {:.0}, \"seeds_per_second\": {:.1}}}",
         commits as f64 / seconds,
         seeds as f64 / seconds
