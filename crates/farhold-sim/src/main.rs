@@ -11,7 +11,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str =
     "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --slow-founding | --moving-rows | --odd-reads |
-                                                     --lost-host | --lonely-host | --power-cuts | --zombie-keeper]
+                                                     --lost-host | --lonely-host | --stopped-clocks | --power-cuts |
+                                                     --zombie-keeper] [--planted DEFECT]
                                                     replays seeds, with their stories
        farhold-sim rate [--seeds COUNT]                 simulated transactions a second, checks included, one core
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
@@ -44,10 +45,18 @@ fn main() -> ExitCode {
                 () if has("--odd-reads") => Failover::with_odd_reads,
                 () if has("--lost-host") => Failover::with_lost_host,
                 () if has("--lonely-host") => Failover::with_lonely_host,
+                () if has("--stopped-clocks") => Failover::with_stopped_clocks,
                 () if has("--power-cuts") => Failover::with_power_cuts,
                 () if has("--zombie-keeper") => Failover::with_zombie_keeper,
                 () => Failover::of_seed,
             };
+            if let Some(at) = arguments.iter().position(|argument| argument == "--planted") {
+                let name = arguments.get(at + 1).map_or("", String::as_str);
+                if !teeth::plant_named(name) {
+                    println!("no defect is called {name:?}");
+                    return ExitCode::from(2);
+                }
+            }
             replay(first..first + value_of("--seeds").unwrap_or(1), quiet, of_seed)
         }
     }

@@ -423,6 +423,11 @@ impl Cluster {
             Blow::Kill(node) => self.kill(node, Fault::Kill(NodeId(node))),
             Blow::Crash(node) => self.kill(node, Fault::Crash(NodeId(node))),
             Blow::Pause(node, for_ns) => self.sim().inject(Fault::Pause(NodeId(node), self.handle.now_ns() + for_ns)),
+            Blow::Stop(node, for_ns) => {
+                self.sim().inject(Fault::Pause(NodeId(node), self.handle.now_ns() + for_ns));
+                self.machine(node).stand_clock_ns(for_ns);
+            }
+            Blow::SetDay(node, by_ns) => self.machine(node).jump_wall_ns(by_ns),
             Blow::Cut(from, to, both, for_ns) => {
                 let hops = if both { vec![hop(from, to), hop(to, from)] } else { vec![hop(from, to)] };
                 for hop in &hops {

@@ -12,6 +12,10 @@ pub enum Blow {
     Crash(u8),
     /// The node stands still for so long.
     Pause(u8, u64),
+    /// The node's machine is stopped for so long, and with it the clock that leases go by; its time of day goes on.
+    Stop(u8, u64),
+    /// The time of day of the node's machine is set, by so much.
+    SetDay(u8, i64),
     /// Two nodes cannot reach each other, in one direction or in both, for so long.
     Cut(u8, u8, bool, u64),
     /// Everything from one node to another takes so much longer, for so long.
@@ -46,8 +50,14 @@ impl Blow {
     #[must_use]
     pub fn lasts_ns(&self) -> u64 {
         match *self {
-            Self::Kill(_) | Self::Crash(_) | Self::SlowFence(_) | Self::Lose(..) | Self::Isolate(..) => 0,
+            Self::Kill(_)
+            | Self::Crash(_)
+            | Self::SetDay(..)
+            | Self::SlowFence(_)
+            | Self::Lose(..)
+            | Self::Isolate(..) => 0,
             Self::Pause(_, for_ns)
+            | Self::Stop(_, for_ns)
             | Self::Cut(_, _, _, for_ns)
             | Self::Slow(_, _, _, for_ns)
             | Self::Disorder(_, for_ns)
@@ -210,6 +220,21 @@ impl Failover {
         Self::scenario(seed, 4, workload, vec![(at_ns, silent), (at_ns, slow)])
     }
 
+    /// Machines are stopped with their clocks, one after the other, for longer than their leases last; most transactions are protected by a lease
+    /// alone. Times of day are set meanwhile.
+    #[must_use]
+    pub fn with_stopped_clocks(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x570b);
+        let workload = Workload { on_copies: 95, read_only: 40, operations: 2, ..few_rows(6, [40, 55, 5]) };
+        let node = random.below(3) as u8;
+        let at_ns = 100_000 + random.below(1_500_000);
+        // So long that the others have gone on without it, in the middle of that, or just not.
+        let for_ns = [900_000, 1_500_000, 4_000_000][random.below(3) as usize] + random.below(1_000_000);
+        let mut blows = clocks_set(seed);
+        blows.push((at_ns, Blow::Stop(node, for_ns)));
+        Self::scenario(seed, 4, workload, one_clock_each(blows))
+    }
+
     /// A few rows that everybody reads and writes, on a node whose records take long and out of order, so that most of what is read
     /// there is odd; then it dies with them under way.
     #[must_use]
@@ -330,12 +355,13 @@ impl Failover {
 /// As many deaths, at most, as there are copies to lose (a pause, or no register, may turn into one; a slow register may
 /// turn into any number, but into none that would lose rows), and up to two nuisances.
 fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
-    let mut blows = Vec::new();
+    let mut blows = clocks_set(seed);
     let first = random.below(3) as u8;
     let at_ns = 20_000 + random.below(2_500_000);
     let fatal = |node: u8, random: &mut Random| match random.below(6) {
         0 | 1 => Blow::Kill(node),
         2 | 3 => Blow::Crash(node),
+        4 if seed % 2 == 0 => Blow::Stop(node, 500_000 + random.below(6_000_000)),
         4 => Blow::Pause(node, 500_000 + random.below(6_000_000)),
         _ => Blow::NoRegister(node, 500_000 + random.below(20_000_000)),
     };
@@ -363,7 +389,27 @@ fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
             blows.push((at_ns, nuisance));
         }
     }
+    one_clock_each(blows)
+}
+
+/// The time of day of a machine whose other clock stands is left as it is: of two clocks that are both wrong nobody could tell.
+fn one_clock_each(mut blows: Vec<(u64, Blow)>) -> Vec<(u64, Blow)> {
+    let stops = |blow: &Blow| if let Blow::Stop(node, _) = *blow { Some(node) } else { None };
+    let stopped: Vec<u8> = blows.iter().filter_map(|(_, blow)| stops(blow)).collect();
+    blows.retain(|(_, blow)| !matches!(blow, Blow::SetDay(node, _) if stopped.contains(node)));
     blows
+}
+
+/// The times of day of some machines are set: by less than the bound on the skew, by some leases, by hours.
+fn clocks_set(seed: u64) -> Vec<(u64, Blow)> {
+    let mut random = Random(seed ^ 0xc10c);
+    let spans_ns = [100_000, 5_000_000, 3_600_000_000_000];
+    let set = (0..random.below(4)).map(|_| {
+        let (at_ns, node) = (random.below(8_000_000), random.below(3) as u8);
+        let span_ns = spans_ns[random.below(3) as usize];
+        (at_ns, Blow::SetDay(node, random.below(2 * span_ns).cast_signed() - span_ns.cast_signed()))
+    });
+    set.collect()
 }
 
 /// splitmix64: what decides the plan, apart from the run.
