@@ -11,8 +11,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str =
     "usage: farhold-sim --seed N [--seeds COUNT] [--quiet] [--slow-register | --slow-founding | --moving-rows | --odd-reads |
-                                                     --lost-host | --lonely-host | --stopped-clocks | --power-cuts |
-                                                     --zombie-keeper] [--planted DEFECT]
+                                                     --lost-host | --lonely-host | --stopped-clocks | --old-records |
+                                                     --power-cuts | --zombie-keeper] [--planted DEFECT]
                                                     replays seeds, with their stories
        farhold-sim rate [--seeds COUNT]                 simulated transactions a second, checks included, one core
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
                 () if has("--lost-host") => Failover::with_lost_host,
                 () if has("--lonely-host") => Failover::with_lonely_host,
                 () if has("--stopped-clocks") => Failover::with_stopped_clocks,
+                () if has("--old-records") => Failover::with_old_records,
                 () if has("--power-cuts") => Failover::with_power_cuts,
                 () if has("--zombie-keeper") => Failover::with_zombie_keeper,
                 () => Failover::of_seed,

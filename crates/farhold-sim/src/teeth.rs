@@ -70,6 +70,10 @@ impl Wrong {
             Self::Replication(Defect::MissedUntold) => run(&Failover::with_lonely_host(seed)).check(),
             // It takes a machine that is stopped with its clock.
             Self::Replication(Defect::ClockTrusted) => run(&Failover::with_stopped_clocks(seed)).check(),
+            // They take a death whose records are older than what others have done since.
+            Self::Replication(Defect::ComesBackTheSame | Defect::NoTombstones) => {
+                run(&Failover::with_old_records(seed)).check()
+            }
             Self::Replication(_) => run(&Failover::of_seed(seed)).check(),
             // It takes a commit that has not reached its holders when its node is expelled.
             Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),

@@ -131,12 +131,16 @@ pub struct Failover {
     pub clients: usize,
     /// Transactions that each client tries.
     pub transactions: usize,
+    /// A node whose clients try fewer, and how many: what they have left in the logs is still there when the others have gone on for long.
+    pub idle: Option<(u8, usize)>,
     /// What they do.
     pub load: Load,
     /// Calls of the register take up to so much longer while the cluster is founded: some nodes hear of it late.
     pub founding_slow_ns: u64,
     /// What happens when, after the clients have begun.
     pub blows: Vec<(u64, Blow)>,
+    /// Whether nodes that have ended come back between the blows, when the others have gone on without them; if not, after them.
+    pub with_returns: bool,
     /// A death at a step, instead of clients.
     pub kill_at: Option<KillAt>,
     /// Journals, and cuts of the power of all nodes, instead of `blows`.
@@ -176,7 +180,9 @@ impl Failover {
             } else {
                 Load::Mixed(Workload::of_seed(seed))
             },
+            idle: None,
             blows: blows(seed, replicas, &mut random),
+            with_returns: false,
             founding_slow_ns: 0,
             kill_at: None,
             power: None,
@@ -264,6 +270,32 @@ impl Failover {
     #[must_use]
     pub fn with_slow_founding(seed: u64) -> Self {
         Self { founding_slow_ns: 200_000, ..Self::of_seed(seed) }
+    }
+
+    /// A node dies whose clients have done nothing for long. Its last records are in the logs of others still, and of rows that have been
+    /// changed and deleted since, on nodes that have died and come back since.
+    #[must_use]
+    pub fn with_old_records(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x01d5);
+        let idle = random.below(3) as u8;
+        let gone = (idle + 1 + random.below(2) as u8) % 3;
+        let on_copies = [10, 90][random.below(2) as usize];
+        let workload = Workload {
+            rows: 20,
+            inserts: 25,
+            deletes: 25,
+            on_copies,
+            read_only: 5,
+            operations: 2,
+            padding: 900,
+            ..few_rows(40, [0, 50, 0])
+        };
+        let dies_ns = 200_000 + random.below(1_000_000);
+        let back_ns = dies_ns + 8_000_000 + random.below(4_000_000);
+        let blows = vec![(dies_ns, Blow::Kill(gone)), (back_ns, Blow::Kill(idle))];
+        let transactions = 20 + random.below(300) as usize;
+        let idle = Some((idle, 1 + random.below(4) as usize));
+        Self { idle, transactions, with_returns: true, ..Self::scenario(seed, 2, workload, blows) }
     }
 
     /// The host of a node is cut off with records of its commits on their way, and nobody ever tells it what has become of them or
