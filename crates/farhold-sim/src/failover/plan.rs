@@ -393,7 +393,7 @@ fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
     let fatal = |node: u8, random: &mut Random| match random.below(6) {
         0 | 1 => Blow::Kill(node),
         2 | 3 => Blow::Crash(node),
-        4 if seed % 2 == 0 => Blow::Stop(node, 500_000 + random.below(6_000_000)),
+        4 if seed.is_multiple_of(2) => Blow::Stop(node, 500_000 + random.below(6_000_000)),
         4 => Blow::Pause(node, 500_000 + random.below(6_000_000)),
         _ => Blow::NoRegister(node, 500_000 + random.below(20_000_000)),
     };
