@@ -1,5 +1,7 @@
 """An etcd of a test's own, which may stand still, and a way to it that may be slow."""
+import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +17,15 @@ def free_ports(count):
     for each in sockets:
         each.close()
     return ports
+
+
+def has_etcd():
+    """Whether this machine may be without etcd: then a test says so and passes. Where the checks run, it has to be there."""
+    found = shutil.which("etcd") is not None
+    assert found or "CI" not in os.environ, "no etcd here: scripts/install-deps test"
+    if not found:
+        print("SKIPPED: no etcd on this machine; scripts/install-deps test installs it")
+    return found
 
 
 class Etcd:
