@@ -84,7 +84,9 @@ async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
         Ok(found) => found,
         Err(error) => {
             // What the nodes of this host say holds all the same.
-            dir.into_iter().for_each(|dir| print_without_register(dir, json));
+            if let Some(dir) = dir {
+                print_without_register(dir, json);
+            }
             return Err(error);
         }
     };
