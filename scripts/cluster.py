@@ -1,10 +1,11 @@
-"""A cluster of three processes with copies of its rows, which loses nodes and gets them back."""
+"""Clusters of three processes with copies of their rows, which lose nodes and get them back."""
 import json
 import os
 import shutil
 import signal
 import tempfile
 
+from etcd import free_ports
 from processes import LIMIT_S, run, start, stop, until, url_of
 
 NODES = 3
@@ -86,3 +87,28 @@ class Cluster:
         """Nobody has ended by itself, as one that was too slow for its lease does."""
         for number, node in enumerate(self.nodes):
             assert number == lost or node.poll() is None, f"node {number} has ended: {node.stderr.read()}"
+
+
+class Hosts(Cluster):
+    """As on three hosts: the nodes share no memory, and agree in an etcd on who belongs to the cluster."""
+
+    def __init__(self, etcd_port, lease_ms):
+        super().__init__(lease_ms=lease_ms)
+        self.register = f"etcd://127.0.0.1:{etcd_port}/hosts"
+        self.ports = free_ports(NODES)
+
+    def status(self):
+        """None: the register does not answer."""
+        done = run("--json", "cluster", "status", "--register", self.register)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def directory_of(self, node):
+        return f"{self.directory}/host{node}"
+
+    def _start(self, node):
+        peers = "".join(f"&peer={peer}@127.0.0.1:{self.ports[peer]}" for peer in range(NODES) if peer != node)
+        provider = f"libfabric:tcp;ofi_rxm?listen=127.0.0.1:{self.ports[node]}{peers}&secret-file={self.directory}/secret"
+        return start(
+            "serve", "--json", "--dir", self.directory_of(node), "--listen", "127.0.0.1:0", "--memory", "128M", "--threads", 2,
+            "--node", node, "--nodes", NODES, *self.flags, "--provider", provider, "--register", self.register,
+        )

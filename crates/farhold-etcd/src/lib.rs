@@ -4,6 +4,7 @@
 //!   PREFIX/configuration   number │ configuration │ checksum     changed by compare-and-set of its revision
 //!   PREFIX/settled         number
 //!   PREFIX/renewals/N      count of renewals of node N, and whom it misses
+//!   PREFIX/told/N          what node N says of itself, for people
 //! ```
 //!
 //! etcd is linearizable and keeps what it has acknowledged as long as most of its own nodes have their disks. Leases are not etcd's, whose shortest is
@@ -69,6 +70,18 @@ enum Ask {
     Set { expected: u64, next: Box<Configuration>, answer: oneshot::Sender<Result<bool, RegisterError>> },
     Settle { number: u64, answer: oneshot::Sender<Result<(), RegisterError>> },
     Renew { node: NodeId, misses: Vec<NodeId>, answer: oneshot::Sender<Result<(), RegisterError>> },
+    Tell { node: NodeId, words: String, answer: oneshot::Sender<Result<(), RegisterError>> },
+}
+
+/// What is written in a register, for whoever only looks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peeked {
+    /// The configuration.
+    pub configuration: Configuration,
+    /// The number of the last one that all its nodes have installed.
+    pub settled: u64,
+    /// By node, what it has last said of itself, which it may have said long ago; nothing, if it has not.
+    pub told: Vec<String>,
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "what map_err gives")]
@@ -100,15 +113,19 @@ impl EtcdRegister {
         Ok(Self { asks: Some(asks), thread: Some(thread) })
     }
 
-    /// What is written in the register at this place, and the number of the last configuration that all its nodes have installed; `None`
-    /// if it has none yet. For whoever only looks: on the caller's own tokio runtime.
+    /// What is written in the register at this place; `None` if it has no configuration yet. For whoever only looks: on the caller's own
+    /// tokio runtime.
     ///
     /// # Errors
     /// [`RegisterError`].
-    pub async fn peek(url: EtcdUrl, timeout: Duration) -> Result<Option<(Configuration, u64)>, RegisterError> {
+    pub async fn peek(url: EtcdUrl, timeout: Duration) -> Result<Option<Peeked>, RegisterError> {
         let store = Store { url, nodes: None, timeout, client: Arc::default() };
-        let Registered { configuration, settled, .. } = store.within(store.load()).await?;
-        Ok(configuration.map(|configuration| (configuration, settled)))
+        let look = async { store.find(&mut store.kv().await?).await };
+        let Found { registered: Registered { configuration, settled, .. }, mut told, .. } = store.within(look).await?;
+        Ok(configuration.map(|configuration| {
+            told.resize(configuration.births.len(), String::new());
+            Peeked { configuration, settled, told }
+        }))
     }
 
     /// The prefixes of all registers at this place and below it, in no order: a cluster with journals has one for each of its generations.
@@ -161,6 +178,10 @@ impl Register for EtcdRegister {
     fn renew<'a>(&'a self, node: NodeId, misses: &'a [NodeId]) -> RegisterFuture<'a, ()> {
         self.ask(|answer| Ask::Renew { node, misses: misses.to_vec(), answer })
     }
+
+    fn tell<'a>(&'a self, node: NodeId, words: &'a str) -> RegisterFuture<'a, ()> {
+        self.ask(|answer| Ask::Tell { node, words: words.to_owned(), answer })
+    }
 }
 
 async fn answer_all(store: Store, mut asked: mpsc::UnboundedReceiver<Ask>) {
@@ -178,6 +199,7 @@ async fn answer_all(store: Store, mut asked: mpsc::UnboundedReceiver<Ask>) {
                 Ask::Renew { node, misses, answer } => {
                     drop(answer.send(store.within(store.renew(node, &misses)).await));
                 }
+                Ask::Tell { node, words, answer } => drop(answer.send(store.within(store.tell(node, words)).await)),
             }
         }));
     }
@@ -200,6 +222,8 @@ struct Found {
     /// Of the configuration's key; 0: there is none.
     revision: i64,
     settled_revision: i64,
+    /// What nodes say of themselves.
+    told: Vec<String>,
 }
 
 impl Store {
@@ -254,6 +278,10 @@ impl Store {
             } else if let Some(node) = name.strip_prefix("renewals/") {
                 let place = found.registered.renewals.get_mut(node.parse::<usize>().map_err(|_| strange())?);
                 *place.ok_or_else(strange)? = Renewals::decode(pair.value()).ok_or_else(strange)?;
+            } else if let Some(node) = name.strip_prefix("told/") {
+                let node = usize::from(node.parse::<u8>().map_err(|_| strange())?);
+                found.told.resize(found.told.len().max(node + 1), String::new());
+                found.told[node] = String::from_utf8_lossy(pair.value()).into_owned();
             }
         }
         Ok(found)
@@ -314,6 +342,11 @@ impl Store {
         let now = now.ok_or_else(|| foreign(format!("the key {key} makes no sense")))?;
         kv.put(key, now.next(misses).encode(), None).await.map_err(unavailable)?;
         Ok(())
+    }
+
+    async fn tell(&self, node: NodeId, words: String) -> Result<(), RegisterError> {
+        let key = self.key(&format!("told/{}", node.0));
+        self.kv().await?.put(key, words, None).await.map(drop).map_err(unavailable)
     }
 }
 

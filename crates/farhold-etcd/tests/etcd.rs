@@ -1,6 +1,6 @@
 //! The register with a real etcd (`scripts/install-deps test` installs it): present, away, slow, somebody else's.
 
-use farhold_etcd::{EtcdRegister, EtcdUrl};
+use farhold_etcd::{EtcdRegister, EtcdUrl, Peeked};
 use farhold_fabric::Executor;
 use farhold_txn::{Configuration, NodeId, Register, RegisterError, Renewals};
 use std::io::{Read, Write};
@@ -178,6 +178,26 @@ fn registers_below_a_prefix_are_found() {
         Executor::real(1).run(async { assert_eq!(register.compare_and_set(0, &first).await, Ok(true)) });
     }
     assert_eq!(prefixes(), ["shop", "shop/generation-10", "shop/generation-2"]);
+}
+
+#[test]
+fn whoever_only_looks_finds_what_nodes_say_of_themselves() {
+    let Some(etcd) = Etcd::start() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let url = EtcdUrl::parse(&format!("etcd://127.0.0.1:{}/a", etcd.port)).expect("a URL");
+    let peek = || runtime.block_on(EtcdRegister::peek(url.clone(), TIMEOUT)).expect("found");
+    let (register, first) = (etcd.register("a"), Configuration::first(3, 2));
+    let executor = Executor::real(1);
+    executor.run(async { assert_eq!(register.tell(NodeId(1), "pid 7").await, Ok(())) });
+    assert_eq!(peek(), None, "words alone are no cluster");
+    executor.run(async {
+        assert_eq!(register.compare_and_set(0, &first).await, Ok(true));
+        assert_eq!(register.tell(NodeId(1), "pid 8\ndoing nothing\n").await, Ok(()));
+    });
+    let told = vec![String::new(), "pid 8\ndoing nothing\n".to_owned(), String::new()];
+    assert_eq!(peek(), Some(Peeked { configuration: first.clone(), settled: 0, told }));
+    let found = executor.run(register.load()).expect("found");
+    assert_eq!(found.configuration, Some(first), "words are nothing to the nodes");
 }
 
 #[test]

@@ -153,13 +153,12 @@ impl Endpoint {
             if self.poll_inbox(cx, &mut look).is_ready() {
                 return Poll::Ready(true);
             }
-            let now_ns = self.handle.now_ns();
-            if now_ns >= until_ns {
+            if self.handle.now_ns() >= until_ns {
                 return Poll::Ready(false);
             }
             // In real time it is polled again at once anyway: no timer, which would stay behind in the heap.
             if self.handle.is_virtual() {
-                self.wake_by(until_ns, now_ns, cx.waker());
+                self.wake_by(until_ns, cx.waker());
             }
             Poll::Pending
         })
@@ -168,11 +167,12 @@ impl Endpoint {
 
     /// Wakes a task at a time, or earlier: one timer does for a task that waits here again and again, because a wait mostly ends by an
     /// arrival, long before its time. Who is woken too early waits on.
-    fn wake_by(&self, until_ns: u64, now_ns: u64, waker: &Waker) {
-        let mut alarm = self.alarm.borrow_mut();
+    fn wake_by(&self, until_ns: u64, waker: &Waker) {
+        let (mut alarm, now_ns) = (self.alarm.borrow_mut(), self.handle.true_now_ns());
+        let until_ns = self.handle.true_ns(until_ns);
         let in_time = |(at_ns, whom): &(u64, Waker)| *at_ns > now_ns && *at_ns <= until_ns && whom.will_wake(waker);
         if !alarm.as_ref().is_some_and(in_time) {
-            self.handle.wake_at_ns(self.handle.true_ns(until_ns), waker);
+            self.handle.wake_at_ns(until_ns, waker);
             *alarm = Some((until_ns, waker.clone()));
         }
     }

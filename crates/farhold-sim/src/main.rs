@@ -10,10 +10,10 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const USAGE: &str =
-    "usage: farhold-sim --seed N [--seeds COUNT] [--jobs J] [--quiet] [--slow-register | --slow-founding | --moving-rows | --odd-reads |
-                                                     --lost-host | --lonely-host | --power-cuts | --zombie-keeper]
-                                                    replays seeds, J at a time (all processors), with their stories
+const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--jobs J] [--quiet] [--planted DEFECT]
+                   [--slow-register | --slow-founding | --moving-rows | --odd-reads | --lost-host | --lonely-host |
+                    --stopped-clocks | --old-records | --power-cuts | --zombie-keeper]
+                                                        replays seeds, J at a time (all processors), with their stories
        farhold-sim rate [--seeds COUNT] [--jobs J]      simulated transactions a second, checks included
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
 
@@ -46,23 +46,38 @@ fn main() -> ExitCode {
                 () if has("--odd-reads") => Failover::with_odd_reads,
                 () if has("--lost-host") => Failover::with_lost_host,
                 () if has("--lonely-host") => Failover::with_lonely_host,
+                () if has("--stopped-clocks") => Failover::with_stopped_clocks,
+                () if has("--old-records") => Failover::with_old_records,
                 () if has("--power-cuts") => Failover::with_power_cuts,
                 () if has("--zombie-keeper") => Failover::with_zombie_keeper,
                 () => Failover::of_seed,
             };
-            replay(first..first + value_of("--seeds").unwrap_or(1), jobs, quiet, of_seed)
+            let mut planted = None;
+            if let Some(at) = arguments.iter().position(|argument| argument == "--planted") {
+                let name = arguments.get(at + 1).map_or("", String::as_str);
+                planted = teeth::named(name);
+                if planted.is_none() {
+                    println!("no defect is called {name:?}; they are in the table of `farhold-sim teeth`");
+                    return ExitCode::from(2);
+                }
+            }
+            let one = |seed| {
+                planted.inspect(|wrong| wrong.plant());
+                let setup = of_seed(seed);
+                let aftermath = run(&setup);
+                let outcome = aftermath.check();
+                (!quiet || outcome.is_err()).then_some((setup, aftermath, outcome))
+            };
+            replay(first..first + value_of("--seeds").unwrap_or(1), jobs, one)
         }
     }
 }
 
-fn replay(seeds: std::ops::Range<u64>, jobs: usize, quiet: bool, of_seed: fn(u64) -> Failover) -> ExitCode {
+/// A run that is to be told.
+type Told = (Failover, Aftermath, Result<(), String>);
+
+fn replay(seeds: std::ops::Range<u64>, jobs: usize, one: impl Fn(u64) -> Option<Told> + Sync) -> ExitCode {
     let mut worst = ExitCode::SUCCESS;
-    let one = |seed| {
-        let setup = of_seed(seed);
-        let aftermath = run(&setup);
-        let outcome = aftermath.check();
-        (!quiet || outcome.is_err()).then_some((setup, aftermath, outcome))
-    };
     run_each(seeds, jobs, one, |seed, told| {
         let Some((setup, aftermath, outcome)) = told else { return };
         println!(

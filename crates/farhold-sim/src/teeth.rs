@@ -43,6 +43,13 @@ impl Wrong {
         }
     }
 
+    /// Puts it into this thread's runs; what is wrong with the world is in [`Self::run`].
+    pub fn plant(self) {
+        if let Self::Transactions(defect) | Self::Replication(defect) | Self::Journals(defect) = self {
+            plant(Some(defect));
+        }
+    }
+
     /// Runs a seed with it: what the checks say.
     fn run(self, seed: u64) -> Result<(), String> {
         match self {
@@ -61,6 +68,12 @@ impl Wrong {
             }
             // It takes a host that renews its lease and reaches nobody.
             Self::Replication(Defect::MissedUntold) => run(&Failover::with_lonely_host(seed)).check(),
+            // It takes a machine that is stopped with its clock.
+            Self::Replication(Defect::ClockTrusted) => run(&Failover::with_stopped_clocks(seed)).check(),
+            // They take a death whose records are older than what others have done since.
+            Self::Replication(Defect::ComesBackTheSame | Defect::NoTombstones) => {
+                run(&Failover::with_old_records(seed)).check()
+            }
             Self::Replication(_) => run(&Failover::of_seed(seed)).check(),
             // It takes a commit that has not reached its holders when its node is expelled.
             Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),
@@ -75,6 +88,12 @@ impl Wrong {
             }
         }
     }
+}
+
+/// The defect of this name.
+#[must_use]
+pub fn named(name: &str) -> Option<Wrong> {
+    Wrong::all().into_iter().find(|wrong| wrong.name() == name)
 }
 
 /// How often a defect was noticed.
@@ -143,9 +162,7 @@ pub fn child(numbers: &[u64]) {
             last = now;
         }
     });
-    if let Wrong::Transactions(defect) | Wrong::Replication(defect) | Wrong::Journals(defect) = wrong {
-        plant(Some(defect));
-    }
+    wrong.plant();
     let mut noticed = 0;
     for seed in first..seeds {
         DONE.fetch_add(1, Ordering::Relaxed);

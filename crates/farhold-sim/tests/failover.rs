@@ -39,6 +39,26 @@ fn scenarios_of_planted_defects_hold_without_them() {
     seeds::are_in_order(0..60, Failover::with_slow_founding);
 }
 
+/// Machines are stopped with the clock that their leases go by, and times of day are set.
+#[test]
+fn clocks_that_stand_or_jump_let_nobody_act_on_a_lease_that_is_over() {
+    seeds::are_in_order(0..60, Failover::with_stopped_clocks);
+    for seed in (0..60).step_by(5) {
+        let [once, again] = [(); 2].map(|()| run(&Failover::with_stopped_clocks(seed)));
+        assert_eq!(once.trace_hash, again.trace_hash, "seed {seed}");
+    }
+}
+
+/// A node dies whose last records are about rows that have been changed and deleted since, on nodes that have died and come back since.
+#[test]
+fn records_of_long_ago_are_redone_nowhere_but_where_they_belong() {
+    seeds::are_in_order(0..60, Failover::with_old_records);
+    for seed in (0..60).step_by(5) {
+        let [once, again] = [(); 2].map(|()| run(&Failover::with_old_records(seed)));
+        assert_eq!(once.trace_hash, again.trace_hash, "seed {seed}");
+    }
+}
+
 /// A host renews its lease and reaches nobody: the others find out, and go on without it.
 #[test]
 fn a_host_that_reaches_only_the_register_is_expelled() {

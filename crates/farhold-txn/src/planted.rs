@@ -68,7 +68,7 @@ pub enum Defect {
     DeletesFirst,
     /// A node comes back while the rows of its earlier start are in nothing but mirrors.
     JoinsTooEarly,
-    /// A clock that jumps is believed.
+    /// Leases go by one clock alone, though it may have stood.
     ClockTrusted,
     /// A counter's word is believed after it was lost.
     WordBelieved,
@@ -110,7 +110,7 @@ pub enum Defect {
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 28] = [
+    pub const OF_REPLICATION: [Self; 31] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -139,6 +139,9 @@ impl Defect {
         Self::MissedUntold,
         Self::PartsApart,
         Self::ServedTooEarly,
+        Self::ClockTrusted,
+        Self::ComesBackTheSame,
+        Self::NoTombstones,
     ];
 
     /// Those of the journal.

@@ -7,6 +7,7 @@
 
 use crate::home::message::Request;
 use crate::home::wire::{GARBAGE, Reader, Writer};
+use crate::membership::Moment;
 use crate::protocol::epoch::Epoch;
 use crate::protocol::ident::DATA;
 use crate::{Node, NodeId, Table, TableId, TxnError, Worker};
@@ -269,7 +270,7 @@ impl Worker {
     /// Is everything still where it was, and does this node still belong to those who know?
     fn check(&self, as_of: AsOf) -> Result<(), TxnError> {
         let core = &*self.core;
-        let leased = core.node.replication.as_ref().is_none_or(|it| it.view.is_settled(core.handle.now_ns()));
+        let leased = core.node.replication.as_ref().is_none_or(|it| it.view.is_settled(Moment::now(&core.handle)));
         if leased { as_of.check(&core.node) } else { Err(TxnError::Recovering { node: core.me }) }
     }
 

@@ -306,6 +306,19 @@ impl Cluster {
         Running { number, process, attempting, task }
     }
 
+    /// Those of all nodes.
+    fn clients(&self) -> Vec<Running> {
+        let of_node = |node: u8| match self.setup.idle {
+            Some((idle, transactions)) if idle == node => transactions,
+            _ => self.setup.transactions,
+        };
+        let nodes = usize::from(self.setup.nodes);
+        let node_of = |number: usize| (number % nodes) as u8;
+        (0..nodes * self.setup.clients)
+            .map(|number| self.client(number, node_of(number), of_node(node_of(number))))
+            .collect()
+    }
+
     /// How a client has ended, if it has within the time.
     pub async fn end_of(&self, client: &Running) -> Ended {
         let mut ended = None;
@@ -326,12 +339,13 @@ impl Cluster {
     /// All clients, and all blows.
     async fn everybody(self: &Rc<Self>, broken: &mut Vec<String>) {
         let begun_ns = self.handle.now_ns();
-        let clients: Vec<_> = (0..usize::from(self.setup.nodes) * self.setup.clients)
-            .map(|number| self.client(number, (number % usize::from(self.setup.nodes)) as u8, self.setup.transactions))
-            .collect();
+        let clients = self.clients();
         let mut blows = self.setup.blows.clone();
         blows.sort_by_key(|(at_ns, _)| *at_ns);
         for (at_ns, blow) in blows {
+            if self.setup.with_returns {
+                self.live_until(true, begun_ns + at_ns).await;
+            }
             self.handle.sleep_until_ns(begun_ns + at_ns).await;
             self.strike(blow);
         }
@@ -424,6 +438,11 @@ impl Cluster {
             Blow::Kill(node) => self.kill(node, Fault::Kill(NodeId(node))),
             Blow::Crash(node) => self.kill(node, Fault::Crash(NodeId(node))),
             Blow::Pause(node, for_ns) => self.sim().inject(Fault::Pause(NodeId(node), self.handle.now_ns() + for_ns)),
+            Blow::Stop(node, for_ns) => {
+                self.sim().inject(Fault::Pause(NodeId(node), self.handle.now_ns() + for_ns));
+                self.machine(node).stand_clock_ns(for_ns);
+            }
+            Blow::SetDay(node, by_ns) => self.machine(node).jump_wall_ns(by_ns),
             Blow::Cut(from, to, both, for_ns) => {
                 let hops = if both { vec![hop(from, to), hop(to, from)] } else { vec![hop(from, to)] };
                 for hop in &hops {
@@ -471,24 +490,21 @@ impl Cluster {
     /// Clients until the power of all nodes is cut, with some blows before; then everybody starts again.
     async fn life(self: &Rc<Self>, cut: &Cut, broken: &mut Vec<String>) {
         let begun_ns = self.handle.now_ns();
-        let nodes = usize::from(self.setup.nodes);
-        let clients: Vec<_> = (0..nodes * self.setup.clients)
-            .map(|number| self.client(number, (number % nodes) as u8, self.setup.transactions))
-            .collect();
+        let clients = self.clients();
         let mut blows = cut.blows.clone();
         blows.sort_by_key(|(at_ns, _)| *at_ns);
         for (at_ns, blow) in blows {
-            self.live_until(cut, begun_ns + at_ns).await;
+            self.live_until(cut.with_returns, begun_ns + at_ns).await;
             self.strike(blow);
         }
-        self.live_until(cut, begun_ns + cut.at_ns).await;
+        self.live_until(cut.with_returns, begun_ns + cut.at_ns).await;
         if let Some(after_ns) = cut.after_change_ns {
             let number = |it: &Self| it.register().configuration().map_or(0, |found| found.number);
             let (before, until_ns) = (number(self), self.handle.now_ns() + CHANGE_NS_MAX);
             while number(self) == before && self.handle.now_ns() < until_ns {
-                self.live_until(cut, self.handle.now_ns() + LOOK_NS).await;
+                self.live_until(cut.with_returns, self.handle.now_ns() + LOOK_NS).await;
             }
-            self.live_until(cut, self.handle.now_ns() + after_ns).await;
+            self.live_until(cut.with_returns, self.handle.now_ns() + after_ns).await;
         }
         self.tell(&format!("the power of all nodes is cut; journals are on {}", self.disks.borrow().name()));
         for node in 0..self.setup.nodes {
@@ -517,9 +533,9 @@ impl Cluster {
     }
 
     /// Lets time pass.
-    async fn live_until(self: &Rc<Self>, cut: &Cut, until_ns: u64) {
+    async fn live_until(self: &Rc<Self>, with_returns: bool, until_ns: u64) {
         while self.handle.now_ns() < until_ns {
-            for node in (0..self.setup.nodes).filter(|_| cut.with_returns) {
+            for node in (0..self.setup.nodes).filter(|_| with_returns) {
                 self.comes_back(node);
             }
             self.handle.sleep_ns(LOOK_NS.min(until_ns - self.handle.now_ns())).await;

@@ -13,6 +13,10 @@ pub enum Blow {
     Crash(u8),
     /// The node stands still for so long.
     Pause(u8, u64),
+    /// The node's machine is stopped for so long, and with it the clock that leases go by; its time of day goes on.
+    Stop(u8, u64),
+    /// The time of day of the node's machine is set, by so much.
+    SetDay(u8, i64),
     /// Two nodes cannot reach each other, in one direction or in both, for so long.
     Cut(u8, u8, bool, u64),
     /// Everything from one node to another takes so much longer, for so long.
@@ -47,8 +51,14 @@ impl Blow {
     #[must_use]
     pub fn lasts_ns(&self) -> u64 {
         match *self {
-            Self::Kill(_) | Self::Crash(_) | Self::SlowFence(_) | Self::Lose(..) | Self::Isolate(..) => 0,
+            Self::Kill(_)
+            | Self::Crash(_)
+            | Self::SetDay(..)
+            | Self::SlowFence(_)
+            | Self::Lose(..)
+            | Self::Isolate(..) => 0,
             Self::Pause(_, for_ns)
+            | Self::Stop(_, for_ns)
             | Self::Cut(_, _, _, for_ns)
             | Self::Slow(_, _, _, for_ns)
             | Self::Disorder(_, for_ns)
@@ -124,12 +134,16 @@ pub struct Failover {
     pub clients: usize,
     /// Transactions that each client tries.
     pub transactions: usize,
+    /// A node whose clients try fewer, and how many: what they have left in the logs is still there when the others have gone on for long.
+    pub idle: Option<(u8, usize)>,
     /// What they do.
     pub load: Load,
     /// Calls of the register take up to so much longer while the cluster is founded: some nodes hear of it late.
     pub founding_slow_ns: u64,
     /// What happens when, after the clients have begun.
     pub blows: Vec<(u64, Blow)>,
+    /// Whether nodes that have ended come back between the blows, when the others have gone on without them; if not, after them.
+    pub with_returns: bool,
     /// A death at a step, instead of clients.
     pub kill_at: Option<KillAt>,
     /// Journals, and cuts of the power of all nodes, instead of `blows`.
@@ -169,7 +183,9 @@ impl Failover {
             } else {
                 Load::Mixed(Workload::of_seed(seed))
             },
+            idle: None,
             blows: blows(seed, replicas, &mut random),
+            with_returns: false,
             founding_slow_ns: 0,
             kill_at: None,
             power: None,
@@ -213,6 +229,21 @@ impl Failover {
         Self::scenario(seed, 4, workload, vec![(at_ns, silent), (at_ns, slow)])
     }
 
+    /// Machines are stopped with their clocks, one after the other, for longer than their leases last; most transactions are protected by a lease
+    /// alone. Times of day are set meanwhile.
+    #[must_use]
+    pub fn with_stopped_clocks(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x570b);
+        let workload = Workload { on_copies: 95, read_only: 40, operations: 2, ..few_rows(6, [40, 55, 5]) };
+        let node = random.below(3) as u8;
+        let at_ns = 100_000 + random.below(1_500_000);
+        // So long that the others have gone on without it, in the middle of that, or just not.
+        let for_ns = [900_000, 1_500_000, 4_000_000][random.below(3) as usize] + random.below(1_000_000);
+        let mut blows = clocks_set(seed);
+        blows.push((at_ns, Blow::Stop(node, for_ns)));
+        Self::scenario(seed, 4, workload, one_clock_each(blows))
+    }
+
     /// A few rows that everybody reads and writes, on a node whose records take long and out of order, so that most of what is read
     /// there is odd; then it dies with them under way.
     #[must_use]
@@ -242,6 +273,32 @@ impl Failover {
     #[must_use]
     pub fn with_slow_founding(seed: u64) -> Self {
         Self { founding_slow_ns: 200_000, ..Self::of_seed(seed) }
+    }
+
+    /// A node dies whose clients have done nothing for long. Its last records are in the logs of others still, and of rows that have been
+    /// changed and deleted since, on nodes that have died and come back since.
+    #[must_use]
+    pub fn with_old_records(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x01d5);
+        let idle = random.below(3) as u8;
+        let gone = (idle + 1 + random.below(2) as u8) % 3;
+        let on_copies = [10, 90][random.below(2) as usize];
+        let workload = Workload {
+            rows: 20,
+            inserts: 25,
+            deletes: 25,
+            on_copies,
+            read_only: 5,
+            operations: 2,
+            padding: 900,
+            ..few_rows(40, [0, 50, 0])
+        };
+        let dies_ns = 200_000 + random.below(1_000_000);
+        let back_ns = dies_ns + 8_000_000 + random.below(4_000_000);
+        let blows = vec![(dies_ns, Blow::Kill(gone)), (back_ns, Blow::Kill(idle))];
+        let transactions = 20 + random.below(300) as usize;
+        let idle = Some((idle, 1 + random.below(4) as usize));
+        Self { idle, transactions, with_returns: true, ..Self::scenario(seed, 2, workload, blows) }
     }
 
     /// The host of a node is cut off with records of its commits on their way, and nobody ever tells it what has become of them or
@@ -334,12 +391,13 @@ impl Failover {
 /// As many deaths, at most, as there are copies to lose (a pause, or no register, may turn into one; a slow register may
 /// turn into any number, but into none that would lose rows), and up to two nuisances.
 fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
-    let mut blows = Vec::new();
+    let mut blows = clocks_set(seed);
     let first = random.below(3) as u8;
     let at_ns = 20_000 + random.below(2_500_000);
     let fatal = |node: u8, random: &mut Random| match random.below(6) {
         0 | 1 => Blow::Kill(node),
         2 | 3 => Blow::Crash(node),
+        4 if seed.is_multiple_of(2) => Blow::Stop(node, 500_000 + random.below(6_000_000)),
         4 => Blow::Pause(node, 500_000 + random.below(6_000_000)),
         _ => Blow::NoRegister(node, 500_000 + random.below(20_000_000)),
     };
@@ -367,7 +425,27 @@ fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
             blows.push((at_ns, nuisance));
         }
     }
+    one_clock_each(blows)
+}
+
+/// The time of day of a machine whose other clock stands is left as it is: of two clocks that are both wrong nobody could tell.
+fn one_clock_each(mut blows: Vec<(u64, Blow)>) -> Vec<(u64, Blow)> {
+    let stops = |blow: &Blow| if let Blow::Stop(node, _) = *blow { Some(node) } else { None };
+    let stopped: Vec<u8> = blows.iter().filter_map(|(_, blow)| stops(blow)).collect();
+    blows.retain(|(_, blow)| !matches!(blow, Blow::SetDay(node, _) if stopped.contains(node)));
     blows
+}
+
+/// The times of day of some machines are set: by less than the bound on the skew, by some leases, by hours.
+fn clocks_set(seed: u64) -> Vec<(u64, Blow)> {
+    let mut random = Random(seed ^ 0xc10c);
+    let spans_ns = [100_000, 5_000_000, 3_600_000_000_000];
+    let set = (0..random.below(4)).map(|_| {
+        let (at_ns, node) = (random.below(8_000_000), random.below(3) as u8);
+        let span_ns = spans_ns[random.below(3) as usize];
+        (at_ns, Blow::SetDay(node, random.below(2 * span_ns).cast_signed() - span_ns.cast_signed()))
+    });
+    set.collect()
 }
 
 /// splitmix64: what decides the plan, apart from the run.

@@ -3,7 +3,7 @@
 use crate::membership::{FileRegister, Lease, LeaseThread, Register};
 use crate::replication::MirrorKeeper;
 use crate::{Node, TxnError, Worker};
-use farhold_fabric::Executor;
+use farhold_fabric::{Executor, JoinHandle as JoinTask};
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -87,8 +87,9 @@ impl HomeAgent {
             let begun = member.map(|(cluster, register)| {
                 let (lease, register) = (Arc::new(Lease::new(worker.node(), &handle)?), Arc::new(register));
                 let thread = LeaseThread::start(&lease, &register)?;
-                drop(handle.spawn(tell_status(worker.clone(), cluster)));
-                let member = worker.clone();
+                let (telling, member) = (worker.clone(), worker.clone());
+                let told_to = register.clone();
+                drop(handle.spawn(async move { tell_status(&telling, &cluster, &told_to).await }));
                 drop(handle.spawn(async move {
                     let _ = member.watch(&*register, &lease).await;
                 }));
@@ -110,11 +111,16 @@ impl HomeAgent {
 
 /// How often a member says what it is doing.
 const TELL_EVERY_NS: u64 = 20_000_000;
+/// How often it says so to the register, which is written by all of them.
+const TELL_REGISTER_EVERY_NS: u64 = 1_000_000_000;
 
-/// Says what this node is doing, for whoever looks at the cluster; in a file, which also tells of a node that hangs or is gone.
-async fn tell_status(worker: Worker, cluster: PathBuf) {
-    let node = worker.node().clone();
-    let mut told = String::new();
+/// Says what this node is doing, for whoever looks at the cluster; in a file, which also tells of a node that hangs or is gone, and, for
+/// whoever looks from elsewhere, to the register.
+async fn tell_status(worker: &Worker, cluster: &Path, register: &Arc<impl Register + Send + Sync + 'static>) {
+    let (node, handle) = (worker.node().clone(), worker.handle());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let (mut told, mut telling) = (String::new(), None::<JoinTask<()>>);
+    let (mut register_told, mut register_told_ns) = (String::new(), None);
     loop {
         let number = node.configuration().map_or(0, |configuration| configuration.number);
         let state = if node.is_expelled() {
@@ -124,15 +130,23 @@ async fn tell_status(worker: Worker, cluster: PathBuf) {
         } else {
             "waiting"
         };
-        let mut status = format!("pid {}\nconfiguration {number}\nstate {state}\n", std::process::id());
+        let mut status = format!("pid {}\nhost {}\n", std::process::id(), host.trim());
+        let _ = write!(status, "configuration {number}\nstate {state}\n");
         for (holder, bytes) in worker.core.lags().await {
             let _ = writeln!(status, "lag {} {bytes}", holder.0);
         }
         let _ = writeln!(status, "doing {}", node.progress());
-        if status != told && FileRegister::tell_status(&cluster, node.id(), &status).is_ok() {
-            told = status;
+        if status != told && FileRegister::tell_status(cluster, node.id(), &status).is_ok() {
+            told.clone_from(&status);
         }
-        worker.handle().sleep_ns(TELL_EVERY_NS).await;
+        let is_due = register_told_ns.is_none_or(|at_ns| handle.now_ns() >= at_ns + TELL_REGISTER_EVERY_NS);
+        // A register that does not answer keeps nobody from writing the file.
+        if is_due && status != register_told && telling.as_ref().is_none_or(|it| it.try_take().is_some()) {
+            let (register, me, words) = (register.clone(), node.id(), status.clone());
+            telling = Some(handle.spawn(async move { drop(register.tell(me, &words).await) }));
+            (register_told, register_told_ns) = (status, Some(handle.now_ns()));
+        }
+        handle.sleep_ns(TELL_EVERY_NS).await;
     }
 }
 

@@ -4,7 +4,7 @@
 //! a lease now and then, on a machine with more to do than processors, and a node that lives would be expelled for it. In virtual time
 //! it is a task.
 
-use super::{Configuration, Register, Registered, Renewals};
+use super::{Configuration, Moment, Register, Registered, Renewals};
 use crate::replication::Replication;
 use crate::{Node, NodeId, TxnError};
 use farhold_fabric::{Executor, Handle};
@@ -224,11 +224,11 @@ impl Lease {
         let mut is_in = true;
         let mut clocks = Clocks::new(handle);
         while !is_over() {
-            let began_ns = handle.now_ns();
-            let misses = self.misses(replication, began_ns);
+            let began = Moment::exactly_now(handle);
+            let misses = self.misses(replication, handle.now_ns());
             let renewed = is_in && register.renew(me, &misses).await.is_ok();
             if clocks.have_jumped(handle, skew_ns) {
-                view.void_lease(handle.now_ns());
+                view.void_lease();
                 continue;
             }
             if let Ok(registered) = register.load().await {
@@ -236,7 +236,7 @@ impl Lease {
                 let births = registered.configuration.as_ref().map(|now| &now.births);
                 is_in = births.is_some_and(|births| births.get(usize::from(me.0)) == Some(&self.birth));
                 if renewed && is_in {
-                    view.set_lease(began_ns, lease_ns - skew_ns);
+                    view.set_lease(began, lease_ns - skew_ns);
                 }
                 self.look(&registered, handle.now_ns());
             }
@@ -368,7 +368,7 @@ mod tests {
             Box::pin(async {
                 let view = &replication_of(&self.node).expect("copies").view;
                 if view.clock_jumps() > 0 {
-                    self.believed.borrow_mut().push(view.is_settled(self.handle.now_ns()));
+                    self.believed.borrow_mut().push(view.is_settled(Moment::now(&self.handle)));
                 }
                 self.handle.jump_wall_ns(self.by_ns.take());
                 self.handle.sleep_ns(1_000_000).await;
@@ -401,10 +401,10 @@ mod tests {
             let (kept_by, inner) = (register.clone(), handle.clone());
             drop(handle.spawn(async move { lease.keep(&*kept_by, &inner).await }));
             handle.sleep_ns(200_000_000).await;
-            assert!(view.is_settled(handle.now_ns()) && view.clock_jumps() == 0);
+            assert!(view.is_settled(Moment::now(&handle)) && view.clock_jumps() == 0);
             register.by_ns.set(3_600_000_000_000);
             handle.sleep_ns(200_000_000).await;
-            assert!(view.is_settled(handle.now_ns()) && view.clock_jumps() == 1, "renewed since");
+            assert!(view.is_settled(Moment::now(&handle)) && view.clock_jumps() == 1, "renewed since");
             let believed = register.believed.borrow();
             assert!(!believed[0] && believed[1..].iter().all(|it| *it), "{believed:?}");
             view.set_gone();

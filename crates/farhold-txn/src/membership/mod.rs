@@ -18,4 +18,4 @@ pub use file::FileRegister;
 pub(crate) use lease::{Lease, LeaseThread};
 pub(crate) use reach::Reach;
 pub use register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
-pub(crate) use view::{Admitted, NOBODY, NodeSet, Passed, ServingMap, View};
+pub(crate) use view::{Admitted, Moment, NOBODY, NodeSet, Passed, ServingMap, View};

@@ -101,6 +101,12 @@ pub trait Register {
     /// Counts a renewal of this node's lease, and says whom it misses.
     fn renew<'a>(&'a self, node: NodeId, misses: &'a [NodeId]) -> RegisterFuture<'a, ()>;
 
+    /// Writes down what a node says of itself, for people who look from elsewhere. Lost words do no harm; a register that the nodes' own
+    /// directory holds has no need of them.
+    fn tell<'a>(&'a self, _node: NodeId, _words: &'a str) -> RegisterFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Is it certain that this node's process has ended, whatever its lease says? False if that cannot be known.
     fn is_dead(&self, _node: NodeId) -> bool {
         false

@@ -4,6 +4,7 @@ use super::{Configuration, Serving};
 use crate::NodeId;
 use crate::catalog::Catalog;
 use crate::slots::WORKERS_MAX;
+use farhold_fabric::Handle;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -51,6 +52,28 @@ impl ServingMap {
     }
 }
 
+/// A time by both clocks of a machine. Leases go by the first; a machine that was stopped with it, as virtual ones may be, shows in the second
+/// when somebody has set that right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    now_ns: u64,
+    /// The time of day.
+    day_ns: u64,
+}
+
+impl Moment {
+    /// For whoever may be late: the time of day is as of the last tick, which costs a fifth.
+    #[inline]
+    pub fn now(handle: &Handle) -> Self {
+        Self { now_ns: handle.now_ns(), day_ns: handle.coarse_wall_ns() }
+    }
+
+    /// A tick may be as long as a lease, and what begins a tick too early would be over.
+    pub fn exactly_now(handle: &Handle) -> Self {
+        Self { day_ns: handle.wall_ns(), ..Self::now(handle) }
+    }
+}
+
 /// A node's view of its cluster. Before it has installed a configuration it is frozen.
 pub(crate) struct View {
     installed: RwLock<Arc<Configuration>>,
@@ -71,10 +94,9 @@ pub(crate) struct View {
     in_flight: Box<[InFlight]>,
     /// The highest epoch that a commit here has read.
     epoch_seen: AtomicU32,
-    /// Until when this node may commit, by its own clock.
+    /// Until when this node may commit, by its own clock, and by the time of day: whichever says first that it is over.
     lease_until_ns: AtomicU64,
-    /// Renewals begun before this do not count.
-    lease_void_ns: AtomicU64,
+    lease_until_day_ns: AtomicU64,
     /// How often the clock has been seen to jump.
     clock_jumps: AtomicU64,
 }
@@ -136,7 +158,7 @@ impl View {
             in_flight: (0..WORKERS_MAX).map(|_| InFlight::default()).collect(),
             epoch_seen: AtomicU32::new(0),
             lease_until_ns: AtomicU64::new(0),
-            lease_void_ns: AtomicU64::new(0),
+            lease_until_day_ns: AtomicU64::new(0),
             clock_jumps: AtomicU64::new(0),
         }
     }
@@ -171,16 +193,15 @@ impl View {
         self.gone.store(true, SeqCst);
     }
 
-    /// A renewal that was begun then has been heard of, so the lease lasts for so long after its begin.
-    pub fn set_lease(&self, began_ns: u64, lease_ns: u64) {
-        if began_ns >= self.lease_void_ns.load(SeqCst) {
-            self.lease_until_ns.fetch_max(began_ns + lease_ns, SeqCst);
-        }
+    /// A renewal that was begun then has been heard of, so the lease lasts for so long after its begin. One thread alone says this, and
+    /// [that it is void](Self::void_lease).
+    pub fn set_lease(&self, began: Moment, lease_ns: u64) {
+        self.lease_until_day_ns.store(began.day_ns.saturating_add(lease_ns), SeqCst);
+        self.lease_until_ns.store(began.now_ns + lease_ns, SeqCst);
     }
 
-    /// The clock has jumped, so nobody knows how long the lease has lasted: it is over, until it is renewed.
-    pub fn void_lease(&self, now_ns: u64) {
-        self.lease_void_ns.store(now_ns, SeqCst);
+    /// A clock has jumped, so nobody knows how long the lease has lasted: it is over, until it is renewed.
+    pub fn void_lease(&self) {
         self.lease_until_ns.store(0, SeqCst);
         self.clock_jumps.fetch_add(1, SeqCst);
     }
@@ -192,19 +213,21 @@ impl View {
     /// May what has been validated now count? Asked after validation: the configuration in which the transaction began
     /// still stands on this node.
     #[inline]
-    pub fn is_settled(&self, now_ns: u64) -> bool {
-        !self.frozen.load(SeqCst) && (now_ns < self.lease_until_ns.load(SeqCst) || planted!(LeaseIgnored))
+    pub fn is_settled(&self, now: Moment) -> bool {
+        let is_leased = now.now_ns < self.lease_until_ns.load(SeqCst)
+            && (now.day_ns < self.lease_until_day_ns.load(SeqCst) || planted!(ClockTrusted));
+        !self.frozen.load(SeqCst) && (is_leased || planted!(LeaseIgnored))
     }
 
     /// Lets a commit of a worker past its commit point, unless the configuration is changing or the node's lease is over.
     pub fn admit(
         replication: &Arc<crate::replication::Replication>,
         worker: u8,
-        now_ns: u64,
+        now: Moment,
         is_current: impl FnOnce() -> bool,
     ) -> Option<Admitted> {
         let view = &replication.view;
-        let passed = view.pass(worker, || view.is_settled(now_ns) && is_current())?;
+        let passed = view.pass(worker, || view.is_settled(now) && is_current())?;
         // Counted out by what is returned.
         std::mem::forget(passed);
         Some(Admitted(replication.clone(), worker))
@@ -305,15 +328,18 @@ mod tests {
         let view = View::new(3, 2);
         let catalog = Catalog::default();
         view.install(&Arc::new(Configuration::first(3, 2)), &catalog);
-        assert!(!view.is_settled(5), "it has none yet");
-        view.set_lease(10, 100);
-        assert!(view.is_settled(109) && !view.is_settled(110));
-        view.void_lease(50);
-        assert!(!view.is_settled(51));
-        view.set_lease(49, 100);
-        assert!(!view.is_settled(51), "a renewal from before the jump says nothing");
-        view.set_lease(60, 100);
-        assert!(view.is_settled(61));
+        let at = |now_ns| Moment { now_ns, day_ns: 1_000 + now_ns };
+        assert!(!view.is_settled(at(5)), "it has none yet");
+        view.set_lease(at(10), 100);
+        assert!(view.is_settled(at(109)) && !view.is_settled(at(110)));
+        let stopped = Moment { day_ns: 1_110, ..at(20) };
+        assert!(!view.is_settled(stopped), "its clock has stood");
+        let set_back = Moment { day_ns: 3, ..at(110) };
+        assert!(!view.is_settled(set_back), "a time of day that is set back makes no lease longer");
+        view.void_lease();
+        assert!(!view.is_settled(at(51)));
+        view.set_lease(at(60), 100);
+        assert!(view.is_settled(at(61)));
         assert_eq!(view.clock_jumps(), 1);
     }
 

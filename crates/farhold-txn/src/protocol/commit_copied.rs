@@ -9,7 +9,7 @@
 //! wait, a ring without room or an odd row among those read, is found before anything is locked, and sends the transaction there.
 
 use crate::TxnError;
-use crate::membership::Passed;
+use crate::membership::{Moment, Passed};
 use crate::planted::{is_any, next_serial, set_unknown};
 use crate::protocol::commit::before_write;
 use crate::protocol::section::{Near, latch, settle, validate, write};
@@ -80,7 +80,7 @@ impl Txn {
         let near = self.all_near(core, 0);
         validate(&near).map_err(|refused| self.refused(refused))?;
         let is_current = core.node.catalog.indexes_version() == self.indexes_version;
-        if !replication.view.is_settled(core.handle.now_ns()) || !is_current {
+        if !replication.view.is_settled(Moment::now(&core.handle)) || !is_current {
             return Err(TxnError::Recovering { node: core.me });
         }
         self.tidy_up(0);

@@ -17,7 +17,7 @@ use crate::TxnError;
 use crate::durability::Durably;
 use crate::home::message::Request;
 use crate::home::wire::read_flag;
-use crate::membership::{Admitted, View};
+use crate::membership::{Admitted, Moment, View};
 use crate::planted::{last_epoch, next_serial, set_unknown};
 use crate::protocol::commit::before_write;
 use crate::protocol::execute::by_node;
@@ -285,11 +285,11 @@ impl Txn {
         if let Some(replication) = &core.node.replication {
             let is_current = || core.node.catalog.indexes_version() == self.indexes_version;
             if self.state.writes > 0 {
-                let admitted = View::admit(replication, core.slot.number(), core.handle.now_ns(), is_current);
+                let admitted = View::admit(replication, core.slot.number(), Moment::now(&core.handle), is_current);
                 self.held.admitted = Some(admitted.ok_or(TxnError::Recovering { node: core.me })?);
             } else {
                 let is_certain = self.wait_for_odd_reads(core, false).await;
-                if !replication.view.is_settled(core.handle.now_ns()) || !is_current() {
+                if !replication.view.is_settled(Moment::now(&core.handle)) || !is_current() {
                     return Err(TxnError::Recovering { node: core.me });
                 }
                 if !is_certain {

@@ -8,6 +8,7 @@
 //! Validated first, a reader comes between the row's writer and the next one, whoever that is; waiting first, he would lose to the next
 //! one whenever that is quicker. Why it is safe: `docs/design/0004-replication.md`.
 
+use crate::membership::Moment;
 use crate::protocol::ident::Ident;
 use crate::txn::Txn;
 use crate::txn::state::RowState;
@@ -67,8 +68,8 @@ impl Core {
         let object = self.node.store.object(ident.reference());
         while object.version() == odd {
             let Some(replication) = &self.node.replication else { return false };
-            let (view, now_ns) = (&replication.view, self.handle.now_ns());
-            if view.is_gone() || (!is_committed && !view.is_settled(now_ns) && !planted!(OddWaitedForEver)) {
+            let (view, now) = (&replication.view, Moment::now(&self.handle));
+            if view.is_gone() || (!is_committed && !view.is_settled(now) && !planted!(OddWaitedForEver)) {
                 return false;
             }
             self.settled.next(&self.handle).await;

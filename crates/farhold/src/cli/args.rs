@@ -94,7 +94,8 @@ pub struct StatusArgs {
     /// Directory of the cluster, as given to `farhold serve`. This or --register is needed.
     #[arg(long, short = 'd')]
     pub dir: Option<PathBuf>,
-    /// Register of the cluster, as given to `farhold serve`, where it is not in --dir. What nodes say of themselves is in the directory of each.
+    /// Register of the cluster, as given to `farhold serve`, where it is not in --dir. An etcd has what nodes say of themselves, too; --dir says what those
+    /// of this host do while it does not answer.
     #[arg(long)]
     pub register: Option<String>,
     /// Show it again and again, this many milliseconds apart, until Ctrl-C.

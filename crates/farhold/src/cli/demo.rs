@@ -240,7 +240,7 @@ async fn mix(cluster: &mut Cluster, plan: MixPlan, answers: &Mutex<Answers>, jso
     let clock = Stopwatch::start();
     let mut shown = 0;
     let mut told = 0;
-    run_mix(cluster, plan, |interval, marks| {
+    let outcome = run_mix(cluster, plan, |interval, marks| {
         shown += 1;
         for mark in &marks[told..] {
             tell_mark(mark, json);
@@ -248,7 +248,10 @@ async fn mix(cluster: &mut Cluster, plan: MixPlan, answers: &Mutex<Answers>, jso
         told = marks.len();
         show_second(shown, interval, &answers.lock().expect("no holder panics"), clock.seconds(), json);
     })
-    .await
+    .await?;
+    // The run goes on until the node is back, without load.
+    outcome.marks[told..].iter().for_each(|mark| tell_mark(mark, json));
+    Ok(outcome)
 }
 
 /// How the mix is run.

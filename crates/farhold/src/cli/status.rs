@@ -29,6 +29,7 @@ pub async fn run(args: &StatusArgs, json: bool) -> Result<(), String> {
 #[derive(Default)]
 struct Told {
     pid: Option<u32>,
+    host: String,
     configuration: u64,
     state: String,
     lags: Vec<(NodeId, u64)>,
@@ -36,12 +37,12 @@ struct Told {
 }
 
 impl Told {
-    fn of(dir: &Path, node: NodeId) -> Self {
+    fn of(text: &str) -> Self {
         let mut told = Self::default();
-        let text = FileRegister::status(dir, node).unwrap_or_default();
         for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
             match name {
                 "pid" => told.pid = value.parse().ok(),
+                "host" => value.clone_into(&mut told.host),
                 "configuration" => told.configuration = value.parse().unwrap_or(0),
                 "state" => value.clone_into(&mut told.state),
                 "lag" => told.lags.extend(
@@ -56,25 +57,42 @@ impl Told {
         told
     }
 
-    /// Does its process still run? Unknown of one that has told nothing here.
+    /// In the directory of its host, if there is one; or else in the register.
+    fn by(dir: Option<&Path>, node: NodeId, in_register: &[String]) -> Self {
+        let here = dir.and_then(|dir| FileRegister::status(dir, node));
+        let text = here.or_else(|| in_register.get(usize::from(node.0)).cloned());
+        text.map(|text| Self::of(&text)).unwrap_or_default()
+    }
+
+    /// Does its process still run? Unknown of one that has told nothing, and of one on another host.
     fn is_running(&self) -> Option<bool> {
-        self.pid.map(|pid| Path::new("/proc").join(pid.to_string()).exists())
+        let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let pid = self.pid.filter(|_| self.host == here.trim())?;
+        Some(Path::new("/proc").join(pid.to_string()).exists())
     }
 }
 
 async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
     let dir = args.dir.as_deref();
     let (registered, place) = match (&args.register, dir) {
-        (Some(url), _) => (peek(url).await?, url.clone()),
-        (None, Some(dir)) => (peek_file(dir)?, dir.display().to_string()),
+        (Some(url), _) => (peek(url).await, url.clone()),
+        (None, Some(dir)) => (peek_file(dir), dir.display().to_string()),
         (None, None) => return Err("which cluster? Say --dir DIRECTORY or --register URL".to_owned()),
     };
-    let Some((configuration, settled)) = registered else {
-        return Err(format!("{place}: no cluster with replicas has begun here"));
+    let missing = || format!("{place}: no cluster with replicas has begun here");
+    let Peeked { configuration, settled, told } = match registered.and_then(|found| found.ok_or_else(missing)) {
+        Ok(found) => found,
+        Err(error) => {
+            // What the nodes of this host say holds all the same.
+            if let Some(dir) = dir {
+                print_without_register(dir, json);
+            }
+            return Err(error);
+        }
     };
     let nodes: Vec<(NodeId, Told)> = (0..configuration.births.len())
         .map(|number| NodeId(number as u8))
-        .map(|node| (node, dir.map(|dir| Told::of(dir, node)).unwrap_or_default()))
+        .map(|node| (node, Told::by(dir, node, &told)))
         .collect();
     if json {
         println!("{}", as_json(&configuration, settled, &nodes));
@@ -84,15 +102,40 @@ async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// A configuration, and the number of the last one that all its nodes have installed.
-type Found = Option<(Configuration, u64)>;
+fn print_without_register(dir: &Path, json: bool) {
+    for node in (0..=u8::MAX).map(NodeId) {
+        let Some(told) = FileRegister::status(dir, node).map(|text| Told::of(&text)) else { continue };
+        let (running, pid) = (told.is_running(), told.pid);
+        if json {
+            let Told { configuration, state, doing, .. } = &told;
+            println!(
+                "{}",
+                json!({ "node": node.0, "running": running, "pid": pid, "configuration": configuration, "state": state, "recovery": doing })
+            );
+        } else if running == Some(true) {
+            println!("node {}, process {}: {}", node.0, pid.unwrap_or(0), told.doing);
+        } else {
+            println!("node {} does not run", node.0);
+        }
+    }
+}
 
-fn peek_file(dir: &Path) -> Result<Found, String> {
-    FileRegister::peek(&register_of(dir)).map_err(|error| error.to_string())
+/// What is written in a register.
+struct Peeked {
+    configuration: Configuration,
+    /// The number of the last one that all its nodes have installed.
+    settled: u64,
+    /// By node, what it says of itself there; in a directory it says that elsewhere.
+    told: Vec<String>,
+}
+
+fn peek_file(dir: &Path) -> Result<Option<Peeked>, String> {
+    let found = FileRegister::peek(&register_of(dir)).map_err(|error| error.to_string())?;
+    Ok(found.map(|(configuration, settled)| Peeked { configuration, settled, told: Vec::new() }))
 }
 
 /// What is written in the register at this place.
-async fn peek(url: &str) -> Result<Found, String> {
+async fn peek(url: &str) -> Result<Option<Peeked>, String> {
     if let Some(dir) = url.strip_prefix("file://") {
         return peek_file(Path::new(dir));
     }
@@ -103,7 +146,7 @@ async fn peek(url: &str) -> Result<Found, String> {
 }
 
 #[cfg(feature = "etcd")]
-async fn peek_etcd(url: &str) -> Result<Found, String> {
+async fn peek_etcd(url: &str) -> Result<Option<Peeked>, String> {
     use crate::database::{generation_name, generation_of};
     use farhold_etcd::{EtcdRegister, EtcdUrl};
 
@@ -114,11 +157,12 @@ async fn peek_etcd(url: &str) -> Result<Found, String> {
     if let Some(latest) = prefixes.iter().filter_map(|prefix| below(prefix)).max() {
         url.prefix = format!("{}/{}", url.prefix, generation_name(latest));
     }
-    EtcdRegister::peek(url, REGISTER_ANSWERS_IN).await.map_err(|error| error.to_string())
+    let found = EtcdRegister::peek(url, REGISTER_ANSWERS_IN).await.map_err(|error| error.to_string())?;
+    Ok(found.map(|it| Peeked { configuration: it.configuration, settled: it.settled, told: it.told }))
 }
 
 #[cfg(not(feature = "etcd"))]
-fn peek_etcd(url: &str) -> impl Future<Output = Result<Found, String>> {
+fn peek_etcd(url: &str) -> impl Future<Output = Result<Option<Peeked>, String>> {
     std::future::ready(Err(crate::database::without_etcd(url)))
 }
 
@@ -151,6 +195,7 @@ fn as_json(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]
             told.lags.iter().map(|(holder, bytes)| json!({ "on": holder.0, "bytes": bytes })).collect();
         json!({
             "node": node.0, "role": role(configuration, *node), "running": told.is_running(), "pid": told.pid,
+            "host": if told.host.is_empty() { None } else { Some(&told.host) },
             "serves": served_by(configuration, *node), "copies": copies, "lag": lag,
             "configuration": told.configuration, "recovery": told.doing,
         })
@@ -174,6 +219,8 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
         } else {
             role(configuration, *node)
         };
+        // Of a node on another host that has left, its last words would be taken for what it does now.
+        let says_something = told.is_running().unwrap_or(role != "gone" && told.pid.is_some());
         let serves: Vec<String> = served_by(configuration, *node).iter().map(ToString::to_string).collect();
         let copies: Vec<String> = configuration
             .mirrors
@@ -191,14 +238,20 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
             "  {:<5} {:<9} {:<8} {:<11} {:<35} {}",
             node.0,
             role,
-            told.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            told.pid.map_or_else(
+                || "-".to_owned(),
+                |pid| match told.is_running() {
+                    Some(_) => pid.to_string(),
+                    None => format!("{pid} on {}", told.host),
+                }
+            ),
             if serves.is_empty() { "-".to_owned() } else { serves.join(",") },
             if copies.is_empty() { "-".to_owned() } else { copies.join("  ") },
-            if told.is_running() == Some(true) { told.doing.as_str() } else { "-" },
+            if says_something { told.doing.as_str() } else { "-" },
         );
     }
     if nodes.iter().all(|(_, told)| told.pid.is_none()) {
-        println!("  what nodes say of themselves is in their host's directory: say --dir DIRECTORY there");
+        println!("  no node has said anything of itself yet, here or in the register");
     }
     for gone in configuration.unserved() {
         match configuration.successor(gone) {
