@@ -410,10 +410,12 @@ fn join_batches(build: &[RecordBatch], probe: &[RecordBatch], budget: u64, by: D
     let spec = JoinSpec::new(build[0].schema(), probe[0].schema(), vec![(0, 0)], JoinKind::Inner);
     let pool = MemoryPool::new(budget);
     let (rows, spilled) = (AtomicUsize::new(0), AtomicU64::new(0));
-    let begin = |build: &[RecordBatch]| -> Result<Join, JoinError> {
+    let open = || {
         let shares = if by == Division::Shared { threads } else { 1 };
         let options = JoinOptions { run: Run::with_threads(shares), shares, ..JoinOptions::new(Arc::clone(&pool)) };
-        let mut join = Join::new(spec.clone(), options)?;
+        Join::new(spec.clone(), options)
+    };
+    let fill = |mut join: Join, build: &[RecordBatch]| -> Result<Join, JoinError> {
         build.iter().try_for_each(|batch| join.push_build(batch))?;
         join.finish_build()?;
         Ok(join)
@@ -435,25 +437,27 @@ fn join_batches(build: &[RecordBatch], probe: &[RecordBatch], budget: u64, by: D
         Ok(())
     };
     let run = Run::with_threads(threads);
+    let slots = |joins: Vec<Join>| -> Vec<Mutex<Option<Join>>> {
+        joins.into_iter().map(|join| Mutex::new(Some(join))).collect()
+    };
+    let take = |slot: &Mutex<Option<Join>>| slot.lock().expect("nobody panics").take().expect("a join for each");
     let (answer, seconds) = seconds(|| match by {
         Division::None => {
             let mut batches = probe.iter().cloned();
-            finish(begin(build)?, &mut || batches.next())
+            finish(fill(open()?, build)?, &mut || batches.next())
         }
         Division::Shared => {
-            let shares: Vec<_> = begin(build)?.split()?.into_iter().map(|share| Mutex::new(Some(share))).collect();
-            let next = AtomicUsize::new(0);
-            run.on_all(|thread| {
-                let share = shares[thread].lock().expect("nobody panics").take().expect("a share for each");
-                finish(share, &mut || probe.get(next.fetch_add(1, Relaxed)).cloned())
-            })?;
+            let (shares, next) = (slots(fill(open()?, build)?.split()?), AtomicUsize::new(0));
+            run.on_all(|thread| finish(take(&shares[thread]), &mut || probe.get(next.fetch_add(1, Relaxed)).cloned()))?;
             Ok(())
         }
         Division::Partitioned => {
+            // Each has what it needs at least before one of them takes the rest, as in a plan.
+            let joins = slots((0..threads).map(|_| open()).collect::<Result<_, _>>()?);
             let (build, probe) = (by_key(build, &run)?, by_key(probe, &run)?);
             run.on_all(|thread| {
                 let mut batches = probe[thread].iter().cloned();
-                finish(begin(&build[thread])?, &mut || batches.next())
+                finish(fill(take(&joins[thread]), &build[thread])?, &mut || batches.next())
             })?;
             Ok(())
         }
