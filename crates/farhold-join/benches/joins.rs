@@ -478,7 +478,9 @@ fn by_key(batches: &[RecordBatch], run: &Run) -> Result<Vec<Vec<RecordBatch>>, J
         Ok(parts.collect::<Result<Vec<_>, _>>()?)
     })?;
     let mut all = vec![Vec::new(); run.threads];
-    split.into_iter().for_each(|parts| all.iter_mut().zip(parts).for_each(|(all, part)| all.push(part)));
+    for parts in split {
+        all.iter_mut().zip(parts).for_each(|(all, part)| all.push(part));
+    }
     Ok(all)
 }
 

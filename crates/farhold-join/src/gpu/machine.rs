@@ -182,7 +182,7 @@ impl Gpu {
 
     /// The model may choose it. An emulation that was not handed over is for tests that name its algorithms.
     pub(crate) fn may_be_chosen(&self) -> bool {
-        !self.description.is_emulation || handed_over().as_ref().is_some_and(|gpu| std::ptr::eq(&**gpu, self))
+        !self.description.is_emulation || handed_over().as_deref().is_some_and(|gpu| std::ptr::eq(gpu, self))
     }
 
     /// The device.
