@@ -23,7 +23,7 @@ fn a_build_side_longer_than_offsets_allow_is_joined() {
     let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..ROWS).map(text)));
     assert!(BATCHES as usize * texts.get_array_memory_size() > i32::MAX as usize);
     let schema = batch(0, &texts).schema();
-    // By the text, and whether there is one: keys of equal codes are compared with each other, thousands at a time if they were short.
+    // By the text, and whether there is one: keys of equal codes are compared with each other, too.
     let spec = JoinSpec {
         projection: Some(vec![0]),
         ..JoinSpec::new(Arc::clone(&schema), schema, vec![(1, 1)], JoinKind::LeftSemi)

@@ -163,8 +163,8 @@ impl Resident {
         cx: &Context,
         mut each: impl FnMut(&Pairs) -> Result<(), JoinError>,
     ) -> Result<(), JoinError> {
-        // Keys of both are gathered.
-        let mut pairs = Pairs::with_limit(cx.batch_rows(2 * self.blocks.row_bytes_max()));
+        // As many bytes at most as the block that they are of, whose offsets hold.
+        let mut pairs = Pairs::with_limit(cx.options.batch_rows_max);
         for (number, batch) in self.blocks.batches().iter().enumerate() {
             let (codes, ids) =
                 codes_of_batch(batch, row_id(number, 0), |batch| encode(batch, self.packing.as_ref(), &cx.build_keys))?;
