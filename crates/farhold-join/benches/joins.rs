@@ -12,18 +12,23 @@
 //! cargo bench -p farhold-join --bench joins -- --serve --rows N [--sparse]    one join a line of input: for scripts/compare-joins
 //! ```
 //!
-//! The second table joins Arrow batches of the same tuples within 1/2, 1/4 and 1/10 of the build side's bytes, on one thread.
+//! Further tables join Arrow batches of the same tuples within 1/2, 1/4 and 1/10 of the build side's bytes, on one thread and on all: in memory
+//! with one build side, beyond it with rows distributed by their keys first, which is in the time.
 //!
 //! Unique build keys in random order, uniform foreign keys, the sums of both payloads. Rates are millions of tuples (of both
 //! sides) a second: the median of the rounds, which run turn and turn about. `dense` keys are 0..n, `sparse` ones any
 //! 64-bit words.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the real clock")]
 
+use std::iter;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use arrow::array::{ArrayRef, RecordBatch, UInt64Array};
+use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt32Array, UInt64Array};
+use arrow::compute::take_record_batch;
+use arrow::datatypes::UInt64Type;
 use farhold_join::algorithm::{self, Columns, Shape, Sum};
 use farhold_join::model::cost::{self, Costs, Work};
 use farhold_join::model::{self, Machine};
@@ -382,32 +387,101 @@ fn batches(keys: &[u64], payloads: &[u64]) -> Vec<RecordBatch> {
     .collect()
 }
 
-/// Joins within a budget; seconds, the most memory reserved, bytes spilled.
-fn join_batches(build: &[RecordBatch], probe: &[RecordBatch], budget: u64) -> (f64, u64, u64) {
+/// How a join of batches is divided among threads, as DataFusion's are.
+#[derive(Clone, Copy, PartialEq)]
+enum Division {
+    /// One thread.
+    None,
+    /// One build side, which all threads probe: for build sides that fit.
+    Shared,
+    /// Rows are distributed by their keys, and each thread joins its own: for build sides that do not.
+    Partitioned,
+}
+
+/// What a join within a budget took.
+struct Taken {
+    seconds: f64,
+    /// The most bytes reserved.
+    peak: u64,
+    spilled: u64,
+}
+
+fn join_batches(build: &[RecordBatch], probe: &[RecordBatch], budget: u64, by: Division, threads: usize) -> Taken {
     let spec = JoinSpec::new(build[0].schema(), probe[0].schema(), vec![(0, 0)], JoinKind::Inner);
-    let options = JoinOptions::new(MemoryPool::new(budget));
-    let pool = options.pool.clone();
-    let mut rows = 0;
-    let (report, time) = seconds(|| {
-        let mut join = Join::new(spec, options)?;
+    let pool = MemoryPool::new(budget);
+    let (rows, spilled) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let open = || {
+        let shares = if by == Division::Shared { threads } else { 1 };
+        let options = JoinOptions { run: Run::with_threads(shares), shares, ..JoinOptions::new(Arc::clone(&pool)) };
+        Join::new(spec.clone(), options)
+    };
+    let fill = |mut join: Join, build: &[RecordBatch]| -> Result<Join, JoinError> {
         build.iter().try_for_each(|batch| join.push_build(batch))?;
         join.finish_build()?;
-        let mut drain = |join: &mut Join| -> Result<(), JoinError> {
-            while let Some(batch) = join.next_output()? {
-                rows += batch.num_rows();
-            }
-            Ok(())
-        };
-        for batch in probe {
-            join.push_probe(batch)?;
+        Ok(join)
+    };
+    let drain = |join: &mut Join| -> Result<(), JoinError> {
+        while let Some(batch) = join.next_output()? {
+            rows.fetch_add(batch.num_rows(), Relaxed);
+        }
+        Ok(())
+    };
+    let finish = |mut join: Join, mut next: &mut dyn FnMut() -> Option<RecordBatch>| -> Result<(), JoinError> {
+        for batch in iter::from_fn(&mut next) {
+            join.push_probe(&batch)?;
             drain(&mut join)?;
         }
         join.finish_probe()?;
         drain(&mut join)?;
-        Ok::<_, JoinError>(join.report().clone())
+        spilled.fetch_add(join.report().spilled_bytes, Relaxed);
+        Ok(())
+    };
+    let run = Run::with_threads(threads);
+    let slots = |joins: Vec<Join>| -> Vec<Mutex<Option<Join>>> {
+        joins.into_iter().map(|join| Mutex::new(Some(join))).collect()
+    };
+    let take = |slot: &Mutex<Option<Join>>| slot.lock().expect("nobody panics").take().expect("a join for each");
+    let (answer, seconds) = seconds(|| match by {
+        Division::None => {
+            let mut batches = probe.iter().cloned();
+            finish(fill(open()?, build)?, &mut || batches.next())
+        }
+        Division::Shared => {
+            let (shares, next) = (slots(fill(open()?, build)?.split()?), AtomicUsize::new(0));
+            run.on_all(|thread| finish(take(&shares[thread]), &mut || probe.get(next.fetch_add(1, Relaxed)).cloned()))?;
+            Ok(())
+        }
+        Division::Partitioned => {
+            // Each has what it needs at least before one of them takes the rest, as in a plan.
+            let joins = slots((0..threads).map(|_| open()).collect::<Result<_, _>>()?);
+            let (build, probe) = (by_key(build, &run)?, by_key(probe, &run)?);
+            run.on_all(|thread| {
+                let mut batches = probe[thread].iter().cloned();
+                finish(fill(take(&joins[thread]), &build[thread])?, &mut || batches.next())
+            })?;
+            Ok(())
+        }
     });
-    assert_eq!(rows, probe.iter().map(RecordBatch::num_rows).sum::<usize>());
-    (time, pool.peak(), report.expect("a join").spilled_bytes)
+    let answer: Result<(), JoinError> = answer;
+    answer.expect("a join");
+    assert_eq!(rows.into_inner(), probe.iter().map(RecordBatch::num_rows).sum::<usize>());
+    Taken { seconds, peak: pool.peak(), spilled: spilled.into_inner() }
+}
+
+/// The rows of each thread's keys.
+fn by_key(batches: &[RecordBatch], run: &Run) -> Result<Vec<Vec<RecordBatch>>, JoinError> {
+    let split = run.on_tasks(batches.len(), |number| {
+        let mut rows = vec![Vec::new(); run.threads];
+        let keys = batches[number].column(0).as_primitive::<UInt64Type>().values();
+        keys.iter().zip(0_u32..).for_each(|(&key, row)| rows[(mix(!key) % run.threads as u64) as usize].push(row));
+        let parts = rows.into_iter().map(|rows| take_record_batch(&batches[number], &UInt32Array::from(rows)));
+        Ok(parts.collect::<Result<Vec<_>, _>>()?)
+    })?;
+    let mut all = vec![Vec::new(); run.threads];
+    for parts in split {
+        all.iter_mut().zip(parts).for_each(|(all, part)| all.push(part));
+    }
+    Ok(all)
 }
 
 fn budgets(options: &Options, report: &mut Report) {
@@ -416,28 +490,40 @@ fn budgets(options: &Options, report: &mut Report) {
     let (build, probe) =
         (batches(&sides.build_keys, &sides.build_payloads), batches(&sides.probe_keys, &sides.probe_payloads));
     drop(sides);
-    report.table(&format!("Arrow batches, {rows} x {rows} rows of 16 bytes, 1 thread"));
     let build_bytes = 16 * rows as u64;
-    let (_, peak, _) = join_batches(&build, &probe, u64::MAX / 2);
-    let budgets = [("in memory", peak), ("1/2", build_bytes / 2), ("1/4", build_bytes / 4), ("1/10", build_bytes / 10)];
-    let mut times = vec![(vec![], 0); budgets.len()];
-    for _ in 0..options.rounds {
-        for ((_, budget), (times, spilled)) in budgets.iter().zip(&mut times) {
-            let (time, _, bytes) = join_batches(&build, &probe, (*budget).max(BUDGET_BYTES_MIN));
-            times.push(time);
-            *spilled = bytes;
+    let parts = [("1/2", 2), ("1/4", 4), ("1/10", 10)];
+    for threads in if options.threads > 1 { vec![1, options.threads] } else { vec![1] } {
+        report.table(&format!("Arrow batches, {rows} x {rows} rows of 16 bytes, {threads} threads"));
+        let (in_memory, divisions): (_, &[_]) = match threads {
+            1 => (Division::None, &[(Division::None, "")]),
+            _ => (Division::Shared, &[(Division::Partitioned, ", by key"), (Division::Shared, ", one build side")]),
+        };
+        // The first is what the others are compared with; none of them has less than a join for each thread needs.
+        let mut runs = vec![(format!("in memory, {threads} threads"), u64::MAX / 2, in_memory)];
+        for &(by, how) in divisions {
+            let bytes = |part: u64| (build_bytes / part).max((threads as u64 + 1) * BUDGET_BYTES_MIN);
+            runs.extend(parts.map(|(name, part)| (format!("{name}, {threads} threads{how}"), bytes(part), by)));
         }
-    }
-    let in_memory = times[0].0.clone();
-    for ((name, budget), (times, spilled)) in budgets.iter().zip(times) {
-        let slowdown = median(times.iter().zip(&in_memory).map(|(time, base)| time / base).collect());
-        let rate = 2.0 * rows as f64 / median(times) / 1e6;
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        report.row(
-            "budgets",
-            name,
-            &[("mtuples_s", rate), ("slowdown", slowdown), ("budget_mib", mib(*budget)), ("spilled_mib", mib(spilled))],
-        );
+        let mut taken: Vec<Vec<Taken>> = runs.iter().map(|_| Vec::new()).collect();
+        for _ in 0..options.rounds {
+            for ((_, budget, by), taken) in runs.iter().zip(&mut taken) {
+                taken.push(join_batches(&build, &probe, *budget, *by, threads));
+            }
+        }
+        for ((name, budget, _), times) in runs.iter().zip(&taken) {
+            let slowdowns = || times.iter().zip(&taken[0]).map(|(time, base)| time.seconds / base.seconds);
+            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            let figures = [
+                ("mtuples_s", 2.0 * rows as f64 / median(times.iter().map(|time| time.seconds).collect()) / 1e6),
+                ("slowdown", median(slowdowns().collect())),
+                ("slowdown_min", least(slowdowns())),
+                ("slowdown_max", slowdowns().fold(0.0, f64::max)),
+                ("budget_mib", if *budget == u64::MAX / 2 { 0.0 } else { mib(*budget) }),
+                ("reserved_mib", mib(times[0].peak)),
+                ("spilled_mib", mib(times[0].spilled)),
+            ];
+            report.row("budgets", name, &figures);
+        }
     }
 }
 

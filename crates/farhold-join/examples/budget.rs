@@ -1,11 +1,13 @@
-//! A join of two made-up sides inside a budget: `cargo run --release -p farhold-join --example budget -- --budget 64
-//! --build 1000 --probe 1000 [--threads 1] [--kind inner|full] [--skew]`, everything in MiB.
+//! A join of two made-up sides inside a budget: `cargo run --release -p farhold-join --example budget -- --budget-kib 65536
+//! --build 1000 --probe 1000 [--threads 1] [--kind inner|full] [--skew]`, the sides in MiB.
 //!
 //! Batches are made when they are wanted and dropped after, so what the process holds is the join's. Prints what it did, and
-//! the most memory that was resident. `scripts/join-in-cgroup` runs it under a limit of the kernel's.
+//! the most memory that was resident, and the time. `scripts/join-in-cgroup` runs it under a limit of the kernel's.
 #![allow(missing_docs)]
+#![expect(clippy::disallowed_methods, reason = "a measurement reads the real clock")]
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use farhold_join::{Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, Run};
@@ -19,7 +21,8 @@ fn main() -> Result<(), JoinError> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let value = |flag: &str| args.iter().position(|arg| arg == flag).and_then(|at| args.get(at + 1));
     let number = |flag: &str, default: u64| value(flag).map_or(default, |text| text.parse().expect("a number"));
-    let (budget, build_mib, probe_mib) = (number("--budget", 64), number("--build", 256), number("--probe", 256));
+    let (budget, build_mib, probe_mib) =
+        (number("--budget-kib", 65_536) << 10, number("--build", 256), number("--probe", 256));
     let kind = if value("--kind").is_some_and(|kind| kind == "full") { JoinKind::Full } else { JoinKind::Inner };
     let build_rows = build_mib * MIB / ROW_BYTES;
     let keys = if args.iter().any(|arg| arg == "--skew") { Keys::Skewed } else { Keys::Spread(build_rows.max(1)) };
@@ -28,8 +31,9 @@ fn main() -> Result<(), JoinError> {
     let spec = JoinSpec::new(schema.clone(), schema, vec![(0, 0)], kind);
     let options = JoinOptions {
         run: Run { seed: 1, ..Run::with_threads(number("--threads", 1) as usize) },
-        ..JoinOptions::new(MemoryPool::new(budget * MIB))
+        ..JoinOptions::new(MemoryPool::new(budget))
     };
+    let started = Instant::now();
     let mut join = Join::new(spec, options)?;
     for number in 0..build_rows.div_ceil(BATCH_ROWS) {
         join.push_build(&batch(number, &Keys::Row))?;
@@ -44,12 +48,13 @@ fn main() -> Result<(), JoinError> {
     rows += drain(&mut join)?;
     let report = join.report();
     println!(
-        "{rows} rows out; {} MiB spilled in {} partitions, {} rounds, {} tables; resident at most {} MiB",
+        "{rows} rows out; {} MiB spilled in {} partitions, {} rounds, {} tables; resident at most {} MiB; {:.2} s",
         report.spilled_bytes / MIB,
         report.spilled_partitions,
         report.rounds,
         report.tables,
-        resident_max() / MIB
+        resident_max() / MIB,
+        started.elapsed().as_secs_f64()
     );
     Ok(())
 }

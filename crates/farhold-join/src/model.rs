@@ -39,11 +39,11 @@ pub struct Machine {
 /// Tuples below which no GPU is asked: a radix join of them takes some tens of milliseconds on one core.
 const GPU_TUPLES_MIN: u64 = 2 << 20;
 
-/// The machine's own GPU. The emulation is refused: it is for tests, which name it.
+/// The machine's own GPU, or the one that was handed over. An emulation that is merely there is refused.
 fn gpu_of_this_machine() -> Result<Description, String> {
-    let described =
-        Gpu::of_this_machine().map_err(ToString::to_string)?.describe().map_err(|error| error.to_string())?;
-    if described.is_emulation { Err(format!("the only GPU is an {}", described.name)) } else { Ok(described) }
+    let gpu = Gpu::of_this_machine().map_err(|error| error.to_string())?;
+    let described = gpu.describe().map_err(|error| error.to_string())?;
+    if gpu.may_be_chosen() { Ok(described) } else { Err(format!("the only GPU is an {}", described.name)) }
 }
 
 /// For joins that are to stay on the CPU.
@@ -94,13 +94,18 @@ impl Choice {
     pub fn given(algorithm: &'static dyn Algorithm) -> Self {
         // Only whoever asks for a GPU's algorithm has it opened.
         let device = if is_of_a_gpu(algorithm.name()) {
-            let described = Gpu::of_this_machine().map_err(ToString::to_string);
-            let described = described.and_then(|gpu| gpu.describe().map_err(|error| error.to_string()));
+            let described = Gpu::of_this_machine().and_then(|gpu| gpu.describe());
             described.map_or_else(|why| format!("none ({why})"), |described| described.name)
         } else {
             "cpu".into()
         };
         Self { algorithm, reason: "asked for".into(), device, predicted_ns: Vec::new(), actual_build_ns: 0 }
+    }
+
+    /// The algorithm is one of a GPU.
+    #[cfg(feature = "datafusion")]
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        is_of_a_gpu(self.algorithm.name())
     }
 }
 

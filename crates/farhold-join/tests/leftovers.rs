@@ -32,6 +32,32 @@ enum End {
     Panicked(usize),
     /// Dropped after so many batches of output.
     Dropped(usize),
+    /// The disk takes no more than so many bytes of a file.
+    DiskFull(u64),
+}
+
+/// While it lives no file of the process grows beyond so many bytes: a disk that is full, for whoever has no right to fill one.
+struct FileLimit(libc::rlimit);
+
+impl FileLimit {
+    fn new(bytes: u64) -> Self {
+        let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the limits are read into and from structures of this function; a signal that is ignored runs no code.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            assert_eq!(libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut before), 0);
+            let limit = libc::rlimit { rlim_cur: bytes, ..before };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
+        }
+        Self(before)
+    }
+}
+
+impl Drop for FileLimit {
+    fn drop(&mut self) {
+        // SAFETY: the structure is this one's.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const self.0) }, 0);
+    }
 }
 
 fn run(end: End, threads: usize) -> Result<(), JoinError> {
@@ -57,7 +83,14 @@ fn run(end: End, threads: usize) -> Result<(), JoinError> {
         on_progress: Some(Arc::new(on_progress)),
         ..JoinOptions::new(MemoryPool::new(1 << 20))
     };
-    let mut join = Join::new(spec, options)?;
+    let pool = Arc::clone(&options.pool);
+    let _limit = if let End::DiskFull(bytes) = end { Some(FileLimit::new(bytes)) } else { None };
+    let answer = drive(Join::new(spec, options)?, end);
+    assert_eq!(pool.used(), 0, "memory is back");
+    answer
+}
+
+fn drive(mut join: Join, end: End) -> Result<(), JoinError> {
     (0..40).try_for_each(|number| join.push_build(&batch(number)))?;
     join.finish_build()?;
     for number in 20..60 {
@@ -91,6 +124,80 @@ fn no_thread_and_no_file_is_left_behind() {
             assert_eq!(held(), before, "panicked after {after}");
             run(End::Dropped(after), threads).unwrap();
             assert_eq!(held(), before, "dropped after {after}");
+        }
+        // Of the build side's files, the probe side's, those of later rounds.
+        for bytes in [0, 20_000, 100_000, 300_000] {
+            let answer = run(End::DiskFull(bytes), threads);
+            assert!(
+                matches!(&answer, Err(JoinError::Spill(error)) if error.raw_os_error() == Some(libc::EFBIG)),
+                "{bytes}: {answer:?}"
+            );
+            assert_eq!(held(), before, "the disk was full after {bytes}");
+        }
+    }
+    #[cfg(feature = "emulation")]
+    gpu::nothing_is_left_behind(before);
+}
+
+/// The device is lost, or fails once, at some call of a join that spills, too.
+#[cfg(feature = "emulation")]
+mod gpu {
+    use farhold_join::algorithm::on_gpu::OnGpu;
+    use farhold_join::gpu::{Driver, Emulation, Fault, Gpu};
+
+    use super::*;
+
+    /// Whether the join says that it went on on the CPU, and the device's calls.
+    fn run(driver: Driver, device: Emulation) -> (bool, u64) {
+        let device = Arc::new(device);
+        let gpu = Arc::new(Gpu::described(device.clone(), described()));
+        let schema = batch(0).schema();
+        let spec = JoinSpec::new(schema.clone(), schema, vec![(0, 0)], JoinKind::Full);
+        let pool = MemoryPool::new(4 << 20);
+        let options = JoinOptions {
+            run: Run { seed: 1, ..Run::with_threads(2) },
+            // A device is for the life of the process; so is what tests make of one.
+            algorithm: Some(Box::leak(Box::new(OnGpu::new(driver, gpu)))),
+            ..JoinOptions::new(Arc::clone(&pool))
+        };
+        let mut join = Join::new(spec, options).unwrap();
+        let mut rows = 0;
+        let mut take = |join: &mut Join| {
+            while let Some(batch) = join.next_output().unwrap() {
+                rows += batch.num_rows();
+            }
+        };
+        (0..60).for_each(|number| join.push_build(&batch(number)).unwrap());
+        join.finish_build().unwrap();
+        for number in 20..80 {
+            join.push_probe(&batch(number)).unwrap();
+            take(&mut join);
+        }
+        join.finish_probe().unwrap();
+        take(&mut join);
+        assert_eq!(rows, 80_000);
+        assert!(join.report().spilled_partitions > 0);
+        let fell_back = join.report().fallback.is_some();
+        drop(join);
+        assert_eq!((pool.used(), device.live_allocations()), (0, 0), "memory is back, the device's too");
+        (fell_back, device.calls())
+    }
+
+    fn described() -> farhold_join::gpu::Description {
+        Gpu::new(Arc::new(Emulation::new(64 << 20, 1))).unwrap().describe().unwrap()
+    }
+
+    pub fn nothing_is_left_behind(before: (usize, usize)) {
+        for driver in Driver::ALL {
+            let (fell_back, calls) = run(driver, Emulation::new(64 << 20, 1));
+            assert!(!fell_back && calls > 500, "{calls}");
+            assert_eq!(held(), before, "{driver:?}");
+            let faults = [Fault::Lost, Fault::Once].into_iter().cycle();
+            for (at, fault) in (1..calls).step_by(calls as usize / 5).zip(faults) {
+                let (fell_back, _) = run(driver, Emulation::new(64 << 20, 1).failing_at(at, fault));
+                assert!(fell_back, "{driver:?}, {fault:?} at call {at} of {calls}");
+                assert_eq!(held(), before, "{driver:?}, {fault:?} at call {at} of {calls}");
+            }
         }
     }
 }

@@ -33,11 +33,7 @@ fn main() -> ExitCode {
     let is_small = arguments.first().is_some_and(|first| first == "--small");
     let cubins = arguments.first().filter(|folder| *folder != "-" && !is_small).map(Path::new);
     let seconds = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(480.0);
-    let device = if is_small {
-        Gpu::of_this_machine().map(|gpu| Arc::clone(gpu.device())).map_err(Clone::clone)
-    } else {
-        open(cubins)
-    };
+    let device = if is_small { Gpu::of_this_machine().map(|gpu| Arc::clone(gpu.device())) } else { open(cubins) };
     let device = match device {
         Ok(device) => device,
         Err(error) => {

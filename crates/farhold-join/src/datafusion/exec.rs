@@ -26,10 +26,11 @@ use datafusion::physical_plan::{
 use super::JoinConfig;
 use super::build::{Building, Plan, threads};
 use super::describe::Description;
-use super::explain::{Actual, Prediction};
+use super::explain::{Actual, Beside, Prediction};
 use super::filter::Filter;
 use super::memory::{PlanMemory, lock};
 use super::stream::{Metrics, Probe, ProbeSeen};
+use crate::model::Width;
 use crate::{Algorithm, CancelToken, JoinOptions, MemoryPool, Run};
 
 /// How a join's inputs are divided among joins of ours.
@@ -175,9 +176,9 @@ impl JoinExec {
         let Runner::Ours { way, prediction, memory, algorithm, .. } = &self.runner else { return self.runner.clone() };
         match super::describe::describe(planned) {
             Ok(description) => Runner::Ours {
+                prediction: Box::new(prediction.with_width(Width::of(description.spec.probe_columns_of_pairs()))),
                 description: Arc::new(description),
                 way: *way,
-                prediction: prediction.clone(),
                 memory: Arc::clone(memory),
                 algorithm: *algorithm,
             },
@@ -202,7 +203,7 @@ impl DisplayAs for JoinExec {
                     f,
                     "{separator}partitioning={}, {prediction}{}, ",
                     format!("{way:?}").to_lowercase(),
-                    self.actual
+                    Beside(&self.actual, prediction)
                 )?;
             }
         }

@@ -16,9 +16,11 @@ pub struct Prediction {
     choice: Option<Choice>,
     /// The algorithm that was asked for.
     given: Option<Choice>,
+    by: Circumstances,
 }
 
 /// What a prediction goes by beside the numbers of rows.
+#[derive(Debug, Clone)]
 pub struct Circumstances {
     pub probe: Width,
     pub threads: usize,
@@ -30,13 +32,26 @@ pub struct Circumstances {
 }
 
 impl Prediction {
-    pub fn new(build_rows: Option<u64>, probe_rows: Option<u64>, by: &Circumstances) -> Self {
+    pub fn new(build_rows: Option<u64>, probe_rows: Option<u64>, by: Circumstances) -> Self {
         let machine = Machine { budget_bytes: by.budget_bytes, ..Machine::detect() };
         let choice = build_rows.zip(probe_rows).map(|(build_rows, rows)| {
             let probe = ProbeSide { rows, width: by.probe, probers: by.probers };
             choose_for_batches(build_rows as usize, &probe, by.threads, &machine)
         });
-        Self { build_rows, probe_rows, choice, given: by.given.map(Choice::given) }
+        Self { build_rows, probe_rows, choice, given: by.given.map(Choice::given), by }
+    }
+
+    /// The plan names a GPU.
+    fn is_on_gpu(&self) -> bool {
+        self.given.as_ref().or(self.choice.as_ref()).is_some_and(Choice::is_on_gpu)
+    }
+
+    /// Of the same sides, when other columns of the probe side are handed out.
+    pub fn with_width(&self, probe: Width) -> Self {
+        if probe == self.by.probe {
+            return self.clone();
+        }
+        Self::new(self.build_rows, self.probe_rows, Circumstances { probe, ..self.by.clone() })
     }
 }
 
@@ -79,6 +94,8 @@ struct Figures {
 #[derive(Debug)]
 struct Table {
     algorithm: &'static str,
+    device: String,
+    is_on_gpu: bool,
     scheme: &'static str,
 }
 
@@ -88,7 +105,13 @@ impl Actual {
         let mut figures = lock(&self.0);
         (figures.build_rows, figures.build_ns) = (rows, ns);
         figures.built = report.and_then(|report| {
-            Some(Table { algorithm: report.choice.as_ref()?.algorithm.name(), scheme: report.scheme? })
+            let choice = report.choice.as_ref()?;
+            Some(Table {
+                algorithm: choice.algorithm.name(),
+                device: choice.device.clone(),
+                is_on_gpu: choice.is_on_gpu(),
+                scheme: report.scheme?,
+            })
         });
     }
 
@@ -107,13 +130,19 @@ impl Actual {
     }
 }
 
-impl fmt::Display for Actual {
+/// What came of a join beside what was expected.
+pub struct Beside<'a>(pub &'a Actual, pub &'a Prediction);
+
+impl fmt::Display for Beside<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let figures = lock(&self.0);
+        let figures = lock(&self.0.0);
         let Some(table) = &figures.built else { return Ok(()) };
+        // Where it began, and why not on the GPU that the plan names.
+        let device =
+            if table.is_on_gpu || self.1.is_on_gpu() { format!(" on {}", table.device) } else { String::new() };
         write!(
             f,
-            ", actual=[{}/{}, {} x {} rows, built in {}, probed in {} of all threads, {} rows out, {} bytes spilled in {} \
+            ", actual=[{}{device}/{}, {} x {} rows, built in {}, probed in {} of all threads, {} rows out, {} bytes spilled in {} \
              partitions, {} rounds",
             table.algorithm,
             table.scheme,

@@ -133,7 +133,7 @@ impl Planning {
                 Runner::Ours {
                     way,
                     description: Arc::new(description),
-                    prediction: Box::new(Prediction::new(build.rows, probe.rows, &by)),
+                    prediction: Box::new(Prediction::new(build.rows, probe.rows, by)),
                     memory: Arc::clone(&self.memory),
                     algorithm: self.asked.algorithm,
                 }

@@ -1,6 +1,7 @@
-//! The GPU of this machine, if it has one: opened once a process, calibrated, and given up for good when it fails.
+//! The GPU of this machine, if it has one: opened once a process, calibrated, and given up for good when it fails. A program
+//! may hand over another, which joins then use instead.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::device::{Buffer, Device, GpuError, Grid, Place, Stream};
 use super::kernels::{AccessArguments, bytes_of};
@@ -156,14 +157,32 @@ impl Gpu {
         Ok(Self { description: Description::measure(&device)?, device, lost: Mutex::default() })
     }
 
-    /// The GPU of this machine: with the feature `gpu` its first CUDA device; else, with the feature `emulation`, an emulated
-    /// one, whose name says so. The first call opens and calibrates it (a CUDA context: some tenths of a second).
+    /// The device as described, without a calibration: for tests, and for rates that are known.
+    pub fn described(device: Arc<dyn Device>, description: Description) -> Self {
+        Self { description, device, lost: Mutex::default() }
+    }
+
+    /// The GPU of this machine: the one that was handed over ([`Gpu::hand_over`]); else, with the feature `gpu`, its first CUDA device;
+    /// else, with the feature `emulation`, an emulated one, whose name says so. The first call that looks for one opens and
+    /// calibrates it (a CUDA context: some tenths of a second).
     ///
     /// # Errors
     /// [`GpuError`], the same one each time: usually [`GpuError::Absent`].
-    pub fn of_this_machine() -> Result<&'static Arc<Self>, &'static GpuError> {
-        static GPU: OnceLock<Result<Arc<Gpu>, GpuError>> = OnceLock::new();
-        GPU.get_or_init(|| Ok(Arc::new(Self::new(open()?)?))).as_ref()
+    pub fn of_this_machine() -> Result<Arc<Self>, GpuError> {
+        static FOUND: OnceLock<Result<Arc<Gpu>, GpuError>> = OnceLock::new();
+        let given = handed_over().clone();
+        given.map_or_else(|| FOUND.get_or_init(|| Ok(Arc::new(Self::new(open()?)?))).clone(), Ok)
+    }
+
+    /// Joins of this process that begin from now on use this device and look for none: one of several, one in place of another
+    /// that failed, or an emulation, which the model chooses like any other then, since it was named.
+    pub fn hand_over(self: &Arc<Self>) {
+        *handed_over() = Some(Arc::clone(self));
+    }
+
+    /// The model may choose it. An emulation that was not handed over is for tests that name its algorithms.
+    pub(crate) fn may_be_chosen(&self) -> bool {
+        !self.description.is_emulation || handed_over().as_deref().is_some_and(|gpu| std::ptr::eq(gpu, self))
     }
 
     /// The device.
@@ -179,7 +198,8 @@ impl Gpu {
         if let Some(why) = &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
             return Err(GpuError::Absent(format!("it has failed before: {why}")));
         }
-        Ok(Description { free_bytes: self.device.properties()?.free_bytes, ..self.description.clone() })
+        let properties = self.device.properties().inspect_err(|error| self.note(error))?;
+        Ok(Description { free_bytes: properties.free_bytes, ..self.description.clone() })
     }
 
     /// Takes note of an error: a device that failed is not used again in this process.
@@ -188,6 +208,12 @@ impl Gpu {
             self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.to_string());
         }
     }
+}
+
+/// The device that a program has handed over.
+fn handed_over() -> MutexGuard<'static, Option<Arc<Gpu>>> {
+    static GPU: Mutex<Option<Arc<Gpu>>> = Mutex::new(None);
+    GPU.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(any(feature = "gpu", feature = "emulation"))]

@@ -163,6 +163,7 @@ impl Resident {
         cx: &Context,
         mut each: impl FnMut(&Pairs) -> Result<(), JoinError>,
     ) -> Result<(), JoinError> {
+        // As many bytes at most as the block that they are of, whose offsets hold.
         let mut pairs = Pairs::with_limit(cx.options.batch_rows_max);
         for (number, batch) in self.blocks.batches().iter().enumerate() {
             let (codes, ids) =

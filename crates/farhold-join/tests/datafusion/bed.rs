@@ -173,10 +173,14 @@ pub fn plain(tables: &[Table], threads: usize) -> SessionContext {
 }
 
 pub async fn rows(context: &SessionContext, query: &str) -> Result<Vec<String>> {
-    let batches = context.sql(query).await?.collect().await?;
+    Ok(text_of(&context.sql(query).await?.collect().await?))
+}
+
+/// Rows as text, sorted.
+pub fn text_of(batches: &[RecordBatch]) -> Vec<String> {
     let options = FormatOptions::default().with_null("null");
     let mut rows = Vec::new();
-    for batch in &batches {
+    for batch in batches {
         let columns: Vec<_> =
             batch.columns().iter().map(|column| ArrayFormatter::try_new(column, &options).unwrap()).collect();
         rows.extend(
@@ -185,7 +189,7 @@ pub async fn rows(context: &SessionContext, query: &str) -> Result<Vec<String>> 
         );
     }
     rows.sort_unstable();
-    Ok(rows)
+    rows
 }
 
 /// Keys of `rows` rows, of which every so many-th is null.

@@ -1,7 +1,6 @@
 //! What cannot be joined, cannot spill, is cancelled or panics: a typed error, and nothing left behind.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -115,52 +114,6 @@ fn an_unusable_spill_directory_is_an_error_only_for_who_spills() {
     let roomy = JoinOptions { pool: MemoryPool::new(64 * MIB), ..missing() };
     assert!(actual(&build, &probe, &spec, roomy).is_ok());
     bed.assert_clean();
-}
-
-/// A file system of its own that is full after 256 KiB. Where the tests may not mount one it says so.
-#[test]
-fn a_full_disk_is_an_error() {
-    let (build, probe) = sides();
-    let bed = Bed::new();
-    let Some(mounted) = SmallDisk::mount(bed.directory.path()) else {
-        eprintln!("no right to mount a small disk: skipped");
-        return;
-    };
-    let options = JoinOptions { spill_directory: mounted.0.clone(), ..bed.options() };
-    let answer = actual(&build, &probe, &spec(&build, &probe, JoinKind::Inner), options);
-    assert!(
-        matches!(&answer, Err(JoinError::Spill(error)) if error.kind() == std::io::ErrorKind::StorageFull),
-        "{:?}",
-        answer.err()
-    );
-    drop(mounted);
-    assert_eq!(bed.pool.used(), 0);
-}
-
-struct SmallDisk(std::path::PathBuf);
-
-impl SmallDisk {
-    fn mount(parent: &Path) -> Option<Self> {
-        let path = parent.join("disk");
-        fs::create_dir(&path).ok()?;
-        let mount = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=256k", "none"])
-            .arg(&path)
-            .output()
-            .ok()?;
-        if !mount.status.success() {
-            println!("SKIPPED: mounting a small tmpfs is not permitted here (it takes root)");
-            return None;
-        }
-        Some(Self(path))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(&self.0).status();
-        let _ = fs::remove_dir(&self.0);
-    }
 }
 
 #[test]
@@ -286,16 +239,32 @@ fn output_that_would_overflow_its_offsets_is_split() {
     // 200 matches of a probe row with 5000 bytes each, where a batch holds at most 20000 bytes.
     let build = Side::new(vec![Some(1); 200], KeyType::Int64, 5000, 50);
     let probe = Side::new(vec![Some(1), Some(2), None], KeyType::Int64, 100, 50);
+    let bytes = |batch: &RecordBatch| -> usize {
+        batch.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap()).sum()
+    };
     for kind in JoinKind::ALL {
         let spec = spec(&build, &probe, kind);
         let options = || JoinOptions { batch_bytes_max: 20_000, ..seeded(MemoryPool::new(64 * MIB)) };
         let mut longest = 0;
-        run(&build, &probe, spec.clone(), options(), |batch| {
-            longest = longest
-                .max(batch.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap()).sum());
-        })
-        .unwrap();
+        run(&build, &probe, spec.clone(), options(), |batch| longest = longest.max(bytes(&batch))).unwrap();
         assert!(longest <= 21_000, "{kind:?}: {longest}");
         assert!(actual(&build, &probe, &spec, options()).unwrap().0 == expected(&build, &probe, &spec), "{kind:?}");
+        // What a condition is asked about, too: all columns of both sides.
+        let asked = Arc::new(AtomicUsize::new(0));
+        let most = Arc::clone(&asked);
+        let with_condition = JoinSpec {
+            residual: Some(Residual {
+                build_columns: vec![0, 1, 2],
+                probe_columns: vec![0, 1, 2],
+                evaluate: Arc::new(move |pairs| {
+                    most.fetch_max(bytes(pairs), Relaxed);
+                    Ok(BooleanArray::from(vec![true; pairs.num_rows()]))
+                }),
+            }),
+            ..spec.clone()
+        };
+        run(&build, &probe, with_condition, options(), drop).unwrap();
+        let asked = asked.load(Relaxed);
+        assert!(asked > 5000 && asked <= 21_000, "{kind:?}: a condition is asked about {asked} bytes");
     }
 }

@@ -50,7 +50,7 @@ impl OnGpu {
 
     fn gpu(&self) -> Result<Arc<Gpu>, JoinError> {
         let machine = || Gpu::of_this_machine().map_err(|error| JoinError::Unavailable(error.to_string()));
-        self.gpu.as_ref().map_or_else(|| machine().cloned(), |gpu| Ok(Arc::clone(gpu)))
+        self.gpu.as_ref().map_or_else(machine, |gpu| Ok(Arc::clone(gpu)))
     }
 }
 
