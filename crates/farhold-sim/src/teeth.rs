@@ -43,7 +43,7 @@ impl Wrong {
         }
     }
 
-    /// Puts it into this thread's runs; what is wrong with the world is in [`Self::run`].
+    /// Puts it into the runs of this thread. What is wrong with the world is in the setups instead.
     pub fn plant(self) {
         if let Self::Transactions(defect) | Self::Replication(defect) | Self::Journals(defect) = self {
             plant(Some(defect));
