@@ -3,7 +3,7 @@
 
 mod seeds;
 
-use farhold_sim::failover::{Failover, run};
+use farhold_sim::failover::Failover;
 
 #[test]
 fn a_healthy_cluster_replicates() {
@@ -20,10 +20,7 @@ fn a_slow_register_expels_nobody_who_still_acts() {
 #[test]
 fn what_was_read_on_its_way_to_its_holders_survives_with_whoever_read_it() {
     seeds::are_in_order(0..60, Failover::with_odd_reads);
-    for seed in (0..60).step_by(5) {
-        let [once, again] = [(); 2].map(|()| run(&Failover::with_odd_reads(seed)));
-        assert_eq!(once.trace_hash, again.trace_hash, "seed {seed}");
-    }
+    seeds::are_the_same_again((0..60).step_by(5), Failover::with_odd_reads);
 }
 
 /// Nobody ever tells a node that it has been expelled: its sessions hear an error all the same, and what they were told holds.
@@ -43,20 +40,14 @@ fn scenarios_of_planted_defects_hold_without_them() {
 #[test]
 fn clocks_that_stand_or_jump_let_nobody_act_on_a_lease_that_is_over() {
     seeds::are_in_order(0..60, Failover::with_stopped_clocks);
-    for seed in (0..60).step_by(5) {
-        let [once, again] = [(); 2].map(|()| run(&Failover::with_stopped_clocks(seed)));
-        assert_eq!(once.trace_hash, again.trace_hash, "seed {seed}");
-    }
+    seeds::are_the_same_again((0..60).step_by(5), Failover::with_stopped_clocks);
 }
 
 /// A node dies whose last records are about rows that have been changed and deleted since, on nodes that have died and come back since.
 #[test]
 fn records_of_long_ago_are_redone_nowhere_but_where_they_belong() {
     seeds::are_in_order(0..60, Failover::with_old_records);
-    for seed in (0..60).step_by(5) {
-        let [once, again] = [(); 2].map(|()| run(&Failover::with_old_records(seed)));
-        assert_eq!(once.trace_hash, again.trace_hash, "seed {seed}");
-    }
+    seeds::are_the_same_again((0..60).step_by(5), Failover::with_old_records);
 }
 
 /// A host renews its lease and reaches nobody: the others find out, and go on without it.

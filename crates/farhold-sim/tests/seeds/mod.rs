@@ -17,6 +17,14 @@ pub fn are_in_order(seeds: Range<u64>, setup: impl Fn(u64) -> Failover) -> u64 {
     commits
 }
 
+/// Seeds that are run twice: both runs are the same.
+pub fn are_the_same_again(seeds: impl Iterator<Item = u64>, setup: impl Fn(u64) -> Failover) {
+    for seed in seeds {
+        let [once, again] = [(); 2].map(|()| run(&setup(seed)));
+        assert_eq!(once.trace_hash, again.trace_hash, "seed {seed}");
+    }
+}
+
 /// Every second seed from `first` on, of 200 or `FARHOLD_SEEDS`, each run twice: both runs are the same, and all are in order.
 pub fn are_in_order_twice(first: u64, setup: impl Fn(u64) -> Failover) {
     let mut commits = 0;
