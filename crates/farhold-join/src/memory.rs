@@ -104,6 +104,17 @@ impl Reservation {
         Ok(Self { pool: Arc::clone(pool), floor, used: 0 })
     }
 
+    /// Of nothing, with no floor.
+    pub fn empty(pool: &Arc<MemoryPool>) -> Self {
+        Self { pool: Arc::clone(pool), floor: 0, used: 0 }
+    }
+
+    /// All that this has; it is empty then.
+    pub fn take(&mut self) -> Self {
+        let empty = Self::empty(&self.pool);
+        std::mem::replace(self, empty)
+    }
+
     /// Bytes in use.
     #[cfg(test)]
     pub fn used(&self) -> u64 {

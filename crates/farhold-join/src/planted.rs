@@ -28,6 +28,8 @@ pub enum Defect {
     MatchesNotSpread,
     /// Rows of a batch that had no room in a block are lost.
     LostCarry,
+    /// Pairs that threads leave for the end are lost.
+    LostPair,
     /// No defect: hashed codes have four bits, so that different keys collide.
     WeakCodes,
     /// [`Defect::WeakCodes`] and [`Defect::CodesTrusted`].
@@ -36,7 +38,7 @@ pub enum Defect {
 
 impl Defect {
     /// All true ones.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::EarlyFilter,
         Self::LostLines,
         Self::DroppedPair,
@@ -47,6 +49,7 @@ impl Defect {
         Self::EarlyMatch,
         Self::MatchesNotSpread,
         Self::LostCarry,
+        Self::LostPair,
         Self::WeakCodesTrusted,
     ];
 }

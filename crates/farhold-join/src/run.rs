@@ -12,17 +12,28 @@ use crate::pages::PageStore;
 
 /// Raised by anyone, seen by every worker within one morsel.
 #[derive(Debug, Clone, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
+pub struct CancelToken(Arc<Raised>);
+
+#[derive(Debug, Default)]
+struct Raised {
+    itself: AtomicBool,
+    parent: Option<CancelToken>,
+}
 
 impl CancelToken {
     /// Asks the join to stop; it answers [`JoinError::Cancelled`].
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.itself.store(true, Ordering::Relaxed);
     }
 
-    /// The token has been raised.
+    /// The token has been raised, or one that it is a child of.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.itself.load(Ordering::Relaxed) || self.0.parent.as_ref().is_some_and(Self::is_cancelled)
+    }
+
+    /// A token that is raised with this one, and can be by itself.
+    pub fn child(&self) -> Self {
+        Self(Arc::new(Raised { itself: AtomicBool::new(false), parent: Some(self.clone()) }))
     }
 
     /// [`JoinError::Cancelled`] once the token has been raised.
@@ -147,6 +158,16 @@ mod tests {
     fn a_seed_that_nobody_states_is_another_each_time() {
         assert_ne!(Run::default().seed, Run::with_threads(1).seed);
         assert_eq!(Run { seed: 7, ..Run::default() }.seed, 7);
+    }
+
+    #[test]
+    fn a_child_is_cancelled_with_its_parent_and_not_the_other_way_round() {
+        let parent = CancelToken::default();
+        let [one, other] = [parent.child(), parent.child()];
+        one.cancel();
+        assert!(one.is_cancelled() && !other.is_cancelled() && !parent.is_cancelled());
+        parent.cancel();
+        assert!(matches!(other.check(), Err(JoinError::Cancelled)));
     }
 
     #[test]

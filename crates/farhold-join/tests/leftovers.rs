@@ -81,19 +81,29 @@ fn run(end: End, threads: usize) -> Result<(), JoinError> {
     let options = JoinOptions {
         run: Run { cancel, seed: 1, ..Run::with_threads(threads) },
         on_progress: Some(Arc::new(on_progress)),
-        ..JoinOptions::new(MemoryPool::new(1 << 20))
+        ..JoinOptions::new(MemoryPool::new(budget(threads)))
     };
     let pool = Arc::clone(&options.pool);
     let _limit = if let End::DiskFull(bytes) = end { Some(FileLimit::new(bytes)) } else { None };
-    let answer = drive(Join::new(spec, options)?, end);
+    let answer = drive(Join::new(spec, options)?, end, batches(threads));
     assert_eq!(pool.used(), 0, "memory is back");
     answer
 }
 
-fn drive(mut join: Join, end: End) -> Result<(), JoinError> {
-    (0..40).try_for_each(|number| join.push_build(&batch(number)))?;
+/// With several threads it is enough for two of them to read back at once.
+fn budget(threads: usize) -> u64 {
+    if threads > 1 { 4 << 20 } else { 1 << 20 }
+}
+
+/// Batches a side.
+fn batches(threads: usize) -> i64 {
+    if threads > 1 { 120 } else { 40 }
+}
+
+fn drive(mut join: Join, end: End, batches: i64) -> Result<(), JoinError> {
+    (0..batches).try_for_each(|number| join.push_build(&batch(number)))?;
     join.finish_build()?;
-    for number in 20..60 {
+    for number in batches / 2..batches + batches / 2 {
         join.push_probe(&batch(number))?;
         while join.next_output()?.is_some() {}
     }
@@ -115,7 +125,9 @@ fn no_thread_and_no_file_is_left_behind() {
     run(End::Done, 2).unwrap();
     let before = held();
     for threads in [1, 3] {
-        for after in [1, 5, 9, 14, 20] {
+        // While rows come in, while they are probed, while they are read back.
+        let through = batches(threads) as usize / 40;
+        for after in [1, 5, 9, 14, 20].map(|after| after * through) {
             run(End::Done, threads).unwrap();
             assert_eq!(held(), before, "done");
             assert!(matches!(run(End::Cancelled(after * 6), threads), Err(JoinError::Cancelled)), "{after}");

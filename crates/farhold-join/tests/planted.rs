@@ -37,8 +37,21 @@ fn radix_is_well() -> bool {
     table.sum(columns, &run).unwrap().pairs == 40_000
 }
 
+/// Whether threads that read back leave nothing out: half of the rows have one key, whose pair is left to the end.
+fn threads_are_well((build, probe): &(Side, Side)) -> bool {
+    let spec = spec(build, probe, JoinKind::Full);
+    let run = Run { seed: SEED, ..Run::with_threads(2) };
+    let options = JoinOptions { run, batch_rows_max: 1000, ..seeded(MemoryPool::new(4 << 20)) };
+    actual(build, probe, &spec, options).is_ok_and(|(rows, _)| rows == expected(build, probe, &spec))
+}
+
+fn wide_sides() -> (Side, Side) {
+    let keys = |rows: u64| (0..rows).map(|row| Some(if row % 2 == 0 { 7 } else { mix(row) % 9000 })).collect();
+    (Side::new(keys(8000), KeyType::Int64, 1000, 500), Side::new(keys(40), KeyType::Int64, 100, 40))
+}
+
 /// Whether all joins answer as the oracle does. Errors and panics count as noticed.
-fn all_is_well(sides: &[(Side, Side)]) -> bool {
+fn all_is_well(sides: &[(Side, Side)], wide: &(Side, Side)) -> bool {
     let check = |build: &Side, probe: &Side, kind, with_residual: bool, algorithm: &str| {
         let mut spec = spec(build, probe, kind);
         spec.residual = with_residual.then(|| residual(build, probe));
@@ -48,6 +61,7 @@ fn all_is_well(sides: &[(Side, Side)]) -> bool {
             .is_ok_and(|answer| answer.is_ok_and(|(rows, _)| rows == expected(build, probe, &spec)))
     };
     radix_is_well()
+        && threads_are_well(wide)
         && sides.iter().all(|(build, probe)| {
             let kinds = [JoinKind::Full, JoinKind::LeftSemi, JoinKind::RightAnti, JoinKind::LeftMark];
             kinds.into_iter().all(|kind| {
@@ -60,15 +74,15 @@ fn all_is_well(sides: &[(Side, Side)]) -> bool {
 
 #[test]
 fn every_defect_is_noticed() {
-    let sides = sides();
-    assert!(all_is_well(&sides), "sound before any mistake");
+    let (sides, wide) = (sides(), wide_sides());
+    assert!(all_is_well(&sides, &wide), "sound before any mistake");
     plant(Some(Defect::WeakCodes));
-    assert!(all_is_well(&sides), "keys that collide are told apart");
+    assert!(all_is_well(&sides, &wide), "keys that collide are told apart");
     let missed: Vec<Defect> = Defect::ALL
         .into_iter()
         .filter(|&defect| {
             plant(Some(defect));
-            all_is_well(&sides)
+            all_is_well(&sides, &wide)
         })
         .collect();
     plant(None);

@@ -33,6 +33,17 @@ pub struct SpilledPair {
     pub round: u32,
 }
 
+/// Rounds of partitioning before a pair is joined block by block, whatever its keys: 8 partitions a round at least, so
+/// that a side of 8^12 times the budget is meant for it.
+const ROUNDS_MAX: u32 = 12;
+
+impl SpilledPair {
+    /// A further hash may make smaller pairs of it.
+    pub fn can_be_split(&self) -> bool {
+        !self.build.is_one_code && self.round < ROUNDS_MAX
+    }
+}
+
 /// See the module.
 pub struct Level {
     pub resident: Arc<Resident>,

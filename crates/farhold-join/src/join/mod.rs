@@ -7,12 +7,13 @@
 //! Round 0 is fed by the caller. Build rows are held until the budget is full, then partitioned; the partitions that do not
 //! fit go to files, those that do become a table, and probe rows follow their build rows. Each pair of files is a round of
 //! its own later, with another hash. A pair whose keys have one code cannot be split: its build side is read in blocks that
-//! fit, and its probe side is read once a block.
+//! fit, and its probe side is read once a block. With several threads, each joins pairs of its own.
 
 mod build;
 mod level;
 mod partitions;
 mod probe;
+mod read_back;
 mod resident;
 mod share;
 
@@ -24,6 +25,7 @@ use arrow::datatypes::SchemaRef;
 
 use self::build::BuildSide;
 use self::level::{Level, Next, SpilledPair};
+use self::read_back::{Queue, ReadBack, Said};
 use self::resident::{Resident, working_bytes};
 use self::share::Peers;
 use crate::algorithm::Cursor;
@@ -36,11 +38,7 @@ use crate::options::Origin;
 use crate::planted::{self, Defect};
 use crate::run::panicked;
 use crate::spill::{FlagReader, FlagWriter, Reader, Readers, read_all};
-use crate::{Devices, JoinError, JoinOptions, JoinSpec, Progress, Run};
-
-/// Rounds of partitioning before a pair is joined block by block, whatever its keys: 8 partitions a round at least, so
-/// that a side of 8^12 times the budget is meant for it.
-const ROUNDS_MAX: u32 = 12;
+use crate::{Above, CancelToken, Devices, JoinError, JoinOptions, JoinSpec, MemoryPool, Progress, Run};
 
 /// What a join has done, for EXPLAIN.
 #[derive(Debug, Clone, Default)]
@@ -64,6 +62,18 @@ pub struct JoinReport {
     pub block_passes: u64,
 }
 
+impl JoinReport {
+    /// What somebody else has done of this join beside.
+    fn add(&mut self, other: Self) {
+        self.fallback = self.fallback.take().or(other.fallback);
+        self.tables += other.tables;
+        self.spilled_partitions += other.spilled_partitions;
+        self.spilled_bytes += other.spilled_bytes;
+        self.rounds = self.rounds.max(other.rounds);
+        self.block_passes += other.block_passes;
+    }
+}
+
 /// A running join. After an error it has given everything back and answers [`JoinError::Invalid`] from then on.
 pub struct Join {
     cx: Arc<Context>,
@@ -72,6 +82,8 @@ pub struct Join {
     for_shares: Vec<Reservation>,
     state: State,
     pending: Vec<SpilledPair>,
+    /// Where it gets pairs from, if it is one of several that read them back.
+    queue: Option<Arc<Queue>>,
     progress: Progress,
     report: JoinReport,
 }
@@ -79,6 +91,10 @@ pub struct Join {
 enum State {
     Build(BuildSide),
     Probe(Box<Level>, Feed),
+    /// The first pair of the queue is next.
+    Pairs,
+    /// Other threads are at the spilled pairs.
+    ReadBack(ReadBack),
     Done,
     Failed,
 }
@@ -170,7 +186,7 @@ impl Outputs {
     }
 }
 
-/// Lengths in proportion to the budget.
+/// Lengths in proportion to the budget, and where each thread has its own, to its part.
 pub(crate) struct Sizes {
     /// Incoming batches are taken in slices of about this.
     pub slice_bytes: u64,
@@ -186,7 +202,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    fn new(budget: u64) -> Self {
+    fn new(budget: u64, threads: usize) -> Self {
         let fan_out_bits = if budget >= 64 << 20 {
             5
         } else if budget >= 8 << 20 {
@@ -194,8 +210,9 @@ impl Sizes {
         } else {
             3
         };
-        let slice_bytes = (budget / 64).clamp(16 << 10, 4 << 20);
-        let chunk_bytes = (budget / 64).clamp(16 << 10, 1 << 20);
+        let part = budget / threads as u64;
+        let slice_bytes = (part / 64).clamp(16 << 10, 4 << 20);
+        let chunk_bytes = (part / 64).clamp(16 << 10, 1 << 20);
         Self {
             slice_bytes,
             chunk_bytes,
@@ -206,9 +223,58 @@ impl Sizes {
             in_flight_bytes: 3 * slice_bytes + 2 * chunk_bytes + (8 << 10 << fan_out_bits),
         }
     }
+
+    /// Of what is in flight, what the floor has room for.
+    fn in_flight_reserved(&self) -> u64 {
+        self.in_flight_bytes.min(BUDGET_BYTES_MIN / 2)
+    }
 }
 
 impl Context {
+    fn new(spec: JoinSpec, options: JoinOptions) -> Result<Self, JoinError> {
+        let [build_keys, probe_keys] = encoders(&spec, options.run.seed)?;
+        let machine = Machine { budget_bytes: options.pool.limit(), ..Machine::detect() };
+        let machine = match options.devices {
+            Devices::Cpu => Machine { gpu: no_gpu_wanted, ..machine },
+            Devices::Any => machine,
+        };
+        let probe_run =
+            Run { threads: if options.shares > 1 { 1 } else { options.run.threads }, ..options.run.clone() };
+        Ok(Self {
+            probe_width: Width::of(spec.probe_columns_of_pairs()),
+            probe_run,
+            schema: spec.output_schema(),
+            outputs: Outputs::new(&spec),
+            sizes: Sizes::new(options.pool.limit(), options.run.threads),
+            spec,
+            options,
+            build_keys,
+            probe_keys,
+            machine,
+        })
+    }
+
+    /// The same join on one thread, within one of `parts` parts of the memory, which it takes from `above`.
+    fn part(&self, parts: u64, above: Box<dyn Above>, cancel: CancelToken) -> Result<Self, JoinError> {
+        let options = JoinOptions {
+            run: Run { threads: 1, cancel, ..self.options.run.clone() },
+            pool: MemoryPool::below(above, self.options.pool.limit() / parts),
+            on_progress: None,
+            shares: 1,
+            ..self.options.clone()
+        };
+        Self::new(self.spec.clone(), options)
+    }
+
+    /// The floor, and of it what is in flight.
+    fn reserve(&self) -> Result<Reservation, JoinError> {
+        let mut memory = Reservation::new(&self.options.pool, BUDGET_BYTES_MIN)?;
+        if !memory.try_grow(self.sizes.in_flight_reserved()) {
+            return Err(JoinError::OutOfMemory { wanted_bytes: self.sizes.in_flight_bytes });
+        }
+        Ok(memory)
+    }
+
     /// A batch of the output: `columns` are the build side's wanted ones, the probe side's, and the mark.
     pub fn output_of(&self, columns: impl Iterator<Item = ArrayRef>, rows: usize) -> Result<RecordBatch, JoinError> {
         let columns: Vec<ArrayRef> = columns.collect();
@@ -230,37 +296,31 @@ impl Join {
         if let Some(algorithm) = options.algorithm {
             algorithm.check_available()?;
         }
-        let [build_keys, probe_keys] = encoders(&spec, options.run.seed)?;
-        let sizes = Sizes::new(options.pool.limit());
-        let mut memory = Reservation::new(&options.pool, BUDGET_BYTES_MIN)?;
-        if !memory.try_grow(sizes.in_flight_bytes.min(BUDGET_BYTES_MIN / 2)) {
-            return Err(JoinError::OutOfMemory { wanted_bytes: sizes.in_flight_bytes });
-        }
-        let machine = Machine { budget_bytes: options.pool.limit(), ..Machine::detect() };
-        let machine = match options.devices {
-            Devices::Cpu => Machine { gpu: no_gpu_wanted, ..machine },
-            Devices::Any => machine,
-        };
         let shares = if options.shares > 1 { options.shares } else { 0 };
-        let for_shares = (0..shares).map(|_| Reservation::new(&options.pool, SHARE_BYTES_MIN));
+        let cx = Context::new(spec, options)?;
+        let memory = cx.reserve()?;
+        let for_shares = (0..shares).map(|_| Reservation::new(&cx.options.pool, SHARE_BYTES_MIN));
         let for_shares = for_shares.collect::<Result<_, _>>()?;
-        let probe_run = Run { threads: if shares > 1 { 1 } else { options.run.threads }, ..options.run.clone() };
-        let outputs = Outputs::new(&spec);
-        let cx = Context {
-            probe_width: Width::of(spec.probe_columns_of_pairs()),
-            probe_run,
-            schema: spec.output_schema(),
-            outputs,
-            spec,
-            options,
-            build_keys,
-            probe_keys,
-            sizes,
-            machine,
-        };
-        let (progress, report) = (Progress::default(), JoinReport::default());
-        let (cx, state) = (Arc::new(cx), State::Build(BuildSide::new(0)));
-        Ok(Self { cx, memory, for_shares, state, pending: Vec::new(), progress, report })
+        Ok(Self { for_shares, ..Self::with(Arc::new(cx), memory, State::Build(BuildSide::new(0))) })
+    }
+
+    fn with(cx: Arc<Context>, memory: Reservation, state: State) -> Self {
+        let (for_shares, pending, queue) = (Vec::new(), Vec::new(), None);
+        Self {
+            cx,
+            memory,
+            for_shares,
+            state,
+            pending,
+            queue,
+            progress: Progress::default(),
+            report: JoinReport::default(),
+        }
+    }
+
+    /// A join of the queue's pairs, until it has no more.
+    fn of_pairs(cx: Context, memory: Reservation, queue: Arc<Queue>) -> Self {
+        Self { queue: Some(queue), ..Self::with(Arc::new(cx), memory, State::Pairs) }
     }
 
     /// The columns of the output.
@@ -326,22 +386,16 @@ impl Join {
         let count = self.cx.options.shares.max(1);
         let (resident, spilled) = level.build_side();
         drop(level);
-        let no_floor = || Reservation::new(&self.cx.options.pool, 0);
         let mut memories = std::mem::take(&mut self.for_shares).into_iter();
-        let peers = Arc::new(Peers::new(count, std::mem::replace(&mut self.memory, no_floor()?)));
+        let peers = Arc::new(Peers::new(count, self.memory.take()));
         let joins = (0..count).map(|share| {
             let peers = Some(Arc::clone(&peers));
             let level = Level::new(Arc::clone(&resident), spilled.clone(), peers, &self.cx)?;
+            let state = State::Probe(Box::new(level), Feed::Caller);
+            let memory = memories.next().unwrap_or_else(|| Reservation::empty(&self.cx.options.pool));
+            let join = Self::with(Arc::clone(&self.cx), memory, state);
             let is_first = share == 0;
-            Ok(Self {
-                cx: Arc::clone(&self.cx),
-                memory: memories.next().map_or_else(no_floor, Ok)?,
-                for_shares: Vec::new(),
-                state: State::Probe(Box::new(level), Feed::Caller),
-                pending: Vec::new(),
-                progress: if is_first { self.progress } else { Progress::default() },
-                report: if is_first { self.report.clone() } else { JoinReport::default() },
-            })
+            Ok(if is_first { Self { progress: self.progress, report: self.report.clone(), ..join } } else { join })
         });
         joins.collect()
     }
@@ -350,7 +404,7 @@ impl Join {
     pub fn is_spilled(&self) -> bool {
         match &self.state {
             State::Probe(level, Feed::Caller) => level.is_spilled(),
-            State::Probe(..) => true,
+            State::Probe(..) | State::ReadBack(_) => true,
             _ => false,
         }
     }
@@ -366,7 +420,7 @@ impl Join {
 
     /// The caller's probe rows are through, and it reads partitions back from files.
     pub fn is_reading_back(&self) -> bool {
-        matches!(self.state, State::Probe(_, Feed::File(_) | Feed::Blocks(_)))
+        matches!(self.state, State::Probe(_, Feed::File(_) | Feed::Blocks(_)) | State::ReadBack(_))
     }
 
     /// Takes probe rows; call [`Join::next_output`] until it answers `None` before the next.
@@ -442,7 +496,8 @@ impl Join {
 
     fn tell(&mut self) {
         self.progress.spilled_bytes = self.report.spilled_bytes;
-        self.progress.pending_partitions = self.pending.len() as u64;
+        let with_others = if let State::ReadBack(back) = &self.state { back.pending() } else { 0 };
+        self.progress.pending_partitions = (self.pending.len() + with_others) as u64;
         if let Some(on_progress) = &self.cx.options.on_progress {
             on_progress(self.progress);
         }
@@ -467,12 +522,15 @@ impl Join {
 
     fn advance(&mut self) -> Result<Step, JoinError> {
         let (cx, memory) = (&*self.cx, &mut self.memory);
-        let State::Probe(level, feed) = &mut self.state else {
-            return if matches!(self.state, State::Done) {
-                Ok(Step::Done)
-            } else {
-                Err(out_of_order("the build side is not finished"))
-            };
+        let (level, feed) = match &mut self.state {
+            State::Probe(level, feed) => (level, feed),
+            State::Pairs => {
+                self.state = self.next_pair()?;
+                return Ok(Step::Working);
+            }
+            State::ReadBack(_) => return self.hear(),
+            State::Done => return Ok(Step::Done),
+            State::Build(_) | State::Failed => return Err(out_of_order("the build side is not finished")),
         };
         let keeps_probe = !matches!(feed, Feed::Blocks(passes) if !passes.is_last);
         match level.next(keeps_probe, cx, memory)? {
@@ -516,24 +574,60 @@ impl Join {
         self.pending.extend(pairs);
         self.state = match feed {
             Feed::Blocks(passes) if !passes.is_last => self.next_block(*passes)?,
+            Feed::Caller => self.read_back()?,
             _ => self.next_pair()?,
         };
         Ok(())
     }
 
+    /// The caller's rows are through: the pairs of files are next, on several threads if there are.
+    fn read_back(&mut self) -> Result<State, JoinError> {
+        if self.pending.is_empty() {
+            return self.next_pair();
+        }
+        let in_flight = self.cx.sizes.in_flight_reserved();
+        self.memory.shrink(in_flight);
+        if let Some(back) = ReadBack::start(&self.cx, &mut self.memory, &mut self.pending)? {
+            return Ok(State::ReadBack(back));
+        }
+        self.memory.try_grow(in_flight);
+        self.next_pair()
+    }
+
+    /// What the threads that read back have to say.
+    fn hear(&mut self) -> Result<Step, JoinError> {
+        let State::ReadBack(back) = &mut self.state else { return Ok(Step::Working) };
+        if let Some(Said { batch, report }) = back.next()? {
+            self.report.add(report);
+            return Ok(batch.map_or(Step::Working, Step::Output));
+        }
+        self.cx.options.run.cancel.check()?;
+        if let State::ReadBack(back) = std::mem::replace(&mut self.state, State::Failed) {
+            (self.memory, self.pending) = back.end()?;
+            self.memory.try_grow(self.cx.sizes.in_flight_reserved());
+            self.state = self.next_pair()?;
+        }
+        Ok(Step::Working)
+    }
+
     fn next_pair(&mut self) -> Result<State, JoinError> {
-        let Some(pair) = self.pending.pop() else {
-            self.memory.release();
-            return Ok(State::Done);
-        };
-        self.open(pair)
+        loop {
+            let of_queue = || self.queue.as_ref()?.next();
+            let Some(pair) = self.pending.pop().or_else(of_queue) else {
+                self.memory.release();
+                return Ok(State::Done);
+            };
+            match &self.queue {
+                Some(queue) if !pair.can_be_split() => queue.leave(pair),
+                _ => return self.open(pair),
+            }
+        }
     }
 
     fn open(&mut self, pair: SpilledPair) -> Result<State, JoinError> {
-        let round = pair.round + 1;
-        self.report.rounds = self.report.rounds.max(round);
+        self.report.rounds = self.report.rounds.max(pair.round + 1);
         let mut reader = pair.build.file.read()?;
-        if pair.build.is_one_code || round > ROUNDS_MAX {
+        if !pair.can_be_split() {
             let passes = Passes {
                 probe: read_all(pair.probe.clone()),
                 build: reader,
@@ -546,7 +640,7 @@ impl Join {
             };
             return self.next_block(passes);
         }
-        let mut build = BuildSide::new(round);
+        let mut build = BuildSide::new(pair.round + 1);
         for batch in &mut reader {
             build.push(&batch?, &self.cx, &mut self.memory)?;
         }

@@ -1,12 +1,15 @@
 //! Every algorithm, kind, key type and budget, on sides that try what is hard.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 use arrow::compute::concat_batches;
 use farhold_join::algorithm::available;
 use farhold_join::gpu::Driver;
 use farhold_join::{
-    Algorithm, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, OnProgress, Progress, Run,
+    Algorithm, Evaluate, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, OnProgress, Progress, Residual,
+    Run,
 };
 
 use super::oracle::{KeyType, SEED, Side, actual, drive, expected, mix, residual, rows_of, run, seeded, spec};
@@ -154,7 +157,7 @@ fn chosen_keys(rows: usize, rounds: u64) -> Vec<Option<u64>> {
 #[test]
 fn every_algorithm_joins_keys_that_were_chosen_against_a_known_seed() {
     let keys = chosen_keys(12_000, 3);
-    let slots: std::collections::HashSet<u64> = keys.iter().flatten().map(|&key| hash(key, SEED) >> 24).collect();
+    let slots: HashSet<u64> = keys.iter().flatten().map(|&key| hash(key, SEED) >> 24).collect();
     assert_eq!((keys.len(), slots.len()), (12_000, 1));
     let side = |keys: &[Option<u64>]| Side::new(keys.to_vec(), KeyType::Int64, 150, 1000);
     let (build, probe) = (side(&keys[..9000]), side(&keys[6000..]));
@@ -230,6 +233,48 @@ fn joins_share_a_build_side() {
                 let (rows, _) = actual(&build, &probe, &spec, options).unwrap();
                 assert!(rows == expected, "{name}, {kind:?}, {budget} bytes, {shares} shares");
                 assert!(pool.used() == 0 && pool.peak() <= budget);
+            }
+        }
+    }
+}
+
+/// Sides that a budget of 4 MiB spills as pairs of which several threads have their own: some that are split again, and one whose keys are
+/// all the same, which is left to the end.
+fn wide_sides() -> Vec<(&'static str, Side, Side)> {
+    let side = |keys: Vec<Option<u64>>, kind: KeyType| Side::new(keys, kind, 1000, 500);
+    let often = |often: u64| move |r: u64| if r % often == 0 { 7 } else { r % 9000 };
+    vec![
+        ("texts", side(keys(9000, 1, |r| r % 9000), KeyType::Text), side(keys(6000, 2, |r| r % 9000), KeyType::Text)),
+        ("half", side(keys(12_000, 3, often(2)), KeyType::Int64), side(keys(3000, 4, often(500)), KeyType::Int64)),
+    ]
+}
+
+#[test]
+fn several_threads_read_back_what_was_spilled() {
+    for (name, build, probe) in wide_sides() {
+        for kind in JoinKind::ALL {
+            for (budget, threads, shares) in [(4 * MIB, 2, 1), (4 * MIB, 3, 3), (8 * MIB, 4, 1)] {
+                let readers = Arc::new(Mutex::new(HashSet::new()));
+                let mut spec = spec(&build, &probe, kind);
+                let Residual { build_columns, probe_columns, evaluate } = residual(&build, &probe);
+                let seen = Arc::clone(&readers);
+                let evaluate: Arc<Evaluate> = Arc::new(move |pairs| {
+                    let thread = thread::current();
+                    if thread.name() == Some("join-read-back") {
+                        seen.lock().unwrap().insert(thread.id());
+                    }
+                    evaluate(pairs)
+                });
+                spec.residual = Some(Residual { build_columns, probe_columns, evaluate });
+                let run = Run { seed: SEED, ..Run::with_threads(threads) };
+                let options = JoinOptions { run, shares, ..options(budget) };
+                let pool = options.pool.clone();
+                let (rows, report) = actual(&build, &probe, &spec, options).unwrap();
+                let context = format!("{name}, {kind:?}, {budget} bytes, {threads} threads, {shares} shares");
+                assert!(rows == expected(&build, &probe, &spec), "{context}");
+                assert!(pool.used() == 0 && pool.peak() <= budget, "{context}");
+                assert!(readers.lock().unwrap().len() > 1 && report.spilled_partitions > 2, "{context}: {report:?}");
+                assert!(name != "half" || report.block_passes > 0, "{context}: {report:?}");
             }
         }
     }
@@ -318,7 +363,7 @@ fn joins_share_a_pool() {
     let pool = MemoryPool::new(4 * MIB);
     let join = || Join::new(spec.clone(), JoinOptions { batch_rows_max: 1000, ..seeded(pool.clone()) }).unwrap();
     let joins = [join(), join(), join()];
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for join in joins {
             scope.spawn(|| {
                 let mut rows = Vec::new();

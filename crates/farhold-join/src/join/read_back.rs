@@ -1,0 +1,158 @@
+//! Spilled pairs, joined by several threads at once, each within a part of the join's memory.
+//!
+//! ```text
+//!   pairs ─┬─▶ thread: a join of one pair after the other ─┬─▶ batches in no order, and what was done ─▶ the join that is asked
+//!          └─▶ thread: …                                   ┘
+//!                  └─▶ pairs that no hash splits: left for the end, when one join has all the memory
+//! ```
+
+use std::mem;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use arrow::array::RecordBatch;
+
+use super::level::SpilledPair;
+use super::{Context, Join, JoinReport, Step};
+use crate::memory::{BUDGET_BYTES_MIN, Reservation};
+use crate::planted::{self, Defect};
+use crate::run::panicked;
+use crate::{Above, CancelToken, JoinError};
+
+/// The threads. Dropped, it waits until they have ended, which they do at their next look at the cancel token.
+pub struct ReadBack {
+    said: Option<Receiver<Result<Said, JoinError>>>,
+    threads: Vec<JoinHandle<()>>,
+    cancel: CancelToken,
+    pairs: Arc<Queue>,
+    memory: Arc<Mutex<Reservation>>,
+}
+
+/// What a thread has done since it last said something.
+pub struct Said {
+    pub batch: Option<RecordBatch>,
+    pub report: JoinReport,
+}
+
+/// The pairs of all threads.
+pub struct Queue {
+    ahead: Mutex<Vec<SpilledPair>>,
+    left: Mutex<Vec<SpilledPair>>,
+}
+
+/// The join's memory as a thread's pool sees it.
+struct OfJoin(Arc<Mutex<Reservation>>);
+
+impl ReadBack {
+    /// Begins, if there are threads, memory and pairs for two at least. `memory` is in use by nobody.
+    pub fn start(
+        cx: &Context,
+        memory: &mut Reservation,
+        pairs: &mut Vec<SpilledPair>,
+    ) -> Result<Option<Self>, JoinError> {
+        let parts = cx.options.pool.limit() / PART_BYTES_MIN;
+        let pairs_to_share = pairs.iter().filter(|pair| pair.can_be_split()).count();
+        let threads = cx.options.run.threads.min(pairs_to_share).min(usize::try_from(parts).unwrap_or(usize::MAX));
+        if threads < 2 {
+            return Ok(None);
+        }
+        let memory = Arc::new(Mutex::new(mem::replace(memory, Reservation::empty(&cx.options.pool))));
+        let cancel = cx.options.run.cancel.child();
+        let queue = Arc::new(Queue { ahead: Mutex::new(mem::take(pairs)), left: Mutex::default() });
+        let (say, said) = mpsc::sync_channel(1);
+        let mut back = Self { said: Some(said), threads: Vec::new(), cancel, pairs: queue, memory };
+        for thread in 0..threads {
+            let above = OfJoin(Arc::clone(&back.memory));
+            let cx = cx.part(threads as u64, Box::new(above), back.cancel.clone())?;
+            let memory = match cx.reserve() {
+                // Others of the pool have taken what there was beyond this join's floor.
+                Err(_) if thread > 0 => break,
+                memory => memory?,
+            };
+            let (pairs, say) = (Arc::clone(&back.pairs), say.clone());
+            let builder = thread::Builder::new().name("join-read-back".into());
+            let work = move || work(Join::of_pairs(cx, memory, pairs), &say);
+            back.threads.push(builder.spawn(work).map_err(JoinError::Spill)?);
+        }
+        Ok(Some(back))
+    }
+
+    /// What one of the threads says next; `None` once all have said everything.
+    pub fn next(&mut self) -> Result<Option<Said>, JoinError> {
+        self.said.as_ref().and_then(|said| said.recv().ok()).transpose()
+    }
+
+    /// The memory, and the pairs that were left for the end. Call once [`ReadBack::next`] has answered `None`.
+    pub fn end(mut self) -> Result<(Reservation, Vec<SpilledPair>), JoinError> {
+        for thread in self.threads.drain(..) {
+            thread.join().map_err(|panic| panicked(&*panic))?;
+        }
+        let mut pairs = mem::take(&mut *lock(&self.pairs.left));
+        if planted::is(Defect::LostPair) {
+            pairs.clear();
+        }
+        Ok((lock(&self.memory).take(), pairs))
+    }
+
+    /// Pairs that nobody has begun.
+    pub fn pending(&self) -> usize {
+        lock(&self.pairs.ahead).len() + lock(&self.pairs.left).len()
+    }
+}
+
+/// A thread with less would write most of its pairs to files once more.
+const PART_BYTES_MIN: u64 = 2 * BUDGET_BYTES_MIN;
+
+impl Drop for ReadBack {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        // Who waits to say something does so in vain, and ends.
+        self.said = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Queue {
+    pub fn next(&self) -> Option<SpilledPair> {
+        lock(&self.ahead).pop()
+    }
+
+    /// Keeps a pair for the end.
+    pub fn leave(&self, pair: SpilledPair) {
+        lock(&self.left).push(pair);
+    }
+}
+
+impl Above for OfJoin {
+    fn try_take(&self, bytes: u64) -> bool {
+        lock(&self.0).try_grow(bytes)
+    }
+
+    fn give_back(&self, bytes: u64) {
+        lock(&self.0).shrink(bytes);
+    }
+}
+
+fn work(mut join: Join, say: &SyncSender<Result<Said, JoinError>>) {
+    loop {
+        let batch = match join.step() {
+            Ok(Step::Working) => continue,
+            Ok(Step::Output(batch)) => Ok(Some(batch)),
+            Ok(Step::Hungry | Step::Done) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let is_last = !matches!(batch, Ok(Some(_)));
+        let said = batch.map(|batch| Said { batch, report: mem::take(&mut join.report) });
+        // Nobody listens any more once the join that was asked has ended.
+        if say.send(said).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
