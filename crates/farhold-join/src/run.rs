@@ -32,6 +32,7 @@ impl CancelToken {
     }
 
     /// A token that is raised with this one, and can be by itself.
+    #[must_use]
     pub fn child(&self) -> Self {
         Self(Arc::new(Raised { itself: AtomicBool::new(false), parent: Some(self.clone()) }))
     }

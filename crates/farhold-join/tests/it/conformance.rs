@@ -242,7 +242,7 @@ fn joins_share_a_build_side() {
 /// all the same, which is left to the end.
 fn wide_sides() -> Vec<(&'static str, Side, Side)> {
     let side = |keys: Vec<Option<u64>>, kind: KeyType| Side::new(keys, kind, 1000, 500);
-    let often = |often: u64| move |r: u64| if r % often == 0 { 7 } else { r % 9000 };
+    let often = |often: u64| move |r: u64| if r.is_multiple_of(often) { 7 } else { r % 9000 };
     vec![
         ("texts", side(keys(9000, 1, |r| r % 9000), KeyType::Text), side(keys(6000, 2, |r| r % 9000), KeyType::Text)),
         ("half", side(keys(12_000, 3, often(2)), KeyType::Int64), side(keys(3000, 4, often(500)), KeyType::Int64)),
