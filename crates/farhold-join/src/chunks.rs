@@ -26,11 +26,11 @@ const MORSEL: usize = 1 << 16;
 /// Tuples of the longest chunk, and of the longest slice.
 const CHUNK_MAX: usize = 1 << 10;
 /// Of a partition's rows, the part that the chunks of all workers which are not full may take.
-const WASTE_PART: usize = 8;
-/// Of a worker's share of the rows, the part that it takes from the array at a time, at most [`CHUNKS_AT_ONCE_MAX`] chunks: what several
-/// processors write costs each of them as much as some ten tuples.
+const WASTE_PART: usize = 4;
+/// Of a worker's share of the rows, the part that it takes from the array at a time, at most a huge page: several workers that touch a fresh one
+/// at once have it zeroed once each.
 const TAKEN_PART: usize = 16;
-const CHUNKS_AT_ONCE_MAX: usize = 16;
+const TAKEN_BYTES_MAX: usize = 2 << 20;
 /// The position after no tuple. A multiple of every chunk's length, so that a chunk is taken for the next.
 const NONE: u32 = !(CHUNK_MAX as u32 - 1);
 
@@ -81,12 +81,15 @@ impl<T: Tuple> Sliced<T> {
     #[inline(always)]
     pub fn each(&self, slices: Range<usize>) -> impl Iterator<Item = &[T]> + Clone {
         let end = slices.end;
-        slices.map(move |slice| {
-            if slice + 1 < end {
-                prefetch_start(self.slice(slice + 1));
-            }
-            self.slice(slice)
-        })
+        slices.map(
+            #[inline(always)]
+            move |slice| {
+                if slice + 1 < end {
+                    prefetch_start(self.slice(slice + 1));
+                }
+                self.slice(slice)
+            },
+        )
     }
 
     /// Bytes held.
@@ -143,7 +146,7 @@ impl Chunks {
         let wanted = (rows / open / WASTE_PART).max(1);
         let len = (1 << wanted.ilog2()).clamp(partition::buffer_bytes(1 << bits) / tuple_bytes, CHUNK_MAX);
         // All that are full; of each worker one a partition that is not, and those that it has taken and has no use for.
-        let at_once = (rows / threads / TAKEN_PART / len).clamp(1, CHUNKS_AT_ONCE_MAX);
+        let at_once = (rows / threads / TAKEN_PART / len).clamp(1, TAKEN_BYTES_MAX / (len * tuple_bytes));
         let count = rows / len + open.min(rows) + threads * (at_once - 1);
         // Whole takes.
         let count = count.next_multiple_of(at_once);
@@ -188,7 +191,7 @@ pub fn partition<T: Tuple>(
             }
             run.cancel.check()?;
             let rows = start..(start + MORSEL).min(columns.len());
-            let payload_bits = widest(|vectors| scatter.tuples(columns, rows, by, bits, vectors));
+            let payload_bits = widest!(|vectors| scatter.tuples(columns, rows, by, bits, vectors));
             if !T::holds(payload_bits) {
                 is_refused.store(true, Relaxed);
             }
@@ -340,5 +343,87 @@ impl<'a, T: Tuple> Scatter<'a, T> {
             (partition, Slice { start, len })
         };
         self.chunks.iter().map(slice).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::hash;
+    use crate::partition::tests::Top;
+    use crate::partition::{NarrowTuple, WideTuple};
+
+    fn check<T: Tuple>(keys: &[u64], by: Top, bits: u32, threads: usize) {
+        let payloads: Vec<u64> = (0..keys.len() as u64).collect();
+        let columns = Columns::new(keys, &payloads).unwrap();
+        let sliced = partition::<T>(columns, by, bits, &Run::with_threads(threads)).unwrap().expect("room");
+        let context = format!("{} keys, {bits} bits, {threads} threads", keys.len());
+        assert!(sliced.bytes() <= partition_bytes(keys.len(), bits, threads), "{context}");
+        assert_eq!(sliced.count(), 1 << bits);
+        let mut seen = vec![false; keys.len()];
+        for part in 0..sliced.count() {
+            let slices = sliced.slices(part);
+            assert_eq!(sliced.rows(slices.clone()), sliced.each(slices.clone()).map(<[T]>::len).sum::<usize>());
+            for slice in sliced.each(slices) {
+                assert!((1..=CHUNK_MAX).contains(&slice.len()), "{context}");
+                for tuple in slice {
+                    assert_eq!(by.partition(tuple.code(), bits), part);
+                    let row = tuple.payload().into() as usize;
+                    assert_eq!(keys[row], tuple.code());
+                    assert!(!std::mem::replace(&mut seen[row], true), "a tuple twice: {context}");
+                }
+            }
+        }
+        assert!(seen.iter().all(|&seen| seen), "a tuple is missing: {context}");
+    }
+
+    #[test]
+    fn every_tuple_reaches_its_partition_once() {
+        // From fewer rows than partitions to several chunks of each worker; 10 and 11 bits of the last have the shortest chunks.
+        for rows in [0, 1, 3, 64, 5000, 3 * MORSEL as u64 + 77] {
+            let random: Vec<u64> = (0..rows).map(|row| hash(row, 5)).collect();
+            let skewed: Vec<u64> = random.iter().map(|key| if key % 4 > 0 { 9 << 60 } else { *key }).collect();
+            let in_order: Vec<u64> = (0..rows).map(|row| row << 45).collect();
+            let short = |keys: &[u64]| keys.iter().map(|key| key >> 32).collect::<Vec<_>>();
+            for (bits, threads) in [(0, 3), (1, 2), (2, 1), (5, 1), (5, 3), (10, 2), (11, 4), (12, 2), (13, 2)] {
+                for keys in [&random, &skewed, &in_order] {
+                    check::<WideTuple>(keys, Top(64), bits, threads);
+                    check::<NarrowTuple>(&short(keys), Top(32), bits, threads);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_have_room_for_all_rows_and_little_more() {
+        for rows in [0, 1, 1000, 20_000, 1_000_000, 16_000_000, 400_000_000] {
+            for (bits, threads) in [(1, 1), (3, 4), (8, 1), (10, 4), (12, 4), (12, 64)] {
+                let Chunks { len, count, at_once } = Chunks::of(rows, bits, threads, 16).unwrap();
+                assert!(len.is_power_of_two() && count.is_multiple_of(at_once));
+                // The worst: as many chunks with one row as there can be, all others full, and takes of which one chunk is in use.
+                let open = (threads << bits).min(rows);
+                assert!((rows - open) / len + open + threads * (at_once - 1) <= count, "{rows} {bits} {threads}");
+                if rows >= threads << (bits + 9) {
+                    assert!(len * count <= rows + rows / 2, "{rows} {bits} {threads}: {len} x {count}");
+                }
+            }
+        }
+        assert!(Chunks::of(usize::try_from(u32::MAX).unwrap() - 2, 12, 4, 16).is_none(), "positions have 32 bits");
+    }
+
+    #[test]
+    fn a_payload_without_room_is_noticed_wherever_it_is() {
+        let rows = 2 * MORSEL + 1000;
+        let keys: Vec<u64> = (0..rows as u64).collect();
+        for wide_row in [0, MORSEL, rows - 1] {
+            let mut payloads = vec![u64::from(u32::MAX); rows];
+            let is_partitioned = |payloads: &[u64]| {
+                let columns = Columns::new(&keys, payloads).unwrap();
+                partition::<NarrowTuple>(columns, Top(32), 3, &Run::with_threads(3)).unwrap().is_some()
+            };
+            assert!(is_partitioned(&payloads));
+            payloads[wide_row] += 1;
+            assert!(!is_partitioned(&payloads));
+        }
     }
 }

@@ -258,11 +258,6 @@ impl<T: Tuple> Partitioned<T> {
     pub fn into_parts(self) -> (Pages<T>, Vec<usize>) {
         (self.tuples, self.starts)
     }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> u64 {
-        self.tuples.bytes() + 8 * self.starts.len() as u64
-    }
 }
 
 /// An upper bound of what [`partition`] allocates, the input excluded; with more than one pass there are two copies.
@@ -316,7 +311,7 @@ fn first_pass<S: Source, T: Tuple>(
                 run.cancel.check()?;
                 // SAFETY: the workers' parts are disjoint.
                 let to = unsafe { out.slice(morsel.clone()) };
-                payload_bits |= widest(|_| source.tuples(morsel, to));
+                payload_bits |= widest!(|_| source.tuples(morsel, to));
             }
             Ok(T::holds(payload_bits))
         })?;
@@ -330,7 +325,7 @@ fn first_pass<S: Source, T: Tuple>(
         let mut histogram = vec![0_u32; count];
         for morsel in morsels(part(task)) {
             run.cancel.check()?;
-            widest(|_| count_codes(source, morsel, of, &mut histogram));
+            widest!(|_| count_codes(source, morsel, of, &mut histogram));
         }
         Ok(histogram)
     })?;
@@ -344,7 +339,7 @@ fn first_pass<S: Source, T: Tuple>(
                 run.cancel.check()?;
                 // SAFETY: the histograms counted these very tuples, so each part's positions lie in the array and apart from
                 // every other's.
-                if !T::holds(widest(|vectors| unsafe { scatter.tuples(source, morsel, of, out, vectors) })) {
+                if !T::holds(widest!(|vectors| unsafe { scatter.tuples(source, morsel, of, out, vectors) })) {
                     return Ok(false);
                 }
             }
@@ -389,12 +384,12 @@ fn refine<T: Tuple>(
             run.cancel.check()?;
             let (source, range) = (coarse.tuples(partition), coarse.range(partition));
             let mut histogram = vec![0; fan_out];
-            widest(|_| count_codes(source, 0..source.len(), of, &mut histogram));
+            widest!(|_| count_codes(source, 0..source.len(), of, &mut histogram));
             let (starts, positions) = prefix_sums(vec![histogram], range.start);
             scatter.start(&positions[0]);
             // SAFETY: the positions lie in this partition's range, which one worker takes.
             unsafe {
-                widest(|vectors| scatter.tuples(source, 0..source.len(), of, out, vectors));
+                widest!(|vectors| scatter.tuples(source, 0..source.len(), of, out, vectors));
                 scatter.finish(out);
             }
             finished.push((partition, starts));
@@ -620,12 +615,12 @@ pub fn fence_streams() {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     /// By the top bits of keys that are their own codes.
     #[derive(Clone, Copy)]
-    struct Top(u32);
+    pub struct Top(pub u32);
 
     impl Partitioner for Top {
         fn code(&self, key: u64) -> u64 {
@@ -641,7 +636,8 @@ mod tests {
         let payloads: Vec<u64> = (0..keys.len() as u64).collect();
         let source = Columns::new(keys, &payloads).unwrap();
         let partitioned = partition::<T>(source, by, bits, &Run::with_threads(threads)).unwrap().expect("room");
-        assert!(partitioned.bytes() <= partition_bytes(keys.len(), bits, threads));
+        let bytes = partitioned.tuples.bytes() + 8 * partitioned.starts.len() as u64;
+        assert!(bytes <= partition_bytes(keys.len(), bits, threads));
         assert_eq!(partitioned.count(), 1 << bits);
         let mut seen = vec![false; keys.len()];
         for part in 0..partitioned.count() {

@@ -11,10 +11,22 @@ pub enum Vectors {
     Avx512,
 }
 
-/// Runs `work` with the vectors that this processor has. Its code is compiled once for each kind; `work` and what it calls must be
-/// inlined (`#[inline(always)]`) to have any of it.
+/// Evaluates `|vectors| work` with the vectors that this processor has. Its code is compiled once for each kind; what it calls must be
+/// inlined (`#[inline(always)]`) to have any of it. So must `work` itself, which is why this is a macro: the compiler leaves a long closure a
+/// function of its own, for any processor.
+macro_rules! widest {
+    (|$vectors:pat_param| $work:expr) => {
+        $crate::widest::on_widest(
+            #[inline(always)]
+            |$vectors| $work,
+        )
+    };
+}
+pub(crate) use widest;
+
+/// See [`widest`].
 #[inline(always)]
-pub fn widest<R>(work: impl FnOnce(Vectors) -> R) -> R {
+pub fn on_widest<R>(work: impl FnOnce(Vectors) -> R) -> R {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("bmi1")

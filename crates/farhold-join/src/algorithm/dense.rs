@@ -30,7 +30,7 @@ impl Interval {
         }
         let bounds = run.on_all(|worker| {
             run.cancel.check()?;
-            Ok(widest(|_| bounds(&keys[run.part(keys.len(), worker)])))
+            Ok(widest!(|_| bounds(&keys[run.part(keys.len(), worker)])))
         })?;
         let bounds = bounds.into_iter().flatten().reduce(|a, b| *a.start().min(b.start())..=*a.end().max(b.end()));
         Ok(bounds.and_then(|bounds| {

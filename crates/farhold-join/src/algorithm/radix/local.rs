@@ -424,3 +424,52 @@ unsafe fn sum_of_two_pairs<P: Tuple>(
     let of_lanes = Sum { pairs: all(pairs), build: all(builds), probe: all(probes) };
     [sum, of_lanes].into_iter().sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::partition::WideTuple;
+    use crate::widest::widest;
+
+    /// Tuples of one partition: of `1 << bits`, the one whose hashes begin with ones.
+    fn tuples(codes: impl Iterator<Item = u64>, bits: u32) -> Vec<WideTuple> {
+        let tuple = |(row, code): (u64, u64)| WideTuple { code: code | !(u64::MAX >> bits), payload: row << 40 | 7 };
+        (0..).zip(codes).map(tuple).collect()
+    }
+
+    #[test]
+    fn tables_answer_alike_with_any_vectors_and_after_any_other_table() {
+        let random = |row: u64| hash(row, 3);
+        let (mut local, mut plain) = (Local::default(), Local::default());
+        for bits in [0, 1, 9] {
+            // From the longest on, so that what it leaves lies behind the tables after it.
+            for rows in [9000, 3000, 17, 5, 4, 3, 2, 1] {
+                let kinds: [&dyn Fn(u64) -> u64; 4] =
+                    [&random, &|row| random(row % 500), &|row| row % 3, &|row| random(row) & 0xff];
+                for code in kinds {
+                    let build = tuples((0..rows).map(code), bits);
+                    let probe = tuples((0..2 * rows).map(|row| code(row + rows / 2)), bits);
+                    let scheme = Scheme::Sorted { seed: 1 };
+                    let (one, other) = build.split_at(build.len() / 3);
+                    let slices = [one, other].into_iter();
+                    local.build(slices.clone(), build.len(), scheme, (1 << bits) - 1, bits);
+                    plain.build(slices, build.len(), scheme, (1 << bits) - 1, bits);
+                    let mut expected = Sum::default();
+                    let mut of_code = std::collections::HashMap::<u64, (u64, u64)>::new();
+                    for tuple in &build {
+                        let (pairs, sum) = of_code.entry(tuple.code).or_default();
+                        (*pairs, *sum) = (*pairs + 1, sum.wrapping_add(tuple.payload));
+                    }
+                    for tuple in &probe {
+                        let (pairs, sum) = of_code.get(&tuple.code).copied().unwrap_or_default();
+                        expected.pairs += pairs;
+                        expected.build = expected.build.wrapping_add(sum);
+                        expected.probe = expected.probe.wrapping_add(tuple.payload.wrapping_mul(pairs));
+                    }
+                    assert_eq!(plain.sum(&probe, Vectors::Plain), expected, "{rows} rows, {bits} bits");
+                    assert_eq!(widest!(|vectors| local.sum(&probe, vectors)), expected, "{rows} rows, {bits} bits");
+                }
+            }
+        }
+    }
+}

@@ -155,7 +155,7 @@ impl<B: Tuple> RadixTable<B> {
     fn build_local(&self, local: &mut Local<B>, partition: usize) {
         let slices = self.build.slices(partition);
         let rows = self.build.rows(slices.clone());
-        widest(|_| local.build(self.build.each(slices), rows, self.scheme, partition, self.bits));
+        widest!(|_| local.build(self.build.each(slices), rows, self.scheme, partition, self.bits));
     }
 
     fn sum_of<P: Tuple>(&self, probe: &Sliced<P>, run: &Run) -> Result<Sum, JoinError> {
@@ -165,7 +165,7 @@ impl<B: Tuple> RadixTable<B> {
             while let Some(task) = tasks.get(next.fetch_add(1, Relaxed)) {
                 run.cancel.check()?;
                 self.build_local(&mut local, task.partition);
-                let of_task = widest(|vectors| {
+                let of_task = widest!(|vectors| {
                     probe.each(task.slices.clone()).try_fold(Sum::default(), |sum, slice| {
                         run.cancel.check()?;
                         Ok::<_, JoinError>([sum, local.sum(slice, vectors)].into_iter().sum())
