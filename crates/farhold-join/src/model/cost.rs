@@ -45,7 +45,7 @@ pub struct Costs {
     pub phases: Phases,
 }
 
-/// An AMD EPYC (Zen 5, 1 MiB of second-level cache a core, 32 MiB shared), 4 virtual processors, 20 K to 64 M rows a side, payloads that are row
+/// An AMD EPYC (Zen 3, 512 KiB of second-level cache a core, 32 MiB shared), 4 virtual processors, 20 K to 64 M rows a side, payloads that are row
 /// numbers. Ratios matter more than values.
 pub const FITTED: [Costs; 4] = include!("fitted.in");
 

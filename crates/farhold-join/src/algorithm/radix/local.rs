@@ -215,12 +215,13 @@ impl<B: Tuple> Local<B> {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if size_of::<B>() == size_of::<WideTuple>() && self.rows >= AT_ONCE {
             let tuples = self.tuples.as_ptr().cast();
-            // SAFETY: the processor has these vectors. `sort` has left `AT_ONCE` tuples behind the last bucket's end, and the only type of
-            // tuples of that size is `WideTuple`.
-            match vectors {
-                Vectors::Avx512 => return unsafe { sum_of_fours(&self.starts, tuples, probe, bucket) },
-                Vectors::Avx2 => return unsafe { sum_of_two_pairs(&self.starts, tuples, probe, bucket) },
-                Vectors::Plain => {}
+            if vectors == Vectors::Avx512 {
+                // SAFETY: the processor has AVX-512. `sort` has left `AT_ONCE` tuples behind the last bucket's end, and the only type of
+                // tuples of that size is `WideTuple`.
+                return unsafe { sum_of_fours(&self.starts, tuples, probe, bucket) };
+            } else if vectors == Vectors::Avx2 {
+                // SAFETY: the processor has AVX2, and as above.
+                return unsafe { sum_of_two_pairs(&self.starts, tuples, probe, bucket) };
             }
         }
         let _ = vectors;
@@ -433,7 +434,8 @@ mod tests {
 
     /// Tuples of one partition: of `1 << bits`, the one whose hashes begin with ones.
     fn tuples(codes: impl Iterator<Item = u64>, bits: u32) -> Vec<WideTuple> {
-        let tuple = |(row, code): (u64, u64)| WideTuple { code: code | !(u64::MAX >> bits), payload: row << 40 | 7 };
+        let tuple =
+            |(row, code): (u64, u64)| WideTuple { code: code >> bits | !(u64::MAX >> bits), payload: row << 40 | 7 };
         (0..).zip(codes).map(tuple).collect()
     }
 
@@ -441,12 +443,18 @@ mod tests {
     fn tables_answer_alike_with_any_vectors_and_after_any_other_table() {
         let random = |row: u64| hash(row, 3);
         let (mut local, mut plain) = (Local::default(), Local::default());
+        let kinds: [&dyn Fn(u64) -> u64; 5] = [
+            &random,
+            &|row| random(row % 500),
+            &|row| (row % 3) << 9,
+            &|row| (random(row) & 0xff) << 9,
+            // In order: what the table before leaves behind the last tuple is found if one looks for it.
+            &|row| row * (u64::MAX / 30_000),
+        ];
         for bits in [0, 1, 9] {
-            // From the longest on, so that what it leaves lies behind the tables after it.
-            for rows in [9000, 3000, 17, 5, 4, 3, 2, 1] {
-                let kinds: [&dyn Fn(u64) -> u64; 4] =
-                    [&random, &|row| random(row % 500), &|row| row % 3, &|row| random(row) & 0xff];
-                for code in kinds {
+            for code in kinds {
+                // From the longest on, so that what it leaves lies behind the tables after it.
+                for rows in [9000, 3000, 2999, 17, 16, 5, 4, 3, 2, 1] {
                     let build = tuples((0..rows).map(code), bits);
                     let probe = tuples((0..2 * rows).map(|row| code(row + rows / 2)), bits);
                     let scheme = Scheme::Sorted { seed: 1 };

@@ -138,11 +138,11 @@ impl<B: Tuple> RadixTable<B> {
                 continue;
             }
             let step = share.max(build_rows);
-            let Range { mut start, end } = probe.slices(partition);
-            let mut rows = 0;
-            for slice in start..end {
+            let slices = probe.slices(partition);
+            let (mut start, mut rows) = (slices.start, 0);
+            for slice in slices.clone() {
                 rows += probe.len_of(slice);
-                if rows >= step || slice + 1 == end {
+                if rows >= step || slice + 1 == slices.end {
                     tasks.push(Task { partition, slices: start..slice + 1 });
                     (start, rows) = (slice + 1, 0);
                 }
