@@ -201,7 +201,7 @@ impl Packed {
         valid: &mut [bool],
     ) {
         let values = ScalarBuffer::<T>::new(data.buffers()[0].clone(), data.offset(), data.len());
-        widest(|_| {
+        widest!(|_| {
             for ((&value, code), valid) in values.iter().zip(codes).zip(valid) {
                 let distance = value.into().wrapping_sub(min) as u64;
                 *valid &= distance <= self.last;
@@ -221,7 +221,7 @@ pub(crate) fn bounds(column: &ArrayRef) -> Option<(i128, i128)> {
     fn all<T: ArrowNativeType + Ord + Into<i128>>(data: &ArrayData) -> Option<(i128, i128)> {
         let values = ScalarBuffer::<T>::new(data.buffers()[0].clone(), data.offset(), data.len());
         let bounds = match data.nulls() {
-            None => widest(|_| of(&values)),
+            None => widest!(|_| of(&values)),
             Some(nulls) => {
                 let valid = nulls.valid_slices().filter_map(|(start, end)| of(&values[start..end]));
                 valid.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))

@@ -42,6 +42,7 @@ pub mod algorithm;
 mod bits;
 mod blocks;
 mod bloom;
+mod chunks;
 #[cfg(feature = "datafusion")]
 pub mod datafusion;
 mod error;

@@ -245,6 +245,11 @@ unsafe impl<T: Send> Send for Shared<'_, T> {}
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
 impl<'a, T: Plain> Shared<'a, T> {
+    /// Elements.
+    pub fn len(self) -> usize {
+        self.len
+    }
+
     /// Where element `index` lies.
     ///
     /// # Safety

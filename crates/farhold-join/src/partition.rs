@@ -20,7 +20,7 @@ use crate::algorithm::Columns;
 use crate::hash::{hash, top};
 use crate::pages::{Pages, Plain, Shared};
 use crate::planted::{self, Defect};
-use crate::widest::widest;
+use crate::widest::{Vectors, widest};
 use crate::{JoinError, Run};
 
 /// What a partition holds of a row: the code of its key ([`Partitioner::code`]), and its payload.
@@ -143,7 +143,7 @@ const BUFFER_BYTES_MAX: usize = 512;
 const BUFFERS_BYTES_MAX: usize = 1 << 20;
 
 /// Rows that are looked at together, so that what can be done to several at once is.
-const BLOCK: usize = 64;
+pub const BLOCK: usize = 64;
 
 /// Where tuples come from.
 trait Source: Copy + Send + Sync {
@@ -258,11 +258,6 @@ impl<T: Tuple> Partitioned<T> {
     pub fn into_parts(self) -> (Pages<T>, Vec<usize>) {
         (self.tuples, self.starts)
     }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> u64 {
-        self.tuples.bytes() + 8 * self.starts.len() as u64
-    }
 }
 
 /// An upper bound of what [`partition`] allocates, the input excluded; with more than one pass there are two copies.
@@ -275,7 +270,7 @@ pub fn partition_bytes(rows: usize, bits: u32, threads: usize) -> u64 {
 }
 
 /// Of each write-combining buffer: a power of two, at least a line.
-fn buffer_bytes(fan_out: usize) -> usize {
+pub fn buffer_bytes(fan_out: usize) -> usize {
     (BUFFERS_BYTES_MAX / fan_out).clamp(LINE_BYTES, BUFFER_BYTES_MAX)
 }
 
@@ -316,7 +311,7 @@ fn first_pass<S: Source, T: Tuple>(
                 run.cancel.check()?;
                 // SAFETY: the workers' parts are disjoint.
                 let to = unsafe { out.slice(morsel.clone()) };
-                payload_bits |= widest(|_| source.tuples(morsel, to));
+                payload_bits |= widest!(|_| source.tuples(morsel, to));
             }
             Ok(T::holds(payload_bits))
         })?;
@@ -330,7 +325,7 @@ fn first_pass<S: Source, T: Tuple>(
         let mut histogram = vec![0_u32; count];
         for morsel in morsels(part(task)) {
             run.cancel.check()?;
-            widest(|_| count_codes(source, morsel, of, &mut histogram));
+            widest!(|_| count_codes(source, morsel, of, &mut histogram));
         }
         Ok(histogram)
     })?;
@@ -344,7 +339,7 @@ fn first_pass<S: Source, T: Tuple>(
                 run.cancel.check()?;
                 // SAFETY: the histograms counted these very tuples, so each part's positions lie in the array and apart from
                 // every other's.
-                if !T::holds(widest(|wide| unsafe { scatter.tuples(source, morsel, of, out, wide) })) {
+                if !T::holds(widest!(|vectors| unsafe { scatter.tuples(source, morsel, of, out, vectors) })) {
                     return Ok(false);
                 }
             }
@@ -389,12 +384,12 @@ fn refine<T: Tuple>(
             run.cancel.check()?;
             let (source, range) = (coarse.tuples(partition), coarse.range(partition));
             let mut histogram = vec![0; fan_out];
-            widest(|_| count_codes(source, 0..source.len(), of, &mut histogram));
+            widest!(|_| count_codes(source, 0..source.len(), of, &mut histogram));
             let (starts, positions) = prefix_sums(vec![histogram], range.start);
             scatter.start(&positions[0]);
             // SAFETY: the positions lie in this partition's range, which one worker takes.
             unsafe {
-                widest(|wide| scatter.tuples(source, 0..source.len(), of, out, wide));
+                widest!(|vectors| scatter.tuples(source, 0..source.len(), of, out, vectors));
                 scatter.finish(out);
             }
             finished.push((partition, starts));
@@ -487,7 +482,7 @@ impl<T: Tuple> Scatter<T> {
     ///
     /// # Safety
     /// Every tuple's position, counted from the start of its partition in this worker's part, lies in `out`, and no other
-    /// thread touches it. With `has_avx512` the processor has AVX-512.
+    /// thread touches it. The processor has these `vectors`.
     #[inline(always)]
     unsafe fn tuples<S: Source>(
         &mut self,
@@ -495,7 +490,7 @@ impl<T: Tuple> Scatter<T> {
         range: Range<usize>,
         of: impl Fn(u64) -> usize,
         out: Shared<'_, T>,
-        has_avx512: bool,
+        vectors: Vectors,
     ) -> u64 {
         let buffers = self.buffers.as_mut_ptr();
         let (next, first) = (&mut self.next[..], &self.first[..]);
@@ -517,7 +512,7 @@ impl<T: Tuple> Scatter<T> {
                     let buffer = buffers.add(partition << slots_log);
                     if position & slot_mask == 0 {
                         let first = *first.get_unchecked(partition) as usize;
-                        flush(buffer, slot_mask + 1, first..position, out, has_avx512);
+                        flush(buffer, slot_mask + 1, first..position, out, vectors);
                     }
                     tuple.write_whole(buffer.add(position & slot_mask));
                 }
@@ -549,12 +544,12 @@ impl<T: Tuple> Scatter<T> {
 /// Writes what a buffer holds before position `written.end`, where the next one begins; `written.start` is the first position of all.
 ///
 /// # Safety
-/// `buffer` has `slots` slots, a power of two; the positions are this thread's. With `has_avx512` the processor has AVX-512.
+/// `buffer` has `slots` slots, a power of two; the positions are this thread's. The processor has these `vectors`.
 #[inline(always)]
-unsafe fn flush<T: Tuple>(buffer: *const T, slots: usize, written: Range<usize>, out: Shared<'_, T>, has_avx512: bool) {
+unsafe fn flush<T: Tuple>(buffer: *const T, slots: usize, written: Range<usize>, out: Shared<'_, T>, vectors: Vectors) {
     if written.end >= written.start + slots {
         // SAFETY: `written.end` is a multiple of `slots`, so the place is as aligned as the array is, to a line; buffers are too.
-        unsafe { stream(buffer, out.at(written.end - slots), slots, has_avx512) };
+        unsafe { stream(buffer, out.at(written.end - slots), slots, vectors) };
     } else if !written.is_empty() {
         // SAFETY: as the caller promises.
         unsafe { copy_part(buffer, slots, written, out) };
@@ -574,16 +569,16 @@ unsafe fn copy_part<T: Tuple>(buffer: *const T, slots: usize, range: Range<usize
 /// Writes whole lines past the cache, by one store each where there is one: four of its quarters cost a few per cent more (Zen 5).
 ///
 /// # Safety
-/// Both are 64-byte aligned, `count` tuples are a multiple of 64 bytes, `to` is writable and nobody else touches it. With
-/// `has_avx512` the processor has it.
+/// Both are 64-byte aligned, `count` tuples are a multiple of 64 bytes, `to` is writable and nobody else touches it. The
+/// processor has these `vectors`.
 #[inline(always)]
-unsafe fn stream<T: Tuple>(from: *const T, to: *mut T, count: usize, has_avx512: bool) {
+pub unsafe fn stream<T: Tuple>(from: *const T, to: *mut T, count: usize, vectors: Vectors) {
     debug_assert!([from as usize, to as usize].iter().all(|place| place.is_multiple_of(LINE_BYTES)));
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in (0..count).step_by(LINE_BYTES / size_of::<T>()) {
         // SAFETY: as the caller promises. SSE2 is part of x86-64.
         unsafe {
-            if has_avx512 {
+            if vectors == Vectors::Avx512 {
                 stream_line(from.add(line).cast(), to.add(line).cast());
             } else {
                 use std::arch::x86_64::{__m128i, _mm_load_si128, _mm_stream_si128};
@@ -595,7 +590,7 @@ unsafe fn stream<T: Tuple>(from: *const T, to: *mut T, count: usize, has_avx512:
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     // SAFETY: as the caller promises.
     unsafe {
-        let _ = has_avx512;
+        let _ = vectors;
         std::ptr::copy_nonoverlapping(from, to, count);
     }
 }
@@ -611,7 +606,7 @@ unsafe fn stream_line(from: *const std::arch::x86_64::__m512i, to: *mut std::arc
 }
 
 /// Streamed lines become visible before whatever this thread publishes next.
-fn fence_streams() {
+pub fn fence_streams() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: SSE is part of x86-64.
     unsafe {
@@ -620,12 +615,12 @@ fn fence_streams() {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     /// By the top bits of keys that are their own codes.
     #[derive(Clone, Copy)]
-    struct Top(u32);
+    pub struct Top(pub u32);
 
     impl Partitioner for Top {
         fn code(&self, key: u64) -> u64 {
@@ -641,7 +636,8 @@ mod tests {
         let payloads: Vec<u64> = (0..keys.len() as u64).collect();
         let source = Columns::new(keys, &payloads).unwrap();
         let partitioned = partition::<T>(source, by, bits, &Run::with_threads(threads)).unwrap().expect("room");
-        assert!(partitioned.bytes() <= partition_bytes(keys.len(), bits, threads));
+        let bytes = partitioned.tuples.bytes() + 8 * partitioned.starts.len() as u64;
+        assert!(bytes <= partition_bytes(keys.len(), bits, threads));
         assert_eq!(partitioned.count(), 1 << bits);
         let mut seen = vec![false; keys.len()];
         for part in 0..partitioned.count() {

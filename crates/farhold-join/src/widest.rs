@@ -1,25 +1,56 @@
 //! Hot loops compiled for the widest vectors that this processor has.
 
-/// Runs `work(has_avx512)`, whose code is compiled once for plain x86-64 and once with AVX-512, BMI2 and what goes with them; the
-/// processor decides which runs. `work` and what it calls must be inlined (`#[inline(always)]`) to have any of it.
+/// What the code of a hot loop may count on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vectors {
+    /// The architecture's least.
+    Plain,
+    /// AVX2, BMI2 and what goes with them.
+    Avx2,
+    /// AVX-512 (F, DQ, VL) and all of the above.
+    Avx512,
+}
+
+/// Evaluates `|vectors| work` with the vectors that this processor has. Its code is compiled once for each kind; what it calls must be
+/// inlined (`#[inline(always)]`) to have any of it. So must `work` itself, which is why this is a macro: the compiler leaves a long closure a
+/// function of its own, for any processor.
+macro_rules! widest {
+    (|$vectors:pat_param| $work:expr) => {
+        $crate::widest::on_widest(
+            #[inline(always)]
+            |$vectors| $work,
+        )
+    };
+}
+pub(crate) use widest;
+
+/// See [`widest`].
 #[inline(always)]
-pub fn widest<R>(work: impl FnOnce(bool) -> R) -> R {
+pub fn on_widest<R>(work: impl FnOnce(Vectors) -> R) -> R {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl")
+    if is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
         && is_x86_feature_detected!("lzcnt")
         && is_x86_feature_detected!("popcnt")
     {
-        // SAFETY: the processor has what the function is compiled with.
-        return unsafe { with_avx512(work) };
+        let has_avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        // SAFETY: the processor has what either function is compiled with.
+        return unsafe { if has_avx512 { with_avx512(work) } else { with_avx2(work) } };
     }
-    work(false)
+    work(Vectors::Plain)
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-#[target_feature(enable = "avx512f,avx512dq,avx512vl,bmi2,lzcnt,popcnt")]
-fn with_avx512<R>(work: impl FnOnce(bool) -> R) -> R {
-    work(true)
+#[target_feature(enable = "avx512f,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+fn with_avx512<R>(work: impl FnOnce(Vectors) -> R) -> R {
+    work(Vectors::Avx512)
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+fn with_avx2<R>(work: impl FnOnce(Vectors) -> R) -> R {
+    work(Vectors::Avx2)
 }

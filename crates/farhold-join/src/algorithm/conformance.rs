@@ -199,6 +199,45 @@ fn keys_chosen_against_a_known_seed_are_joined_as_the_nested_loop_joins_them() {
     }
 }
 
+/// More tuples than the nested loop has time for: many partitions, hot ones that several workers probe, and several chunks of each worker.
+#[test]
+fn algorithms_agree_about_many_rows() {
+    let (build_rows, probe_rows) = (150_000, 300_000);
+    // Some 75 000 probe rows have one of three keys.
+    let hot = |r: u64, domain: u64| if r.is_multiple_of(4) { r / 4 % 3 } else { r % domain };
+    let case = |name: &str, build: Vec<u64>, probe: Vec<u64>| Case { name: name.into(), build, probe };
+    let rows = build_rows as u64;
+    let cases = [
+        case("dense", (0..rows).rev().collect(), keys(probe_rows, 31, |r| hot(r, rows + 99))),
+        case("sparse", (0..rows).map(mix).collect(), keys(probe_rows, 32, |r| mix(hot(r, rows + 99)))),
+        case("duplicates", keys(build_rows, 33, |r| mix(r % (rows / 2))), keys(probe_rows, 34, |r| mix(hot(r, rows)))),
+        case("dense duplicates", keys(build_rows, 35, |r| r % (rows / 2)), keys(probe_rows, 36, |r| r % (rows / 2))),
+        case(
+            "one slot under the known seed",
+            [keys_of_one_slot(9000, 0), keys(build_rows, 37, |r| r)].concat(),
+            [keys_of_one_slot(9000, 4500), keys(probe_rows, 37, |r| r)].concat(),
+        ),
+    ];
+    for case in cases {
+        for (threads, above) in [(1, [0, 0]), (3, [0, 0]), (4, [0, 2]), (4, [1, 0])] {
+            let run = run(threads);
+            let ids = [payloads(case.build.len(), above[0]), payloads(case.probe.len(), above[1])];
+            let build = Columns::new(&case.build, &ids[0]).unwrap();
+            let probe = Columns::new(&case.probe, &ids[1]).unwrap();
+            let [one, other] = ["no_partition", "radix"].map(|name| {
+                let table = super::by_name(name).unwrap().build(build, &run).unwrap();
+                let pairs = every_pair(&*table, probe, Matches::All, 10_000, &run);
+                (table.sum(probe, &run).unwrap(), pairs, every_pair(&*table, probe, Matches::First, 777, &run).len())
+            });
+            let sum = other.1.iter().fold(Sum::default(), |mut sum, pair| {
+                sum.add(pair.0, pair.1);
+                sum
+            });
+            assert!(one == other && sum == other.0, "{} on {threads} threads, payloads {above:?}", case.name);
+        }
+    }
+}
+
 #[test]
 fn any_word_is_a_payload() {
     let keys: Vec<u64> = (0..500).collect();

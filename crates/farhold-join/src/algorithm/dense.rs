@@ -22,9 +22,15 @@ impl Interval {
 
     /// The interval of `keys`, if it is at most `sparsity_max` times as wide as there are keys.
     pub fn of(keys: &[u64], sparsity_max: u64, run: &Run) -> Result<Option<Self>, JoinError> {
+        // Far apart keys mostly show it at once, before a thread is started and before all of them are read.
+        let some = keys.iter().take(HEAD).chain(keys.last());
+        let (min, max) = some.fold((u64::MAX, 0), |(min, max), &key| (min.min(key), max.max(key)));
+        if !keys.is_empty() && !(Self { min, last: max - min }).is_filled(keys.len(), sparsity_max) {
+            return Ok(None);
+        }
         let bounds = run.on_all(|worker| {
             run.cancel.check()?;
-            Ok(widest(|_| bounds(&keys[run.part(keys.len(), worker)])))
+            Ok(widest!(|_| bounds(&keys[run.part(keys.len(), worker)])))
         })?;
         let bounds = bounds.into_iter().flatten().reduce(|a, b| *a.start().min(b.start())..=*a.end().max(b.end()));
         Ok(bounds.and_then(|bounds| {
@@ -50,6 +56,9 @@ impl Interval {
         key.wrapping_sub(self.min)
     }
 }
+
+/// Keys that are looked at first.
+const HEAD: usize = 4096;
 
 #[inline(always)]
 fn bounds(keys: &[u64]) -> Option<RangeInclusive<u64>> {

@@ -22,7 +22,7 @@ pub struct Narrow {
 pub fn holds(payloads: &[u64], run: &Run) -> Result<bool, JoinError> {
     let fit = run.on_all(|worker| {
         let mut chunks = payloads[run.part(payloads.len(), worker)].chunks(MORSEL);
-        Ok(chunks.all(|chunk| widest(|_| all_bits(chunk)) < u64::from(u32::MAX)))
+        Ok(chunks.all(|chunk| widest!(|_| all_bits(chunk)) < u64::from(u32::MAX)))
     })?;
     Ok(fit.into_iter().all(|fits| fits))
 }

@@ -184,9 +184,9 @@ impl Directory {
             })
         })?;
         let part = |worker| &all[2 * run.part(all.len() / 2, worker).start..2 * run.part(all.len() / 2, worker).end];
-        let counts = run.on_all(|worker| Ok(widest(|_| count(part(worker)))))?;
+        let counts = run.on_all(|worker| Ok(widest!(|_| count(part(worker)))))?;
         run.on_all(|worker| {
-            widest(|_| rank(part(worker), counts[..worker].iter().sum()));
+            widest!(|_| rank(part(worker), counts[..worker].iter().sum()));
             Ok(())
         })?;
         Ok((Self { interval, words }, counts.into_iter().sum::<u64>() as usize))
@@ -266,7 +266,7 @@ fn each_run(
 ) -> Result<(), JoinError> {
     for start in rows.clone().step_by(MORSEL) {
         run.cancel.check()?;
-        widest(|_| runs(keys, start..(start + MORSEL).min(rows.end), &mut each));
+        widest!(|_| runs(keys, start..(start + MORSEL).min(rows.end), &mut each));
     }
     Ok(())
 }
@@ -302,7 +302,7 @@ fn ends_of(counts: &[AtomicU32], run: &Run) -> Result<(), JoinError> {
 
 impl<P: Word> Table for Ranked<P> {
     fn sum(&self, probe: Columns<'_>, run: &Run) -> Result<Sum, JoinError> {
-        sum_in_morsels(probe.len(), run, |range| widest(|_| self.sum_of(probe, range)))
+        sum_in_morsels(probe.len(), run, |range| widest!(|_| self.sum_of(probe, range)))
     }
 
     fn pairs(
@@ -313,7 +313,7 @@ impl<P: Word> Table for Ranked<P> {
         pairs: &mut Pairs,
         run: &Run,
     ) -> Result<(), JoinError> {
-        widest(|_| match &self.starts {
+        widest!(|_| match &self.starts {
             None => unique_pairs(|key| self.find(key), probe, cursor, pairs, run),
             Some(starts) => self.pairs_of_groups(starts, probe, matches, cursor, pairs, run),
         })

@@ -20,8 +20,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use self::local::Local;
 use super::dense::{ByOffset, Interval};
 use super::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};
+use crate::chunks::{self, Sliced};
 use crate::hash::{hash, top};
-use crate::partition::{self, ByHash, NarrowTuple, Partitioned, Tuple, WideTuple};
+use crate::partition::{ByHash, NarrowTuple, Tuple, WideTuple};
 use crate::widest::widest;
 use crate::{JoinError, Run};
 
@@ -52,17 +53,12 @@ impl Scheme {
     }
 
     /// `None` if these tuples have no room for all codes or payloads.
-    fn partition<T: Tuple>(
-        self,
-        columns: Columns<'_>,
-        bits: u32,
-        run: &Run,
-    ) -> Result<Option<Partitioned<T>>, JoinError> {
+    fn partition<T: Tuple>(self, columns: Columns<'_>, bits: u32, run: &Run) -> Result<Option<Sliced<T>>, JoinError> {
         match self {
             Self::Sorted { .. } if T::CODE_MAX < u64::MAX => Ok(None),
             Self::Perfect { by, .. } if T::CODE_MAX < by.code_max() => Ok(None),
-            Self::Sorted { seed } => partition::partition(columns, ByHash(seed), bits, run),
-            Self::Perfect { by, .. } => partition::partition(columns, by, bits, run),
+            Self::Sorted { seed } => chunks::partition(columns, ByHash(seed), bits, run),
+            Self::Perfect { by, .. } => chunks::partition(columns, by, bits, run),
         }
     }
 }
@@ -73,8 +69,8 @@ fn sorted_bits(rows: usize) -> u32 {
 
 /// A side in its partitions.
 enum Side {
-    Narrow(Partitioned<NarrowTuple>),
-    Wide(Partitioned<WideTuple>),
+    Narrow(Sliced<NarrowTuple>),
+    Wide(Sliced<WideTuple>),
 }
 
 impl Side {
@@ -95,8 +91,8 @@ impl Algorithm for Radix {
 
     fn memory_bytes(&self, shape: Shape) -> u64 {
         let bits = sorted_bits(shape.build_rows);
-        partition::partition_bytes(shape.build_rows, bits, shape.threads)
-            + partition::partition_bytes(shape.probe_rows, bits, shape.threads)
+        chunks::partition_bytes(shape.build_rows, bits, shape.threads)
+            + chunks::partition_bytes(shape.probe_rows, bits, shape.threads)
             + shape.threads as u64 * local::memory_bytes(shape.build_rows)
     }
 
@@ -120,49 +116,62 @@ impl Algorithm for Radix {
 }
 
 struct RadixTable<B: Tuple> {
-    build: Partitioned<B>,
+    build: Sliced<B>,
     scheme: Scheme,
     bits: u32,
 }
 
-/// A build partition and the tuples of the probe partition that a worker probes it with.
+/// A build partition and the slices of the probe partition that a worker probes it with.
 struct Task {
     partition: usize,
-    rows: Range<usize>,
+    slices: Range<usize>,
 }
 
 impl<B: Tuple> RadixTable<B> {
-    fn tasks<P: Tuple>(&self, probe: &Partitioned<P>, threads: usize) -> Vec<Task> {
-        let total = probe.range(probe.count() - 1).end;
+    fn tasks<P: Tuple>(&self, probe: &Sliced<P>, threads: usize) -> Vec<Task> {
+        let total = probe.rows(0..probe.slices(probe.count() - 1).end);
         let share = (total / threads / 4).max(TASK_ROWS_MIN);
         let mut tasks = Vec::with_capacity(self.build.count());
         for partition in 0..self.build.count() {
-            let (build_rows, probe_rows) = (self.build.range(partition).len(), probe.range(partition).len());
-            if build_rows == 0 || probe_rows == 0 {
+            let build_rows = self.build.rows(self.build.slices(partition));
+            if build_rows == 0 {
                 continue;
             }
             let step = share.max(build_rows);
-            tasks.extend(
-                (0..probe_rows)
-                    .step_by(step)
-                    .map(|start| Task { partition, rows: start..(start + step).min(probe_rows) }),
-            );
+            let slices = probe.slices(partition);
+            let (mut start, mut rows) = (slices.start, 0);
+            for slice in slices.clone() {
+                rows += probe.len_of(slice);
+                if rows >= step || slice + 1 == slices.end {
+                    tasks.push(Task { partition, slices: start..slice + 1 });
+                    (start, rows) = (slice + 1, 0);
+                }
+            }
         }
         tasks
     }
 
-    fn sum_of<P: Tuple>(&self, probe: &Partitioned<P>, run: &Run) -> Result<Sum, JoinError> {
+    /// Makes `local` the table of a partition.
+    fn build_local(&self, local: &mut Local<B>, partition: usize) {
+        let slices = self.build.slices(partition);
+        let rows = self.build.rows(slices.clone());
+        widest!(|_| local.build(self.build.each(slices), rows, self.scheme, partition, self.bits));
+    }
+
+    fn sum_of<P: Tuple>(&self, probe: &Sliced<P>, run: &Run) -> Result<Sum, JoinError> {
         let (tasks, next) = (self.tasks(probe, run.threads), AtomicUsize::new(0));
         let sums = run.on_all(|_| {
             let (mut local, mut sum) = (Local::default(), Sum::default());
             while let Some(task) = tasks.get(next.fetch_add(1, Relaxed)) {
                 run.cancel.check()?;
-                let build = self.build.tuples(task.partition);
-                widest(|_| local.build(build, self.scheme, task.partition, self.bits));
-                for morsel in probe.tuples(task.partition)[task.rows.clone()].chunks(MORSEL) {
-                    run.cancel.check()?;
-                    sum = [sum, widest(|wide| local.sum(morsel, wide))].into_iter().sum();
-                }
+                self.build_local(&mut local, task.partition);
+                let of_task = widest!(|vectors| {
+                    probe.each(task.slices.clone()).try_fold(Sum::default(), |sum, slice| {
+                        run.cancel.check()?;
+                        Ok::<_, JoinError>([sum, local.sum(slice, vectors)].into_iter().sum())
+                    })
+                })?;
+                sum = [sum, of_task].into_iter().sum();
             }
             Ok(sum)
         })?;
@@ -171,26 +180,28 @@ impl<B: Tuple> RadixTable<B> {
 
     fn pairs_of<P: Tuple>(
         &self,
-        probe: &Partitioned<P>,
+        probe: &Sliced<P>,
         matches: Matches,
         (at, local): (&mut At, &mut Local<B>),
         pairs: &mut Pairs,
         run: &Run,
     ) -> Result<bool, JoinError> {
         while at.partition < self.build.count() {
-            let build = self.build.tuples(at.partition);
-            let tuples: &[P] = if build.is_empty() { &[] } else { probe.tuples(at.partition) };
-            if at.row < tuples.len() {
-                run.cancel.check()?;
-                if !at.is_built {
-                    widest(|_| local.build(build, self.scheme, at.partition, self.bits));
-                    at.is_built = true;
-                }
-                if !local.pairs(tuples, matches, (&mut at.row, &mut at.position), pairs, run)? {
-                    return Ok(false);
-                }
+            let slices = if self.build.slices(at.partition).is_empty() { 0..0 } else { probe.slices(at.partition) };
+            let slice = slices.start + at.slice;
+            if slice >= slices.end {
+                *at = At { partition: at.partition + 1, ..At::default() };
+                continue;
             }
-            *at = At { partition: at.partition + 1, ..At::default() };
+            run.cancel.check()?;
+            if !at.is_built {
+                self.build_local(local, at.partition);
+                at.is_built = true;
+            }
+            if !local.pairs(probe.slice(slice), matches, (&mut at.row, &mut at.position), pairs) {
+                return Ok(false);
+            }
+            (at.slice, at.row, at.position) = (at.slice + 1, 0, 0);
         }
         Ok(true)
     }
@@ -203,6 +214,8 @@ struct At {
     /// The worker's table is that of the partition.
     is_built: bool,
     /// Of the probe partition.
+    slice: usize,
+    /// Of the slice.
     row: usize,
     /// In the bucket.
     position: usize,
@@ -214,9 +227,6 @@ struct Probing<B: Tuple> {
     at: At,
     local: Local<B>,
 }
-
-/// Tuples between two looks at the cancel token.
-const MORSEL: usize = 1 << 15;
 
 impl<B: Tuple> Table for RadixTable<B> {
     fn sum(&self, probe: Columns<'_>, run: &Run) -> Result<Sum, JoinError> {
