@@ -48,6 +48,7 @@ use std::sync::Arc;
 
 use datafusion::common::extensions_options;
 use datafusion::config::ConfigExtension;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 
@@ -55,6 +56,7 @@ pub use common::CommonRule;
 pub use decimals::DecimalsRule;
 pub use exec::JoinExec;
 pub use memory::JoinMemory;
+use memory::GivingWay;
 pub use reduce::ReduceRule;
 pub use rule::JoinRule;
 pub use runs::RunsRule;
@@ -120,5 +122,11 @@ pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState
     if config.options().extensions.get::<JoinConfig>().is_some_and(|config| config.enabled && config.files) {
         files::install(state.runtime_env());
     }
-    SessionStateBuilder::new_from_existing(state).with_config(config).with_physical_optimizer_rules(rules).build()
+    let mut environment = RuntimeEnv::clone(state.runtime_env());
+    environment.memory_pool = Arc::new(GivingWay { pool: environment.memory_pool, memory: Arc::clone(memory) });
+    SessionStateBuilder::new_from_existing(state)
+        .with_config(config)
+        .with_runtime_env(Arc::new(environment))
+        .with_physical_optimizer_rules(rules)
+        .build()
 }
