@@ -298,8 +298,7 @@ impl ExecutionPlan for JoinExec {
                     actual: Arc::clone(&self.actual),
                 };
                 execution.waits_for_others = waits_for_others(left)?;
-                let on_its_own = !execution.waits_for_others;
-                execution.building.insert(plan.start(on_its_own)).clone()
+                execution.building.insert(plan.start()).clone()
             };
             execution.begun += 1;
             execution.live += 1;
