@@ -103,7 +103,8 @@ type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 /// The session state with [`JoinRule`] right after DataFusion's `join_selection`, [`CommonRule`] before it hands dynamic filters down,
 /// [`ReduceRule`] behind its rules, [`DecimalsRule`], [`RunsRule`] and [`TextsRule`] behind all, and with [`JoinConfig`] unless it has one. Unless
 /// that says otherwise, files of this machine are read another way from now on, in all sessions of the state's runtime environment.
-/// The joins of every session that is made with the same `memory` share its limit.
+/// The joins of every session that is made with the same `memory` share its limit. The state's memory pool gets another before it, for which pages
+/// that joins keep make room.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
     let mut rules: Vec<Rule> = state.physical_optimizers().to_vec();
     let at = rules.iter().position(|rule| rule.name() == "join_selection").map_or(0, |at| at + 1);
