@@ -1,6 +1,7 @@
 //! The memory budget: one pool, shared by several joins, each with a reservation of its own.
 
 use std::fmt;
+use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +16,7 @@ pub const BUDGET_BYTES_MIN: u64 = 1 << 20;
 pub const SHARE_BYTES_MIN: u64 = 256 << 10;
 
 /// Memory that a pool has to ask for, so that a limit beyond the joins holds as well.
-pub trait Above: Send + Sync {
+pub trait Above: Send + Sync + RefUnwindSafe {
     /// Takes `bytes`, or nothing; whether it did.
     fn try_take(&self, bytes: u64) -> bool;
 
@@ -57,7 +58,8 @@ impl MemoryPool {
         self.peak.load(Ordering::Relaxed)
     }
 
-    fn try_take(&self, bytes: u64) -> bool {
+    /// Takes `bytes`, or nothing; whether it did.
+    pub(crate) fn try_take(&self, bytes: u64) -> bool {
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(bytes).filter(|&used| used <= self.limit)
         });
@@ -70,7 +72,8 @@ impl MemoryPool {
         true
     }
 
-    fn give_back(&self, bytes: u64) {
+    /// Gives back what was taken.
+    pub(crate) fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         if let Some(above) = self.above.as_ref().filter(|_| bytes > 0) {
             above.give_back(bytes);

@@ -4,15 +4,17 @@
 //! page is therefore mapped on its own, aligned to one, and advised; smaller arrays come from the allocator.
 //!
 //! Zeroing a fresh page costs the kernel more than partitioning costs us: two fifths of a join of 16 M tuples a side. A
-//! [`PageStore`] keeps what finished joins have given back, for those that do not mind old contents.
+//! [`PageStore`] keeps what finished joins have given back, for those that do not mind old contents. What it keeps is of a pool of its own,
+//! which may be below another, and goes back to the system when that is asked for more than it has.
 
 use std::alloc::{self, Layout};
 use std::marker::PhantomData;
+use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{JoinError, Run};
+use crate::{JoinError, MemoryPool, Run};
 
 const LINE_BYTES: usize = 64;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -30,43 +32,74 @@ unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u64 {}
 
-/// Memory that finished joins have given back, kept for the next, at most so many bytes. The default keeps nothing. Clones
+/// Memory that finished joins have given back, kept for the next while a pool has room for it. The default keeps nothing. Clones
 /// share what is kept; it goes back to the system with the last of them and of the arrays made from it.
 #[derive(Debug, Clone, Default)]
 pub struct PageStore(Option<Arc<Kept>>);
 
 #[derive(Debug)]
 struct Kept {
-    bytes_max: usize,
+    pool: Arc<MemoryPool>,
+    /// In the order of their addresses; their bytes are taken from the pool.
     mappings: Mutex<Vec<Mapping>>,
 }
 
 impl PageStore {
     /// Keeps up to `bytes_max` bytes.
     pub fn keeping(bytes_max: usize) -> Self {
-        Self(Some(Arc::new(Kept { bytes_max, mappings: Mutex::default() })))
+        Self::of(MemoryPool::new(bytes_max as u64))
+    }
+
+    /// Keeps what `pool`, which nobody else takes from, has room for.
+    pub fn of(pool: Arc<MemoryPool>) -> Self {
+        Self(Some(Arc::new(Kept { pool, mappings: Mutex::default() })))
     }
 
     /// Bytes that are kept now, used by nobody.
-    pub fn bytes(&self) -> usize {
-        let Some(kept) = &self.0 else { return 0 };
-        kept.mappings.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|mapping| mapping.bytes).sum()
+    pub fn bytes(&self) -> u64 {
+        self.0.as_ref().map_or(0, |kept| kept.pool.used())
     }
 
-    /// A kept mapping of at least `bytes` and at most an eighth more.
+    /// Gives everything that is kept back to the system, and its bytes to the pool; whether there was anything.
+    pub fn clear(&self) -> bool {
+        let Some(kept) = &self.0 else { return false };
+        let mut mappings = kept.mappings();
+        let bytes: usize = mappings.drain(..).map(|mapping| mapping.bytes).sum();
+        kept.pool.give_back(bytes as u64);
+        bytes > 0
+    }
+
+    /// `bytes` bytes of the smallest kept mapping that has them.
     fn take(&self, bytes: usize) -> Option<Mapping> {
-        let mut mappings = self.0.as_ref()?.mappings.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |mapping: &Mapping| (bytes..=bytes + bytes / 8).contains(&mapping.bytes);
-        let best = mappings.iter().enumerate().filter(|(_, m)| fits(m)).min_by_key(|(_, m)| m.bytes)?.0;
-        Some(mappings.swap_remove(best))
+        let kept = self.0.as_ref()?;
+        let mut mappings = kept.mappings();
+        let best = mappings.iter_mut().filter(|mapping| mapping.bytes >= bytes).min_by_key(|mapping| mapping.bytes)?;
+        let taken = best.split_off(bytes);
+        mappings.retain(|mapping| mapping.bytes > 0);
+        kept.pool.give_back(bytes as u64);
+        Some(taken)
     }
 
     fn give(&self, mapping: Mapping) {
         let Some(kept) = &self.0 else { return };
-        let mut mappings = kept.mappings.lock().unwrap_or_else(PoisonError::into_inner);
-        if mappings.iter().map(|mapping| mapping.bytes).sum::<usize>() + mapping.bytes <= kept.bytes_max {
-            mappings.push(mapping);
+        let mut mappings = kept.mappings();
+        if kept.pool.try_take(mapping.bytes as u64) {
+            let at = mappings.partition_point(|other| other.start < mapping.start);
+            mappings.insert(at, mapping);
+            mappings.dedup_by(|next, before| before.join(next));
         }
+    }
+}
+
+impl Kept {
+    fn mappings(&self) -> MutexGuard<'_, Vec<Mapping>> {
+        self.mappings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.pool.give_back(self.pool.used());
     }
 }
 
@@ -80,10 +113,31 @@ struct Mapping {
 // SAFETY: it owns its memory, to which it gives no access by itself.
 unsafe impl Send for Mapping {}
 
+impl Mapping {
+    /// The last `bytes` bytes, which are this one's no more.
+    fn split_off(&mut self, bytes: usize) -> Self {
+        self.bytes -= bytes;
+        // SAFETY: inside the mapping, or at its start.
+        Self { start: unsafe { self.start.add(self.bytes) }, bytes }
+    }
+
+    /// Takes `next` over if it begins where this one ends; whether it does.
+    fn join(&mut self, next: &mut Self) -> bool {
+        // SAFETY: one past the end of the mapping.
+        let is_next = unsafe { self.start.add(self.bytes) } == next.start;
+        if is_next {
+            self.bytes += mem::take(&mut next.bytes);
+        }
+        is_next
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `map_huge` mapped; nobody borrows it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        if self.bytes > 0 {
+            // SAFETY: mapped by `map_huge`, in one piece or several; nobody borrows it any more.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        }
     }
 }
 
@@ -302,12 +356,46 @@ mod tests {
         assert_eq!(store.bytes(), 0);
         drop(first);
         drop(second);
-        assert_eq!(store.bytes(), 2 * HUGE_PAGE_BYTES, "there was room for one of them");
-        assert!(Pages::<u64>::stale(words / 2, &store).unwrap().iter().all(|&word| word == 0), "too big to be given");
-        drop(store.take(HUGE_PAGE_BYTES));
+        assert_eq!(store.bytes(), 2 * HUGE_PAGE_BYTES as u64, "there was room for one of them");
+        assert!(Pages::<u64>::stale(2 * words, &store).unwrap().iter().all(|&word| word == 0), "too small to be given");
         let again = Pages::<u64>::stale(words - 1, &store).unwrap();
-        assert_eq!((again.as_ptr(), again[words - 2]), (place, 7));
+        assert_eq!((again.as_ptr(), again[words - 2], store.bytes()), (place, 7, 0));
         assert_eq!(Pages::<u64>::new(words).unwrap()[0], 0, "new arrays are zeroed");
+    }
+
+    #[test]
+    fn what_is_kept_is_handed_out_in_parts_and_grows_together_again() {
+        let store = PageStore::keeping(4 * HUGE_PAGE_BYTES);
+        let page_words = HUGE_PAGE_BYTES / 8;
+        let whole = Pages::<u64>::stale(4 * page_words, &store).unwrap();
+        let places = whole.as_ptr_range();
+        drop(whole);
+        let mut parts: Vec<_> = (0..4).map(|_| Pages::<u64>::stale(page_words, &store).unwrap()).collect();
+        for (part, value) in parts.iter_mut().zip(1..) {
+            part.fill(value);
+        }
+        for (part, value) in parts.iter().zip(1..) {
+            assert!(part.iter().all(|&word| word == value) && places.contains(&part.as_ptr()));
+        }
+        assert_eq!(store.bytes(), 0);
+        let last = parts.pop();
+        drop(parts);
+        drop(last);
+        assert_eq!(Pages::<u64>::stale(4 * page_words, &store).unwrap().as_ptr(), places.start);
+        assert_eq!(store.bytes(), 4 * HUGE_PAGE_BYTES as u64);
+        assert!(store.clear() && !store.clear());
+        assert_eq!(store.bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_is_the_pools_until_the_store_ends() {
+        let pool = MemoryPool::new(8 * HUGE_PAGE_BYTES as u64);
+        let store = PageStore::of(Arc::clone(&pool));
+        let array = Pages::<u64>::stale(HUGE_PAGE_BYTES / 8, &store).unwrap();
+        drop(store);
+        assert_eq!(pool.used(), 0);
+        drop(array);
+        assert_eq!((pool.used(), pool.peak()), (0, HUGE_PAGE_BYTES as u64), "the array was the last to know of it");
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub struct Run {
     pub seed: u64,
     /// Stops the run.
     pub cancel: CancelToken,
-    /// Where arrays get their memory, and give it back to. What it keeps is in nobody's budget.
+    /// Where arrays get their memory, and give it back to. What it keeps is in the budget that it was made with, in no join's.
     pub pages: PageStore,
 }
 

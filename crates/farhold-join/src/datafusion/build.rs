@@ -62,11 +62,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Begins when it is polled first. `on_its_own`: it then goes on, whether it is polled again or not.
-    pub fn start(self, on_its_own: bool) -> Building {
-        let built = async move {
-            if on_its_own { SpawnedTask::spawn(self.run()).join().await.map_err(panicked)? } else { self.run().await }
-        };
+    /// Begins when it is polled first, and then goes on whether it is polled again or not.
+    ///
+    /// By a task of its own: whoever ends the build side wakes all who wait for it, and the runtime leaves the last of them to the thread that
+    /// woke it. If that went on with probe rows of its own, the other would wait until it is made to pause.
+    pub fn start(self) -> Building {
+        let built = async move { SpawnedTask::spawn(self.run()).join().await.map_err(panicked)? };
         built.map(|built| built.map(Arc::new).map_err(Arc::new)).boxed().shared()
     }
 
@@ -80,22 +81,24 @@ impl Plan {
         let joins = joins.map(|join| join.map(|join| Arc::new(Mutex::new(Some(join))))).collect::<Result<Vec<_>, _>>();
         let joins = joins.map_err(to_datafusion)?;
 
-        // The last input needs no task of its own.
         let mut drains = Vec::new();
         for (number, input) in self.inputs.into_iter().enumerate() {
             let join = Arc::clone(&joins[number % count]);
             let (description, filter, rows) = (Arc::clone(&self.description), self.filter.clone(), self.rows.clone());
             drains.push(drain(input, join, description, filter, rows));
         }
-        let last = drains.pop();
-        let drains: Vec<_> = drains.into_iter().map(SpawnedTask::spawn).collect();
+        // What is spawned last is left to this thread, which therefore reads none of several itself. One needs no task of its own.
         let mut seen = Vec::new();
-        if let Some(last) = last {
-            let last = AssertUnwindSafe(last).catch_unwind().await;
-            seen.extend(last.map_err(|panic| to_datafusion(crate::run::panicked(&*panic)))??);
-        }
-        for drain in drains {
-            seen.extend(drain.join().await.map_err(panicked)??);
+        if drains.len() == 1 {
+            for drain in drains {
+                let drained = AssertUnwindSafe(drain).catch_unwind().await;
+                seen.extend(drained.map_err(|panic| to_datafusion(crate::run::panicked(&*panic)))??);
+            }
+        } else {
+            let drains: Vec<_> = drains.into_iter().map(SpawnedTask::spawn).collect();
+            for drain in drains {
+                seen.extend(drain.join().await.map_err(panicked)??);
+            }
         }
 
         let finish = move || -> Result<Vec<Join>, JoinError> {

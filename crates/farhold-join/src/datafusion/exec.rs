@@ -284,7 +284,10 @@ impl ExecutionPlan for JoinExec {
                 let plan = Plan {
                     description: Arc::clone(description),
                     memory: Arc::clone(memory),
-                    options: options(&context, execution.cancel.clone(), prediction, *algorithm, *way, partitions)?,
+                    options: {
+                        let run = Run { cancel: execution.cancel.clone(), pages: memory.pages(), ..Run::default() };
+                        options(&context, run, prediction, *algorithm, *way, partitions)?
+                    },
                     cancel: execution.cancel.clone(),
                     inputs: inputs.map(|input| left.execute(input, Arc::clone(&context))).collect::<Result<_>>()?,
                     is_partitioned: *way == Way::Partitioned,
@@ -295,8 +298,7 @@ impl ExecutionPlan for JoinExec {
                     actual: Arc::clone(&self.actual),
                 };
                 execution.waits_for_others = waits_for_others(left)?;
-                let on_its_own = !execution.waits_for_others;
-                execution.building.insert(plan.start(on_its_own)).clone()
+                execution.building.insert(plan.start()).clone()
             };
             execution.begun += 1;
             execution.live += 1;
@@ -405,17 +407,17 @@ fn builds_ahead(probe: &Arc<dyn ExecutionPlan>) -> Result<Vec<Building>> {
     Ok(builds)
 }
 
-/// The options of every join of an execution.
+/// The options of every join of an execution; `run` has its threads from here.
 fn options(
     context: &TaskContext,
-    cancel: CancelToken,
+    run: Run,
     prediction: &Prediction,
     algorithm: Option<&'static dyn Algorithm>,
     way: Way,
     partitions: usize,
 ) -> Result<Box<dyn Fn(Arc<MemoryPool>) -> JoinOptions + Send + Sync>> {
-    let (run_threads, shares) = if way == Way::Partitioned { (1, 1) } else { (threads(context), partitions) };
-    let run = Run { cancel, ..Run::with_threads(run_threads) };
+    let (threads, shares) = if way == Way::Partitioned { (1, 1) } else { (threads(context), partitions) };
+    let run = Run { threads, ..run };
     let divided = if way == Way::Partitioned { partitions as u64 } else { 1 };
     let probe_rows_expected = prediction.probe_rows.map(|rows| rows / divided);
     let batch_rows_max = context.session_config().batch_size();

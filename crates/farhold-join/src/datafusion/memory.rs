@@ -6,29 +6,55 @@
 //!
 //! A join takes what it can get for its build side. So that one that has much does not keep others from beginning, a plan
 //! takes the floors of all its joins when the first begins, and an eighth of the limit is for floors only.
+//!
+//! Pages that joins have touched are kept for later joins, of other plans too, since the kernel clears each that is touched first. They are
+//! taken from the limit and from DataFusion's pool like all else, and give way: to a join that finds the limit reached, and, by
+//! [`GivingWay`], to whatever finds the pool empty.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use datafusion::error::Result as DataFusionResult;
 use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool as DataFusionPool, MemoryReservation,
 };
 
-use crate::{Above, BUDGET_BYTES_MIN, JoinError, MemoryPool, SHARE_BYTES_MIN};
+use crate::{Above, BUDGET_BYTES_MIN, JoinError, MemoryPool, PageStore, SHARE_BYTES_MIN};
 
 /// What joins may have in all where nobody states a limit: more than there is.
 const UNLIMITED: u64 = 1 << 50;
+
+/// Most that is kept of pages that nobody uses: an eighth of the limit, but not more than this.
+const KEPT_BYTES_MAX: u64 = 512 << 20;
 
 /// The memory of all joins.
 #[derive(Debug)]
 pub struct JoinMemory {
     limit: u64,
-    taken: Mutex<Taken>,
+    taken: Arc<Mutex<Taken>>,
+    pages: PageStore,
 }
 
 #[derive(Debug)]
 struct Taken {
-    bytes: u64,
+    by_joins: u64,
+    /// By pages that nobody uses.
+    kept: u64,
+    /// Of both.
     reservation: MemoryReservation,
+}
+
+impl Taken {
+    /// Reserves `bytes` beside what is taken, if all together is at most `limit`.
+    fn try_reserve(&mut self, bytes: u64, limit: u64) -> bool {
+        let after = self.by_joins.saturating_add(self.kept).saturating_add(bytes);
+        after <= limit && self.reservation.try_grow(bytes as usize).is_ok()
+    }
+}
+
+/// The limit without the eighth of it that is for joins to begin with.
+fn without_floors(limit: u64) -> u64 {
+    limit - limit / 8
 }
 
 impl JoinMemory {
@@ -40,7 +66,10 @@ impl JoinMemory {
         };
         let limit = limit_bytes.unwrap_or(UNLIMITED).min(of_pool);
         let reservation = MemoryConsumer::new("joins").with_can_spill(true).register(pool);
-        Arc::new(Self { limit, taken: Mutex::new(Taken { bytes: 0, reservation }) })
+        let taken = Arc::new(Mutex::new(Taken { by_joins: 0, kept: 0, reservation }));
+        let keeping = Keeping { limit: without_floors(limit), taken: Arc::clone(&taken) };
+        let pages = PageStore::of(MemoryPool::below(Box::new(keeping), (limit / 8).min(KEPT_BYTES_MAX)));
+        Arc::new(Self { limit, taken, pages })
     }
 
     /// Bytes that all joins may hold together.
@@ -50,25 +79,115 @@ impl JoinMemory {
 
     /// Bytes that joins hold now.
     pub fn used(&self) -> u64 {
-        lock(&self.taken).bytes
+        lock(&self.taken).by_joins
+    }
+
+    /// Bytes of DataFusion's pool that are kept for later joins. They give way to whatever finds the pool empty.
+    pub fn kept(&self) -> u64 {
+        self.pages.bytes()
+    }
+
+    /// Gives what is kept back to the system; whether there was anything.
+    pub fn give_up_kept(&self) -> bool {
+        self.pages.clear()
+    }
+
+    /// What `attempt` answers once nothing is kept that could be in its way.
+    fn giving_way<T, E>(&self, mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        loop {
+            match attempt() {
+                Err(_) if self.give_up_kept() => {}
+                // Another may have given it up meanwhile.
+                Err(_) => return attempt(),
+                done => return done,
+            }
+        }
     }
 
     /// Takes bytes of the limit, and of the eighth of it that is kept for joins to begin with if these are `floors`.
     fn try_take(&self, bytes: u64, floors: bool) -> bool {
+        let limit = if floors { self.limit } else { without_floors(self.limit) };
+        let taken = self.giving_way(|| {
+            let mut taken = lock(&self.taken);
+            let has_room = taken.try_reserve(bytes, limit);
+            taken.by_joins += if has_room { bytes } else { 0 };
+            has_room.then_some(()).ok_or(())
+        });
+        taken.is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
         let mut taken = lock(&self.taken);
-        let limit = if floors { self.limit } else { self.limit - self.limit / 8 };
-        let has_room = taken.bytes.checked_add(bytes).is_some_and(|after| after <= limit)
-            && taken.reservation.try_grow(bytes as usize).is_ok();
-        if has_room {
-            taken.bytes += bytes;
-        }
+        taken.by_joins -= bytes;
+        taken.reservation.shrink(bytes as usize);
+    }
+}
+
+/// The limit as the pool of kept pages sees it.
+struct Keeping {
+    limit: u64,
+    taken: Arc<Mutex<Taken>>,
+}
+
+impl Above for Keeping {
+    fn try_take(&self, bytes: u64) -> bool {
+        let mut taken = lock(&self.taken);
+        let has_room = taken.try_reserve(bytes, self.limit);
+        taken.kept += if has_room { bytes } else { 0 };
         has_room
     }
 
     fn give_back(&self, bytes: u64) {
         let mut taken = lock(&self.taken);
-        taken.bytes -= bytes;
+        taken.kept -= bytes;
         taken.reservation.shrink(bytes as usize);
+    }
+}
+
+/// DataFusion's pool, for which kept pages make room.
+#[derive(Debug)]
+pub struct GivingWay {
+    pub pool: Arc<dyn DataFusionPool>,
+    pub memory: Arc<JoinMemory>,
+}
+
+impl fmt::Display for GivingWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pool.fmt(f)
+    }
+}
+
+impl DataFusionPool for GivingWay {
+    fn name(&self) -> &str {
+        self.pool.name()
+    }
+
+    fn register(&self, consumer: &MemoryConsumer) {
+        self.pool.register(consumer);
+    }
+
+    fn unregister(&self, consumer: &MemoryConsumer) {
+        self.pool.unregister(consumer);
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        self.pool.grow(reservation, additional);
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        self.pool.shrink(reservation, shrink);
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> DataFusionResult<()> {
+        self.memory.giving_way(|| self.pool.try_grow(reservation, additional))
+    }
+
+    fn reserved(&self) -> usize {
+        self.pool.reserved()
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        self.pool.memory_limit()
     }
 }
 
@@ -101,6 +220,11 @@ impl PlanMemory {
     /// The limit of all joins of all plans.
     pub fn limit(&self) -> u64 {
         self.all.limit()
+    }
+
+    /// Where the joins' arrays get their memory.
+    pub fn pages(&self) -> PageStore {
+        self.all.pages.clone()
     }
 
     /// A pool for a join that begins now and needs `floor` bytes at once. [`JoinError::BudgetTooSmall`] if the limit has no
@@ -182,6 +306,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::memory::Reservation;
+    use crate::pages::Pages;
     use datafusion::execution::memory_pool::GreedyMemoryPool;
 
     const MIB: u64 = 1 << 20;
@@ -219,5 +344,48 @@ mod tests {
         assert!(join.try_grow(2 * MIB) && !join.try_grow(1));
         drop(sort);
         assert!(join.try_grow(MIB));
+    }
+
+    /// Pages of `bytes` that have been used and are kept.
+    fn keep(memory: &Arc<JoinMemory>, bytes: u64) {
+        drop(Pages::<u64>::stale(bytes as usize / 8, &memory.pages).unwrap());
+    }
+
+    #[test]
+    fn pages_are_kept_inside_the_limit_and_give_way() {
+        let inner: Arc<dyn DataFusionPool> = Arc::new(GreedyMemoryPool::new(64 << 20));
+        let memory = JoinMemory::new(&inner, None);
+        let pool: Arc<dyn DataFusionPool> =
+            Arc::new(GivingWay { pool: Arc::clone(&inner), memory: Arc::clone(&memory) });
+        keep(&memory, 10 * MIB);
+        assert_eq!(memory.kept(), 0, "more than an eighth");
+        keep(&memory, 8 * MIB);
+        assert_eq!((memory.kept(), memory.used(), inner.reserved() as u64), (8 * MIB, 0, 8 * MIB));
+        drop(Pages::<u64>::stale((6 << 20) / 8, &memory.pages).unwrap());
+        assert_eq!((memory.kept(), inner.reserved() as u64), (8 * MIB, 8 * MIB), "used again, and back");
+
+        let sort = MemoryConsumer::new("sort").register(&pool);
+        sort.try_grow(56 << 20).unwrap();
+        assert_eq!(memory.kept(), 8 * MIB, "there is room for both");
+        sort.try_grow(1).unwrap();
+        assert_eq!((memory.kept(), inner.reserved()), (0, (56 << 20) + 1));
+        keep(&memory, 8 * MIB);
+        assert_eq!(memory.kept(), 0, "no room");
+        assert!(sort.try_grow(8 << 20).is_err());
+        drop(sort);
+
+        keep(&memory, 8 * MIB);
+        let plan = PlanMemory::new(Arc::clone(&memory), 1, 1);
+        let (joins, begun) = plan.begin(MIB).unwrap();
+        let mut join = Reservation::new(&joins, MIB).unwrap();
+        assert!(join.try_grow(48 * MIB) && memory.kept() == 8 * MIB);
+        assert!(join.try_grow(8 * MIB) && memory.kept() == 0, "a join has what it would have if nothing had been kept");
+        assert!(!join.try_grow(1));
+        keep(&memory, 4 * MIB);
+        assert_eq!(memory.kept(), 0, "the eighth is for floors");
+        drop((join, begun));
+        keep(&memory, 4 * MIB);
+        drop((memory, plan, joins, pool));
+        assert_eq!(inner.reserved(), 0, "what is kept ends with the joins' memory");
     }
 }

@@ -48,12 +48,14 @@ use std::sync::Arc;
 
 use datafusion::common::extensions_options;
 use datafusion::config::ConfigExtension;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 
 pub use common::CommonRule;
 pub use decimals::DecimalsRule;
 pub use exec::JoinExec;
+use memory::GivingWay;
 pub use memory::JoinMemory;
 pub use reduce::ReduceRule;
 pub use rule::JoinRule;
@@ -101,7 +103,8 @@ type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 /// The session state with [`JoinRule`] right after DataFusion's `join_selection`, [`CommonRule`] before it hands dynamic filters down,
 /// [`ReduceRule`] behind its rules, [`DecimalsRule`], [`RunsRule`] and [`TextsRule`] behind all, and with [`JoinConfig`] unless it has one. Unless
 /// that says otherwise, files of this machine are read another way from now on, in all sessions of the state's runtime environment.
-/// The joins of every session that is made with the same `memory` share its limit.
+/// The joins of every session that is made with the same `memory` share its limit. The state's memory pool gets another before it, for which pages
+/// that joins keep make room.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
     let mut rules: Vec<Rule> = state.physical_optimizers().to_vec();
     let at = rules.iter().position(|rule| rule.name() == "join_selection").map_or(0, |at| at + 1);
@@ -120,5 +123,11 @@ pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState
     if config.options().extensions.get::<JoinConfig>().is_some_and(|config| config.enabled && config.files) {
         files::install(state.runtime_env());
     }
-    SessionStateBuilder::new_from_existing(state).with_config(config).with_physical_optimizer_rules(rules).build()
+    let mut environment = RuntimeEnv::clone(state.runtime_env());
+    environment.memory_pool = Arc::new(GivingWay { pool: environment.memory_pool, memory: Arc::clone(memory) });
+    SessionStateBuilder::new_from_existing(state)
+        .with_config(config)
+        .with_runtime_env(Arc::new(environment))
+        .with_physical_optimizer_rules(rules)
+        .build()
 }

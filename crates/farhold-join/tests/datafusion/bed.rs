@@ -142,6 +142,7 @@ impl Bed {
 
     pub fn assert_clean(&self) {
         assert_eq!(self.memory.used(), 0, "memory is back");
+        self.memory.give_up_kept();
         assert_eq!(self.runtime.memory_pool.reserved(), 0, "DataFusion's memory is back");
         for directory in self.runtime.disk_manager.temp_dir_paths() {
             let Ok(here) = directory.canonicalize() else { continue };

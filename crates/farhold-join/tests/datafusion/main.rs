@@ -11,3 +11,4 @@ mod random;
 mod runs;
 #[cfg(feature = "parquet")]
 mod sieve;
+mod turns;

@@ -9,6 +9,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::config::ConfigOptions;
 use datafusion::datasource::TableType;
 use datafusion::error::Result;
+use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
@@ -20,7 +21,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use farhold_join::datafusion::JoinConfig;
 
-use super::bed::{Bed, Table, config, keys, on_runtime, plain, rows};
+use super::bed::{Bed, MIB, Table, config, keys, on_runtime, plain, rows};
 
 fn tables() -> [Table; 3] {
     let table = |name, seed, rows| Table {
@@ -311,5 +312,25 @@ fn scans_of_the_probe_side_are_told_what_the_build_side_has() {
                 }
             }
         }
+    });
+}
+
+/// Pages that a join has used are kept and counted; what finds the session's pool empty gets them.
+#[test]
+fn kept_pages_are_the_pools_and_give_way_in_the_session() {
+    on_runtime(async {
+        let table = |name| Table { name, keys: (0..300_000).map(Some).collect(), text_bytes: 1, partitions: 2 };
+        let bed = Bed::new(&[table("l"), table("r")], 2, Some(256 * MIB), config("shared", "no_partition"));
+        let query = "SELECT count(*), sum(l.id) FROM l JOIN r ON l.k64 = r.k64";
+        for _ in 0..2 {
+            assert_eq!(bed.rows(query).await.unwrap().len(), 1);
+            assert!(bed.memory.kept() >= 2 * MIB && bed.memory.kept() <= 32 * MIB, "{}", bed.memory.kept());
+            assert_eq!((bed.memory.used(), bed.runtime.memory_pool.reserved() as u64), (0, bed.memory.kept()));
+        }
+        let everything = MemoryConsumer::new("a sort").register(&bed.context.runtime_env().memory_pool);
+        everything.try_grow(256 << 20).unwrap();
+        assert_eq!(bed.memory.kept(), 0);
+        drop(everything);
+        bed.assert_clean();
     });
 }
