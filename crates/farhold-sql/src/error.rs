@@ -27,6 +27,8 @@ states! {
     STRING_TOO_LONG = "22001";
     /// A number does not fit its type.
     NUMERIC_OUT_OF_RANGE = "22003";
+    /// A query that has its rows, but not the way that was planned.
+    WARNING = "01000";
     /// Text that is no date or time.
     INVALID_DATETIME = "22007";
     /// A date or time outside of what the type can hold.

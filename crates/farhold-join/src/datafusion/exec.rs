@@ -144,6 +144,11 @@ impl JoinExec {
         matches!(self.runner, Runner::Ours { .. })
     }
 
+    /// Once it has run: why it has gone on elsewhere than its algorithm says, on the CPU in place of a GPU.
+    pub fn fallback(&self) -> Option<String> {
+        self.actual.fallback()
+    }
+
     /// How it is divided, if we run it.
     pub(super) fn way(&self) -> Option<Way> {
         match &self.runner {

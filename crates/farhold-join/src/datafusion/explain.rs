@@ -115,6 +115,11 @@ impl Actual {
         });
     }
 
+    /// Why the join has gone on elsewhere than its algorithm says.
+    pub fn fallback(&self) -> Option<String> {
+        lock(&self.0).fallback.clone()
+    }
+
     /// An output partition has ended; `ns` is the time in its share of the join.
     pub fn probed(&self, progress: &Progress, report: &JoinReport, ns: u64) {
         let mut figures = lock(&self.0);

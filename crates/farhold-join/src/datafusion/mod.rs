@@ -51,6 +51,7 @@ use datafusion::config::ConfigExtension;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
 
 pub use common::CommonRule;
 pub use decimals::DecimalsRule;
@@ -96,6 +97,12 @@ extensions_options! {
 
 impl ConfigExtension for JoinConfig {
     const PREFIX: &'static str = "farhold_join";
+}
+
+/// What the joins of a plan that has run say of where they have gone on: [`JoinExec::fallback`] of each.
+pub fn fallbacks(plan: &Arc<dyn ExecutionPlan>) -> Vec<String> {
+    let of_children = plan.children().into_iter().flat_map(fallbacks);
+    plan.downcast_ref::<JoinExec>().and_then(JoinExec::fallback).into_iter().chain(of_children).collect()
 }
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;

@@ -13,6 +13,7 @@ mod copy;
 mod ddl;
 mod direct;
 mod error;
+mod notices;
 mod output;
 mod parse;
 mod query;

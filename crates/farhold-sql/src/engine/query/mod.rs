@@ -37,6 +37,7 @@ use tokio::runtime::Runtime;
 
 use super::cancel::CancelHandle;
 use super::catalog::Catalog;
+use super::notices::Notices;
 use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, scan_key};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
@@ -131,13 +132,20 @@ impl QueryEngine {
     }
 
     /// Runs a bound plan; its batches come by the stream.
-    pub(crate) fn run(&self, plan: LogicalPlan, rows: RowSource, giver: Giver, cancel: &CancelHandle) -> BatchStream {
+    pub(crate) fn run(
+        &self,
+        plan: LogicalPlan,
+        rows: RowSource,
+        giver: Giver,
+        cancel: &CancelHandle,
+        notices: &Notices,
+    ) -> BatchStream {
         let (asks, requests) = numbers::asks(giver);
         let state = self.state_with(rows, cancel.clone());
         let (sender, receiver) = tokio::sync::mpsc::channel(CHANNEL_BATCHES);
-        let flag = cancel.clone();
+        let (flag, notices) = (cancel.clone(), notices.clone());
         let task = self.runtime().spawn(async move {
-            let run = stream::run(&state, plan, &asks, &flag, &sender);
+            let run = stream::run(&state, plan, &asks, &flag, &notices, &sender);
             let outcome = tokio::select! {
                 biased;
                 () = flag.cancelled() => flag.check(),
@@ -159,8 +167,9 @@ impl QueryEngine {
         rows: RowSource,
         giver: Giver,
         cancel: &CancelHandle,
+        notices: &Notices,
     ) -> Result<Vec<RecordBatch>, SqlError> {
-        let mut stream = self.run(plan, rows, giver, cancel);
+        let mut stream = self.run(plan, rows, giver, cancel, notices);
         let mut batches = Vec::new();
         while let Some(batch) = stream.next().await {
             batches.push(batch?);

@@ -1,18 +1,22 @@
 //! The batches of a running query on their way to the session.
 
+use std::sync::Arc;
+
 use arrow::array::RecordBatch;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::execute_stream;
+use farhold_join::datafusion::fallbacks;
 use futures::StreamExt;
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::task::JoinHandle;
 
 use super::guard::guard;
 use super::numbers::{self, Asks, Requests};
-use crate::SqlError;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::error;
+use crate::engine::notices::Notices;
+use crate::{SqlError, SqlState};
 
 /// Plans and runs; sends every batch. Ends early, without an error, when nobody listens any more.
 pub(super) async fn run(
@@ -20,18 +24,22 @@ pub(super) async fn run(
     plan: LogicalPlan,
     asks: &Asks,
     cancel: &CancelHandle,
+    notices: &Notices,
     sender: &Sender<Result<RecordBatch, SqlError>>,
 ) -> Result<(), SqlError> {
     let plan = numbers::attach(plan, asks).map_err(|e| error::from_datafusion(&e))?;
     let physical =
         state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_datafusion(&e))?;
     let physical = guard(physical, cancel).map_err(|e| error::from_datafusion(&e))?;
-    let mut stream = execute_stream(physical, state.task_ctx()).map_err(|e| error::from_datafusion(&e))?;
+    let mut stream = execute_stream(Arc::clone(&physical), state.task_ctx()).map_err(|e| error::from_datafusion(&e))?;
     while let Some(batch) = stream.next().await {
         let batch = batch.map_err(|e| error::from_datafusion(&e))?;
         if batch.num_rows() > 0 && sender.send(Ok(batch)).await.is_err() {
             return Ok(());
         }
+    }
+    for fallback in fallbacks(&physical) {
+        notices.push(SqlError::new(SqlState::WARNING, fallback));
     }
     Ok(())
 }

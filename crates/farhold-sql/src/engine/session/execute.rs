@@ -205,7 +205,7 @@ impl Session {
         } else {
             snapshot(&scans, &self.worker).await?
         };
-        let stream = self.engine.queries.run(plan, rows, self.giver(), &self.cancel);
+        let stream = self.engine.queries.run(plan, rows, self.giver(), &self.cancel, &self.notices);
         Ok(Output::Rows(Rows::Batches(QueryRows::new(stream))))
     }
 
@@ -220,12 +220,12 @@ impl Session {
         };
         let logical = engine.queries.bind(query, parameters).await?;
         let scans = scans(&logical)?;
-        let cancel = self.cancel.clone();
+        let (cancel, notices) = (self.cancel.clone(), self.notices.clone());
         let giver = self.giver();
         let numbers = giver.numbers();
         let body = async |txn: &mut Txn| -> Result<Effect, SqlError> {
             let rows = gather(&scans, txn, &cancel).await?;
-            let batches = engine.queries.collect(logical.clone(), rows, giver.clone(), &cancel).await?;
+            let batches = engine.queries.collect(logical.clone(), rows, giver.clone(), &cancel, &notices).await?;
             match plan {
                 Plan::InsertQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
                 Plan::UpdateQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use farhold_txn::Worker;
 
 use self::transaction::Transaction;
+use super::notices::Notices;
 use super::sequence::{self, SessionNumbers};
 use super::settings::Settings;
 use super::{CancelHandle, ColumnType, Datum, Engine, Output, Prepared, parse};
@@ -42,7 +43,7 @@ pub struct Session {
     settings: Settings,
     numbers: Rc<SessionNumbers>,
     transaction: Transaction,
-    notices: Vec<SqlError>,
+    notices: Notices,
 }
 
 impl Session {
@@ -54,7 +55,7 @@ impl Session {
             settings: Settings::new(user),
             numbers: Rc::default(),
             transaction: Transaction::default(),
-            notices: Vec::new(),
+            notices: Notices::default(),
         }
     }
 
@@ -165,9 +166,9 @@ impl Session {
         self.settings.take_changed()
     }
 
-    /// The notices since the last call, oldest first (`NoticeResponse`).
+    /// The notices since the last call, oldest first (`NoticeResponse`): a query's once its last batch is out.
     pub fn notices(&mut self) -> Vec<SqlError> {
-        std::mem::take(&mut self.notices)
+        self.notices.take()
     }
 
     fn warn(&mut self, state: SqlState, message: impl Into<String>) {

@@ -138,7 +138,7 @@ impl Session {
                 format!("{} took effect at once: it is not part of the transaction", done.verb),
             );
         }
-        self.notices.extend(done.notices);
+        done.notices.into_iter().for_each(|notice| self.notices.push(notice));
         Ok(tag(done.verb))
     }
 

@@ -1,0 +1,19 @@
+//! What a session has to say beside the answer of a statement.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::SqlError;
+
+/// The notices of one session, the oldest first; its running queries have them, too.
+#[derive(Clone, Default)]
+pub(crate) struct Notices(Arc<Mutex<Vec<SqlError>>>);
+
+impl Notices {
+    pub(crate) fn push(&self, notice: SqlError) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
+    }
+
+    pub(crate) fn take(&self) -> Vec<SqlError> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
