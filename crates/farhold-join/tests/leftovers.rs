@@ -81,7 +81,7 @@ fn run(end: End, threads: usize) -> Result<(), JoinError> {
     let options = JoinOptions {
         run: Run { cancel, seed: 1, ..Run::with_threads(threads) },
         on_progress: Some(Arc::new(on_progress)),
-        ..JoinOptions::new(MemoryPool::new(1 << 20))
+        ..JoinOptions::new(if threads > 1 { MemoryPool::giving_back(1 << 20) } else { MemoryPool::new(1 << 20) })
     };
     let pool = Arc::clone(&options.pool);
     let _limit = if let End::DiskFull(bytes) = end { Some(FileLimit::new(bytes)) } else { None };
