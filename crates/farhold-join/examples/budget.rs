@@ -1,21 +1,24 @@
 //! A join of two made-up sides inside a budget: `cargo run --release -p farhold-join --example budget -- --budget-kib 65536
 //! --build 1000 --probe 1000 [--threads 1] [--kind inner|full] [--skew]`, the sides in MiB.
 //!
-//! Batches are made when they are wanted and dropped after, so what the process holds is the join's. Prints what it did, and
-//! the most memory that was resident, and the time. `scripts/join-in-cgroup` runs it under a limit of the kernel's.
+//! Batches are made when they are wanted and dropped after, and are small beside the budget, as is the output, so what the
+//! process holds is the join's. Prints what it did, and the most memory that was resident, and the time.
+//! `scripts/join-in-cgroup` runs it under a limit of the kernel's.
 #![allow(missing_docs)]
 #![expect(clippy::disallowed_methods, reason = "a measurement reads the real clock")]
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, StringBuilder};
 use farhold_join::{Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, Run};
 
 const MIB: u64 = 1 << 20;
-const BATCH_ROWS: u64 = 8192;
+const BATCH_ROWS_MAX: u64 = 8192;
 /// A row is 8 bytes of key, 8 of number, and a text of 44 with its offset of 4.
 const ROW_BYTES: u64 = 64;
+const TEXT_BYTES: usize = 44;
 
 fn main() -> Result<(), JoinError> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -27,21 +30,25 @@ fn main() -> Result<(), JoinError> {
     let build_rows = build_mib * MIB / ROW_BYTES;
     let keys = if args.iter().any(|arg| arg == "--skew") { Keys::Skewed } else { Keys::Spread(build_rows.max(1)) };
 
-    let schema = batch(0, &Keys::Row).schema();
+    let batch_rows = (budget / 64 / ROW_BYTES).clamp(1, BATCH_ROWS_MAX);
+    let batches =
+        |rows: u64| (0..rows).step_by(batch_rows as usize).map(move |from| from..(from + batch_rows).min(rows));
+    let schema = batch(0..1, &Keys::Row).schema();
     let spec = JoinSpec::new(schema.clone(), schema, vec![(0, 0)], kind);
     let options = JoinOptions {
         run: Run { seed: 1, ..Run::with_threads(number("--threads", 1) as usize) },
+        batch_rows_max: batch_rows as usize,
         ..JoinOptions::new(MemoryPool::new(budget))
     };
     let started = Instant::now();
     let mut join = Join::new(spec, options)?;
-    for number in 0..build_rows.div_ceil(BATCH_ROWS) {
-        join.push_build(&batch(number, &Keys::Row))?;
+    for rows in batches(build_rows) {
+        join.push_build(&batch(rows, &Keys::Row))?;
     }
     join.finish_build()?;
     let mut rows = 0;
-    for number in 0..(probe_mib * MIB / ROW_BYTES).div_ceil(BATCH_ROWS) {
-        join.push_probe(&batch(number, &keys))?;
+    for probe_rows in batches(probe_mib * MIB / ROW_BYTES) {
+        join.push_probe(&batch(probe_rows, &keys))?;
         rows += drain(&mut join)?;
     }
     join.finish_probe()?;
@@ -77,8 +84,7 @@ enum Keys {
     Skewed,
 }
 
-fn batch(number: u64, keys: &Keys) -> RecordBatch {
-    let rows = number * BATCH_ROWS..(number + 1) * BATCH_ROWS;
+fn batch(rows: Range<u64>, keys: &Keys) -> RecordBatch {
     let key = |row: u64| match keys {
         Keys::Row => row,
         Keys::Spread(keys) => mix(row) % keys,
@@ -86,8 +92,11 @@ fn batch(number: u64, keys: &Keys) -> RecordBatch {
     };
     let key_column: ArrayRef = Arc::new(rows.clone().map(|row| key(row) as i64).collect::<Int64Array>());
     let numbers: ArrayRef = Arc::new(rows.clone().map(|row| row as i64).collect::<Int64Array>());
-    let texts: ArrayRef = Arc::new(StringArray::from_iter_values(rows.map(|row| format!("{row:044}"))));
-    RecordBatch::try_from_iter([("key", key_column), ("number", numbers), ("text", texts)]).expect("a batch")
+    // No longer than its rows: what an array has room for beyond them the join does not count.
+    let mut texts = StringBuilder::with_capacity(numbers.len(), numbers.len() * TEXT_BYTES);
+    rows.for_each(|row| texts.append_value(format!("{row:0TEXT_BYTES$}")));
+    RecordBatch::try_from_iter([("key", key_column), ("number", numbers), ("text", Arc::new(texts.finish()))])
+        .expect("a batch")
 }
 
 /// Any number as a random one.

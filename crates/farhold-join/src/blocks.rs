@@ -1,15 +1,14 @@
 //! Rows of one side, held as batches, named by row ids.
 
 use std::mem;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, ArrayData, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array, make_array};
-use arrow::buffer::Buffer;
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::compute::{concat, concat_batches, interleave, take};
 use arrow::datatypes::{DataType, SchemaRef};
 
-use crate::pages::Pages;
+use crate::pages::{LINE_BYTES, MAPPED_BYTES_MIN, PAGE_BYTES, Pages, buffer_of};
 use crate::{JoinError, Run};
 
 /// Batches; row `r` of batch `b` has the id `b << 32 | r`.
@@ -94,10 +93,14 @@ pub fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Resu
     )?)
 }
 
-/// Bytes that a batch of its own would take; buffers shared with other slices count in part.
+/// Bytes that a batch of its own would take, half of its last page among them; buffers shared with other slices count in part.
 pub fn batch_bytes(batch: &RecordBatch) -> u64 {
-    batch.columns().iter().map(|column| array_bytes(column) as u64).sum::<u64>() + 64
+    let bytes = batch.columns().iter().map(|column| array_bytes(column) as u64 + COLUMN_BYTES).sum::<u64>() + 64;
+    bytes + if bytes >= MAPPED_BYTES_MIN as u64 { PAGE_BYTES as u64 / 2 } else { 0 }
 }
+
+/// What an array takes beside its values: itself, its buffers' descriptions, the allocator's share.
+const COLUMN_BYTES: u64 = 256;
 
 fn array_bytes(array: &ArrayRef) -> usize {
     let views = |bytes: usize| 16 * array.len() + array.len().div_ceil(8) + bytes;
@@ -143,6 +146,52 @@ fn compact(array: &ArrayRef) -> ArrayRef {
     }
 }
 
+/// Neighbours as one batch, whose views have buffers of their own; `apart`: in pages of its own.
+fn join(batches: &[RecordBatch], apart: bool) -> Result<RecordBatch, JoinError> {
+    if apart {
+        return pack(batches);
+    }
+    let joined = concat_batches(batches[0].schema_ref(), batches)?;
+    batch_of(joined.schema_ref(), joined.columns().iter().map(compact).collect(), joined.num_rows())
+}
+
+/// Neighbours as one batch, in pages of its own: the kernel has them back with the batch. Arrays of the allocator's lie among
+/// others, and what is freed between them stays with the process.
+pub fn pack(batches: &[RecordBatch]) -> Result<RecordBatch, JoinError> {
+    let joined = concat_batches(batches[0].schema_ref(), batches)?;
+    let columns: Vec<ArrayData> = joined.columns().iter().map(|column| compact(column).to_data()).collect();
+    let mut room = 0;
+    for buffer in columns.iter().flat_map(buffers) {
+        room += buffer.len().next_multiple_of(LINE_BYTES);
+    }
+    let mut pages = Pages::<u64>::apart(room / 8)?;
+    let (to, mut start) = (pages.bytes_mut(), 0);
+    for buffer in columns.iter().flat_map(buffers) {
+        to[start..start + buffer.len()].copy_from_slice(buffer);
+        start += buffer.len().next_multiple_of(LINE_BYTES);
+    }
+    let (all, mut start) = (buffer_of(pages, room), 0);
+    let mut copy = |buffer: &Buffer| {
+        let copy = all.slice_with_length(start, buffer.len());
+        start += buffer.len().next_multiple_of(LINE_BYTES);
+        copy
+    };
+    let columns = columns.iter().map(|data| {
+        let copies = data.buffers().iter().map(&mut copy).collect();
+        let nulls = data
+            .nulls()
+            .map(|nulls| NullBuffer::new(BooleanBuffer::new(copy(nulls.buffer()), nulls.offset(), nulls.len())));
+        // SAFETY: what is replaced are buffers by equal ones, aligned to a line.
+        make_array(unsafe { data.clone().into_builder().buffers(copies).nulls(nulls).build_unchecked() })
+    });
+    batch_of(joined.schema_ref(), columns.collect(), joined.num_rows())
+}
+
+/// A column's own buffers, not those of its children.
+fn buffers(data: &ArrayData) -> impl Iterator<Item = &Buffer> {
+    data.buffers().iter().chain(data.nulls().map(NullBuffer::buffer))
+}
+
 /// Splits a batch into slices of about `bytes` bytes each.
 pub fn slices(batch: &RecordBatch, bytes: u64) -> impl Iterator<Item = RecordBatch> + '_ {
     let rows = batch.num_rows();
@@ -153,7 +202,7 @@ pub fn slices(batch: &RecordBatch, bytes: u64) -> impl Iterator<Item = RecordBat
 
 /// Batches of about `bytes` bytes made of neighbours, whose views have buffers of their own: what shares a buffer with rows
 /// that are gone keeps all of it, and each batch that is gathered from many buffers names them all.
-pub fn merge(batches: Vec<RecordBatch>, bytes: u64, run: &Run) -> Result<Vec<RecordBatch>, JoinError> {
+pub fn merge(batches: Vec<RecordBatch>, bytes: u64, apart: bool, run: &Run) -> Result<Vec<RecordBatch>, JoinError> {
     let (mut groups, mut group_bytes) = (Vec::<Vec<RecordBatch>>::new(), u64::MAX);
     for batch in batches {
         let more = batch_bytes(&batch);
@@ -168,11 +217,10 @@ pub fn merge(batches: Vec<RecordBatch>, bytes: u64, run: &Run) -> Result<Vec<Rec
     run.on_tasks(groups.len(), |number| {
         run.cancel.check()?;
         let group = mem::take(&mut *groups[number].lock().unwrap_or_else(PoisonError::into_inner));
-        let joined = match &group[..] {
-            [one] => one.clone(),
-            _ => concat_batches(group[0].schema_ref(), &group)?,
-        };
-        batch_of(joined.schema_ref(), joined.columns().iter().map(compact).collect(), joined.num_rows())
+        match &group[..] {
+            [one] => batch_of(one.schema_ref(), one.columns().iter().map(compact).collect(), one.num_rows()),
+            _ => join(&group, apart),
+        }
     })
 }
 
@@ -236,17 +284,12 @@ const BIG_COLUMN_BYTES: usize = 8 << 20;
 /// Batches that a worker copies at once.
 const BATCHES_A_TASK: usize = 16;
 
-/// The first `bytes` bytes of the array.
-fn buffer_of(pages: Pages<u64>, bytes: usize) -> Buffer {
-    let start = NonNull::from(&*pages).cast::<u8>();
-    // SAFETY: the array owns these bytes at this place, wherever it is moved, until the last clone of the buffer drops it.
-    unsafe { Buffer::from_custom_allocation(start, bytes, Arc::new(pages)) }
-}
-
 /// Joins neighbouring batches until each has about `bytes` bytes, and hands them to `each`; what it has joined is freed.
+/// `apart`: in pages of their own.
 pub fn coalesce(
     batches: impl Iterator<Item = RecordBatch>,
     bytes: u64,
+    apart: bool,
     mut each: impl FnMut(RecordBatch) -> Result<(), JoinError>,
 ) -> Result<(), JoinError> {
     let (mut group, mut group_bytes) = (Vec::new(), 0);
@@ -254,7 +297,7 @@ pub fn coalesce(
         0 => Ok(()),
         1 => group.pop().map_or(Ok(()), &mut each),
         _ => {
-            let joined = concat_batches(group[0].schema_ref(), &*group)?;
+            let joined = join(group, apart)?;
             group.clear();
             each(joined)
         }

@@ -1,7 +1,9 @@
 //! The memory budget: one pool, shared by several joins, each with a reservation of its own.
 
 use std::fmt;
+use std::fs;
 use std::panic::RefUnwindSafe;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,17 +32,33 @@ pub struct MemoryPool {
     used: AtomicU64,
     peak: AtomicU64,
     above: Option<Box<dyn Above>>,
+    gives_back: bool,
 }
 
 impl MemoryPool {
-    /// A pool of `limit` bytes.
+    /// A pool of `limit` bytes. Where the kernel allows the process less than twice that, as [`MemoryPool::giving_back`].
     pub fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0), above: None })
+        Arc::new(Self::with(limit, None, is_near(limit, kernel_limit())))
     }
 
-    /// A pool of `limit` bytes that takes them from another.
+    /// A pool of `limit` bytes that takes them from another. Its joins leave what they free to the allocator, whatever the kernel's limit is.
     pub fn below(above: Box<dyn Above>, limit: u64) -> Arc<Self> {
-        Arc::new(Self { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0), above: Some(above) })
+        Arc::new(Self::with(limit, Some(above), false))
+    }
+
+    /// A pool of `limit` bytes for a process that is ended when it takes much more. What its joins free goes back to the kernel
+    /// at once instead of staying in the allocator's heap, which takes time.
+    pub fn giving_back(limit: u64) -> Arc<Self> {
+        Arc::new(Self::with(limit, None, true))
+    }
+
+    fn with(limit: u64, above: Option<Box<dyn Above>>, gives_back: bool) -> Self {
+        Self { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0), above, gives_back }
+    }
+
+    /// Whether what is freed goes back to the kernel.
+    pub(crate) fn gives_back(&self) -> bool {
+        self.gives_back
     }
 
     /// Bytes in all.
@@ -79,6 +97,30 @@ impl MemoryPool {
             above.give_back(bytes);
         }
     }
+}
+
+/// Whether the kernel's limit leaves a heap no room for free memory beside the budget. A budget beyond it promises nothing.
+fn is_near(budget: u64, kernel: Option<u64>) -> bool {
+    kernel.is_some_and(|kernel| (kernel / 2..=kernel).contains(&budget))
+}
+
+/// The least limit of the process's memory cgroup (v1 or v2) and of those around it.
+fn kernel_limit() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let limits = groups.lines().flat_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        let place = match controllers {
+            "" => Some(("/sys/fs/cgroup", "memory.max")),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                Some(("/sys/fs/cgroup/memory", "memory.limit_in_bytes"))
+            }
+            _ => None,
+        };
+        let groups = Path::new(path.trim_start_matches('/')).ancestors();
+        groups.filter_map(move |group| place.map(|(root, file)| Path::new(root).join(group).join(file)))
+    });
+    limits.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok()).min()
 }
 
 impl fmt::Debug for MemoryPool {
@@ -134,6 +176,12 @@ impl Reservation {
         has_room
     }
 
+    /// Whether there are `bytes` more now; others may take them.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let more = self.used.saturating_add(bytes).max(self.floor) - self.used.max(self.floor);
+        self.pool.used().saturating_add(more) <= self.pool.limit
+    }
+
     /// Gives `bytes` back.
     pub fn shrink(&mut self, bytes: u64) {
         debug_assert!(bytes <= self.used);
@@ -161,6 +209,12 @@ impl Drop for Reservation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_near_the_kernels_limit_gives_back() {
+        assert!(is_near(100, Some(125)) && is_near(100, Some(200)) && is_near(100, Some(100)));
+        assert!(!is_near(100, Some(202)) && !is_near(100, Some(99)) && !is_near(100, None));
+    }
 
     #[test]
     fn joins_share_a_pool_and_keep_their_floors() {

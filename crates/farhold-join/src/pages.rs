@@ -1,7 +1,8 @@
 //! Memory for big arrays: 64-byte aligned, on huge pages where the kernel gives them.
 //!
 //! A hash table of a gigabyte touched at random costs a TLB miss an access on 4 KiB pages. Memory of at least one huge
-//! page is therefore mapped on its own, aligned to one, and advised; smaller arrays come from the allocator.
+//! page is therefore mapped on its own, aligned to one, and advised. Smaller arrays come from the allocator,
+//! or lie apart from its heap where the kernel is to have them back: a heap keeps what lies below memory in use.
 //!
 //! Zeroing a fresh page costs the kernel more than partitioning costs us: two fifths of a join of 16 M tuples a side. A
 //! [`PageStore`] keeps what finished joins have given back, for those that do not mind old contents. What it keeps is of a pool of its own,
@@ -14,10 +15,15 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arrow::buffer::Buffer;
+
 use crate::{JoinError, MemoryPool, Run};
 
-const LINE_BYTES: usize = 64;
+pub const LINE_BYTES: usize = 64;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub const PAGE_BYTES: usize = 4 << 10;
+/// Below this an array comes from the allocator: mapping it costs as much as writing it, and its last page is half empty.
+pub const MAPPED_BYTES_MIN: usize = 32 << 10;
 
 /// Types of which every bit pattern is a value, all zeroes among them.
 ///
@@ -135,8 +141,13 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            // SAFETY: mapped by `map_huge`, in one piece or several; nobody borrows it any more.
-            unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+            // SAFETY: mapped by `map` or `map_huge`, in one piece or several; nobody borrows it any more. The kernel may refuse to cut a mapping
+            // in two where a process has tens of thousands; then it takes the memory, and the addresses stay.
+            unsafe {
+                if libc::munmap(self.start.as_ptr().cast(), self.bytes) != 0 {
+                    libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED);
+                }
+            }
         }
     }
 }
@@ -186,6 +197,18 @@ impl<T: Plain> Pages<T> {
         Ok(Self { start: mapping.start.cast(), len, mapping: Some(mapping), store: store.clone() })
     }
 
+    /// `len` zeroes in pages that go back to the kernel when they are dropped, unless that is not worth it.
+    pub fn apart(len: usize) -> Result<Self, JoinError> {
+        let bytes = (len * size_of::<T>()).next_multiple_of(PAGE_BYTES);
+        if (MAPPED_BYTES_MIN..HUGE_PAGE_BYTES).contains(&bytes)
+            && let Some(start) = map(bytes)
+        {
+            let mapping = Some(Mapping { start, bytes });
+            return Ok(Self { start: start.cast(), len, mapping, store: PageStore::default() });
+        }
+        Self::new(len)
+    }
+
     /// `len` zeroes, in memory of the run's store, written by all its workers.
     pub fn zeroed(len: usize, run: &Run) -> Result<Self, JoinError> {
         let mut array = Self::stale(len, &run.pages)?;
@@ -205,9 +228,31 @@ impl<T: Plain> Pages<T> {
         self.mapping.as_ref().map_or(self.len * size_of::<T>(), |mapping| mapping.bytes) as u64
     }
 
+    /// The values' bytes.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the array's own memory, borrowed exclusively; any byte is a part of a plain value.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len * size_of::<T>()) }
+    }
+
     /// The array for writers that divide it among themselves.
     pub fn shared(&mut self) -> Shared<'_, T> {
         Shared { start: self.start, len: self.len, borrowed: PhantomData }
+    }
+}
+
+/// The first `bytes` bytes of the array, for Arrow.
+pub fn buffer_of(pages: Pages<u64>, bytes: usize) -> Buffer {
+    let start = NonNull::from(&*pages).cast::<u8>();
+    // SAFETY: the array owns these bytes at this place, wherever it is moved, until the last clone of the buffer drops it.
+    unsafe { Buffer::from_custom_allocation(start, bytes, Arc::new(pages)) }
+}
+
+/// Asks the allocator for the free pages of its heap. glibc keeps what lies below memory in use, however much it is.
+pub fn trim_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it may be called at any time, by any thread.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 
@@ -216,23 +261,26 @@ impl<T: Plain> Pages<T> {
 struct Line;
 const _: () = assert!(align_of::<Line>() == LINE_BYTES);
 
-/// A fresh anonymous mapping, aligned to a huge page; `None` if the kernel has no memory.
-fn map_huge(bytes: usize) -> Option<NonNull<u8>> {
-    let with_slack = bytes.checked_add(HUGE_PAGE_BYTES)?;
+/// A fresh anonymous mapping; `None` if the kernel has no memory.
+fn map(bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: a new private anonymous mapping at an address of the kernel's choice touches nothing that exists.
     let raw = unsafe {
         libc::mmap(
             ptr::null_mut(),
-            with_slack,
+            bytes,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             -1,
             0,
         )
     };
-    if raw == libc::MAP_FAILED {
-        return None;
-    }
+    (raw != libc::MAP_FAILED).then(|| NonNull::new(raw.cast())).flatten()
+}
+
+/// As [`map`], aligned to a huge page.
+fn map_huge(bytes: usize) -> Option<NonNull<u8>> {
+    let with_slack = bytes.checked_add(HUGE_PAGE_BYTES)?;
+    let raw = map(with_slack)?.as_ptr().cast::<libc::c_void>();
     let head = raw.align_offset(HUGE_PAGE_BYTES);
     // SAFETY: head <= HUGE_PAGE_BYTES and head + bytes <= with_slack: all three parts lie in the mapping made above, and
     // the two that are unmapped have been handed to nobody. The advice may be refused; then the pages stay small.
@@ -332,7 +380,16 @@ mod tests {
 
     #[test]
     fn small_and_big_arrays_are_zeroed_aligned_and_writable() {
-        for len in [0, 1, 1000, (HUGE_PAGE_BYTES / 8) - 1, HUGE_PAGE_BYTES / 8, 700_001] {
+        for len in [
+            0,
+            1,
+            1000,
+            MAPPED_BYTES_MIN / 8 - 1,
+            MAPPED_BYTES_MIN / 8 + 1,
+            (HUGE_PAGE_BYTES / 8) - 1,
+            HUGE_PAGE_BYTES / 8,
+            700_001,
+        ] {
             let mut pages = Pages::<u64>::new(len).unwrap();
             assert!(pages.iter().all(|&word| word == 0));
             assert_eq!(pages.as_ptr() as usize % LINE_BYTES, 0);

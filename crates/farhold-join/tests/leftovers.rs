@@ -81,7 +81,7 @@ fn run(end: End, threads: usize) -> Result<(), JoinError> {
     let options = JoinOptions {
         run: Run { cancel, seed: 1, ..Run::with_threads(threads) },
         on_progress: Some(Arc::new(on_progress)),
-        ..JoinOptions::new(MemoryPool::new(budget(threads)))
+        ..JoinOptions::new(pool(threads))
     };
     let pool = Arc::clone(&options.pool);
     let _limit = if let End::DiskFull(bytes) = end { Some(FileLimit::new(bytes)) } else { None };
@@ -90,14 +90,18 @@ fn run(end: End, threads: usize) -> Result<(), JoinError> {
     answer
 }
 
-/// With several threads it is enough for two of them to read back at once.
-fn budget(threads: usize) -> u64 {
-    if threads > 1 { 4 << 20 } else { 1 << 20 }
+/// With three threads it is enough for two of them to read back at once; with two it gives back what it frees.
+fn pool(threads: usize) -> Arc<MemoryPool> {
+    match threads {
+        2 => MemoryPool::giving_back(1 << 20),
+        3 => MemoryPool::new(4 << 20),
+        _ => MemoryPool::new(1 << 20),
+    }
 }
 
 /// Batches a side.
 fn batches(threads: usize) -> i64 {
-    if threads > 1 { 120 } else { 40 }
+    if threads == 3 { 120 } else { 40 }
 }
 
 fn drive(mut join: Join, end: End, batches: i64) -> Result<(), JoinError> {
@@ -124,7 +128,7 @@ fn no_thread_and_no_file_is_left_behind() {
     std::panic::set_hook(Box::new(|_| {}));
     run(End::Done, 2).unwrap();
     let before = held();
-    for threads in [1, 3] {
+    for threads in [1, 2, 3] {
         // While rows come in, while they are probed, while they are read back.
         let through = batches(threads) as usize / 40;
         for after in [1, 5, 9, 14, 20].map(|after| after * through) {

@@ -1,5 +1,7 @@
 //! The build side while it comes in: held as it is, and partitioned once it does not fit.
 
+use std::collections::VecDeque;
+
 use arrow::array::RecordBatch;
 
 use super::Context;
@@ -10,12 +12,13 @@ use crate::blocks::{batch_bytes, slices};
 use crate::bloom::{BloomBuilder, BloomFilter};
 use crate::memory::Reservation;
 use crate::options::Keep;
+use crate::pages::trim_heap;
 use crate::planted::{self, Defect};
 
 /// Build rows so far.
 pub struct BuildSide {
     round: u32,
-    held: Vec<RecordBatch>,
+    held: VecDeque<RecordBatch>,
     held_bytes: u64,
     held_rows: usize,
     /// Since the rows outgrew the memory.
@@ -37,17 +40,23 @@ pub struct SpilledBuild {
 
 impl BuildSide {
     pub fn new(round: u32) -> Self {
-        Self { round, held: Vec::new(), held_bytes: 0, held_rows: 0, spilling: None }
+        Self { round, held: VecDeque::new(), held_bytes: 0, held_rows: 0, spilling: None }
     }
 
     pub fn push(&mut self, batch: &RecordBatch, cx: &Context, memory: &mut Reservation) -> Result<(), JoinError> {
+        // What earlier tables and outputs have left in the heap would be there beside the rows.
+        if self.round > 0 && self.held.is_empty() && self.spilling.is_none() && cx.options.pool.gives_back() {
+            trim_heap();
+        }
         for slice in slices(batch, cx.sizes.slice_bytes) {
             cx.options.run.cancel.check()?;
             let bytes = batch_bytes(&slice);
-            if self.spilling.is_none() && memory.try_grow(bytes) {
+            // Room is left for the filter, which begins before the first batch goes.
+            let has_room = memory.has_room(bytes.saturating_add(cx.sizes.bloom_bytes));
+            if self.spilling.is_none() && has_room && memory.try_grow(bytes) {
                 self.held_rows += slice.num_rows();
                 self.held_bytes += bytes;
-                self.held.push(slice);
+                self.held.push_back(slice);
             } else {
                 self.spilling(cx, memory)?.add(&slice, cx, memory)?;
             }
@@ -58,16 +67,8 @@ impl BuildSide {
     /// The partitions; the first call distributes what has been held so far.
     fn spilling(&mut self, cx: &Context, memory: &mut Reservation) -> Result<&mut Spilling, JoinError> {
         if self.spilling.is_none() {
-            // The first batches make room for the filter; for a moment they are there beside it.
-            let mut first = Vec::new();
-            let full = self.held_bytes;
-            while self.held_bytes + cx.sizes.bloom_bytes > full
-                && let Some(batch) = self.pop_held(memory)
-            {
-                first.push(batch);
-            }
             let mut spilling = Spilling::new(self.round, cx, memory)?;
-            while let Some(batch) = first.pop().or_else(|| self.pop_held(memory)) {
+            while let Some(batch) = self.pop_held(memory) {
                 spilling.add(&batch, cx, memory)?;
             }
             self.spilling = Some(spilling);
@@ -75,9 +76,9 @@ impl BuildSide {
         self.spilling.as_mut().ok_or_else(|| JoinError::Invalid("no partitions".into()))
     }
 
-    /// Newest first, so that the vector gives up what it has handed over.
+    /// Oldest first: what is copied of it fills the lower end of the allocator's heap, and the upper end goes back to the kernel.
     fn pop_held(&mut self, memory: &mut Reservation) -> Option<RecordBatch> {
-        let batch = self.held.pop()?;
+        let batch = self.held.pop_front()?;
         let bytes = batch_bytes(&batch);
         memory.shrink(bytes);
         self.held_bytes -= bytes;
@@ -95,7 +96,7 @@ impl BuildSide {
         let probers = if self.round == 0 { cx.options.shares.max(1) } else { 1 };
         if self.spilling.is_none() {
             if let Some((working, choice)) = take_working_bytes(self.held_rows, probers, 0, cx, memory) {
-                return Ok((Resident::build(self.held, self.held_bytes, working, choice, cx, memory)?, None));
+                return Ok((Resident::build(self.held.into(), self.held_bytes, working, choice, cx, memory)?, None));
             }
             self.spilling(cx, memory)?;
         }

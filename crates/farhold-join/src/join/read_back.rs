@@ -54,7 +54,8 @@ impl ReadBack {
         let parts = cx.options.pool.limit() / PART_BYTES_MIN;
         let pairs_to_share = pairs.iter().filter(|pair| pair.can_be_split()).count();
         let threads = cx.options.run.threads.min(pairs_to_share).min(usize::try_from(parts).unwrap_or(usize::MAX));
-        if threads < 2 {
+        // Each thread has a heap of its own, which keeps what is freed.
+        if threads < 2 || cx.options.pool.gives_back() {
             return Ok(None);
         }
         let memory = Arc::new(Mutex::new(mem::replace(memory, Reservation::empty(&cx.options.pool))));

@@ -226,7 +226,7 @@ fn blocks_of(
         memory.shrink(bytes);
         vec![one?]
     } else {
-        merge(batches, cx.sizes.block_bytes, run)?
+        merge(batches, cx.sizes.block_bytes, cx.options.pool.gives_back(), run)?
     };
     let mut blocks = Blocks::default();
     for block in merged {

@@ -173,7 +173,7 @@ async fn keep(
             writer
         } else {
             let directory = spill_directory(&context)?;
-            writer.insert(Writer::create(&directory, &batch.schema()).map_err(to_datafusion)?)
+            writer.insert(Writer::create(&directory, &batch.schema(), false).map_err(to_datafusion)?)
         };
         writer.push(&batch).map_err(to_datafusion)?;
         spilled_rows.add(batch.num_rows());
