@@ -32,11 +32,11 @@ fn a_session_is_told_that_a_join_went_on_on_the_cpu() {
     Arc::new(Gpu::described(device, description)).hand_over();
     let db = Db::new();
     let client = db.client();
-    let answer = client.ok(QUERY);
+    let answer = client.run(QUERY).unwrap();
     assert_eq!(answer.lines(), ["1100000|605000550000"]);
     let [notice] = &answer.notices[..] else { panic!("{:?}", answer.notices) };
     assert!(notice.contains("joined on the CPU: the GPU failed (") && notice.contains("emulated fault"), "{notice}");
     // The device is left alone from then on, of which EXPLAIN tells.
-    let answer = client.ok(QUERY);
+    let answer = client.run(QUERY).unwrap();
     assert_eq!((answer.lines(), answer.notices), (vec!["1100000|605000550000".to_owned()], Vec::new()));
 }
