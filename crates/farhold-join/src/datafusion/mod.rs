@@ -37,6 +37,7 @@ mod filter;
 mod late;
 mod members;
 mod memory;
+mod origin;
 mod reduce;
 mod rule;
 mod runs;

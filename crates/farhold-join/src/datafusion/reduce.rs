@@ -8,15 +8,19 @@
 //!
 //! DataFusion hands a join's dynamic filter down to the scans of its probe side, which skip whole row groups by it. Where an
 //! aggregate or another join lies between, its rows are worth looking at one by one: what they would be aggregated or joined
-//! to is thrown away. Right above the join itself they are not, since the join's own table answers as fast.
+//! to is thrown away. Right below the join itself they are not, since the join's own table answers as fast.
+//!
+//! DataFusion's filter stops where one of its keys does: at an aggregate whose result is compared, say (TPC-H's query 2: the least cost
+//! of a part). Its conditions are of one key each, so a sieve goes by those whose key the scan has.
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use arrow::datatypes::Schema;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
-use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::{Column, DynamicFilterPhysicalExpr};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
@@ -27,7 +31,8 @@ use datafusion::physical_plan::{StatisticsArgs, StatisticsContext};
 use super::JoinConfig;
 use super::conditions::ordered;
 use super::exec::JoinExec;
-use super::sieve::SieveExec;
+use super::origin;
+use super::sieve::{NotHere, SieveExec};
 
 /// See the module. It belongs behind all rules that push filters down; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
@@ -67,11 +72,39 @@ impl PhysicalOptimizerRule for ReduceRule {
 }
 
 /// The dynamic filter of a join above.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Above {
-    id: u64,
+    filter: PhysicalExprRef,
+    /// Of each of its keys the column of this plan's output, if that has it.
+    columns: Vec<Option<usize>>,
     /// An aggregate or another join lies between it and here.
     is_far: bool,
+}
+
+impl Above {
+    /// The filter of the join right above, over its probe side.
+    fn own(filter: PhysicalExprRef) -> Self {
+        let columns = filter.children().into_iter().map(|key| Some(key.downcast_ref::<Column>()?.index())).collect();
+        Self { filter, columns, is_far: false }
+    }
+
+    /// The filter below `plan`, in a child; `None` if that has none of its keys, or others would miss rows that it drops.
+    fn below(&self, plan: &Arc<dyn ExecutionPlan>, child: usize) -> Option<Self> {
+        let columns: Vec<_> = self.columns.iter().map(|column| origin::of_child(plan, child, (*column)?)).collect();
+        let is_between = plan.is::<JoinExec>() || plan.is::<AggregateExec>();
+        let filter = Arc::clone(&self.filter);
+        let has_some = columns.iter().any(Option::is_some);
+        has_some.then_some(Self { filter, columns, is_far: self.is_far || is_between })
+    }
+
+    /// As an expression over that schema.
+    fn over(&self, schema: &Schema) -> Result<PhysicalExprRef> {
+        let key = |column: &Option<usize>| match *column {
+            Some(column) => Arc::new(Column::new(schema.field(column).name(), column)) as PhysicalExprRef,
+            None => Arc::new(NotHere),
+        };
+        Arc::clone(&self.filter).with_new_children(self.columns.iter().map(key).collect())
+    }
 }
 
 /// `share`: of the rows of `plan` that the conditions right above it are expected to keep; `None` where no scan is to read late.
@@ -80,17 +113,13 @@ fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) -> R
     if children.is_empty() {
         return reduced(plan, above, share);
     }
-    let join = plan.downcast_ref::<JoinExec>();
-    let is_between = join.is_some() || plan.is::<AggregateExec>();
-    let mut inside: Vec<Above> =
-        above.iter().map(|above| Above { is_far: above.is_far || is_between, ..*above }).collect();
     let mut new_children = Vec::with_capacity(children.len());
     for (number, child) in children.into_iter().enumerate() {
+        let mut inside: Vec<Above> = above.iter().filter_map(|above| above.below(&plan, number)).collect();
         if number == 1
-            && let Some(join) = join.filter(|join| join.is_ours())
+            && let Some(join) = plan.downcast_ref::<JoinExec>().filter(|join| join.is_ours())
         {
-            let own = join.planned().dynamic_expressions_produced();
-            inside.extend(own.iter().filter_map(|filter| Some(Above { id: filter.expression_id()?, is_far: false })));
+            inside.extend(join.planned().dynamic_expressions_produced().into_iter().map(Above::own));
         }
         let share = share.map(|_| share_of(&plan)).transpose()?;
         new_children.push(below(Arc::clone(child), &inside, share)?);
@@ -115,22 +144,11 @@ fn share_of(plan: &Arc<dyn ExecutionPlan>) -> Result<f64> {
     Ok(kept_of.map_or(1.0, |(kept, all)| kept as f64 / all.max(1) as f64))
 }
 
-/// A scan whose rows go through the far filters that it holds, and that may read columns late.
+/// A scan whose rows go through the far filters of which it has a key, and that may read columns late.
 fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) -> Result<Arc<dyn ExecutionPlan>> {
-    let mut filters: Vec<Arc<dyn PhysicalExpr>> = Vec::new();
-    scan.apply_expressions(&mut |root| {
-        root.apply(|expression| {
-            let is_far = |id| above.iter().any(|above| above.id == id && above.is_far);
-            let is_new = |id| filters.iter().all(|filter| filter.expression_id() != Some(id));
-            if expression.is::<DynamicFilterPhysicalExpr>()
-                && expression.expression_id().is_some_and(|id| is_far(id) && is_new(id))
-                && let Some(filter) = of_output(expression, &scan)?
-            {
-                filters.push(filter);
-            }
-            Ok(TreeNodeRecursion::Continue)
-        })
-    })?;
+    let schema = scan.schema();
+    let filters = above.iter().filter(|above| above.is_far).map(|above| above.over(&schema));
+    let filters: Vec<_> = filters.collect::<Result<_>>()?;
     let scan = if let Some(share) = share { late(scan, share) } else { scan };
     Ok(if filters.is_empty() { scan } else { Arc::new(SieveExec::new(filters, scan)) })
 }
@@ -146,17 +164,4 @@ fn late(scan: Arc<dyn ExecutionPlan>, share: f64) -> Arc<dyn ExecutionPlan> {
 #[cfg(not(feature = "parquet"))]
 fn late(scan: Arc<dyn ExecutionPlan>, _: f64) -> Arc<dyn ExecutionPlan> {
     scan
-}
-
-/// The filter over what the scan hands out, which has the columns of its file in another order; `None` if one is not there.
-fn of_output(filter: &Arc<dyn PhysicalExpr>, scan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn PhysicalExpr>>> {
-    let schema = scan.schema();
-    let column = |child: &Arc<dyn PhysicalExpr>| {
-        let name = child.downcast_ref::<Column>()?.name();
-        let mut places = schema.fields().iter().enumerate().filter(|(_, field)| field.name() == name);
-        let (place, _) = places.next()?;
-        places.next().is_none().then(|| Arc::new(Column::new(name, place)) as Arc<dyn PhysicalExpr>)
-    };
-    let columns: Option<Vec<_>> = filter.children().into_iter().map(column).collect();
-    columns.map(|columns| Arc::clone(filter).with_new_children(columns)).transpose()
 }

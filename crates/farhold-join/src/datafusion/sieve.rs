@@ -14,12 +14,15 @@ use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch};
 use arrow::compute::{BatchCoalescer, and, filter_record_batch, prep_null_mask_filter};
-use datafusion::common::tree_node::TreeNodeRecursion;
+use arrow::datatypes::{DataType, Schema};
+use datafusion::common::internal_err;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
 use datafusion::physical_expr::utils::split_conjunction;
+use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, RecordOutput,
@@ -67,17 +70,69 @@ impl Filter {
 
     /// Notices what the join has published since.
     fn refresh(&mut self) -> Result<()> {
-        let now = match self.whole.downcast_ref::<DynamicFilterPhysicalExpr>() {
-            Some(dynamic) => dynamic.current()?,
-            None => Arc::clone(&self.whole),
-        };
+        let now = now(&self.whole)?;
         if self.known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &now)) {
-            self.conditions = split_conjunction(&now).into_iter().map(Condition::new).collect();
+            self.conditions = conditions_of(&now)?.into_iter().map(Condition::new).collect();
             // What knows every value leaves nothing to the bounds.
             self.conditions.sort_by_key(|condition| !condition.test.is::<IsMember>());
             self.known = Some(now);
         }
         Ok(())
+    }
+}
+
+/// A filter as it is now.
+fn now(filter: &PhysicalExprRef) -> Result<PhysicalExprRef> {
+    match filter.downcast_ref::<DynamicFilterPhysicalExpr>() {
+        Some(dynamic) => dynamic.current(),
+        None => Ok(Arc::clone(filter)),
+    }
+}
+
+/// What a filter asks of rows, without what it asks of keys that they do not have.
+fn conditions_of(filter: &PhysicalExprRef) -> Result<Vec<PhysicalExprRef>> {
+    let mut conditions = Vec::new();
+    for condition in split_conjunction(filter) {
+        if !condition.exists(|part| Ok(part.is::<NotHere>()))? {
+            conditions.push(Arc::clone(condition));
+        }
+    }
+    Ok(conditions)
+}
+
+/// In a filter, a key that the rows which go through it do not have: conditions on it are not asked.
+#[derive(Debug, Hash, PartialEq, Eq)]
+pub struct NotHere;
+
+impl fmt::Display for NotHere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(not here)")
+    }
+}
+
+impl PhysicalExpr for NotHere {
+    fn children(&self) -> Vec<&PhysicalExprRef> {
+        vec![]
+    }
+
+    fn with_new_children(self: Arc<Self>, _: Vec<PhysicalExprRef>) -> Result<PhysicalExprRef> {
+        Ok(self)
+    }
+
+    fn data_type(&self, _: &Schema) -> Result<DataType> {
+        Ok(DataType::Null)
+    }
+
+    fn nullable(&self, _: &Schema) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn evaluate(&self, _: &RecordBatch) -> Result<ColumnarValue> {
+        internal_err!("a key that is not here has been asked for")
+    }
+
+    fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -92,8 +147,8 @@ struct Condition {
 }
 
 impl Condition {
-    fn new(test: &PhysicalExprRef) -> Self {
-        Self { test: Arc::clone(test), seen: 0, kept: 0, resting: 0 }
+    fn new(test: PhysicalExprRef) -> Self {
+        Self { test, seen: 0, kept: 0, resting: 0 }
     }
 
     fn is_asked(&mut self) -> bool {
@@ -181,7 +236,9 @@ impl DisplayAs for SieveExec {
         let separator = if format == DisplayFormatType::TreeRender { "" } else { "SieveExec: " };
         f.write_str(separator)?;
         for (number, filter) in self.filters.iter().enumerate() {
-            write!(f, "{}{filter}", if number == 0 { "" } else { " AND " })?;
+            f.write_str(if number == 0 { "" } else { " AND " })?;
+            let conditions = now(filter).and_then(|now| conditions_of(&now)).map_err(|_| fmt::Error)?;
+            write!(f, "{}", conditions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" AND "))?;
         }
         Ok(())
     }

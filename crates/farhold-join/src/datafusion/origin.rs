@@ -1,0 +1,87 @@
+//! Which column of a child a plan's output column is, where rows that a condition on it drops may as well be dropped there.
+
+use std::sync::Arc;
+
+use datafusion::common::{JoinSide, JoinType};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::joins::utils::build_join_schema;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
+
+use super::exec::JoinExec;
+
+/// The column of child number `child` of `plan` whose values the output's `column` has. A condition on them that drops rows of the child drops
+/// those rows of the output that it is not true of, and changes no other: `None` where it might.
+pub fn of_child(plan: &Arc<dyn ExecutionPlan>, child: usize, column: usize) -> Option<usize> {
+    if plan.fetch().is_some() {
+        return None;
+    }
+    if let Some(join) = plan.downcast_ref::<JoinExec>() {
+        return of_join(join.planned(), child, column);
+    }
+    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        return of_join(join, child, column);
+    }
+    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        return number_of(&projection.expr().get(column)?.expr);
+    }
+    if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
+        // All rows of a group have the same value of what they are grouped by.
+        let by = aggregate.group_expr();
+        let is_by_groups = by.is_single() && aggregate.limit_options().is_none();
+        return by.expr().get(column).filter(|_| is_by_groups).and_then(|(by, _)| number_of(by));
+    }
+    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        return match filter.projection().as_ref() {
+            Some(projection) => projection.get(column).copied(),
+            None => Some(column),
+        };
+    }
+    let is_same = plan.is::<RepartitionExec>()
+        || plan.is::<CoalescePartitionsExec>()
+        || plan.is::<CooperativeExec>()
+        || plan.is::<SortExec>()
+        || plan.is::<SortPreservingMergeExec>()
+        || plan.is::<UnionExec>()
+        || plan.is::<InterleaveExec>();
+    is_same.then_some(column)
+}
+
+fn number_of(expression: &PhysicalExprRef) -> Option<usize> {
+    Some(expression.downcast_ref::<Column>()?.index())
+}
+
+/// Of the side that all its rows come from, or of the other side of a semi-join by its keys.
+fn of_join(join: &HashJoinExec, child: usize, column: usize) -> Option<usize> {
+    let kind = *join.join_type();
+    let column = join.projection.as_ref().map_or(Some(column), |projection| projection.get(column).copied())?;
+    let (left, right) = (join.left().schema(), join.right().schema());
+    let (_, columns) = build_join_schema(&left, &right, &kind);
+    let from = columns.get(column)?;
+    let keeps = match from.side {
+        JoinSide::Left => !matches!(kind, JoinType::Right | JoinType::Full),
+        JoinSide::Right => !matches!(kind, JoinType::Left | JoinType::Full),
+        JoinSide::None => false,
+    };
+    if !keeps {
+        return None;
+    }
+    if (from.side == JoinSide::Left) == (child == 0) {
+        return Some(from.index);
+    }
+    let is_semi = matches!(kind, JoinType::LeftSemi | JoinType::RightSemi);
+    join.on().iter().filter(|_| is_semi).find_map(|(left, right)| {
+        let (from_key, other_key) = if child == 0 { (right, left) } else { (left, right) };
+        (number_of(from_key)? == from.index).then(|| number_of(other_key)).flatten()
+    })
+}
