@@ -131,10 +131,26 @@ fn value_bytes_max(array: &ArrayRef) -> usize {
     }
 }
 
-/// The rows `rows` of a batch, as a batch that shares no buffer with it.
-pub fn copy_rows(batch: &RecordBatch, rows: &UInt32Array) -> Result<RecordBatch, JoinError> {
-    let columns = batch.columns().iter().map(|column| Ok(compact(&take(column, rows, None)?)));
-    batch_of(batch.schema_ref(), columns.collect::<Result<_, JoinError>>()?, rows.len())
+/// Rows of some batches, each named by its batch and its row in it, as a batch that shares no buffer with them.
+pub fn copy_rows(batches: &[RecordBatch], rows: &[(usize, usize)]) -> Result<RecordBatch, JoinError> {
+    let copies: Vec<ArrayRef> = if let [batch] = batches {
+        let rows = UInt32Array::from_iter_values(rows.iter().map(|row| row.1 as u32));
+        batch.columns().iter().map(|column| take(column, &rows, None)).collect::<Result<_, _>>()?
+    } else {
+        let columns = (0..batches[0].num_columns()).map(|column| {
+            let arrays: Vec<&dyn Array> = batches.iter().map(|batch| batch.column(column).as_ref()).collect();
+            interleave(&arrays, rows)
+        });
+        columns.collect::<Result<_, _>>()?
+    };
+    batch_of(batches[0].schema_ref(), copies.iter().map(compact).collect(), rows.len())
+}
+
+/// Whether rows of several batches are copied together at the price of their own bytes: values that refer to others may bring
+/// all of these along.
+pub fn copies_alone(schema: &SchemaRef) -> bool {
+    let refers = |kind: &DataType| kind.is_nested() || matches!(kind, DataType::Dictionary(..));
+    !schema.fields().iter().any(|field| refers(field.data_type()))
 }
 
 /// Views keep whole buffers alive; give them buffers of their own.

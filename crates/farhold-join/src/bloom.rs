@@ -1,6 +1,7 @@
 //! A Bloom filter over key codes: two to four bits of one 64-bit word a key, one access a question.
 //!
-//! It exists for others only once every build row is in it: one that is asked earlier would lose rows.
+//! It exists for others only once every build row is in it: one that is asked earlier would lose rows. Each partition of the
+//! keys has words of its own, so that several threads fill it, each for partitions of its own.
 
 use crate::JoinError;
 use crate::hash::{hash, top};
@@ -13,6 +14,13 @@ const SEED: u64 = 0x5bd1_e995_97f4_a7c1;
 #[derive(Debug)]
 pub struct BloomBuilder {
     words: Pages<u64>,
+    /// Of a partition.
+    bits: u32,
+}
+
+/// The words of one partition.
+pub struct BloomPart<'a> {
+    words: &'a mut [u64],
     bits: u32,
 }
 
@@ -25,11 +33,16 @@ fn pattern(hash: u64) -> u64 {
     1 << (hash >> 24 & 63) | 1 << (hash >> 30 & 63) | 1 << (hash >> 36 & 63)
 }
 
+#[inline(always)]
+fn place(hash: u64, bits: u32) -> usize {
+    top(hash.wrapping_mul(SEED), bits)
+}
+
 impl BloomBuilder {
-    /// A filter of at most `bytes` bytes (at least 8).
-    pub fn new(bytes: u64) -> Result<Self, JoinError> {
-        let bits = (bytes / 8).max(1).ilog2();
-        Ok(Self { words: Pages::new(1 << bits)?, bits })
+    /// A filter of at most `bytes` bytes (at least 8 a partition) for the keys of `1 << part_bits` partitions.
+    pub fn new(bytes: u64, part_bits: u32) -> Result<Self, JoinError> {
+        let bits = ((bytes / 8) >> part_bits).max(1).ilog2();
+        Ok(Self { words: Pages::new(1 << (bits + part_bits))?, bits })
     }
 
     /// Bytes held.
@@ -37,11 +50,10 @@ impl BloomBuilder {
         self.words.bytes()
     }
 
-    /// Adds a key.
-    #[inline(always)]
-    pub fn insert(&mut self, code: u64) {
-        let hash = hash(code, SEED);
-        self.words[top(hash.wrapping_mul(SEED), self.bits)] |= pattern(hash);
+    /// Every partition's words, in order.
+    pub fn parts(&mut self) -> impl Iterator<Item = BloomPart<'_>> {
+        let bits = self.bits;
+        self.words.chunks_exact_mut(1 << bits).map(move |words| BloomPart { words, bits })
     }
 
     /// The filter, now that every key is in it.
@@ -50,12 +62,21 @@ impl BloomBuilder {
     }
 }
 
-impl BloomFilter {
-    /// False only if no build row has this key.
+impl BloomPart<'_> {
+    /// Adds a key of the partition.
     #[inline(always)]
-    pub fn may_contain(&self, code: u64) -> bool {
+    pub fn insert(&mut self, code: u64) {
+        let hash = hash(code, SEED);
+        self.words[place(hash, self.bits)] |= pattern(hash);
+    }
+}
+
+impl BloomFilter {
+    /// False only if no build row of this partition has this key.
+    #[inline(always)]
+    pub fn may_contain(&self, part: usize, code: u64) -> bool {
         let (hash, filter) = (hash(code, SEED), &self.0);
-        !filter.words[top(hash.wrapping_mul(SEED), filter.bits)] & pattern(hash) == 0
+        !filter.words[part << filter.bits | place(hash, filter.bits)] & pattern(hash) == 0
     }
 }
 
@@ -65,13 +86,17 @@ mod tests {
 
     #[test]
     fn no_key_is_lost_and_few_are_invented() {
-        for spread in [1, 1 << 20, 1 << 48] {
-            let mut builder = BloomBuilder::new(4096).unwrap();
-            (0..2000).for_each(|key: u64| builder.insert(key.wrapping_mul(spread)));
+        for (spread, part_bits) in [(1, 0), (1 << 20, 2), (1 << 48, 3)] {
+            let key = |number: u64| number.wrapping_mul(spread);
+            let part = |number: u64| (number % (1 << part_bits)) as usize;
+            let mut builder = BloomBuilder::new(4096, part_bits).unwrap();
+            for (number, mut words) in builder.parts().enumerate() {
+                (0..2000).filter(|&n| part(n) == number).for_each(|n| words.insert(key(n)));
+            }
             assert!(builder.bytes() <= 4096);
             let filter = builder.publish();
-            assert!((0..2000_u64).all(|key| filter.may_contain(key.wrapping_mul(spread))));
-            let invented = (2000..12_000_u64).filter(|key| filter.may_contain(key.wrapping_mul(spread))).count();
+            assert!((0..2000_u64).all(|n| filter.may_contain(part(n), key(n))));
+            let invented = (2000..12_000_u64).filter(|&n| filter.may_contain(part(n), key(n))).count();
             assert!(invented < 1500, "{invented} of 10000 at 16 bits a key");
         }
     }

@@ -176,10 +176,9 @@ impl Reservation {
         has_room
     }
 
-    /// Whether there are `bytes` more now; others may take them.
-    pub fn has_room(&self, bytes: u64) -> bool {
-        let more = self.used.saturating_add(bytes).max(self.floor) - self.used.max(self.floor);
-        self.pool.used().saturating_add(more) <= self.pool.limit
+    /// Bytes that there are more now; others may take them.
+    pub fn room(&self) -> u64 {
+        self.pool.limit.saturating_sub(self.pool.used()) + self.floor.saturating_sub(self.used)
     }
 
     /// Gives `bytes` back.
@@ -228,6 +227,7 @@ mod tests {
         assert!(one.try_grow(700));
         assert_eq!(pool.used(), 1000);
         assert!(!one.try_grow(1) && !two.try_grow(301));
+        assert_eq!((one.room(), two.room()), (0, 300));
         assert!(two.try_grow(300), "the floor is there whatever the others hold");
         one.shrink(500);
         assert_eq!((one.used(), pool.used()), (200, 600));

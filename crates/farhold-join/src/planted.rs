@@ -30,6 +30,8 @@ pub enum Defect {
     LostCarry,
     /// Pairs that threads leave for the end are lost.
     LostPair,
+    /// Build rows that wait to be distributed with others are lost at the end.
+    LostGroup,
     /// No defect: hashed codes have four bits, so that different keys collide.
     WeakCodes,
     /// [`Defect::WeakCodes`] and [`Defect::CodesTrusted`].
@@ -38,7 +40,7 @@ pub enum Defect {
 
 impl Defect {
     /// All true ones.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::EarlyFilter,
         Self::LostLines,
         Self::DroppedPair,
@@ -50,6 +52,7 @@ impl Defect {
         Self::MatchesNotSpread,
         Self::LostCarry,
         Self::LostPair,
+        Self::LostGroup,
         Self::WeakCodesTrusted,
     ];
 }

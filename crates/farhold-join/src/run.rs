@@ -1,11 +1,13 @@
 //! How a join runs: threads, hash seed, cancellation. A worker that panics becomes an error of the join.
+//!
+//! Workers of one long piece of work are started for it ([`Run::on_all`]). Many short ones have a [`Crew`].
 
 use std::any::Any;
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use crate::JoinError;
 use crate::pages::PageStore;
@@ -127,6 +129,147 @@ impl Run {
     }
 }
 
+/// Threads that help the one that asks for it, as often as it does. It waits for those that have begun to help and not for the
+/// others: on a machine that others keep busy too a thread may sleep for longer than the work takes. Dropped, it waits for their end.
+pub(crate) struct Crew {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// There is work, or none any more.
+    has_changed: Condvar,
+    /// Nobody helps.
+    is_left: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    work: Option<Work>,
+    /// Counts works, so that nobody takes one twice.
+    number: u64,
+    /// Threads that are at it.
+    helping: usize,
+    is_over: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Work(*const (dyn Fn() + Sync));
+
+// SAFETY: what it points to is Sync.
+unsafe impl Send for Work {}
+
+impl Crew {
+    /// So many workers, the caller among them; fewer if the system has no threads.
+    pub fn new(workers: usize) -> Self {
+        let shared = Arc::<Shared>::default();
+        let start = |_| {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new().name("join-helper".into()).spawn(move || shared.help()).ok()
+        };
+        let threads = (1..workers).map_while(start).collect();
+        Self { shared, threads }
+    }
+
+    /// Runs `work(task)` for every task below `tasks`; their results in order. The error of the first task that failed wins; a panic
+    /// is [`JoinError::WorkerPanicked`].
+    pub fn on_tasks<T: Send>(
+        &self,
+        tasks: usize,
+        work: impl Fn(usize) -> Result<T, JoinError> + Sync,
+    ) -> Result<Vec<T>, JoinError> {
+        let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(tasks)));
+        let some = || {
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks {
+                    return;
+                }
+                let answer = panic::catch_unwind(AssertUnwindSafe(|| work(task)));
+                let answer = answer.unwrap_or_else(|panic| Err(panicked(&*panic)));
+                if answer.is_err() {
+                    next.store(tasks, Ordering::Relaxed);
+                }
+                lock(&done).push((task, answer));
+            }
+        };
+        if tasks > 1 && !self.threads.is_empty() {
+            self.with_help(&some)
+        } else {
+            some()
+        }
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_unstable_by_key(|done| done.0);
+        done.into_iter().map(|done| done.1).collect()
+    }
+
+    /// `work` is called by the caller, and by every thread that wakes before it returns.
+    fn with_help<'a>(&self, work: &'a (dyn Fn() + Sync + 'a)) {
+        /// Ends the work, also where the caller panics.
+        struct End<'a>(&'a Shared);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                let mut state = lock(&self.0.state);
+                state.work = None;
+                while state.helping > 0 {
+                    state = self.0.is_left.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+        let end = End(&self.shared);
+        // SAFETY: only the lifetime changes. A thread takes the work, under the lock, only while it is there, and counts as helping from
+        // then until it has returned from it; `end` takes it away and waits for all who help, before `work` can go.
+        let work_of_all = Work(unsafe { std::mem::transmute::<*const (dyn Fn() + Sync + 'a), _>(work) });
+        {
+            let mut state = lock(&self.shared.state);
+            state.number += 1;
+            state.work = Some(work_of_all);
+        }
+        self.shared.has_changed.notify_all();
+        work();
+        drop(end);
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        lock(&self.shared.state).is_over = true;
+        self.shared.has_changed.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn help(&self) {
+        let mut seen = 0;
+        let mut state = lock(&self.state);
+        while !state.is_over {
+            let Some(work) = state.work.filter(|_| state.number != seen) else {
+                state = self.has_changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            seen = state.number;
+            state.helping += 1;
+            drop(state);
+            // SAFETY: it lives until nobody helps any more. It catches what its tasks panic with.
+            unsafe { (*work.0)() };
+            state = lock(&self.state);
+            state.helping -= 1;
+            if state.helping == 0 {
+                self.is_left.notify_one();
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Another one each time, from the system's randomness by way of what the standard library keeps its maps from being flooded with.
 fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u64)
@@ -182,5 +325,22 @@ mod tests {
             run.on_tasks(10, |task| if task == 7 { Err(JoinError::Cancelled) } else { Ok(()) }),
             Err(JoinError::Cancelled)
         ));
+    }
+
+    #[test]
+    fn a_crew_does_every_task_once_and_survives_a_panic() {
+        for workers in 1..5 {
+            let crew = Crew::new(workers);
+            for tasks in (0..40).chain([1000]) {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                let answers = crew.on_tasks(tasks, |task| Ok((counts[task].fetch_add(1, Ordering::Relaxed), task)));
+                assert!(answers.unwrap().into_iter().eq((0..tasks).map(|task| (0, task))));
+            }
+            let answer = crew.on_tasks(9, |task| if task == 4 { panic!("planted") } else { Ok(()) });
+            assert!(matches!(answer, Err(JoinError::WorkerPanicked(message)) if message == "planted"));
+            let answer = crew.on_tasks(9, |task| if task == 7 { Err(JoinError::Cancelled) } else { Ok(()) });
+            assert!(matches!(answer, Err(JoinError::Cancelled)));
+            assert_eq!(crew.on_tasks(3, Ok).unwrap(), [0, 1, 2]);
+        }
     }
 }

@@ -47,7 +47,7 @@ fn threads_are_well((build, probe): &(Side, Side)) -> bool {
 
 fn wide_sides() -> (Side, Side) {
     let keys = |rows: u64| (0..rows).map(|row| Some(if row % 2 == 0 { 7 } else { mix(row) % 9000 })).collect();
-    (Side::new(keys(8000), KeyType::Int64, 1000, 500), Side::new(keys(40), KeyType::Int64, 100, 40))
+    (Side::new(keys(7900), KeyType::Int64, 1000, 500), Side::new(keys(40), KeyType::Int64, 100, 40))
 }
 
 /// Whether all joins answer as the oracle does. Errors and panics count as noticed.

@@ -1,14 +1,15 @@
 //! The build side while it comes in: held as it is, and partitioned once it does not fit.
 
 use std::collections::VecDeque;
+use std::mem;
 
 use arrow::array::RecordBatch;
 
 use super::Context;
-use super::partitions::{Partitions, SpilledPart};
+use super::partitions::{Partitions, ROUTE_BYTES, SpilledPart};
 use super::resident::{Resident, take_working_bytes, working_bytes};
 use crate::JoinError;
-use crate::blocks::{batch_bytes, slices};
+use crate::blocks::{batch_bytes, copies_alone, slices};
 use crate::bloom::{BloomBuilder, BloomFilter};
 use crate::memory::Reservation;
 use crate::options::Keep;
@@ -28,6 +29,10 @@ pub struct BuildSide {
 struct Spilling {
     partitions: Partitions,
     bloom: Option<BloomBuilder>,
+    /// Batches that are distributed together, by all threads.
+    group: Vec<RecordBatch>,
+    group_bytes: u64,
+    group_bytes_max: u64,
 }
 
 /// The build side's spilled partitions, for the probe side to follow.
@@ -51,14 +56,15 @@ impl BuildSide {
         for slice in slices(batch, cx.sizes.slice_bytes) {
             cx.options.run.cancel.check()?;
             let bytes = batch_bytes(&slice);
-            // Room is left for the filter, which begins before the first batch goes.
-            let has_room = memory.has_room(bytes.saturating_add(cx.sizes.bloom_bytes));
+            // Room is left for the filter and for a group, which begin before the first batch goes.
+            let beside = cx.sizes.bloom_bytes + 2 * group_bytes_max(cx);
+            let has_room = memory.room() >= bytes.saturating_add(beside);
             if self.spilling.is_none() && has_room && memory.try_grow(bytes) {
                 self.held_rows += slice.num_rows();
                 self.held_bytes += bytes;
                 self.held.push_back(slice);
             } else {
-                self.spilling(cx, memory)?.add(&slice, cx, memory)?;
+                self.spilling(cx, memory)?.push(slice, cx, memory)?;
             }
         }
         Ok(())
@@ -69,7 +75,7 @@ impl BuildSide {
         if self.spilling.is_none() {
             let mut spilling = Spilling::new(self.round, cx, memory)?;
             while let Some(batch) = self.pop_held(memory) {
-                spilling.add(&batch, cx, memory)?;
+                spilling.push(batch, cx, memory)?;
             }
             self.spilling = Some(spilling);
         }
@@ -100,9 +106,8 @@ impl BuildSide {
             }
             self.spilling(cx, memory)?;
         }
-        let Some(Spilling { mut partitions, bloom }) = self.spilling else {
-            return Err(JoinError::Invalid("no partitions".into()));
-        };
+        let Some(spilling) = self.spilling else { return Err(JoinError::Invalid("no partitions".into())) };
+        let (mut partitions, bloom) = spilling.finish(cx, memory)?;
         // Room in which the probe side's partitions gather rows worth a write.
         let probe_room = cx.sizes.probe_room_bytes;
         let (rows_bytes, working, choice) = loop {
@@ -124,26 +129,57 @@ impl BuildSide {
     }
 }
 
+/// Batches that are distributed together have at most so many bytes; 0: each is distributed by itself. Threads have heaps of their own, which
+/// keep what is freed.
+fn group_bytes_max(cx: &Context) -> u64 {
+    let is_worth = cx.options.run.threads > 1 && !cx.options.pool.gives_back() && copies_alone(&cx.spec.build);
+    if is_worth { cx.sizes.group_bytes } else { 0 }
+}
+
 impl Spilling {
     fn new(round: u32, cx: &Context, memory: &mut Reservation) -> Result<Self, JoinError> {
-        let bloom = BloomBuilder::new(cx.sizes.bloom_bytes)?;
+        let bloom = BloomBuilder::new(cx.sizes.bloom_bytes, cx.sizes.fan_out_bits)?;
         let reserved = cx.sizes.bloom_bytes;
         // The filter saves writes; without room for it the join is right all the same.
         let bloom = (bloom.bytes() <= reserved && memory.try_grow(reserved)).then_some(bloom);
-        Ok(Self { partitions: Partitions::new(cx, &cx.spec.build, round), bloom })
+        let group_bytes_max = Some(group_bytes_max(cx)).filter(|bytes| memory.try_grow(2 * bytes)).unwrap_or(0);
+        let threads = if group_bytes_max > 0 { cx.options.run.threads } else { 1 };
+        let partitions = Partitions::new(cx, &cx.spec.build, round, threads);
+        Ok(Self { partitions, bloom, group: Vec::new(), group_bytes: 0, group_bytes_max })
     }
 
-    fn add(&mut self, batch: &RecordBatch, cx: &Context, memory: &mut Reservation) -> Result<(), JoinError> {
-        let codes = cx.build_keys.encode(batch)?;
-        if let Some(bloom) = &mut self.bloom {
-            let is_lost = |row: usize| {
-                planted::is(Defect::EarlyFilter) && self.partitions.is_spilled(self.partitions.of(codes.codes[row]))
-            };
-            let valid = (0..batch.num_rows()).filter(|&row| codes.is_valid(row) && !is_lost(row));
-            valid.for_each(|row| bloom.insert(codes.codes[row]));
-        }
+    /// Takes a batch, which has been in flight or held so far.
+    fn push(&mut self, batch: RecordBatch, cx: &Context, memory: &mut Reservation) -> Result<(), JoinError> {
+        let bytes = batch_bytes(&batch) + ROUTE_BYTES * batch.num_rows() as u64;
+        self.group_bytes += bytes;
+        self.group.push(batch);
+        if self.group_bytes >= self.group_bytes_max { self.distribute(cx, memory) } else { Ok(()) }
+    }
+
+    /// Copies the group's rows into partitions.
+    fn distribute(&mut self, cx: &Context, memory: &mut Reservation) -> Result<(), JoinError> {
+        self.group_bytes = 0;
+        let group = mem::take(&mut self.group);
         // A row whose key equals nothing matters only where rows without a match do.
         let keeps_invalid = matches!(cx.spec.kind.keep_build(), Keep::Unmatched | Keep::Marked);
-        self.partitions.scatter(batch, &codes, keeps_invalid, |_, _| true, cx, memory)
+        let partitions = &self.partitions;
+        let routes = partitions.crew().on_tasks(group.len(), |batch| {
+            cx.options.run.cancel.check()?;
+            Ok(partitions.routes(cx.build_keys.encode(&group[batch])?, keeps_invalid, |_, _| true))
+        })?;
+        self.partitions.scatter(&group, &routes, self.bloom.as_mut(), cx, memory)
+    }
+
+    /// Distributes what is left, and gives back the room of groups.
+    fn finish(
+        mut self,
+        cx: &Context,
+        memory: &mut Reservation,
+    ) -> Result<(Partitions, Option<BloomBuilder>), JoinError> {
+        if !planted::is(Defect::LostGroup) {
+            self.distribute(cx, memory)?;
+        }
+        memory.shrink(2 * self.group_bytes_max);
+        Ok((self.partitions, self.bloom))
     }
 }

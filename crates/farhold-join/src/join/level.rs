@@ -90,7 +90,8 @@ impl Level {
     ) -> Result<Self, JoinError> {
         let spilled = match spilled {
             Some(build) => {
-                let mut partitions = Partitions::new(cx, &cx.spec.probe, build.round);
+                // Each of several joins writes files of its own.
+                let mut partitions = Partitions::new(cx, &cx.spec.probe, build.round, 1);
                 for part in (0..partitions.count()).filter(|&part| build.files[part].is_some()) {
                     partitions.open(part, cx)?;
                 }
@@ -135,14 +136,13 @@ impl Level {
         match &mut self.spilled {
             None => self.waiting.push(batch.clone(), self.resident.probe_codes(batch, cx)?, None),
             Some((build, partitions)) => {
-                let codes = cx.probe_keys.encode(batch)?;
-                let is_spilled: Vec<bool> = (0..partitions.count()).map(|part| build.files[part].is_some()).collect();
-                let may_match =
-                    |row: usize| build.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(codes.codes[row]));
-                partitions.scatter(batch, &codes, false, |row, part| is_spilled[part] && may_match(row), cx, memory)?;
-                let is_elsewhere =
-                    |row: usize| codes.is_valid(row) && is_spilled[partitions.of(codes.codes[row])] && may_match(row);
-                let elsewhere: Vec<bool> = (0..batch.num_rows()).map(is_elsewhere).collect();
+                let is_spilled: Vec<bool> = build.files.iter().map(Option::is_some).collect();
+                let may_match = |code, part| build.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(part, code));
+                let goes = |code, part: usize| is_spilled[part] && may_match(code, part);
+                let routes = partitions.routes(cx.probe_keys.encode(batch)?, false, goes);
+                let mut elsewhere = vec![false; batch.num_rows()];
+                routes.rows().iter().for_each(|&row| elsewhere[row as usize] = true);
+                partitions.scatter(&[batch.clone()], &[routes], None, cx, memory)?;
                 let here = self.resident.probe_codes(batch, cx)?;
                 self.waiting.push(batch.clone(), here, Some(&|row| elsewhere[row]));
             }

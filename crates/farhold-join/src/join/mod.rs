@@ -196,6 +196,8 @@ pub(crate) struct Sizes {
     pub block_bytes: u64,
     pub fan_out_bits: u32,
     pub bloom_bytes: u64,
+    /// Batches that are distributed together are as many, and so are their copies.
+    pub group_bytes: u64,
     pub probe_room_bytes: u64,
     /// Slices, copies of them, batches read ahead, and file buffers, which are not reserved one by one.
     pub in_flight_bytes: u64,
@@ -210,6 +212,8 @@ impl Sizes {
         } else {
             3
         };
+        // Pairs that several threads read back are to fit a part of the memory.
+        let fan_out_bits = fan_out_bits + u32::from(threads > 1);
         let part = budget / threads as u64;
         let slice_bytes = (part / 64).clamp(16 << 10, 4 << 20);
         let chunk_bytes = (part / 64).clamp(16 << 10, 1 << 20);
@@ -218,7 +222,8 @@ impl Sizes {
             chunk_bytes,
             block_bytes: (budget / 32).clamp(16 << 10, 16 << 20),
             fan_out_bits,
-            bloom_bytes: (budget / 32).max(8),
+            bloom_bytes: (budget / 32).max(8 << fan_out_bits),
+            group_bytes: budget / 16,
             probe_room_bytes: budget / 8,
             in_flight_bytes: 3 * slice_bytes + 2 * chunk_bytes + (8 << 10 << fan_out_bits),
         }

@@ -4,22 +4,32 @@
 //! room is wanted; then the largest goes to a file, and its later rows follow it there. So memory is always full of
 //! partitions that will not be written: a slope, not a cliff (hybrid hash join; DeWitt et al., SIGMOD 1984).
 //!
+//! ```text
+//!   group of batches ─┬─▶ thread: a batch's codes and routes ─┐     ┌─▶ thread: a partition's rows, in the Bloom filter and copied; its file ─┐
+//!                     └─▶ thread: …                           ┴─────┴─▶ thread: …                                                            ┴─▶
+//! ```
+//!
 //! Copied rows are small arrays. Those of many partitions lie across each other in the allocator's heap, which cannot give back
 //! what one of them frees. Where the kernel limits the process they become chunks in pages of their own, before they are many.
 
+use std::cmp::Reverse;
 use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use arrow::array::{RecordBatch, UInt32Array};
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
 use super::Context;
+use crate::JoinError;
 use crate::blocks::{batch_bytes, coalesce, copy_rows, pack};
+use crate::bloom::{BloomBuilder, BloomPart};
 use crate::hash::{hash, top};
 use crate::keys::Codes;
 use crate::memory::Reservation;
 use crate::pages::trim_heap;
+use crate::planted::{self, Defect};
+use crate::run::Crew;
 use crate::spill::{SpillFile, Writer};
-use crate::{CancelToken, JoinError};
 
 /// One partition of one side.
 #[derive(Default)]
@@ -54,7 +64,21 @@ pub struct Partitions {
     next_without_code: usize,
     /// Bytes of pieces that have become chunks since the allocator was asked for its free pages.
     packed_bytes: u64,
+    /// The threads that copy rows and write files.
+    crew: Crew,
 }
+
+/// Where rows of a batch go.
+pub struct Routes {
+    codes: Codes,
+    /// Rows that go somewhere, by partition.
+    rows: Vec<u32>,
+    /// Those of partition `p` are `starts[p]..starts[p + 1]`.
+    starts: Vec<u32>,
+}
+
+/// Bytes of [`Routes`] for a row.
+pub const ROUTE_BYTES: u64 = 12;
 
 /// The pieces of all partitions together are so many writes at most: a sixteenth of a small budget, less of a big one.
 const PIECES_WRITES: u64 = 4;
@@ -71,8 +95,20 @@ pub struct SpilledPart {
     pub is_one_code: bool,
 }
 
+impl Routes {
+    /// Rows that go somewhere.
+    pub fn rows(&self) -> &[u32] {
+        &self.rows
+    }
+
+    fn of(&self, part: usize) -> impl Iterator<Item = usize> + '_ {
+        let rows = self.starts[part] as usize..self.starts[part + 1] as usize;
+        self.rows[rows].iter().map(|&row| row as usize)
+    }
+}
+
 impl Partitions {
-    pub fn new(cx: &Context, schema: &SchemaRef, round: u32) -> Self {
+    pub fn new(cx: &Context, schema: &SchemaRef, round: u32, threads: usize) -> Self {
         let bits = cx.sizes.fan_out_bits;
         Self {
             schema: schema.clone(),
@@ -81,6 +117,7 @@ impl Partitions {
             seed: hash(u64::from(round), cx.options.run.seed ^ 0x7269_6464_6c65_0001),
             next_without_code: 0,
             packed_bytes: 0,
+            crew: Crew::new(threads),
         }
     }
 
@@ -89,49 +126,110 @@ impl Partitions {
     }
 
     #[inline(always)]
-    pub fn of(&self, code: u64) -> usize {
+    fn of(&self, code: u64) -> usize {
         top(hash(code, self.seed), self.bits)
     }
 
-    /// Whether a partition has a file.
-    pub fn is_spilled(&self, part: usize) -> bool {
-        self.parts[part].writer.is_some()
+    /// The threads that copy rows and write files.
+    pub fn crew(&self) -> &Crew {
+        &self.crew
     }
 
-    /// Copies the rows for which `wants(row, partition)` into their partitions, and spills where there is no room. Rows
-    /// without a valid code go to one after the other, if `keeps_invalid`.
+    /// Where the rows go for which `wants(code, partition)`. Rows without a valid code go to one partition after the other, if `keeps_invalid`.
+    pub fn routes(&self, codes: Codes, keeps_invalid: bool, wants: impl Fn(u64, usize) -> bool) -> Routes {
+        const NOWHERE: u8 = u8::MAX;
+        let mut next_without_code = self.next_without_code;
+        let mut next = || {
+            next_without_code += 1;
+            if keeps_invalid { (next_without_code % self.parts.len()) as u8 } else { NOWHERE }
+        };
+        let part_of = |(row, &code): (usize, &u64)| {
+            if !codes.is_valid(row) {
+                return next();
+            }
+            let part = self.of(code);
+            if wants(code, part) { part as u8 } else { NOWHERE }
+        };
+        let places: Vec<u8> = codes.codes.iter().enumerate().map(part_of).collect();
+        let mut ends = [0_u32; NOWHERE as usize + 1];
+        places.iter().for_each(|&part| ends[part as usize] += 1);
+        let mut starts = vec![0; self.parts.len() + 1];
+        for part in 0..self.parts.len() {
+            starts[part + 1] = starts[part] + mem::replace(&mut ends[part], starts[part]);
+        }
+        let mut rows = vec![0; starts[self.parts.len()] as usize];
+        for (&part, row) in places.iter().zip(0..).filter(|(part, _)| **part != NOWHERE) {
+            let end = &mut ends[part as usize];
+            rows[*end as usize] = row;
+            *end += 1;
+        }
+        Routes { codes, rows, starts }
+    }
+
+    /// Copies rows of some batches into their partitions, and spills where there is no room. The batches are few: they and the copies are
+    /// the caller's to have room for, until the latter are in their partitions. A thread has a partition to itself meanwhile.
     pub fn scatter(
         &mut self,
-        batch: &RecordBatch,
-        codes: &Codes,
-        keeps_invalid: bool,
-        wants: impl Fn(usize, usize) -> bool,
+        batches: &[RecordBatch],
+        routes: &[Routes],
+        bloom: Option<&mut BloomBuilder>,
         cx: &Context,
         memory: &mut Reservation,
     ) -> Result<(), JoinError> {
-        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); self.parts.len()];
-        for row in 0..batch.num_rows() {
-            if codes.is_valid(row) {
-                let part = self.of(codes.codes[row]);
-                if wants(row, part) {
-                    self.parts[part].sameness = self.parts[part].sameness.and(codes.codes[row]);
-                    rows[part].push(row as u32);
-                }
-            } else if keeps_invalid {
-                let part = self.next_without_code % self.parts.len();
-                self.next_without_code += 1;
-                self.parts[part].sameness = Sameness::Many;
-                rows[part].push(row as u32);
+        self.next_without_code += batches.iter().map(RecordBatch::num_rows).sum::<usize>();
+        let (before, expected) = (self.bytes(), self.copies_bytes(batches, routes));
+        let (mut grown, mut leaving) = (expected, Vec::new());
+        let mut has_room = memory.try_grow(grown);
+        if !has_room {
+            // The pool that this one is below may have none either.
+            let missing = expected.checked_sub(memory.room()).filter(|&bytes| bytes > 0).unwrap_or(expected);
+            leaving = self.largest(missing, cx);
+            grown = expected.saturating_sub(leaving.iter().map(|&part| self.parts[part].bytes).sum());
+            has_room = memory.try_grow(grown);
+            grown = if has_room { grown } else { 0 };
+        }
+        let mut blooms: Vec<Mutex<Option<BloomPart<'_>>>> =
+            bloom.into_iter().flat_map(BloomBuilder::parts).map(Some).map(Mutex::new).collect();
+        blooms.resize_with(self.parts.len(), Mutex::default);
+        let (schema, parts) = (&self.schema, self.parts.iter_mut().map(Mutex::new).collect::<Vec<_>>());
+        let done = self.crew.on_tasks(parts.len(), |number| {
+            cx.options.run.cancel.check()?;
+            let mut part = lock(&parts[number]);
+            if leaving.contains(&number) {
+                part.flush(schema, cx)?;
+            }
+            let rows: Vec<(usize, usize)> =
+                (0..).zip(routes).flat_map(|(batch, routes)| routes.of(number).map(move |row| (batch, row))).collect();
+            part.note(&rows, routes, lock(&blooms[number]).as_mut());
+            if rows.is_empty() {
+                return Ok((0, None));
+            }
+            let piece = copy_rows(batches, &rows)?;
+            if has_room { Ok((part.add(piece, schema, cx)?, None)) } else { Ok((0, Some(piece))) }
+        })?;
+        drop(parts);
+        let (reserved, after) = (before + grown, self.bytes());
+        memory.shrink(reserved.saturating_sub(after));
+        let missing = after.saturating_sub(reserved);
+        if !memory.try_grow(missing) {
+            let freed = self.flush(&self.largest(missing, cx), cx)?;
+            memory.shrink(freed - missing);
+        }
+        for (part, (packed, piece)) in done.into_iter().enumerate() {
+            self.packed_bytes += packed;
+            if let Some(piece) = piece {
+                self.squeeze(part, piece, cx, memory)?;
             }
         }
-        for (part, rows) in rows.into_iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
-            let piece = copy_rows(batch, &UInt32Array::from(rows))?;
-            self.add(part, piece, cx, memory)?;
+        if self.packed_bytes >= cx.options.pool.limit() / TRIMS {
+            self.packed_bytes = 0;
+            trim_heap();
         }
         Ok(())
     }
 
-    fn add(
+    /// Adds a piece where there was no room for all, or puts it into its file at once.
+    fn squeeze(
         &mut self,
         part: usize,
         piece: RecordBatch,
@@ -141,77 +239,60 @@ impl Partitions {
         let bytes = batch_bytes(&piece);
         while !memory.try_grow(bytes) {
             if !self.make_room(cx, memory)? {
-                return self.writer(part, cx)?.push(&piece);
+                return self.parts[part].writer(&self.schema, cx)?.push(&piece);
             }
         }
-        let gives_back = cx.options.pool.gives_back();
-        let pieces_bytes_max = cx.sizes.chunk_bytes * PIECES_WRITES / self.parts.len() as u64;
-        let to = &mut self.parts[part];
-        to.pieces.push(piece);
-        to.piece_bytes += bytes;
-        to.bytes += bytes;
-        if gives_back && to.piece_bytes >= pieces_bytes_max {
-            self.packed_bytes += mem::take(&mut to.piece_bytes);
-            to.chunks.push(pack(&mem::take(&mut to.pieces))?);
-            if self.packed_bytes >= cx.options.pool.limit() / TRIMS {
-                self.packed_bytes = 0;
-                trim_heap();
-            }
-        }
-        let to = &mut self.parts[part];
-        if to.writer.is_some() && to.bytes >= cx.sizes.chunk_bytes {
-            self.flush(part, cx, memory)?;
-        }
+        let reserved = self.parts[part].bytes + bytes;
+        self.packed_bytes += self.parts[part].add(piece, &self.schema, cx)?;
+        memory.shrink(reserved - self.parts[part].bytes);
         Ok(())
     }
 
-    /// Writes out what frees most: the longest tail of a file if one is worth a write, or else the largest partition.
-    /// False if nothing is left.
+    /// What is reserved for all.
+    fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
+
+    /// About what the copies of rows will take.
+    fn copies_bytes(&self, batches: &[RecordBatch], routes: &[Routes]) -> u64 {
+        let of = |(batch, routes): (&RecordBatch, &Routes)| {
+            batch_bytes(batch) * routes.rows.len() as u64 / batch.num_rows().max(1) as u64
+        };
+        let rows: u64 = batches.iter().zip(routes).map(of).sum();
+        rows + self.parts.len() as u64 * batch_bytes(&RecordBatch::new_empty(self.schema.clone()))
+    }
+
+    /// What frees `wanted` bytes: tails of files that are worth a write, then whole partitions, then the other tails, the largest of each first.
+    fn largest(&self, wanted: u64, cx: &Context) -> Vec<usize> {
+        let rank = |part: usize| {
+            let Part { bytes, writer, .. } = &self.parts[part];
+            let class = if writer.is_none() { 1 } else { 2 * u32::from(*bytes < cx.sizes.chunk_bytes / 2) };
+            (class, Reverse(*bytes))
+        };
+        let mut ranked: Vec<usize> = (0..self.parts.len()).filter(|&part| self.parts[part].bytes > 0).collect();
+        ranked.sort_by_key(|&part| rank(part));
+        let mut freed = 0;
+        ranked.retain(|&part| {
+            let is_wanted = freed < wanted;
+            freed += self.parts[part].bytes;
+            is_wanted
+        });
+        ranked
+    }
+
+    /// Writes out what frees most. False if nothing is left.
     pub fn make_room(&mut self, cx: &Context, memory: &mut Reservation) -> Result<bool, JoinError> {
-        let largest = |spilled: bool| {
-            let parts =
-                self.parts.iter().enumerate().filter(|(_, part)| part.bytes > 0 && part.writer.is_some() == spilled);
-            parts.max_by_key(|(_, part)| part.bytes).map(|(at, part)| (at, part.bytes))
-        };
-        let (tail, whole) = (largest(true), largest(false));
-        let Some((part, _)) = tail.filter(|(_, bytes)| whole.is_none() || *bytes >= cx.sizes.chunk_bytes / 2).or(whole)
-        else {
-            return Ok(false);
-        };
-        self.flush(part, cx, memory)?;
-        Ok(true)
+        let largest = self.largest(1, cx);
+        memory.shrink(self.flush(&largest, cx)?);
+        Ok(!largest.is_empty())
     }
 
-    fn writer(&mut self, part: usize, cx: &Context) -> Result<&mut Writer, JoinError> {
-        let writer = &mut self.parts[part].writer;
-        match writer {
-            Some(writer) => Ok(writer),
-            None => Ok(writer.insert(Writer::create(
-                &cx.options.spill_directory,
-                &self.schema,
-                cx.options.pool.gives_back(),
-            )?)),
-        }
-    }
-
-    fn flush(&mut self, part: usize, cx: &Context, memory: &mut Reservation) -> Result<(), JoinError> {
-        self.writer(part, cx)?;
-        let Part { chunks, pieces, piece_bytes, bytes, writer, .. } = &mut self.parts[part];
-        *piece_bytes = 0;
-        if let Some(writer) = writer {
-            let cancel: &CancelToken = &cx.options.run.cancel;
-            coalesce(
-                chunks.drain(..).chain(pieces.drain(..)),
-                cx.sizes.chunk_bytes,
-                cx.options.pool.gives_back(),
-                |chunk| {
-                    cancel.check()?;
-                    writer.push(&chunk)
-                },
-            )?;
-        }
-        memory.shrink(mem::take(bytes));
-        Ok(())
+    /// Writes out these partitions, each by one thread; how many bytes that frees.
+    fn flush(&mut self, parts: &[usize], cx: &Context) -> Result<u64, JoinError> {
+        let of_parts = self.parts.iter_mut().enumerate().filter(|(part, _)| parts.contains(part));
+        let of_parts: Vec<Mutex<&mut Part>> = of_parts.map(|(_, part)| Mutex::new(part)).collect();
+        let freed = self.crew.on_tasks(of_parts.len(), |task| lock(&of_parts[task]).flush(&self.schema, cx))?;
+        Ok(freed.into_iter().sum())
     }
 
     /// Rows and bytes of the partitions in memory.
@@ -242,17 +323,13 @@ impl Partitions {
         cx: &Context,
         memory: &mut Reservation,
     ) -> Result<Vec<Option<SpilledPart>>, JoinError> {
-        let mut files = Vec::with_capacity(self.parts.len());
-        for part in 0..self.parts.len() {
-            if !self.is_spilled(part) {
-                files.push(None);
-                continue;
-            }
-            self.flush(part, cx, memory)?;
-            let file = self.parts[part].writer.take().map(Writer::finish).transpose()?;
-            let is_one_code = self.parts[part].sameness != Sameness::Many;
-            files.push(file.map(|file| SpilledPart { file, is_one_code }));
-        }
+        let spilled: Vec<usize> = (0..self.parts.len()).filter(|&part| self.parts[part].writer.is_some()).collect();
+        memory.shrink(self.flush(&spilled, cx)?);
+        let finished = self.parts.iter_mut().map(|part| {
+            let file = part.writer.take().map(Writer::finish).transpose()?;
+            Ok(file.map(|file| SpilledPart { file, is_one_code: part.sameness != Sameness::Many }))
+        });
+        let files = finished.collect::<Result<_, JoinError>>()?;
         if cx.options.pool.gives_back() {
             trim_heap();
         }
@@ -261,8 +338,67 @@ impl Partitions {
 
     /// Marks a partition as spilled, with an empty file if need be.
     pub fn open(&mut self, part: usize, cx: &Context) -> Result<(), JoinError> {
-        self.writer(part, cx).map(|_| ())
+        self.parts[part].writer(&self.schema, cx).map(|_| ())
     }
+}
+
+impl Part {
+    fn writer(&mut self, schema: &SchemaRef, cx: &Context) -> Result<&mut Writer, JoinError> {
+        match &mut self.writer {
+            Some(writer) => Ok(writer),
+            none => Ok(none.insert(Writer::create(&cx.options.spill_directory, schema, cx.options.pool.gives_back())?)),
+        }
+    }
+
+    /// Rows that are about to be added.
+    fn note(&mut self, rows: &[(usize, usize)], routes: &[Routes], mut bloom: Option<&mut BloomPart<'_>>) {
+        let is_lost = planted::is(Defect::EarlyFilter) && self.writer.is_some();
+        for &(batch, row) in rows {
+            let codes = &routes[batch].codes;
+            if !codes.is_valid(row) {
+                self.sameness = Sameness::Many;
+                continue;
+            }
+            self.sameness = self.sameness.and(codes.codes[row]);
+            if let Some(bloom) = bloom.as_mut().filter(|_| !is_lost) {
+                bloom.insert(codes.codes[row]);
+            }
+        }
+    }
+
+    /// Adds a piece, and writes all out if that is much. How many bytes have become a chunk.
+    fn add(&mut self, piece: RecordBatch, schema: &SchemaRef, cx: &Context) -> Result<u64, JoinError> {
+        let bytes = batch_bytes(&piece);
+        self.pieces.push(piece);
+        self.piece_bytes += bytes;
+        self.bytes += bytes;
+        let is_packed = cx.options.pool.gives_back()
+            && self.piece_bytes >= (cx.sizes.chunk_bytes * PIECES_WRITES) >> cx.sizes.fan_out_bits;
+        let packed = if is_packed { mem::take(&mut self.piece_bytes) } else { 0 };
+        if is_packed {
+            self.chunks.push(pack(&mem::take(&mut self.pieces))?);
+        }
+        if self.writer.is_some() && self.bytes >= cx.sizes.chunk_bytes {
+            self.flush(schema, cx)?;
+        }
+        Ok(packed)
+    }
+
+    /// Writes all of it to its file; how many bytes that frees.
+    fn flush(&mut self, schema: &SchemaRef, cx: &Context) -> Result<u64, JoinError> {
+        let (chunks, pieces) = (mem::take(&mut self.chunks), mem::take(&mut self.pieces));
+        let writer = self.writer(schema, cx)?;
+        coalesce(chunks.into_iter().chain(pieces), cx.sizes.chunk_bytes, cx.options.pool.gives_back(), |chunk| {
+            cx.options.run.cancel.check()?;
+            writer.push(&chunk)
+        })?;
+        self.piece_bytes = 0;
+        Ok(mem::take(&mut self.bytes))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sameness {

@@ -255,7 +255,7 @@ fn wide_sides() -> Vec<(&'static str, Side, Side)> {
 fn several_threads_read_back_what_was_spilled() {
     for (name, build, probe) in wide_sides() {
         for kind in JoinKind::ALL {
-            for (budget, threads, shares) in [(4 * MIB, 2, 1), (4 * MIB, 3, 3), (8 * MIB, 4, 1)] {
+            for (budget, threads, shares) in [(4 * MIB, 2, 1), (4 * MIB, 3, 3), (6 * MIB, 4, 1)] {
                 let readers = Arc::new(Mutex::new(HashSet::new()));
                 let mut spec = spec(&build, &probe, kind);
                 let Residual { build_columns, probe_columns, evaluate } = residual(&build, &probe);
