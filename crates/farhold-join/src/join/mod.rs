@@ -204,7 +204,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    fn new(budget: u64, threads: usize) -> Self {
+    fn new(pool: &MemoryPool, threads: usize) -> Self {
+        let budget = pool.limit();
         let fan_out_bits = if budget >= 64 << 20 {
             5
         } else if budget >= 8 << 20 {
@@ -213,7 +214,7 @@ impl Sizes {
             3
         };
         // Pairs that several threads read back are to fit a part of the memory.
-        let fan_out_bits = fan_out_bits + u32::from(threads > 1);
+        let fan_out_bits = fan_out_bits + u32::from(threads > 1 && !pool.gives_back());
         let part = budget / threads as u64;
         let slice_bytes = (part / 64).clamp(16 << 10, 4 << 20);
         let chunk_bytes = (part / 64).clamp(16 << 10, 1 << 20);
@@ -250,7 +251,7 @@ impl Context {
             probe_run,
             schema: spec.output_schema(),
             outputs: Outputs::new(&spec),
-            sizes: Sizes::new(options.pool.limit(), options.run.threads),
+            sizes: Sizes::new(&options.pool, options.run.threads),
             spec,
             options,
             build_keys,
