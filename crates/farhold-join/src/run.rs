@@ -155,11 +155,8 @@ struct State {
     is_over: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Work(*const (dyn Fn() + Sync));
-
-// SAFETY: what it points to is Sync.
-unsafe impl Send for Work {}
+/// Lives for as long as somebody helps, whatever its type says.
+type Work = &'static (dyn Fn() + Sync);
 
 impl Crew {
     /// So many workers, the caller among them; fewer if the system has no threads.
@@ -196,9 +193,9 @@ impl Crew {
             }
         };
         if tasks > 1 && !self.threads.is_empty() {
-            self.with_help(&some)
+            self.with_help(&some);
         } else {
-            some()
+            some();
         }
         let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
         done.sort_unstable_by_key(|done| done.0);
@@ -221,7 +218,7 @@ impl Crew {
         let end = End(&self.shared);
         // SAFETY: only the lifetime changes. A thread takes the work, under the lock, only while it is there, and counts as helping from
         // then until it has returned from it; `end` takes it away and waits for all who help, before `work` can go.
-        let work_of_all = Work(unsafe { std::mem::transmute::<*const (dyn Fn() + Sync + 'a), _>(work) });
+        let work_of_all: Work = unsafe { std::mem::transmute::<&'a (dyn Fn() + Sync + 'a), Work>(work) };
         {
             let mut state = lock(&self.shared.state);
             state.number += 1;
@@ -255,8 +252,8 @@ impl Shared {
             seen = state.number;
             state.helping += 1;
             drop(state);
-            // SAFETY: it lives until nobody helps any more. It catches what its tasks panic with.
-            unsafe { (*work.0)() };
+            // It catches what its tasks panic with.
+            work();
             state = lock(&self.state);
             state.helping -= 1;
             if state.helping == 0 {

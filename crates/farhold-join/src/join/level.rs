@@ -6,6 +6,7 @@
 //! ```
 
 use std::mem;
+use std::slice;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -142,7 +143,7 @@ impl Level {
                 let routes = partitions.routes(cx.probe_keys.encode(batch)?, false, goes);
                 let mut elsewhere = vec![false; batch.num_rows()];
                 routes.rows().iter().for_each(|&row| elsewhere[row as usize] = true);
-                partitions.scatter(&[batch.clone()], &[routes], None, cx, memory)?;
+                partitions.scatter(slice::from_ref(batch), &[routes], None, cx, memory)?;
                 let here = self.resident.probe_codes(batch, cx)?;
                 self.waiting.push(batch.clone(), here, Some(&|row| elsewhere[row]));
             }

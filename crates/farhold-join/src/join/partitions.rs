@@ -152,7 +152,9 @@ impl Partitions {
         };
         let places: Vec<u8> = codes.codes.iter().enumerate().map(part_of).collect();
         let mut ends = [0_u32; NOWHERE as usize + 1];
-        places.iter().for_each(|&part| ends[part as usize] += 1);
+        for &part in &places {
+            ends[part as usize] += 1;
+        }
         let mut starts = vec![0; self.parts.len() + 1];
         for part in 0..self.parts.len() {
             starts[part + 1] = starts[part] + mem::replace(&mut ends[part], starts[part]);
