@@ -144,7 +144,7 @@ impl Chunks {
         }
         let open = threads << bits;
         let wanted = (rows / open / WASTE_PART).max(1);
-        let len = (1 << wanted.ilog2()).clamp(partition::buffer_bytes(1 << bits) / tuple_bytes, CHUNK_MAX);
+        let len = (1 << wanted.ilog2()).clamp(partition::slots(1 << bits, tuple_bytes), CHUNK_MAX);
         // All that are full; of each worker one a partition that is not, and those that it has taken and has no use for.
         let at_once = (rows / threads / TAKEN_PART / len).clamp(1, TAKEN_BYTES_MAX / (len * tuple_bytes));
         let count = rows / len + open.min(rows) + threads * (at_once - 1);
@@ -166,7 +166,7 @@ pub fn partition_bytes(rows: usize, bits_max: u32, threads: usize) -> u64 {
         }
         None => partition::partition_bytes(rows, bits, threads) + 16 * (rows / CHUNK_MAX + (2 << bits)) as u64,
     };
-    (0..=bits_max).map(|bits| bytes(bits, 16).max(bytes(bits, 8))).max().unwrap_or(0)
+    (0..=bits_max).flat_map(|bits| [8, 12, 16].map(|tuple_bytes| bytes(bits, tuple_bytes))).max().unwrap_or(0)
 }
 
 /// As [`partition::partition`], but as slices.
@@ -246,7 +246,7 @@ struct Scatter<'a, T: Tuple> {
 
 impl<'a, T: Tuple> Scatter<'a, T> {
     fn new(fan_out: usize, cut: Chunks, out: Shared<'a, T>, taken: &'a AtomicUsize) -> Result<Self, JoinError> {
-        let slots = partition::buffer_bytes(fan_out) / size_of::<T>();
+        let slots = partition::slots(fan_out, size_of::<T>());
         assert!(cut.len.is_multiple_of(slots) && cut.len <= CHUNK_MAX && fan_out.is_power_of_two());
         Ok(Self {
             buffers: Pages::new(slots * fan_out)?,
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
     use crate::hash::hash;
     use crate::partition::tests::Top;
-    use crate::partition::{NarrowTuple, WideTuple};
+    use crate::partition::{MediumTuple, NarrowTuple, WideTuple};
 
     fn check<T: Tuple>(keys: &[u64], by: Top, bits: u32, threads: usize) {
         let payloads: Vec<u64> = (0..keys.len() as u64).collect();
@@ -388,6 +388,7 @@ mod tests {
             for (bits, threads) in [(0, 3), (1, 2), (2, 1), (5, 1), (5, 3), (10, 2), (11, 4), (12, 2), (13, 2)] {
                 for keys in [&random, &skewed, &in_order] {
                     check::<WideTuple>(keys, Top(64), bits, threads);
+                    check::<MediumTuple>(keys, Top(64), bits, threads);
                     check::<NarrowTuple>(&short(keys), Top(32), bits, threads);
                 }
             }

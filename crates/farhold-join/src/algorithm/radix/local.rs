@@ -14,9 +14,9 @@ use std::ops::{AddAssign, Range, SubAssign};
 
 use super::super::{Matches, Pairs, Sum};
 use super::{ByOffset, Scheme, hash, top};
-use crate::partition::Tuple;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-use crate::partition::{NarrowTuple, WideTuple};
+use crate::partition::NarrowTuple;
+use crate::partition::{Tuple, WideTuple};
 use crate::planted::{self, Defect};
 use crate::widest::Vectors;
 
@@ -30,8 +30,9 @@ pub struct Local<B: Tuple> {
     /// If it has more.
     long_starts: Vec<u32>,
     /// `rows` by bucket, and then [`AT_ONCE`] times the first again: whoever looks for its code looks from the first on, and so meets none of
-    /// these, if there are `AT_ONCE` tuples. Behind them is what a longer partition has left.
-    tuples: Vec<B>,
+    /// these, if there are `AT_ONCE` tuples. Behind them is what a longer partition has left. In the cache they are wide: tables of tuples of 12 bytes, or of
+    /// codes beside payloads, took longer to build and to probe (Zen 3).
+    tuples: Vec<WideTuple>,
     rows: usize,
 }
 
@@ -141,7 +142,7 @@ impl<B: Tuple> Local<B> {
         };
         // What is in them already is not written once more: that was a write of the whole table a partition.
         if self.tuples.len() < rows + AT_ONCE {
-            self.tuples.resize(rows + AT_ONCE, B::new(0, 0));
+            self.tuples.resize(rows + AT_ONCE, WideTuple::new(0, 0));
         }
         self.rows = rows;
         let (sorted, count) = (&mut self.tuples[..rows + AT_ONCE], 1 << bucket_bits);
@@ -228,11 +229,10 @@ impl<B: Tuple> Local<B> {
     ) -> Sum {
         let mut sum = Sum::default();
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if size_of::<B>() == size_of::<WideTuple>() && self.rows >= AT_ONCE {
-            let tuples = self.tuples.as_ptr().cast();
+        if self.rows >= AT_ONCE {
+            let tuples = self.tuples.as_ptr();
             if vectors == Vectors::Avx512 {
-                // SAFETY: the processor has AVX-512. `build` has left `AT_ONCE` tuples behind the last bucket's end, and the only type of
-                // tuples of that size is `WideTuple`.
+                // SAFETY: the processor has AVX-512. `build` has left `AT_ONCE` tuples behind the last bucket's end.
                 return unsafe { sum_of_fours(starts, tuples, probe, bucket) };
             } else if vectors == Vectors::Avx2 {
                 // SAFETY: the processor has AVX2, and as above.
@@ -243,7 +243,7 @@ impl<B: Tuple> Local<B> {
         for tuple in probe {
             for candidate in &self.tuples[range(starts, bucket(tuple.code()))] {
                 if candidate.code() == tuple.code() {
-                    sum.add(candidate.payload().into(), tuple.payload().into());
+                    sum.add(candidate.payload(), tuple.payload().into());
                 }
             }
         }
@@ -284,7 +284,7 @@ impl<B: Tuple> Local<B> {
                                 *position = at;
                                 return false;
                             }
-                            pairs.push(candidate.payload().into(), tuple.payload().into());
+                            pairs.push(candidate.payload(), tuple.payload().into());
                             if matches == Matches::First {
                                 break;
                             }
@@ -303,7 +303,7 @@ impl<B: Tuple> Local<B> {
 #[inline(always)]
 fn sort<'a, S: Place, B: Tuple>(
     starts: &mut Vec<S>,
-    sorted: &mut [B],
+    sorted: &mut [WideTuple],
     slices: impl Iterator<Item = &'a [B]> + Clone,
     buckets: usize,
     bucket: impl Fn(u64) -> usize,
@@ -326,7 +326,7 @@ fn sort<'a, S: Place, B: Tuple>(
         for tuple in slice {
             let start = &mut starts[bucket(tuple.code())];
             *start -= S::from(1);
-            sorted[start.index()] = *tuple;
+            sorted[start.index()] = WideTuple::new(tuple.code(), tuple.payload().into());
         }
     }
     let (first, rows) = (sorted[0], end.index());
@@ -478,18 +478,22 @@ unsafe fn sum_of_two_pairs<P: Tuple>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::WideTuple;
+    use crate::partition::MediumTuple;
     use crate::widest::widest;
 
     /// Tuples of one partition: of `1 << bits`, the one whose hashes begin with ones.
-    fn tuples(codes: impl Iterator<Item = u64>, bits: u32) -> Vec<WideTuple> {
-        let tuple =
-            |(row, code): (u64, u64)| WideTuple { code: code >> bits | !(u64::MAX >> bits), payload: row << 40 | 7 };
-        (0..).zip(codes).map(tuple).collect()
+    fn tuples<T: Tuple>(codes: impl Iterator<Item = u64>, bits: u32) -> Vec<T> {
+        let payload = |row: u64| (row << 40 | row) & T::NOTHING.into();
+        (0..).zip(codes).map(|(row, code)| T::new(code >> bits | !(u64::MAX >> bits), payload(row))).collect()
     }
 
     #[test]
     fn tables_answer_alike_with_any_vectors_and_after_any_other_table() {
+        tables_answer_alike::<WideTuple>();
+        tables_answer_alike::<MediumTuple>();
+    }
+
+    fn tables_answer_alike<T: Tuple>() {
         let random = |row: u64| hash(row, 3);
         let (mut local, mut plain) = (Local::default(), Local::default());
         let kinds: [&dyn Fn(u64) -> u64; 5] = [
@@ -504,7 +508,7 @@ mod tests {
             for code in kinds {
                 // From the longest on, so that what it leaves lies behind the tables after it.
                 for rows in [9000, 3000, 2999, 17, 16, 5, 4, 3, 2, 1] {
-                    let build = tuples((0..rows).map(code), bits);
+                    let build = tuples::<T>((0..rows).map(code), bits);
                     let probe = tuples((0..2 * rows).map(|row| code(row + rows / 2)), bits);
                     check([&mut local, &mut plain], &build, &probe, bits);
                 }
@@ -517,14 +521,14 @@ mod tests {
         let random = |row: u64| hash(row % 50_000, 3);
         let (mut local, mut plain) = (Local::default(), Local::default());
         for rows in [SHORT_MAX as u64, SHORT_MAX as u64 + 1, 100] {
-            let build = tuples((0..rows).map(random), 1);
+            let build = tuples::<WideTuple>((0..rows).map(random), 1);
             let probe = tuples((0..90_000).map(|row| hash(row, 3)), 1);
             check([&mut local, &mut plain], &build, &probe, 1);
         }
     }
 
     /// Tables of `build`, whatever they were before, answer what a map answers.
-    fn check([local, plain]: [&mut Local<WideTuple>; 2], build: &[WideTuple], probe: &[WideTuple], bits: u32) {
+    fn check<T: Tuple>([local, plain]: [&mut Local<T>; 2], build: &[T], probe: &[T], bits: u32) {
         let (scheme, rows) = (Scheme::Sorted { seed: 1 }, build.len());
         let (one, other) = build.split_at(rows / 3);
         let slices = [one, other].into_iter();
@@ -532,15 +536,15 @@ mod tests {
         plain.build(slices, rows, scheme, (1 << bits) - 1, bits);
         let mut of_code = std::collections::HashMap::<u64, (u64, u64)>::new();
         for tuple in build {
-            let (pairs, sum) = of_code.entry(tuple.code).or_default();
-            (*pairs, *sum) = (*pairs + 1, sum.wrapping_add(tuple.payload));
+            let (pairs, sum) = of_code.entry(tuple.code()).or_default();
+            (*pairs, *sum) = (*pairs + 1, sum.wrapping_add(tuple.payload().into()));
         }
         let mut expected = Sum::default();
         for tuple in probe {
-            let (pairs, sum) = of_code.get(&tuple.code).copied().unwrap_or_default();
+            let (pairs, sum) = of_code.get(&tuple.code()).copied().unwrap_or_default();
             expected.pairs += pairs;
             expected.build = expected.build.wrapping_add(sum);
-            expected.probe = expected.probe.wrapping_add(tuple.payload.wrapping_mul(pairs));
+            expected.probe = expected.probe.wrapping_add(tuple.payload().into().wrapping_mul(pairs));
         }
         assert_eq!(plain.sum(probe, Vectors::Plain), expected, "{rows} rows, {bits} bits");
         assert_eq!(widest!(|vectors| local.sum(probe, vectors)), expected, "{rows} rows, {bits} bits");

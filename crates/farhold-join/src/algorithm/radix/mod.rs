@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Keys that fill an interval are partitioned by offset, and a partition's table is an array (perfect hashing); others by
-//! hash, and the table holds them in the order of their buckets. So it does where a key of an interval occurs twice. Offsets and
-//! payloads of 32 bits, such as row numbers, are partitioned as tuples of 8 bytes, all others of 16. Hot probe partitions are split among
-//! the workers, each part at least as long as the build partition, whose table every part builds again.
+//! hash, and the table holds them in the order of their buckets. So it does where a key of an interval occurs twice. Payloads
+//! of 32 bits, such as row numbers, are partitioned with an offset of 32 bits as tuples of 8 bytes and with a hash as tuples of 12,
+//! all others as tuples of 16. Hot probe partitions are split among the workers, each part at least as long as the build partition, whose
+//! table every part builds again.
 //! Source: the CPU baseline of the Triton join (SIGMOD 2022, sections 2.2 and 6.1), after Balkesen et al. (ICDE 2013).
 
 mod local;
@@ -22,7 +23,7 @@ use super::dense::{ByOffset, Interval};
 use super::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};
 use crate::chunks::{self, Sliced};
 use crate::hash::{hash, top};
-use crate::partition::{ByHash, NarrowTuple, Tuple, WideTuple};
+use crate::partition::{ByHash, MediumTuple, NarrowTuple, Tuple, WideTuple};
 use crate::widest::widest;
 use crate::{JoinError, Run};
 
@@ -55,9 +56,8 @@ impl Scheme {
     /// `None` if these tuples have no room for all codes or payloads.
     fn partition<T: Tuple>(self, columns: Columns<'_>, bits: u32, run: &Run) -> Result<Option<Sliced<T>>, JoinError> {
         match self {
-            Self::Sorted { .. } if T::CODE_MAX < u64::MAX => Ok(None),
-            Self::Perfect { by, .. } if T::CODE_MAX < by.code_max() => Ok(None),
             Self::Sorted { seed } => chunks::partition(columns, ByHash(seed), bits, run),
+            Self::Perfect { by, .. } if T::CODE_MAX < by.code_max() => Ok(None),
             Self::Perfect { by, .. } => chunks::partition(columns, by, bits, run),
         }
     }
@@ -70,14 +70,19 @@ fn sorted_bits(rows: usize) -> u32 {
 /// A side in its partitions.
 enum Side {
     Narrow(Sliced<NarrowTuple>),
+    Medium(Sliced<MediumTuple>),
     Wide(Sliced<WideTuple>),
 }
 
 impl Side {
     /// In the narrowest tuples that there is room in.
     fn new(columns: Columns<'_>, scheme: Scheme, bits: u32, run: &Run) -> Result<Self, JoinError> {
-        if let Some(narrow) = scheme.partition(columns, bits, run)? {
-            return Ok(Self::Narrow(narrow));
+        let small = match scheme {
+            Scheme::Sorted { .. } => scheme.partition(columns, bits, run)?.map(Self::Medium),
+            Scheme::Perfect { .. } => scheme.partition(columns, bits, run)?.map(Self::Narrow),
+        };
+        if let Some(small) = small {
+            return Ok(small);
         }
         let wide = scheme.partition(columns, bits, run)?;
         Ok(Self::Wide(wide.expect("wide tuples have room for any code and payload")))
@@ -110,6 +115,7 @@ impl Algorithm for Radix {
         let bits = scheme.bits(build.len());
         Ok(match Side::new(build, scheme, bits, run)? {
             Side::Narrow(build) => Box::new(RadixTable { build, scheme, bits }),
+            Side::Medium(build) => Box::new(RadixTable { build, scheme, bits }),
             Side::Wide(build) => Box::new(RadixTable { build, scheme, bits }),
         })
     }
@@ -233,6 +239,7 @@ impl<B: Tuple> Table for RadixTable<B> {
         run.cancel.check()?;
         match Side::new(probe, self.scheme, self.bits, run)? {
             Side::Narrow(probe) => self.sum_of(&probe, run),
+            Side::Medium(probe) => self.sum_of(&probe, run),
             Side::Wide(probe) => self.sum_of(&probe, run),
         }
     }
@@ -256,6 +263,7 @@ impl<B: Tuple> Table for RadixTable<B> {
         let place = (&mut probing.at, &mut probing.local);
         cursor.is_done = match &probing.probe {
             Side::Narrow(probe) => self.pairs_of(probe, matches, place, pairs, run)?,
+            Side::Medium(probe) => self.pairs_of(probe, matches, place, pairs, run)?,
             Side::Wide(probe) => self.pairs_of(probe, matches, place, pairs, run)?,
         };
         Ok(())
