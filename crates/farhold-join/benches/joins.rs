@@ -295,18 +295,16 @@ fn raw(options: &Options, report: &mut Report) {
         .rows
         .map_or_else(|| if options.quick { vec![20_000] } else { vec![16_000_000, 64_000_000] }, |rows| vec![rows]);
     for rows in sizes {
-        let memory = Bandwidth::measure(if options.quick { 1 << 16 } else { 1 << 26 }, &run);
+        let mut memory = Memory::new(if options.quick { 1 << 16 } else { 1 << 25 });
         report.table(&format!("raw columns, {rows} x {rows} tuples, {} threads", options.threads));
-        report.row(
-            "bandwidth",
-            &format!("{rows}"),
-            &[("read_gb_s", memory.read / 1e9), ("zip_gb_s", memory.zip / 1e9)],
-        );
         for (kind, sparse) in [("dense", false), ("sparse", true)] {
             let sides = Sides::new(rows, sparse);
             let mut times: Vec<(&str, Vec<f64>, Vec<f64>)> = vec![("", vec![], vec![]); contenders.len()];
-            let mut cold = Vec::new();
+            let (mut cold, mut bandwidths) = (Vec::new(), Vec::new());
             for round in 0..=options.rounds {
+                if round > 0 {
+                    bandwidths.push(memory.bandwidth(&run));
+                }
                 for (algorithm, (scheme, builds, probes)) in contenders.iter().zip(&mut times) {
                     let (sum, used, [build, probe]) = join(*algorithm, &sides, &run);
                     assert_eq!(
@@ -324,9 +322,16 @@ fn raw(options: &Options, report: &mut Report) {
                     probes.push(probe);
                 }
             }
+            let gb_s = |of: fn(&Bandwidth) -> f64| median(bandwidths.iter().map(of).collect()) / 1e9;
+            report.row(
+                "bandwidth",
+                &format!("{rows} {kind}"),
+                &[("read_gb_s", gb_s(|bandwidth| bandwidth.read)), ("zip_gb_s", gb_s(|bandwidth| bandwidth.zip))],
+            );
             let mut totals = Vec::new();
             for ((algorithm, (scheme, builds, probes)), cold) in contenders.iter().zip(times).zip(cold) {
-                let all = median(builds.iter().zip(&probes).map(|(build, probe)| build + probe).collect());
+                let times: Vec<f64> = builds.iter().zip(&probes).map(|(build, probe)| build + probe).collect();
+                let all = median(times.clone());
                 totals.push((algorithm.name(), all));
                 let mut figures = vec![
                     ("mtuples_s", 2.0 * rows as f64 / all / 1e6),
@@ -335,11 +340,20 @@ fn raw(options: &Options, report: &mut Report) {
                     ("cold_mtuples_s", 2.0 * rows as f64 / cold / 1e6),
                 ];
                 if algorithm.name() == "radix" {
+                    let shares = |key_reads, tuple_bytes| {
+                        let bounds = bandwidths.iter().map(|memory| memory.radix_seconds(rows, key_reads, tuple_bytes));
+                        let mut shares: Vec<f64> = bounds.zip(&times).map(|(bound, time)| bound / time).collect();
+                        shares.sort_by(f64::total_cmp);
+                        shares
+                    };
                     // Both sides' keys for histograms, the build side's for its interval.
-                    figures.push(("bandwidth_share", memory.radix_seconds(rows, 3.0, 16.0) / all));
-                    // Nobody makes histograms. Offsets and row numbers make tuples of 8 bytes; that keys are sparse some thousands tell.
-                    let (key_reads, tuple_bytes) = if sparse { (0.0, 16.0) } else { (1.0, 8.0) };
-                    figures.push(("moved_share", memory.radix_seconds(rows, key_reads, tuple_bytes) / all));
+                    let usual = shares(3.0, 16.0);
+                    figures.push(("bandwidth_share", median(usual.clone())));
+                    figures.push(("bandwidth_share_min", usual[0]));
+                    figures.push(("bandwidth_share_max", usual[usual.len() - 1]));
+                    // Nobody makes histograms. With row numbers, offsets make tuples of 8 bytes, hashes of 12; that keys are sparse some thousands tell.
+                    let (key_reads, tuple_bytes) = if sparse { (0.0, 12.0) } else { (1.0, 8.0) };
+                    figures.push(("moved_share", median(shares(key_reads, tuple_bytes))));
                 }
                 report.row("raw", &format!("{rows} {kind} {} {scheme}", algorithm.name()), &figures);
             }
@@ -528,26 +542,37 @@ fn budgets(options: &Options, report: &mut Report) {
     }
 }
 
-/// Bytes a second that memory gives all threads: read by a sum; and read from two columns and streamed as tuples of 16 bytes onto huge
-/// pages, as partitioning does (bytes read + bytes written).
+/// What memory's bandwidth is measured on, each time again: a virtual machine's neighbours take their part of it.
+struct Memory {
+    columns: [Vec<u64>; 2],
+    /// On huge pages, as partitions are.
+    tuples: Vec<u64>,
+}
+
+/// Bytes a second that memory gives all threads: read by a sum; and read from two columns and streamed as tuples of 16 bytes, as
+/// partitioning does (bytes read + bytes written).
 struct Bandwidth {
     read: f64,
     zip: f64,
 }
 
-impl Bandwidth {
-    fn measure(words: usize, run: &Run) -> Self {
-        let columns = [(); 2].map(|()| (0..words as u64).collect::<Vec<u64>>());
-        let mut tuples = on_huge_pages(2 * words);
-        let mut best = Self { read: 0.0, zip: 0.0 };
-        for _ in 0..5 {
+impl Memory {
+    fn new(words: usize) -> Self {
+        Self { columns: [(); 2].map(|()| (0..words as u64).collect()), tuples: on_huge_pages(2 * words) }
+    }
+
+    /// The best of three.
+    fn bandwidth(&mut self, run: &Run) -> Bandwidth {
+        let (columns, words) = (&self.columns, self.columns[0].len());
+        let mut best = Bandwidth { read: 0.0, zip: 0.0 };
+        for _ in 0..3 {
             let (sums, time) = seconds(|| {
                 run.on_all(|worker| Ok(columns[0][run.part(words, worker)].iter().fold(0_u64, |sum, word| sum ^ word)))
             });
             std::hint::black_box(sums.expect("sums"));
             best.read = best.read.max(8.0 * words as f64 / time);
             let part_words = words.div_ceil(run.threads).next_multiple_of(TUPLES_A_LINE);
-            let parts: Vec<_> = tuples.chunks_mut(2 * part_words).map(std::sync::Mutex::new).collect();
+            let parts: Vec<_> = self.tuples.chunks_mut(2 * part_words).map(std::sync::Mutex::new).collect();
             let (done, time) = seconds(|| {
                 run.on_all(|worker| {
                     let range = (worker * part_words).min(words)..((worker + 1) * part_words).min(words);
@@ -562,7 +587,9 @@ impl Bandwidth {
         }
         best
     }
+}
 
+impl Bandwidth {
     /// The least time of a radix join of one pass: the keys of a side are read by themselves so many times; every row of both is read, written as a
     /// tuple, and this read again.
     fn radix_seconds(&self, rows: usize, key_reads: f64, tuple_bytes: f64) -> f64 {
