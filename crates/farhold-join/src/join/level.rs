@@ -94,7 +94,7 @@ impl Level {
                 // Each of several joins writes files of its own.
                 let mut partitions = Partitions::new(cx, &cx.spec.probe, build.round, 1);
                 for part in (0..partitions.count()).filter(|&part| build.files[part].is_some()) {
-                    partitions.open(part, cx)?;
+                    partitions.open(part)?;
                 }
                 Some((build, partitions))
             }
@@ -217,12 +217,13 @@ impl Level {
     /// Gives the memory back, and answers the partitions that remain to be joined.
     pub fn close(self, cx: &Context, memory: &mut Reservation) -> Vec<SpilledPair> {
         let mut pairs = Vec::new();
-        let End::Here { probe_files, .. } = self.end else { return pairs };
-        if let Some((build, _)) = self.spilled {
+        let End::Here { mut probe_files, .. } = self.end else { return pairs };
+        if let Some((build, partitions)) = self.spilled {
             let keeps_build = matches!(cx.spec.kind.keep_build(), Keep::Unmatched | Keep::Marked)
                 && !planted::is(Defect::DroppedPair);
-            for (build_part, probe) in build.files.iter().zip(probe_files) {
-                if let Some(build_part) = build_part {
+            for part in partitions.by_file() {
+                if let Some(build_part) = &build.files[part] {
+                    let probe = mem::take(&mut probe_files[part]);
                     let is_needed = keeps_build || probe.iter().any(|file| file.rows > 0);
                     let pair = || SpilledPair { build: build_part.clone(), probe, round: build.round };
                     pairs.extend(is_needed.then(pair));

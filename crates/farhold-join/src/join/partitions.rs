@@ -14,7 +14,7 @@
 
 use std::cmp::Reverse;
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -29,10 +29,9 @@ use crate::memory::Reservation;
 use crate::pages::trim_heap;
 use crate::planted::{self, Defect};
 use crate::run::Crew;
-use crate::spill::{SpillFile, Writer};
+use crate::spill::{SharedFile, SpillFile, Writer};
 
 /// One partition of one side.
-#[derive(Default)]
 pub struct Part {
     chunks: Vec<RecordBatch>,
     /// Rows that are not in a chunk yet.
@@ -41,6 +40,7 @@ pub struct Part {
     piece_bytes: u64,
     /// Reserved for all.
     bytes: u64,
+    file: Arc<SharedFile>,
     writer: Option<Writer>,
     sameness: Sameness,
 }
@@ -58,6 +58,7 @@ enum Sameness {
 pub struct Partitions {
     schema: SchemaRef,
     parts: Vec<Part>,
+    files: usize,
     bits: u32,
     seed: u64,
     /// Where the next row without a code goes.
@@ -87,6 +88,10 @@ const PIECES_WRITES: u64 = 4;
 /// batches that they come from leave free in its heap. Half as often a budget of 6.4 MiB takes 0.3 MiB more, one of 64 takes 4.
 const TRIMS: u64 = 16;
 
+/// Files of all partitions: a few, so that threads write beside each other and the disk has one after the other back. Where memory is short each
+/// partition has its own, whose pages in memory end with it.
+const FILES: usize = 8;
+
 /// A partition in a file.
 #[derive(Clone)]
 pub struct SpilledPart {
@@ -110,9 +115,13 @@ impl Routes {
 impl Partitions {
     pub fn new(cx: &Context, schema: &SchemaRef, round: u32, threads: usize) -> Self {
         let bits = cx.sizes.fan_out_bits;
+        let gives_back = cx.options.pool.gives_back();
+        let files = if gives_back { 1 << bits } else { FILES.min(1 << bits) };
+        let shared: Vec<_> = (0..files).map(|_| SharedFile::new(&cx.options.spill_directory, gives_back)).collect();
         Self {
             schema: schema.clone(),
-            parts: (0..1 << bits).map(|_| Part::default()).collect(),
+            parts: shared.iter().cycle().map(Part::new).take(1 << bits).collect(),
+            files,
             bits,
             seed: hash(u64::from(round), cx.options.run.seed ^ 0x7269_6464_6c65_0001),
             next_without_code: 0,
@@ -123,6 +132,12 @@ impl Partitions {
 
     pub fn count(&self) -> usize {
         self.parts.len()
+    }
+
+    /// The partitions in the order of their files.
+    pub fn by_file(&self) -> impl Iterator<Item = usize> {
+        let (count, files) = (self.count(), self.files);
+        (0..files).flat_map(move |file| (file..count).step_by(files))
     }
 
     #[inline(always)]
@@ -241,7 +256,7 @@ impl Partitions {
         let bytes = batch_bytes(&piece);
         while !memory.try_grow(bytes) {
             if !self.make_room(cx, memory)? {
-                return self.parts[part].writer(&self.schema, cx)?.push(&piece);
+                return self.parts[part].writer(&self.schema)?.push(&piece);
             }
         }
         let reserved = self.parts[part].bytes + bytes;
@@ -339,16 +354,21 @@ impl Partitions {
     }
 
     /// Marks a partition as spilled, with an empty file if need be.
-    pub fn open(&mut self, part: usize, cx: &Context) -> Result<(), JoinError> {
-        self.parts[part].writer(&self.schema, cx).map(|_| ())
+    pub fn open(&mut self, part: usize) -> Result<(), JoinError> {
+        self.parts[part].writer(&self.schema).map(|_| ())
     }
 }
 
 impl Part {
-    fn writer(&mut self, schema: &SchemaRef, cx: &Context) -> Result<&mut Writer, JoinError> {
+    fn new(file: &Arc<SharedFile>) -> Self {
+        let (chunks, pieces, file) = (Vec::new(), Vec::new(), Arc::clone(file));
+        Self { chunks, pieces, piece_bytes: 0, bytes: 0, file, writer: None, sameness: Sameness::default() }
+    }
+
+    fn writer(&mut self, schema: &SchemaRef) -> Result<&mut Writer, JoinError> {
         match &mut self.writer {
             Some(writer) => Ok(writer),
-            none => Ok(none.insert(Writer::create(&cx.options.spill_directory, schema, cx.options.pool.gives_back())?)),
+            none => Ok(none.insert(Writer::create(Arc::clone(&self.file), schema)?)),
         }
     }
 
@@ -389,7 +409,7 @@ impl Part {
     /// Writes all of it to its file; how many bytes that frees.
     fn flush(&mut self, schema: &SchemaRef, cx: &Context) -> Result<u64, JoinError> {
         let (chunks, pieces) = (mem::take(&mut self.chunks), mem::take(&mut self.pieces));
-        let writer = self.writer(schema, cx)?;
+        let writer = self.writer(schema)?;
         coalesce(chunks.into_iter().chain(pieces), cx.sizes.chunk_bytes, cx.options.pool.gives_back(), |chunk| {
             cx.options.run.cancel.check()?;
             writer.push(&chunk)

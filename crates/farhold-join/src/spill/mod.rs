@@ -5,7 +5,8 @@
 //!   SpillFile ── read ──▶ a thread that decodes one batch ahead ──▶ Reader (an iterator), any number of times
 //! ```
 //!
-//! Where the parts of the stream begin is remembered, so that each is read at once into the memory in which its batch stays.
+//! Where the parts of the stream lie is remembered, so that each is read at once into the memory in which its batch stays, and so that several
+//! writers may share a file: making one is dear where many have just been deleted (ext4 looks at each of those of the last seconds).
 //!
 //! A file is unlinked when it is made, so that the disk has it back when the last handle closes: at the end of the join, on
 //! an error, a panic, a cancellation, or the end of the process.
@@ -16,11 +17,14 @@ pub use flags::{FlagReader, FlagWriter};
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::iter;
+use std::mem;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use arrow::array::RecordBatch;
@@ -48,77 +52,115 @@ fn from_ipc(error: ArrowError) -> JoinError {
     }
 }
 
-/// A spill file being written.
-pub struct Writer {
-    stream: StreamWriter<Counted>,
-    rows: u64,
-    /// Where each part of the stream ends: the schema, the batches.
-    ends: Vec<u64>,
+/// A file that writers append to, one after the other. It is made when the first of them does.
+#[derive(Debug)]
+pub struct SharedFile {
+    directory: PathBuf,
+    /// The batches that are read are in pages of their own, and the kernel reads nothing ahead by itself.
     gives_back: bool,
+    file: OnceLock<File>,
+    end: Mutex<u64>,
 }
 
-struct Counted {
-    file: BufWriter<File>,
-    bytes: u64,
+impl SharedFile {
+    pub fn new(directory: &Path, gives_back: bool) -> Arc<Self> {
+        Arc::new(Self { directory: directory.into(), gives_back, file: OnceLock::new(), end: Mutex::new(0) })
+    }
+
+    fn opened(&self) -> io::Result<&File> {
+        self.file.get().ok_or_else(|| io::Error::other("a file that nobody has written to"))
+    }
+
+    /// Makes it. Who calls has its end.
+    fn make(&self) -> Result<(), JoinError> {
+        if self.file.get().is_none() {
+            let file = unnamed_file(&self.directory)?;
+            if self.gives_back {
+                // The kernel reads ahead by megabytes, into pages that it cannot take back before the disk has answered: under a
+                // limit of its own that ends processes. Each part is asked for at once, a part ahead of its reader.
+                // SAFETY: advice about an open file; it touches no memory. It may be refused.
+                unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+            }
+            let _ = self.file.set(file);
+        }
+        Ok(())
+    }
 }
 
-impl Write for Counted {
+/// Writes at a place.
+struct At {
+    file: Arc<SharedFile>,
+    place: u64,
+}
+
+impl Write for At {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes)?;
-        self.bytes += written as u64;
+        let written = self.file.opened()?.write_at(bytes, self.place)?;
+        self.place += written as u64;
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        Ok(())
     }
 }
 
+/// A spill file being written.
+pub struct Writer {
+    stream: StreamWriter<BufWriter<At>>,
+    file: Arc<SharedFile>,
+    rows: u64,
+    /// Where each part of the stream lies: the schema, the batches.
+    parts: Vec<Range<u64>>,
+}
+
 impl Writer {
-    /// `gives_back`: the batches that are read are in pages of their own, and the kernel reads nothing ahead by itself.
-    pub fn create(directory: &Path, schema: &SchemaRef, gives_back: bool) -> Result<Self, JoinError> {
-        let file = BufWriter::with_capacity(BUFFER_BYTES, unnamed_file(directory)?);
-        let stream = StreamWriter::try_new(Counted { file, bytes: 0 }, schema).map_err(from_ipc)?;
-        let ends = vec![stream.get_ref().bytes];
-        Ok(Self { stream, rows: 0, ends, gives_back })
+    /// Of a file that others may write to as well.
+    pub fn create(file: Arc<SharedFile>, schema: &SchemaRef) -> Result<Self, JoinError> {
+        let mut end = file.end.lock().unwrap_or_else(PoisonError::into_inner);
+        file.make()?;
+        let at = BufWriter::with_capacity(BUFFER_BYTES, At { file: Arc::clone(&file), place: *end });
+        let mut stream = StreamWriter::try_new(at, schema).map_err(from_ipc)?;
+        stream.get_mut().flush().map_err(JoinError::Spill)?;
+        let start = mem::replace(&mut *end, stream.get_ref().get_ref().place);
+        let schema = start..*end;
+        drop(end);
+        Ok(Self { stream, file, rows: 0, parts: iter::once(schema).collect() })
     }
 
     pub fn push(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
         self.rows += batch.num_rows() as u64;
-        self.stream.write(batch).map_err(from_ipc)?;
-        self.ends.push(self.stream.get_ref().bytes);
+        self.append(|stream| stream.write(batch))
+    }
+
+    /// A part of the stream, at the file's end.
+    fn append(
+        &mut self,
+        write: impl FnOnce(&mut StreamWriter<BufWriter<At>>) -> Result<(), ArrowError>,
+    ) -> Result<(), JoinError> {
+        let mut end = self.file.end.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stream.get_mut().get_mut().place = *end;
+        write(&mut self.stream).map_err(from_ipc)?;
+        self.stream.get_mut().flush().map_err(JoinError::Spill)?;
+        let start = mem::replace(&mut *end, self.stream.get_ref().get_ref().place);
+        self.parts.push(start..*end);
         Ok(())
     }
 
     pub fn finish(mut self) -> Result<SpillFile, JoinError> {
-        self.stream.finish().map_err(from_ipc)?;
-        let Counted { file, bytes } = self.stream.into_inner().map_err(from_ipc)?;
-        let file = file.into_inner().map_err(|error| JoinError::Spill(error.into_error()))?;
-        self.ends.push(bytes);
-        if self.gives_back {
-            // The kernel reads ahead by megabytes, into pages that it cannot take back before the disk has answered: under a
-            // limit of its own that ends processes. Each part is asked for at once, a part ahead of its reader.
-            // SAFETY: advice about an open file; it touches no memory. It may be refused.
-            unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
-        }
-        Ok(SpillFile {
-            file: Arc::new(file),
-            rows: self.rows,
-            bytes,
-            ends: self.ends.into(),
-            gives_back: self.gives_back,
-        })
+        self.append(StreamWriter::finish)?;
+        let bytes = self.parts.iter().map(|part| part.end - part.start).sum();
+        Ok(SpillFile { file: self.file, rows: self.rows, bytes, parts: self.parts.into() })
     }
 }
 
-/// A spill file that has been written.
+/// A spill file that has been written, or its part of one.
 #[derive(Debug, Clone)]
 pub struct SpillFile {
-    file: Arc<File>,
+    file: Arc<SharedFile>,
     pub rows: u64,
     pub bytes: u64,
-    ends: Arc<[u64]>,
-    gives_back: bool,
+    parts: Arc<[Range<u64>]>,
 }
 
 impl SpillFile {
@@ -136,13 +178,12 @@ impl SpillFile {
 
     /// Hands every batch to `each`, until that answers false: then nobody wants the rest.
     fn decode(&self, each: impl Fn(RecordBatch) -> bool) -> Result<(), JoinError> {
-        let (mut decoder, mut start) = (StreamDecoder::new(), 0);
-        for &end in &*self.ends {
+        let (mut decoder, file) = (StreamDecoder::new(), self.file.opened().map_err(JoinError::Spill)?);
+        for Range { start, end } in self.parts.iter().cloned() {
             let length = (end - start) as usize;
             let words = length.div_ceil(8);
-            let mut pages = if self.gives_back { Pages::<u64>::apart(words)? } else { Pages::<u64>::new(words)? };
-            self.file.read_exact_at(&mut pages.bytes_mut()[..length], start).map_err(JoinError::Spill)?;
-            start = end;
+            let mut pages = if self.file.gives_back { Pages::<u64>::apart(words)? } else { Pages::<u64>::new(words)? };
+            file.read_exact_at(&mut pages.bytes_mut()[..length], start).map_err(JoinError::Spill)?;
             let mut part = buffer_of(pages, length);
             // A batch of no bytes comes out with the next part; the last is the stream's end.
             while !part.is_empty() {
@@ -224,28 +265,57 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_as_it_was_written_and_leaves_no_name() {
+    fn files_are_read_as_they_were_written_and_leave_no_name() {
         for gives_back in [false, true] {
             let directory = tempfile::tempdir().unwrap();
-            let mut writer = Writer::create(directory.path(), &batch(0).schema(), gives_back).unwrap();
-            (0..20).for_each(|n| writer.push(&batch(n * 100)).unwrap());
-            let file = writer.finish().unwrap();
-            assert_eq!(file.rows, 2000);
-            assert!(file.bytes > 2000 * 8);
-            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-            let (mut one, two) = (file.read().unwrap(), file.read().unwrap());
-            assert_eq!(one.next().unwrap().unwrap(), batch(0), "two readers do not disturb each other");
-            for (n, read) in two.enumerate() {
-                assert_eq!(read.unwrap(), batch(n as i64 * 100));
+            let shared = SharedFile::new(directory.path(), gives_back);
+            // By turns, so that the parts of one lie between those of the others.
+            let mut writers = [0; 3].map(|_| Writer::create(Arc::clone(&shared), &batch(0).schema()).unwrap());
+            for n in 0..20 {
+                for (number, writer) in (0..).zip(&mut writers).filter(|(number, _)| n % (number + 1) == 0) {
+                    writer.push(&batch(number * 10_000 + n * 100)).unwrap();
+                }
             }
-            drop(one);
-            drop(file);
+            let files = writers.map(|writer| writer.finish().unwrap());
+            assert_eq!(files.each_ref().map(|file| file.rows), [2000, 1000, 700]);
+            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+            for (number, file) in (0..).zip(&files) {
+                assert!(file.bytes > file.rows * 8);
+                let (mut one, two) = (file.read().unwrap(), file.read().unwrap());
+                assert_eq!(
+                    one.next().unwrap().unwrap(),
+                    batch(number * 10_000),
+                    "two readers do not disturb each other"
+                );
+                for (n, read) in (0..20).filter(|n| n % (number + 1) == 0).zip(two) {
+                    assert_eq!(read.unwrap(), batch(number * 10_000 + n * 100));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn several_threads_may_write_to_one_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let shared = SharedFile::new(directory.path(), false);
+        let write = |number: i64| {
+            let mut writer = Writer::create(Arc::clone(&shared), &batch(0).schema()).unwrap();
+            (0..50).for_each(|n| writer.push(&batch(number * 10_000 + n * 100)).unwrap());
+            writer.finish().unwrap()
+        };
+        let files = thread::scope(|scope| {
+            let threads = [0, 1, 2, 3].map(|number| scope.spawn(move || write(number)));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        for (number, file) in (0..).zip(files) {
+            let read: Vec<RecordBatch> = file.read().unwrap().map(Result::unwrap).collect();
+            assert!(read == (0..50).map(|n| batch(number * 10_000 + n * 100)).collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn a_directory_that_is_not_there_is_a_spill_error() {
-        let answer = Writer::create(Path::new("/nonexistent/directory"), &batch(0).schema(), false);
+        let answer = Writer::create(SharedFile::new(Path::new("/nonexistent/directory"), false), &batch(0).schema());
         assert!(matches!(answer, Err(JoinError::Spill(_))));
     }
 }

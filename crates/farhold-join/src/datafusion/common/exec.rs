@@ -27,7 +27,7 @@ use crate::datafusion::build::panicked;
 use crate::datafusion::error::to_datafusion;
 use crate::datafusion::exec::spill_directory;
 use crate::datafusion::memory::lock;
-use crate::spill::{SpillFile, Writer};
+use crate::spill::{SharedFile, SpillFile, Writer};
 
 /// The share of the memory pool that kept rows may take: joins and aggregates above, which begin later, need theirs.
 const POOL_SHARE: u64 = 8;
@@ -173,7 +173,8 @@ async fn keep(
             writer
         } else {
             let directory = spill_directory(&context)?;
-            writer.insert(Writer::create(&directory, &batch.schema(), false).map_err(to_datafusion)?)
+            let file = SharedFile::new(&directory, false);
+            writer.insert(Writer::create(file, &batch.schema()).map_err(to_datafusion)?)
         };
         writer.push(&batch).map_err(to_datafusion)?;
         spilled_rows.add(batch.num_rows());
