@@ -1,6 +1,7 @@
 //! Rows of one side, held as batches, named by row ids.
 
 use std::mem;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, ArrayData, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array, make_array};
@@ -131,19 +132,28 @@ fn value_bytes_max(array: &ArrayRef) -> usize {
     }
 }
 
-/// Rows of some batches, each named by its batch and its row in it, as a batch that shares no buffer with them.
-pub fn copy_rows(batches: &[RecordBatch], rows: &[(usize, usize)]) -> Result<RecordBatch, JoinError> {
-    let copies: Vec<ArrayRef> = if let [batch] = batches {
-        let rows = UInt32Array::from_iter_values(rows.iter().map(|row| row.1 as u32));
-        batch.columns().iter().map(|column| take(column, &rows, None)).collect::<Result<_, _>>()?
-    } else {
-        let columns = (0..batches[0].num_columns()).map(|column| {
-            let arrays: Vec<&dyn Array> = batches.iter().map(|batch| batch.column(column).as_ref()).collect();
-            interleave(&arrays, rows)
-        });
-        columns.collect::<Result<_, _>>()?
-    };
-    batch_of(batches[0].schema_ref(), copies.iter().map(compact).collect(), rows.len())
+/// These rows of a batch, as a batch that shares no buffer with it.
+pub fn copy_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch, JoinError> {
+    let numbers = UInt32Array::from(rows.to_vec());
+    let copies = batch.columns().iter().map(|column| Ok(compact(&take(column, &numbers, None)?)));
+    batch_of(batch.schema_ref(), copies.collect::<Result<_, JoinError>>()?, rows.len())
+}
+
+/// These rows of some batches, one after the other, as a batch that shares no buffer with them. One batch has some.
+pub fn copy_ranges(ranges: &[(&RecordBatch, Range<usize>)]) -> Result<RecordBatch, JoinError> {
+    if let [(batch, rows)] = ranges {
+        // What would be copied of one array alone is a slice of it.
+        let rows: Vec<u32> = (rows.start as u32..rows.end as u32).collect();
+        return copy_rows(batch, &rows);
+    }
+    let schema = ranges[0].0.schema_ref();
+    let copies = (0..schema.fields().len()).map(|column| {
+        let slices = ranges.iter().map(|(batch, rows)| batch.column(column).slice(rows.start, rows.len()));
+        let slices: Vec<ArrayRef> = slices.collect();
+        Ok(compact(&concat(&slices.iter().map(AsRef::as_ref).collect::<Vec<_>>())?))
+    });
+    let copies = copies.collect::<Result<_, JoinError>>()?;
+    batch_of(schema, copies, ranges.iter().map(|(_, rows)| rows.len()).sum())
 }
 
 /// Whether rows of several batches are copied together at the price of their own bytes: values that refer to others may bring

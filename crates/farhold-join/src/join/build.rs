@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::{Mutex, PoisonError};
 
 use arrow::array::RecordBatch;
 
@@ -162,12 +163,17 @@ impl Spilling {
         let group = mem::take(&mut self.group);
         // A row whose key equals nothing matters only where rows without a match do.
         let keeps_invalid = matches!(cx.spec.kind.keep_build(), Keep::Unmatched | Keep::Marked);
-        let partitions = &self.partitions;
-        let routes = partitions.crew().on_tasks(group.len(), |batch| {
+        let (partitions, is_group) = (&self.partitions, group.len() > 1);
+        let batches: Vec<Mutex<Option<RecordBatch>>> = group.into_iter().map(Some).map(Mutex::new).collect();
+        let routes = partitions.crew().on_tasks(batches.len(), |task| {
             cx.options.run.cancel.check()?;
-            Ok(partitions.routes(cx.build_keys.encode(&group[batch])?, keeps_invalid, |_, _| true))
+            let batch = batches[task].lock().unwrap_or_else(PoisonError::into_inner).take();
+            let batch = batch.ok_or_else(|| JoinError::Invalid("a batch is distributed once".into()))?;
+            let codes = cx.build_keys.encode(&batch)?;
+            let routes = partitions.routes(batch, codes, keeps_invalid, |_, _| true);
+            if is_group { routes.by_partition() } else { Ok(routes) }
         })?;
-        self.partitions.scatter(&group, &routes, self.bloom.as_mut(), cx, memory)
+        self.partitions.scatter(&routes, self.bloom.as_mut(), cx, memory)
     }
 
     /// Distributes what is left, and gives back the room of groups.

@@ -6,7 +6,6 @@
 //! ```
 
 use std::mem;
-use std::slice;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -140,10 +139,10 @@ impl Level {
                 let is_spilled: Vec<bool> = build.files.iter().map(Option::is_some).collect();
                 let may_match = |code, part| build.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(part, code));
                 let goes = |code, part: usize| is_spilled[part] && may_match(code, part);
-                let routes = partitions.routes(cx.probe_keys.encode(batch)?, false, goes);
+                let routes = partitions.routes(batch.clone(), cx.probe_keys.encode(batch)?, false, goes);
                 let mut elsewhere = vec![false; batch.num_rows()];
                 routes.rows().iter().for_each(|&row| elsewhere[row as usize] = true);
-                partitions.scatter(slice::from_ref(batch), &[routes], None, cx, memory)?;
+                partitions.scatter(&[routes], None, cx, memory)?;
                 let here = self.resident.probe_codes(batch, cx)?;
                 self.waiting.push(batch.clone(), here, Some(&|row| elsewhere[row]));
             }

@@ -5,8 +5,9 @@
 //! partitions that will not be written: a slope, not a cliff (hybrid hash join; DeWitt et al., SIGMOD 1984).
 //!
 //! ```text
-//!   group of batches ─┬─▶ thread: a batch's codes and routes ─┐     ┌─▶ thread: a partition's rows, in the Bloom filter and copied; its file ─┐
-//!                     └─▶ thread: …                           ┴─────┴─▶ thread: …                                                            ┴─▶
+//!   group of batches ─┬─▶ thread: a batch's codes and routes, ─┐   ┌─▶ thread: a partition's rows, in the Bloom filter and copied; its file ─┐
+//!                     │           its rows by partition        │   │                                                                         │
+//!                     └─▶ thread: …                            ┴───┴─▶ thread: …                                                             ┴─▶
 //! ```
 //!
 //! Copied rows are small arrays. Those of many partitions lie across each other in the allocator's heap, which cannot give back
@@ -14,6 +15,7 @@
 
 use std::cmp::Reverse;
 use std::mem;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::array::RecordBatch;
@@ -21,7 +23,7 @@ use arrow::datatypes::SchemaRef;
 
 use super::Context;
 use crate::JoinError;
-use crate::blocks::{batch_bytes, coalesce, copy_rows, pack};
+use crate::blocks::{batch_bytes, coalesce, copy_ranges, copy_rows, pack};
 use crate::bloom::{BloomBuilder, BloomPart};
 use crate::hash::{hash, top};
 use crate::keys::Codes;
@@ -71,6 +73,7 @@ pub struct Partitions {
 
 /// Where rows of a batch go.
 pub struct Routes {
+    batch: RecordBatch,
     codes: Codes,
     /// Rows that go somewhere, by partition.
     rows: Vec<u32>,
@@ -106,9 +109,30 @@ impl Routes {
         &self.rows
     }
 
-    fn of(&self, part: usize) -> impl Iterator<Item = usize> + '_ {
-        let rows = self.starts[part] as usize..self.starts[part + 1] as usize;
-        self.rows[rows].iter().map(|&row| row as usize)
+    /// The places in `rows` of a partition's.
+    fn of(&self, part: usize) -> Range<usize> {
+        self.starts[part] as usize..self.starts[part + 1] as usize
+    }
+
+    /// The rows that go somewhere, in the order of their partitions, in place of the batch: what a partition gets of many batches then lies together
+    /// in each, and a thread that copies it does not fetch a line of memory for every value.
+    pub fn by_partition(self) -> Result<Self, JoinError> {
+        let Self { batch, codes, rows, starts } = self;
+        let batch = copy_rows(&batch, &rows)?;
+        let valid = codes.valid.map(|valid| rows.iter().map(|&row| valid.is_valid(row as usize)).collect());
+        let codes = Codes { codes: rows.iter().map(|&row| codes.codes[row as usize]).collect(), valid };
+        Ok(Self { batch, codes, rows: (0..rows.len() as u32).collect(), starts })
+    }
+
+    /// What a partition gets of all these.
+    fn copy(routes: &[Self], part: usize) -> Result<Option<RecordBatch>, JoinError> {
+        if let [Self { batch, rows, .. }] = routes {
+            let rows = &rows[routes[0].of(part)];
+            return (!rows.is_empty()).then(|| copy_rows(batch, rows)).transpose();
+        }
+        let ranges = routes.iter().map(|routes| (&routes.batch, routes.of(part)));
+        let ranges: Vec<_> = ranges.filter(|(_, rows)| !rows.is_empty()).collect();
+        (!ranges.is_empty()).then(|| copy_ranges(&ranges)).transpose()
     }
 }
 
@@ -151,7 +175,13 @@ impl Partitions {
     }
 
     /// Where the rows go for which `wants(code, partition)`. Rows without a valid code go to one partition after the other, if `keeps_invalid`.
-    pub fn routes(&self, codes: Codes, keeps_invalid: bool, wants: impl Fn(u64, usize) -> bool) -> Routes {
+    pub fn routes(
+        &self,
+        batch: RecordBatch,
+        codes: Codes,
+        keeps_invalid: bool,
+        wants: impl Fn(u64, usize) -> bool,
+    ) -> Routes {
         const NOWHERE: u8 = u8::MAX;
         let mut next_without_code = self.next_without_code;
         let mut next = || {
@@ -180,21 +210,21 @@ impl Partitions {
             rows[*end as usize] = row;
             *end += 1;
         }
-        Routes { codes, rows, starts }
+        Routes { batch, codes, rows, starts }
     }
 
-    /// Copies rows of some batches into their partitions, and spills where there is no room. The batches are few: they and the copies are
-    /// the caller's to have room for, until the latter are in their partitions. A thread has a partition to itself meanwhile.
+    /// Copies rows into their partitions, and spills where there is no room. Those of several batches lie in the order of their partitions. The
+    /// batches are few: they and the copies are the caller's to have room for, until the latter are in their partitions. A thread has a
+    /// partition to itself meanwhile.
     pub fn scatter(
         &mut self,
-        batches: &[RecordBatch],
         routes: &[Routes],
         bloom: Option<&mut BloomBuilder>,
         cx: &Context,
         memory: &mut Reservation,
     ) -> Result<(), JoinError> {
-        self.next_without_code += batches.iter().map(RecordBatch::num_rows).sum::<usize>();
-        let (before, expected) = (self.bytes(), self.copies_bytes(batches, routes));
+        self.next_without_code += routes.iter().map(|routes| routes.rows.len()).sum::<usize>();
+        let (before, expected) = (self.bytes(), self.copies_bytes(routes));
         let (mut grown, mut leaving) = (expected, Vec::new());
         let mut has_room = memory.try_grow(grown);
         if !has_room {
@@ -215,13 +245,8 @@ impl Partitions {
             if leaving.contains(&number) {
                 part.flush(schema, cx)?;
             }
-            let rows: Vec<(usize, usize)> =
-                (0..).zip(routes).flat_map(|(batch, routes)| routes.of(number).map(move |row| (batch, row))).collect();
-            part.note(&rows, routes, lock(&blooms[number]).as_mut());
-            if rows.is_empty() {
-                return Ok((0, None));
-            }
-            let piece = copy_rows(batches, &rows)?;
+            part.note(number, routes, lock(&blooms[number]).as_mut());
+            let Some(piece) = Routes::copy(routes, number)? else { return Ok((0, None)) };
             if has_room { Ok((part.add(piece, schema, cx)?, None)) } else { Ok((0, Some(piece))) }
         })?;
         drop(parts);
@@ -271,11 +296,11 @@ impl Partitions {
     }
 
     /// About what the copies of rows will take.
-    fn copies_bytes(&self, batches: &[RecordBatch], routes: &[Routes]) -> u64 {
-        let of = |(batch, routes): (&RecordBatch, &Routes)| {
-            batch_bytes(batch) * routes.rows.len() as u64 / batch.num_rows().max(1) as u64
+    fn copies_bytes(&self, routes: &[Routes]) -> u64 {
+        let of = |routes: &Routes| {
+            batch_bytes(&routes.batch) * routes.rows.len() as u64 / routes.batch.num_rows().max(1) as u64
         };
-        let rows: u64 = batches.iter().zip(routes).map(of).sum();
+        let rows: u64 = routes.iter().map(of).sum();
         rows + self.parts.len() as u64 * batch_bytes(&RecordBatch::new_empty(self.schema.clone()))
     }
 
@@ -372,18 +397,20 @@ impl Part {
         }
     }
 
-    /// Rows that are about to be added.
-    fn note(&mut self, rows: &[(usize, usize)], routes: &[Routes], mut bloom: Option<&mut BloomPart<'_>>) {
+    /// Rows that are about to be added, which is partition `number`.
+    fn note(&mut self, number: usize, routes: &[Routes], mut bloom: Option<&mut BloomPart<'_>>) {
         let is_lost = planted::is(Defect::EarlyFilter) && self.writer.is_some();
-        for &(batch, row) in rows {
-            let codes = &routes[batch].codes;
-            if !codes.is_valid(row) {
-                self.sameness = Sameness::Many;
-                continue;
-            }
-            self.sameness = self.sameness.and(codes.codes[row]);
-            if let Some(bloom) = bloom.as_mut().filter(|_| !is_lost) {
-                bloom.insert(codes.codes[row]);
+        for routes in routes {
+            for &row in &routes.rows[routes.of(number)] {
+                let (codes, row) = (&routes.codes, row as usize);
+                if !codes.is_valid(row) {
+                    self.sameness = Sameness::Many;
+                    continue;
+                }
+                self.sameness = self.sameness.and(codes.codes[row]);
+                if let Some(bloom) = bloom.as_mut().filter(|_| !is_lost) {
+                    bloom.insert(codes.codes[row]);
+                }
             }
         }
     }
