@@ -32,6 +32,8 @@ pub enum Defect {
     LostPair,
     /// Build rows that wait to be distributed with others are lost at the end.
     LostGroup,
+    /// Probe rows that wait to be distributed with others are lost at the end.
+    LostProbeRows,
     /// No defect: hashed codes have four bits, so that different keys collide.
     WeakCodes,
     /// [`Defect::WeakCodes`] and [`Defect::CodesTrusted`].
@@ -40,7 +42,7 @@ pub enum Defect {
 
 impl Defect {
     /// All true ones.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::EarlyFilter,
         Self::LostLines,
         Self::DroppedPair,
@@ -53,6 +55,7 @@ impl Defect {
         Self::LostCarry,
         Self::LostPair,
         Self::LostGroup,
+        Self::LostProbeRows,
         Self::WeakCodesTrusted,
     ];
 }

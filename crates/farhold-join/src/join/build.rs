@@ -130,10 +130,9 @@ impl BuildSide {
     }
 }
 
-/// Batches that are distributed together have at most so many bytes; 0: each is distributed by itself. Threads have heaps of their own, which
-/// keep what is freed.
+/// Batches that are distributed together have at most so many bytes; 0: each is distributed by itself.
 fn group_bytes_max(cx: &Context) -> u64 {
-    let is_worth = cx.options.run.threads > 1 && !cx.options.pool.gives_back() && copies_alone(&cx.spec.build);
+    let is_worth = !cx.options.pool.gives_back() && copies_alone(&cx.spec.build);
     if is_worth { cx.sizes.group_bytes } else { 0 }
 }
 

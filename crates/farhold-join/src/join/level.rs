@@ -12,13 +12,14 @@ use arrow::array::RecordBatch;
 
 use super::Context;
 use super::build::SpilledBuild;
-use super::partitions::{Partitions, SpilledPart};
+use super::partitions::{Partitions, Routes, SpilledPart};
 use super::probe::{ProbeWork, next_kept_build};
 use super::resident::Resident;
 use super::share::{Peers, ProbeFiles};
 use crate::JoinError;
 use crate::algorithm::Pairs;
 use crate::bits::Bits;
+use crate::blocks::copies_alone;
 use crate::memory::Reservation;
 use crate::options::Keep;
 use crate::planted::{self, Defect};
@@ -48,6 +49,7 @@ impl SpilledPair {
 pub struct Level {
     pub resident: Arc<Resident>,
     spilled: Option<(Arc<SpilledBuild>, Partitions)>,
+    gathered: Gathered,
     peers: Option<Arc<Peers>>,
     /// Batches that gather until there are enough to be worth the algorithm's while.
     waiting: ProbeWork,
@@ -56,6 +58,46 @@ pub struct Level {
     /// No further probe batch comes.
     is_fed: bool,
     end: End,
+}
+
+/// Probe rows on their way to partitions, until they are enough to be worth copying to each of them.
+#[derive(Default)]
+struct Gathered {
+    routes: Vec<Routes>,
+    /// Reserved for them.
+    bytes: u64,
+}
+
+impl Gathered {
+    fn push(
+        &mut self,
+        routes: Routes,
+        partitions: &mut Partitions,
+        cx: &Context,
+        memory: &mut Reservation,
+    ) -> Result<(), JoinError> {
+        if cx.options.pool.gives_back() || !copies_alone(&cx.spec.probe) {
+            return partitions.scatter(&[routes], None, cx, memory);
+        }
+        let routes = routes.by_partition()?;
+        let bytes = routes.bytes();
+        let has_room = memory.try_grow(bytes);
+        self.bytes += if has_room { bytes } else { 0 };
+        self.routes.push(routes);
+        if !has_room || self.bytes >= cx.sizes.gather_bytes { self.scatter(partitions, cx, memory) } else { Ok(()) }
+    }
+
+    fn scatter(
+        &mut self,
+        partitions: &mut Partitions,
+        cx: &Context,
+        memory: &mut Reservation,
+    ) -> Result<(), JoinError> {
+        let Self { routes, bytes } = mem::take(self);
+        partitions.scatter(&routes, None, cx, memory)?;
+        memory.shrink(bytes);
+        Ok(())
+    }
 }
 
 /// What remains of a level once its probe rows are through.
@@ -103,6 +145,7 @@ impl Level {
         Ok(Self {
             resident,
             spilled,
+            gathered: Gathered::default(),
             peers,
             waiting: ProbeWork::default(),
             work: None,
@@ -142,7 +185,7 @@ impl Level {
                 let routes = partitions.routes(batch.clone(), cx.probe_keys.encode(batch)?, false, goes);
                 let mut elsewhere = vec![false; batch.num_rows()];
                 routes.rows().iter().for_each(|&row| elsewhere[row as usize] = true);
-                partitions.scatter(&[routes], None, cx, memory)?;
+                self.gathered.push(routes, partitions, cx, memory)?;
                 let here = self.resident.probe_codes(batch, cx)?;
                 self.waiting.push(batch.clone(), here, Some(&|row| elsewhere[row]));
             }
@@ -199,6 +242,9 @@ impl Level {
     fn arrive(&mut self, cx: &Context, memory: &mut Reservation) -> Result<End, JoinError> {
         let mut probe_files = match &mut self.spilled {
             Some((_, partitions)) => {
+                if !planted::is(Defect::LostProbeRows) {
+                    self.gathered.scatter(partitions, cx, memory)?;
+                }
                 let files = partitions.finish_spilled(cx, memory)?;
                 files.into_iter().map(|part| part.map(|part| part.file).into_iter().collect()).collect()
             }

@@ -196,8 +196,10 @@ pub(crate) struct Sizes {
     pub block_bytes: u64,
     pub fan_out_bits: u32,
     pub bloom_bytes: u64,
-    /// Batches that are distributed together are as many, and so are their copies.
+    /// Build rows that are distributed together are as many, and so are their copies.
     pub group_bytes: u64,
+    /// Probe rows that are distributed together, by each thread.
+    pub gather_bytes: u64,
     pub probe_room_bytes: u64,
     /// Slices, copies of them, batches read ahead, and file buffers, which are not reserved one by one.
     pub in_flight_bytes: u64,
@@ -224,7 +226,9 @@ impl Sizes {
             block_bytes: (budget / 32).clamp(16 << 10, 16 << 20),
             fan_out_bits,
             bloom_bytes: (budget / 32).max(8 << fan_out_bits),
-            group_bytes: budget / 16,
+            // One thread is often one of several joins of a pool.
+            group_bytes: budget / if threads > 1 { 16 } else { 64 },
+            gather_bytes: part / 16,
             probe_room_bytes: budget / 8,
             in_flight_bytes: 3 * slice_bytes + 2 * chunk_bytes + (8 << 10 << fan_out_bits),
         }

@@ -124,6 +124,11 @@ impl Routes {
         Ok(Self { batch, codes, rows: (0..rows.len() as u32).collect(), starts })
     }
 
+    /// Bytes of the batch and beside it.
+    pub fn bytes(&self) -> u64 {
+        batch_bytes(&self.batch) + ROUTE_BYTES * self.rows.len() as u64
+    }
+
     /// What a partition gets of all these.
     fn copy(routes: &[Self], part: usize) -> Result<Option<RecordBatch>, JoinError> {
         if let [Self { batch, rows, .. }] = routes {
