@@ -421,13 +421,20 @@ struct Taken {
     spilled: u64,
 }
 
-fn join_batches(build: &[RecordBatch], probe: &[RecordBatch], budget: u64, by: Division, threads: usize) -> Taken {
+fn join_batches(
+    [build, probe]: [&[RecordBatch]; 2],
+    budget: u64,
+    by: Division,
+    threads: usize,
+    pages: &PageStore,
+) -> Taken {
     let spec = JoinSpec::new(build[0].schema(), probe[0].schema(), vec![(0, 0)], JoinKind::Inner);
     let pool = MemoryPool::new(budget);
     let (rows, spilled) = (AtomicUsize::new(0), AtomicU64::new(0));
     let open = || {
         let shares = if by == Division::Shared { threads } else { 1 };
-        let options = JoinOptions { run: Run::with_threads(shares), shares, ..JoinOptions::new(Arc::clone(&pool)) };
+        let run = Run { pages: pages.clone(), ..Run::with_threads(shares) };
+        let options = JoinOptions { run, shares, ..JoinOptions::new(Arc::clone(&pool)) };
         Join::new(spec.clone(), options)
     };
     let fill = |mut join: Join, build: &[RecordBatch]| -> Result<Join, JoinError> {
@@ -514,26 +521,39 @@ fn budgets(options: &Options, report: &mut Report) {
             _ => (Division::Shared, &[(Division::Partitioned, ", by key"), (Division::Shared, ", one build side")]),
         };
         // The first is what the others are compared with; none of them has less than a join for each thread needs.
-        let mut runs = vec![(format!("in memory, {threads} threads"), u64::MAX / 2, in_memory)];
+        let (all, kept, fresh) = (u64::MAX / 2, PageStore::keeping(8 << 30), PageStore::default());
+        let mut runs = vec![
+            (format!("in memory, {threads} threads"), all, in_memory, &fresh),
+            (format!("in memory, pages of the round before, {threads} threads"), all, in_memory, &kept),
+        ];
         for &(by, how) in divisions {
             let bytes = |part: u64| (build_bytes / part).max((threads as u64 + 1) * BUDGET_BYTES_MIN);
-            runs.extend(parts.map(|(name, part)| (format!("{name}, {threads} threads{how}"), bytes(part), by)));
+            runs.extend(parts.map(|(name, part)| (format!("{name}, {threads} threads{how}"), bytes(part), by, &fresh)));
         }
         let mut taken: Vec<Vec<Taken>> = runs.iter().map(|_| Vec::new()).collect();
-        for _ in 0..options.rounds {
-            for ((_, budget, by), taken) in runs.iter().zip(&mut taken) {
-                taken.push(join_batches(&build, &probe, *budget, *by, threads));
+        for _ in 0..=options.rounds {
+            for ((_, budget, by, pages), taken) in runs.iter().zip(&mut taken) {
+                taken.push(join_batches([&build, &probe], *budget, *by, threads, pages));
             }
         }
-        for ((name, budget, _), times) in runs.iter().zip(&taken) {
-            let slowdowns = || times.iter().zip(&taken[0]).map(|(time, base)| time.seconds / base.seconds);
+        // There are none of a round before the first.
+        for times in &mut taken {
+            times.remove(0);
+        }
+        for ((name, budget, ..), times) in runs.iter().zip(&taken) {
+            let over = |base: usize| {
+                let base = taken[base].iter();
+                times.iter().zip(base).map(|(time, base)| time.seconds / base.seconds)
+            };
+            let slowdowns = || over(0);
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
             let figures = [
                 ("mtuples_s", 2.0 * rows as f64 / median(times.iter().map(|time| time.seconds).collect()) / 1e6),
                 ("slowdown", median(slowdowns().collect())),
                 ("slowdown_min", least(slowdowns())),
                 ("slowdown_max", slowdowns().fold(0.0, f64::max)),
-                ("budget_mib", if *budget == u64::MAX / 2 { 0.0 } else { mib(*budget) }),
+                ("over_kept_pages", median(over(1).collect())),
+                ("budget_mib", if *budget == all { 0.0 } else { mib(*budget) }),
                 ("reserved_mib", mib(times[0].peak)),
                 ("spilled_mib", mib(times[0].spilled)),
             ];
