@@ -228,6 +228,9 @@ impl Partitions {
         cx: &Context,
         memory: &mut Reservation,
     ) -> Result<(), JoinError> {
+        if routes.is_empty() {
+            return Ok(());
+        }
         self.next_without_code += routes.iter().map(|routes| routes.rows.len()).sum::<usize>();
         let (before, expected) = (self.bytes(), self.copies_bytes(routes));
         let (mut grown, mut leaving) = (expected, Vec::new());
