@@ -181,6 +181,22 @@ class Psycopg(unittest.TestCase):
             connection.commit()
             self.assertEqual(len(cursor.fetchall()), 1000)
 
+    def test_a_cursor_that_is_asked_after_its_end(self):
+        with self.connection.transaction():
+            self.connection.execute("DECLARE c CURSOR FOR SELECT n % 2, count(*) FROM generate_series(1, 4) AS g(n) GROUP BY 1")
+            self.assertEqual(sorted(self.connection.execute("FETCH 3 FROM c").fetchall()), [(0, 2), (1, 2)])
+            for _ in range(2):
+                self.assertEqual(self.connection.execute("FETCH ALL FROM c").fetchall(), [])
+
+    def test_the_place_of_a_row_is_an_integer(self):
+        cursor = self.connection.execute(
+            "SELECT row_number() OVER (ORDER BY n), rank() OVER (ORDER BY n), dense_rank() OVER (ORDER BY n), ntile(2) OVER (ORDER BY n) "
+            "FROM generate_series(1, 3) AS g(n) ORDER BY 1"
+        )
+        self.assertEqual([column.type_code for column in cursor.description], [20, 20, 20, 23])
+        self.assertEqual([column.name for column in cursor.description], ["row_number", "rank", "dense_rank", "ntile"])
+        self.assertEqual(cursor.fetchall(), [(1, 1, 1, 1), (2, 2, 2, 1), (3, 3, 3, 2)])
+
     def test_copy(self):
         self.table("py_copy", "i int PRIMARY KEY, t text, n numeric(8, 2)")
         rows = [(n, None if n % 3 == 0 else f"text\t{n}\\\n", decimal.Decimal(n) / 4) for n in range(1000)]

@@ -8,8 +8,8 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectNamePart, Select, SelectItem,
-    Statement, TableFactor, Value, VisitMut, VisitorMut,
+    BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident,
+    ObjectNamePart, Select, SelectItem, Statement, TableFactor, Value, VisitMut, VisitorMut,
 };
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 use datafusion_pg_catalog::sql::rules::{
@@ -51,6 +51,7 @@ impl Rewriter {
             return Err(SqlError::unsupported("TABLESAMPLE"));
         }
         let _ = VisitMut::visit(&mut statement, &mut AnyOfQuery);
+        let _ = VisitMut::visit(&mut statement, &mut SignedRanks);
         let mut calls = SequenceCalls { met: false };
         let _ = VisitMut::visit(&mut statement, &mut calls);
         let plain = calls.met.then(|| statement.to_string());
@@ -105,6 +106,26 @@ impl VisitorMut for AnyOfQuery {
         if let Expr::Subquery(query) = right.as_ref() {
             *expr = Expr::InSubquery { expr: left.clone(), subquery: query.clone(), negated };
         }
+        ControlFlow::Continue(())
+    }
+}
+
+/// The place of a row in its window is an integer in PostgreSQL; DataFusion counts without a sign, which no column's type does.
+struct SignedRanks;
+
+impl VisitorMut for SignedRanks {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
+        let name = built_in_name(function).filter(|_| function.over.is_some()).map(fold);
+        let data_type = match name.as_deref() {
+            Some("row_number" | "rank" | "dense_rank") => SqlType::BigInt(None),
+            Some("ntile") => SqlType::Int(None),
+            _ => return ControlFlow::Continue(()),
+        };
+        let inner = Box::new(std::mem::replace(expr, Expr::value(Value::Null)));
+        *expr = Expr::Cast { kind: CastKind::Cast, expr: inner, data_type, array: false, format: None };
         ControlFlow::Continue(())
     }
 }

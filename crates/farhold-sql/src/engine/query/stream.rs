@@ -51,6 +51,8 @@ pub(crate) struct BatchStream {
     task: JoinHandle<()>,
     cancel: CancelHandle,
     statement: u32,
+    /// Nothing comes any more: a task may be awaited once, but a cursor asks again after the last row.
+    ended: bool,
 }
 
 impl BatchStream {
@@ -61,11 +63,14 @@ impl BatchStream {
         cancel: CancelHandle,
     ) -> Self {
         let statement = cancel.statement();
-        Self { receiver, requests, task, cancel, statement }
+        Self { receiver, requests, task, cancel, statement, ended: false }
     }
 
-    /// The next batch, never empty; `None` after the last one.
+    /// The next batch, never empty; `None` after the last one, however often it is asked.
     pub(crate) async fn next(&mut self) -> Option<Result<RecordBatch, SqlError>> {
+        if self.ended {
+            return None;
+        }
         // The query threads may all be busy with what is to be stopped: the session does not wait for them.
         let received = tokio::select! {
             biased;
@@ -77,10 +82,13 @@ impl BatchStream {
         };
         match received {
             Some(batch) => Some(batch),
-            None => match (&mut self.task).await {
-                Err(e) if e.is_panic() => Some(Err(SqlError::internal("the query failed: a thread panicked"))),
-                _ => None,
-            },
+            None => {
+                self.ended = true;
+                match (&mut self.task).await {
+                    Err(e) if e.is_panic() => Some(Err(SqlError::internal("the query failed: a thread panicked"))),
+                    _ => None,
+                }
+            }
         }
     }
 }
