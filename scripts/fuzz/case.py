@@ -1,0 +1,137 @@
+"""One case: a schema from a seed and the statements asked of it."""
+import random
+import re
+
+import differences
+import large
+import schema
+import ways
+from bench import Broken
+from changes import Changes
+from link import Lost
+from queries import Queries
+
+STATEMENTS = 40
+# One case in so many has tables that do not fit the memory of joins; it asks fewer statements.
+LARGE_EVERY = 20
+STATEMENTS_OF_LARGE = 12
+
+
+class Report:
+    """A difference as a file that can be replayed against both."""
+
+    def __init__(self, seed, number, finding, tables, node, way, way_seed):
+        self.seed, self.number, self.finding = seed, number, finding
+        self.sql, self.parameters = way.rendered(node, way_seed)
+        self.tables, self.node, self.way = tables, node, way
+
+    def shape(self):
+        """Two reports of one shape are probably one mistake."""
+        sql = re.sub(r"\b[qtc]\d+\b", "x", self.node.sql())
+        sql = re.sub(r"'(?:[^']|'')*'|\b\d+(\.\d+)?\b", "?", sql)
+        return (self.finding.signature(), re.sub(r"\s+", " ", sql))
+
+    def text(self):
+        comment = lambda text: "\n".join(f"-- {line}" for line in str(text).splitlines())
+        lines = [f"-- seed {self.seed}, statement {self.number}: {self.finding.kind}: {self.finding.detail}".replace("\n", " "), f"-- way: {self.way}"]
+        for table in self.tables:
+            lines += [f"{statement};" for statement in [*table.create(True), *table.inserts()]]
+        if self.parameters:
+            lines.append(comment(f"asked as: {self.sql}  parameters {self.parameters}"))
+        lines.append(f"{self.node.sql() if not self.way.wrapped else self.sql};")
+        lines += ["-- PostgreSQL:", comment(self.finding.expected), "-- Farhold:", comment(self.finding.got)]
+        return "\n".join(lines) + "\n"
+
+
+def has_large_tables(seed):
+    return seed % LARGE_EVERY == LARGE_EVERY - 1
+
+
+def statements_of(seed, statements):
+    return min(statements, STATEMENTS_OF_LARGE) if has_large_tables(seed) else statements
+
+
+def run(bench, seed, reduce, statements=STATEMENTS, stop=False):
+    """The reports of a case, and what was not loaded alike. `stop`: at the first report."""
+    rng = random.Random(seed)
+    is_large = has_large_tables(seed)
+    statements = statements_of(seed, statements)
+    tables = large.schema(rng) if is_large else schema.schema(rng)
+    reports, refusals = [], []
+    try:
+        refusals += bench.load(tables)
+    except Broken as broken:
+        return reports, [(str(broken), [])]
+    for number in range(statements):
+        # A seed for each statement: what one does, and how often it is tried, moves none of the others.
+        own = random.Random(f"{seed} {number}")
+        if is_large:
+            report = query(bench, own, tables, seed, number, False, large.LargeQueries)
+        elif own.random() < 0.25:
+            report = change(bench, own, tables, seed, number, reduce)
+        else:
+            report = query(bench, own, tables, seed, number, reduce)
+        if report:
+            reports.append(report)
+            if stop:
+                break
+            if not is_large:
+                bench.load(tables)
+    return reports, refusals
+
+
+def query(bench, rng, tables, seed, number, reduce, generator=Queries):
+    node, ordered = generator(rng, tables).query()
+    expected = bench.expected(node.sql(), node.all_tags())
+    for at, way in enumerate(ways.for_query(rng)):
+        way_seed = f"{seed} {number} {at}"
+        finding = bench.difference(node, ordered, way, way_seed, expected)
+        if finding and not counted(bench, finding):
+            return reported(bench, tables, node, ordered, way, way_seed, finding, None, seed, number, reduce)
+    return None
+
+
+def change(bench, rng, tables, seed, number, reduce):
+    node, table = Changes(rng, tables).change()
+    expected = bench.expected(node.sql(), node.all_tags())
+    differs = False
+    for at, way in enumerate(ways.for_change(rng)):
+        way_seed = f"{seed} {number} {at}"
+        finding = bench.difference(node, False, way, way_seed, expected)
+        decided = finding and counted(bench, finding)
+        if not finding or decided:
+            # One may have changed the table and the other not, as decided.
+            left = bench.table_difference(table, way.on, node)
+            differs = differs or left is not None
+            finding = None if left is None or decided or counted(bench, left) else left
+        if finding:
+            return reported(bench, tables, node, False, way, way_seed, finding, table, seed, number, reduce)
+    table.rows = bench.rows_of(table)
+    if differs:
+        bench.load(tables)
+    return None
+
+
+def counted(bench, finding):
+    name = differences.reason(finding, bench.strict)
+    if name:
+        differences.met[name] += 1
+    return name
+
+
+def reported(bench, tables, node, ordered, way, way_seed, finding, changed, seed, number, reduce):
+    if reduce:
+        try:
+            smaller = bench.reduced(tables, node, ordered, way, way_seed, finding.signature(), changed)
+            if smaller:
+                small_tables, small = smaller
+                bench.load([*small_tables])
+                expected = bench.postgres.simple(small.sql())
+                again = bench.difference(small, ordered, way, way_seed, expected)
+                if again is None and changed is not None:
+                    again = bench.table_difference(changed, way.on, small)
+                if again:
+                    return Report(seed, number, again, small_tables, small, way, way_seed)
+        except Lost as lost:
+            finding.detail += f" (while reducing: {lost})"
+    return Report(seed, number, finding, tables, node, way, way_seed)

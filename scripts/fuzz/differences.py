@@ -1,0 +1,143 @@
+"""What differs from PostgreSQL by decision: the mirror of the table "Differences from PostgreSQL" in docs/guide/sql.md.
+
+Each has a name, which the guide has in its first column, and says of a finding whether it explains it. Every one must be met in a run
+that is long enough, or it is reported as stale.
+"""
+from collections import Counter
+
+met = Counter()
+
+
+def unsupported(f):
+    return f.kind in ("error", "code") and f.got.state == "0A000"
+
+
+def evaluation_order(f):
+    """Only where the statement can meet the value on one plan and not on another, or another error before it."""
+    if f.kind == "code":
+        return {f.expected.state[:2], f.got.state[:2]} <= {"22", "23"} or f.got.state == "42804" and f.expected.state[:2] == "22"
+    if f.kind not in ("error", "accepted") or "risky" not in f.tags:
+        return False
+    of = f.got if f.kind == "error" else f.expected
+    # A message of Arrow's is not about a row's value but about a type that cannot hold the values that it should.
+    if any(word in of.message for word in ("Cannot cast", "Overflow", "convert")):
+        return False
+    state = of.state
+    return state[:2] == "22" and any(word in f.sql for word in (" WHERE ", " JOIN ", "CASE ", "coalesce(", " AND ", " OR ", "HAVING", " LIMIT ", "EXISTS"))
+
+
+def memory(f):
+    return f.got.state == "53200" and f.way.on == "spill"
+
+
+# As text and in binary.
+PLAIN_ZERO = {b"-0": b"0", b"\x80" + bytes(7): bytes(8), b"\x80" + bytes(3): bytes(4)}
+PLANNED_INTEGERS = {(21, 20), (23, 20), (21, 23)}
+PLANNED_TEXTS = {(1042, 25), (1043, 25), (1042, 1043), (1043, 1042)}
+FLOATS = {(700, 701), (1700, 701)}
+
+
+def types(*allowed):
+    """Columns of other types, with the same values."""
+    def explains(f):
+        pairs = {(a, b) for a, b in zip(f.expected.types, f.got.types) if a != b}
+        return f.kind == "types" and len(f.expected.types) == len(f.got.types) and pairs <= set().union(*allowed)
+    return explains
+
+
+def digits(f):
+    return f.kind == "digits"
+
+
+def wide_integers(f):
+    """What overflows an int there is a bigint here."""
+    return f.kind == "accepted" and f.expected.state == "22003" and f.expected.message in ("integer out of range", "smallint out of range")
+
+
+def blanks(f):
+    return f.kind == "rows" and "blanks" in f.tags
+
+
+def half(f):
+    return f.kind == "rows" and "half" in f.tags
+
+
+def float_errors(f):
+    """PostgreSQL refuses what is an infinity or no number in IEEE 754."""
+    return f.kind == "accepted" and "floats" in f.tags and f.expected.state in ("22003", "22012")
+
+
+def zeros(f):
+    """The same rows, had they no -0."""
+    plain = lambda rows: sorted(tuple(PLAIN_ZERO.get(value, value or b"NULL") for value in row) for row in rows)
+    return f.kind == "rows" and plain(f.expected.rows) == plain(f.got.rows)
+
+
+def any_of(*explain):
+    return lambda f: any(explains(f) for explains in explain)
+
+
+DIFFERENCES = {
+    "refused statements": unsupported,
+    "evaluation order": evaluation_order,
+    "memory limits": memory,
+    "digits of computed numbers": digits,
+    "integers of planned queries": any_of(types(PLANNED_INTEGERS), wide_integers),
+    "texts of planned queries": types(PLANNED_TEXTS),
+    "blanks of CHAR in patterns": blanks,
+    "halves of doubles": half,
+    "infinities": float_errors,
+    "zeros of keys": zeros,
+    "types of averages and sums": types(PLANNED_INTEGERS, PLANNED_TEXTS, FLOATS),
+}
+
+
+def says(*texts):
+    """An error whose message has one of the texts."""
+    return lambda f: f.kind in ("error", "code") and any(text in f.got.message for text in texts)
+
+
+def rows_of(*words, tag=None):
+    """Other rows, in a statement that has one of the words, or the tag."""
+    return lambda f: f.kind == "rows" and (tag in f.tags or any(word in f.sql for word in words))
+
+
+def years_before_christ(f):
+    return "BC" in f.sql + str(f.expected) + f.got.message or f.way.form == "binary" and {1082, 1114} & set(f.expected.types)
+
+
+# Mistakes that are known and not mended; `--strict` reports them. An entry goes when its mistake does.
+DEFECTS = {
+    "bytea constants are read as text": any_of(rows_of("BYTEA"), says("Binary but found", "but found Binary")),
+    "constants of VALUES lists are of no type": says("Inconsistent data type across values list"),
+    "years before Christ": years_before_christ,
+    "row comparisons take NULL for a value": rows_of(tag="row"),
+    "timestamps of nanoseconds": says("Timestamp(ns)", "Nanosecond", "Timestamp -", "Timestamp 2", "unsupported array type: Utf8View", "86400000000000"),
+    "frames of range over bytea": says("Cannot run range queries"),
+    "DEFAULT beside an expression for the planner": says('column "default" does not exist'),
+    "an alias of a scalar subquery that is a column's name": says("is ambiguous"),
+    "NOT IN with a correlated condition": says("null_aware anti join", "Correlated scalar subquery can only"),
+    "decimals of several scales": says("Invalid comparison operation: Decimal", "column types must match schema types", "Decimal128", "Overflow happened on", "numeric field overflow"),
+    "casts from fractions truncate": rows_of(tag="cast"),
+    "casts to text": rows_of(tag="as_text"),
+    "sums of bigint are bigint": types({(1700, 20), (20, 1700), (23, 1700)}, PLANNED_INTEGERS, PLANNED_TEXTS, FLOATS),
+    "quotients are truncated": rows_of(tag="division"),
+    "zeros and NaN as keys": rows_of(" JOIN ", "a.f", "DISTINCT", "GROUP BY", tag="join"),
+    "subqueries as values lose NULL": rows_of(tag="subquery"),
+    "INTERSECT ALL and EXCEPT ALL count wrongly": rows_of("INTERSECT ALL", "EXCEPT ALL"),
+    "a CHAR that becomes text keeps its blanks": rows_of("CHAR(", "(1042, "),
+    "names of casts that change nothing": says("duplicate unqualified field name", "require unique expression names"),
+    "roots of negative numbers": says("square root"),
+    "ON CONFLICT meets a row twice that its WHERE leaves alone": says("cannot affect row a second time"),
+    "<> ALL of a query of texts": says("array_has does not support"),
+    "rows of columns of an outer join": says("StructArray", "a thread panicked"),
+    "ceil of decimals below one": says("Decimal overflow while applying"),
+    "types of comparisons with subqueries": lambda f: f.kind in ("code", "accepted") and f.expected.state == "42883",
+    "types of scalar subqueries": types({(23, 25)}),
+}
+
+
+def reason(finding, strict=False):
+    """The name of what explains it, or None."""
+    known = DIFFERENCES if strict else DIFFERENCES | DEFECTS
+    return next((name for name, explains in known.items() if explains(finding)), None)

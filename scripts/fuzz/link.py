@@ -1,0 +1,123 @@
+"""A connection, as libpq has it: statements go out in each form of the protocol, answers come back as text, and nothing waits for ever."""
+import select
+import time
+
+from psycopg import pq
+
+ANSWER_S = 60
+
+
+class Lost(Exception):
+    """The connection broke, or an answer did not come in time."""
+
+
+class Answer:
+    """Rows with their types, or a number of rows changed, or an error."""
+
+    def __init__(self, state=None, message="", types=(), rows=(), tag=""):
+        self.state, self.message, self.types, self.rows, self.tag = state, message, types, rows, tag
+
+    @property
+    def failed(self):
+        return self.state is not None
+
+    def __str__(self):
+        if self.failed:
+            return f"ERROR {self.state}: {self.message}"
+        shown = [" | ".join("NULL" if v is None else v.decode("utf8", "replace") for v in row) for row in self.rows[:30]]
+        more = [f"... {len(self.rows)} rows"] if len(self.rows) > 30 else []
+        return "\n".join([f"{self.tag}, types {list(self.types)}", *shown, *more])
+
+
+def answer_of(result):
+    if result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE):
+        state = result.error_field(pq.DiagnosticField.SQLSTATE)
+        if state is None:
+            raise Lost(result.error_message.decode("utf8", "replace"))
+        return Answer(state.decode(), (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf8", "replace"))
+    if result.status == pq.ExecStatus.PIPELINE_ABORTED:
+        return Answer("aborted", "an earlier statement of the pipeline failed")
+    columns = range(result.nfields)
+    rows = [tuple(result.get_value(row, column) for column in columns) for row in range(result.ntuples)]
+    return Answer(types=tuple(result.ftype(c) for c in columns), rows=rows, tag=(result.command_status or b"").decode())
+
+
+class Link:
+    def __init__(self, url):
+        self.url = url
+        self.open()
+
+    def open(self):
+        self.connection = pq.PGconn.connect(self.url.encode())
+        if self.connection.status != pq.ConnStatus.OK:
+            raise Lost(self.connection.error_message.decode("utf8", "replace"))
+        self.connection.nonblocking = 1
+        self.simple(f"SET statement_timeout = {ANSWER_S * 500}")
+
+    def close(self):
+        self.connection.finish()
+
+    def _wait(self):
+        """The next result, or None at the end of a statement's."""
+        connection = self.connection
+        deadline = time.monotonic() + ANSWER_S
+        try:
+            while connection.flush():
+                select.select([connection.socket], [connection.socket], [], 1)
+                connection.consume_input()
+            while connection.is_busy():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise Lost(f"no answer in {ANSWER_S} s")
+                select.select([connection.socket], [], [], left)
+                connection.consume_input()
+            return connection.get_result()
+        except Exception as error:
+            if isinstance(error, Lost):
+                raise
+            raise Lost("the connection broke") from error
+
+    def _answers(self):
+        answers = []
+        while (result := self._wait()) is not None:
+            answers.append(answer_of(result))
+        return answers
+
+    def _send(self, how, *arguments):
+        try:
+            how(*arguments)
+        except Exception as error:
+            raise Lost(str(error)) from error
+
+    def simple(self, sql):
+        """The simple protocol: the last answer of the string."""
+        self._send(self.connection.send_query, sql.encode())
+        return self._answers()[-1]
+
+    def string(self, sql):
+        """The answers to all statements of a string."""
+        self._send(self.connection.send_query, sql.encode())
+        return self._answers()
+
+    def extended(self, sql, parameters=(), binary=False):
+        """Parse, Bind, Execute; parameters are (type's number, text or None)."""
+        self._send(self._send_parameters, sql, parameters, binary)
+        return self._answers()[-1]
+
+    def _send_parameters(self, sql, parameters, binary=False):
+        values = [None if text is None else text.encode() for _, text in parameters]
+        self.connection.send_query_params(sql.encode(), values, [oid for oid, _ in parameters], None, int(binary))
+
+    def pipelined(self, statements):
+        """Statements behind one another, with one Sync at the end: one transaction."""
+        self.connection.enter_pipeline_mode()
+        answers = []
+        for sql, parameters in statements:
+            self._send(self._send_parameters, sql, parameters)
+        self._send(self.connection.pipeline_sync)
+        for _ in statements:
+            answers.append(self._answers()[-1])
+        while (result := self._wait()) is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
+            pass
+        self.connection.exit_pipeline_mode()
+        return answers
