@@ -74,7 +74,7 @@ pub(crate) async fn run_through(
                     handle.sleep_ns(wait_ns).await;
                 }
                 Err(error) => {
-                    let what = format!("{}: {error}", client.name());
+                    let what = format!("{} at {} µs: {error}", client.name(), handle.now_ns() / 1_000);
                     client.broken(what);
                     return Ended::Done;
                 }

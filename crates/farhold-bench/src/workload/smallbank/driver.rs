@@ -88,6 +88,8 @@ pub async fn run(
                     break;
                 }
                 Ok(effect) => txn.commit().await.map(|_| effect),
+                // The error of the commit, if the commit refuses what was read.
+                Err(error) if error == procedure::MISSING => txn.commit().await.and(Err(error)),
                 Err(error) => Err(error),
             };
             match done {

@@ -25,6 +25,10 @@ impl Effect {
     }
 }
 
+/// The error of a transaction that does not find an account. The account is missing only if the transaction, which has written nothing yet,
+/// can be committed: until then a read may be of rows that are out of date.
+pub const MISSING: TxnError = TxnError::Corrupt { what: "an account of SmallBank is missing" };
+
 const REFUSED: Effect = Effect { changes: [0; 3], refused: true };
 
 /// Cents for a check that is not covered.
@@ -104,7 +108,7 @@ fn prefetch<const N: usize>(txn: &Txn, rows: [(&Table, i64); N]) {
 #[inline]
 async fn row(txn: &mut Txn, table: &Table, account: i64) -> Result<RowHandle, TxnError> {
     let found = txn.get(table, key(account).as_slice()).await?;
-    found.ok_or(TxnError::Corrupt { what: "an account of SmallBank is missing" })
+    found.ok_or(MISSING)
 }
 
 impl Tables {
