@@ -1,7 +1,7 @@
 //! Replays a seed of a cluster whose nodes die, and tells its story; says how fast seeds run, and what the checks would notice.
 
 use farhold_fabric::Executor;
-use farhold_sim::failover::{Aftermath, Failover, run};
+use farhold_sim::failover::{Aftermath, Failover, Scenario, run};
 use farhold_sim::seeds::{jobs_max, run_each};
 use farhold_sim::teeth::{self, Wrong};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--jobs J] [--quiet] [--planted DEFECT]
                    [--slow-register | --slow-founding | --moving-rows | --odd-reads | --lost-host | --lonely-host |
-                    --stopped-clocks | --old-records | --power-cuts | --zombie-keeper]
+                    --stopped-clocks | --old-records | --other-sizes | --power-cuts | --bad-disks | --zombie-keeper]
                                                         replays seeds, J at a time (all processors), with their stories
        farhold-sim rate [--seeds COUNT] [--jobs J]      simulated transactions a second, checks included
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
@@ -39,19 +39,8 @@ fn main() -> ExitCode {
             };
             let quiet = arguments.iter().any(|argument| argument == "--quiet");
             let has = |name: &str| arguments.iter().any(|argument| argument == name);
-            let of_seed = match () {
-                () if has("--slow-register") => Failover::with_slow_register,
-                () if has("--slow-founding") => Failover::with_slow_founding,
-                () if has("--moving-rows") => Failover::with_moving_rows,
-                () if has("--odd-reads") => Failover::with_odd_reads,
-                () if has("--lost-host") => Failover::with_lost_host,
-                () if has("--lonely-host") => Failover::with_lonely_host,
-                () if has("--stopped-clocks") => Failover::with_stopped_clocks,
-                () if has("--old-records") => Failover::with_old_records,
-                () if has("--power-cuts") => Failover::with_power_cuts,
-                () if has("--zombie-keeper") => Failover::with_zombie_keeper,
-                () => Failover::of_seed,
-            };
+            let named = Scenario::ALL.into_iter().find(|scenario| has(scenario.flag));
+            let of_seed = named.map_or(Failover::of_seed as fn(u64) -> Failover, |scenario| scenario.of_seed);
             let mut planted = None;
             if let Some(at) = arguments.iter().position(|argument| argument == "--planted") {
                 let name = arguments.get(at + 1).map_or("", String::as_str);

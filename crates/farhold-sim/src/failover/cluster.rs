@@ -480,6 +480,16 @@ impl Cluster {
                     }
                 }
             }
+            Blow::FailDisk(node) => {
+                if let Some(disk) = &self.process(node).disk {
+                    disk.fail();
+                }
+            }
+            Blow::FillDisks(for_ns) => {
+                let disks = self.disks.borrow().clone();
+                disks.fill(true);
+                later(for_ns, Box::new(move |_| disks.fill(false)));
+            }
             Blow::NoRegister(node, for_ns) => {
                 self.register().cut(NodeId(node), true);
                 later(for_ns, Box::new(move |this| this.register().cut(NodeId(node), false)));
@@ -506,11 +516,15 @@ impl Cluster {
             }
             self.live_until(cut.with_returns, self.handle.now_ns() + after_ns).await;
         }
+        let mut random = Random::new(self.setup.seed ^ begun_ns);
+        if let Some(operations) = cut.operations {
+            self.disks.borrow().cut_after(operations, random.below(u64::MAX));
+            self.until(CHANGE_NS_MAX, || self.disks.borrow().is_cut()).await;
+        }
         self.tell(&format!("the power of all nodes is cut; journals are on {}", self.disks.borrow().name()));
         for node in 0..self.setup.nodes {
             self.kill(node, Fault::Kill(NodeId(node)));
         }
-        let mut random = Random::new(self.setup.seed ^ begun_ns);
         let after = self.disks.borrow().cut(&mut || random.below(u64::MAX));
         // Clients hear that they will never know.
         for client in clients {
@@ -530,6 +544,11 @@ impl Cluster {
             broken.push(format!("not all are members after the restart: {:?}", self.register().configuration()));
         }
         self.tell("everybody has started again");
+    }
+
+    /// Has a process that starts room for its files?
+    pub fn may_start(&self) -> bool {
+        !self.disks.borrow().is_full()
     }
 
     /// Lets time pass.

@@ -50,7 +50,7 @@ impl Cluster {
     pub fn comes_back(&self, number: u8) -> bool {
         let process = self.process(number);
         let is_well = process.alive.get() && !process.node.is_expelled();
-        if is_well || !self.register().is_free(NodeId(number)) {
+        if is_well || !self.register().is_free(NodeId(number)) || !self.may_start() {
             return false;
         }
         if process.alive.get() {

@@ -33,6 +33,10 @@ pub enum Blow {
     Lose(u8, Way),
     /// As that, but it reaches the register, and renews its lease there.
     Isolate(u8, Way),
+    /// The next write or sync of the node's journal, or of a checkpoint, fails.
+    FailDisk(u8),
+    /// No file grows for so long.
+    FillDisks(u64),
 }
 
 /// What does not get through between a host and the others.
@@ -56,12 +60,14 @@ impl Blow {
             | Self::SetDay(..)
             | Self::SlowFence(_)
             | Self::Lose(..)
-            | Self::Isolate(..) => 0,
+            | Self::Isolate(..)
+            | Self::FailDisk(_) => 0,
             Self::Pause(_, for_ns)
             | Self::Stop(_, for_ns)
             | Self::Cut(_, _, _, for_ns)
             | Self::Slow(_, _, _, for_ns)
             | Self::Disorder(_, for_ns)
+            | Self::FillDisks(for_ns)
             | Self::NoRegister(_, for_ns) => for_ns,
             // What was begun at its end arrives later.
             Self::SlowRegister(slow_ns_max, for_ns) => for_ns + slow_ns_max,
@@ -102,6 +108,8 @@ pub struct Cut {
     pub at_ns: u64,
     /// Not then, but so long after the next change of the configuration, if there is one soon.
     pub after_change_ns: Option<u64>,
+    /// In the middle of what is being written: before the operation on files after so many others from then on.
+    pub operations: Option<u64>,
     /// Whether nodes that have ended, or hear that they have been expelled, come back when the others have gone on without them.
     pub with_returns: bool,
     /// What happens before, after the clients have begun.
@@ -154,6 +162,40 @@ pub struct Failover {
     pub ring_bytes: u64,
 }
 
+/// What a seed becomes.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// How the program is told to run it; empty: unless told otherwise.
+    pub flag: &'static str,
+    /// Its setup.
+    pub of_seed: fn(u64) -> Failover,
+}
+
+impl Scenario {
+    /// Every scenario.
+    pub const ALL: [Self; 13] = [
+        Self { flag: "", of_seed: Failover::of_seed },
+        Self { flag: "--bad-disks", of_seed: Failover::with_bad_disks },
+        Self { flag: "--lonely-host", of_seed: Failover::with_lonely_host },
+        Self { flag: "--lost-host", of_seed: Failover::with_lost_host },
+        Self { flag: "--moving-rows", of_seed: Failover::with_moving_rows },
+        Self { flag: "--odd-reads", of_seed: Failover::with_odd_reads },
+        Self { flag: "--old-records", of_seed: Failover::with_old_records },
+        Self { flag: "--other-sizes", of_seed: Failover::with_other_sizes },
+        Self { flag: "--power-cuts", of_seed: Failover::with_power_cuts },
+        Self { flag: "--slow-founding", of_seed: Failover::with_slow_founding },
+        Self { flag: "--slow-register", of_seed: Failover::with_slow_register },
+        Self { flag: "--stopped-clocks", of_seed: Failover::with_stopped_clocks },
+        Self { flag: "--zombie-keeper", of_seed: Failover::with_zombie_keeper },
+    ];
+
+    /// What replays a seed.
+    #[must_use]
+    pub fn command(&self, seed: u64) -> String {
+        format!("cargo run -p farhold-sim -- --seed {seed} {}", self.flag).trim_end().to_owned()
+    }
+}
+
 /// How far two clocks of the simulated nodes are apart at most: the bound that the nodes are told (a tenth of a lease) allows
 /// for some more.
 const DRIFT_PPM_MAX: u64 = 40_000;
@@ -184,7 +226,7 @@ impl Failover {
                 Load::Mixed(Workload::of_seed(seed))
             },
             idle: None,
-            blows: blows(seed, replicas, &mut random),
+            blows: blows(seed, (3, replicas), &mut random),
             with_returns: false,
             founding_slow_ns: 0,
             kill_at: None,
@@ -357,8 +399,9 @@ impl Failover {
             Cut {
                 at_ns,
                 after_change_ns,
+                operations: None,
                 with_returns: true,
-                blows: blows(seed.wrapping_mul(3) + life, of_seed.replicas, &mut random),
+                blows: blows(seed.wrapping_mul(3) + life, (3, of_seed.replicas), &mut random),
             }
         });
         let cuts = cuts.collect();
@@ -380,7 +423,8 @@ impl Failover {
         let at_ns = 200_000 + random.below(2_000_000);
         let pause = (at_ns, Blow::Pause(0, 1_500_000 + random.below(1_000_000)));
         let at_ns = at_ns + 4_000_000 + random.below(2_000_000);
-        let cut = Cut { at_ns, after_change_ns: None, with_returns: false, blows: vec![slow(1), slow(2), pause] };
+        let blows = vec![slow(1), slow(2), pause];
+        let cut = Cut { at_ns, after_change_ns: None, operations: None, with_returns: false, blows };
         let power = Power { medium: Medium::Disk, step_ns: 30_000, cuts: vec![cut] };
         // So many accounts that what comes back is not overwritten.
         let load = Load::Bank(Scale { nodes: 3, accounts: 400, hot: 300 });
@@ -388,11 +432,56 @@ impl Failover {
     }
 }
 
+impl Failover {
+    /// As with cuts of the power, each in the middle of a write to a file; and disks report errors, or are full for a while.
+    #[must_use]
+    pub fn with_bad_disks(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0xbadd);
+        let mut this = Self::with_power_cuts(seed);
+        for cut in this.power.iter_mut().flat_map(|power| &mut power.cuts) {
+            // A step of a journal is two operations, a new segment half a dozen, a checkpoint as many.
+            let operations_max = [6, 60][random.below(2) as usize];
+            cut.operations = Some(random.below(operations_max));
+            for (_, blow) in &mut cut.blows {
+                if let Blow::Kill(node) | Blow::Crash(node) = *blow
+                    && random.below(2) == 0
+                {
+                    *blow = Blow::FailDisk(node);
+                }
+            }
+            if random.below(2) == 0 {
+                cut.blows.push((random.below(3_000_000), Blow::FillDisks(random.below(3_000_000))));
+            }
+        }
+        this
+    }
+}
+
+impl Failover {
+    /// Two, four or five nodes.
+    #[must_use]
+    pub fn with_other_sizes(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x512e);
+        let of_seed = Self::of_seed(seed);
+        let nodes = [2, 4, 5][random.below(3) as usize];
+        let replicas = of_seed.replicas.min(nodes);
+        let load = match of_seed.load {
+            Load::Bank(scale) => Load::Bank(Scale { nodes, ..scale }),
+            load => load,
+        };
+        let blows = blows(seed, (nodes, replicas), &mut random);
+        // The accounts of five nodes are loaded in larger transactions than a ring of 8 KiB takes.
+        let ring_bytes = of_seed.ring_bytes.max(24 << 10);
+        Self { nodes, replicas, load, blows, ring_bytes, drift_ppm: vec![0; usize::from(nodes)], ..of_seed }
+    }
+}
+
 /// As many deaths, at most, as there are copies to lose (a pause, or no register, may turn into one; a slow register may
 /// turn into any number, but into none that would lose rows), and up to two nuisances.
-fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
+fn blows(seed: u64, (nodes, replicas): (u8, u8), random: &mut Random) -> Vec<(u64, Blow)> {
     let mut blows = clocks_set(seed);
-    let first = random.below(3) as u8;
+    let of_all = u64::from(nodes);
+    let first = random.below(of_all) as u8;
     let at_ns = 20_000 + random.below(2_500_000);
     let fatal = |node: u8, random: &mut Random| match random.below(6) {
         0 | 1 => Blow::Kill(node),
@@ -407,13 +496,13 @@ fn blows(seed: u64, replicas: u8, random: &mut Random) -> Vec<(u64, Blow)> {
         _ => {
             blows.push((at_ns, fatal(first, random)));
             if replicas == 3 && seed.is_multiple_of(3) {
-                let second = (first + 1 + random.below(2) as u8) % 3;
+                let second = (first + 1 + random.below(of_all - 1) as u8) % nodes;
                 blows.push((at_ns + random.below(8_000_000), fatal(second, random)));
             }
         }
     }
     for _ in 0..random.below(3) {
-        let (from, to) = (random.below(3) as u8, random.below(3) as u8);
+        let (from, to) = (random.below(of_all) as u8, random.below(of_all) as u8);
         let (at_ns, for_ns) = (random.below(3_500_000), random.below(2_000_000));
         let nuisance = match random.below(5) {
             0 => Blow::Cut(from, to, false, for_ns),
