@@ -122,10 +122,12 @@ DEFECTS = {
     "casts to text": rows_of(tag="as_text"),
     "sums of bigint are bigint": types({(1700, 20), (20, 1700), (23, 1700)}, PLANNED_INTEGERS, PLANNED_TEXTS, FLOATS),
     "quotients are truncated": rows_of(tag="division"),
-    "zeros and NaN as keys": rows_of(" JOIN ", "a.f", "DISTINCT", "GROUP BY", tag="join"),
+    "zeros and NaN as keys": any_of(rows_of(" JOIN ", "a.f", "DISTINCT", "GROUP BY", "PARTITION BY", "OVER (", tag="join"), says("entered unreachable code")),
+    "a REAL beside a decimal constant": rows_of("0.1"),
+    "types within plans": says("Physical input schema should be the same", "Invalid arithmetic operation: Int"),
     "subqueries as values lose NULL": rows_of(tag="subquery"),
     "INTERSECT ALL and EXCEPT ALL count wrongly": rows_of("INTERSECT ALL", "EXCEPT ALL"),
-    "a CHAR that becomes text keeps its blanks": rows_of("CHAR(", "(1042, "),
+    "a CHAR that becomes text keeps its blanks": any_of(rows_of("CHAR(", "(1042, "), lambda f: f.kind == "rows" and 1042 in f.expected.types),
     "names of casts that change nothing": says("duplicate unqualified field name", "require unique expression names"),
     "roots of negative numbers": says("square root"),
     "ON CONFLICT meets a row twice that its WHERE leaves alone": says("cannot affect row a second time"),
@@ -133,7 +135,7 @@ DEFECTS = {
     "rows of columns of an outer join": says("StructArray", "a thread panicked"),
     "ceil of decimals below one": says("Decimal overflow while applying"),
     "types of comparisons with subqueries": lambda f: f.kind in ("code", "accepted") and f.expected.state == "42883",
-    "types of scalar subqueries": types({(23, 25)}),
+    "types of scalar subqueries and nullif": types({(23, 25), (25, 1043)}),
 }
 
 
