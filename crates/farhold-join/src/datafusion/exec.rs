@@ -10,7 +10,7 @@ use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::DynamicFilterPhysicalExpr;
-use datafusion::physical_expr::{Distribution, PhysicalExpr};
+use datafusion::physical_expr::{Distribution, Partitioning, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::filter_pushdown::{
     ChildPushdownResult, FilterDescription, FilterPushdownPhase, FilterPushdownPropagation,
@@ -118,10 +118,16 @@ impl JoinExec {
 
     fn of(planned: HashJoinExec, runner: Runner) -> Self {
         let mut properties = PlanProperties::clone(planned.properties());
-        if matches!(runner, Runner::Ours { .. }) {
+        if let Runner::Ours { way, .. } = &runner {
             // Rows of partitions that were spilled come out last.
             let mut equivalence = properties.eq_properties.clone();
             equivalence.clear_orderings();
+            if *way != Way::Partitioned {
+                // All left partitions go into one table, and the last of the joins that share it hands out what all of them have spilled.
+                equivalence.clear_per_partition_constants();
+                properties.partitioning =
+                    Partitioning::UnknownPartitioning(properties.output_partitioning().partition_count());
+            }
             properties.set_eq_properties(equivalence);
         }
         Self {

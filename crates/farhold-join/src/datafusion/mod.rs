@@ -39,6 +39,8 @@ mod members;
 mod memory;
 mod origin;
 mod reduce;
+#[cfg(debug_assertions)]
+mod promises;
 mod rule;
 mod runs;
 mod sieve;
@@ -109,7 +111,8 @@ pub fn fallbacks(plan: &Arc<dyn ExecutionPlan>) -> Vec<String> {
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// The session state with [`JoinRule`] right after DataFusion's `join_selection`, [`CommonRule`] before it hands dynamic filters down,
-/// [`ReduceRule`] behind its rules, [`DecimalsRule`], [`RunsRule`] and [`TextsRule`] behind all, and with [`JoinConfig`] unless it has one. Unless
+/// [`ReduceRule`] and one that knows the number of partitions behind its rules, [`DecimalsRule`], [`RunsRule`] and [`TextsRule`] behind all, and with [`JoinConfig`] unless it has one. With
+/// debug assertions, every operator is watched for what it promises of its rows (partitioning, order, constants, exact counts). Unless
 /// that says otherwise, files of this machine are read another way from now on, in all sessions of the state's runtime environment.
 /// The joins of every session that is made with the same `memory` share its limit. The state's memory pool gets another before it, for which pages
 /// that joins keep make room.
@@ -126,6 +129,8 @@ pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState
     rules.push(Arc::new(TextsRule));
     let mut config = state.config().clone();
     if config.options().extensions.get::<JoinConfig>().is_none() {
+    #[cfg(debug_assertions)]
+    rules.push(Arc::new(promises::PromisesRule));
         config.options_mut().extensions.insert(JoinConfig::default());
     }
     if config.options().extensions.get::<JoinConfig>().is_some_and(|config| config.enabled && config.files) {

@@ -1,5 +1,6 @@
 //! DataFusion's joins by the rule: the same rows as without it, for every kind, key, budget and number of partitions.
 
+mod above;
 mod bed;
 mod common;
 mod failures;

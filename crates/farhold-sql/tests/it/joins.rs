@@ -38,6 +38,22 @@ fn a_join_under_a_small_budget_gives_the_same_rows() {
     assert!(plan.contains("actual=[") && !plan.contains(" 0 bytes spilled"), "{plan}");
 }
 
+/// The window's rows are partitioned by `k`, and so were those of the join above it taken to be, which spills: its groups came out twice.
+#[test]
+fn groups_above_a_spilling_join_are_whole() {
+    let db = Db::with(EngineConfig { query_threads: 3, join_memory_bytes: Some(6 << 20), ..EngineConfig::default() });
+    let client = db.client();
+    client.ok("CREATE TABLE s (id BIGINT PRIMARY KEY, j BIGINT)");
+    client.ok("CREATE TABLE b (id BIGINT PRIMARY KEY, k BIGINT, j BIGINT)");
+    client.ok("INSERT INTO s SELECT value, value % 60000 FROM generate_series(1, 120000)");
+    client.ok("INSERT INTO b SELECT value, value % 20, value * 7919 % 160000 FROM generate_series(1, 160000)");
+    let query = "SELECT r.k, count(*), sum(rn) FROM s JOIN \
+                 (SELECT k, j, row_number() OVER (PARTITION BY k ORDER BY id) AS rn FROM b) r ON s.j = r.j GROUP BY r.k";
+    let plan = client.rows(&format!("EXPLAIN ANALYZE {query}")).join("\n");
+    assert!(!plan.contains(" 0 bytes spilled"), "{plan}");
+    assert_eq!(client.rows(query).len(), 20);
+}
+
 #[test]
 fn a_spill_directory_that_is_not_there() {
     let config = EngineConfig {

@@ -1,0 +1,629 @@
+//! What operators promise of their rows, checked while a plan runs.
+//!
+//! DataFusion's planner leaves out a sort, a repartitioning or a second aggregate where an operator below promises enough. A promise that is
+//! not kept is a wrong answer of the operator above, now and then and far from its cause. So in builds with debug assertions every operator
+//! of every plan is watched; an operator that breaks a promise fails its query and is named.
+//!
+//! | promise | how it is checked |
+//! |---|---|
+//! | schema, columns without nulls | of every batch |
+//! | hash partitioning | every row by the function of DataFusion's `RepartitionExec`, since joins by partition rely on that one |
+//! | orderings | every row with the one before it |
+//! | constants, columns that are equal | every row with the first, and column with column |
+//! | row counts that are called exact, limits | at the end of each partition and of all |
+//!
+//! Not checked, since DataFusion's operators do not keep them: constants and equalities above volatile functions (it takes `nextval('s')` for a
+//! constant) and of scans of files (they name conditions by which they only skip parts), exact counts above scans that a filter reaches while they run.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::compute::SortOptions;
+use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::row::{OwnedRow, RowConverter, SortField};
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Statistics, internal_err};
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::equivalence::AcrossPartitions;
+use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, UnKnownColumn};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExprRef};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions};
+use datafusion::physical_plan::metrics::{MetricsSet, Time};
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+use datafusion::physical_plan::repartition::BatchPartitioner;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
+    PlanProperties, StatisticsArgs, StatisticsContext,
+};
+use futures::{StreamExt, stream};
+
+use super::memory::lock;
+
+/// Watches every operator of a plan. It belongs behind all other rules; [`with_joins`](super::with_joins) puts it there in builds with debug
+/// assertions.
+#[derive(Debug, Default)]
+pub struct PromisesRule;
+
+impl PhysicalOptimizerRule for PromisesRule {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_up(|node| Ok(Transformed::yes(Arc::new(Watched::new(node)) as Arc<dyn ExecutionPlan>))).data()
+    }
+
+    fn name(&self) -> &'static str {
+        "farhold_promises"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// An operator that is watched: to whoever looks at the plan, the operator itself.
+#[derive(Debug)]
+struct Watched {
+    plan: Arc<dyn ExecutionPlan>,
+    ended: Arc<Mutex<Ended>>,
+}
+
+/// What is known of the partitions that have ended.
+#[derive(Debug, Default)]
+struct Ended {
+    rows: Vec<Option<usize>>,
+    /// Values of the constants that all partitions have.
+    uniform: HashMap<String, OwnedRow>,
+}
+
+impl Watched {
+    fn new(plan: Arc<dyn ExecutionPlan>) -> Self {
+        Self { plan, ended: Arc::default() }
+    }
+
+    fn again(plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        Arc::new(Self::new(plan))
+    }
+}
+
+impl DisplayAs for Watched {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        self.plan.fmt_as(format, f)
+    }
+}
+
+impl ExecutionPlan for Watched {
+    fn name(&self) -> &str {
+        self.plan.name()
+    }
+
+    fn downcast_delegate(&self) -> Option<&dyn ExecutionPlan> {
+        Some(self.plan.as_ref())
+    }
+
+    fn schema(&self) -> SchemaRef {
+        self.plan.schema()
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.plan.properties()
+    }
+
+    fn dynamic_expressions_produced(&self) -> Vec<PhysicalExprRef> {
+        self.plan.dynamic_expressions_produced()
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        self.plan.input_distribution_requirements()
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        self.plan.maintains_input_order()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.plan.children()
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&PhysicalExprRef) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        self.plan.apply_expressions(f)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Self::again(Arc::clone(&self.plan).replace_children(children, options)?))
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        self.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+    }
+
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Self::again(Arc::clone(&self.plan).reset_state()?))
+    }
+
+    fn with_new_state(&self, state: Arc<dyn std::any::Any + Send + Sync>) -> Option<Arc<dyn ExecutionPlan>> {
+        self.plan.with_new_state(state).map(Self::again)
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let input = self.plan.execute(partition, context)?;
+        let checks = Checks::new(&self.plan, partition, Arc::clone(&self.ended))?;
+        let watched = stream::try_unfold((input, checks), |(mut input, mut checks)| async move {
+            match input.next().await.transpose()? {
+                Some(batch) => {
+                    checks.see(&batch)?;
+                    Ok(Some((batch, (input, checks))))
+                }
+                None => checks.end().map(|()| None),
+            }
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), watched)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        self.plan.metrics()
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        self.plan.child_stats_requests(partition)
+    }
+
+    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        self.plan.statistics_from_inputs(inputs, args)
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        self.plan.cardinality_effect()
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.plan.fetch()
+    }
+}
+
+/// The checks of a partition while it runs.
+struct Checks {
+    plan: Arc<dyn ExecutionPlan>,
+    partition: usize,
+    /// Says which partition a row belongs to.
+    partitioner: Option<BatchPartitioner>,
+    orderings: Vec<Ordered>,
+    constants: Vec<Constant>,
+    equal: Vec<Vec<Comparable>>,
+    rows: usize,
+    ended: Arc<Mutex<Ended>>,
+}
+
+impl Checks {
+    fn new(plan: &Arc<dyn ExecutionPlan>, partition: usize, ended: Arc<Mutex<Ended>>) -> Result<Self> {
+        let (schema, equivalences) = (plan.schema(), plan.equivalence_properties());
+        let partitioner = match plan.output_partitioning() {
+            Partitioning::Hash(by, count) if *count > 1 && by.iter().all(is_here) => {
+                Some(BatchPartitioner::new_hash_partitioner(by.clone(), *count, Time::new())?)
+            }
+            _ => None,
+        };
+        let mut orderings = Vec::new();
+        for ordering in equivalences.oeq_class().iter() {
+            let by = ordering.iter().map(|by| (Arc::clone(&by.expr), by.options));
+            orderings.extend(Comparable::new(by, &schema)?.map(|by| Ordered { by, last: None }));
+        }
+        let (mut constants, mut equal) = (Vec::new(), Vec::new());
+        let plain = |expression: &PhysicalExprRef| (Arc::clone(expression), SortOptions::default());
+        let is_volatile = holds(plan, |expression| expression.is_volatile_node())?;
+        let is_pruned = matches!(plan.name(), "DataSourceExec" | "LateScanExec");
+        let equivalences =
+            if is_volatile || is_pruned { EquivalenceProperties::new(plan.schema()) } else { equivalences.clone() };
+        for class in equivalences.eq_group().iter() {
+            let mut members = Vec::new();
+            for expression in class.iter() {
+                members.extend(Comparable::new([plain(expression)], &schema)?);
+            }
+            members.retain({
+                let kind = members.first().map(|first| first.kinds.clone());
+                move |member| Some(&member.kinds) == kind.as_ref()
+            });
+            if members.len() > 1 {
+                equal.push(members);
+            }
+        }
+        for constant in equivalences.constants() {
+            let Some(by) = Comparable::new([plain(&constant.expr)], &schema)? else { continue };
+            let value = match &constant.across_partitions {
+                AcrossPartitions::Uniform(Some(value)) => {
+                    let value = value.cast_to(&by.kinds[0])?.to_array()?;
+                    Some(by.converter.convert_columns(&[value])?.row(0).owned())
+                }
+                _ => None,
+            };
+            let is_uniform = matches!(constant.across_partitions, AcrossPartitions::Uniform(_));
+            constants.push(Constant { by, value, is_uniform });
+        }
+        Ok(Self { plan: Arc::clone(plan), partition, partitioner, orderings, constants, equal, rows: 0, ended })
+    }
+
+    /// Says which operator has broken which promise.
+    fn broken<T>(&self, promise: impl fmt::Display) -> Result<T> {
+        let shown = datafusion::physical_plan::displayable(self.plan.as_ref()).one_line().to_string();
+        internal_err!("partition {} of {} is not as promised: {promise}", self.partition, shown.trim())
+    }
+
+    fn see(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.rows += batch.num_rows();
+        if let Some(fetch) = self.plan.fetch().filter(|&fetch| self.rows > fetch) {
+            return self.broken(format!("more than {fetch} rows"));
+        }
+        let schema = self.plan.schema();
+        for (field, column) in schema.fields().iter().zip(batch.columns()) {
+            // Of a placeholder's row nothing is ever read.
+            if self.plan.is::<PlaceholderRowExec>() {
+                break;
+            }
+            if field.data_type() != column.data_type() {
+                return self.broken(format!("column {field} is of type {}", column.data_type()));
+            }
+            if !field.is_nullable() && column.logical_null_count() > 0 {
+                return self.broken(format!("null in column {}", field.name()));
+            }
+        }
+        if batch.num_columns() != schema.fields().len() {
+            return self.broken(format!("{} columns", batch.num_columns()));
+        }
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        if let Some(mut partitioner) = self.partitioner.take() {
+            let (mut strangers, partition) = (0, self.partition);
+            partitioner.partition(batch.clone(), |to, rows| {
+                strangers += if to == partition { 0 } else { rows.num_rows() };
+                Ok(())
+            })?;
+            self.partitioner = Some(partitioner);
+            if strangers > 0 {
+                let of = batch.num_rows();
+                return self.broken(format!("by {} {strangers} rows of {of}", self.plan.output_partitioning()));
+            }
+        }
+        let mut orderings = std::mem::take(&mut self.orderings);
+        for ordering in &mut orderings {
+            if !ordering.see(batch)? {
+                return self.broken(format!("rows ordered by {}", ordering.by));
+            }
+        }
+        self.orderings = orderings;
+        let mut constants = std::mem::take(&mut self.constants);
+        for constant in &mut constants {
+            if !constant.see(batch)? {
+                return self.broken(format!("{} is one value", constant.by));
+            }
+        }
+        self.constants = constants;
+        for members in &self.equal {
+            let first = members[0].rows(batch)?;
+            for other in &members[1..] {
+                if members[0].converter.convert_columns(&other.columns(batch)?)?.iter().ne(first.iter()) {
+                    return self.broken(format!("{} equals {other}", members[0]));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&self) -> Result<()> {
+        let partitions = self.plan.output_partitioning().partition_count();
+        let all = {
+            let mut ended = lock(&self.ended);
+            ended.rows.resize(partitions, None);
+            ended.rows[self.partition] = Some(self.rows);
+            for constant in self.constants.iter().filter(|constant| constant.is_uniform) {
+                if let Some(value) = &constant.value {
+                    let first = ended.uniform.entry(constant.by.to_string()).or_insert_with(|| value.clone());
+                    if first != value {
+                        return self.broken(format!("{} is one value in all partitions", constant.by));
+                    }
+                }
+            }
+            let all: Option<usize> = ended.rows.iter().copied().sum();
+            if all.is_some() {
+                *ended = Ended::default();
+            }
+            all
+        };
+        // DataFusion's scans do not count what a filter that comes later takes away.
+        let is_filtered = holds(&self.plan, |expression| expression.is::<DynamicFilterPhysicalExpr>())?;
+        for (of, rows) in [(Some(self.partition), Some(self.rows)), (None, all)] {
+            let Some(rows) = rows.filter(|_| !is_filtered) else { continue };
+            let args = StatisticsArgs::new().with_partition(of);
+            let promised = StatisticsContext::new().compute(self.plan.as_ref(), &args)?.num_rows;
+            if let Precision::Exact(promised) = promised
+                && promised != rows
+            {
+                return self.broken(format!("{promised} rows exactly, of {of:?}; found {rows}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an expression in the plan is of a kind.
+fn holds(plan: &Arc<dyn ExecutionPlan>, kind: impl Fn(&PhysicalExprRef) -> bool) -> Result<bool> {
+    let mut found = false;
+    plan.apply(|node| {
+        node.apply_expressions(&mut |root| {
+            found |= root.exists(|expression| Ok(kind(expression)))?;
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(found)
+}
+
+/// Whether all columns of an expression are still there; a promise may be by one that a projection has left out.
+fn is_here(expression: &PhysicalExprRef) -> bool {
+    !expression.exists(|part| Ok(part.is::<UnKnownColumn>())).unwrap_or(false)
+}
+
+/// Expressions whose values can be compared row by row.
+struct Comparable {
+    by: Vec<PhysicalExprRef>,
+    kinds: Vec<DataType>,
+    converter: RowConverter,
+}
+
+impl Comparable {
+    /// `None` where Arrow's row format does not know a type, or a column is gone.
+    fn new(by: impl IntoIterator<Item = (PhysicalExprRef, SortOptions)>, schema: &Schema) -> Result<Option<Self>> {
+        let (mut expressions, mut kinds, mut fields) = (Vec::new(), Vec::new(), Vec::new());
+        for (expression, options) in by {
+            if !is_here(&expression) {
+                return Ok(None);
+            }
+            let kind = expression.data_type(schema)?;
+            fields.push(SortField::new_with_options(kind.clone(), options));
+            kinds.push(kind);
+            expressions.push(expression);
+        }
+        if !RowConverter::supports_fields(&fields) {
+            return Ok(None);
+        }
+        Ok(Some(Self { by: expressions, kinds, converter: RowConverter::new(fields)? }))
+    }
+
+    fn columns(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        self.by.iter().map(|by| by.evaluate(batch)?.into_array(batch.num_rows())).collect()
+    }
+
+    fn rows(&self, batch: &RecordBatch) -> Result<arrow::row::Rows> {
+        Ok(self.converter.convert_columns(&self.columns(batch)?)?)
+    }
+}
+
+impl fmt::Display for Comparable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by: Vec<String> = self.by.iter().map(ToString::to_string).collect();
+        f.write_str(&by.join(", "))
+    }
+}
+
+/// An ordering and the row before.
+struct Ordered {
+    by: Comparable,
+    last: Option<OwnedRow>,
+}
+
+impl Ordered {
+    fn see(&mut self, batch: &RecordBatch) -> Result<bool> {
+        let rows = self.by.rows(batch)?;
+        let follows = self.last.as_ref().is_none_or(|last| last.row() <= rows.row(0));
+        self.last = Some(rows.row(rows.num_rows() - 1).owned());
+        Ok(follows && (1..rows.num_rows()).all(|row| rows.row(row - 1) <= rows.row(row)))
+    }
+}
+
+/// A constant and its value, once that is known.
+struct Constant {
+    by: Comparable,
+    value: Option<OwnedRow>,
+    /// All partitions have the same value.
+    is_uniform: bool,
+}
+
+impl Constant {
+    fn see(&mut self, batch: &RecordBatch) -> Result<bool> {
+        let rows = self.by.rows(batch)?;
+        let value = self.value.get_or_insert_with(|| rows.row(0).owned());
+        Ok(rows.iter().all(|row| row == value.row()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::Int64Array;
+    use arrow::datatypes::Field;
+    use datafusion::common::ScalarValue;
+    use datafusion::physical_expr::expressions::col;
+    use datafusion::physical_expr::{ConstExpr, PhysicalSortExpr};
+    use datafusion::physical_plan::collect;
+    use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+
+    /// Says of its rows what it was told to say.
+    #[derive(Debug)]
+    struct Speaker {
+        parts: Vec<RecordBatch>,
+        properties: Arc<PlanProperties>,
+        rows: Precision<usize>,
+        fetch: Option<usize>,
+    }
+
+    impl Speaker {
+        /// Two partitions of the columns `a` and `b`.
+        fn new(parts: [[Vec<Option<i64>>; 2]; 2]) -> Self {
+            let fields = ["a", "b"].map(|name| Field::new(name, DataType::Int64, true));
+            let schema = Arc::new(Schema::new(fields.to_vec()));
+            let parts = parts.map(|columns| {
+                let columns = columns.map(|column| Arc::new(Int64Array::from(column)) as ArrayRef);
+                RecordBatch::try_new(Arc::clone(&schema), columns.to_vec()).unwrap()
+            });
+            let properties = PlanProperties::new(
+                EquivalenceProperties::new(schema),
+                Partitioning::UnknownPartitioning(2),
+                EmissionType::Incremental,
+                Boundedness::Bounded,
+            );
+            let (properties, rows, fetch) = (Arc::new(properties), Precision::Absent, None);
+            Self { parts: parts.to_vec(), properties, rows, fetch }
+        }
+
+        fn with(mut self, change: impl FnOnce(&mut PlanProperties)) -> Self {
+            let mut properties = PlanProperties::clone(&self.properties);
+            change(&mut properties);
+            self.properties = Arc::new(properties);
+            self
+        }
+
+        fn with_equivalences(self, change: impl FnOnce(&mut EquivalenceProperties)) -> Self {
+            self.with(|properties| {
+                let mut equivalences = properties.eq_properties.clone();
+                change(&mut equivalences);
+                properties.set_eq_properties(equivalences);
+            })
+        }
+
+        fn column(&self, name: &str) -> PhysicalExprRef {
+            col(name, &self.schema()).unwrap()
+        }
+
+        /// What is said against it.
+        fn heard(self) -> Option<String> {
+            let plan = PromisesRule.optimize(Arc::new(self), &ConfigOptions::default()).unwrap();
+            assert!(plan.is::<Speaker>(), "it passes for the operator");
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(collect(plan, Arc::default())).err().map(|error| error.to_string())
+        }
+    }
+
+    impl DisplayAs for Speaker {
+        fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+            f.write_str("Speaker")
+        }
+    }
+
+    impl ExecutionPlan for Speaker {
+        fn name(&self) -> &'static str {
+            "Speaker"
+        }
+
+        fn properties(&self) -> &Arc<PlanProperties> {
+            &self.properties
+        }
+
+        fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+            Vec::new()
+        }
+
+        fn apply_expressions(
+            &self,
+            _: &mut dyn FnMut(&PhysicalExprRef) -> Result<TreeNodeRecursion>,
+        ) -> Result<TreeNodeRecursion> {
+            Ok(TreeNodeRecursion::Continue)
+        }
+
+        fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+            Ok(self)
+        }
+
+        fn execute(&self, partition: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+            let rows = stream::iter([Ok(self.parts[partition].clone())]);
+            Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
+        }
+
+        fn statistics_from_inputs(&self, _: &[Arc<Statistics>], args: &StatisticsArgs) -> Result<Arc<Statistics>> {
+            let mut statistics = Statistics::new_unknown(&self.schema());
+            if args.partition().is_none() {
+                statistics.num_rows = self.rows;
+            }
+            Ok(Arc::new(statistics))
+        }
+
+        fn fetch(&self) -> Option<usize> {
+            self.fetch
+        }
+    }
+
+    fn numbers(numbers: impl IntoIterator<Item = i64>) -> Vec<Option<i64>> {
+        numbers.into_iter().map(Some).collect()
+    }
+
+    fn some() -> Speaker {
+        Speaker::new([[numbers(0..40), numbers(0..40)], [numbers(40..80), numbers((40..80).rev())]])
+    }
+
+    #[track_caller]
+    fn assert_heard(speaker: Speaker, wanted: &str) {
+        let heard = speaker.heard().expect("a broken promise is noticed");
+        assert!(heard.contains(wanted) && heard.contains("Speaker"), "{heard}");
+    }
+
+    #[test]
+    fn who_promises_nothing_or_keeps_it_is_not_spoken_against() {
+        assert_eq!(some().heard(), None);
+        let speaker = some();
+        let (a, b) = (speaker.column("a"), speaker.column("b"));
+        let mut kept = speaker.with_equivalences(|of| of.add_orderings([[PhysicalSortExpr::new_default(a)]]));
+        (kept.rows, kept.fetch) = (Precision::Exact(80), Some(40));
+        assert_eq!(kept.heard(), None);
+        let one = || Speaker::new([[numbers([1, 1]), numbers([5, 5])], [numbers([2]), numbers([5])]]);
+        let constants = [
+            ConstExpr::new(Arc::clone(&b), AcrossPartitions::Uniform(Some(ScalarValue::Int64(Some(5))))),
+            ConstExpr::new(one().column("a"), AcrossPartitions::Heterogeneous),
+        ];
+        assert_eq!(one().with_equivalences(|of| of.add_constants(constants).unwrap()).heard(), None);
+    }
+
+    #[test]
+    fn every_broken_promise_is_heard_of() {
+        let by = vec![some().column("a")];
+        assert_heard(some().with(|of| of.partitioning = Partitioning::Hash(by, 2)), "by Hash");
+
+        let by = PhysicalSortExpr::new_default(some().column("b"));
+        assert_heard(some().with_equivalences(|of| of.add_orderings([[by]])), "ordered by b");
+
+        let (a, b) = (some().column("a"), some().column("b"));
+        assert_heard(some().with_equivalences(|of| of.add_equal_conditions(a, b).unwrap()), "equals");
+
+        let one = || Speaker::new([[numbers([1, 1]), numbers([5, 6])], [numbers([2]), numbers([5])]]);
+        let constant = |name, across| {
+            let constant = ConstExpr::new(one().column(name), across);
+            one().with_equivalences(|of| of.add_constants([constant]).unwrap())
+        };
+        assert_heard(constant("b", AcrossPartitions::Heterogeneous), "b@1 is one value");
+        assert_heard(constant("a", AcrossPartitions::Uniform(None)), "a@0 is one value in all partitions");
+        let two = AcrossPartitions::Uniform(Some(ScalarValue::Int64(Some(2))));
+        assert_heard(constant("a", two), "a@0 is one value");
+
+        assert_heard(Speaker { rows: Precision::Exact(79), ..some() }, "79 rows exactly");
+        assert_heard(Speaker { fetch: Some(39), ..some() }, "more than 39 rows");
+
+        let strict = Arc::new(Schema::new(vec![
+            Field::new("a", DataType::Int64, false),
+            Field::new("b", DataType::Int32, true),
+        ]));
+        let nulls = Speaker::new([[vec![None], vec![None]], [vec![], vec![]]]);
+        let of_schema = |of: &mut PlanProperties| of.set_eq_properties(EquivalenceProperties::new(strict));
+        assert_heard(nulls.with(of_schema.clone()), "null in column a");
+        let numbers = Speaker::new([[numbers([1]), numbers([1])], [vec![], vec![]]]);
+        assert_heard(numbers.with(of_schema), "is of type Int64");
+    }
+}
