@@ -109,10 +109,12 @@ suites! {
     direct
     dml
     expressions
+    floats
     indexes
     joins
     sequences
     settings
+    subqueries
     transactions
     types
 }

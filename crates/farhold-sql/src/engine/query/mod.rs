@@ -6,9 +6,14 @@
 mod catalog;
 mod checked;
 mod guard;
+mod floats;
+mod guard;
+mod members;
+mod multisets;
 mod numbers;
 mod parameters;
 mod rewrite;
+mod rows;
 mod stream;
 
 use std::collections::HashMap;
@@ -48,6 +53,7 @@ pub(crate) use numbers::Giver;
 pub(crate) use parameters::to_sql as sql_type;
 pub(crate) use stream::BatchStream;
 
+pub(in crate::engine) use floats::without_key;
 /// Rows of a batch.
 const BATCH_ROWS: usize = 8192;
 /// Batches that may wait between a query and its reader.
@@ -261,7 +267,13 @@ fn session_state(
     rewrite::register_functions(&context);
     numbers::register(&context);
     let checked = Arc::new(checked::CheckedArithmetic);
-    let state = SessionStateBuilder::new_from_existing(context.state()).with_physical_optimizer_rule(checked).build();
+    let state = SessionStateBuilder::new_from_existing(context.state())
+        .with_analyzer_rule(Arc::new(members::Members))
+        .with_analyzer_rule(Arc::new(multisets::Multisets))
+        .with_analyzer_rule(Arc::new(floats::FloatKeys))
+        .with_optimizer_rule(Arc::new(floats::FloatKeys))
+        .with_physical_optimizer_rule(checked)
+        .build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
     let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
     Ok(with_joins(state, &memory))

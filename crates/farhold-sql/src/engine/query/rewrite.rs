@@ -17,6 +17,7 @@ use datafusion_pg_catalog::sql::rules::{
     RewriteArrayAnyAllOperation, SqlStatementRewriteRule, StripCollate,
 };
 
+use super::rows::Rows;
 use crate::SqlError;
 use crate::engine::error;
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
@@ -52,6 +53,9 @@ impl Rewriter {
         }
         let _ = VisitMut::visit(&mut statement, &mut AnyOfQuery);
         let _ = VisitMut::visit(&mut statement, &mut SignedRanks);
+        if let ControlFlow::Break(error) = VisitMut::visit(&mut statement, &mut Rows::default()) {
+            return Err(error);
+        }
         let mut calls = SequenceCalls { met: false };
         let _ = VisitMut::visit(&mut statement, &mut calls);
         let plain = calls.met.then(|| statement.to_string());

@@ -7,6 +7,7 @@ use datafusion::logical_expr::{Expr, Operator};
 
 use super::column::{ColumnReader, Stored};
 use crate::engine::catalog::TableInfo;
+use crate::engine::query::without_key;
 use crate::engine::scalar::{Comparison, Scalar};
 use crate::engine::types::{datum_at, round_decimal};
 use crate::engine::{ColumnType, Datum};
@@ -127,7 +128,7 @@ impl RowFilter {
             },
             Expr::BinaryExpr(binary) => {
                 let comparison = comparison(binary.op)?;
-                let (column, literal, comparison) = match (binary.left.as_ref(), binary.right.as_ref()) {
+                let (column, literal, comparison) = match (without_key(&binary.left), without_key(&binary.right)) {
                     (Expr::Column(c), Expr::Literal(v, _)) => (c, v, comparison),
                     (Expr::Literal(v, _), Expr::Column(c)) => (c, v, comparison.flipped()),
                     _ => return None,
@@ -136,7 +137,7 @@ impl RowFilter {
             }
             Expr::Between(between) if !between.negated => {
                 let (Expr::Column(column), Expr::Literal(low, _), Expr::Literal(high, _)) =
-                    (between.expr.as_ref(), between.low.as_ref(), between.high.as_ref())
+                    (without_key(&between.expr), without_key(&between.low), without_key(&between.high))
                 else {
                     return None;
                 };

@@ -1,0 +1,318 @@
+//! Equality and order of floating-point numbers in planned queries.
+//!
+//! In PostgreSQL, 0.0 equals -0.0, every NaN equals every other, and NaN is above all numbers. Arrow compares, hashes and sorts floats by
+//! their bits. So whatever is compared, grouped, joined or sorted by goes through `float_key(x)` first, which is one number for all that are
+//! equal. It is put in twice: before the optimiser, whose own reasoning (constants, pushed-down conditions) must see it, and after it, for
+//! the joins and groups that the optimiser makes of subqueries, set operations and DISTINCT. What a scan decides by itself
+//! ([`RowFilter`](crate::engine::scan::RowFilter)) and indexes know the order of PostgreSQL.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{ArrayRef, AsArray};
+use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Float64Type};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{DFSchema, ScalarValue, internal_err};
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::{
+    AggregateFunctionParams, Case, GroupingSet, InList, ScalarFunction, Sort, WindowFunctionParams,
+};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{
+    Aggregate, ColumnarValue, Distinct, Expr, ExprSchemable, LogicalPlan, Operator, ReturnFieldArgs,
+    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
+
+/// Puts `float_key` where floats are compared; see the module.
+#[derive(Debug)]
+pub(super) struct FloatKeys;
+
+impl AnalyzerRule for FloatKeys {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        plan.transform_up_with_subqueries(with_keys).data()
+    }
+
+    fn name(&self) -> &'static str {
+        "float_keys"
+    }
+}
+
+impl OptimizerRule for FloatKeys {
+    fn name(&self) -> &'static str {
+        "float_keys"
+    }
+
+    fn rewrite(&self, plan: LogicalPlan, _: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        plan.transform_up_with_subqueries(with_keys)
+    }
+}
+
+/// What is inside `float_key(…)`, or the expression itself.
+pub(in crate::engine) fn without_key(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::ScalarFunction(function) if is_key(function) => &function.args[0],
+        other => other,
+    }
+}
+
+fn is_key(function: &ScalarFunction) -> bool {
+    function.func.inner().downcast_ref::<FloatKey>().is_some()
+}
+
+type Change<'a> = dyn Fn(Expr) -> Result<Transformed<Expr>> + 'a;
+
+/// One operator.
+fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let schema = merge_schema(&plan.inputs());
+    // A literal or a reference to an outer query is a float without any column of that type.
+    if matches!(plan, LogicalPlan::TableScan(_)) {
+        return Ok(Transformed::no(plan));
+    }
+    let names = NamePreserver::new(&plan);
+    let compared = |expr: Expr| -> Result<Transformed<Expr>> { in_expression(expr, &schema) };
+    let by_key =
+        |expr: Expr| -> Result<Transformed<Expr>> { compared(expr)?.transform_data(|expr| key(expr, &schema)) };
+    let named = |expr: Expr, change: &Change| -> Result<Transformed<Expr>> {
+        let name = names.save(&expr);
+        Ok(change(expr)?.update_data(|expr| name.restore(expr)))
+    };
+    let each = |exprs: Vec<Expr>, change: &Change| -> Result<Transformed<Vec<Expr>>> {
+        all(exprs, |expr| named(expr, change))
+    };
+    match plan {
+        LogicalPlan::Aggregate(aggregate) => {
+            let group = |expr: Expr| -> Result<Transformed<Expr>> {
+                match expr {
+                    Expr::GroupingSet(set) => {
+                        let sets = match set {
+                            GroupingSet::Rollup(by) => each(by, &by_key)?.update_data(GroupingSet::Rollup),
+                            GroupingSet::Cube(by) => each(by, &by_key)?.update_data(GroupingSet::Cube),
+                            GroupingSet::GroupingSets(sets) => {
+                                all(sets, |by| each(by, &by_key))?.update_data(GroupingSet::GroupingSets)
+                            }
+                        };
+                        Ok(sets.update_data(Expr::GroupingSet))
+                    }
+                    expr => named(expr, &by_key),
+                }
+            };
+            let groups = all(aggregate.group_expr, group)?;
+            let functions = each(aggregate.aggr_expr, &compared)?;
+            let is_changed = groups.transformed || functions.transformed;
+            let aggregate = if is_changed {
+                Aggregate::try_new(aggregate.input, groups.data, functions.data)?
+            } else {
+                Aggregate::try_new_with_schema(aggregate.input, groups.data, functions.data, aggregate.schema)?
+            };
+            Ok(Transformed::new_transformed(LogicalPlan::Aggregate(aggregate), is_changed))
+        }
+        LogicalPlan::Sort(mut sort) => {
+            let by = all(sort.expr, |by| sort_by(by, &by_key))?;
+            sort.expr = by.data;
+            Ok(Transformed::new_transformed(LogicalPlan::Sort(sort), by.transformed))
+        }
+        LogicalPlan::Distinct(Distinct::On(mut distinct)) => {
+            let on = all(distinct.on_expr, by_key)?;
+            let select = each(distinct.select_expr, &compared)?;
+            let sort = distinct.sort_expr.map(|sort| all(sort, |by| sort_by(by, &by_key))).transpose()?;
+            let is_changed = on.transformed || select.transformed || sort.as_ref().is_some_and(|sort| sort.transformed);
+            distinct.on_expr = on.data;
+            distinct.select_expr = select.data;
+            distinct.sort_expr = sort.map(|sort| sort.data);
+            Ok(Transformed::new_transformed(LogicalPlan::Distinct(Distinct::On(distinct)), is_changed))
+        }
+        LogicalPlan::Join(mut join) => {
+            let on = all(join.on, |(left, right)| {
+                let (left, right) = (by_key(left)?, by_key(right)?);
+                let is_changed = left.transformed || right.transformed;
+                Ok(Transformed::new_transformed((left.data, right.data), is_changed))
+            })?;
+            let filter = join.filter.map(compared).transpose()?;
+            let is_changed = on.transformed || filter.as_ref().is_some_and(|filter| filter.transformed);
+            join.on = on.data;
+            join.filter = filter.map(|filter| filter.data);
+            Ok(Transformed::new_transformed(LogicalPlan::Join(join), is_changed))
+        }
+        other => {
+            let changed = other.map_expressions(|expr| named(expr, &compared))?;
+            if changed.transformed { changed.map_data(LogicalPlan::recompute_schema) } else { Ok(changed) }
+        }
+    }
+}
+
+fn all<T>(items: Vec<T>, change: impl Fn(T) -> Result<Transformed<T>>) -> Result<Transformed<Vec<T>>> {
+    let mut is_changed = false;
+    let changed = items.into_iter().map(|item| {
+        let item = change(item)?;
+        is_changed |= item.transformed;
+        Ok(item.data)
+    });
+    let changed = changed.collect::<Result<Vec<T>>>()?;
+    Ok(Transformed::new_transformed(changed, is_changed))
+}
+
+fn sort_by(by: Sort, change: &Change) -> Result<Transformed<Sort>> {
+    let Sort { expr, asc, nulls_first } = by;
+    Ok(change(expr)?.update_data(|expr| Sort { expr, asc, nulls_first }))
+}
+
+/// Every comparison inside an expression.
+fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    let by_key = |expr: Expr| key(expr, schema);
+    let boxed = |expr: Box<Expr>| -> Result<Transformed<Box<Expr>>> { Ok(key(*expr, schema)?.update_data(Box::new)) };
+    let pair = |left: Box<Expr>, right: Box<Expr>| -> Result<(bool, Box<Expr>, Box<Expr>)> {
+        let (left, right) = (boxed(left)?, boxed(right)?);
+        Ok((left.transformed || right.transformed, left.data, right.data))
+    };
+    expr.transform_up(|expr| match expr {
+        Expr::BinaryExpr(mut binary) if compares(binary.op) => {
+            let (is_changed, left, right) = pair(binary.left, binary.right)?;
+            (binary.left, binary.right) = (left, right);
+            Ok(Transformed::new_transformed(Expr::BinaryExpr(binary), is_changed))
+        }
+        Expr::Between(mut between) => {
+            let value = boxed(between.expr)?;
+            let (is_changed, low, high) = pair(between.low, between.high)?;
+            (between.expr, between.low, between.high) = (value.data, low, high);
+            Ok(Transformed::new_transformed(Expr::Between(between), is_changed || value.transformed))
+        }
+        Expr::InList(InList { expr, list, negated }) => {
+            let (expr, list) = (boxed(expr)?, all(list, by_key)?);
+            let is_changed = expr.transformed || list.transformed;
+            let list = Expr::InList(InList { expr: expr.data, list: list.data, negated });
+            Ok(Transformed::new_transformed(list, is_changed))
+        }
+        Expr::Case(Case { expr: Some(base), when_then_expr, else_expr }) => {
+            let base = boxed(base)?;
+            let ways = all(when_then_expr, |(when, then)| Ok(boxed(when)?.update_data(|when| (when, then))))?;
+            let is_changed = base.transformed || ways.transformed;
+            let case = Case { expr: Some(base.data), when_then_expr: ways.data, else_expr };
+            Ok(Transformed::new_transformed(Expr::Case(case), is_changed))
+        }
+        Expr::ScalarFunction(mut function) if matches!(function.name(), "nullif" | "greatest" | "least") => {
+            let arguments = all(function.args, by_key)?;
+            function.args = arguments.data;
+            Ok(Transformed::new_transformed(Expr::ScalarFunction(function), arguments.transformed))
+        }
+        Expr::AggregateFunction(mut function) => {
+            let AggregateFunctionParams { args, distinct, order_by, .. } = &mut function.params;
+            let mut is_changed = false;
+            if *distinct || matches!(function.func.name(), "min" | "max") {
+                let keys = all(std::mem::take(args), by_key)?;
+                is_changed = keys.transformed;
+                *args = keys.data;
+            }
+            let by = all(std::mem::take(order_by), |by| sort_by(by, &by_key))?;
+            *order_by = by.data;
+            Ok(Transformed::new_transformed(Expr::AggregateFunction(function), is_changed || by.transformed))
+        }
+        Expr::WindowFunction(mut function) => {
+            let is_compared = matches!(function.fun.name(), "min" | "max");
+            let WindowFunctionParams { args, partition_by, order_by, distinct, .. } = &mut function.params;
+            let mut is_changed = false;
+            if *distinct || is_compared {
+                let keys = all(std::mem::take(args), by_key)?;
+                is_changed = keys.transformed;
+                *args = keys.data;
+            }
+            let parts = all(std::mem::take(partition_by), by_key)?;
+            let by = all(std::mem::take(order_by), |by| sort_by(by, &by_key))?;
+            is_changed |= parts.transformed || by.transformed;
+            (*partition_by, *order_by) = (parts.data, by.data);
+            Ok(Transformed::new_transformed(Expr::WindowFunction(function), is_changed))
+        }
+        other => Ok(Transformed::no(other)),
+    })
+}
+
+fn compares(operator: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// `float_key(expr)` if it is a float that is not known to be its own key.
+fn key(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    let expr = match expr {
+        Expr::Alias(mut alias) => {
+            let inner = key(*alias.expr, schema)?;
+            alias.expr = Box::new(inner.data);
+            return Ok(Transformed::new_transformed(Expr::Alias(alias), inner.transformed));
+        }
+        other => other,
+    };
+    let is_own_key = match &expr {
+        Expr::ScalarFunction(function) => is_key(function),
+        Expr::Literal(value, _) => match value {
+            ScalarValue::Float32(Some(value)) => key_of_f32(*value).to_bits() == value.to_bits(),
+            ScalarValue::Float64(Some(value)) => key_of_f64(*value).to_bits() == value.to_bits(),
+            _ => true,
+        },
+        Expr::Cast(cast) => cast.expr.get_type(schema).is_ok_and(|kind| kind.is_integer()),
+        _ => false,
+    };
+    if is_own_key || !matches!(expr.get_type(schema), Ok(DataType::Float32 | DataType::Float64)) {
+        return Ok(Transformed::no(expr));
+    }
+    let function = ScalarFunction::new_udf(Arc::clone(&FLOAT_KEY), vec![expr]);
+    Ok(Transformed::yes(Expr::ScalarFunction(function)))
+}
+
+static FLOAT_KEY: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| Arc::new(ScalarUDF::from(FloatKey::new())));
+
+fn key_of_f32(value: f32) -> f32 {
+    // The sum of the two zeros is the positive one.
+    if value.is_nan() { f32::NAN } else { value + 0.0 }
+}
+
+fn key_of_f64(value: f64) -> f64 {
+    if value.is_nan() { f64::NAN } else { value + 0.0 }
+}
+
+/// The number that stands for all that are equal to one.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct FloatKey {
+    signature: Signature,
+}
+
+impl FloatKey {
+    fn new() -> Self {
+        Self { signature: Signature::any(1, Volatility::Immutable) }
+    }
+}
+
+impl ScalarUDFImpl for FloatKey {
+    fn name(&self) -> &'static str {
+        "float_key"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(arguments[0].clone())
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
+        let of = &arguments.arg_fields[0];
+        Ok(Arc::new(Field::new(self.name(), of.data_type().clone(), of.is_nullable())))
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let keys = |values: &ArrayRef| -> Result<ArrayRef> {
+            Ok(match values.data_type() {
+                DataType::Float32 => Arc::new(values.as_primitive::<Float32Type>().unary::<_, Float32Type>(key_of_f32)),
+                DataType::Float64 => Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(key_of_f64)),
+                other => return internal_err!("float_key of {other}"),
+            })
+        };
+        Ok(match &arguments.args[0] {
+            ColumnarValue::Array(values) => ColumnarValue::Array(keys(values)?),
+            ColumnarValue::Scalar(value) => {
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&keys(&value.to_array()?)?, 0)?)
+            }
+        })
+    }
+}

@@ -1,0 +1,196 @@
+//! `x IN (SELECT s …)` of three values.
+//!
+//! DataFusion makes a mark join of it, and a mark says found or not found. Where neither is known, because x or some s is NULL, the answer is
+//! NULL, which matters below NOT, IS NULL and CASE and where the answer is a value. Left to DataFusion are conditions of a WHERE clause for
+//! which NULL is as good as false: `x IN (…)` below nothing but AND and OR, and `x NOT IN (…)` of an uncorrelated query as a condition of
+//! its own, which becomes an anti join that knows of NULLs. All others become
+//!
+//! ```text
+//!   CASE WHEN x IN (S) THEN true
+//!        WHEN some s of S is NULL, or x is NULL and S has rows, THEN NULL
+//!        ELSE false END
+//! ```
+//!
+//! without the parts of the second line that columns declared NOT NULL rule out. In a WHERE clause the first line stays a subquery; above a
+//! projection or an aggregate, where DataFusion has no join for it, the mark join is put in here.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, JoinType, ScalarValue, Spans};
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::functions_aggregate::expr_fn::count;
+use datafusion::logical_expr::expr::{Exists, InSubquery};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{
+    BinaryExpr, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, lit, not, when,
+};
+use datafusion::optimizer::AnalyzerRule;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Members;
+
+impl AnalyzerRule for Members {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        let marks = Cell::new(0);
+        plan.transform_up_with_subqueries(|plan| in_operator(plan, &marks)).data()
+    }
+
+    fn name(&self) -> &'static str {
+        "members"
+    }
+}
+
+/// One operator. `marks` counts the mark joins that were put in, for their names.
+fn in_operator(plan: LogicalPlan, marks: &Cell<usize>) -> Result<Transformed<LogicalPlan>> {
+    let mut asks = false;
+    plan.apply_expressions(|expr| {
+        asks |= expr.exists(|inner| Ok(matches!(inner, Expr::InSubquery(_))))?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    if !asks {
+        return Ok(Transformed::no(plan));
+    }
+    let schema = merge_schema(&plan.inputs());
+    match plan {
+        LogicalPlan::Filter(mut filter) => {
+            let predicate = condition(filter.predicate, &schema, Place::Conjunct)?;
+            filter.predicate = predicate.data;
+            Ok(Transformed::new_transformed(LogicalPlan::Filter(filter), predicate.transformed))
+        }
+        plan @ (LogicalPlan::Projection(_) | LogicalPlan::Aggregate(_)) => {
+            let names = NamePreserver::new(&plan);
+            let mut input = plan.inputs()[0].clone();
+            let changed = plan.map_expressions(|expr| {
+                let name = names.save(&expr);
+                let value = expr.transform_up(|expr| match expr {
+                    Expr::InSubquery(asked) if asked.subquery.outer_ref_columns.is_empty() => {
+                        let known = Known::of(&asked, &schema)?;
+                        marks.set(marks.get() + 1);
+                        let (marked, mark) = mark_join(input.clone(), &asked, &format!("__in_{}", marks.get()))?;
+                        input = marked;
+                        Ok(Transformed::yes(known.value(mark, asked)?))
+                    }
+                    other => Ok(Transformed::no(other)),
+                })?;
+                Ok(value.update_data(|expr| name.restore(expr)))
+            })?;
+            if !changed.transformed {
+                return Ok(changed);
+            }
+            let expressions = changed.data.expressions();
+            Ok(Transformed::yes(changed.data.with_new_exprs(expressions, vec![input])?))
+        }
+        other => Ok(Transformed::no(other)),
+    }
+}
+
+/// Where a part of a WHERE clause stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It is a condition of its own.
+    Conjunct,
+    /// Below AND and OR only: NULL is as good as false.
+    Positive,
+    Elsewhere,
+}
+
+fn condition(expr: Expr, schema: &DFSchema, place: Place) -> Result<Transformed<Expr>> {
+    match expr {
+        Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right })
+            if place != Place::Elsewhere =>
+        {
+            let place = if op == Operator::And { place } else { Place::Positive };
+            let (left, right) = (condition(*left, schema, place)?, condition(*right, schema, place)?);
+            let is_changed = left.transformed || right.transformed;
+            let both = BinaryExpr::new(Box::new(left.data), op, Box::new(right.data));
+            Ok(Transformed::new_transformed(Expr::BinaryExpr(both), is_changed))
+        }
+        Expr::Not(inner) if place == Place::Conjunct => match *inner {
+            Expr::InSubquery(mut asked) => {
+                asked.negated = !asked.negated;
+                condition(Expr::InSubquery(asked), schema, place)
+            }
+            inner => Ok(condition(inner, schema, Place::Elsewhere)?.update_data(not)),
+        },
+        Expr::InSubquery(asked) => {
+            let is_left = match place {
+                Place::Conjunct => !asked.negated || asked.subquery.outer_ref_columns.is_empty(),
+                Place::Positive => !asked.negated,
+                Place::Elsewhere => false,
+            };
+            let known = Known::of(&asked, schema)?;
+            if is_left || known.is_certain() {
+                return Ok(Transformed::no(Expr::InSubquery(asked)));
+            }
+            let found = Expr::InSubquery(InSubquery { negated: false, ..asked.clone() });
+            Ok(Transformed::yes(known.value(found, asked)?))
+        }
+        other => other.map_children(|inner| condition(inner, schema, Place::Elsewhere)),
+    }
+}
+
+/// Which NULLs there can be.
+struct Known {
+    asked_may_be_null: bool,
+    some_may_be_null: bool,
+}
+
+impl Known {
+    fn of(asked: &InSubquery, schema: &DFSchema) -> Result<Self> {
+        let of_query = asked.subquery.subquery.schema();
+        Ok(Self {
+            asked_may_be_null: asked.expr.nullable(schema)?,
+            some_may_be_null: of_query.fields().iter().any(|field| field.is_nullable()),
+        })
+    }
+
+    fn is_certain(&self) -> bool {
+        !self.asked_may_be_null && !self.some_may_be_null
+    }
+
+    /// The answer, where `found` says whether one is found.
+    fn value(&self, found: Expr, asked: InSubquery) -> Result<Expr> {
+        let InSubquery { expr, subquery, negated } = asked;
+        let mut unknown = Vec::new();
+        if self.some_may_be_null {
+            let column = Expr::Column(subquery.subquery.schema().columns().remove(0));
+            let nulls = LogicalPlanBuilder::from(Arc::clone(&subquery.subquery)).filter(column.is_null())?.build()?;
+            unknown.push(has_rows(nulls, &subquery)?);
+        }
+        if self.asked_may_be_null {
+            let all = LogicalPlan::clone(&subquery.subquery);
+            unknown.push(expr.is_null().and(has_rows(all, &subquery)?));
+        }
+        match unknown.into_iter().reduce(Expr::or) {
+            None => Ok(if negated { not(found) } else { found }),
+            Some(unknown) => {
+                when(found, lit(!negated)).when(unknown, lit(ScalarValue::Boolean(None))).otherwise(lit(negated))
+            }
+        }
+    }
+}
+
+/// Whether a query, made of that of `subquery`, has a row. An uncorrelated one is asked once.
+fn has_rows(plan: LogicalPlan, subquery: &Subquery) -> Result<Expr> {
+    if !subquery.outer_ref_columns.is_empty() {
+        return Ok(Expr::Exists(Exists { subquery: subquery.with_plan(Arc::new(plan)), negated: false }));
+    }
+    let one = LogicalPlanBuilder::from(plan).limit(0, Some(1))?;
+    let counted = one.aggregate(Vec::<Expr>::new(), vec![count(lit(1_i64))])?.build()?;
+    let counted = Subquery { subquery: Arc::new(counted), outer_ref_columns: Vec::new(), spans: Spans::new() };
+    Ok(Expr::ScalarSubquery(counted).gt(lit(0_i64)))
+}
+
+/// `input` with a column that says of each row whether the query has its value.
+fn mark_join(input: LogicalPlan, asked: &InSubquery, name: &str) -> Result<(LogicalPlan, Expr)> {
+    let query = LogicalPlanBuilder::from(Arc::clone(&asked.subquery.subquery)).alias(name)?.build()?;
+    let column = Expr::Column(query.schema().columns().remove(0));
+    let equal = asked.expr.as_ref().clone().eq(column);
+    let joined = LogicalPlanBuilder::from(input).join_on(query, JoinType::LeftMark, Some(equal))?.build()?;
+    Ok((joined, Expr::Column(Column::new(Some(name), "mark"))))
+}

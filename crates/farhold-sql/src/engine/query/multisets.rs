@@ -1,0 +1,62 @@
+//! INTERSECT ALL and EXCEPT ALL count.
+//!
+//! DataFusion plans both as a semi or anti join, which keeps all equal rows of the left side or none. A row that is there m times on the left
+//! and n times on the right is to be there min(m, n) times, or m - n times. So equal rows are numbered on both sides, and the join is by
+//! the number as well: the i-th of the left has a partner if the right has i of them.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TransformedResult};
+use datafusion::common::{Column, JoinType, NullEquality};
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::functions_window::expr_fn::row_number;
+use datafusion::logical_expr::{Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder};
+use datafusion::optimizer::AnalyzerRule;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Multisets;
+
+impl AnalyzerRule for Multisets {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        plan.transform_up_with_subqueries(counted).data()
+    }
+
+    fn name(&self) -> &'static str {
+        "multisets"
+    }
+}
+
+/// A set operation with ALL: the only join of its kind for which NULL equals NULL that does not make the left side distinct.
+fn counted(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let mut join = match plan {
+        LogicalPlan::Join(join)
+            if matches!(join.join_type, JoinType::LeftSemi | JoinType::LeftAnti)
+                && join.null_equality == NullEquality::NullEqualsNull
+                && join.filter.is_none()
+                && !matches!(*join.left, LogicalPlan::Distinct(Distinct::All(_))) =>
+        {
+            join
+        }
+        other => return Ok(Transformed::no(other)),
+    };
+    let wanted: Vec<Expr> = join.left.schema().columns().into_iter().map(Expr::from).collect();
+    let (left, left_number) = numbered(&join.left, "__number_left")?;
+    let (right, right_number) = numbered(&join.right, "__number_right")?;
+    (join.left, join.right) = (Arc::new(left), Arc::new(right));
+    join.on.push((left_number, right_number));
+    let joined = LogicalPlan::Join(join).recompute_schema()?;
+    Ok(Transformed::yes(LogicalPlanBuilder::from(joined).project(wanted)?.build()?))
+}
+
+/// The rows with a number among those that are equal.
+fn numbered(plan: &Arc<LogicalPlan>, name: &str) -> Result<(LogicalPlan, Expr)> {
+    let mut columns: Vec<Expr> = plan.schema().columns().into_iter().map(Expr::from).collect();
+    let number = row_number().partition_by(columns.clone()).build()?;
+    let numbered = LogicalPlanBuilder::from(Arc::clone(plan)).window(vec![number])?;
+    let last = numbered.schema().columns().pop().map(Expr::from);
+    columns.extend(last.map(|number| number.alias(name)));
+    let plan = numbered.project(columns)?.build()?;
+    Ok((plan, Expr::Column(Column::from_name(name))))
+}

@@ -1,0 +1,213 @@
+//! Comparisons of rows, `(a, b) = (c, d)`, as comparisons of their columns.
+//!
+//! DataFusion compares them as values of a struct type, for which NULL is a value like others. In SQL the columns are compared one after the
+//! other, and what is not known of one may leave the whole unknown: `(1, NULL) = (1, 2)` is NULL, `(1, NULL) = (2, 2)` is false.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Query, Select, UnaryOperator,
+    VisitorMut,
+};
+use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+
+use crate::SqlError;
+use crate::engine::scalar::built_in_name;
+
+/// Takes comparisons of rows apart.
+#[derive(Default)]
+pub(super) struct Rows {
+    /// Queries that rows have been looked up in.
+    queries: usize,
+}
+
+impl VisitorMut for Rows {
+    type Break = SqlError;
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
+        match &mut select.selection {
+            Some(condition) => self.conjunct(condition),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        match self.taken_apart(expr) {
+            Ok(Some(parts)) => *expr = parts,
+            Ok(None) => {}
+            Err(error) => return ControlFlow::Break(error),
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Rows {
+    /// In a WHERE clause, NULL is as good as false: rows that are looked up in a query are a semi join.
+    fn conjunct(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        match expr {
+            Expr::Nested(inner) => self.conjunct(inner),
+            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+                self.conjunct(left)?;
+                self.conjunct(right)
+            }
+            Expr::InSubquery { expr: row, subquery, negated: false } => {
+                let found = columns(row).map(|row| self.found(&row, subquery));
+                match found.transpose() {
+                    Ok(Some((found, _))) => *expr = found,
+                    Ok(None) => {}
+                    Err(error) => return ControlFlow::Break(error),
+                }
+                ControlFlow::Continue(())
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    fn taken_apart(&mut self, expr: &Expr) -> Result<Option<Expr>, SqlError> {
+        match expr {
+            Expr::BinaryOp { left, op, right } => match (columns(left), columns(right)) {
+                (Some(left), Some(right)) => compare(&left, op, &right),
+                _ => Ok(None),
+            },
+            Expr::IsNull(row) => Ok(columns(row).and_then(|row| each(&row, Expr::IsNull))),
+            Expr::IsNotNull(row) => Ok(columns(row).and_then(|row| each(&row, Expr::IsNotNull))),
+            Expr::IsDistinctFrom(left, right) => distinct(left, right),
+            Expr::IsNotDistinctFrom(left, right) => Ok(distinct(left, right)?.map(|expr| not(expr, true))),
+            Expr::Between { expr, negated, low, high } => {
+                let (Some(row), Some(low), Some(high)) = (columns(expr), columns(low), columns(high)) else {
+                    return Ok(None);
+                };
+                let above = compare(&row, &BinaryOperator::GtEq, &low)?;
+                let below = compare(&row, &BinaryOperator::LtEq, &high)?;
+                Ok(above.zip(below).map(|(above, below)| not(binary(above, BinaryOperator::And, below), *negated)))
+            }
+            Expr::InList { expr, list, negated } => {
+                let Some(row) = columns(expr) else { return Ok(None) };
+                let mut any: Option<Expr> = None;
+                for item in list {
+                    let Some(item) = columns(item) else { return Ok(None) };
+                    let Some(equal) = compare(&row, &BinaryOperator::Eq, &item)? else { return Ok(None) };
+                    any = Some(match any {
+                        Some(any) => binary(any, BinaryOperator::Or, equal),
+                        None => equal,
+                    });
+                }
+                Ok(any.map(|any| not(any, *negated)))
+            }
+            Expr::InSubquery { expr, subquery, negated } => {
+                let Some(row) = columns(expr) else { return Ok(None) };
+                let (found, unknown) = self.found(&row, subquery)?;
+                let case = format!("CASE WHEN {found} THEN {} WHEN {unknown} THEN NULL ELSE {negated} END", !negated);
+                parsed(&case).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the query has the row, and whether it has one of which that is not known.
+    fn found(&mut self, row: &[Expr], query: &Query) -> Result<(Expr, Expr), SqlError> {
+        self.queries += 1;
+        let names: Vec<String> = (0..row.len()).map(|n| format!("__row_{}_{n}", self.queries)).collect();
+        let equal: Vec<String> = row.iter().zip(&names).map(|(column, name)| format!("{column} = {name}")).collect();
+        let equal = equal.join(" AND ");
+        let from = format!("SELECT 1 FROM ({query}) AS __rows_{} ({})", self.queries, names.join(", "));
+        let found = parsed(&format!("EXISTS ({from} WHERE {equal})"))?;
+        let unknown = parsed(&format!("EXISTS ({from} WHERE ({equal}) IS NULL)"))?;
+        Ok((found, unknown))
+    }
+}
+
+/// The columns of `(a, b)` or `ROW(a, b)`.
+fn columns(expr: &Expr) -> Option<Vec<Expr>> {
+    match expr {
+        Expr::Nested(inner) => columns(inner),
+        Expr::Tuple(columns) => Some(columns.iter().map(closed).collect()),
+        Expr::Function(function) => arguments_of_row(function),
+        _ => None,
+    }
+}
+
+fn arguments_of_row(function: &Function) -> Option<Vec<Expr>> {
+    built_in_name(function).filter(|name| name.quote_style.is_none() && name.value.eq_ignore_ascii_case("row"))?;
+    let FunctionArguments::List(list) = &function.args else { return None };
+    let column = |argument: &FunctionArg| match argument {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(column)) => Some(closed(column)),
+        _ => None,
+    };
+    list.args.iter().map(column).collect()
+}
+
+/// With parentheses if an operator beside it could take a part of it, once it is text.
+fn closed(column: &Expr) -> Expr {
+    match column {
+        Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Value(_) | Expr::Nested(_) | Expr::Tuple(_) => {
+            column.clone()
+        }
+        other => nested(other.clone()),
+    }
+}
+
+fn same_length(left: &[Expr], right: &[Expr]) -> Result<(), SqlError> {
+    if left.len() == right.len() {
+        return Ok(());
+    }
+    Err(SqlError::syntax("unequal number of entries in row expressions"))
+}
+
+/// `None` for operators that do not compare.
+fn compare(left: &[Expr], op: &BinaryOperator, right: &[Expr]) -> Result<Option<Expr>, SqlError> {
+    use BinaryOperator::{And, Eq, Gt, GtEq, Lt, LtEq, NotEq, Or};
+    let strict = match op {
+        Eq | NotEq => op.clone(),
+        Lt | LtEq => Lt,
+        Gt | GtEq => Gt,
+        _ => return Ok(None),
+    };
+    same_length(left, right)?;
+    let pairs = left.iter().zip(right).rev();
+    let compared = pairs.fold(None, |rest: Option<Expr>, (a, b)| {
+        let pair = |op: &BinaryOperator| binary(a.clone(), op.clone(), b.clone());
+        Some(match rest {
+            None => pair(op),
+            Some(rest) => match op {
+                Eq => binary(pair(op), And, rest),
+                NotEq => binary(pair(op), Or, rest),
+                // The first columns that differ decide.
+                _ => binary(pair(&strict), Or, binary(pair(&Eq), And, rest)),
+            },
+        })
+    });
+    Ok(compared)
+}
+
+/// Whether something holds of all columns.
+fn each(row: &[Expr], holds: fn(Box<Expr>) -> Expr) -> Option<Expr> {
+    let each = row.iter().map(|column| nested(holds(Box::new(column.clone()))));
+    each.reduce(|one, other| binary(one, BinaryOperator::And, other))
+}
+
+/// Whether one of the columns is distinct.
+fn distinct(left: &Expr, right: &Expr) -> Result<Option<Expr>, SqlError> {
+    let (Some(left), Some(right)) = (columns(left), columns(right)) else { return Ok(None) };
+    same_length(&left, &right)?;
+    let pair = |(a, b): (&Expr, &Expr)| nested(Expr::IsDistinctFrom(Box::new(a.clone()), Box::new(b.clone())));
+    Ok(left.iter().zip(&right).map(pair).reduce(|one, other| binary(one, BinaryOperator::Or, other)))
+}
+
+fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+    nested(Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) })
+}
+
+fn nested(expr: Expr) -> Expr {
+    Expr::Nested(Box::new(expr))
+}
+
+fn not(expr: Expr, negated: bool) -> Expr {
+    if negated { nested(Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) }) } else { expr }
+}
+
+fn parsed(text: &str) -> Result<Expr, SqlError> {
+    let parsed = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).and_then(|mut parser| parser.parse_expr());
+    parsed.map_err(|e| crate::engine::error::from_parser(&e))
+}
