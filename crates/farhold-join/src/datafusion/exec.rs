@@ -28,7 +28,7 @@ use super::build::{Building, Plan, threads};
 use super::describe::Description;
 use super::explain::{Actual, Beside, Prediction};
 use super::filter::Filter;
-use super::memory::{PlanMemory, lock};
+use super::memory::{PlanMemory, floor_bytes, lock};
 use super::stream::{Metrics, Probe, ProbeSeen};
 use crate::model::Width;
 use crate::{Algorithm, CancelToken, JoinOptions, MemoryPool, Run};
@@ -161,6 +161,18 @@ impl JoinExec {
             Runner::Ours { way, .. } => Some(*way),
             Runner::Theirs { .. } => None,
         }
+    }
+
+    /// The memory that it takes part in, and what it needs of it at least, if we run it.
+    pub(super) fn floor(&self) -> Option<(&Arc<PlanMemory>, u64)> {
+        let Runner::Ours { way, memory, .. } = &self.runner else { return None };
+        let shares = self.planned.right().output_partitioning().partition_count();
+        let bytes = match way {
+            Way::Shared => floor_bytes(shares),
+            Way::Single => floor_bytes(1),
+            Way::Partitioned => shares as u64 * floor_bytes(1),
+        };
+        Some((memory, bytes))
     }
 
     /// The same join, divided otherwise.
@@ -326,6 +338,7 @@ impl ExecutionPlan for JoinExec {
             input,
             schema: self.schema(),
             batch_rows: context.session_config().batch_size(),
+            batch_bytes: output_bytes_max(memory.limit()),
             fetch: self.planned.fetch(),
             cancel,
             seen,
@@ -439,9 +452,15 @@ fn options(
         algorithm,
         probe_rows_expected,
         batch_rows_max,
+        batch_bytes_max: output_bytes_max(pool.limit()),
         shares,
         ..JoinOptions::new(pool)
     }))
+}
+
+/// Bytes of an output batch, which nothing is reserved for: long rows make short batches.
+fn output_bytes_max(limit: u64) -> usize {
+    (limit / 64).clamp(1 << 20, 16 << 20) as usize
 }
 
 /// The directory that is asked for, or DataFusion's for temporary files, which it makes when the first file is asked for. A session that has none

@@ -12,7 +12,9 @@
 //! [`GivingWay`], to whatever finds the pool empty.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 
 use datafusion::error::Result as DataFusionResult;
 use datafusion::execution::memory_pool::{
@@ -42,6 +44,8 @@ struct Taken {
     kept: u64,
     /// Of both.
     reservation: MemoryReservation,
+    /// Plans that wait for others to give back.
+    waiting: Vec<Waker>,
 }
 
 impl Taken {
@@ -66,7 +70,7 @@ impl JoinMemory {
         };
         let limit = limit_bytes.unwrap_or(UNLIMITED).min(of_pool);
         let reservation = MemoryConsumer::new("joins").with_can_spill(true).register(pool);
-        let taken = Arc::new(Mutex::new(Taken { by_joins: 0, kept: 0, reservation }));
+        let taken = Arc::new(Mutex::new(Taken { by_joins: 0, kept: 0, reservation, waiting: Vec::new() }));
         let keeping = Keeping { limit: without_floors(limit), taken: Arc::clone(&taken) };
         let pages = PageStore::of(MemoryPool::below(Box::new(keeping), (limit / 8).min(KEPT_BYTES_MAX)));
         Arc::new(Self { limit, taken, pages })
@@ -120,6 +124,9 @@ impl JoinMemory {
         let mut taken = lock(&self.taken);
         taken.by_joins -= bytes;
         taken.reservation.shrink(bytes as usize);
+        let waiting = std::mem::take(&mut taken.waiting);
+        drop(taken);
+        waiting.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -195,13 +202,13 @@ impl DataFusionPool for GivingWay {
 #[derive(Debug)]
 pub struct PlanMemory {
     all: Arc<JoinMemory>,
-    /// Floors of all its joins.
-    floors: u64,
     state: Mutex<PlanState>,
 }
 
 #[derive(Debug, Default)]
 struct PlanState {
+    /// Floors of all its joins.
+    floors: u64,
     /// Joins that have begun and not ended.
     running: usize,
     used: u64,
@@ -212,9 +219,14 @@ struct PlanState {
 }
 
 impl PlanMemory {
-    /// For `joins` joins that are each split into `shares`.
-    pub fn new(all: Arc<JoinMemory>, joins: usize, shares: usize) -> Arc<Self> {
-        Arc::new(Self { all, floors: joins as u64 * floor_bytes(shares), state: Mutex::default() })
+    /// For joins that need `floors` bytes at least, all together.
+    pub fn new(all: Arc<JoinMemory>, floors: u64) -> Arc<Self> {
+        Arc::new(Self { all, state: Mutex::new(PlanState { floors, ..PlanState::default() }) })
+    }
+
+    /// What the joins need at least, once the plan is known.
+    pub fn set_floors(&self, bytes: u64) {
+        lock(&self.state).floors = bytes;
     }
 
     /// The limit of all joins of all plans.
@@ -227,12 +239,39 @@ impl PlanMemory {
         self.all.pages.clone()
     }
 
-    /// A pool for a join that begins now and needs `floor` bytes at once. [`JoinError::BudgetTooSmall`] if the limit has no
-    /// room for the joins of this plan.
-    pub fn begin(self: &Arc<Self>, floor: u64) -> Result<(Arc<MemoryPool>, Begun), JoinError> {
+    /// A pool for a join that begins now and needs `floor` bytes at once.
+    ///
+    /// The first join of a plan waits until other plans have left room for the floors of all its joins; the plan holds nothing of the limit
+    /// meanwhile, and those that do can end without more. The wait ends with them, or with the query when that is cancelled.
+    /// [`JoinError::BudgetTooSmall`] if there is no room though no join runs.
+    pub async fn begin(self: &Arc<Self>, floor: u64) -> Result<(Arc<MemoryPool>, Begun), JoinError> {
+        poll_fn(|context| {
+            for is_waiting in [false, true] {
+                // Before another attempt: what is given back after it wakes this task.
+                if is_waiting {
+                    lock(&self.all.taken).waiting.push(context.waker().clone());
+                }
+                let was_busy = self.all.used() > 0;
+                let begun = self.try_begin(floor);
+                let is_worth_waiting = (was_busy || self.all.used() > 0) && self.needed(floor) <= self.limit();
+                if begun.is_ok() || !is_worth_waiting {
+                    return Poll::Ready(begun);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// What is taken when the first join begins.
+    fn needed(&self, floor: u64) -> u64 {
+        lock(&self.state).floors.max(floor)
+    }
+
+    fn try_begin(self: &Arc<Self>, floor: u64) -> Result<(Arc<MemoryPool>, Begun), JoinError> {
         let mut state = lock(&self.state);
         if state.running == 0 {
-            let needed_bytes = self.floors.max(floor);
+            let needed_bytes = state.floors.max(floor);
             if !self.all.try_take(needed_bytes, true) {
                 let free_bytes = self.limit() - self.all.used().min(self.limit());
                 return Err(JoinError::BudgetTooSmall { free_bytes, needed_bytes });
@@ -308,29 +347,78 @@ mod tests {
     use crate::memory::Reservation;
     use crate::pages::Pages;
     use datafusion::execution::memory_pool::GreedyMemoryPool;
+    use futures::FutureExt;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::task::Wake;
 
     const MIB: u64 = 1 << 20;
+
+    /// A join that begins, if it need not wait.
+    fn begin(plan: &Arc<PlanMemory>) -> Option<Result<(Arc<MemoryPool>, Begun), JoinError>> {
+        plan.begin(MIB).now_or_never()
+    }
+
+    fn begun(plan: &Arc<PlanMemory>) -> (Arc<MemoryPool>, Begun) {
+        begin(plan).expect("there is room").unwrap()
+    }
 
     #[test]
     fn joins_begin_whatever_others_hold_and_one_limit_holds_for_all() {
         let pool: Arc<dyn DataFusionPool> = Arc::new(GreedyMemoryPool::new(16 << 20));
         let memory = JoinMemory::new(&pool, None);
-        let plan = PlanMemory::new(Arc::clone(&memory), 2, 1);
-        let (first, first_begun) = plan.begin(MIB).unwrap();
+        let plan = PlanMemory::new(Arc::clone(&memory), 2 * MIB);
+        let (first, first_begun) = begun(&plan);
         let mut one = Reservation::new(&first, MIB).unwrap();
         assert_eq!(memory.used(), 2 * MIB, "the floor of the second is kept for it");
         assert!(!one.try_grow(14 * MIB), "an eighth is for floors");
         assert!(one.try_grow(13 * MIB) && pool.reserved() as u64 == 14 * MIB);
-        let (second, second_begun) = plan.begin(MIB).unwrap();
+        let (second, second_begun) = begun(&plan);
         let mut two = Reservation::new(&second, MIB).unwrap();
         assert!(two.try_grow(MIB) && !two.try_grow(1));
-        let other = PlanMemory::new(Arc::clone(&memory), 2, 1);
-        let (_, other_begun) = other.begin(MIB).unwrap();
-        let third = PlanMemory::new(Arc::clone(&memory), 1, 1);
-        assert!(matches!(third.begin(MIB), Err(JoinError::BudgetTooSmall { free_bytes: 0, needed_bytes: MIB })));
+        let other = PlanMemory::new(Arc::clone(&memory), 2 * MIB);
+        let (_, other_begun) = begun(&other);
+        let third = PlanMemory::new(Arc::clone(&memory), MIB);
+        assert!(begin(&third).is_none(), "it waits");
+        let too_big = PlanMemory::new(Arc::clone(&memory), 17 * MIB);
+        assert!(matches!(begin(&too_big), Some(Err(JoinError::BudgetTooSmall { .. }))), "no wait would help");
         drop((one, two));
         drop((first_begun, second_begun, other_begun));
         assert_eq!((memory.used(), pool.reserved()), (0, 0));
+        pool_is_full_without_joins(&pool, &third);
+        drop(begun(&third));
+        assert_eq!((memory.used(), pool.reserved()), (0, 0));
+    }
+
+    fn pool_is_full_without_joins(pool: &Arc<dyn DataFusionPool>, plan: &Arc<PlanMemory>) {
+        let sort = MemoryConsumer::new("sort").register(pool);
+        sort.try_grow(16 << 20).unwrap();
+        assert!(matches!(begin(plan), Some(Err(JoinError::BudgetTooSmall { .. }))), "there is no join to wait for");
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_plan_that_waits_is_woken_by_what_is_given_back() {
+        let pool: Arc<dyn DataFusionPool> = Arc::new(GreedyMemoryPool::new(16 << 20));
+        let memory = JoinMemory::new(&pool, None);
+        let (first, second) = (PlanMemory::new(Arc::clone(&memory), 9 * MIB), PlanMemory::new(memory, 9 * MIB));
+        let holder = begun(&first);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut waits = Box::pin(second.begin(MIB));
+        let mut context = std::task::Context::from_waker(&waker);
+        assert!(waits.as_mut().poll(&mut context).is_pending() && !woken.0.load(Relaxed));
+        drop(holder);
+        assert!(woken.0.load(Relaxed), "it is woken");
+        assert!(waits.as_mut().poll(&mut context).is_ready());
     }
 
     #[test]
@@ -338,8 +426,8 @@ mod tests {
         let pool: Arc<dyn DataFusionPool> = Arc::new(GreedyMemoryPool::new(4 << 20));
         let sort = MemoryConsumer::new("sort").register(&pool);
         sort.try_grow(2 << 20).unwrap();
-        let plan = PlanMemory::new(JoinMemory::new(&pool, None), 1, 1);
-        let (joins, _begun) = plan.begin(MIB).unwrap();
+        let plan = PlanMemory::new(JoinMemory::new(&pool, None), MIB);
+        let (joins, _begun) = begun(&plan);
         let mut join = Reservation::new(&joins, MIB).unwrap();
         assert!(join.try_grow(2 * MIB) && !join.try_grow(1));
         drop(sort);
@@ -375,8 +463,8 @@ mod tests {
         drop(sort);
 
         keep(&memory, 8 * MIB);
-        let plan = PlanMemory::new(Arc::clone(&memory), 1, 1);
-        let (joins, begun) = plan.begin(MIB).unwrap();
+        let plan = PlanMemory::new(Arc::clone(&memory), MIB);
+        let (joins, begun) = begun(&plan);
         let mut join = Reservation::new(&joins, MIB).unwrap();
         assert!(join.try_grow(48 * MIB) && memory.kept() == 8 * MIB);
         assert!(join.try_grow(8 * MIB) && memory.kept() == 0, "a join has what it would have if nothing had been kept");

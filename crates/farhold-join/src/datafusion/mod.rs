@@ -31,6 +31,7 @@ mod describe;
 mod error;
 mod exec;
 mod explain;
+mod fewer;
 mod files;
 mod filter;
 #[cfg(feature = "parquet")]
@@ -38,9 +39,9 @@ mod late;
 mod members;
 mod memory;
 mod origin;
-mod reduce;
 #[cfg(debug_assertions)]
 mod promises;
+mod reduce;
 mod rule;
 mod runs;
 mod sieve;
@@ -124,13 +125,14 @@ pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState
     // The last of DataFusion's rules before dynamic filters.
     rules.insert(before("EnsureCooperative", &rules), Arc::new(CommonRule));
     rules.insert(before("SanityCheckPlan", &rules), Arc::new(ReduceRule));
+    rules.insert(before("SanityCheckPlan", &rules), Arc::new(fewer::FewerRule));
     rules.push(Arc::new(DecimalsRule));
     rules.push(Arc::new(RunsRule));
     rules.push(Arc::new(TextsRule));
-    let mut config = state.config().clone();
-    if config.options().extensions.get::<JoinConfig>().is_none() {
     #[cfg(debug_assertions)]
     rules.push(Arc::new(promises::PromisesRule));
+    let mut config = state.config().clone();
+    if config.options().extensions.get::<JoinConfig>().is_none() {
         config.options_mut().extensions.insert(JoinConfig::default());
     }
     if config.options().extensions.get::<JoinConfig>().is_some_and(|config| config.enabled && config.files) {

@@ -51,7 +51,7 @@ impl PhysicalOptimizerRule for JoinRule {
         let asked = Asked::of(&config)?;
         let shares = if joins as u64 * floor_bytes(threads) <= self.memory.limit() { threads } else { 1 };
         let planning = Planning {
-            memory: PlanMemory::new(Arc::clone(&self.memory), joins, shares),
+            memory: PlanMemory::new(Arc::clone(&self.memory), joins as u64 * floor_bytes(shares)),
             joins: joins as u64,
             threads,
             shares,

@@ -21,6 +21,7 @@ use super::describe::Description;
 use super::error::to_datafusion;
 use super::exec::Live;
 use super::explain::Actual;
+use crate::blocks::batch_bytes;
 use crate::{CancelToken, Join, JoinKind, Step};
 
 /// What `NOT IN` has to know of all probe rows.
@@ -39,7 +40,9 @@ pub struct Probe {
     pub ahead: Vec<Building>,
     pub input: SendableRecordBatchStream,
     pub schema: SchemaRef,
+    /// A batch of the output has at most so many rows, and ends with the one that brings it to so many bytes.
     pub batch_rows: usize,
+    pub batch_bytes: usize,
     /// Rows that are wanted at most.
     pub fetch: Option<usize>,
     pub cancel: CancelToken,
@@ -64,7 +67,8 @@ impl Probe {
         let output = BatchCoalescer::new(Arc::clone(&schema), self.batch_rows)
             .with_biggest_coalesce_batch_size(Some(self.batch_rows / 2));
         let wanted = self.fetch.unwrap_or(usize::MAX);
-        let running = Running { probe: self, join: None, output, wanted, is_done: false, silent_steps: 0 };
+        let running =
+            Running { probe: self, join: None, output, output_bytes: 0, wanted, is_done: false, silent_steps: 0 };
         let batches = stream::try_unfold(running, |mut running| async move {
             let batch = running.next().await?;
             Ok::<_, DataFusionError>(batch.map(|batch| (batch, running)))
@@ -77,6 +81,8 @@ struct Running {
     probe: Probe,
     join: Option<Join>,
     output: BatchCoalescer,
+    /// Of the rows that are not a batch yet.
+    output_bytes: usize,
     wanted: usize,
     is_done: bool,
     silent_steps: usize,
@@ -189,7 +195,14 @@ impl Running {
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let columns = batch.columns()[..self.probe.schema.fields().len()].to_vec();
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.probe.schema), columns, &options)?;
-        Ok(self.output.push_batch(batch)?)
+        let bytes = batch_bytes(&batch) as usize;
+        self.output.push_batch(batch)?;
+        self.output_bytes = if self.output.has_completed_batch() { 0 } else { self.output_bytes + bytes };
+        if self.output_bytes >= self.probe.batch_bytes {
+            self.output.finish_buffered_batch()?;
+            self.output_bytes = 0;
+        }
+        Ok(())
     }
 
     /// `x NOT IN (…)` of rows without a match: null, and so dropped, if there is a null in the list, or if x is null and the

@@ -17,6 +17,7 @@ mod read_back;
 mod resident;
 mod share;
 
+use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ use self::resident::{Resident, working_bytes};
 use self::share::Peers;
 use crate::algorithm::Cursor;
 use crate::bits::Bits;
-use crate::blocks::{batch_bytes, batch_of};
+use crate::blocks::{batch_bytes, batch_of, slices};
 use crate::keys::{Encoder, encoders};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation, SHARE_BYTES_MIN};
 use crate::model::{Choice, Machine, Width, no_gpu_wanted};
@@ -81,6 +82,8 @@ pub struct Join {
     /// For the joins that it may be split into, until they are known to need none.
     for_shares: Vec<Reservation>,
     state: State,
+    /// Parts of the caller's probe batch that have not been taken yet.
+    probe_slices: VecDeque<RecordBatch>,
     pending: Vec<SpilledPair>,
     /// Where it gets pairs from, if it is one of several that read them back.
     queue: Option<Arc<Queue>>,
@@ -321,6 +324,7 @@ impl Join {
             memory,
             for_shares,
             state,
+            probe_slices: VecDeque::new(),
             pending,
             queue,
             progress: Progress::default(),
@@ -440,10 +444,16 @@ impl Join {
             let State::Probe(level, Feed::Caller) = &mut join.state else {
                 return Err(out_of_order("the join does not take probe rows now"));
             };
-            if !matches!(level.next(true, &join.cx, &mut join.memory)?, Next::Hungry) {
+            let is_hungry = join.probe_slices.is_empty();
+            if !is_hungry || !matches!(level.next(true, &join.cx, &mut join.memory)?, Next::Hungry) {
                 return Err(out_of_order("there is output to be taken before the next probe rows"));
             }
-            level.push(batch, None, &join.cx, &mut join.memory)?;
+            if level.is_spilled() {
+                // Rows of partitions in files are copied.
+                join.probe_slices.extend(slices(batch, join.cx.sizes.slice_bytes));
+            } else {
+                level.push(batch, None, &join.cx, &mut join.memory)?;
+            }
             join.progress.probe_rows += batch.num_rows() as u64;
             join.tell();
             Ok(())
@@ -456,6 +466,9 @@ impl Join {
             let State::Probe(level, Feed::Caller) = &mut join.state else {
                 return Err(out_of_order("the join does not take probe rows now"));
             };
+            if !join.probe_slices.is_empty() {
+                return Err(out_of_order("there is output to be taken before the end of the probe rows"));
+            }
             level.finish(&join.cx);
             Ok(())
         })
@@ -497,6 +510,7 @@ impl Join {
         let answer = answer.unwrap_or_else(|panic| Err(panicked(&*panic)));
         if answer.is_err() {
             self.state = State::Failed;
+            self.probe_slices.clear();
             self.pending.clear();
             self.for_shares.clear();
             self.memory.release();
@@ -552,7 +566,10 @@ impl Join {
                 }
             }
             Next::Hungry => match feed {
-                Feed::Caller => return Ok(Step::Hungry),
+                Feed::Caller => match self.probe_slices.pop_front() {
+                    Some(slice) => level.push(&slice, None, cx, memory)?,
+                    None => return Ok(Step::Hungry),
+                },
                 Feed::File(reader) => match reader.next().transpose()? {
                     Some(batch) => level.push(&batch, None, cx, memory)?,
                     None => level.finish(cx),

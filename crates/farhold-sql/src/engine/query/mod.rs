@@ -3,9 +3,9 @@
 //! A front-end thread only parses. Planning and running happen on the query runtime, whose threads all sessions share;
 //! rows come back batch by batch through a channel of few places, so a slow client slows its query and holds little.
 
+mod bounded;
 mod catalog;
 mod checked;
-mod guard;
 mod floats;
 mod guard;
 mod members;
@@ -49,11 +49,11 @@ use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
 use crate::SqlError;
 
 pub(crate) use catalog::ROWS_SCHEMA;
+pub(in crate::engine) use floats::without_key;
 pub(crate) use numbers::Giver;
 pub(crate) use parameters::to_sql as sql_type;
 pub(crate) use stream::BatchStream;
 
-pub(in crate::engine) use floats::without_key;
 /// Rows of a batch.
 const BATCH_ROWS: usize = 8192;
 /// Batches that may wait between a query and its reader.
@@ -266,6 +266,7 @@ fn session_state(
     crate::pg_catalog::register(&context, &config.database, &relations)?;
     rewrite::register_functions(&context);
     numbers::register(&context);
+    bounded::register(&context);
     let checked = Arc::new(checked::CheckedArithmetic);
     let state = SessionStateBuilder::new_from_existing(context.state())
         .with_analyzer_rule(Arc::new(members::Members))
@@ -422,7 +423,7 @@ pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHan
                 continue;
             }
             decoder.append(key, value);
-            if decoder.rows() == BATCH_ROWS {
+            if decoder.is_full() {
                 cancel.check()?;
                 batches.push(decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?);
             }

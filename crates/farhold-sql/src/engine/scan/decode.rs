@@ -14,6 +14,9 @@ use arrow::error::ArrowError;
 use super::column::{ColumnReader, Stored};
 use crate::engine::catalog::TableInfo;
 
+/// A batch ends with the row that brings its texts and byte strings to this: long rows make short batches, since operators hold some batches
+/// beside what they reserve.
+const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Room that a builder of variable bytes starts with, per row.
 const TEXT_BYTES: usize = 16;
 
@@ -43,6 +46,8 @@ pub(crate) struct BatchDecoder {
     schema: SchemaRef,
     columns: Vec<Column>,
     rows: usize,
+    /// Of texts and byte strings.
+    bytes: usize,
     capacity: usize,
     scratch: Vec<u8>,
 }
@@ -61,7 +66,7 @@ impl BatchDecoder {
                 Column { reader, data_type, values, valid }
             })
             .collect();
-        Self { schema, columns, rows: 0, capacity, scratch: Vec::new() }
+        Self { schema, columns, rows: 0, bytes: 0, capacity, scratch: Vec::new() }
     }
 
     /// How many bytes of each value, from its start, the columns take.
@@ -74,18 +79,24 @@ impl BatchDecoder {
         self.rows
     }
 
+    /// Whether the rows are a batch: there are as many as it was made for, or they are long.
+    pub(crate) fn is_full(&self) -> bool {
+        self.rows >= self.capacity || self.bytes >= BATCH_BYTES_MAX
+    }
+
     /// Appends a row.
     #[inline]
     pub(crate) fn append(&mut self, key: &[u8], value: &[u8]) {
         self.rows += 1;
         for column in &mut self.columns {
-            column.append(key, value, &mut self.scratch);
+            self.bytes += column.append(key, value, &mut self.scratch);
         }
     }
 
     /// The rows so far as a batch.
     pub(crate) fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
         let rows = std::mem::take(&mut self.rows);
+        self.bytes = 0;
         let capacity = self.capacity;
         let arrays = self.columns.iter_mut().map(|c| c.finish(capacity)).collect::<Result<Vec<_>, _>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
@@ -113,8 +124,9 @@ impl Values {
 }
 
 impl Column {
+    /// Appends a row's value; its bytes if it is a text or a byte string.
     #[inline(always)]
-    fn append(&mut self, key: &[u8], value: &[u8], scratch: &mut Vec<u8>) {
+    fn append(&mut self, key: &[u8], value: &[u8], scratch: &mut Vec<u8>) -> usize {
         // A null keeps its room in the row, so its value may be read all the same.
         if let Some(valid) = &mut self.valid {
             valid.append(!self.reader.is_null(value));
@@ -124,13 +136,22 @@ impl Column {
             Values::I32(values) => values.push(reader.i32(key, value)),
             Values::I64(values) => values.push(reader.i64(key, value)),
             Values::I128(values) => values.push(reader.wide(key, value)),
-            Values::Text(builder) => builder.append_value(reader.bytes(key, value, scratch)),
+            Values::Text(builder) => {
+                let bytes = reader.bytes(key, value, scratch);
+                builder.append_value(bytes);
+                return bytes.len();
+            }
             Values::I16(values) => values.push(reader.i16(key, value)),
             Values::Bool(values) => values.append(reader.bool(key, value)),
             Values::F32(values) => values.push(reader.f32(key, value)),
             Values::F64(values) => values.push(reader.f64(key, value)),
-            Values::Bytes(builder) => builder.append_value(reader.bytes(key, value, scratch)),
+            Values::Bytes(builder) => {
+                let bytes = reader.bytes(key, value, scratch);
+                builder.append_value(bytes);
+                return bytes.len();
+            }
         }
+        0
     }
 
     fn finish(&mut self, capacity: usize) -> Result<ArrayRef, ArrowError> {

@@ -172,7 +172,6 @@ impl ExecutionPlan for SnapshotScan {
             filter: Arc::clone(&self.filter),
             left: self.limit.unwrap_or(usize::MAX),
             cancel: self.cancel.clone(),
-            batch_rows,
         };
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         let batches = std::iter::from_fn(move || {
@@ -203,13 +202,12 @@ struct Part {
     filter: Arc<RowFilter>,
     left: usize,
     cancel: CancelHandle,
-    batch_rows: usize,
 }
 
 impl Part {
-    /// Whole tasks until a batch is full; a task is a few thousand rows at most, so batches stay near their size.
+    /// Whole tasks until a batch is full; a task is a few pages, so batches stay near their size.
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        while self.left > 0 && self.decoder.rows() < self.batch_rows {
+        while self.left > 0 && !self.decoder.is_full() {
             let Some(task) = self.tasks.get(self.next) else { break };
             self.next += self.step;
             self.cancel.check().map_err(|e| DataFusionError::External(Box::new(e)))?;

@@ -1,0 +1,130 @@
+//! Text functions whose result may be far longer than what they are given.
+//!
+//! What a function makes of a batch is in no operator's reservation. So before `repeat`, `lpad` and `rpad` make theirs, its bytes are taken
+//! from the queries' memory and given back at once: a result for which there is no room is refused (53200), and one value has at most 1 GiB,
+//! as in PostgreSQL (54000).
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{DataType, FieldRef, Int64Type};
+use datafusion::common::ScalarValue;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
+use datafusion::logical_expr::{
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+};
+use datafusion::prelude::SessionContext;
+
+use crate::{SqlError, SqlState};
+
+/// Bytes of one value.
+const VALUE_BYTES_MAX: u64 = (1 << 30) - 1;
+
+/// Puts the functions in the place of DataFusion's.
+pub(super) fn register(context: &SessionContext) {
+    let pool = Arc::clone(&context.runtime_env().memory_pool);
+    for name in ["repeat", "lpad", "rpad"] {
+        if let Some(inner) = context.state().scalar_functions().get(name).cloned() {
+            context.register_udf(ScalarUDF::from(Bounded { inner, pool: Arc::clone(&pool) }));
+        }
+    }
+}
+
+/// One of DataFusion's functions.
+#[derive(Debug)]
+struct Bounded {
+    inner: Arc<ScalarUDF>,
+    pool: Arc<dyn MemoryPool>,
+}
+
+impl PartialEq for Bounded {
+    fn eq(&self, other: &Self) -> bool {
+        self.inner == other.inner
+    }
+}
+
+impl Eq for Bounded {}
+
+impl Hash for Bounded {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.inner.hash(state);
+    }
+}
+
+impl ScalarUDFImpl for Bounded {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn aliases(&self) -> &[String] {
+        self.inner.aliases()
+    }
+
+    fn signature(&self) -> &Signature {
+        self.inner.signature()
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        self.inner.return_type(arguments)
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
+        self.inner.return_field_from_args(arguments)
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        self.inner.coerce_types(arguments)
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let is_repeat = self.name() == "repeat";
+        let alike = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
+        let rows = if alike { 1 } else { arguments.number_rows };
+        let mut all = 0_u64;
+        if let [text, count, ..] = arguments.args.as_slice() {
+            for row in 0..rows {
+                let count = u64::try_from(number(count, row)).unwrap_or(0);
+                // A character has four bytes at most.
+                let bytes =
+                    if is_repeat { text_bytes(text, row).saturating_mul(count) } else { count.saturating_mul(4) };
+                let certain = if is_repeat { bytes } else { count };
+                if certain > VALUE_BYTES_MAX {
+                    let error = SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large");
+                    return Err(DataFusionError::External(Box::new(error)));
+                }
+                all = all.saturating_add(bytes);
+            }
+        }
+        let room = MemoryConsumer::new(self.name()).register(&self.pool);
+        room.try_grow(usize::try_from(all).unwrap_or(usize::MAX))?;
+        self.inner.invoke_with_args(arguments)
+    }
+}
+
+/// The bytes of a row's text; 0 of a null.
+fn text_bytes(value: &ColumnarValue, row: usize) -> u64 {
+    let bytes = match value {
+        ColumnarValue::Scalar(value) => value.try_as_str().flatten().map_or(0, str::len),
+        ColumnarValue::Array(array) if array.is_null(row) => 0,
+        ColumnarValue::Array(array) => match array.data_type() {
+            DataType::Utf8 => array.as_string::<i32>().value(row).len(),
+            DataType::LargeUtf8 => array.as_string::<i64>().value(row).len(),
+            DataType::Utf8View => array.as_string_view().value(row).len(),
+            _ => 0,
+        },
+    };
+    bytes as u64
+}
+
+/// A row's number; 0 of a null.
+fn number(value: &ColumnarValue, row: usize) -> i64 {
+    match value {
+        ColumnarValue::Scalar(ScalarValue::Int64(number)) => number.unwrap_or(0),
+        ColumnarValue::Array(array) if array.is_valid(row) && *array.data_type() == DataType::Int64 => {
+            array.as_primitive::<Int64Type>().value(row)
+        }
+        _ => 0,
+    }
+}
