@@ -113,7 +113,7 @@ impl Bed {
         let config = |node| {
             // Only the agent that is asked: the other would take its processor.
             let agent_spins = agent_spins && node == NodeId(1);
-            Config { agent_spins, ..Config::new(provider, Secret::new(b"of the bench")) }
+            Config { agent_spins, ..Config::new(provider, Secret::new(b"the bench's own secret").unwrap()) }
         };
         Self::new(&name, |dir, node| Fabric::join_libfabric(dir, node, config(node)).expect("a node"))
     }

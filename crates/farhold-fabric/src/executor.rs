@@ -68,6 +68,8 @@ struct Core {
     free: RefCell<Vec<u32>>,
     ready: RefCell<VecDeque<u32>>,
     root_queued: Cell<bool>,
+    /// Waits since the thread has last offered its processor to others.
+    waits: Cell<u32>,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     timer_count: Cell<u64>,
     remote: Arc<Remote>,
@@ -161,6 +163,13 @@ const IDLE_SPINS: u32 = 2_000;
 /// Longest park of an idle executor, a bound on what a lost wake could cost.
 const PARK_MAX: Duration = Duration::from_millis(10);
 
+/// Waits, some 25 ns each, after which a thread offers its processor to others. What is waited for may need this very processor, and would
+/// have to wait until the waiting thread's time slice is over: milliseconds, for each lock and each answer. An offer that nobody
+/// takes costs half a microsecond.
+const WAITS_PER_OFFER: u32 = 1024;
+/// How many waits an idle turn of a real executor counts for.
+const WAITS_PER_IDLE: u32 = 64;
+
 static EXECUTOR_COUNT: AtomicU32 = AtomicU32::new(1);
 
 /// When the clock of this process's executors stood at 0: the same for all, so that threads can compare their times.
@@ -202,6 +211,7 @@ impl Core {
             free: RefCell::default(),
             ready: RefCell::default(),
             root_queued: Cell::new(false),
+            waits: Cell::new(0),
             timers: RefCell::default(),
             timer_count: Cell::new(0),
             remote,
@@ -285,6 +295,22 @@ impl Core {
             };
             waker.wake();
         }
+    }
+
+    /// Somebody has waited.
+    #[inline]
+    fn count_waits(&self, waits: u32) {
+        let waits = self.waits.get() + waits;
+        self.waits.set(waits);
+        if waits >= WAITS_PER_OFFER {
+            self.offer_processor();
+        }
+    }
+
+    #[cold]
+    fn offer_processor(&self) {
+        self.waits.set(0);
+        std::thread::yield_now();
     }
 
     fn next_timer_ns(&self) -> Option<u64> {
@@ -487,6 +513,7 @@ impl Executor {
             core.fire_timers(core.now_ns.get());
             return;
         }
+        core.count_waits(WAITS_PER_IDLE);
         for _ in 0..IDLE_SPINS {
             std::hint::spin_loop();
             if core.remote.any.load(Ordering::Relaxed) || next_ns.is_some_and(|at| at <= core.now_ns()) {
@@ -658,6 +685,9 @@ impl Handle {
     #[inline]
     pub fn yield_now(&self) -> YieldNow {
         let until_ns = self.is_virtual().then(|| self.now_ns() + 20 + self.random_u64() % 61);
+        if until_ns.is_none() {
+            self.core.count_waits(1);
+        }
         YieldNow { yielded: false, timer: until_ns.map(|at_ns| self.sleep_until_ns(at_ns)) }
     }
 
@@ -794,6 +824,7 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         if core.mode == Mode::Standalone {
+            core.count_waits(1);
             cx.waker().wake_by_ref();
         } else {
             // A clock that has stood meanwhile comes there later.
@@ -876,6 +907,40 @@ fn wake_remote(id: u32, key: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    /// Two threads on one processor that wait for each other by turns: neither waits until the other's time slice is over.
+    #[test]
+    #[cfg_attr(miri, ignore = "processors")]
+    fn who_waits_lets_others_have_the_processor() {
+        const ROUNDS: u64 = 200;
+        let processor = crate::processor::usable()[0];
+        let (turn, waits) = (AtomicU64::new(0), AtomicU64::new(0));
+        let waits_of = |me: u64, sleeps: bool| {
+            crate::processor::bind_this_thread(processor);
+            let executor = Executor::real(me);
+            let handle = executor.handle();
+            executor.run(async {
+                for round in 0..ROUNDS {
+                    while turn.load(Ordering::SeqCst) != 2 * round + me {
+                        waits.fetch_add(1, Ordering::Relaxed);
+                        if sleeps { handle.sleep_ns(1000).await } else { handle.yield_now().await }
+                    }
+                    turn.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        };
+        for (sleeps, waits_max) in [(false, 20_000), (true, 500)] {
+            turn.store(0, Ordering::SeqCst);
+            waits.store(0, Ordering::SeqCst);
+            std::thread::scope(|scope| {
+                scope.spawn(|| waits_of(0, sleeps));
+                scope.spawn(|| waits_of(1, sleeps));
+            });
+            let each = waits.load(Ordering::Relaxed) / (2 * ROUNDS);
+            assert!(each < waits_max, "{each} waits for each turn");
+        }
+    }
 
     /// Two tasks that take turns by hand: everything spawned runs, results arrive.
     #[test]

@@ -129,17 +129,17 @@ impl Fabric {
         self.membership.clone().endpoint(handle, Some(port)).map(|provider| Endpoint::new(provider, handle.clone()))
     }
 
-    /// Shuts a node out: when this has returned true, nothing that it has posted, or will post, touches this node's memory or inboxes
-    /// any more, until it has joined anew. False: it is being shut out, ask again. It waits for no process to end: that may take longer than
+    /// Shuts a start of a node out, which its [birth](Self::birth) names: when this has returned true, nothing that it has posted, or will
+    /// post, changes this node's memory or comes to its inboxes any more. Another start of the node is not meant. False: it is being shut out, ask again. It waits for no process to end: that may take longer than
     /// whoever asks may be silent. How is the provider's: `shm` ends the process, `sim` checks at the target.
     ///
     /// # Errors
     /// [`FabricError::Unsupported`] by a provider that cannot; [`FabricError::Io`].
-    pub fn fence(&self, node: NodeId) -> Result<bool, FabricError> {
-        self.membership.fence(node)
+    pub fn fence(&self, node: NodeId, birth: u64) -> Result<bool, FabricError> {
+        self.membership.fence(node, birth)
     }
 
-    /// What tells this start of the node from all others of any node, for [`Self::admit`]; none by a provider that has no use for it.
+    /// What tells this start of the node from all others of any node, for [`Self::admit`]; none by a provider that makes none.
     #[must_use]
     pub fn birth(&self) -> Option<u64> {
         self.membership.birth()

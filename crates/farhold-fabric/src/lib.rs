@@ -17,6 +17,7 @@ pub mod bytes;
 pub mod executor;
 pub mod object;
 pub mod persist;
+pub mod private;
 pub mod processor;
 pub mod provider;
 pub mod sync;

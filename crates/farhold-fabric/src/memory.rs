@@ -10,7 +10,7 @@ use crate::object::{self, Meta, ObjectHeader, Version};
 use crate::room::Room;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Memory of a region, mapped or allocated, shared with anybody. `len` is a multiple of 8 and the start is page aligned.
 pub struct RegionMemory {
@@ -21,6 +21,8 @@ pub struct RegionMemory {
     backing: Backing,
     /// How its bytes get memory, if they must ask for it.
     room: Option<Room>,
+    /// See [`Self::keep_addresses`].
+    keeps_addresses: AtomicBool,
 }
 
 enum Backing {
@@ -69,7 +71,8 @@ impl RegionMemory {
                 std::alloc::Layout::from_size_align(len as usize, Self::PAGE as usize).expect("a valid layout");
             // SAFETY: the layout's size is not zero.
             let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("memory");
-            Ok(Self { base, len, origin, backing: Backing::Heap(layout), room: None })
+            let backing = Backing::Heap(layout);
+            Ok(Self { base, len, origin, backing, room: None, keeps_addresses: AtomicBool::new(false) })
         }
         #[cfg(not(miri))]
         {
@@ -185,7 +188,15 @@ impl RegionMemory {
             origin,
             backing: Backing::Mapped { bytes, durable: fd >= 0 && !is_memory(fd) },
             room: None,
+            keeps_addresses: AtomicBool::new(false),
         })
+    }
+
+    /// Has the addresses stay taken, without memory, after the end of this value. For a provider whose transfers may still use them
+    /// then: they fail, and never meet what would be mapped there next. Costs address space, of which there are 128 TiB.
+    #[cfg(any(test, feature = "libfabric"))]
+    pub(crate) fn keep_addresses(&self) {
+        self.keeps_addresses.store(true, Ordering::Relaxed);
     }
 
     /// Bytes of the region.
@@ -530,6 +541,12 @@ impl Drop for RegionMemory {
         match self.backing {
             // SAFETY: allocated with this layout, and nobody can borrow from it any more.
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
+            // SAFETY: mapped with this length by `map`, and nobody can borrow from it any more; the new mapping takes the place of
+            // this one alone.
+            Backing::Mapped { bytes, .. } if *self.keeps_addresses.get_mut() => unsafe {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+                libc::mmap(self.base.as_ptr().cast(), bytes, libc::PROT_NONE, flags, -1, 0);
+            },
             // SAFETY: mapped with this length by `map`, and nobody can borrow from it any more.
             Backing::Mapped { bytes, .. } => unsafe {
                 libc::munmap(self.base.as_ptr().cast(), bytes);
@@ -559,7 +576,32 @@ pub(crate) fn round_up(value: u64, to: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
+
+    /// What a transfer that comes too late would write to is never what was mapped afterwards.
+    #[test]
+    #[cfg_attr(miri, ignore = "mappings")]
+    fn addresses_that_are_kept_are_not_mapped_anew() {
+        let origin = FarPtr::new(crate::NodeId(0), crate::RegionId(0), 0);
+        for keeps in [false, true] {
+            let memory = RegionMemory::anonymous(origin, 1 << 20).unwrap();
+            memory.copy_in(0, b"content").unwrap();
+            if keeps {
+                memory.keep_addresses();
+            }
+            let at: *mut libc::c_void = memory.base.as_ptr().cast();
+            drop(memory);
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            // SAFETY: a mapping that replaces none touches no memory that anybody has.
+            let mapped = unsafe { libc::mmap(at, 4096, libc::PROT_READ, flags, -1, 0) };
+            let is_taken = mapped == libc::MAP_FAILED;
+            // Other threads map as well: what is given back may be taken by them.
+            assert!(is_taken || !keeps);
+            if !is_taken {
+                // SAFETY: mapped four lines above, and used by nobody.
+                unsafe { libc::munmap(mapped, 4096) };
+            }
+        }
+    }
 
     /// Of a disk's file, flushed bytes are in the file; of memory, flushing does nothing; outside, it is refused.
     #[test]

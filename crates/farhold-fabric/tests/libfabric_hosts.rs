@@ -54,7 +54,7 @@ impl Host {
             rendezvous: Rendezvous::Hosts { listen: at_host(node), peers },
             connect_timeout_ns: 1_000_000_000,
             request_timeout_ns: 1_000_000_000,
-            ..Config::new("tcp;ofi_rxm", Secret::new(b"of three hosts"))
+            ..Config::new("tcp;ofi_rxm", Secret::new(b"a secret of three hosts").unwrap())
         };
         let fabric = Fabric::join_libfabric(dir, NodeId(node), config).expect("the fabric");
         let memory = fabric.create_region(REGION, BYTES).expect("a region");

@@ -3,6 +3,7 @@
 //! The test starts itself again as the other process (`FARHOLD_FABRIC_CHILD` says as what).
 
 use farhold_fabric::{Address, Batch, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId, provider::shm};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
@@ -10,6 +11,8 @@ use std::sync::atomic::Ordering;
 const CHILD: &str = "FARHOLD_FABRIC_CHILD";
 const REGION: RegionId = RegionId(1);
 const TURN_NS: u64 = 1_000_000;
+/// Of the child's start.
+const BIRTH: u64 = 7;
 
 struct Cluster(PathBuf);
 
@@ -43,13 +46,16 @@ fn child_of() -> Option<PathBuf> {
 /// As node 1: a region with a word and a message to node 0; then counts until it is killed.
 fn counting_child(cluster: &Path) {
     let fabric = Fabric::join_shm(cluster, NodeId(1)).unwrap();
+    fabric.set_birth(BIRTH);
     let memory = fabric.create_region(REGION, 1 << 20).unwrap();
     memory.copy_in(4096, b"left behind").unwrap();
     let executor = Executor::real(1);
     let endpoint = fabric.endpoint(&executor.handle()).unwrap();
     endpoint.send(Address::home(NodeId(0)), b"ready").unwrap();
     loop {
-        memory.word(0).unwrap().fetch_add(1, Ordering::Relaxed);
+        // Not without a pause: who looks on may have this processor, too.
+        (0..1000).for_each(|_| _ = memory.word(0).unwrap().fetch_add(1, Ordering::Relaxed));
+        std::thread::yield_now();
     }
 }
 
@@ -104,7 +110,7 @@ fn flooding_child(cluster: &Path) {
     for number in 0u64.. {
         let message: Vec<u8> = number.to_le_bytes().into_iter().cycle().take(8 * (1 + number as usize % 500)).collect();
         while endpoint.send(Address::home(NodeId(0)), &message).is_err() {
-            std::hint::spin_loop();
+            std::thread::yield_now();
         }
     }
 }
@@ -194,17 +200,70 @@ fn a_fenced_process_has_ended() {
     let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
     let executor = Executor::real(1);
     let endpoint = fabric.endpoint(&executor.handle()).unwrap();
-    assert!(fabric.fence(NodeId(1)).unwrap(), "nobody to shut out");
+    assert!(fabric.fence(NodeId(1), BIRTH).unwrap(), "nobody to shut out");
     let mut child = cluster.child("a_fenced_process_has_ended");
     while !endpoint.wait(TURN_NS) {
         assert_eq!(child.try_wait().unwrap(), None, "the child is at work");
     }
     let memory = endpoint.mapped(NodeId(1), REGION).unwrap();
-    while !fabric.fence(NodeId(1)).unwrap() {}
+    assert!(fabric.fence(NodeId(1), BIRTH + 1).unwrap(), "another start has ended before");
+    assert_eq!(child.try_wait().unwrap(), None, "and this one goes on");
+    while !fabric.fence(NodeId(1), BIRTH).unwrap() {}
     let count = memory.word(0).unwrap().load(Ordering::Relaxed);
     assert!(!fabric.node_is_live(NodeId(1)));
     assert!(!child.wait().unwrap().success());
     assert_eq!(memory.word(0).unwrap().load(Ordering::Relaxed), count, "it counts no more");
     let own = Fabric::join_shm(&cluster.0, NodeId(2)).unwrap();
-    assert!(matches!(fabric.fence(own.node()), Err(FabricError::Unsupported { .. })), "not this very process");
+    assert!(matches!(fabric.fence(own.node(), BIRTH), Err(FabricError::Unsupported { .. })), "not this very process");
+}
+
+/// Number and start time of its process in a node's entry.
+const AT_PID: u64 = 16;
+const AT_STARTED: u64 = 24;
+
+/// A lock that another process has taken keeps no dead node alive, and a process that has come by the dead one's number is not ended
+/// in its place.
+#[test]
+fn a_number_alone_is_no_process() {
+    let cluster = Cluster::new("number");
+    let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
+    drop(Fabric::join_shm(&cluster.0, NodeId(1)).unwrap());
+    let mut innocent = Command::new("sleep").arg("1000").spawn().unwrap();
+    let entry = std::fs::OpenOptions::new().read(true).write(true).open(cluster.0.join("node-001")).unwrap();
+    entry.write_all_at(&u64::from(innocent.id()).to_le_bytes(), AT_PID).unwrap();
+    entry.write_all_at(&1_u64.to_le_bytes(), AT_STARTED).unwrap();
+    entry.lock().unwrap();
+    let is_live = fabric.node_is_live(NodeId(1));
+    let is_fenced = fabric.fence(NodeId(1), BIRTH);
+    let ended = innocent.try_wait().unwrap();
+    innocent.kill().unwrap();
+    innocent.wait().unwrap();
+    assert_eq!((is_live, is_fenced, ended), (false, Ok(true), None));
+}
+
+/// Other users of the host neither read nor lock a cluster's files, and no link at one of their names is followed.
+#[test]
+fn a_cluster_is_its_user_s_alone() {
+    let cluster = Cluster::new("user");
+    let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
+    fabric.create_region(REGION, 1 << 20).unwrap();
+    let executor = Executor::real(1);
+    let _endpoint = fabric.endpoint(&executor.handle()).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(mode(&cluster.0), 0o700);
+    let files: Vec<_> = std::fs::read_dir(&cluster.0).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 4, "entry, region and two inboxes: {files:?}");
+    for file in files {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+    let bait = cluster.0.join("bait");
+    std::fs::write(&bait, b"to be kept").unwrap();
+    symlink(&bait, cluster.0.join("node-002")).unwrap();
+    let refused = Fabric::join_shm(&cluster.0, NodeId(2)).err().unwrap();
+    assert!(matches!(&refused, FabricError::Io(why) if why.reason.contains("link")), "{refused}");
+    assert_eq!(std::fs::read(&bait).unwrap(), b"to be kept");
+    let elsewhere = Cluster::new("user-link");
+    symlink(&cluster.0, &elsewhere.0).unwrap();
+    assert!(Fabric::join_shm(&elsewhere.0, NodeId(2)).is_err());
+    std::fs::remove_file(&elsewhere.0).unwrap();
 }

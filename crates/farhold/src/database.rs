@@ -1,12 +1,13 @@
 //! The façade: a node of a database, opened with a few settings, and a worker to run transactions on.
 
 use std::fmt;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use farhold_fabric::persist::Domain;
-use farhold_fabric::{Executor, Fabric, FabricError, Handle, NodeId};
+use farhold_fabric::{Executor, Fabric, FabricError, Handle, NodeId, private};
 use farhold_store::durable::Progress;
 use farhold_store::durable::files::{Directory as Files, Disk};
 use farhold_store::durable::nvm::Nvm;
@@ -219,7 +220,7 @@ impl Database {
     pub fn open_unless(config: &Config, give_up: impl Fn() -> bool) -> Result<Self, OpenError> {
         let dir = match &config.dir {
             Some(path) => {
-                std::fs::create_dir_all(path).map_err(|error| OpenError::Directory(path.clone(), error))?;
+                private::directory(path).map_err(|error| OpenError::Directory(path.clone(), error))?;
                 Directory { path: path.clone(), ephemeral: false }
             }
             None => Directory { path: ephemeral_directory()?, ephemeral: true },
@@ -343,7 +344,7 @@ impl Place {
         if let Some(path) = url.strip_prefix("file://") {
             return Ok(Self::File(of_generation(Path::new(path))));
         }
-        if !url.starts_with("etcd://") {
+        if !is_etcd(url) {
             return Err(OpenError::Membership(unknown_register(url)));
         }
         #[cfg(feature = "etcd")]
@@ -358,7 +359,7 @@ impl Place {
     fn start_member(self, node: &Arc<Node>, config: &Config, dir: &Path) -> Result<HomeAgent, OpenError> {
         let started = match self {
             Self::File(path) => {
-                std::fs::create_dir_all(&path).map_err(|error| OpenError::Directory(path.clone(), error))?;
+                private::directory(&path).map_err(|error| OpenError::Directory(path.clone(), error))?;
                 HomeAgent::start_member_by(node, dir, FileRegister::new(&path, node.fabric(), config.nodes))
             }
             #[cfg(feature = "etcd")]
@@ -374,9 +375,14 @@ impl Place {
     }
 }
 
+/// Is this the URL of a register in an etcd?
+pub(crate) fn is_etcd(url: &str) -> bool {
+    url.starts_with("etcd://") || url.starts_with("etcds://")
+}
+
 /// Of a register that is neither in a directory nor in an etcd.
 pub(crate) fn unknown_register(url: &str) -> String {
-    format!("the register \"{url}\" is neither file:///DIRECTORY nor etcd://HOST:PORT[,HOST:PORT...]/PREFIX")
+    format!("the register \"{url}\" is neither file:///DIRECTORY nor etcd[s]://HOST:PORT[,HOST:PORT...]/PREFIX")
 }
 
 /// Of a register in an etcd.
@@ -423,7 +429,7 @@ fn generation_directory(dir: &Path, generation: u32) -> Result<PathBuf, OpenErro
         }
     }
     let path = dir.join(generation_name(generation));
-    std::fs::create_dir_all(&path).map_err(failed)?;
+    private::directory(&path).map_err(failed)?;
     Ok(path)
 }
 
@@ -456,7 +462,7 @@ pub(crate) fn ephemeral_directory() -> Result<PathBuf, OpenError> {
     let mut attempt = 0_u32;
     loop {
         let path = root.join(format!("farhold-{}-{attempt}", std::process::id()));
-        match std::fs::create_dir(&path) {
+        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
             Err(error) => return Err(OpenError::Directory(path, error)),

@@ -51,7 +51,7 @@ impl Bed {
         println!("libfabric's {provider}");
         let mut bed = Self::shm(seed);
         let Place::Directory(cluster) = &bed.place else { unreachable!("of shm") };
-        let mut config = Config::new(provider, Secret::new(b"of the tests"));
+        let mut config = Config::new(provider, Secret::new(b"the tests' own secret").unwrap());
         // The dead are known by their processes; who is late here waits for a processor.
         (config.connect_timeout_ns, config.request_timeout_ns) = (30_000_000_000, 30_000_000_000);
         bed.place = Place::Libfabric(cluster.clone(), config);

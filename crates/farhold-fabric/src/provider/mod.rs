@@ -111,7 +111,7 @@ pub(crate) trait Membership: Send + Sync {
     fn endpoint(self: Arc<Self>, handle: &Handle, port: Option<u16>) -> Result<Box<dyn Provider>, FabricError>;
     fn node_is_live(&self, node: NodeId) -> bool;
     /// See [`crate::Fabric::fence`].
-    fn fence(&self, _node: NodeId) -> Result<bool, FabricError> {
+    fn fence(&self, _node: NodeId, _birth: u64) -> Result<bool, FabricError> {
         Err(FabricError::Unsupported { what: "shutting another node out" })
     }
     /// See [`crate::Fabric::birth`].

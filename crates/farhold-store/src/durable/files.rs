@@ -1,5 +1,6 @@
 //! What durability asks of a file system, and no more; and the real one.
 
+use farhold_fabric::private;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -56,8 +57,21 @@ impl Disk {
     /// The file system's.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
-        fs::create_dir_all(&path)?;
+        private::directory(&path)?;
         Ok(Self { path })
+    }
+
+    /// A new file, or an old one emptied.
+    pub(super) fn create_file(&self, name: &str) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        let file = private::open(&self.path.join(name), options.read(true).write(true).create(true).truncate(false))?;
+        file.set_len(0)?;
+        Ok(file)
+    }
+
+    /// A file that is there.
+    pub(super) fn open_file(&self, name: &str) -> io::Result<File> {
+        private::open(&self.path.join(name), OpenOptions::new().read(true).write(true))
     }
 
     /// Where it is.
@@ -73,13 +87,11 @@ impl Directory for Disk {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(self.path.join(name))?;
-        Ok(Arc::new(DiskFile(file)))
+        Ok(Arc::new(DiskFile(self.create_file(name)?)))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(self.path.join(name))?;
-        Ok(Arc::new(DiskFile(file)))
+        Ok(Arc::new(DiskFile(self.open_file(name)?)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -96,7 +108,7 @@ impl Directory for Disk {
 
     fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Send + Sync>>> {
         let path = self.path.join(name);
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+        let file = private::open(&path, OpenOptions::new().create(true).truncate(false).write(true))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
@@ -127,5 +139,28 @@ impl DurableFile for DiskFile {
 
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Journals hold rows: other users read none of them.
+    #[test]
+    #[cfg_attr(miri, ignore = "files")]
+    fn a_journal_is_its_user_s_alone() {
+        let path = std::env::temp_dir().join(format!("farhold-disk-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        let disk = Disk::open(&path).unwrap();
+        disk.create("journal").unwrap().write_at(0, b"rows").unwrap();
+        assert_eq!(disk.create("journal").unwrap().len().unwrap(), 0, "in place of one of this name");
+        drop(disk.lock("lock").unwrap());
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!([mode(&path), mode(&path.join("journal")), mode(&path.join("lock"))], [0o700, 0o600, 0o600]);
+        std::os::unix::fs::symlink(path.join("journal"), path.join("planted")).unwrap();
+        assert!(disk.create("planted").is_err() && disk.open("planted").is_err() && disk.lock("planted").is_err());
+        fs::remove_dir_all(&path).unwrap();
     }
 }

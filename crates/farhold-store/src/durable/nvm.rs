@@ -3,7 +3,7 @@
 use super::files::{Directory, Disk, DurableFile};
 use farhold_fabric::persist::{Domain, PersistentFile};
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -48,13 +48,11 @@ impl Directory for Nvm {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
-        let path = self.names.path().join(name);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-        Ok(self.file(file))
+        Ok(self.file(self.names.create_file(name)?))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
-        Ok(self.file(OpenOptions::new().read(true).write(true).open(self.names.path().join(name))?))
+        Ok(self.file(self.names.open_file(name)?))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

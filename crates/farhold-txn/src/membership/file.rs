@@ -11,7 +11,7 @@ use super::Configuration;
 use super::register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
 use crate::NodeId;
 use crate::home::wire::{Reader, Writer};
-use farhold_fabric::Fabric;
+use farhold_fabric::{Fabric, private};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -56,7 +56,7 @@ impl FileRegister {
     pub(crate) fn tell_status(cluster: &Path, node: NodeId, status: &str) -> io::Result<()> {
         let path = status_path(cluster, node);
         let fresh = path.with_extension("fresh");
-        std::fs::write(&fresh, status)?;
+        private::write(&fresh, status.as_bytes())?;
         std::fs::rename(&fresh, &path)
     }
 
@@ -76,7 +76,8 @@ impl FileRegister {
 
     /// Changes what is written, under the lock.
     fn change<T>(&self, change: impl FnOnce(&mut Option<Configuration>, &mut u64) -> T) -> Result<T, RegisterError> {
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&self.lock).map_err(unavailable)?;
+        let lock = private::open(&self.lock, OpenOptions::new().create(true).truncate(false).write(true));
+        let lock = lock.map_err(unavailable)?;
         lock.lock().map_err(unavailable)?;
         let (mut now, mut settled) = match read(&self.register)? {
             None => (None, 0),
@@ -86,14 +87,14 @@ impl FileRegister {
         let result = change(&mut now, &mut settled);
         if let Some(after) = now.as_ref().filter(|_| before != (now.clone(), settled)) {
             let fresh = self.register.with_extension("fresh");
-            std::fs::write(&fresh, encode(after, settled)).map_err(unavailable)?;
+            private::write(&fresh, &encode(after, settled)).map_err(unavailable)?;
             std::fs::rename(&fresh, &self.register).map_err(unavailable)?;
         }
         Ok(result)
     }
 
     fn open_renewals(&self) -> io::Result<File> {
-        OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&self.renewals)
+        private::open(&self.renewals, OpenOptions::new().create(true).truncate(false).read(true).write(true))
     }
 }
 

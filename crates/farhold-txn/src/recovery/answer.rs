@@ -65,7 +65,8 @@ impl Core {
             }
             for gone in before.everybody().filter(|node| !next.contains(*node)) {
                 if !planted!(NoFence) {
-                    is_fenced &= self.node.fabric.fence(gone).map_err(|error| TxnError::far(error, gone))?;
+                    let birth = before.births[usize::from(gone.0)];
+                    is_fenced &= self.node.fabric.fence(gone, birth).map_err(|error| TxnError::far(error, gone))?;
                 }
             }
         } else {

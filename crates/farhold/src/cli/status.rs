@@ -139,7 +139,7 @@ async fn peek(url: &str) -> Result<Option<Peeked>, String> {
     if let Some(dir) = url.strip_prefix("file://") {
         return peek_file(Path::new(dir));
     }
-    if !url.starts_with("etcd://") {
+    if !crate::database::is_etcd(url) {
         return Err(crate::database::unknown_register(url));
     }
     peek_etcd(url).await

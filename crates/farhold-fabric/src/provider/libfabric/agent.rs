@@ -6,16 +6,22 @@
 //!
 //! ```text
 //!   HELLO ──> Entering ──PROOF──> Live ──BYE, lost frame, younger start of its node──> gone
-//!                └──wrong proof──> Leaving ──time──> gone
+//!     │           └──time──> gone
+//!     └──refused──> Leaving ──time──> gone
 //! ```
 //!
 //! A session is who may ask: a worker's endpoint that has shown that it knows the secret. A frame that carries no session's
-//! token is dropped unread. The agent waits for nobody: what it cannot send at once it keeps, up to a limit.
+//! token is dropped unread, and so is a wrong proof. The agent waits for nobody: what it cannot send at once it keeps, up to a
+//! limit.
+//!
+//! What is kept for others is bounded, and nobody takes another's share. A hello that proves nothing gets at most a refusal, of
+//! which some are kept until they are surely sent; beyond that it is dropped. Of each node there are so many sessions that have
+//! not entered yet, the oldest of which makes room for a new one, and so many live ones.
 
 use super::admission::Standing;
 use super::channel::{Bell, Channel, Event, Peer, Size};
 use super::frame::{self, Assembly, Header, Kind, Reader, Refusal, Tag, WireOp};
-use super::packing::{Filled, Packing};
+use super::packing::{Filled, Packing, Unsent};
 use super::secret::{Introduction, NONCE_BYTES, Nonce, PROOF_BYTES, Proof, Side, random};
 use super::{Clock, Shared, channel};
 use crate::address::{Address, FarPtr, NodeId, RegionId};
@@ -23,22 +29,27 @@ use crate::batch::{Op, OpKind, put_header};
 use crate::error::FabricError;
 use crate::memory::RegionMemory;
 use crate::object::HEADER_BYTES;
+use crate::provider::MESSAGE_BYTES_MAX;
 use crate::provider::shm::{Shm, inbox};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Frames: many workers' requests may come at once.
 pub(super) const SIZE: Size = Size { rx: 256, tx: 128, bulk: 0 };
-/// Most workers of other nodes at a time: 16 nodes with 16 threads each, and some that have died unseen.
-const SESSIONS_MAX: usize = 512;
-/// Most that have not shown yet that they belong here.
-const STRANGERS_MAX: usize = 64;
+/// Most live sessions of a node: it has at most 255 workers.
+const SESSIONS_PER_NODE_MAX: usize = 256;
+/// Most sessions of a node that are not live.
+const ENTERING_PER_NODE_MAX: usize = 64;
+/// Most refusals of those who have not proved anything.
+const STRANGERS_MAX: usize = 16;
+/// How long a session that is not live is kept.
 const STRANGER_NS_MAX: u64 = 2_000_000_000;
 const LANES_PER_SESSION_MAX: usize = 4096;
-/// Frames kept for workers that do not take them; beyond that the worker is as good as dead.
-const OUTBOX_MAX: usize = 8192;
+/// Frames kept for a worker that does not take them, and for all: beyond that the worker is as good as dead.
+const UNSENT_PER_SESSION_MAX: usize = 1024;
+const UNSENT_MAX: usize = 8192;
 /// Turns without a frame between two offers of the core to others.
 const TURNS_PER_YIELD: u32 = 8;
 /// How long it goes on looking after the last frame before it sleeps. A sleep and its end cost some 10 µs.
@@ -57,6 +68,8 @@ struct Session {
     /// The worker's libfabric address, and how we call it.
     name: Vec<u8>,
     peer: Peer,
+    /// Has it proved that it knows the secret? Only then the rest is true.
+    is_known: bool,
     node: NodeId,
     /// Its node's count of starts.
     incarnation: u64,
@@ -64,7 +77,9 @@ struct Session {
     /// What it may do, and how many changes of that had been seen then.
     standing: (u64, Standing),
     token: u64,
-    lanes: Vec<Option<Lane>>,
+    /// By numbers that are never used twice: a message that is on its way to a lane which was closed meanwhile meets no other.
+    lanes: BTreeMap<u64, Lane>,
+    lanes_opened: u64,
     request: Assembly,
 }
 
@@ -102,6 +117,29 @@ pub(super) struct Agent {
     home: Home,
 }
 
+/// Who says hello.
+struct Who<'a> {
+    name: &'a [u8],
+    node: NodeId,
+    /// Its node's count of starts, and birth.
+    start: (u64, u64),
+}
+
+impl<'a> Who<'a> {
+    fn introduction(&self, shared: &'a Shared, worker_nonce: &'a Nonce, home_nonce: &'a Nonce) -> Introduction<'a> {
+        Introduction {
+            version: frame::VERSION,
+            worker_nonce,
+            home_nonce,
+            worker_node: self.node.0,
+            home_node: shared.node().0,
+            start: self.start,
+            worker_name: self.name,
+            home_name: &shared.home_name,
+        }
+    }
+}
+
 /// All of the agent that frames change.
 struct Home {
     sessions: Vec<Option<Session>>,
@@ -109,7 +147,7 @@ struct Home {
     peers: HashMap<Vec<u8>, (Peer, usize)>,
     /// What this turn's answers are put into.
     packing: Packing,
-    outbox: VecDeque<Filled>,
+    unsent: Unsent,
     seen: Box<[Seen]>,
     answer: Vec<u8>,
     next_check_ns: u64,
@@ -125,7 +163,7 @@ impl Agent {
             sessions: Vec::new(),
             peers: HashMap::new(),
             packing: Packing::default(),
-            outbox: VecDeque::new(),
+            unsent: Unsent::default(),
             seen: vec![None; 256].into(),
             answer: Vec::new(),
             next_check_ns: 0,
@@ -145,7 +183,7 @@ impl Agent {
             let now_ns = clock.now_ns();
             if self.turn(now_ns) {
                 (busy_ns, nap) = (now_ns, NAP_MIN);
-            } else if spins || now_ns - busy_ns < look_ns || !self.home.outbox.is_empty() {
+            } else if spins || now_ns - busy_ns < look_ns || !self.home.unsent.is_empty() {
                 empty = empty.wrapping_add(1);
                 if empty.is_multiple_of(TURNS_PER_YIELD) {
                     std::thread::yield_now();
@@ -207,7 +245,7 @@ impl Home {
                 match header.kind {
                     Kind::Request => self.request(place, &header, part),
                     Kind::Message => session.message(place, &header, part),
-                    Kind::Leave => session.close_lane(header.number as usize),
+                    Kind::Leave => session.close_lane(header.number),
                     Kind::Bye => self.end(place.channel, index),
                     _ => {}
                 }
@@ -224,61 +262,84 @@ impl Home {
             self.refuse(place, name, header, Refusal::Version, ours);
             return;
         }
-        let read = || Some((NodeId(reader.u8()?), reader.u64()?, reader.u64()?, reader.bytes(NONCE_BYTES)?));
-        let mut read = read;
-        let Some((node, incarnation, birth, nonce)) = read() else { return };
-        let Shared { fence, admission, .. } = place.shared;
-        if fence.is_out(node, incarnation) || admission.standing(node, birth) == Standing::Stranger {
-            self.refuse(place, name, header, Refusal::ShutOut, 0);
+        let mut read = || {
+            let (node, start) = (NodeId(reader.u8()?), (reader.u64()?, reader.u64()?));
+            Some((node, start, reader.bytes(NONCE_BYTES)?, reader.bytes(PROOF_BYTES)?))
+        };
+        let Some((node, start, nonce, proof)) = read() else { return };
+        let worker_nonce: Nonce = nonce.try_into().expect("as many bytes");
+        let who = Who { name, node, start };
+        let hello = who.introduction(place.shared, &worker_nonce, &[0; NONCE_BYTES]);
+        if !place.shared.secret().is_proof(Side::Hello, &hello, proof) {
+            self.refuse(place, name, header, Refusal::NotAdmitted, 0);
             return;
         }
-        let worker_nonce: Nonce = nonce.try_into().expect("as many bytes");
-        let mut home_nonce = [0; NONCE_BYTES];
-        random(&mut home_nonce);
-        let state = State::Entering { until_ns: place.now_ns + STRANGER_NS_MAX, worker_nonce, home_nonce };
-        let Some(index) = self.enter(place, name, (node, incarnation, birth), state) else {
-            self.refuse(place, name, header, Refusal::TooMany, 0);
+        let Shared { fence, admission, .. } = place.shared;
+        let (mut home_nonce, until_ns) = ([0; NONCE_BYTES], place.now_ns + STRANGER_NS_MAX);
+        if fence.is_out(node, start.1) || admission.standing(node, start.1) == Standing::Stranger {
+            self.refuse_known(place, &who, header, Refusal::ShutOut);
             return;
-        };
-        let session = self.sessions[index].as_ref().expect("just entered");
-        let proof =
-            place.shared.secret().prove(Side::Home, &session.introduction(place.shared, &worker_nonce, &home_nonce));
+        }
+        if self.count(|it| it.is_live_of(node)) >= SESSIONS_PER_NODE_MAX {
+            self.refuse_known(place, &who, header, Refusal::TooMany);
+            return;
+        }
+        random(&mut home_nonce);
+        let state = State::Entering { until_ns, worker_nonce, home_nonce };
+        let Some(index) = self.enter(place, &who, true, state) else { return };
+        let introduction = who.introduction(place.shared, &worker_nonce, &home_nonce);
+        let proof = place.shared.secret().prove(Side::Home, &introduction);
         let body = [&home_nonce[..], &proof[..]].concat();
         let answer = Header::new(Kind::Challenge, index as u32, 0, header.number, body.len());
         self.say(place.channel, index, answer, &body);
     }
 
-    /// Makes a session. None: there are too many.
-    fn enter(
-        &mut self,
-        place: &Place<'_>,
-        name: &[u8],
-        (node, incarnation, birth): (NodeId, u64, u64),
-        state: State,
-    ) -> Option<usize> {
-        self.make_room(place);
-        let strangers = self.sessions.iter().flatten().filter(|it| !matches!(it.state, State::Live)).count();
-        if strangers >= STRANGERS_MAX {
-            return None;
+    fn count(&self, is_meant: impl Fn(&Session) -> bool) -> usize {
+        self.sessions.iter().flatten().filter(|it| is_meant(it)).count()
+    }
+
+    /// Makes a session, in place of an older one if need be. None: the worker cannot be called.
+    fn enter(&mut self, place: &Place<'_>, who: &Who<'_>, is_known: bool, state: State) -> Option<usize> {
+        let waits = |it: &Session| it.is_known == is_known && !matches!(it.state, State::Live);
+        let same = self.sessions.iter().position(|it| it.as_ref().is_some_and(|it| waits(it) && it.name == who.name));
+        if let Some(same) = same {
+            self.end(place.channel, same);
+        } else if is_known {
+            let of_node = |it: &&Session| waits(it) && it.node == who.node;
+            if self.count(|it| of_node(&it)) >= ENTERING_PER_NODE_MAX {
+                let counts = self.sessions.iter().flatten().filter(of_node).map(|it| it.count);
+                let oldest = counts.max_by_key(|count| self.sessions_begun.wrapping_sub(*count))?;
+                let oldest = self.sessions.iter().position(|it| it.as_ref().is_some_and(|it| it.count == oldest))?;
+                self.end(place.channel, oldest);
+            }
         }
         let index = self.sessions.iter().position(Option::is_none).unwrap_or(self.sessions.len());
-        if index >= SESSIONS_MAX {
-            return None;
+        let name = who.name.to_vec();
+        if !self.peers.contains_key(&name) {
+            self.peers.insert(name.clone(), (place.channel.meet(&name).ok()?, 0));
         }
-        if !self.peers.contains_key(name) {
-            self.peers.insert(name.to_vec(), (place.channel.meet(name).ok()?, 0));
-        }
-        let (peer, uses) = self.peers.get_mut(name)?;
+        let (peer, uses) = self.peers.get_mut(&name)?;
         *uses += 1;
         let peer = *peer;
-        let (lanes, request) = (Vec::new(), Assembly::default());
+        let (node, (incarnation, birth)) = (who.node, who.start);
         let admission = &place.shared.admission;
         let standing = (admission.changes(), admission.standing(node, birth));
-        let name = name.to_vec();
         self.sessions_begun = self.sessions_begun.wrapping_add(1);
-        let count = self.sessions_begun;
-        let session =
-            Session { state, count, name, peer, node, incarnation, birth, standing, token: 0, lanes, request };
+        let session = Session {
+            state,
+            count: self.sessions_begun,
+            name,
+            peer,
+            is_known,
+            node,
+            incarnation,
+            birth,
+            standing,
+            token: 0,
+            lanes: BTreeMap::new(),
+            lanes_opened: 0,
+            request: Assembly::default(),
+        };
         if index == self.sessions.len() {
             self.sessions.push(None);
         }
@@ -286,25 +347,22 @@ impl Home {
         Some(index)
     }
 
-    /// Ends sessions of nodes that live no more, when places get scarce.
-    fn make_room(&mut self, place: &Place<'_>) {
-        if self.sessions.iter().flatten().count() < SESSIONS_MAX {
+    /// Tells one that has proved nothing why, if not too many are being told.
+    fn refuse(&mut self, place: &Place<'_>, name: &[u8], header: &Header, why: Refusal, detail: u32) {
+        if self.count(|it| !it.is_known) >= STRANGERS_MAX {
             return;
         }
-        let mut live = HashMap::new();
-        for index in 0..self.sessions.len() {
-            if let Some(node) = self.sessions[index].as_ref().map(|session| session.node)
-                && !*live.entry(node).or_insert_with(|| place.shared.is_live(node))
-            {
-                self.end(place.channel, index);
-            }
+        let who = Who { name, node: NodeId(0), start: (0, 0) };
+        let state = State::Leaving { until_ns: place.now_ns + STRANGER_NS_MAX };
+        if let Some(index) = self.enter(place, &who, false, state) {
+            self.say_refused(place.channel, index, header.number, why, detail);
         }
     }
 
-    fn refuse(&mut self, place: &Place<'_>, name: &[u8], header: &Header, why: Refusal, detail: u32) {
+    fn refuse_known(&mut self, place: &Place<'_>, who: &Who<'_>, header: &Header, why: Refusal) {
         let state = State::Leaving { until_ns: place.now_ns + STRANGER_NS_MAX };
-        if let Some(index) = self.enter(place, name, (NodeId(0), 0, 0), state) {
-            self.say_refused(place.channel, index, header.number, why, detail);
+        if let Some(index) = self.enter(place, who, true, state) {
+            self.say_refused(place.channel, index, header.number, why, 0);
         }
     }
 
@@ -319,10 +377,8 @@ impl Home {
         let State::Entering { worker_nonce, home_nonce, .. } = session.state else { return };
         let introduction = session.introduction(place.shared, &worker_nonce, &home_nonce);
         let secret = place.shared.secret();
-        let admitted = body.len() == PROOF_BYTES && secret.is_proof(Side::Worker, &introduction, body);
-        if !admitted {
-            session.state = State::Leaving { until_ns: place.now_ns + STRANGER_NS_MAX };
-            self.say_refused(place.channel, index, header.number, Refusal::NotAdmitted, 0);
+        // Whoever has said hello knows the secret, so a wrong proof is another's.
+        if body.len() != PROOF_BYTES || !secret.is_proof(Side::Worker, &introduction, body) {
             return;
         }
         session.token = secret.token(&introduction);
@@ -353,11 +409,11 @@ impl Home {
     fn end(&mut self, channel: &Channel, index: usize) {
         let Some(session) = self.sessions.get_mut(index).and_then(Option::take) else { return };
         let tag = session.tag(index);
-        for lane in session.lanes.into_iter().flatten() {
+        for lane in session.lanes.into_values() {
             lane.sender.release(&lane.memory);
         }
         self.packing.forget(tag);
-        self.outbox.retain(|out| out.tag != tag);
+        self.unsent.forget(tag);
         if let Some((peer, uses)) = self.peers.get_mut(&session.name) {
             *uses -= 1;
             if *uses == 0 {
@@ -370,16 +426,13 @@ impl Home {
     /// Ends the sessions of nodes that are to be shut out.
     fn shut_out(&mut self, shared: &Shared, channel: &Channel) {
         let mut seen = self.fences_seen;
-        shared.fence.work(&mut seen, |node, last| {
-            let of_node = |it: &&Session| it.node == node && !matches!(it.state, State::Leaving { .. });
-            let starts = self.sessions.iter().flatten().filter(of_node).map(|it| it.incarnation);
-            let last = starts.max().unwrap_or(0).max(last);
+        shared.fence.work(&mut seen, |node, birth| {
             for index in 0..self.sessions.len() {
-                if self.sessions[index].as_ref().is_some_and(|it| it.node == node && it.incarnation <= last) {
+                let is_out = |it: &Session| it.is_known && it.node == node && it.birth == birth;
+                if self.sessions[index].as_ref().is_some_and(is_out) {
                     self.end(channel, index);
                 }
             }
-            last
         });
         self.fences_seen = seen;
     }
@@ -417,22 +470,27 @@ impl Home {
 
     /// Sends a frame, or keeps it for later.
     fn send(&mut self, channel: &Channel, filled: Filled) {
-        match self.packing.send(channel, filled, !self.outbox.is_empty()) {
+        let tag = filled.tag;
+        let kept = self.unsent.count_of(tag);
+        let sent = if kept > 0 { Err((channel::Refusal::Again, filled)) } else { self.packing.send(channel, filled) };
+        match sent {
             Ok(()) => {}
-            Err((channel::Refusal::Again, filled)) if self.outbox.len() < OUTBOX_MAX => self.outbox.push_back(filled),
-            Err((_, filled)) => self.lose(channel, filled.tag),
+            Err((channel::Refusal::Again, filled))
+                if kept < UNSENT_PER_SESSION_MAX && self.unsent.len() < UNSENT_MAX =>
+            {
+                self.unsent.push(filled, 0);
+            }
+            Err(_) => self.lose(channel, tag),
         }
     }
 
     fn send_kept(&mut self, channel: &Channel) {
-        // One that does not get through must not hold up the others: each has its try.
-        for _ in 0..self.outbox.len() {
-            let Some(filled) = self.outbox.pop_front() else { return };
-            match self.packing.send(channel, filled, false) {
-                Ok(()) => {}
-                Err((channel::Refusal::Again, filled)) => self.outbox.push_back(filled),
-                Err((channel::Refusal::Broken, filled)) => self.lose(channel, filled.tag),
-            }
+        if self.unsent.is_empty() {
+            return;
+        }
+        let Self { packing, unsent, .. } = self;
+        for tag in unsent.send_all(0, |filled| packing.send(channel, filled)) {
+            self.lose(channel, tag);
         }
     }
 
@@ -470,7 +528,7 @@ impl Home {
             Tag::Ops => {}
             Tag::Learn => put_result(answer, learn(place, standing, RegionId(a as u8)).as_deref()),
             Tag::Lane => put_result(answer, session.open_lane(place, a as u16, b as u16).as_deref()),
-            Tag::Taken => put_result(answer, session.taken(place, a as usize).as_deref()),
+            Tag::Taken => put_result(answer, session.taken(place, u64::from(a)).as_deref()),
             Tag::Closed => {
                 place.shared.closings.note(Address { node: session.node, port: a as u16 });
                 frame::put_done(answer, &[]);
@@ -599,8 +657,12 @@ fn learn(place: &Place<'_>, standing: Standing, region: RegionId) -> Result<Vec<
     check_member(place, standing)?;
     let node = place.shared.node();
     let (key, memory) = place.shared.registered(region).ok_or(FabricError::NoSuchRegion { node, region })?;
-    let is_open = place.shared.open_to_nics(region, key, &memory).is_some();
-    let words = [key, memory.len(), u64::from(is_open)];
+    let nic = match place.shared.open_to_nics(region, key, &memory) {
+        None => 0,
+        Some(_) if place.shared.nics_write => frame::NIC_READS | frame::NIC_WRITES,
+        Some(_) => frame::NIC_READS,
+    };
+    let words = [key, memory.len(), nic];
     Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())
 }
 
@@ -619,47 +681,43 @@ impl Session {
         self.standing.1
     }
 
+    fn is_live_of(&self, node: NodeId) -> bool {
+        matches!(self.state, State::Live) && self.node == node
+    }
+
     fn introduction<'a>(
         &'a self,
         shared: &'a Shared,
         worker_nonce: &'a Nonce,
         home_nonce: &'a Nonce,
     ) -> Introduction<'a> {
-        Introduction {
-            version: frame::VERSION,
-            worker_nonce,
-            home_nonce,
-            worker_node: self.node.0,
-            home_node: shared.node().0,
-            worker_name: &self.name,
-            home_name: &shared.home_name,
-        }
+        let who = Who { name: &self.name, node: self.node, start: (self.incarnation, self.birth) };
+        who.introduction(shared, worker_nonce, home_nonce)
     }
 
     /// A lane from the worker's port to one of ours: `lane | bytes put so far | taken so far`.
     fn open_lane(&mut self, place: &Place<'_>, to: u16, from: u16) -> Result<Vec<u8>, FabricError> {
         let to = Address { node: place.shared.node(), port: to };
-        let index = self.lanes.iter().position(Option::is_none).unwrap_or(self.lanes.len());
-        if index >= LANES_PER_SESSION_MAX || to.port == super::AGENT_PORT {
+        if self.lanes.len() >= LANES_PER_SESSION_MAX
+            || self.lanes_opened > u64::from(u32::MAX)
+            || to.port == super::AGENT_PORT
+        {
             return Err(FabricError::NoSuchPort { to });
         }
         let (memory, sender) = place.near.own_lane(to)?;
         place.shared.note_sender(to.port, self.node);
-        let put = sender.position();
-        let words = [index as u64, put, sender.taken(&memory).unwrap_or(put)];
+        let (index, put) = (self.lanes_opened, sender.position());
+        self.lanes_opened += 1;
+        let words = [index, put, sender.taken(&memory).unwrap_or(put)];
         let from = Address { node: self.node, port: from };
-        let lane = Lane { from, to, memory, sender, message: Assembly::default() };
-        if index == self.lanes.len() {
-            self.lanes.push(None);
-        }
-        self.lanes[index] = Some(lane);
+        self.lanes.insert(index, Lane { from, to, memory, sender, message: Assembly::default() });
         Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())
     }
 
     /// How much the owner of the inbox has taken out of a lane.
-    fn taken(&mut self, place: &Place<'_>, index: usize) -> Result<Vec<u8>, FabricError> {
+    fn taken(&mut self, place: &Place<'_>, index: u64) -> Result<Vec<u8>, FabricError> {
         let to = Address { node: place.shared.node(), port: 0 };
-        let lane = self.lanes.get(index).and_then(Option::as_ref).ok_or(FabricError::NoSuchPort { to })?;
+        let lane = self.lanes.get(&index).ok_or(FabricError::NoSuchPort { to })?;
         let taken = lane.sender.taken(&lane.memory);
         if taken.is_none() {
             self.close_lane(index);
@@ -667,15 +725,18 @@ impl Session {
         taken.map(|taken| taken.to_le_bytes().to_vec()).ok_or(FabricError::NoSuchPort { to })
     }
 
-    fn close_lane(&mut self, index: usize) {
-        if let Some(lane) = self.lanes.get_mut(index).and_then(Option::take) {
+    fn close_lane(&mut self, index: u64) {
+        if let Some(lane) = self.lanes.remove(&index) {
             lane.sender.release(&lane.memory);
         }
     }
 
     fn message(&mut self, place: &Place<'_>, header: &Header, part: &[u8]) {
-        let index = header.number as usize;
-        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
+        let index = header.number;
+        let Some(lane) = self.lanes.get_mut(&index) else { return };
+        if header.total as usize > MESSAGE_BYTES_MAX {
+            return self.close_lane(index);
+        }
         let Some(message) = lane.message.add(header, part) else { return };
         match lane.sender.put(&lane.memory, lane.from, lane.to, message) {
             Ok(()) => place.shared.near.ring(),

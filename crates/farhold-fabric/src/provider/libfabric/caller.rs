@@ -21,7 +21,7 @@
 
 use super::channel::{self, BulkTarget, Channel, Event, Peer, Registration, Size};
 use super::frame::{self, Assembly, BODY_MAX, Header, Kind, Reader, Tag, WireOp};
-use super::packing::{Filled, Packing};
+use super::packing::{Filled, Packing, Unsent};
 use super::secret::{Introduction, NONCE_BYTES, Nonce, Side, random};
 use super::{Rendezvous, Shared, rendezvous};
 use crate::address::{Address, FarPtr, NodeId, RegionId, RegionKey};
@@ -61,6 +61,8 @@ const LOST_CONNECT_NS_MAX: u64 = 100_000_000;
 const AGAIN_CONNECT_NS_MAX: u64 = 500_000_000;
 /// How long a message may take to leave the thread.
 const FLUSH_NS_MAX: u64 = 10_000_000;
+/// Turns without an end between two offers of the core to others, while the thread waits.
+const TURNS_PER_YIELD: u32 = 16;
 /// How long a farewell may take.
 const FAREWELL_NS_MAX: u64 = 200_000_000;
 /// Turns that a request waits for its owner to look for its end: he may look for something else first.
@@ -131,7 +133,7 @@ struct State {
     asked: Numbered<u64, Asked>,
     flights: Numbered<u64, Flight>,
     packing: Packing,
-    unsent: VecDeque<Unsent>,
+    unsent: Unsent,
     bulk_waiting: VecDeque<BulkPiece>,
     bulk_active: Numbered<u32, BulkPiece>,
     last_classified: u64,
@@ -172,8 +174,9 @@ struct Session {
 struct Region {
     key: u64,
     bytes: u64,
-    /// The NIC reads and writes it by itself.
-    has_nic: bool,
+    /// The NIC reads it by itself, and writes it.
+    nic_reads: bool,
+    nic_writes: bool,
 }
 
 /// Our way into an inbox of another node.
@@ -236,12 +239,6 @@ struct Flight {
     is_abandoned: bool,
     /// What the asker gets while the NIC still has the content.
     instead: Option<Box<Content>>,
-}
-
-struct Unsent {
-    filled: Filled,
-    /// Messages have no deadline of their own.
-    since_ns: u64,
 }
 
 struct BulkPiece {
@@ -331,7 +328,9 @@ impl Caller {
         let Self { channel, state, shared, .. } = self;
         let channel = channel.as_ref().expect("there until dropped");
         channel.poll(|event| state.take(&event));
-        state.send_unsent(channel);
+        if !state.unsent.is_empty() {
+            state.send_unsent(channel, shared.clock.now_ns());
+        }
         if !state.bulk_waiting.is_empty() {
             state.start_bulk(channel, shared.clock.now_ns());
         }
@@ -445,12 +444,18 @@ impl Caller {
         let name = self.name.clone();
         let mut worker_nonce: Nonce = [0; NONCE_BYTES];
         random(&mut worker_nonce);
-        let mut hello = (name.len() as u16).to_le_bytes().to_vec();
-        hello.extend_from_slice(&name);
-        hello.push(shared.node().0);
-        hello.extend_from_slice(&shared.start.to_le_bytes());
-        hello.extend_from_slice(&shared.birth.load(Ordering::Relaxed).to_le_bytes());
-        hello.extend_from_slice(&worker_nonce);
+        let start = (shared.start, shared.birth.load(Ordering::Relaxed));
+        let hello = Introduction {
+            version: frame::VERSION,
+            worker_nonce: &worker_nonce,
+            home_nonce: &[0; NONCE_BYTES],
+            worker_node: shared.node().0,
+            home_node: node.0,
+            start,
+            worker_name: &name,
+            home_name,
+        };
+        let hello = frame::hello(&hello, &shared.secret().prove(Side::Hello, &hello));
         let until_ns = shared.clock.now_ns() + timeout_ns;
         let (kind, index, body) = self.exchange(node, Kind::Hello, 0, &hello, until_ns)?;
         if kind != Kind::Challenge {
@@ -464,6 +469,7 @@ impl Caller {
             home_nonce,
             worker_node: shared.node().0,
             home_node: node.0,
+            start,
             worker_name: &name,
             home_name,
         };
@@ -577,7 +583,9 @@ impl Caller {
         let body = self.call(Address::home(node), Tag::Learn, u32::from(region.0), 0, timeout_ns)?;
         let mut reader = Reader(&body);
         let mut word = || reader.u64().ok_or(FabricError::NodeUnavailable { node });
-        let learned = Region { key: word()?, bytes: word()?, has_nic: word()? != 0 };
+        let (key, bytes, nic) = (word()?, word()?, word()?);
+        let (nic_reads, nic_writes) = (nic & frame::NIC_READS != 0, nic & frame::NIC_WRITES != 0);
+        let learned = Region { key, bytes, nic_reads, nic_writes };
         self.known(node).regions.insert(region, learned);
         Ok(learned)
     }
@@ -655,7 +663,9 @@ impl Caller {
                 return Ok(());
             }
         };
-        let is_bulk = len >= self.shared.config.bulk_bytes_min && region.has_nic;
+        let is_write = op.kind == OpKind::Write;
+        let by_nic = if is_write { region.nic_writes } else { region.nic_reads };
+        let is_bulk = len >= self.shared.config.bulk_bytes_min && by_nic;
         let is_outside = at.offset() > region.bytes || len as u64 > region.bytes - at.offset();
         if is_outside && !is_bulk && len > piece_max {
             // Nothing of it may be done: the agent says what is wrong.
@@ -663,7 +673,6 @@ impl Caller {
             add(plans, at.node(), &wire, &[], piece(index, 0, len, Then::Outside(region.bytes)));
             return Ok(());
         }
-        let is_write = op.kind == OpKind::Write;
         if is_bulk {
             // The agent is asked first: a NIC's way of refusing an old key is to break the connection (`tcp`), or none at all. It
             // tells the NIC's key, which changes when a node is shut out.
@@ -751,8 +760,14 @@ impl Caller {
     pub fn flush(&mut self, max_ns: u64) {
         self.hand_over();
         let until_ns = self.shared.clock.now_ns() + max_ns;
+        let mut turns = 0_u32;
         while (!self.state.unsent.is_empty() || self.channel().is_sending()) && self.shared.clock.now_ns() < until_ns {
             self.turn();
+            turns += 1;
+            if turns.is_multiple_of(TURNS_PER_YIELD) {
+                // Who takes it may be a thread of this very core.
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -1026,7 +1041,7 @@ impl State {
             session.is_broken = true;
         }
         self.packing.forget(tag_of(node, epoch));
-        self.unsent.retain(|it| it.filled.tag != tag_of(node, epoch));
+        self.unsent.forget(tag_of(node, epoch));
         let lost = |asked: &Asked| asked.node == node && asked.epoch == epoch;
         let numbers: Vec<u64> = self.asked.iter().filter(|(_, it)| lost(it)).map(|(number, _)| *number).collect();
         for number in numbers {
@@ -1054,11 +1069,12 @@ impl State {
 
     /// Sends a frame, or keeps it for later.
     fn send(&mut self, channel: &Channel, shared: &Shared, filled: Filled) {
-        match self.packing.send(channel, filled, !self.unsent.is_empty()) {
+        if self.unsent.count_of(filled.tag) > 0 {
+            return self.unsent.push(filled, shared.clock.now_ns());
+        }
+        match self.packing.send(channel, filled) {
             Ok(()) => {}
-            Err((channel::Refusal::Again, filled)) => {
-                self.unsent.push_back(Unsent { filled, since_ns: shared.clock.now_ns() });
-            }
+            Err((channel::Refusal::Again, filled)) => self.unsent.push(filled, shared.clock.now_ns()),
             Err((channel::Refusal::Broken, filled)) => self.lose(filled.tag),
         }
     }
@@ -1069,21 +1085,10 @@ impl State {
         self.break_session(node, epoch);
     }
 
-    fn send_unsent(&mut self, channel: &Channel) {
-        while let Some(Unsent { filled, since_ns }) = self.unsent.pop_front() {
-            match self.packing.send(channel, filled, false) {
-                Ok(()) => {}
-                Err((channel::Refusal::Again, filled)) => {
-                    // The node at the front may be a dead one: the next goes first next time. Frames of one node stay in order.
-                    let tag = filled.tag;
-                    self.unsent.push_front(Unsent { filled, since_ns });
-                    if let Some(other) = self.unsent.iter().position(|it| it.filled.tag != tag) {
-                        self.unsent.rotate_left(other);
-                    }
-                    return;
-                }
-                Err((channel::Refusal::Broken, filled)) => self.lose(filled.tag),
-            }
+    fn send_unsent(&mut self, channel: &Channel, now_ns: u64) {
+        let Self { packing, unsent, .. } = self;
+        for tag in unsent.send_all(now_ns, |filled| packing.send(channel, filled)) {
+            self.lose(tag);
         }
     }
 
@@ -1142,7 +1147,7 @@ impl State {
         let frame = [&header.to_bytes()[..], &body].concat();
         let (since_ns, until_ns) = (bulk.since_ns, u64::MAX);
         let filled = Filled { peer: session.peer, tag: tag_of(bulk.node, bulk.epoch), frame };
-        self.unsent.push_back(Unsent { filled, since_ns });
+        self.unsent.push(filled, since_ns);
         let what = What::Ops { flight: bulk.flight, pieces };
         let (node, epoch, answer) = (bulk.node, bulk.epoch, Assembly::default());
         self.asked.insert(number, Asked { node, epoch, since_ns, until_ns, what, answer });
@@ -1164,8 +1169,8 @@ impl State {
         for piece in self.bulk_active.values_mut() {
             piece.since_ns += unheard_ns(piece.since_ns);
         }
-        for frame in &mut self.unsent {
-            frame.since_ns += unheard_ns(frame.since_ns);
+        for (_, since_ns) in self.unsent.waiting() {
+            *since_ns += unheard_ns(*since_ns);
         }
         let timeout_ns = shared.config.request_timeout_ns;
         let is_late = |asked: &Asked| now_ns > asked.until_ns.min(asked.since_ns.saturating_add(2 * timeout_ns));
@@ -1173,8 +1178,9 @@ impl State {
             self.asked.values().filter(|it| is_late(it)).map(|it| (it.node, it.epoch)).collect();
         let late = |it: &&BulkPiece| now_ns > it.since_ns + timeout_ns;
         lost.extend(self.bulk_active.values().filter(late).map(|it| (it.node, it.epoch)));
-        let kept = self.unsent.iter().filter(|it| now_ns > it.since_ns + timeout_ns);
-        lost.extend(kept.map(|it| of_tag(it.filled.tag)));
+        // Messages have no deadline of their own.
+        let kept = self.unsent.waiting().filter(|(_, since_ns)| now_ns > **since_ns + timeout_ns);
+        lost.extend(kept.map(|(tag, _)| of_tag(tag)));
         if shared.config.rendezvous == Rendezvous::Directory {
             let old = |since_ns: u64| now_ns > since_ns + LOOK_AFTER_NS;
             let asked = self.asked.values().filter(|it| old(it.since_ns)).map(|it| (it.node, it.epoch));

@@ -109,7 +109,8 @@ unsafe extern "C" {
         memory: *mut u8,
         len: u64,
         wanted_key: u64,
-        is_remote: c_int,
+        peers_read: c_int,
+        peers_write: c_int,
         region: *mut RawRegion,
     ) -> c_int;
     fn farhold_unregister(mr: *mut c_void) -> c_int;
@@ -139,11 +140,16 @@ pub(super) struct Size {
 
 /// What the provider turned out to be able to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "what a provider can do: each by itself")]
 pub(super) struct Traits {
     /// Its full name.
     pub provider: String,
     /// It does remote reads and writes by itself.
     pub has_rma: bool,
+    /// When a registration has ended, no write that it let in changes memory any more: a NIC's promise. `tcp` looks at a key once,
+    /// when a transfer begins, and puts all of its bytes into memory as they come, whenever that is. libfabric's `shm` looks at
+    /// none, and there the process is ended.
+    pub stops_writes: bool,
     /// A thread can sleep until there is something to poll for.
     pub has_wait: bool,
     /// Memory of our own must be registered for remote reads and writes.
@@ -230,13 +236,31 @@ pub(super) struct Registrar(Arc<Raw>);
 
 impl Registrar {
     /// Opens a region to peers that present a key: `wanted_key` where the provider lets us choose.
-    pub fn open_to_peers(&self, memory: &Arc<RegionMemory>, wanted_key: u64) -> Result<Registration, FabricError> {
+    pub fn open_to_peers(
+        &self,
+        memory: &Arc<RegionMemory>,
+        wanted_key: u64,
+        can_write: bool,
+    ) -> Result<Registration, FabricError> {
         let base = memory.word(0)?.as_ptr().cast();
+        // A transfer that was let in may be at work after the registration's end.
+        memory.keep_addresses();
+        let access = if can_write { Access::PeersWrite } else { Access::PeersRead };
         // SAFETY: the registration holds the mapping, which is that long.
-        let mut made = unsafe { register(&self.0, base, memory.len(), wanted_key, true)? };
+        let mut made = unsafe { register(&self.0, base, memory.len(), wanted_key, access)? };
         made.memory = Some(memory.clone());
         Ok(made)
     }
+}
+
+/// Who uses registered memory, and how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Transfers of our own.
+    Own,
+    PeersRead,
+    /// And read.
+    PeersWrite,
 }
 
 /// # Safety
@@ -246,13 +270,13 @@ unsafe fn register(
     memory: *mut u8,
     len: u64,
     wanted_key: u64,
-    is_remote: bool,
+    access: Access,
 ) -> Result<Registration, FabricError> {
     let mut region = RawRegion { mr: std::ptr::null_mut(), key: 0, base: 0 };
+    let (reads, writes) = (c_int::from(access != Access::Own), c_int::from(access == Access::PeersWrite));
     // SAFETY: the channel is open as long as `raw`; the memory is as the caller promises; `region` is ours.
-    let done = unsafe {
-        farhold_register(raw.channel.as_ptr(), memory, len, wanted_key, c_int::from(is_remote), &raw mut region)
-    };
+    let done =
+        unsafe { farhold_register(raw.channel.as_ptr(), memory, len, wanted_key, reads, writes, &raw mut region) };
     let mr = NonNull::new(region.mr).filter(|_| done >= 0);
     let mr = mr.ok_or_else(|| failure("libfabric", "register memory", &reason(done.into())))?;
     Ok(Registration { mr, key: region.key, base: region.base, _raw: raw.clone(), memory: None })
@@ -330,6 +354,8 @@ struct Open {
 /// peer of which something is still on its way: peers are forgotten only when the table, of 256, gets full.
 static KEPT: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 const NEVER_CLOSED: &str = "shm";
+/// See [`Traits::stops_writes`].
+const STOP_WRITES: [&str; 3] = ["efa", "shm", "verbs"];
 const PEERS_MAX: usize = 200;
 /// What the never closed ones leave behind in /dev/shm, 16 MiB each: libfabric 1.17 does not clean up when the process ends.
 static SEGMENTS: Mutex<Vec<CString>> = Mutex::new(Vec::new());
@@ -452,11 +478,12 @@ impl Channel {
             return Err(failure(provider, &call, &reason(done.into())));
         }
         let raw = Arc::new(Raw { channel: NonNull::new(channel).expect("opened"), arena });
-        let full_name = traits.provider.split(|byte| *byte == 0).next().unwrap_or_default();
+        let full_name = text_of(&traits.provider);
         let channel = Self::of(Open {
             size,
             traits: Traits {
-                provider: String::from_utf8_lossy(full_name).into_owned(),
+                stops_writes: STOP_WRITES.iter().any(|name| full_name.split(';').next() == Some(name)),
+                provider: full_name,
                 has_rma: traits.has_rma != 0,
                 has_wait: traits.has_wait != 0,
                 wants_local_registration: traits.wants_local_mr != 0,
@@ -632,7 +659,7 @@ impl Channel {
             return Ok(None);
         }
         // SAFETY: the caller promises the same.
-        unsafe { register(&self.open.raw, memory, len, 0, false).map(Some) }
+        unsafe { register(&self.open.raw, memory, len, 0, Access::Own).map(Some) }
     }
 
     /// Makes progress and hands out what happened. True: something did.
@@ -704,6 +731,7 @@ impl Drop for Channel {
                 break;
             }
             self.poll(|_| {});
+            std::thread::yield_now();
         }
         let Open { raw, size, traits, .. } = &self.open;
         let peers = self.open.peers.take();
@@ -722,7 +750,7 @@ impl Drop for Channel {
     }
 }
 
-/// Wakes a thread from [`Channel::wait`]: an eventfd. Once rung it stays so.
+/// Wakes a thread from [`Channel::wait`], which silences it: an eventfd.
 pub(super) struct Bell(c_int);
 
 impl Bell {
@@ -740,11 +768,45 @@ impl Bell {
         // SAFETY: an open descriptor and 8 bytes.
         unsafe { libc::write(self.0, (&raw const one).cast(), 8) };
     }
+
+    /// Would a wait end at once?
+    #[cfg(test)]
+    fn is_rung(&self) -> bool {
+        let mut fd = libc::pollfd { fd: self.0, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, which lives through the call.
+        unsafe { libc::poll(&raw mut fd, 1, 0) > 0 }
+    }
 }
 
 impl Drop for Bell {
     fn drop(&mut self) {
         // SAFETY: opened by `new`, closed once.
         unsafe { libc::close(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bell that stayed rung had the home agent look without a pause from its first ring on.
+    #[test]
+    fn a_wait_silences_the_bell() {
+        for provider in ["tcp;ofi_rxm", "shm"] {
+            let address = (provider != NEVER_CLOSED).then_some("127.0.0.1");
+            let channel = Channel::open(provider, address, Size { rx: 8, tx: 8, bulk: 0 }, true).unwrap();
+            let bell = Bell::new().unwrap();
+            bell.ring();
+            bell.ring();
+            // Other reasons than the bell may end a wait.
+            for _ in 0..100 {
+                if bell.is_rung() {
+                    channel.wait(&bell, Duration::from_mins(1));
+                }
+            }
+            assert!(!bell.is_rung(), "{provider}");
+            bell.ring();
+            assert!(bell.is_rung(), "and it rings again");
+        }
     }
 }

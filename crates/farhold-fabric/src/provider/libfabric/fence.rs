@@ -1,22 +1,21 @@
-//! Shutting a node out: its sessions end, its hellos are refused until it has started again, and no NIC's key that it may have
-//! opens anything any more.
+//! Shutting a start of a node out: its sessions end, its hellos are refused, and no NIC's key that it may have opens anything any
+//! more.
 //!
 //! The home agent ends sessions, being the only one who acts for them: [`shut_out`] asks it to and waits. What it had begun for
-//! that node is done by then; a transfer by a NIC that is under way is cut off with its key and its connection.
+//! that node is done by then. A NIC's write that is under way ends with its key, or could not begin: see
+//! [`Traits::stops_writes`](super::channel::Traits::stops_writes).
 
 use super::channel::Bell;
-use super::{Shared, lock, rendezvous};
+use super::{Shared, lock};
 use crate::address::NodeId;
 use crate::error::FabricError;
 use crate::provider::Membership as _;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a node's own record is asked for: one that is cut off does not answer.
-const RECORD_NS_MAX: u64 = 100_000_000;
 /// How long the agent may take. It waits for nobody.
 const AGENT_MAX: Duration = Duration::from_secs(10);
 
@@ -31,29 +30,27 @@ pub(super) struct Fence {
 
 #[derive(Default)]
 struct Fenced {
-    /// The last start of each that is shut out.
-    nodes: HashMap<NodeId, u64>,
-    /// Those among them that the agent has still to act on. The others may have come back since.
-    ordered: Vec<NodeId>,
+    /// Births that are shut out: one for each that the cluster has expelled.
+    births: HashSet<(NodeId, u64)>,
+    /// Those among them that the agent has still to act on.
+    ordered: Vec<(NodeId, u64)>,
     done: u64,
 }
 
 impl Fence {
     /// Is this start of the node shut out?
-    pub fn is_out(&self, node: NodeId, start: u64) -> bool {
-        lock(&self.state).nodes.get(&node).is_some_and(|last| start <= *last)
+    pub fn is_out(&self, node: NodeId, birth: u64) -> bool {
+        lock(&self.state).births.contains(&(node, birth))
     }
 
-    /// For the agent: has it something to do? Then `end` gets each node that is to be shut out with its last known start, ends its
-    /// sessions up to that or any later one that it knows, and returns the latest.
-    pub fn work(&self, seen: &mut u64, mut end: impl FnMut(NodeId, u64) -> u64) {
+    /// For the agent: has it something to do? Then `end` gets each start that is to be shut out, and ends its sessions.
+    pub fn work(&self, seen: &mut u64, mut end: impl FnMut(NodeId, u64)) {
         if *seen == self.wanted.load(Acquire) {
             return;
         }
         let mut state = lock(&self.state);
-        for node in std::mem::take(&mut state.ordered) {
-            let last = state.nodes.entry(node).or_default();
-            *last = end(node, *last);
+        for (node, birth) in std::mem::take(&mut state.ordered) {
+            end(node, birth);
         }
         *seen = self.wanted.load(Acquire);
         state.done = *seen;
@@ -62,18 +59,14 @@ impl Fence {
 }
 
 /// See [`crate::Fabric::fence`].
-pub(super) fn shut_out(shared: &Shared, bell: &Bell, node: NodeId) -> Result<bool, FabricError> {
+pub(super) fn shut_out(shared: &Shared, bell: &Bell, node: NodeId, birth: u64) -> Result<bool, FabricError> {
     if node == shared.node() {
         return Err(FabricError::Unsupported { what: "a node cannot shut itself out" });
     }
-    let timeout_ns = shared.config.connect_timeout_ns.min(RECORD_NS_MAX);
-    let record = rendezvous::find(&shared.cluster, &shared.config.rendezvous, node, timeout_ns);
-    let start = record.map_or(0, |record| record.incarnation);
     let fence = &shared.fence;
     let mut state = lock(&fence.state);
-    let last = state.nodes.entry(node).or_default();
-    *last = start.max(*last);
-    state.ordered.push(node);
+    state.births.insert((node, birth));
+    state.ordered.push((node, birth));
     let wanted = fence.wanted.fetch_add(1, Release) + 1;
     shared.close_all_to_nics();
     bell.ring();
@@ -83,7 +76,7 @@ pub(super) fn shut_out(shared: &Shared, bell: &Bell, node: NodeId) -> Result<boo
         return Err(FabricError::Timeout { waited_ns: AGENT_MAX.as_nanos() as u64 });
     }
     // libfabric's `shm` looks at no key: there a process that must not write must end.
-    if shared.provider == "shm" { shared.near.fence(node) } else { Ok(true) }
+    if shared.provider == "shm" { shared.near.fence(node, birth) } else { Ok(true) }
 }
 
 /// Microseconds since 1970.

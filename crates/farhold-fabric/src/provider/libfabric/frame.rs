@@ -10,6 +10,7 @@
 //!   LANE      receiving port:32 | sending port:32
 //!   TAKEN     lane:64
 //!   CLOSED    port:64
+//! hello    length of name:16 | name | node:8 | count of starts:64 | birth:64 | nonce:128 | proof:256
 //! answer   code:32 | len:32 | that many bytes padded to 8; to OPS one for each instruction, in their order
 //! message  (kind MESSAGE) its bytes; `number` is the lane
 //! ```
@@ -19,13 +20,14 @@
 //! same in every version, so that two versions can tell each other.
 
 use super::channel::FRAME_BYTES;
+use super::secret::{Introduction, Proof};
 use crate::address::{FarPtr, RegionId};
 use crate::batch::{Op, OpKind};
 use crate::error::FabricError;
 use crate::object::HEADER_BYTES;
 
 /// Version of everything here.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 const MAGIC: u32 = u32::from_le_bytes(*b"FHLF");
 pub(super) const HEADER: usize = 40;
 /// Most bytes of a body in one parcel.
@@ -216,6 +218,19 @@ pub(super) fn put_padded(body: &mut Vec<u8>, bytes: &[u8]) {
     body.resize(body.len().next_multiple_of(8), 0);
 }
 
+/// The body of a hello.
+pub(super) fn hello(introduction: &Introduction<'_>, proof: &Proof) -> Vec<u8> {
+    let Introduction { worker_nonce, worker_node, start, worker_name, .. } = introduction;
+    let mut body = (worker_name.len() as u16).to_le_bytes().to_vec();
+    body.extend_from_slice(worker_name);
+    body.push(*worker_node);
+    body.extend_from_slice(&start.0.to_le_bytes());
+    body.extend_from_slice(&start.1.to_le_bytes());
+    body.extend_from_slice(*worker_nonce);
+    body.extend_from_slice(proof);
+    body
+}
+
 /// What a worker asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -247,6 +262,9 @@ pub(super) fn request(tag: Tag, a: u32, b: u32) -> Vec<u8> {
 
 /// The operand of a flush that asks for the NIC's key and base, too: two words, none if the NIC cannot be had.
 pub(super) const NIC_KEY: u64 = 1;
+/// What the answer to LEARN says of the NIC: it may read the region, and write it.
+pub(super) const NIC_READS: u64 = 1;
+pub(super) const NIC_WRITES: u64 = 2;
 /// Bytes of an instruction in a request, without what it writes.
 pub(super) const OP_BYTES: usize = 40;
 const OP_KINDS: [OpKind; 11] = [

@@ -16,8 +16,9 @@
 //! - **Words have one master.** A NIC's atomics and a CPU's on one word are undefined together, so none of the NIC's is ever used:
 //!   near words are the CPU's, and far words are the CPU's of the home agent. The same holds for small reads and writes,
 //!   because a network's copies tear words: over TCP even eight aligned bytes arrived in halves.
-//! - **Bulk goes by the NIC** where the provider does remote reads and writes: those of `bulk_bytes_min` bytes and more.
-//!   Such a copy may tear words that change meanwhile; whoever needs one state reads objects. Remote writes are complete when their
+//! - **Bulk goes by the NIC** where the provider does remote reads and writes: those of `bulk_bytes_min` bytes and more. Writes
+//!   only where the end of a key stops them (verbs, EFA): `tcp` looks at a key once, and what a node that was shut out had begun
+//!   would arrive afterwards. Such a copy may tear words that change meanwhile; whoever needs one state reads objects. Remote writes are complete when their
 //!   bytes are in place (`FI_DELIVERY_COMPLETE`).
 //! - **Keys.** A region's key changes with each registration and each start; the agent compares it before each instruction. The NIC's key
 //!   is random, and goes with the region's: an old one opens nothing. libfabric's `shm` alone looks at no key: its processes
@@ -178,6 +179,8 @@ struct Shared {
     /// The home agent's libfabric address.
     home_name: Vec<u8>,
     registrar: Option<Registrar>,
+    /// NICs may write as well as read: what they have begun ends with their key.
+    nics_write: bool,
     /// Random, added to a region's key: a node that starts again without its directory has no key that it had before.
     key_base: u64,
     /// Grows with each start of this node.
@@ -277,7 +280,7 @@ impl Shared {
             return None;
         }
         if open.get(&region).is_none_or(|(opened, _)| *opened != key) {
-            open.insert(region, (key, registrar.open_to_peers(memory, secret::random_u64()).ok()?));
+            open.insert(region, (key, registrar.open_to_peers(memory, secret::random_u64(), self.nics_write).ok()?));
         }
         open.get(&region).map(|(_, registration)| (registration.key, registration.base))
     }
@@ -316,6 +319,7 @@ impl Member {
             provider: channel.traits().provider.clone(),
             home_name: channel.name()?,
             registrar: channel.traits().has_rma.then(|| channel.registrar()),
+            nics_write: channel.traits().stops_writes,
             key_base: secret::random_u64(),
             start: match config.rendezvous {
                 Rendezvous::Directory => near.incarnation(),
@@ -401,8 +405,8 @@ impl Membership for Member {
         self.shared.is_live(node)
     }
 
-    fn fence(&self, node: NodeId) -> Result<bool, FabricError> {
-        fence::shut_out(&self.shared, &self.bell, node)
+    fn fence(&self, node: NodeId, birth: u64) -> Result<bool, FabricError> {
+        fence::shut_out(&self.shared, &self.bell, node, birth)
     }
 
     fn birth(&self) -> Option<u64> {
@@ -411,6 +415,7 @@ impl Membership for Member {
 
     fn set_birth(&self, birth: u64) {
         self.shared.birth.store(birth, Ordering::Relaxed);
+        self.shared.near.set_birth(birth);
     }
 
     fn admit(&self, number: u64, admitted: Admitted) {

@@ -6,6 +6,7 @@
 
 use super::channel::{Channel, FRAME_BYTES, Peer, Refusal};
 use super::frame::HEADER;
+use std::collections::VecDeque;
 
 /// A frame from which this much is missing is not filled further.
 const REST_MAX: usize = 2048;
@@ -61,11 +62,9 @@ impl Packing {
         self.filling.pop()
     }
 
-    /// Sends a frame, unless others of its sender wait, which it must not overtake. A frame that is not sent comes back; the memory of
-    /// one that is sent is used again.
-    pub fn send(&mut self, channel: &Channel, filled: Filled, others_wait: bool) -> Result<(), (Refusal, Filled)> {
-        let again = if others_wait { Err(Refusal::Again) } else { Ok(()) };
-        match again.and_then(|()| channel.send(filled.peer, filled.tag, &filled.frame)) {
+    /// Sends a frame. One that is not sent comes back; the memory of one that is sent is used again.
+    pub fn send(&mut self, channel: &Channel, filled: Filled) -> Result<(), (Refusal, Filled)> {
+        match channel.send(filled.peer, filled.tag, &filled.frame) {
             Ok(()) => {
                 self.give_back(filled.frame);
                 Ok(())
@@ -85,6 +84,82 @@ impl Packing {
     /// Nobody wants to hear what belongs to this tag.
     pub fn forget(&mut self, tag: u64) {
         self.filling.retain(|it| it.tag != tag);
+    }
+}
+
+/// Frames that the provider would not take yet. Those of a tag stay in their order: a body's parcels, and messages, are lost or
+/// mixed up by another. Tags do not wait for each other: the peer of one may be dead.
+#[derive(Default)]
+pub(super) struct Unsent {
+    /// None is empty.
+    queues: Vec<Queue>,
+}
+
+struct Queue {
+    tag: u64,
+    frames: VecDeque<Filled>,
+    /// When the first of them was kept, or the one before it was sent.
+    since_ns: u64,
+}
+
+impl Unsent {
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// Frames of all tags.
+    pub fn len(&self) -> usize {
+        self.queues.iter().map(|queue| queue.frames.len()).sum()
+    }
+
+    /// Frames of a tag. While there are some, others of the tag must not be sent before them.
+    pub fn count_of(&self, tag: u64) -> usize {
+        self.queues.iter().find(|queue| queue.tag == tag).map_or(0, |queue| queue.frames.len())
+    }
+
+    /// Keeps a frame, behind the others of its tag.
+    pub fn push(&mut self, filled: Filled, now_ns: u64) {
+        match self.queues.iter_mut().find(|queue| queue.tag == filled.tag) {
+            Some(queue) => queue.frames.push_back(filled),
+            None => self.queues.push(Queue { tag: filled.tag, frames: VecDeque::from([filled]), since_ns: now_ns }),
+        }
+    }
+
+    /// Nobody wants to hear what belongs to this tag.
+    pub fn forget(&mut self, tag: u64) {
+        self.queues.retain(|queue| queue.tag != tag);
+    }
+
+    /// Tries the frames again, of each tag until one is refused. Returns the tags whose peer cannot be reached, and forgets their
+    /// frames.
+    pub fn send_all(&mut self, now_ns: u64, mut send: impl FnMut(Filled) -> Result<(), (Refusal, Filled)>) -> Vec<u64> {
+        let mut broken = Vec::new();
+        for queue in &mut self.queues {
+            while let Some(filled) = queue.frames.pop_front() {
+                match send(filled) {
+                    Ok(()) => queue.since_ns = now_ns,
+                    Err((Refusal::Again, filled)) => {
+                        queue.frames.push_front(filled);
+                        break;
+                    }
+                    Err((Refusal::Broken, _)) => {
+                        broken.push(queue.tag);
+                        queue.frames.clear();
+                    }
+                }
+            }
+        }
+        self.queues.retain(|queue| !queue.frames.is_empty());
+        // The first may have taken all there was room for: the next goes first next time.
+        if !self.queues.is_empty() {
+            self.queues.rotate_left(1);
+        }
+        broken
+    }
+
+    /// Tags, each with the time since when none of its frames was taken.
+    pub fn waiting(&mut self) -> impl Iterator<Item = (u64, &mut u64)> {
+        self.queues.iter_mut().map(|queue| (queue.tag, &mut queue.since_ns))
     }
 }
 
@@ -132,6 +207,43 @@ mod tests {
         }
         assert!(packing.is_empty() && frames < 1000, "{frames} frames");
         assert_eq!(sent, wanted);
+    }
+
+    /// Frames of a tag leave in the order in which they came, whatever is refused when, and a tag that gets nowhere holds up no other.
+    #[test]
+    fn frames_of_a_tag_stay_in_order() {
+        let frame = |tag: u64, number: u8| Filled { peer: PEERS[0], tag, frame: vec![number] };
+        for refused in 0..128_u32 {
+            let (mut unsent, mut sent, mut tries) = (Unsent::default(), [vec![], vec![], vec![]], 0);
+            for number in 0..4 {
+                for tag in 0..3 {
+                    unsent.push(frame(tag, number), 0);
+                }
+            }
+            assert_eq!((unsent.len(), unsent.count_of(1)), (12, 4));
+            while !unsent.is_empty() {
+                let broken = unsent.send_all(1, |filled| {
+                    tries += 1;
+                    if filled.tag == 2 && filled.frame[0] == 2 {
+                        return Err((Refusal::Broken, filled));
+                    }
+                    if refused >> (tries - 1) & 1 == 1 {
+                        return Err((Refusal::Again, filled));
+                    }
+                    sent[filled.tag as usize].push(filled.frame[0]);
+                    Ok(())
+                });
+                assert!(broken.is_empty() || broken == [2], "{broken:?}");
+            }
+            assert_eq!(sent, [vec![0, 1, 2, 3], vec![0, 1, 2, 3], vec![0, 1]], "{refused:b}");
+        }
+        let mut unsent = Unsent::default();
+        unsent.push(frame(0, 0), 5);
+        unsent.push(frame(1, 1), 6);
+        let sent = |filled: Filled| if filled.tag == 0 { Err((Refusal::Again, filled)) } else { Ok(()) };
+        unsent.send_all(9, sent);
+        assert_eq!((unsent.count_of(0), unsent.count_of(1)), (1, 0));
+        assert_eq!(unsent.waiting().map(|(tag, since_ns)| (tag, *since_ns)).collect::<Vec<_>>(), [(0, 5)]);
     }
 
     /// Many small ones share a frame, one that fills a frame goes at once, and what nobody wants is not sent.

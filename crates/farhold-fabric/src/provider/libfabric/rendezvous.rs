@@ -17,6 +17,7 @@
 use super::frame::VERSION;
 use crate::address::NodeId;
 use crate::error::FabricError;
+use crate::private;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -110,7 +111,7 @@ impl Publication {
             Rendezvous::Directory => {
                 let path = record_path(cluster, record.node);
                 let draft = path.with_extension(format!("draft-{}", record.pid));
-                std::fs::write(&draft, record.to_text())
+                private::write(&draft, record.to_text().as_bytes())
                     .and_then(|()| std::fs::rename(&draft, &path))
                     .map_err(|error| FabricError::io("publish the node's address in", &path, &error))?;
                 Published::File(path)

@@ -43,7 +43,7 @@ impl Rival {
         let open = |can_wait| Channel::open(provider, local_address, SIZE, can_wait);
         let (target, channel) = (open(can_wait)?, open(false)?);
         let memory = Arc::new(RegionMemory::anonymous(FarPtr::default(), bytes)?);
-        let opened = target.registrar().open_to_peers(&memory, random_u64())?;
+        let opened = target.registrar().open_to_peers(&memory, random_u64(), true)?;
         let (peer, asker) = (channel.meet(&target.name()?)?, target.meet(&channel.name()?)?);
         let orders = Arc::new(Orders::default());
         let ordered = orders.clone();

@@ -2,26 +2,36 @@
 //!
 //! ```text
 //!   worker                                     home agent
-//!     hello: my name, node, nonce  ─────────────>
-//!     <───────────  challenge: nonce, proof of the home          HMAC-SHA256 over both nonces, both nodes, both names
+//!     hello: name, node, start, nonce, proof ───>                HMAC-SHA256 over the nonces so far, both nodes, both names and the start
+//!     <───────────  challenge: nonce, proof of the home
 //!     proof of the worker  ─────────────────────>
 //!     <─────────────────────────────────  welcome
 //! ```
+//!
+//! The worker proves first: the agent keeps nothing for a hello without a proof, and says nothing that a guess of the secret could
+//! be tried against. A hello goes to the address that the node's record names; whoever can answer there can try guesses against
+//! it, so a secret has at least [`SECRET_BYTES_MIN`] bytes and should be random.
 //!
 //! Both sides derive the session's token from the same; every later frame carries it. The secret itself is never sent. This
 //! keeps out whoever is not of the cluster; against somebody who reads or changes packets on the way only the network's own
 //! encryption helps (`IPsec`, `MACsec`, a private network), because a NIC that reads memory by itself encrypts nothing.
 
 use crate::error::FabricError;
+use crate::private;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 pub(super) const NONCE_BYTES: usize = 16;
 pub(super) const PROOF_BYTES: usize = 32;
 const SECRET_BYTES: usize = 32;
+/// Shortest secret: 128 bits, if they are random.
+pub(super) const SECRET_BYTES_MIN: usize = 16;
+/// Longest file that is taken for a secret.
+const SECRET_BYTES_MAX: u64 = 4096;
+const TOO_SHORT: &str = "a cluster's secret has at least 16 bytes";
 
 pub(super) type Nonce = [u8; NONCE_BYTES];
 pub(super) type Proof = [u8; PROOF_BYTES];
@@ -31,24 +41,29 @@ pub(super) type Proof = [u8; PROOF_BYTES];
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// The secret that somebody typed or stored elsewhere.
-    #[must_use]
-    pub fn new(bytes: &[u8]) -> Self {
-        Self(bytes.to_vec())
-    }
-
-    /// The secret in a file that only its owner may read; made, of random bytes, if it is not there.
+    /// A secret that is stored elsewhere: at least 16 bytes, which should be random.
     ///
     /// # Errors
-    /// [`FabricError::Io`]; [`FabricError::BadFormat`] if the file is empty.
+    /// [`FabricError::ProviderUnfit`] if it is shorter.
+    pub fn new(bytes: &[u8]) -> Result<Self, FabricError> {
+        if bytes.len() < SECRET_BYTES_MIN {
+            return Err(FabricError::unfit_provider("libfabric", TOO_SHORT));
+        }
+        Ok(Self(bytes.to_vec()))
+    }
+
+    /// The secret in a file of this process's user that no other may read; made, of random bytes, if it is not there.
+    ///
+    /// # Errors
+    /// [`FabricError::Io`], also if other users may read or write it; [`FabricError::BadFormat`] if it is shorter than 16 bytes.
     pub fn of_file(path: &Path) -> Result<Self, FabricError> {
         let failed = |error| FabricError::io("read or make the secret", path, &error);
         // A name of its own until it is complete: others must never read half a secret.
         let mut made = [0; SECRET_BYTES];
         random(&mut made);
         if !path.exists() {
-            if let Some(directory) = path.parent() {
-                std::fs::create_dir_all(directory).map_err(failed)?;
+            if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
+                private::directory(directory).map_err(failed)?;
             }
             let draft = path.with_extension(format!("{}-{:016x}", std::process::id(), random_u64()));
             let mut file =
@@ -58,16 +73,19 @@ impl Secret {
             let _ = std::fs::hard_link(&draft, path);
             std::fs::remove_file(&draft).map_err(failed)?;
         }
-        let bytes = std::fs::read(path).map_err(failed)?;
-        if bytes.is_empty() {
-            return Err(FabricError::bad_format(path, "the cluster's secret is empty"));
+        let file = std::fs::File::open(path).map_err(failed)?;
+        file.metadata().and_then(|found| private::check_secret(&found)).map_err(failed)?;
+        let mut bytes = Vec::new();
+        file.take(SECRET_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() < SECRET_BYTES_MIN {
+            return Err(FabricError::bad_format(path, TOO_SHORT));
         }
         Ok(Self(bytes))
     }
 
     fn mac(&self, what: &str, introduction: &Introduction<'_>) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("every length is a key");
-        let Introduction { version, worker_nonce, home_nonce, worker_node, home_node, worker_name, home_name } =
+        let Introduction { version, worker_nonce, home_nonce, worker_node, home_node, start, worker_name, home_name } =
             introduction;
         for part in [
             what.as_bytes(),
@@ -75,6 +93,8 @@ impl Secret {
             *worker_nonce,
             *home_nonce,
             &[*worker_node, *home_node],
+            &start.0.to_le_bytes(),
+            &start.1.to_le_bytes(),
             worker_name,
             home_name,
         ] {
@@ -110,6 +130,8 @@ impl std::fmt::Debug for Secret {
 /// Whose proof it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
+    /// A worker's, in its hello: before it knows the home's nonce.
+    Hello,
     Worker,
     Home,
 }
@@ -117,6 +139,7 @@ pub(super) enum Side {
 impl Side {
     fn label(self) -> &'static str {
         match self {
+            Self::Hello => "hello",
             Self::Worker => "worker",
             Self::Home => "home",
         }
@@ -127,9 +150,12 @@ impl Side {
 pub(super) struct Introduction<'a> {
     pub version: u16,
     pub worker_nonce: &'a Nonce,
+    /// Zeros in a hello.
     pub home_nonce: &'a Nonce,
     pub worker_node: u8,
     pub home_node: u8,
+    /// The worker's node's count of starts, and birth.
+    pub start: (u64, u64),
     pub worker_name: &'a [u8],
     pub home_name: &'a [u8],
 }
@@ -152,13 +178,14 @@ mod tests {
 
     #[test]
     fn a_proof_holds_for_its_introduction_alone() {
-        let (ours, other) = (Secret::new(b"ours"), Secret::new(b"other"));
+        let (ours, other) = (Secret::new(&[1; 16]).unwrap(), Secret::new(&[2; 16]).unwrap());
         let base = || Introduction {
             version: 1,
             worker_nonce: &[1; NONCE_BYTES],
             home_nonce: &[2; NONCE_BYTES],
             worker_node: 3,
             home_node: 4,
+            start: (5, 6),
             worker_name: b"w",
             home_name: b"hh",
         };
@@ -173,6 +200,8 @@ mod tests {
             Introduction { home_nonce: &[9; NONCE_BYTES], ..base() },
             Introduction { worker_node: 9, ..base() },
             Introduction { home_node: 9, ..base() },
+            Introduction { start: (6, 6), ..base() },
+            Introduction { start: (5, 5), ..base() },
             Introduction { worker_name: b"wh", home_name: b"h", ..base() },
         ] {
             assert!(!ours.is_proof(Side::Worker, &changed, &proof));
@@ -190,8 +219,16 @@ mod tests {
         let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "no draft is left");
-        std::fs::write(&path, b"").unwrap();
-        assert!(matches!(Secret::of_file(&path), Err(FabricError::BadFormat(_))));
+        for short in [&b""[..], &[7; SECRET_BYTES_MIN - 1]] {
+            std::fs::write(&path, short).unwrap();
+            assert!(matches!(Secret::of_file(&path), Err(FabricError::BadFormat(_))));
+            assert!(Secret::new(short).is_err());
+        }
+        std::fs::write(&path, [7; SECRET_BYTES]).unwrap();
+        for (mode, is_good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            assert_eq!(Secret::of_file(&path).is_ok(), is_good, "{mode:o}");
+        }
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

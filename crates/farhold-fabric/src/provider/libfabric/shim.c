@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -288,10 +289,12 @@ int64_t farhold_rma(struct farhold_channel *channel, int is_write, uint32_t slot
     return fi_writemsg(channel->ep, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION);
 }
 
-/* Registers memory: for peers if `is_remote`, else for this channel's own remote reads and writes. */
-int farhold_register(struct farhold_channel *channel, void *memory, uint64_t len, uint64_t wanted_key, int is_remote,
+/* Registers memory: for what peers may do, else, if they may do nothing, for this channel's own remote reads and writes. */
+int farhold_register(struct farhold_channel *channel, void *memory, uint64_t len, uint64_t wanted_key, int peers_read, int peers_write,
                      struct farhold_region *region) {
-    uint64_t access = is_remote ? FI_REMOTE_READ | FI_REMOTE_WRITE : FI_READ | FI_WRITE;
+    uint64_t access = (peers_read ? FI_REMOTE_READ : 0) | (peers_write ? FI_REMOTE_WRITE : 0);
+    if (!access)
+        access = FI_READ | FI_WRITE;
     int done = fi_mr_reg(channel->domain, memory, len, access, 0, wanted_key, 0, &region->mr, NULL);
     if (done < 0)
         return done;
@@ -347,7 +350,10 @@ void farhold_wait(struct farhold_channel *channel, int bell, const struct timesp
             return;
         count = 2;
     }
-    ppoll(fds, count, timeout, NULL);
+    /* Rung once, it would keep every later wait from sleeping. */
+    uint64_t rings;
+    if (ppoll(fds, count, timeout, NULL) > 0 && (fds[0].revents & POLLIN) && read(bell, &rings, sizeof rings) < 0)
+        return; /* another thread has read it */
 }
 
 const char *farhold_reason(int error) {

@@ -4,7 +4,7 @@
 use super::channel::{BulkTarget, Channel, Event, FRAMES_SENT, Peer, Size};
 use super::frame::{self, Header, Kind, Reader, Tag, WireOp};
 use super::rendezvous::{self, Record};
-use super::secret::{Introduction, NONCE_BYTES, Side};
+use super::secret::{Introduction, NONCE_BYTES, Nonce, Side};
 use super::{Config, Rendezvous, Secret};
 use crate::batch::OpKind;
 use crate::provider::shm;
@@ -49,7 +49,7 @@ fn config(provider: &str) -> Config {
 }
 
 fn secret() -> Secret {
-    Secret::new(b"of this cluster")
+    Secret::new(b"the secret of this cluster").unwrap()
 }
 
 /// Two good nodes, 1 and 2; node 2 has a region full of sevens.
@@ -154,15 +154,16 @@ impl Stranger {
         BulkTarget { remote: base + 128, key }
     }
 
-    /// Writes by the NIC; true if it says that it did.
-    fn write(&self, bytes: &mut [u8], target: BulkTarget) -> bool {
+    /// Reads or writes by the NIC; true if it says that it did.
+    fn transfer(&self, is_write: bool, bytes: &mut [u8], target: BulkTarget) -> bool {
         let (local, len) = (bytes.as_mut_ptr(), bytes.len() as u64);
         // SAFETY: the bytes are borrowed until the event has come.
-        while let Err(refusal) = unsafe { self.channel.bulk(true, local, len, None, self.home, target) } {
+        while let Err(refusal) = unsafe { self.channel.bulk(is_write, local, len, None, self.home, target) } {
             if refusal == super::channel::Refusal::Broken {
                 return false;
             }
             self.channel.poll(|_| {});
+            std::thread::yield_now();
         }
         let mut outcome = None;
         while outcome.is_none() {
@@ -171,6 +172,7 @@ impl Stranger {
                     outcome = Some(is_done);
                 }
             });
+            std::thread::yield_now();
         }
         outcome == Some(true)
     }
@@ -180,6 +182,7 @@ impl Stranger {
             let frame = [&head, part].concat();
             while self.channel.send(self.home, 0, &frame).is_err() {
                 self.channel.poll(|_| {});
+                std::thread::yield_now();
             }
         }
     }
@@ -207,42 +210,56 @@ impl Stranger {
         self.answer(self.number)
     }
 
-    fn hello_body(&self) -> Vec<u8> {
-        let name = self.channel.name().unwrap();
-        let mut body = (name.len() as u16).to_le_bytes().to_vec();
-        body.extend_from_slice(&name);
-        body.push(1);
-        // Its start, and its birth.
-        body.extend_from_slice(&1u64.to_le_bytes());
-        body.extend_from_slice(&1u64.to_le_bytes());
-        body.extend_from_slice(&[5; NONCE_BYTES]);
-        body
+    /// As a worker of this node's first start.
+    fn introduction<'a>(&'a self, node: u8, name: &'a [u8], home_nonce: &'a Nonce) -> Introduction<'a> {
+        Introduction {
+            version: frame::VERSION,
+            worker_nonce: &[5; NONCE_BYTES],
+            home_nonce,
+            worker_node: node,
+            home_node: 2,
+            start: (1, 1),
+            worker_name: name,
+            home_name: &self.record.name,
+        }
     }
 
-    /// Says hello; what was sent before has been handled when the challenge comes.
+    fn hello_body(&self, node: u8, name: &[u8], secret: &Secret) -> Vec<u8> {
+        let introduction = self.introduction(node, name, &[0; NONCE_BYTES]);
+        frame::hello(&introduction, &secret.prove(Side::Hello, &introduction))
+    }
+
+    /// Says hello as node 1 with the secret; what was sent before has been handled when the challenge comes.
     fn hello(&mut self) -> (Header, Vec<u8>) {
-        let body = self.hello_body();
+        let body = self.hello_body(1, &self.channel.name().unwrap(), &secret());
         self.ask(Kind::Hello, 0, 0, &body)
     }
 
-    /// Enters with a secret: session and token, or the refusal.
-    fn enter(&mut self, secret: &Secret) -> Result<(u32, u64), Vec<u8>> {
+    /// Says hello under so many addresses of its host, whatever is there.
+    fn hello_often(&mut self, count: u16, node: u8, secret: &Secret) {
+        let name = self.channel.name().unwrap();
+        for port in 1..=count {
+            // A `sockaddr_in`.
+            let mut name = name.clone();
+            name[2..4].copy_from_slice(&port.to_be_bytes());
+            let body = self.hello_body(node, &name, secret);
+            self.send(Header::new(Kind::Hello, 0, 0, 0, body.len()), &body);
+        }
+    }
+
+    /// Enters with the secret: session and token.
+    fn enter(&mut self) -> (u32, u64) {
         let (header, challenge) = self.hello();
         assert_eq!(header.kind, Kind::Challenge);
-        let name = self.channel.name().unwrap();
-        let introduction = Introduction {
-            version: frame::VERSION,
-            worker_nonce: &[5; NONCE_BYTES],
-            home_nonce: challenge[..NONCE_BYTES].try_into().unwrap(),
-            worker_node: 1,
-            home_node: 2,
-            worker_name: &name,
-            home_name: &self.record.name,
-        };
+        let (name, secret) = (self.channel.name().unwrap(), secret());
+        let introduction = self.introduction(1, &name, challenge[..NONCE_BYTES].try_into().unwrap());
         let proof = secret.prove(Side::Worker, &introduction);
         let token = secret.token(&introduction);
-        let (header, body) = self.ask(Kind::Proof, header.session, 0, &proof);
-        if header.kind == Kind::Welcome { Ok((header.session, token)) } else { Err(body) }
+        // Another's proof, of which nothing comes.
+        self.send(Header::new(Kind::Proof, header.session, 0, 0, 32), &[0; 32]);
+        let (header, _) = self.ask(Kind::Proof, header.session, 0, &proof);
+        assert_eq!(header.kind, Kind::Welcome);
+        (header.session, token)
     }
 }
 
@@ -261,7 +278,7 @@ fn write_of(key: u64) -> WireOp {
 #[test]
 fn who_does_not_know_the_secret_reads_and_writes_nothing() {
     on_each(|bed| {
-        let other = Config { secret: Secret::new(b"of another cluster"), ..config(bed.provider) };
+        let other = Config { secret: Secret::new(b"the secret of another cluster").unwrap(), ..config(bed.provider) };
         let three = bed.dir.join(3, &other);
         let outsider = bed.endpoint(&three);
         let refused = Err(FabricError::NotAdmitted { node: NodeId(2) });
@@ -298,14 +315,20 @@ fn frames_without_a_session_are_dropped_unread() {
                 stranger.send(Header::new(Kind::Request, session, token, 99, body.len()), &body);
             }
         }
-        // A wrong proof is told so; then the right one is too late.
-        let (refusal, why) = stranger.ask(Kind::Proof, challenge.session, 0, &[0; 32]);
-        assert_eq!((refusal.kind, why[0]), (Kind::Refused, frame::Refusal::NotAdmitted as u8));
-        assert!(stranger.enter(&Secret::new(b"guessed")).is_err());
+        // Who guesses is told that, and nothing that a guess could be tried against.
+        let name = stranger.channel.name().unwrap();
+        for guess in [&[1; 16], &[2; 16]] {
+            let body = stranger.hello_body(1, &name, &Secret::new(guess).unwrap());
+            let (refusal, why) = stranger.ask(Kind::Hello, 0, 0, &body);
+            assert_eq!(
+                (refusal.kind, why),
+                (Kind::Refused, vec![frame::Refusal::NotAdmitted as u8, 0, 0, 0, 0, 0, 0, 0])
+            );
+        }
         stranger.hello();
         bed.assert_whole();
         // With the secret the same frame is a request like any other.
-        let (session, token) = stranger.enter(&secret()).unwrap();
+        let (session, token) = stranger.enter();
         let (_, answer) = stranger.ask(Kind::Request, session, token, &request_of(&write_of(bed.key()), &[7; 8]));
         assert_eq!(frame::take_answer(&mut Reader(&answer), at(64), Address::default()), Some(Ok(&[][..])));
         bed.assert_whole();
@@ -316,7 +339,7 @@ fn frames_without_a_session_are_dropped_unread() {
 fn rubbish_gets_no_answer_and_harms_nobody() {
     on_each(|bed| {
         let mut stranger = Stranger::of(bed);
-        let (session, token) = stranger.enter(&secret()).unwrap();
+        let (session, token) = stranger.enter();
         let key = bed.key();
         let word = |kind, len, offset| WireOp { kind, region: REGION, len, offset, key, a: 1, b: 2 };
         let ops = [
@@ -430,6 +453,7 @@ fn an_impostor_is_told_nothing() {
                         };
                         impostor.send(Header::new(kind, 0, 0, header.number, body.len()), &body);
                     }
+                    std::thread::yield_now();
                 }
                 heard
             });
@@ -441,7 +465,7 @@ fn an_impostor_is_told_nothing() {
             stop.store(true, Ordering::SeqCst);
             answering.join().unwrap()
         });
-        assert_eq!(heard, [Kind::Hello], "and no proof, which it could use elsewhere");
+        assert_eq!(heard, [Kind::Hello], "and no second proof, which it could use elsewhere");
         bed.assert_whole();
     });
 }
@@ -452,20 +476,86 @@ fn an_impostor_is_told_nothing() {
 fn an_old_key_opens_nothing_to_a_nic() {
     let bed = Bed::new("tcp;ofi_rxm");
     let mut insider = Stranger::of(&bed);
-    let (session, token) = insider.enter(&secret()).unwrap();
+    let (session, token) = insider.enter();
     let target = insider.nic_target(&bed, session, token);
-    let mut text = [7; 64];
-    assert!(insider.write(&mut text, target), "a good key writes");
-    assert!(!insider.write(&mut text, BulkTarget { key: target.key ^ 1, ..target }), "a wrong one does not");
+    let mut text = [0; 64];
+    assert!(insider.transfer(false, &mut text, target), "a good key reads");
+    assert_eq!(text, [7; 64]);
+    let mut insider = Stranger::of(&bed);
+    insider.hello();
+    assert!(!insider.transfer(false, &mut text, BulkTarget { key: target.key ^ 1, ..target }), "a wrong one does not");
     bed.assert_whole();
     let memory = bed.two.attach_region(REGION).unwrap();
     let mut insider = Stranger::of(&bed);
     insider.hello();
-    let mut text = [9; 64];
-    assert!(!insider.write(&mut text, target), "nor an old one");
+    assert!(!insider.transfer(false, &mut text, target), "nor an old one");
     let mut bytes = vec![0; BYTES as usize];
     memory.copy_out(0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 7), "an old key wrote");
+}
+
+/// `tcp` looks at a key when a transfer begins, and puts what comes into memory until it ends: a write that a node had begun before it
+/// was shut out would go on. So no NIC's key writes there, and long writes of those who belong go by the agent.
+#[test]
+fn nothing_writes_that_a_fence_does_not_stop() {
+    let bed = Bed::new("tcp;ofi_rxm");
+    let mut insider = Stranger::of(&bed);
+    let (session, token) = insider.enter();
+    let target = insider.nic_target(&bed, session, token);
+    assert!(!insider.transfer(true, &mut [9; 64], target), "a good key writes");
+    assert!(!insider.transfer(true, &mut vec![9; 1 << 20], target));
+    bed.assert_whole();
+    let long = vec![7; 3 << 20];
+    assert_eq!(run(&bed.executor, &bed.endpoint(&bed.one), |batch| _ = batch.write(at(8), &long)), Ok(()));
+    bed.assert_whole();
+}
+
+/// Neither strangers nor a node that was shut out, and does not know it, keep others out.
+#[test]
+fn hellos_of_some_do_not_keep_others_out() {
+    let bed = Bed::new("tcp;ofi_rxm");
+    let mut other = Stranger::of(&bed);
+    while !bed.two.fence(NodeId(3), 1).unwrap() {}
+    let four = bed.dir.join(4, &config(bed.provider));
+    other.hello_often(300, 1, &Secret::new(&[1; 16]).unwrap());
+    other.hello_often(300, 3, &secret());
+    bed.assert_usable(&bed.endpoint(&four));
+    // Nor does one that belongs, says hello and stays silent.
+    other.hello_often(300, 1, &secret());
+    let five = bed.dir.join(5, &config(bed.provider));
+    bed.assert_usable(&bed.endpoint(&five));
+    bed.assert_whole();
+}
+
+/// A message for a lane that its home has closed is lost, and does not come to an inbox that has a lane since.
+#[test]
+fn a_lane_is_never_another_one() {
+    on_each(|bed| {
+        let mut insider = Stranger::of(bed);
+        let (session, token) = insider.enter();
+        let open = |insider: &mut Stranger, port: u16| {
+            let request = frame::request(Tag::Lane, u32::from(port), 7);
+            let (_, lane) = insider.ask(Kind::Request, session, token, &request);
+            Reader(&lane[8..]).u64().unwrap()
+        };
+        let (first, second) = (bed.endpoint(&bed.two), bed.endpoint(&bed.two));
+        let old = open(&mut insider, first.address().port);
+        drop(first);
+        // Its home notices at the first message.
+        let message = |lane, text: &[u8]| (Header::new(Kind::Message, session, token, lane, text.len()), text.to_vec());
+        let (header, text) = message(old, b"too late");
+        insider.send(header, &text);
+        let new = open(&mut insider, second.address().port);
+        for (header, text) in [message(old, b"for another"), message(new, b"for this")] {
+            insider.send(header, &text);
+        }
+        insider.hello();
+        let mut heard = Vec::new();
+        while let Some(found) = second.try_recv() {
+            heard.push(found.bytes.clone());
+        }
+        assert_eq!(heard, [b"for this"]);
+    });
 }
 
 /// Who is shut out reaches nothing, neither by the agent nor by a NIC's key that it has kept, and is not heard; others go on; and
@@ -474,7 +564,7 @@ fn an_old_key_opens_nothing_to_a_nic() {
 fn a_fenced_node_writes_nothing() {
     let bed = Bed::new("tcp;ofi_rxm");
     let mut insider = Stranger::of(&bed);
-    let (session, token) = insider.enter(&secret()).unwrap();
+    let (session, token) = insider.enter();
     let kept = insider.nic_target(&bed, session, token);
     let three = bed.dir.join(3, &config(bed.provider));
     let (zombie, bulk) = (bed.endpoint(&three), vec![7; 1 << 20]);
@@ -485,25 +575,29 @@ fn a_fenced_node_writes_nothing() {
     let good = bed.endpoint(&bed.one);
     assert_eq!(write(&good, &bulk), Ok(()));
 
-    while !bed.two.fence(NodeId(3)).unwrap() {}
+    let birth = three.birth().unwrap();
+    while !bed.two.fence(NodeId(3), birth ^ 2).unwrap() {}
+    assert_eq!(write(&zombie, &[7; 8]), Ok(()), "another start is meant");
+    while !bed.two.fence(NodeId(3), birth).unwrap() {}
     let unavailable = Err(FabricError::NodeUnavailable { node: NodeId(2) });
     for _ in 0..2 {
         assert_eq!(write(&zombie, &[9; 8]), unavailable);
         assert_eq!(write(&zombie, &vec![9; 1 << 20]), unavailable);
         assert_eq!(zombie.send(home, b"I am alive"), unavailable);
     }
-    assert!(!insider.write(&mut [9; 64], kept), "a NIC's key of before");
+    assert!(!insider.transfer(false, &mut [9; 64], kept), "a NIC's key of before");
     assert!(bed.endpoint(&bed.two).try_recv_home().is_none());
     assert_eq!(write(&good, &bulk), Ok(()), "who is not shut out");
     bed.assert_whole();
-    assert!(matches!(bed.two.fence(NodeId(2)), Err(FabricError::Unsupported { .. })));
+    assert!(matches!(bed.two.fence(NodeId(2), 1), Err(FabricError::Unsupported { .. })));
 
     drop((zombie, three));
     let again = bed.endpoint(&bed.dir.join(3, &config(bed.provider)));
     assert_eq!((write(&again, &[7; 8]), write(&again, &bulk)), (Ok(()), Ok(())));
     bed.assert_whole();
-    // Shutting out another one is not about who has come back.
-    while !bed.two.fence(NodeId(1)).unwrap() {}
+    // Shutting out its earlier start once more, or another node, is not about who has come back.
+    while !bed.two.fence(NodeId(3), birth).unwrap() {}
+    while !bed.two.fence(NodeId(1), bed.one.birth().unwrap()).unwrap() {}
     assert_eq!((write(&again, &[7; 8]), write(&again, &bulk)), (Ok(()), Ok(())));
     assert_eq!(write(&good, &[9; 8]), unavailable);
 }
@@ -513,7 +607,7 @@ fn another_version_is_told_so() {
     on_each(|bed| {
         // By the agent, to who says hello.
         let mut stranger = Stranger::of(bed);
-        let body = stranger.hello_body();
+        let body = stranger.hello_body(1, &stranger.channel.name().unwrap(), &secret());
         stranger.send(Header { version: 99, ..Header::new(Kind::Hello, 0, 0, 4, body.len()) }, &body);
         let (header, why) = stranger.answer(4);
         assert_eq!(header.kind, Kind::Refused);

@@ -1,7 +1,52 @@
-//! Ending a process for certain: by a descriptor of it, which no other process can come to stand for.
+//! Ending a process for certain: by a descriptor of it, which no other process can come to stand for, and only after its start time
+//! has shown that its number still is its own.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+/// A process, as a node's entry names it. Its number may go to another process, its number and its start time do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Recorded {
+    pub pid: u32,
+    /// Clock ticks from the machine's start to its own; 0: not known.
+    pub started: u64,
+    /// Where its number means something; 0: not known.
+    pub namespace: u64,
+    /// The start of the node that it is; 0: it has not been told.
+    pub birth: u64,
+}
+
+impl Recorded {
+    /// This process.
+    pub fn this() -> Self {
+        let pid = std::process::id();
+        Self { pid, started: started(pid).unwrap_or(0), namespace: namespace(), birth: 0 }
+    }
+
+    pub fn is_this_process(&self) -> bool {
+        Self { birth: 0, ..*self } == Self::this()
+    }
+
+    /// Can this process look at it, and end it?
+    pub fn is_known(&self) -> bool {
+        self.started != 0 && self.namespace != 0 && self.namespace == namespace()
+    }
+
+    /// Has it ended for certain? Whoever holds its lock now is another process.
+    pub fn has_ended(&self) -> bool {
+        self.is_known() && started(self.pid) != Some(self.started)
+    }
+}
+
+/// The PID namespace of this process.
+fn namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |it| it.ino())
+}
+
+fn started(pid: u32) -> Option<u64> {
+    stat_word(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, STAT_STARTED)
+}
 
 /// A process of this host.
 pub(super) struct Process(OwnedFd);
@@ -33,8 +78,9 @@ impl Process {
     }
 }
 
-/// Of `/proc/PID/task/TID/stat`, counted behind the name: the flags and the size of the memory.
+/// Of `/proc/PID/task/TID/stat`, counted behind the name: the flags, the start time and the size of the memory.
 const STAT_FLAGS: usize = 6;
+const STAT_STARTED: usize = 19;
 const STAT_MEMORY: usize = 20;
 /// `PF_EXITING` of Linux's `sched.h`.
 const EXITING: u64 = 0x4;
@@ -53,14 +99,26 @@ pub(super) fn is_ending(pid: u32) -> bool {
 }
 
 fn has_let_go(stat: &str) -> bool {
-    let Some((_, behind_name)) = stat.rsplit_once(") ") else { return false };
-    let word = |at: usize| behind_name.split(' ').nth(at).and_then(|word| word.parse::<u64>().ok());
-    word(STAT_FLAGS).is_some_and(|flags| flags & EXITING != 0) && word(STAT_MEMORY) == Some(0)
+    stat_word(stat, STAT_FLAGS).is_some_and(|flags| flags & EXITING != 0) && stat_word(stat, STAT_MEMORY) == Some(0)
+}
+
+fn stat_word(stat: &str, at: usize) -> Option<u64> {
+    stat.rsplit_once(") ")?.1.split(' ').nth(at)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "processes")]
+    fn a_process_is_its_number_and_its_start() {
+        let this = Recorded::this();
+        assert!(this.is_known() && !this.has_ended());
+        assert!(Recorded { started: this.started + 1, ..this }.has_ended(), "its number went to this one");
+        assert!(!Recorded { started: 0, ..this }.has_ended(), "not known");
+        assert!(!Recorded { started: this.started + 1, namespace: this.namespace + 1, ..this }.has_ended());
+    }
 
     #[test]
     fn who_runs_is_not_ending() {

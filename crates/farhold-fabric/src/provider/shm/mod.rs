@@ -9,7 +9,9 @@
 //! node-003.inbox-2-7        inbox of port 7 of the node's 2nd incarnation
 //! ```
 //!
-//! - A process is node 3 while it holds `node-003` locked (flock); the kernel gives the lock back when it dies, however.
+//! - The directory and its files belong to one user alone: see [`crate::private`].
+//! - A process is node 3 while it holds `node-003` locked (flock); the kernel gives the lock back when it dies, however. The entry
+//!   names the process by number and start time, so that a lock which another process has taken does not keep a dead node alive.
 //!   Regions stay: that is the model of non-volatile memory. The next process of node 3 attaches to them.
 //! - The directory of regions in the entry has a key for each region, new with each registration. An endpoint remembers the
 //!   key it first found, and every instruction compares it with the directory before it touches memory. That is one load of
@@ -30,7 +32,9 @@ use crate::endpoint::Message;
 use crate::error::FabricError;
 use crate::executor::Handle;
 use crate::memory::{RegionMemory, round_up};
+use crate::private;
 use crate::room::{allocate, refusal};
+use fence::Recorded;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -48,7 +52,12 @@ const ENTRY_BYTES: u64 = 8192;
 const OTHER_VERSION: &str = "it is not a node's entry of this version";
 const AT_MAGIC: u64 = 0;
 const AT_INCARNATION: u64 = 8;
+/// The process: its number, start time and PID namespace. The number is written last.
 const AT_PID: u64 = 16;
+const AT_STARTED: u64 = 24;
+const AT_NAMESPACE: u64 = 32;
+/// The birth of the start that holds the lock; 0: it has not been told one.
+const AT_BIRTH: u64 = 40;
 /// Grows when the doorbell rings: what waiting threads sleep on.
 const AT_RINGS: u64 = 64;
 /// Threads that sleep or are about to.
@@ -80,9 +89,9 @@ pub fn remove(cluster: &Path) -> Result<(), FabricError> {
     let ours: Vec<&String> = names.iter().filter(|name| node_of_file(name).is_some()).collect();
     for name in &ours {
         if let Some((node, "")) = node_of_file(name)
-            && let Some(holder_pid) = holder(cluster, node)
+            && let Some(holder) = holder(cluster, node)
         {
-            return Err(FabricError::NodeInUse { node, holder_pid, path: cluster.join(name).into() });
+            return Err(FabricError::NodeInUse { node, holder_pid: holder.pid, path: cluster.join(name).into() });
         }
     }
     for name in ours {
@@ -113,7 +122,7 @@ fn inbox_path(cluster: &Path, of: Address, incarnation: u64) -> PathBuf {
 }
 
 fn open(path: &Path, create_new: bool) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(create_new).open(path)
+    private::open(path, OpenOptions::new().read(true).write(true).create_new(create_new))
 }
 
 /// Takes the lock of an open node entry; false if another has it.
@@ -122,20 +131,26 @@ fn lock(file: &File, how: libc::c_int) -> bool {
     unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 }
 }
 
-/// The process that runs this node, if one lives. One that is ending, and touches nothing any more, does not.
-fn holder(cluster: &Path, node: NodeId) -> Option<u32> {
-    locked_by(cluster, node).filter(|pid| !fence::is_ending(*pid))
+/// The process that runs this node, if one lives. One that is ending, and touches nothing any more, does not. A lock that is held
+/// after the end of the process that the entry names is another's, or that of a start which has not touched anything yet.
+fn holder(cluster: &Path, node: NodeId) -> Option<Recorded> {
+    locked_by(cluster, node).filter(|process| !process.has_ended() && !fence::is_ending(process.pid))
 }
 
-/// The process that has the node's lock.
-fn locked_by(cluster: &Path, node: NodeId) -> Option<u32> {
+/// What the node's entry names as its process, if the node's lock is held.
+fn locked_by(cluster: &Path, node: NodeId) -> Option<Recorded> {
     let file = open(&entry_path(cluster, node), false).ok()?;
     if lock(&file, libc::LOCK_SH) {
         return None;
     }
-    let mut pid = [0; 8];
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut pid, AT_PID).ok()?;
-    Some(u64::from_le_bytes(pid) as u32)
+    let mut words = [0; (AT_BIRTH + 8 - AT_PID) as usize];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut words, AT_PID).ok()?;
+    let word = |at: u64| {
+        let bytes = words[(at - AT_PID) as usize..].first_chunk().expect("eight bytes");
+        u64::from_le_bytes(*bytes)
+    };
+    let (pid, started) = (word(AT_PID) as u32, word(AT_STARTED));
+    Some(Recorded { pid, started, namespace: word(AT_NAMESPACE), birth: word(AT_BIRTH) })
 }
 
 /// A node's entry, mapped.
@@ -264,18 +279,18 @@ impl Member {
     const LOCK_TRIES: u32 = 50;
 
     pub(crate) fn join(cluster: &Path, node: NodeId) -> Result<Arc<Self>, FabricError> {
-        fs::create_dir_all(cluster)
-            .map_err(|error| FabricError::io("make the cluster's directory", cluster, &error))?;
+        private::directory(cluster).map_err(|error| FabricError::io("use the cluster's directory", cluster, &error))?;
         let path = entry_path(cluster, node);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = private::open(&path, OpenOptions::new().read(true).write(true).create(true).truncate(false));
         let file = file.map_err(|error| FabricError::io("open the node's entry", &path, &error))?;
         let mut tries = 0;
         while !lock(&file, libc::LOCK_EX) {
             let by = locked_by(cluster, node);
             // One that is ending will let go of it, however long that takes.
-            if !by.is_some_and(fence::is_ending) {
+            if !by.is_some_and(|process| fence::is_ending(process.pid)) {
                 if tries == Self::LOCK_TRIES {
-                    return Err(FabricError::NodeInUse { node, holder_pid: by.unwrap_or(0), path: path.into() });
+                    let holder_pid = by.map_or(0, |process| process.pid);
+                    return Err(FabricError::NodeInUse { node, holder_pid, path: path.into() });
                 }
                 tries += 1;
             }
@@ -292,7 +307,12 @@ impl Member {
                 return Err(FabricError::bad_format(path, OTHER_VERSION));
             }
         }
-        entry.word(AT_PID).store(u64::from(std::process::id()), Ordering::Relaxed);
+        let this = Recorded::this();
+        entry.word(AT_PID).store(0, Ordering::Release);
+        entry.word(AT_STARTED).store(this.started, Ordering::Release);
+        entry.word(AT_NAMESPACE).store(this.namespace, Ordering::Release);
+        entry.word(AT_BIRTH).store(0, Ordering::Release);
+        entry.word(AT_PID).store(u64::from(this.pid), Ordering::Release);
         entry.word(AT_PARKED).store(0, Ordering::Relaxed);
         let incarnation = entry.incarnation() + 1;
         let home_memory = create_inbox(cluster, Address::home(node), incarnation)?;
@@ -407,21 +427,38 @@ impl Membership for Member {
         Ok(Box::new(self.open(port)?))
     }
 
+    fn set_birth(&self, birth: u64) {
+        self.entry.word(AT_BIRTH).store(birth, Ordering::Release);
+    }
+
     fn node_is_live(&self, node: NodeId) -> bool {
         node == self.node || holder(&self.cluster, node).is_some()
     }
 
     /// Memory that another process has mapped cannot be taken away from it, so the process is ended.
-    fn fence(&self, node: NodeId) -> Result<bool, FabricError> {
+    fn fence(&self, node: NodeId, birth: u64) -> Result<bool, FabricError> {
         let path = entry_path(&self.cluster, node);
-        let Some(pid) = holder(&self.cluster, node) else { return Ok(true) };
-        if pid == std::process::id() {
+        let Some(found) = holder(&self.cluster, node) else { return Ok(true) };
+        if found.birth != 0 && found.birth != birth {
+            // Another start of the node holds it, so the one that is meant has ended.
+            return Ok(true);
+        }
+        if found.pid == 0 {
+            // It is just beginning.
+            return Ok(false);
+        }
+        if !found.is_known() {
+            return Err(FabricError::Unsupported {
+                what: "ending a process of another PID namespace or of an earlier version",
+            });
+        }
+        if found.is_this_process() {
             return Err(FabricError::Unsupported { what: "shutting out a node that runs in this very process" });
         }
         let failed = |error: io::Error| FabricError::io("end the process of", &path, &error);
-        let Some(process) = fence::Process::open(pid).map_err(failed)? else { return Ok(false) };
-        // The number may have gone to another process since it was read: only while the node is still held by it, it is the one.
-        if holder(&self.cluster, node) == Some(pid) {
+        let Some(process) = fence::Process::open(found.pid).map_err(failed)? else { return Ok(false) };
+        // The number may have gone to another process before it was opened; its start time, looked at afterwards, says so.
+        if !found.has_ended() {
             process.kill().map_err(failed)?;
         }
         Ok(holder(&self.cluster, node).is_none())

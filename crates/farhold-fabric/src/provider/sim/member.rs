@@ -97,7 +97,7 @@ impl Membership for Member {
         self.world.lock().is_live(node)
     }
 
-    fn fence(&self, node: NodeId) -> Result<bool, FabricError> {
+    fn fence(&self, node: NodeId, _birth: u64) -> Result<bool, FabricError> {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         let last = state.node(node).map_or(0, |entry| entry.incarnation);

@@ -179,7 +179,7 @@ fn a_fenced_node_writes_nothing() {
         });
         // Posted, and not yet there.
         later.sleep_ns(300).await;
-        assert!(one.fence(NodeId(1)).unwrap());
+        assert!(one.fence(NodeId(1), 0).unwrap());
         let (wrote, zombie) = writing.await;
         assert_eq!(wrote, Err(FabricError::NodeUnavailable { node: NodeId(0) }));
         assert_eq!(memory.word(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0x0101_0101_0101_0101);
