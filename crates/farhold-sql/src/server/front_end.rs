@@ -1,7 +1,7 @@
 //! One front-end thread: a current-thread runtime, a worker, and the connections whose sessions live here.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::engine::{Node, Worker};
 use farhold_fabric::{Handle, processor};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::acceptor::{Accepted, Place, Shared};
@@ -27,6 +27,51 @@ pub struct FrontEnd {
     pub worker: Rc<Worker>,
     /// The server's shutdown.
     pub stopping: Rc<Stopping>,
+    /// Connections whose client has not shown who it is.
+    pub openings: Rc<Openings>,
+}
+
+/// The connections of a thread whose client has not shown who it is, the oldest first. A new one above the limit takes the place of the
+/// oldest: who belongs here is done in some milliseconds, and strangers that stay silent keep nobody out.
+#[derive(Default)]
+pub struct Openings {
+    waiting: RefCell<VecDeque<(u64, oneshot::Sender<()>)>>,
+    next: Cell<u64>,
+}
+
+/// A place among them, given back when dropped.
+pub struct Opening<'a> {
+    openings: &'a Openings,
+    number: u64,
+    displaced: oneshot::Receiver<()>,
+}
+
+impl Openings {
+    /// Takes a place, of at most `count_max`.
+    pub fn begin(&self, count_max: usize) -> Opening<'_> {
+        let mut waiting = self.waiting.borrow_mut();
+        while waiting.len() >= count_max.max(1) {
+            // Its end tells the one that waits.
+            waiting.pop_front();
+        }
+        let (number, (sender, displaced)) = (self.next.get(), oneshot::channel());
+        self.next.set(number + 1);
+        waiting.push_back((number, sender));
+        Opening { openings: self, number, displaced }
+    }
+}
+
+impl Opening<'_> {
+    /// Completes when a newer one has taken its place.
+    pub async fn displaced(mut self) {
+        let _ = (&mut self.displaced).await;
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.openings.waiting.borrow_mut().retain(|(number, _)| *number != self.number);
+    }
 }
 
 /// How far a shutdown has come, as the connections of one thread see it.
@@ -139,7 +184,8 @@ fn prepare(
     // Waits inside the engine wake themselves, so they go on under tokio as under the fabric's own executor.
     let handle = Handle::standalone(u64::from_ne_bytes(random()));
     let worker = node.worker(&handle).map_err(|error| ServerError::Worker(error.to_string()))?;
-    Ok((runtime, FrontEnd { shared: Arc::clone(shared), worker: Rc::new(worker), stopping: Rc::default() }))
+    let (stopping, openings) = (Rc::default(), Rc::default());
+    Ok((runtime, FrontEnd { shared: Arc::clone(shared), worker: Rc::new(worker), stopping, openings }))
 }
 
 /// Serves until the server stops and the last connection has ended.

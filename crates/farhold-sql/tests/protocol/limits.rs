@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use farhold_sql::server::{Authentication, Users};
+
 use crate::client::{Client, error, message, parse, query, startup, status, sync, tags};
 use crate::node::{server, server_with};
 
@@ -145,6 +147,40 @@ fn long_messages_and_many_statements_are_refused() {
     assert_eq!(error(&client.ask(&[parse("3", "SELECT 1"), sync()].concat())).as_deref(), Some("54000"));
     client.send(&query(&"x".repeat(200_000)));
     assert_eq!(error(&client.until_end()).as_deref(), Some("08P01"));
+}
+
+/// Of a client that has not shown who it is nothing long is taken, whatever kind of message it is.
+#[test]
+fn strangers_say_little() {
+    let server =
+        server_with(|config| config.authentication = Authentication::Passwords(Users::single("ada", "secret")));
+    for tag in [b'Q', b'd', b'p'] {
+        let mut stranger = Client::open(server.local_addr());
+        stranger.send(&startup(0, &[("user", "ada")]));
+        let asked = stranger.answer();
+        assert_eq!(asked.map(|(tag, _)| tag), Some(b'R'));
+        // A header alone: nothing is waited for behind it.
+        stranger.send(&[&[tag][..], &5000_u32.to_be_bytes()].concat());
+        let answers = stranger.until_end();
+        assert_eq!(error(&answers).as_deref(), Some("08P01"), "{}", char::from(tag));
+    }
+}
+
+/// Strangers that stay silent take each other's places, and none of who belongs here.
+#[test]
+fn strangers_keep_nobody_out() {
+    let server = server_with(|config| {
+        config.front_end_threads = 1;
+        config.limits.opening_max = 4;
+        config.limits.startup_timeout = Duration::from_hours(1);
+    });
+    let mut strangers: Vec<Client> = (0..60).map(|_| Client::open(server.local_addr())).collect();
+    // The first have been sent away without a word.
+    for stranger in &mut strangers[..20] {
+        assert_eq!(stranger.until_end(), []);
+    }
+    let mut client = Client::connect(server.local_addr());
+    assert_eq!(client.rows("SELECT 1"), [["1"]]);
 }
 
 #[test]

@@ -94,7 +94,15 @@ pub async fn serve(front_end: FrontEnd, accepted: Accepted, place: Place) {
     let timeout = front_end.shared.config.limits.startup_timeout;
     let opening = startup::open(&front_end, socket, place);
     // A client that has not said who it is in time is not told either; PostgreSQL does the same.
-    let Ok(Some(mut connection)) = tokio::time::timeout(timeout, opening).await else { return };
+    let opened = {
+        let opens = front_end.openings.begin(front_end.shared.config.openings_of_a_thread());
+        tokio::select! {
+            biased;
+            opened = tokio::time::timeout(timeout, opening) => opened,
+            () = opens.displaced() => return,
+        }
+    };
+    let Ok(Some(mut connection)) = opened else { return };
     let failure = connection.run().await;
     connection.end(failure).await;
 }

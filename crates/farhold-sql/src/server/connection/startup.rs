@@ -24,9 +24,13 @@ struct Request {
     settings: Vec<(String, String)>,
 }
 
+/// The longest message of a client that has not shown who it is. SCRAM's have some hundred bytes.
+const STRANGER_BYTES_MAX: usize = 4096;
+
 /// Opens a connection; `None` when it has ended already: a cancel request, a refusal, a client that went away.
 pub async fn open(front_end: &FrontEnd, socket: Socket, place: Place) -> Option<Connection> {
-    let message_bytes_max = front_end.shared.config.limits.message_bytes_max;
+    let long_bytes_max = front_end.shared.config.limits.message_bytes_max;
+    let message_bytes_max = STRANGER_BYTES_MAX.min(long_bytes_max);
     let mut wire = Wire { socket, input: Input::default(), output: Output::default(), message_bytes_max };
     let request = match greet(front_end, &mut wire).await {
         Ok(Some(request)) => request,
@@ -40,6 +44,7 @@ pub async fn open(front_end: &FrontEnd, socket: Socket, place: Place) -> Option<
     if let Err(failure) = authenticate(front_end, &mut wire, &request.user).await {
         return refuse(wire, failure).await;
     }
+    wire.message_bytes_max = long_bytes_max;
     establish(front_end, wire, &request, place).await
 }
 
