@@ -15,8 +15,11 @@
 //! not answered in time is [`RegisterError::Unavailable`]: it may still be done later, which every caller of a register expects.
 #![deny(missing_docs)]
 
-use etcd_client::{Client, Compare, CompareOp, ConnectOptions, GetOptions, KvClient, Txn, TxnOp};
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KvClient, TlsOptions, Txn, TxnOp,
+};
 use farhold_txn::{Configuration, NodeId, Register, RegisterError, RegisterFuture, Registered, Renewals};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,13 +27,28 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 const MAGIC: [u8; 8] = *b"FARHETC2";
 
-/// Where a register is: `etcd://HOST:PORT[,HOST:PORT...]/PREFIX`.
+/// Where a register is, and how it is reached: `etcd://HOST:PORT[,HOST:PORT...]/PREFIX` in the clear, or
+/// `etcds://[USER@]HOST:PORT[,HOST:PORT...]/PREFIX?ca-file=PATH` over TLS, with `&cert-file=PATH&key-file=PATH` where etcd asks for
+/// certificates of its clients, and `&password-file=PATH` for the user. Files are read at each connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdUrl {
-    /// `http://HOST:PORT` of each member of etcd.
+    /// `http://HOST:PORT`, or `https://`, of each member of etcd.
     pub endpoints: Vec<String>,
     /// Before all keys.
     pub prefix: String,
+    /// How it is reached over TLS, if it is.
+    pub tls: Option<EtcdTls>,
+}
+
+/// How an etcd is reached over TLS. Files are in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdTls {
+    /// The certificate that etcd's are signed with.
+    pub ca_file: PathBuf,
+    /// Certificate and key of this client.
+    pub identity_files: Option<(PathBuf, PathBuf)>,
+    /// A user of etcd, and the file with the password, of which the end of the line is no part.
+    pub user: Option<(String, PathBuf)>,
 }
 
 impl EtcdUrl {
@@ -39,21 +57,85 @@ impl EtcdUrl {
     /// # Errors
     /// What is wrong with it, in words.
     pub fn parse(url: &str) -> Result<Self, String> {
-        let form = "etcd://HOST:PORT[,HOST:PORT...]/PREFIX";
-        let rest = url.strip_prefix("etcd://").ok_or_else(|| format!("\"{url}\" is not of the form {form}"))?;
-        let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let form =
+            "etcd://HOST:PORT[,HOST:PORT...]/PREFIX or etcds://[USER@]HOST:PORT[,HOST:PORT...]/PREFIX?ca-file=PATH";
+        let (scheme, rest) = match (url.strip_prefix("etcd://"), url.strip_prefix("etcds://")) {
+            (Some(rest), _) => ("http", rest),
+            (_, Some(rest)) => ("https", rest),
+            _ => return Err(format!("\"{url}\" is not of the form {form}")),
+        };
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (hosts, prefix) = place.split_once('/').unwrap_or((place, ""));
         let prefix = prefix.trim_matches('/');
         if prefix.is_empty() {
             return Err(format!("\"{url}\" names no prefix, which tells clusters apart: {form}"));
         }
+        let (user, hosts) = match hosts.split_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, hosts),
+        };
         let has_port = |host: &str| {
             host.rsplit_once(':').is_some_and(|(name, port)| !name.is_empty() && port.parse::<u16>().is_ok())
         };
         if let Some(host) = hosts.split(',').find(|host| !has_port(host)) {
             return Err(format!("\"{host}\" in \"{url}\" is not HOST:PORT: {form}"));
         }
-        let endpoints = hosts.split(',').map(|host| format!("http://{host}")).collect();
-        Ok(Self { endpoints, prefix: prefix.to_owned() })
+        let endpoints = hosts.split(',').map(|host| format!("{scheme}://{host}")).collect();
+        let tls = EtcdTls::parse(user, query).map_err(|wrong| format!("\"{url}\": {wrong}"))?;
+        match (scheme, &tls) {
+            ("http", Some(_)) => Err(format!("\"{url}\": users and files are for TLS, by etcds://")),
+            ("https", None) => {
+                Err(format!("\"{url}\" needs ca-file=PATH, the certificate that etcd's are signed with"))
+            }
+            _ => Ok(Self { endpoints, prefix: prefix.to_owned(), tls }),
+        }
+    }
+}
+
+impl EtcdTls {
+    fn parse(user: Option<&str>, query: &str) -> Result<Option<Self>, String> {
+        let (mut ca, mut cert, mut key, mut password) = (None, None, None, None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let place = match pair.split_once('=') {
+                Some(("ca-file", path)) => ca.replace(path),
+                Some(("cert-file", path)) => cert.replace(path),
+                Some(("key-file", path)) => key.replace(path),
+                Some(("password-file", path)) => password.replace(path),
+                _ => return Err(format!("`{pair}` is none of ca-file, cert-file, key-file, password-file")),
+            };
+            if place.is_some() {
+                return Err(format!("`{pair}` is there twice"));
+            }
+        }
+        let identity_files = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+            (None, None) => None,
+            _ => return Err("cert-file and key-file belong together".to_owned()),
+        };
+        let user = match (user, password) {
+            (Some(user), Some(file)) => Some((user.to_owned(), file.into())),
+            (None, None) => None,
+            _ => return Err("USER@ and password-file belong together".to_owned()),
+        };
+        match ca {
+            Some(ca) => Ok(Some(Self { ca_file: ca.into(), identity_files, user })),
+            None if identity_files.is_some() || user.is_some() => Err("ca-file is missing".to_owned()),
+            None => Ok(None),
+        }
+    }
+
+    fn apply(&self, options: ConnectOptions) -> Result<ConnectOptions, RegisterError> {
+        let read =
+            |path: &Path| std::fs::read(path).map_err(|error| unavailable(format!("{}: {error}", path.display())));
+        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(&self.ca_file)?));
+        if let Some((cert, key)) = &self.identity_files {
+            tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+        }
+        let options = options.with_tls(tls);
+        let Some((name, file)) = &self.user else { return Ok(options) };
+        let password =
+            String::from_utf8(read(file)?).map_err(|error| unavailable(format!("{}: {error}", file.display())))?;
+        Ok(options.with_user(name, password.trim_end_matches(['\r', '\n'])))
     }
 }
 
@@ -245,6 +327,10 @@ impl Store {
             return Ok(client.kv_client());
         }
         let options = ConnectOptions::new().with_connect_timeout(self.timeout).with_timeout(self.timeout);
+        let options = match &self.url.tls {
+            Some(tls) => tls.apply(options)?,
+            None => options,
+        };
         let connected = Client::connect(&self.url.endpoints, Some(options)).await.map_err(unavailable)?;
         let kv = connected.kv_client();
         *client = Some(connected);
@@ -382,7 +468,14 @@ mod tests {
     fn urls_are_taken_apart_or_refused_in_words() {
         let url = EtcdUrl::parse("etcd://a:2379,b:2380/farhold/test/").expect("a URL");
         assert_eq!(url.endpoints, ["http://a:2379", "http://b:2380"]);
-        assert_eq!(url.prefix, "farhold/test");
+        assert_eq!((&*url.prefix, url.tls), ("farhold/test", None));
+        let url =
+            EtcdUrl::parse("etcds://ada@a:1,b:2/x?ca-file=c&cert-file=d&key-file=e&password-file=p").expect("a URL");
+        assert_eq!(url.endpoints, ["https://a:1", "https://b:2"]);
+        let tls = url.tls.expect("files");
+        assert_eq!(tls.ca_file, Path::new("c"));
+        assert_eq!(tls.identity_files, Some(("d".into(), "e".into())));
+        assert_eq!(tls.user, Some(("ada".to_owned(), "p".into())));
         for (other, word) in [
             ("http://a:1/x", "form"),
             ("etcd://a:1", "prefix"),
@@ -390,6 +483,14 @@ mod tests {
             ("etcd://a/x", "HOST:PORT"),
             ("etcd://:1/x", "HOST:PORT"),
             ("etcd://a:99999/x", "HOST:PORT"),
+            ("etcds://a:1/x", "ca-file"),
+            ("etcds://ada@a:1/x?ca-file=c", "password-file"),
+            ("etcds://a:1/x?ca-file=c&password-file=p", "USER@"),
+            ("etcds://a:1/x?ca-file=c&key-file=k", "cert-file"),
+            ("etcds://a:1/x?ca-file=c&ca-file=d", "twice"),
+            ("etcds://a:1/x?ca=c", "none of"),
+            ("etcd://a:1/x?ca-file=c", "etcds://"),
+            ("etcd://ada@a:1/x", "password-file"),
         ] {
             let error = EtcdUrl::parse(other).expect_err(other);
             assert!(error.contains(word), "{error}");

@@ -21,6 +21,9 @@ struct Etcd {
     child: Child,
     port: u16,
     dir: PathBuf,
+    /// Of URLs, in place of `etcd`, and behind their prefix.
+    scheme: &'static str,
+    query: String,
 }
 
 /// Whether this machine may be without etcd: then the tests say so and pass. Where the checks run, it has to be there.
@@ -35,23 +38,29 @@ fn has_etcd() -> bool {
 
 impl Etcd {
     fn start() -> Option<Self> {
+        Self::start_with("etcd", String::new(), &[])
+    }
+
+    fn start_with(scheme: &'static str, query: String, more: &[&str]) -> Option<Self> {
         has_etcd().then(|| {
             let free =
                 || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
             let (port, peer) = (free(), free());
             let dir = std::env::temp_dir().join(format!("farhold-etcd-{}-{port}", std::process::id()));
-            let (url, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+            let http = if scheme == "etcd" { "http" } else { "https" };
+            let (url, peer) = (format!("{http}://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
             let child = Command::new("etcd")
                 .args(["--name", "test", "--data-dir"])
                 .arg(&dir)
                 .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
                 .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
                 .args(["--initial-cluster", &format!("test={peer}"), "--logger", "zap", "--log-level", "error"])
+                .args(more)
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
                 .expect("etcd starts");
-            let this = Self { child, port, dir };
+            let this = Self { child, port, dir, scheme, query };
             // The first call that is answered says that it is there.
             let register = this.register("wait");
             let executor = Executor::real(1);
@@ -65,7 +74,9 @@ impl Etcd {
     }
 
     fn register(&self, prefix: &str) -> EtcdRegister {
-        register(self.port, prefix, TIMEOUT)
+        let Self { scheme, port, query, .. } = self;
+        let url = EtcdUrl::parse(&format!("{scheme}://127.0.0.1:{port}/{prefix}{query}")).expect("a URL");
+        EtcdRegister::new(url, 3, TIMEOUT).expect("a register")
     }
 }
 
@@ -129,6 +140,93 @@ fn pass(mut from: TcpStream, mut to: TcpStream, stalled: &AtomicBool) {
         }
     }
     let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+/// Certificates that a CA of the test's own has signed, in a directory.
+struct Certificates(PathBuf);
+
+impl Certificates {
+    fn new() -> Self {
+        let dir = std::env::temp_dir().join(format!("farhold-etcd-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let this = Self(dir);
+        let (one_day, key) = (["-days", "1"], ["-newkey", "rsa:2048", "-nodes"]);
+        let openssl = |arguments: &[&[&str]]| {
+            let made = Command::new("openssl").args(arguments.concat()).current_dir(&this.0).output().expect("openssl");
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        };
+        openssl(&[&["req", "-x509"], &key, &one_day, &["-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca"]]);
+        std::fs::write(this.0.join("san"), "subjectAltName=IP:127.0.0.1").expect("a file");
+        for name in ["server", "client"] {
+            let [cert, key_file, request] = ["pem", "key", "csr"].map(|end| format!("{name}.{end}"));
+            let subject = format!("/CN={name}");
+            openssl(&[&["req"], &key, &["-keyout", &key_file, "-out", &request, "-subj", &subject]]);
+            let by_ca = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "san"];
+            openssl(&[&["x509", "-req"], &one_day, &by_ca, &["-in", &request, "-out", &cert]]);
+        }
+        this
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Certificates {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Over TLS, with a certificate of the client and a user's password; without one of them it is away.
+#[test]
+fn it_is_reached_by_those_who_may() {
+    if !has_etcd() {
+        return;
+    }
+    let files = Certificates::new();
+    let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(|name| files.path(name));
+    let query = format!("?ca-file={ca}&cert-file={cert}&key-file={key}");
+    let [server, server_key] = ["server.pem", "server.key"].map(|name| files.path(name));
+    let more = ["--cert-file", &server, "--key-file", &server_key, "--trusted-ca-file", &ca, "--client-cert-auth"];
+    let Some(etcd) = Etcd::start_with("etcds", query.clone(), &more) else { return };
+    let executor = Executor::real(1);
+    let reach = |user: &str, query: &str| {
+        let url = format!("etcds://{user}127.0.0.1:{}/tls{query}", etcd.port);
+        let register = EtcdRegister::new(EtcdUrl::parse(&url).expect("a URL"), 3, TIMEOUT).expect("a register");
+        executor.run(register.load()).map(drop)
+    };
+    let is_away = |result: Result<(), RegisterError>| matches!(result, Err(RegisterError::Unavailable { .. }));
+    assert_eq!(reach("", &query), Ok(()));
+    assert!(is_away(reach("", &format!("?ca-file={ca}"))), "without a certificate");
+    assert!(is_away(reach("", &query.replace("ca.pem", "server.pem"))), "another CA");
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        use etcd_client::{Certificate, Client, ConnectOptions, Identity, PermissionType, TlsOptions};
+        let read = |path: &str| std::fs::read(path).expect("a file");
+        let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(&ca)));
+        let tls = tls.identity(Identity::from_pem(read(&cert), read(&key)));
+        let url = format!("https://127.0.0.1:{}", etcd.port);
+        let client = Client::connect([url], Some(ConnectOptions::new().with_tls(tls))).await.expect("a client");
+        let mut auth = client.auth_client();
+        let everything = etcd_client::Permission::new(PermissionType::Readwrite, "tls").with_prefix();
+        auth.user_add("root", "secret of root", None).await.expect("a user");
+        auth.user_grant_role("root", "root").await.expect("a role");
+        auth.role_add("farhold").await.expect("a role");
+        auth.role_grant_permission("farhold", everything).await.expect("a permission");
+        auth.user_add("ada", "secret", None).await.expect("a user");
+        auth.user_grant_role("ada", "farhold").await.expect("a role");
+        auth.auth_enable().await.expect("authentication");
+    });
+    let password = files.path("password");
+    let as_ada = || reach("ada@", &format!("{query}&password-file={password}"));
+    std::fs::write(&password, "secret\n").expect("a file");
+    assert_eq!(as_ada(), Ok(()));
+    std::fs::write(&password, "guess\n").expect("a file");
+    assert!(is_away(as_ada()), "a wrong password");
+    // The client's certificate names a user that etcd does not have.
+    assert!(reach("", &query).is_err(), "no user");
 }
 
 #[test]
