@@ -16,5 +16,6 @@ fn quick() {
     report.write(&file).expect("a file");
     let json = std::fs::read_to_string(&file).expect("written");
     std::fs::remove_file(file).expect("removed");
+    assert!(json.contains("hash lookup"));
     assert!(json.lines().filter(|line| line.contains("\"table\": \"atomicity\"")).count() == 2 * 4 * 3);
 }
