@@ -80,15 +80,13 @@ impl BatchStream {
             }
             received = self.requests.answer_until(self.receiver.recv()) => received,
         };
-        match received {
-            Some(batch) => Some(batch),
-            None => {
-                self.ended = true;
-                match (&mut self.task).await {
-                    Err(e) if e.is_panic() => Some(Err(SqlError::internal("the query failed: a thread panicked"))),
-                    _ => None,
-                }
-            }
+        if received.is_some() {
+            return received;
+        }
+        self.ended = true;
+        match (&mut self.task).await {
+            Err(e) if e.is_panic() => Some(Err(SqlError::internal("the query failed: a thread panicked"))),
+            _ => None,
         }
     }
 }
