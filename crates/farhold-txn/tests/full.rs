@@ -34,7 +34,7 @@ impl Drop for Mount {
 
 #[test]
 fn a_full_file_system_refuses_a_transaction_and_the_node_goes_on() {
-    let Some(mount) = Mount::new("size=8m") else { return };
+    let Some(mount) = Mount::new("size=8m,mode=0700") else { return };
     let node = open(&mount.0); // Its region is longer than the file system.
     let executor = Executor::real(1);
     let worker: Worker = node.worker(&executor.handle()).expect("a worker");
