@@ -13,7 +13,8 @@
 //! | row counts that are called exact, limits | at the end of each partition and of all |
 //!
 //! Not checked, since DataFusion's operators do not keep them: constants and equalities above volatile functions (it takes `nextval('s')` for a
-//! constant) and of scans of files (they name conditions by which they only skip parts), exact counts above scans that a filter reaches while they run.
+//! constant), of scans of files (they name conditions by which they only skip parts) and above outer joins (which keep the constants of a side that they
+//! fill with NULLs), orderings above windows (a running minimum is called ordered, the NULLs before the first value left out), exact counts above scans that a filter reaches while they run.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -40,7 +41,7 @@ use datafusion::physical_plan::repartition::BatchPartitioner;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
-    PlanProperties, StatisticsArgs, StatisticsContext,
+    PlanProperties, StatisticsArgs, StatisticsContext, displayable,
 };
 use futures::{StreamExt, stream};
 
@@ -215,7 +216,8 @@ impl Checks {
             _ => None,
         };
         let mut orderings = Vec::new();
-        for ordering in equivalences.oeq_class().iter() {
+        let has_windows = any(plan, |node| node.name().ends_with("WindowAggExec"));
+        for ordering in equivalences.oeq_class().iter().filter(|_| !has_windows) {
             let by = ordering.iter().map(|by| (Arc::clone(&by.expr), by.options));
             orderings.extend(Comparable::new(by, &schema)?.map(|by| Ordered { by, last: None }));
         }
@@ -223,8 +225,14 @@ impl Checks {
         let plain = |expression: &PhysicalExprRef| (Arc::clone(expression), SortOptions::default());
         let is_volatile = holds(plan, |expression| expression.is_volatile_node())?;
         let is_pruned = matches!(plan.name(), "DataSourceExec" | "LateScanExec");
-        let equivalences =
-            if is_volatile || is_pruned { EquivalenceProperties::new(plan.schema()) } else { equivalences.clone() };
+        let is_filled = any(plan, |node| {
+            let line = node.name().ends_with("JoinExec").then(|| displayable(node.as_ref()).one_line().to_string());
+            line.is_some_and(|line| {
+                ["Left", "Right", "Full"].iter().any(|kind| line.contains(&format!("join_type={kind}")))
+            })
+        });
+        let is_exempt = is_volatile || is_pruned || is_filled;
+        let equivalences = if is_exempt { EquivalenceProperties::new(plan.schema()) } else { equivalences.clone() };
         for class in equivalences.eq_group().iter() {
             let mut members = Vec::new();
             for expression in class.iter() {
@@ -354,6 +362,11 @@ impl Checks {
         }
         Ok(())
     }
+}
+
+/// Whether an operator in the plan is of a kind.
+fn any(plan: &Arc<dyn ExecutionPlan>, kind: impl Fn(&Arc<dyn ExecutionPlan>) -> bool) -> bool {
+    plan.exists(|node| Ok(kind(node))).unwrap_or(false)
 }
 
 /// Whether an expression in the plan is of a kind.
