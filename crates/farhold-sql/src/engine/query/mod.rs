@@ -21,6 +21,8 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::TimestampMicrosecondType;
+use arrow::temporal_conversions::as_datetime;
 use datafusion::catalog::CatalogProvider;
 use datafusion::common::config::Dialect;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -39,13 +41,15 @@ use datafusion::sql::sqlparser::ast;
 use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins};
 use farhold_txn::{ScanSpec, Txn, Worker};
 use tokio::runtime::Runtime;
+use tokio::task::JoinError;
 
-use super::cancel::CancelHandle;
+use super::cancel::{CancelHandle, Pace};
 use super::catalog::Catalog;
 use super::notices::Notices;
+use super::scalar::Parameters;
 use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, scan_key};
 use super::types::{from_field, to_scalar};
-use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
+use super::{ColumnType, EngineConfig, OutputColumn, error};
 use crate::SqlError;
 
 pub(crate) use catalog::ROWS_SCHEMA;
@@ -106,35 +110,44 @@ impl QueryEngine {
         state
     }
 
-    /// Plans a query. `stated` are the types that the client gives to parameters; others are found.
+    /// Plans a query. `stated` are the types that the client gives to parameters; others are found. A cancelled statement does
+    /// not wait for the planner, which looks at no flag: its thread goes on until the plan stands.
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
         sql: &str,
         stated: &[Option<ColumnType>],
         user: &str,
+        cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
         let statement = self.compatibility.rewrite(query, sql, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let stated = stated.to_vec();
         let task = self.runtime().spawn(async move { plan(&state, statement, &stated).await });
-        task.await.map_err(|e| SqlError::internal(format!("planning failed: {e}")))?
+        until_cancelled(cancel, task).await
     }
 
     /// Puts the parameters in and optimises.
-    pub(crate) async fn bind(&self, query: &PlannedQuery, parameters: &[Datum]) -> Result<LogicalPlan, SqlError> {
-        let mut scalars = Vec::with_capacity(parameters.len());
-        for (datum, data_type) in parameters.iter().zip(&query.parameters) {
+    pub(crate) async fn bind(
+        &self,
+        query: &PlannedQuery,
+        parameters: Parameters<'_>,
+        cancel: &CancelHandle,
+    ) -> Result<LogicalPlan, SqlError> {
+        let mut scalars = Vec::with_capacity(parameters.values.len());
+        for (datum, data_type) in parameters.values.iter().zip(&query.parameters) {
             scalars.push(to_scalar(datum, *data_type)?);
         }
-        let state = self.state_with(RowSource::Nothing, CancelHandle::default());
+        let mut state = self.state_with(RowSource::Nothing, CancelHandle::default());
+        let now = as_datetime::<TimestampMicrosecondType>(parameters.times.transaction_us);
+        state.execution_props_mut().query_execution_start_time = now.map(|now| now.and_utc());
         let plan = LogicalPlan::clone(&query.plan);
         let task = self.runtime().spawn(async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
             checked::check_constants(&plan)?;
             state.optimize(&plan).map_err(|e| error::from_datafusion(&e))
         });
-        task.await.map_err(|e| SqlError::internal(format!("planning failed: {e}")))?
+        until_cancelled(cancel, task).await
     }
 
     /// Runs a bound plan; its batches come by the stream.
@@ -147,9 +160,10 @@ impl QueryEngine {
         notices: &Notices,
     ) -> BatchStream {
         let (asks, requests) = numbers::asks(giver);
-        let state = self.state_with(rows, cancel.clone());
+        let stop = CancelHandle::running();
+        let state = self.state_with(rows, stop.clone());
         let (sender, receiver) = tokio::sync::mpsc::channel(CHANNEL_BATCHES);
-        let (flag, notices) = (cancel.clone(), notices.clone());
+        let (flag, notices) = (stop.clone(), notices.clone());
         let task = self.runtime().spawn(async move {
             let run = stream::run(&state, plan, &asks, &flag, &notices, &sender);
             let outcome = tokio::select! {
@@ -163,7 +177,7 @@ impl QueryEngine {
                 let _ = sender.send(Err(error)).await;
             }
         });
-        BatchStream::new(receiver, requests, task, cancel.clone())
+        BatchStream::new(receiver, requests, task, stop, cancel.clone())
     }
 
     /// Runs a bound plan to its end and gives all rows; for plans whose result the session needs whole.
@@ -193,8 +207,8 @@ impl QueryEngine {
         analyze: bool,
     ) -> Result<Vec<String>, SqlError> {
         let (asks, mut requests) = numbers::asks(giver);
-        let state = self.state_with(rows, cancel.clone());
-        let flag = cancel.clone();
+        let stop = CancelHandle::running();
+        let state = self.state_with(rows, stop.clone());
         let task = self.runtime().spawn(async move {
             let explain = async {
                 let plan = numbers::attach(plan, &asks)?;
@@ -212,15 +226,26 @@ impl QueryEngine {
                 }
                 Ok(text)
             };
-            tokio::select! {
-                biased;
-                () = flag.cancelled() => Err(flag.check().err().unwrap_or_else(|| SqlError::cancelled("cancelled"))),
-                outcome = explain => outcome.map_err(|e: datafusion::error::DataFusionError| error::from_datafusion(&e)),
-            }
+            explain.await.map_err(|e: datafusion::error::DataFusionError| error::from_datafusion(&e))
         });
-        let text = requests.answer_until(task).await;
-        let text = text.map_err(|e| SqlError::internal(format!("the query failed: {e}")))??;
+        let outcome = until_cancelled(cancel, requests.answer_until(task)).await;
+        if cancel.is_cancelled() {
+            stop.stop_as(cancel);
+        }
+        let text = outcome?;
         Ok(text.lines().map(str::to_owned).collect())
+    }
+}
+
+/// What a task of the query threads gives, unless the statement is stopped before.
+async fn until_cancelled<T>(
+    cancel: &CancelHandle,
+    task: impl Future<Output = Result<Result<T, SqlError>, JoinError>>,
+) -> Result<T, SqlError> {
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Err(cancel.error()),
+        outcome = task => outcome.map_err(|e| SqlError::internal(format!("a query thread failed: {e}")))?,
     }
 }
 
@@ -402,6 +427,7 @@ pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowS
 /// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit.
 pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHandle) -> Result<RowSource, SqlError> {
     let mut gathered = HashMap::with_capacity(scans.len());
+    let mut pace = Pace::new(cancel);
     for scan in scans {
         let table = &scan.table;
         let (filter, _) = RowFilter::split(table, &scan.filters);
@@ -413,18 +439,18 @@ pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHan
         let mut scratch = Vec::new();
         let whole = access.equal.is_empty() && access.lower.is_none() && access.upper.is_none();
         let handles = if whole {
-            txn.scan(&table.table, ScanSpec::all()).await.map_err(|e| error::from_txn(&e))?
+            super::direct::scan(txn, table, ScanSpec::all(), cancel).await?
         } else {
-            access.rows(txn, table, &[], usize::MAX).await?
+            access.rows(txn, table, Parameters::NONE, usize::MAX, cancel).await?
         };
         for handle in handles {
+            pace.step().await?;
             let (key, value) = (txn.key(handle), txn.value(handle));
             if !filter.matches(key, value, &mut scratch) {
                 continue;
             }
             decoder.append(key, value);
             if decoder.is_full() {
-                cancel.check()?;
                 batches.push(decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?);
             }
         }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::like::like;
-use super::{Function, Scalar};
+use super::{Function, Parameters, Scalar};
 use crate::engine::types::cast;
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
@@ -11,11 +11,11 @@ use crate::{SqlError, SqlState};
 impl Scalar {
     /// Its value on `row`.
     #[recursive::recursive]
-    pub(crate) fn evaluate(&self, row: &[Datum], parameters: &[Datum]) -> Result<Datum, SqlError> {
+    pub(crate) fn evaluate(&self, row: &[Datum], parameters: Parameters<'_>) -> Result<Datum, SqlError> {
         let eval = |scalar: &Self| scalar.evaluate(row, parameters);
         Ok(match self {
             Self::Literal(datum) => datum.clone(),
-            Self::Parameter(index) => parameters.get(*index).cloned().ok_or_else(|| {
+            Self::Parameter(index) => parameters.values.get(*index).cloned().ok_or_else(|| {
                 SqlError::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter ${}", index + 1))
             })?,
             Self::Column(index) => row[*index].clone(),
@@ -114,6 +114,8 @@ impl Scalar {
                 let (a, b) = (eval(a)?, eval(b)?);
                 if order(&a, &b)? == Some(Ordering::Equal) { Datum::Null } else { a }
             }
+            Self::Call(Function::TransactionTime, _) => Datum::Timestamp(parameters.times.transaction_us),
+            Self::Call(Function::StatementTime, _) => Datum::Timestamp(parameters.times.statement_us),
             Self::Call(function, arguments) => {
                 let arguments = arguments.iter().map(eval).collect::<Result<Vec<_>, _>>()?;
                 call(*function, arguments)?
@@ -123,7 +125,7 @@ impl Scalar {
     }
 
     /// Whether it is true on `row`: a WHERE clause.
-    pub(crate) fn holds(&self, row: &[Datum], parameters: &[Datum]) -> Result<bool, SqlError> {
+    pub(crate) fn holds(&self, row: &[Datum], parameters: Parameters<'_>) -> Result<bool, SqlError> {
         Ok(self.evaluate(row, parameters)? == Datum::Boolean(true))
     }
 }
@@ -192,7 +194,6 @@ fn call(function: Function, arguments: Vec<Datum>) -> Result<Datum, SqlError> {
     Ok(match (function, arguments.first()) {
         (Function::Greatest, _) => best(Ordering::Greater)?,
         (Function::Least, _) => best(Ordering::Less)?,
-        (Function::Now, _) => Datum::Timestamp(now()),
         (Function::Concat, _) => {
             let mut text = String::new();
             for datum in arguments {
@@ -219,11 +220,4 @@ fn call(function: Function, arguments: Vec<Datum>) -> Result<Datum, SqlError> {
         },
         _ => Datum::Null,
     })
-}
-
-/// Microseconds since 1970-01-01, UTC.
-fn now() -> i64 {
-    #[expect(clippy::disallowed_methods, reason = "SQL's now() is the wall clock")]
-    let now = std::time::SystemTime::now();
-    now.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(i64::MAX))
 }

@@ -12,6 +12,7 @@ use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program};
 use crate::engine::output::{Prepared, QueryRows};
 use crate::engine::query::{Giver, PlannedQuery, all_narrow, gather, scans, snapshot};
+use crate::engine::scalar::Parameters;
 use crate::engine::scan::RowSource;
 use crate::engine::types::cast;
 use crate::engine::{CommandTag, Datum, Output, Rows, error, parse};
@@ -21,7 +22,7 @@ use crate::{SqlError, SqlState};
 const RETRY: Retry = Retry { attempts_max: 100, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
 
 impl Session {
-    pub(super) async fn run(&mut self, prepared: &Rc<Prepared>, parameters: &[Datum]) -> Result<Output, SqlError> {
+    pub(super) async fn run(&mut self, prepared: &Rc<Prepared>, values: &[Datum]) -> Result<Output, SqlError> {
         self.transaction.reclaim();
         let bound = self.current(prepared).await?;
         if let Plan::Utility(utility) = &bound.plan {
@@ -31,21 +32,22 @@ impl Session {
             return Err(aborted());
         }
         let given;
-        let parameters = if types_match(&bound, parameters) {
-            parameters
+        let values = if types_match(&bound, values) {
+            values
         } else {
-            given = coerce(&bound, parameters)?;
+            given = coerce(&bound, values)?;
             &given
         };
         if self.transaction.is_read_only() && writes(&bound.plan) {
             return Err(read_only_error(verb_of(&bound.plan)));
         }
         self.transaction.enter(&self.worker);
+        let parameters = Parameters { values, times: self.transaction.times() };
         match &bound.plan {
             Plan::Direct(program) => match self.direct(program, parameters).await {
                 // An index that it was bound to is gone; bound anew, it finds another way.
                 Err(e) if e.state == SqlState::SERIALIZATION_FAILURE && self.is_outdated(&bound) => {
-                    Box::pin(self.run(prepared, parameters)).await
+                    Box::pin(self.run(prepared, values)).await
                 }
                 outcome => outcome,
             },
@@ -59,7 +61,7 @@ impl Session {
             Plan::CopyIn { table, columns, format } => {
                 let txn = match self.transaction.lend() {
                     Some((txn, loan)) => CopyTxn::Borrowed(txn, loan),
-                    None => CopyTxn::Own { txn: self.worker.begin(), chunk_rows: self.settings.copy_chunk_rows },
+                    None => CopyTxn::Own { txn: self.worker.begin(), chunk_rows: self.settings.copy_chunk_rows() },
                 };
                 let copy = CopyIn::new(
                     &self.engine,
@@ -67,7 +69,8 @@ impl Session {
                     (table.clone(), columns.clone()),
                     format.clone(),
                     txn,
-                    (self.cancel.clone(), Rc::clone(&self.numbers)),
+                    (&self.cancel, Rc::clone(&self.numbers)),
+                    parameters.times,
                 );
                 Ok(Output::CopyIn(copy))
             }
@@ -123,7 +126,7 @@ impl Session {
         }
     }
 
-    async fn direct(&mut self, program: &Program, parameters: &[Datum]) -> Result<Output, SqlError> {
+    async fn direct(&mut self, program: &Program, parameters: Parameters<'_>) -> Result<Output, SqlError> {
         let verb = match program {
             Program::Constant(_) | Program::Select(_) => "SELECT",
             Program::Insert(_) => "INSERT",
@@ -179,8 +182,8 @@ impl Session {
         Giver { engine: Arc::clone(&self.engine), worker: Rc::clone(&self.worker), session: Rc::clone(&self.numbers) }
     }
 
-    async fn query(&mut self, query: &PlannedQuery, parameters: &[Datum]) -> Result<Output, SqlError> {
-        let plan = self.engine.queries.bind(query, parameters).await?;
+    async fn query(&mut self, query: &PlannedQuery, parameters: Parameters<'_>) -> Result<Output, SqlError> {
+        let plan = self.engine.queries.bind(query, parameters, &self.cancel).await?;
         self.cancel.check()?;
         let scans = scans(&plan)?;
         let rows = if scans.is_empty() {
@@ -210,7 +213,7 @@ impl Session {
     }
 
     /// Runs a writing plan in the open transaction, or in one of its own that is tried again after conflicts.
-    async fn in_transaction(&mut self, plan: &Plan, parameters: &[Datum]) -> Result<Effect, SqlError> {
+    async fn in_transaction(&mut self, plan: &Plan, parameters: Parameters<'_>) -> Result<Effect, SqlError> {
         let engine = Arc::clone(&self.engine);
         let query = match plan {
             Plan::InsertQuery(p) => &p.query,
@@ -218,7 +221,7 @@ impl Session {
             Plan::DeleteQuery(p) => &p.query,
             _ => return Err(SqlError::internal("not a writing plan")),
         };
-        let logical = engine.queries.bind(query, parameters).await?;
+        let logical = engine.queries.bind(query, parameters, &self.cancel).await?;
         let scans = scans(&logical)?;
         let (cancel, notices) = (self.cancel.clone(), self.notices.clone());
         let giver = self.giver();
@@ -261,7 +264,7 @@ impl Session {
         }
     }
 
-    async fn explain(&mut self, inner: &Bound, parameters: &[Datum], analyze: bool) -> Result<Output, SqlError> {
+    async fn explain(&mut self, inner: &Bound, parameters: Parameters<'_>, analyze: bool) -> Result<Output, SqlError> {
         let mut lines = Vec::new();
         let clock = self.worker.handle().clone();
         let start = clock.now_ns();
@@ -287,7 +290,7 @@ impl Session {
                 if writes {
                     lines.push(format!("{} by primary key, of the rows of:", verb_of(plan)));
                 }
-                let logical = self.engine.queries.bind(query, parameters).await?;
+                let logical = self.engine.queries.bind(query, parameters, &self.cancel).await?;
                 let scans = scans(&logical)?;
                 let transactional = writes || self.transaction.is_open() || all_narrow(&scans);
                 let rows = if scans.is_empty() {
