@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use crate::engine::dialect::Dialect;
 use datafusion::sql::sqlparser::ast::{Expr, Query, Statement, Visit, Visitor};
-use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
@@ -26,33 +26,60 @@ pub(crate) fn split(sql: &str) -> Result<Vec<String>, SqlError> {
         }
     };
     while at < bytes.len() {
-        let escapes = bytes[at] == b'\'' && at > 0 && matches!(bytes[at - 1], b'e' | b'E');
-        let end = match bytes[at] {
-            b';' => {
-                push(start, at, blank);
-                blank = true;
-                start = at + 1;
-                at += 1;
+        if bytes[at] == b';' {
+            push(start, at, blank);
+            blank = true;
+            start = at + 1;
+            at += 1;
+            continue;
+        }
+        let end = match opaque_end(sql, at)? {
+            Some((end, Opaque::Comment)) => {
+                at = end;
                 continue;
             }
-            b'-' if bytes.get(at + 1) == Some(&b'-') => {
-                at = sql[at..].find('\n').map_or(bytes.len(), |n| at + n);
-                continue;
-            }
-            b'/' if bytes.get(at + 1) == Some(&b'*') => {
-                at = comment_end(bytes, at).ok_or_else(|| SqlError::syntax("unterminated /* comment"))?;
-                continue;
-            }
-            b'\'' => string_end(bytes, at, escapes).ok_or_else(|| SqlError::syntax("unterminated quoted string"))?,
-            b'"' => string_end(bytes, at, false).ok_or_else(|| SqlError::syntax("unterminated quoted identifier"))?,
-            b'$' => dollar_end(sql, at)?.unwrap_or(at + 1),
-            _ => at + 1,
+            Some((end, Opaque::Quoted)) => end,
+            None => at + 1,
         };
         blank &= bytes[at..end].iter().all(u8::is_ascii_whitespace);
         at = end;
     }
     push(start, bytes.len(), blank);
     Ok(statements)
+}
+
+/// A part of a text whose characters mean nothing by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opaque {
+    /// A string or a quoted identifier.
+    Quoted,
+    /// A comment.
+    Comment,
+}
+
+/// Behind the string, quoted identifier or comment that begins at the byte `at`; `None` when none does.
+pub(crate) fn opaque_end(sql: &str, at: usize) -> Result<Option<(usize, Opaque)>, SqlError> {
+    let bytes = sql.as_bytes();
+    let quoted = |end: Option<usize>, what: &str| match end {
+        Some(end) => Ok(Some((end, Opaque::Quoted))),
+        None => Err(SqlError::syntax(format!("unterminated quoted {what}"))),
+    };
+    match bytes[at] {
+        b'-' if bytes.get(at + 1) == Some(&b'-') => {
+            Ok(Some((sql[at..].find('\n').map_or(bytes.len(), |n| at + n), Opaque::Comment)))
+        }
+        b'/' if bytes.get(at + 1) == Some(&b'*') => {
+            let end = comment_end(bytes, at).ok_or_else(|| SqlError::syntax("unterminated /* comment"))?;
+            Ok(Some((end, Opaque::Comment)))
+        }
+        b'\'' => {
+            let escapes = at > 0 && matches!(bytes[at - 1], b'e' | b'E');
+            quoted(string_end(bytes, at, escapes), "string")
+        }
+        b'"' => quoted(string_end(bytes, at, false), "identifier"),
+        b'$' => Ok(dollar_end(sql, at)?.map(|end| (end, Opaque::Quoted))),
+        _ => Ok(None),
+    }
 }
 
 /// Behind a quoted thing: a doubled quote goes on, and a backslash takes the next byte if `escapes`.
@@ -122,7 +149,7 @@ fn check_depth(sql: &str) -> Result<(), SqlError> {
     if sql.len() <= SHORT_BYTES {
         return Ok(());
     }
-    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize().map_err(|e| SqlError::syntax(e.to_string()))?;
+    let tokens = Tokenizer::new(&Dialect, sql).tokenize().map_err(|e| SqlError::syntax(e.to_string()))?;
     // Operators since the last comma, one count a level of parentheses.
     let mut levels = vec![0_usize];
     for token in &tokens {
@@ -178,7 +205,7 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         word if word.starts_with("copy ") => format!("{};", super::copy::plain_booleans(trimmed)),
         _ => super::sequence::in_order(trimmed).into_owned(),
     };
-    let mut statements = Parser::new(&PostgreSqlDialect {})
+    let mut statements = Parser::new(&Dialect)
         .with_recursion_limit(DEPTH_MAX)
         .try_with_sql(&text)
         .and_then(|mut parser| parser.parse_statements())

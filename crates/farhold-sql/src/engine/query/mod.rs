@@ -3,10 +3,12 @@
 //! A front-end thread only parses. Planning and running happen on the query runtime, whose threads all sessions share;
 //! rows come back batch by batch through a channel of few places, so a slow client slows its query and holds little.
 
+mod aggregates;
 mod bounded;
 mod catalog;
-mod checked;
+mod coerce;
 mod floats;
+mod functions;
 mod guard;
 mod members;
 mod multisets;
@@ -136,7 +138,13 @@ impl QueryEngine {
     ) -> Result<LogicalPlan, SqlError> {
         let mut scalars = Vec::with_capacity(parameters.values.len());
         for (datum, data_type) in parameters.values.iter().zip(&query.parameters) {
-            scalars.push(to_scalar(datum, *data_type)?);
+            scalars.push(match (datum, data_type) {
+                // It has the digits that it was given with; the parameter's type has none of its own.
+                (Datum::Decimal { unscaled, scale }, ColumnType::Decimal { .. }) => {
+                    coerce::decimal_scalar(*unscaled, *scale)
+                }
+                _ => to_scalar(datum, *data_type)?,
+            });
         }
         let mut state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let now = as_datetime::<TimestampMicrosecondType>(parameters.times.transaction_us);
@@ -144,7 +152,6 @@ impl QueryEngine {
         let plan = LogicalPlan::clone(&query.plan);
         let task = self.runtime().spawn(async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
-            checked::check_constants(&plan)?;
             state.optimize(&plan).map_err(|e| error::from_datafusion(&e))
         });
         until_cancelled(cancel, task).await
@@ -292,14 +299,17 @@ fn session_state(
     rewrite::register_functions(&context);
     numbers::register(&context);
     bounded::register(&context);
-    let checked = Arc::new(checked::CheckedArithmetic);
-    let state = SessionStateBuilder::new_from_existing(context.state())
+    aggregates::register(&context);
+    let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_analyzer_rule(Arc::new(members::Members))
         .with_analyzer_rule(Arc::new(multisets::Multisets))
         .with_analyzer_rule(Arc::new(floats::FloatKeys))
-        .with_optimizer_rule(Arc::new(floats::FloatKeys))
-        .with_physical_optimizer_rule(checked)
-        .build();
+        .with_optimizer_rule(Arc::new(floats::FloatKeys));
+    let type_names = coerce::TypeNames(state.type_planner().take());
+    if let Some(analyzer) = state.analyzer() {
+        analyzer.rules.insert(0, Arc::new(coerce::PostgresTypes));
+    }
+    let state = state.with_type_planner(Arc::new(type_names)).build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
     let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
     Ok(with_joins(state, &memory))
@@ -313,7 +323,7 @@ async fn plan(
     let count = parameters::count(&statement).max(stated.len());
     if count == 0 {
         let plan = to_plan(state, statement).await?;
-        return finish(plan, Vec::new());
+        return finish(state, plan, Vec::new());
     }
     let mut types: Vec<Option<ColumnType>> = stated.to_vec();
     types.resize(count, None);
@@ -337,7 +347,7 @@ async fn plan(
         }
         other => other,
     };
-    finish(plan, types)
+    finish(state, plan, types)
 }
 
 async fn to_plan(state: &SessionState, statement: ast::Statement) -> Result<LogicalPlan, SqlError> {
@@ -351,8 +361,13 @@ async fn to_plan(state: &SessionState, statement: ast::Statement) -> Result<Logi
     }
 }
 
-fn finish(plan: LogicalPlan, parameters: Vec<ColumnType>) -> Result<PlannedQuery, SqlError> {
-    let columns = plan
+fn finish(state: &SessionState, plan: LogicalPlan, parameters: Vec<ColumnType>) -> Result<PlannedQuery, SqlError> {
+    // The types of the result are those of the plan that will run; the one that is kept is typed when its parameters are known.
+    let typed = state
+        .analyzer()
+        .execute_and_check(plan.clone(), state.config_options(), |_, _| {})
+        .map_err(|e| error::from_datafusion(&e))?;
+    let columns = typed
         .schema()
         .fields()
         .iter()

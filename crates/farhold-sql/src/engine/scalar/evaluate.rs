@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::like::like;
 use super::{Function, Parameters, Scalar};
-use crate::engine::types::cast;
+use crate::engine::types::{FIRST_DAY, LAST_DAY, cast};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -28,13 +28,20 @@ impl Scalar {
                 op.apply(&widen(a, *data_type)?, &widen(b, *data_type)?)?
             }
             Self::DatePlusDays(date, days) => match (eval(date)?, cast(eval(days)?, ColumnType::Int)?) {
+                // An infinity stays what it is.
+                (date @ Datum::Date(i32::MIN | i32::MAX), Datum::Int(_)) => date,
                 (Datum::Date(date), Datum::Int(days)) => Datum::Date(
                     date.checked_add(days)
+                        .filter(|date| (FIRST_DAY..=LAST_DAY).contains(date))
                         .ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "date out of range"))?,
                 ),
                 _ => Datum::Null,
             },
             Self::DateMinusDate(a, b) => match (eval(a)?, eval(b)?) {
+                (Datum::Date(i32::MIN | i32::MAX), Datum::Date(_))
+                | (Datum::Date(_), Datum::Date(i32::MIN | i32::MAX)) => {
+                    return Err(SqlError::new(SqlState::DATETIME_OVERFLOW, "cannot subtract infinite dates"));
+                }
                 (Datum::Date(a), Datum::Date(b)) => Datum::Int(a.wrapping_sub(b)),
                 _ => Datum::Null,
             },
@@ -166,7 +173,8 @@ fn negate(datum: Datum) -> Result<Datum, SqlError> {
     })
 }
 
-fn cut_to(datum: Datum, to: ColumnType) -> Datum {
+/// A string cut to the length of its type.
+pub(crate) fn cut_to(datum: Datum, to: ColumnType) -> Datum {
     match (to, datum) {
         (ColumnType::Char(n) | ColumnType::Varchar(n), Datum::Text(mut text)) => {
             if let Some((at, _)) = text.char_indices().nth(n as usize) {

@@ -9,10 +9,12 @@ mod bind;
 mod evaluate;
 mod like;
 
-pub(crate) use arithmetic::Arithmetic;
+pub(crate) use arithmetic::{Arithmetic, has_digits, product, quotient, wide_quotient};
 pub(crate) use bind::{
     BindError, Binder, ColumnRef, built_in_name, fold, parameter_index, same_kind, without_regclass,
 };
+
+pub(crate) use evaluate::cut_to;
 
 use super::sequence::Call;
 use super::{ColumnType, Datum};

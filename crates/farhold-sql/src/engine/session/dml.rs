@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 
+use crate::engine::dialect::Dialect;
 use arrow::array::RecordBatch;
 use datafusion::sql::sqlparser::ast::{
     self, CastKind, Expr, Ident, ObjectName, ObjectNamePart, Query, SelectItem, SetExpr, TableWithJoins, Value,
 };
-use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use farhold_txn::{RowHandle, Txn};
 
@@ -78,7 +78,7 @@ pub(super) fn update_query(
 ) -> Query {
     // The frame comes from text, the parts that are the user's go in as they were parsed.
     let frame = "SELECT 1 FROM a.b AS c";
-    let mut query = match Parser::new(&PostgreSqlDialect {}).try_with_sql(frame).and_then(|mut p| p.parse_query()) {
+    let mut query = match Parser::new(&Dialect).try_with_sql(frame).and_then(|mut p| p.parse_query()) {
         Ok(query) => *query,
         Err(_) => unreachable!("the frame parses"),
     };

@@ -15,7 +15,7 @@ use crate::engine::query::{Giver, PlannedQuery, all_narrow, gather, scans, snaps
 use crate::engine::scalar::Parameters;
 use crate::engine::scan::RowSource;
 use crate::engine::types::cast;
-use crate::engine::{CommandTag, Datum, Output, Rows, error, parse};
+use crate::engine::{ColumnType, CommandTag, Datum, Output, Rows, error, parse};
 use crate::{SqlError, SqlState};
 
 /// How often a statement outside of a transaction block is tried against conflicts before its user hears of them.
@@ -330,10 +330,15 @@ impl Session {
 }
 
 fn types_match(bound: &Bound, parameters: &[Datum]) -> bool {
+    parameters.len() == bound.parameters.len()
+        && parameters.iter().zip(&bound.parameters).all(|(datum, to)| fits(datum, *to))
+}
+
+/// Whether a parameter is of its type as it is. A decimal keeps its own digits.
+fn fits(datum: &Datum, to: ColumnType) -> bool {
     use crate::engine::scalar::same_kind;
     use crate::engine::types::type_of;
-    parameters.len() == bound.parameters.len()
-        && parameters.iter().zip(&bound.parameters).all(|(datum, to)| datum.is_null() || same_kind(type_of(datum), *to))
+    datum.is_null() || same_kind(type_of(datum), to)
 }
 
 fn coerce(bound: &Bound, parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
@@ -343,5 +348,6 @@ fn coerce(bound: &Bound, parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
             format!("the statement needs {} parameters, {} are given", bound.parameters.len(), parameters.len()),
         ));
     }
-    parameters.iter().zip(&bound.parameters).map(|(datum, to)| cast(datum.clone(), *to)).collect()
+    let given = parameters.iter().zip(&bound.parameters);
+    given.map(|(datum, to)| if fits(datum, *to) { Ok(datum.clone()) } else { cast(datum.clone(), *to) }).collect()
 }
