@@ -207,6 +207,7 @@ fn not(expr: Expr, negated: bool) -> Expr {
 }
 
 fn parsed(text: &str) -> Result<Expr, SqlError> {
-    let parsed = Parser::new(&crate::engine::dialect::Dialect).try_with_sql(text).and_then(|mut parser| parser.parse_expr());
+    let parsed =
+        Parser::new(&crate::engine::dialect::Dialect).try_with_sql(text).and_then(|mut parser| parser.parse_expr());
     parsed.map_err(|e| crate::engine::error::from_parser(&e))
 }
