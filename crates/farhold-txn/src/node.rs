@@ -7,9 +7,8 @@ use crate::home::reservations::Reservations;
 use crate::membership::{Configuration, NodeSet};
 use crate::protocol::epoch::KEEPER;
 use crate::protocol::ident::DATA;
-use crate::protocol::section::Section;
-use crate::protocol::section::latch::Latch;
-use crate::protocol::section::rtm::Rtm;
+use crate::protocol::section::rtm::Processor;
+use crate::protocol::section::{latch, rtm};
 use crate::replication::{Replication, ReplicationConfig};
 use crate::slots::{Slots, Statistics};
 use crate::snapshot::FarPlace;
@@ -37,6 +36,9 @@ pub struct NodeConfig {
     pub replication: ReplicationConfig,
     /// A journal on disk: [`Node::open_durable`] alone looks at it.
     pub journal: Option<JournalConfig>,
+    /// Whether the part of a commit on this node may be a hardware transaction, where the processor has them. A worker with
+    /// which fewer than half commit takes latches for a while.
+    pub hardware_transactions: bool,
 }
 
 impl Default for NodeConfig {
@@ -48,6 +50,7 @@ impl Default for NodeConfig {
             request_timeout_ns: 2_000_000_000,
             replication: ReplicationConfig::default(),
             journal: None,
+            hardware_transactions: true,
         }
     }
 }
@@ -82,7 +85,8 @@ pub struct Node {
     pub(crate) store: Arc<Store>,
     pub(crate) catalog: Catalog,
     pub(crate) slots: Arc<Slots>,
-    pub(crate) hardware_transactions: bool,
+    /// None where near commits take latches.
+    pub(crate) hardware: Option<Processor>,
     /// What other nodes' transactions have reserved here.
     pub(crate) reservations: Reservations,
     /// None with one copy of each row.
@@ -222,7 +226,7 @@ impl Node {
             store.record_pages(move || source.epoch());
         }
         let tag = TAGS.fetch_add(1, Relaxed);
-        let hardware_transactions = crate::protocol::section::rtm::available();
+        let hardware = config.hardware_transactions.then(Processor::detect).flatten();
         let slots = Arc::new(Slots::new());
         let node = Self {
             fabric,
@@ -230,7 +234,7 @@ impl Node {
             store,
             catalog: Catalog::default(),
             slots,
-            hardware_transactions,
+            hardware,
             reservations: Reservations::default(),
             replication,
             journaling,
@@ -409,7 +413,7 @@ impl Node {
     /// The form of its commits' near part: `rtm` where the CPU has hardware transactions, else `latch`.
     #[must_use]
     pub fn section(&self) -> &'static str {
-        if self.hardware_transactions { Rtm::NAME } else { Latch::NAME }
+        if self.hardware.is_some() { rtm::NAME } else { latch::NAME }
     }
 
     /// A worker for this thread, whose waiting goes by `handle`.

@@ -45,8 +45,16 @@ pub(crate) enum Counter {
     RequestsServed,
     FarCommits,
     InboxLooks,
+    HardwareCommits,
+    HardwareFarCommits,
+    HardwareChanged,
+    HardwareLocked,
+    HardwareNotPlain,
+    HardwareConflicts,
+    HardwareCapacity,
+    HardwareUnexplained,
 }
-const COUNTERS: usize = 8;
+const COUNTERS: usize = 16;
 
 /// Counts since the node was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +73,61 @@ pub struct Statistics {
     pub retries: u64,
     /// Requests answered for other nodes.
     pub requests_served: u64,
+    /// Commit sections as hardware transactions.
+    pub hardware: Hardware,
+}
+
+/// Commit sections that were tried as hardware transactions, since the node was opened. Each number counts attempts; a section
+/// has several, and takes the latches when they do not succeed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hardware {
+    /// Committed.
+    pub commits: u64,
+    /// Of these: the part on this node of transactions that wrote rows of other nodes.
+    pub commits_far: u64,
+    /// Aborted because a row or range read had changed: the transaction was refused.
+    pub aborts_changed: u64,
+    /// Aborted because a row to write was locked.
+    pub aborts_locked: u64,
+    /// Aborted because a snapshot was open or an index being made.
+    pub aborts_not_plain: u64,
+    /// Aborted by the processor: another thread used the same cache line.
+    pub aborts_conflict: u64,
+    /// Aborted by the processor: the cache did not hold all lines.
+    pub aborts_capacity: u64,
+    /// Aborted by the processor without a cause: a page that was not present, an interrupt, an instruction that it refuses.
+    pub aborts_unexplained: u64,
+}
+
+impl Hardware {
+    /// All attempts.
+    #[must_use]
+    pub fn attempts(&self) -> u64 {
+        self.commits
+            + self.aborts_changed
+            + self.aborts_locked
+            + self.aborts_not_plain
+            + self.aborts_conflict
+            + self.aborts_capacity
+            + self.aborts_unexplained
+    }
+}
+
+impl std::ops::Add for Hardware {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            commits: self.commits + other.commits,
+            commits_far: self.commits_far + other.commits_far,
+            aborts_changed: self.aborts_changed + other.aborts_changed,
+            aborts_locked: self.aborts_locked + other.aborts_locked,
+            aborts_not_plain: self.aborts_not_plain + other.aborts_not_plain,
+            aborts_conflict: self.aborts_conflict + other.aborts_conflict,
+            aborts_capacity: self.aborts_capacity + other.aborts_capacity,
+            aborts_unexplained: self.aborts_unexplained + other.aborts_unexplained,
+        }
+    }
 }
 
 impl std::ops::Add for Statistics {
@@ -79,6 +142,7 @@ impl std::ops::Add for Statistics {
             aborts_other: self.aborts_other + other.aborts_other,
             retries: self.retries + other.retries,
             requests_served: self.requests_served + other.requests_served,
+            hardware: self.hardware + other.hardware,
         }
     }
 }
@@ -132,6 +196,16 @@ impl Slots {
             aborts_other: get(Counter::AbortsOther),
             retries: get(Counter::Retries),
             requests_served: get(Counter::RequestsServed),
+            hardware: Hardware {
+                commits: get(Counter::HardwareCommits),
+                commits_far: get(Counter::HardwareFarCommits),
+                aborts_changed: get(Counter::HardwareChanged),
+                aborts_locked: get(Counter::HardwareLocked),
+                aborts_not_plain: get(Counter::HardwareNotPlain),
+                aborts_conflict: get(Counter::HardwareConflicts),
+                aborts_capacity: get(Counter::HardwareCapacity),
+                aborts_unexplained: get(Counter::HardwareUnexplained),
+            },
         }
     }
 

@@ -4,6 +4,7 @@ use crate::home::call::Pending;
 use crate::home::message::Request;
 use crate::protocol::epoch::Epoch;
 use crate::protocol::odd::Settled;
+use crate::protocol::section::rtm::Trust;
 use crate::replication::MappedRings;
 use crate::slots::{Counter, OwnSlot};
 use crate::txn::state::State;
@@ -35,6 +36,8 @@ pub(crate) struct Core {
     pub slot: OwnSlot,
     pub alloc: RefCell<AllocCache>,
     pub epoch: Epoch,
+    /// In hardware transactions.
+    pub trust: Trust,
     /// States of past transactions, for the next ones.
     #[allow(clippy::vec_box, reason = "a state moves by its pointer, in and out of transactions")]
     states: RefCell<Vec<Box<State>>>,
@@ -117,6 +120,7 @@ impl Worker {
             node: node.clone(),
             me,
             epoch: Epoch::new(&endpoint),
+            trust: Trust::default(),
             endpoint,
             handle: handle.clone(),
             slot,
