@@ -203,8 +203,8 @@ impl<'m> Superblock<'m> {
 
     /// Raises the epoch by one and returns the one before: a snapshot's, if it has been announced on every node.
     ///
-    /// Somebody must also call it now and then without a snapshot, say every second: a row has room for 2^29 versions an
-    /// epoch (at a million writes a second to one row: nine minutes), and there are 2^32 epochs.
+    /// It must also rise now and then without a snapshot, since a row has room for 2^29 versions an epoch; the next one would count
+    /// as of a later epoch, and a snapshot would not see it. Journals and workers see to that. There are 2^32 epochs.
     #[must_use]
     pub fn advance_epoch(self) -> u32 {
         self.fixed(Self::EPOCH).fetch_add(1, SeqCst) as u32
@@ -261,6 +261,22 @@ impl<'m> Superblock<'m> {
             epoch => (epoch - 2) as u32,
         });
         slots.min().unwrap_or(u32::MAX)
+    }
+
+    /// The newest epoch that an open snapshot may read: `None` if none is open, `u32::MAX` if one is announced. A state that was made
+    /// after it is of no use to them.
+    ///
+    /// A snapshot that is announced after this look gets the epoch of after it, so a commit that has read its epoch before needs
+    /// to keep nothing for it.
+    #[must_use]
+    pub fn newest_snapshot(self) -> Option<u32> {
+        if !self.snapshots_open() {
+            return None;
+        }
+        let slots = (0..SNAPSHOT_SLOTS as u8).map(|slot| self.slot(SlotId(slot)).load(SeqCst));
+        let epochs =
+            slots.filter(|slot| *slot != 0).map(|slot| if slot == ANNOUNCED { u32::MAX } else { (slot - 2) as u32 });
+        epochs.max()
     }
 
     fn slot(self, slot: SlotId) -> &'m AtomicU64 {
