@@ -113,11 +113,14 @@ impl Txn {
     }
 
     /// Starts loading where [`get`](Self::get) of this key will look first, for code that knows its keys some 100 ns before
-    /// it needs the rows. A hint, and no read: nothing depends on it. Does nothing for a row of another node or a table
-    /// without a hash index.
+    /// it needs the rows: its bucket of the hash index, or its leaf of the ordered one. A hint, and no read: nothing depends on
+    /// it. Does nothing for a row of another node.
     ///
     /// TPC-C's new-order knows its 20 item and stock rows at its start; with both steps it takes a quarter less time, since
     /// their cache misses overlap.
+    ///
+    /// # Panics
+    /// If the key does not have the table's shape.
     #[inline]
     pub fn prefetch(&self, table: &Table, key: &[u8]) {
         if table.0.route.home(key) == self.core.me {
@@ -126,6 +129,9 @@ impl Txn {
     }
 
     /// The second step: starts loading the first `bytes` bytes of the row itself, header and key included.
+    ///
+    /// # Panics
+    /// If the key does not have the table's shape.
     #[inline]
     pub fn prefetch_row(&self, table: &Table, key: &[u8], bytes: u64) {
         if table.0.route.home(key) == self.core.me {

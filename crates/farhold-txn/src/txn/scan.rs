@@ -107,6 +107,10 @@ enum Scanned {
     PausedAt(Vec<u8>),
 }
 
+/// How much of a row a scan begins to load before it comes to it: two lines, for header, key and the begin of the value. With the
+/// rest of a longer row the processor's own prefetching helps.
+const AHEAD_BYTES: u64 = 128;
+
 /// Turns of letting others run at one row that is being written: some 20 ms.
 const PATIENCE_MAX: u32 = 1_000;
 /// Rows after which the thread's other tasks get a turn: some 0.3 ms.
@@ -249,10 +253,18 @@ impl Txn {
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         if let Some(index) = table.store.index(spec.index.number()) {
+            // Of a scan that wants few rows, those behind them are not loaded.
+            let (memory, mut wanted) = (table.store.store().memory(), spec.limit);
+            let mut ahead = |word: u64| {
+                if wanted > 0 {
+                    wanted -= 1;
+                    memory.prefetch(ObjectRef::from_bits(word).offset(), AHEAD_BYTES);
+                }
+            };
             if spec.descending {
-                index.scan_rev(spec.lo, spec.hi, &mut visit, &mut leaves);
+                index.scan_rev_ahead(spec.lo, spec.hi, &mut visit, &mut ahead, &mut leaves);
             } else {
-                index.scan(spec.lo, spec.hi, &mut visit, &mut leaves);
+                index.scan_ahead(spec.lo, spec.hi, &mut visit, &mut ahead, &mut leaves);
             }
         }
         self.state.group(table.0, spec.index, me).leaves = leaves;
