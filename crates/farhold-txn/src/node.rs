@@ -4,6 +4,8 @@ use crate::catalog::Catalog;
 use crate::durability::{Generation, JournalConfig, Journaling};
 use crate::far_pages::FarPages;
 use crate::home::reservations::Reservations;
+use crate::home::snapshots::{FarHolds, OpenSnapshots};
+use crate::home::unsent::Unsent;
 use crate::membership::{Configuration, NodeSet};
 use crate::protocol::epoch::KEEPER;
 use crate::protocol::ident::DATA;
@@ -11,13 +13,12 @@ use crate::protocol::section::rtm::Processor;
 use crate::protocol::section::{latch, rtm};
 use crate::replication::{Replication, ReplicationConfig};
 use crate::slots::{Slots, Statistics};
-use crate::snapshot::FarPlace;
 use crate::{NodeId, Placement, Table, TableId, TxnError, Worker};
 use farhold_fabric::{Admitted, Fabric, FabricError, Handle};
 use farhold_store::table::Rebuilt;
 use farhold_store::{Store, StoreError, Superblock};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A node's settings.
@@ -101,10 +102,12 @@ pub struct Node {
     pub(crate) start: Option<u64>,
     /// The nodes of the cluster: all, unless there is replication.
     pub(crate) present: NodeSet,
-    /// Snapshots' places on other nodes that nobody needs any more.
+    /// What inboxes of other nodes had no room for.
+    pub(crate) unsent: Unsent,
+    /// What its snapshots hold on nodes that are not mapped here, and what theirs hold on it.
+    pub(crate) open_snapshots: OpenSnapshots,
+    pub(crate) far_holds: FarHolds,
     recovered: Mutex<Recovered>,
-    released: Mutex<Vec<FarPlace>>,
-    any_released: AtomicBool,
     pub(crate) far_pages: FarPages,
     /// Tells this node's table handles from those of other nodes in the same process.
     pub(crate) tag: u64,
@@ -242,9 +245,10 @@ impl Node {
             founding,
             start,
             present: NodeSet::default(),
+            unsent: Unsent::default(),
+            open_snapshots: OpenSnapshots::default(),
+            far_holds: FarHolds::default(),
             recovered: Mutex::default(),
-            released: Mutex::default(),
-            any_released: AtomicBool::new(false),
             far_pages: FarPages::default(),
             tag,
         };
@@ -476,26 +480,13 @@ impl Node {
         recovered.epoch = recovered.epoch.max(found.epoch);
     }
 
-    /// Leaves a snapshot's place to be given back by the next worker that looks.
-    pub(crate) fn release_later(&self, place: FarPlace) {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).push(place);
-        self.any_released.store(true, Release);
-    }
-
-    /// Gives back what was left.
-    #[inline]
-    pub(crate) fn release_now(&self, release: impl FnMut(FarPlace)) {
-        if self.any_released.load(Relaxed) && self.any_released.swap(false, Acquire) {
-            let places = std::mem::take(&mut *self.released.lock().unwrap_or_else(PoisonError::into_inner));
-            places.into_iter().for_each(release);
-        }
-    }
-
-    /// Locks and reservations in its region, and rows that some index does not know, in words: none when no transaction runs.
+    /// Locks, reservations and places of snapshots in its region, and rows that some index does not know, in words: none when no transaction
+    /// runs and no snapshot is open.
     /// A walk over all pages, for tests and for looking into a node that hangs.
     #[must_use]
     pub fn left_behind(&self) -> Vec<String> {
-        let mut left = Vec::new();
+        let mut left: Vec<String> =
+            self.store.superblock().holders().map(|holder| format!("a snapshot of {holder:?}")).collect();
         for table in self.catalog.all() {
             for offset in table.0.store.pages().iter().flat_map(farhold_store::slab::Run::slots) {
                 let object = farhold_store::Object::at(self.store.memory(), offset);

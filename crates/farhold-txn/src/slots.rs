@@ -214,9 +214,8 @@ impl Slots {
         self.all.iter().map(|slot| slot.counts.get(Counter::InboxLooks)).sum()
     }
 
-    /// Begins to wait: [`Self::is_over`] will tell of every transaction that runs now.
-    ///
-    /// Two waits may overlap; each then also waits for some of the transactions begun since, which is harmless.
+    /// Begins to wait: [`Self::is_over`] will tell of every transaction that runs now. The wait before must be over: there are counts for two
+    /// phases.
     pub fn turn_phase(&self) -> u64 {
         self.phase.fetch_add(1, SeqCst)
     }
@@ -253,11 +252,28 @@ impl OwnSlot {
     /// Counts a transaction in. What it reads from here on, it reads after the count is visible.
     #[inline]
     pub fn begin(&self) -> Running {
-        let phase = (self.slots.phase.load(Relaxed) & 1) as u8;
-        let running = &self.slot().running[usize::from(phase)];
-        // The swap's full barrier is what orders the count before the transaction's reads; nobody else writes the word.
+        loop {
+            if let Some(running) = self.begin_in(self.slots.phase.load(Relaxed)) {
+                return running;
+            }
+        }
+    }
+
+    /// As [`Self::begin`], in this phase, unless it has been turned meanwhile: counted under a phase that is over, the transaction would be
+    /// missed by whoever waits for the next one.
+    #[inline]
+    fn begin_in(&self, phase: u64) -> Option<Running> {
+        let parity = (phase & 1) as u8;
+        let running = &self.slot().running[usize::from(parity)];
+        // The swap's full barrier is what orders the count before the transaction's reads, and before the second look at the phase; nobody
+        // else writes the word.
         running.swap(running.load(Relaxed) + 1, SeqCst);
-        Running(phase)
+        let begun = Running(parity);
+        if self.slots.phase.load(SeqCst) == phase {
+            return Some(begun);
+        }
+        self.end(begun);
+        None
     }
 
     /// Counts a transaction out.
@@ -298,6 +314,23 @@ mod tests {
         one.end(before);
         assert!(slots.is_over(phase), "the later transaction does not matter");
         two.end(after);
+    }
+
+    /// A transaction looks at the phase and is held up before it has counted itself in; the drop of one table comes to its end meanwhile. It then
+    /// uses another table, which is dropped as well: the second drop must wait for it.
+    #[test]
+    fn the_second_of_two_waits_misses_no_transaction() {
+        let slots = Arc::new(Slots::new());
+        let one = slots.take().expect("a slot");
+        let looked_at = slots.phase.load(Relaxed);
+        let first = slots.turn_phase();
+        assert!(slots.is_over(first), "it has not begun");
+        assert!(one.begin_in(looked_at).is_none(), "it has to look again");
+        let begun = one.begin();
+        let second = slots.turn_phase();
+        assert!(!slots.is_over(second), "it may use what is dropped second");
+        one.end(begun);
+        assert!(slots.is_over(first) && slots.is_over(second));
     }
 
     #[test]

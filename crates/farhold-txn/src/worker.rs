@@ -2,6 +2,7 @@
 
 use crate::home::call::Pending;
 use crate::home::message::Request;
+use crate::home::unsent::RETRY_NS;
 use crate::protocol::epoch::Epoch;
 use crate::protocol::odd::Settled;
 use crate::protocol::section::rtm::Trust;
@@ -214,18 +215,22 @@ impl Worker {
     /// Serves this node's home inbox for a while: returns after `timeout_ns` without a request, or when `served_max` have
     /// been answered. For tasks that do nothing else, on an executor where other tasks run meanwhile.
     pub async fn serve(&self, timeout_ns: u64, served_max: usize) -> usize {
-        let mut served = 0;
-        while served < served_max {
+        let (mut served, mut idle_ns) = (0, 0);
+        while served < served_max && idle_ns < timeout_ns {
+            // Nothing rings when an inbox of another node has room again.
+            let rest_ns = timeout_ns - idle_ns;
+            let wait_ns = if self.core.node.unsent.is_empty() { rest_ns } else { rest_ns.min(RETRY_NS) };
             if self.poll() {
-                served += 1;
-            } else if !self.core.endpoint.arrival(timeout_ns).await {
-                break;
-            } else if !self.poll() {
+                (served, idle_ns) = (served + 1, 0);
+            } else if !self.core.endpoint.arrival(wait_ns).await {
+                idle_ns += wait_ns;
+            } else if self.poll() {
+                (served, idle_ns) = (served + 1, 0);
+            } else {
                 // It was another worker's to take, or an answer.
                 self.core.receive();
                 self.core.handle.yield_now().await;
-            } else {
-                served += 1;
+                idle_ns = 0;
             }
         }
         served

@@ -45,16 +45,16 @@ impl Txn {
         Near { store, node: core.me, state, order: &state.order, owner: self.owner, odd }
     }
 
-    /// Nothing to write: all reads together must be of one moment. One row, or one leaf that says that there is none, is by
-    /// itself.
+    /// Nothing to write: all reads together must be of one moment. One row that was unlocked when it was read is by itself: a commit
+    /// locks all its rows before it writes the first, so nobody can have seen a commit that this read has missed.
     #[inline]
     fn commit_reads(&mut self) -> Result<CommitInfo, TxnError> {
-        if cfg!(feature = "planted")
-            || self.state.rows.len() > 1
+        self.serial = next_serial();
+        if self.state.rows.len() > 1
+            || self.state.met_lock
             || !self.state.groups().is_empty()
             || !self.state.buckets.is_empty()
         {
-            self.serial = next_serial();
             let core = &*self.core;
             let near = Near {
                 store: &core.node.store,

@@ -409,15 +409,15 @@ impl Txn {
                 row.table().store.cancel(row.ident.reference(), &mut core.alloc.borrow_mut());
             }
         }
-        for node in &self.state.reserved_at {
-            let owner = self.owner.word();
+        for (node, answered) in &self.state.reserved_at {
+            let request = Request::Forget { owner: self.owner.word(), answered: *answered };
             if let Some(replication) = &core.node.replication {
                 let number = replication.view.configuration().number;
                 // Messages may be lost, and no restart of this node will make up for it.
                 let (asking, node) = (core.clone(), *node);
-                core.leave(async move { asking.insist_call(node, &Request::Forget { owner }, number).await });
+                core.leave(async move { asking.insist_call(node, &request, number).await });
             } else {
-                core.tell_now(*node, &Request::Forget { owner });
+                core.tell_now(*node, &request);
             }
         }
     }
