@@ -7,7 +7,8 @@ use farhold_btree::KeyShape;
 use farhold_fabric::{NodeId, RegionMemory};
 use farhold_store::object::{Word, Words};
 use farhold_store::{
-    Holder, IndexDef, LAYOUT_VERSION, Owner, PageTable, Snapshot, Store, StoreError, Superblock, TableDef, TableId, TableStore,
+    Holder, IndexDef, LAYOUT_VERSION, Owner, PageTable, Snapshot, Store, StoreError, Superblock, TableDef, TableId,
+    TableStore,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -188,7 +189,8 @@ fn snapshots_of_a_dead_node_are_released_and_no_others() {
         let announced = superblock.announce(dead).expect("a slot");
         let confirmed = superblock.announce(dead).expect("a slot");
         assert!(superblock.confirm(confirmed, dead, superblock.advance_epoch()));
-        let (kept, again) = (superblock.announce(living).expect("a slot"), superblock.announce(reborn).expect("a slot"));
+        let (kept, again) =
+            (superblock.announce(living).expect("a slot"), superblock.announce(reborn).expect("a slot"));
         let epoch = superblock.advance_epoch();
         assert!(superblock.confirm(kept, living, epoch) && superblock.confirm(again, reborn, epoch));
         assert_eq!(superblock.oldest_snapshot(), 0, "round {round}: one is announced");
