@@ -340,9 +340,11 @@ impl<'m> Superblock<'m> {
         if !self.snapshots_open() {
             return None;
         }
-        let slots = (0..SNAPSHOT_SLOTS as u8).map(|slot| self.slot(SlotId(slot)).load(SeqCst));
-        let epochs =
-            slots.filter(|slot| *slot != 0).map(|slot| if slot == ANNOUNCED { u32::MAX } else { (slot - 2) as u32 });
+        let epochs = (0..SNAPSHOT_SLOTS as u8).filter_map(|slot| match self.slot(SlotId(slot)).load(SeqCst) & STATE {
+            0 | CLOSING => None,
+            ANNOUNCED => Some(u32::MAX),
+            epoch => Some((epoch - 2) as u32),
+        });
         epochs.max()
     }
 
