@@ -123,7 +123,7 @@ fn touched_pages_are_present_and_as_they_were() {
     let memory = region(64 * PAGE);
     let map = std::fs::File::open("/proc/self/pagemap").expect("the kernel's table");
     let present = |page: u64| {
-        let address = memory.word(page * PAGE).expect("a word") as *const _ as u64;
+        let address = std::ptr::from_ref(memory.word(page * PAGE).expect("a word")).addr() as u64;
         let mut entry = [0; 8];
         map.read_exact_at(&mut entry, address / PAGE * 8).expect("an entry");
         u64::from_ne_bytes(entry) >> 63 == 1

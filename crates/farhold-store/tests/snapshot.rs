@@ -3,8 +3,9 @@
 mod common;
 
 use common::{fresh, insert, value_of};
+use farhold_fabric::NodeId;
 use farhold_store::snapshot::RunScan;
-use farhold_store::{AllocCache, ObjectRef, Owner, Reserve, Snapshot, TableStore, Version};
+use farhold_store::{AllocCache, Holder, ObjectRef, Owner, Reserve, Snapshot, TableStore, Version};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -212,10 +213,11 @@ fn states_newer_than_all_snapshots_are_not_copied() {
     let _ = table.store().superblock().advance_epoch();
     update(&table, &mut alloc, reference, 11);
     let _ = table.store().superblock().advance_epoch();
-    let announced = table.store().superblock().announce().expect("a slot");
+    let holder = Holder { node: NodeId(0), incarnation: 1 };
+    let announced = table.store().superblock().announce(holder).expect("a slot");
     update(&table, &mut alloc, reference, 12);
     assert_eq!(alloc.held_back(), 2);
-    table.store().superblock().release(announced);
+    table.store().superblock().release(announced, holder);
 }
 
 #[test]

@@ -220,17 +220,21 @@ impl Worker {
             // Nothing rings when an inbox of another node has room again.
             let rest_ns = timeout_ns - idle_ns;
             let wait_ns = if self.core.node.unsent.is_empty() { rest_ns } else { rest_ns.min(RETRY_NS) };
-            if self.poll() {
-                (served, idle_ns) = (served + 1, 0);
-            } else if !self.core.endpoint.arrival(wait_ns).await {
-                idle_ns += wait_ns;
-            } else if self.poll() {
-                (served, idle_ns) = (served + 1, 0);
+            let mut has_served = self.poll();
+            if !has_served {
+                if !self.core.endpoint.arrival(wait_ns).await {
+                    idle_ns += wait_ns;
+                    continue;
+                }
+                has_served = self.poll();
+            }
+            idle_ns = 0;
+            if has_served {
+                served += 1;
             } else {
                 // It was another worker's to take, or an answer.
                 self.core.receive();
                 self.core.handle.yield_now().await;
-                idle_ns = 0;
             }
         }
         served

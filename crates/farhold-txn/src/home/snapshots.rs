@@ -13,6 +13,7 @@
 //! whose answer was lost, or that is late, is undone by the next one. It is told when a snapshot closes, and again and again.
 
 use farhold_store::{Holder, SlotId, StoreError, Superblock};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -81,8 +82,8 @@ impl FarHolds {
     /// Takes a slot. Twice is once.
     pub fn announce(&self, superblock: Superblock<'_>, holder: Holder, number: u64) -> Result<(), StoreError> {
         let mut held = lock(&self.0);
-        if !held.contains_key(&(holder, number)) {
-            held.insert((holder, number), superblock.announce(holder)?);
+        if let Entry::Vacant(place) = held.entry((holder, number)) {
+            place.insert(superblock.announce(holder)?);
         }
         Ok(())
     }

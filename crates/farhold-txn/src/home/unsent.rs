@@ -149,7 +149,7 @@ mod tests {
     /// Messages wait in their order while the inbox is full, and only those of that inbox.
     #[test]
     fn a_full_inbox_gets_its_messages_later_in_order() {
-        let (unsent, room, got) = (Unsent::default(), Cell::new(0), RefCell::new(Vec::new()));
+        let (unsent, room, got) = (Unsent::default(), Cell::new(0_u32), RefCell::new(Vec::new()));
         let send = |to: Address, message: &[u8]| {
             if to == TO && room.get() == 0 {
                 return Err(FabricError::QueueFull { to });
@@ -187,7 +187,7 @@ mod tests {
         };
         let mut count = 0;
         while !unsent.is_full(TO) {
-            unsent.send_or_keep(TO, &[7; 60_000], |message| send(TO, message)).unwrap();
+            unsent.send_or_keep(TO, &vec![7; 60_000], |message| send(TO, message)).unwrap();
             unsent.send_or_keep(OTHER, &[7], |message| send(OTHER, message)).unwrap();
             count += 1;
         }

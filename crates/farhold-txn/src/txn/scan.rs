@@ -378,11 +378,11 @@ impl Txn {
         let core = self.core.clone();
         for node in core.node.everybody() {
             let before = found.len();
-            if node != self.me() {
-                self.scan_node(table, spec, node, &mut found, go_on).await?;
-            } else {
+            if node == self.me() {
                 let at = self.scan_near(table, spec, &mut found)?;
                 self.scan_near_patiently(table, spec, at, &mut found, before, go_on).await?;
+            } else {
+                self.scan_node(table, spec, node, &mut found, go_on).await?;
             }
         }
         let mut keyed = Vec::with_capacity(found.len());

@@ -121,12 +121,14 @@ pub(crate) fn settle(near: &Near<'_>, epoch: u32) {
 /// Writes the near rows.
 #[inline]
 pub(crate) fn write(near: &Near<'_>, epoch: u32) {
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime, the closure of all")]
     write_by(near, epoch, |object, value, version| object.write(value, version));
 }
 
 /// As [`write`], inside of a hardware transaction.
 #[inline]
 fn write_narrow(near: &Near<'_>, epoch: u32) {
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime, the closure of all")]
     write_by(near, epoch, |object, value, version| object.write_narrow(value, version));
 }
 
