@@ -9,7 +9,7 @@
 //!   client gone ───┘   armed while a     └─► BatchStream::next ─► the query's own flag ─► query threads
 //!                      statement runs
 //! ```
-//! A query of a cursor outlives the statement that declared it, and its threads work ahead between two FETCHes. So a query has
+//! A query of a cursor outlives the statement that declared it, and its threads work ahead between two `FETCH`es. So a query has
 //! a flag of its own, which only a statement that waits for its rows sets: a cancel while the session is idle hits no cursor.
 
 use std::sync::Arc;

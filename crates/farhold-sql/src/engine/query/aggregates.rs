@@ -319,7 +319,7 @@ fn widened(values: &[ArrayRef], data_type: &DataType) -> Result<Vec<ArrayRef>> {
 /// The result: the value as the type that the aggregate has, divided by the count if there is one.
 fn finished(value: &ArrayRef, count: Option<&ArrayRef>, output: &DataType) -> Result<ArrayRef> {
     let DataType::Decimal128(_, scale) = output else { return cast(value, output) };
-    let counts = count.map(|count| count.as_primitive::<Int64Type>());
+    let counts = count.map(AsArray::as_primitive::<Int64Type>);
     // As decimals, over what they are summed up in.
     let sums = match value.data_type() {
         DataType::Int64 => cast(value, &DataType::Decimal128(PRECISION_MAX, 0))?,

@@ -52,8 +52,14 @@ impl TypePlanner for TypeNames {
         use ast::DataType as T;
         use ast::ExactNumberInfo::None as AnyDigits;
         let column_type = match sql_type {
-            T::Numeric(_) | T::Decimal(_) | T::Dec(_) | T::Char(_) | T::Character(_) => from_sql(sql_type),
-            T::Varchar(Some(_)) | T::CharacterVarying(Some(_)) | T::CharVarying(Some(_)) => from_sql(sql_type),
+            T::Numeric(_)
+            | T::Decimal(_)
+            | T::Dec(_)
+            | T::Char(_)
+            | T::Character(_)
+            | T::Varchar(Some(_))
+            | T::CharacterVarying(Some(_))
+            | T::CharVarying(Some(_)) => from_sql(sql_type),
             other => return self.0.as_ref().map_or(Ok(None), |inner| inner.plan_type_field(other)),
         };
         let field = to_field("", column_type.map_err(external)?, true);
@@ -392,8 +398,7 @@ fn all_exact(expressions: &[&mut Expr], schema: &DFSchema) -> bool {
     expressions.iter().all(|expression| match expression {
         Expr::Literal(value, _) => {
             let double = literal(value).and_then(|datum| cast_value(datum, ColumnType::Double).ok());
-            #[allow(clippy::cast_possible_truncation)]
-            let exact = |v: f64| f64::from(v as f32) == v;
+            let exact = |v: f64| f64::from(v as f32).to_bits() == v.to_bits();
             matches!(double, Some(Datum::Double(v)) if exact(v))
         }
         other => other.get_type(schema).is_ok_and(|data_type| data_type == DataType::Float32),
@@ -526,6 +531,7 @@ fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DF
     let Some(from) = from_arrow(&data_type).filter(|from| from.is_text() || to_arrow(*from) == data_type) else {
         return plain(inner);
     };
+    #[expect(clippy::match_same_arms, reason = "they are asked in this order")]
     let arrow_is_right = match (from, to) {
         (from, T::Char(_) | T::Varchar(_)) if from.is_text() => false,
         (from, to) if from.is_text() => to.is_text(),

@@ -51,7 +51,7 @@ use super::notices::Notices;
 use super::scalar::Parameters;
 use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, scan_key};
 use super::types::{from_field, to_scalar};
-use super::{ColumnType, EngineConfig, OutputColumn, error};
+use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
 use crate::SqlError;
 
 pub(crate) use catalog::ROWS_SCHEMA;

@@ -77,7 +77,7 @@ impl Session {
             Plan::CopyOut { inner, format } => {
                 let names: Vec<String> = inner.columns.iter().flatten().map(|c| c.name.clone()).collect();
                 let rows = match &inner.plan {
-                    Plan::Direct(program) => self.direct(program, parameters).await?,
+                    Plan::Direct(program) => Box::pin(self.direct(program, parameters)).await?,
                     Plan::Query(query) => Box::pin(self.query(query, parameters)).await?,
                     _ => return Err(SqlError::unsupported("COPY of this statement")),
                 };

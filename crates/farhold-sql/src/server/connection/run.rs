@@ -78,7 +78,7 @@ impl Connection {
         for _ in 0..EXECUTE_DEPTH_MAX {
             match &statement.action {
                 Action::Command(Command::Execute { statement: name, .. }) => {
-                    statement = self.statements.get(name).ok()?
+                    statement = self.statements.get(name).ok()?;
                 }
                 _ => return Some(statement),
             }
