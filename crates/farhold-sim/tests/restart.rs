@@ -58,7 +58,9 @@ fn look_after(ns: u64) -> [Option<bool>; 2] {
             // Node 0 has the odd keys, node 1 the even ones.
             for key in [1, 2] {
                 let row = txn.get(&table, &Row::key(key)).await?.ok_or(TxnError::Conflict)?;
-                txn.update(row, &Row { writer: 7, attribute: 1, padding: 10 }.value(&table, key))?;
+                // As long as it was, and with its keys: it stays in its slot.
+                let before = Row::of(&table, key, txn.value(row)).expect("a row");
+                txn.update(row, &Row { writer: 7, ..before }.value(&table, key))?;
             }
             txn.commit().await.map(|_| ())
         });
