@@ -112,8 +112,6 @@ suites! {
     floats
     indexes
     joins
-    literals
-    numbers
     sequences
     settings
     subqueries

@@ -5,4 +5,3 @@ mod client;
 mod garbage;
 mod limits;
 mod node;
-mod sessions;

@@ -23,10 +23,9 @@ impl Snapshot {
     /// [`StoreError::TooManySnapshots`].
     pub fn open(store: &Arc<Store>) -> Result<Self, StoreError> {
         let superblock = store.superblock();
-        let slot = superblock.announce(store.holder())?;
+        let slot = superblock.announce()?;
         let epoch = superblock.advance_epoch();
-        let is_kept = superblock.confirm(slot, store.holder(), epoch);
-        debug_assert!(is_kept, "only the end of this process releases its slots");
+        superblock.confirm(slot, epoch);
         Ok(Self { store: store.clone(), slot, epoch })
     }
 
@@ -39,6 +38,6 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.store.superblock().release(self.slot, self.store.holder());
+        self.store.superblock().release(self.slot);
     }
 }

@@ -1,12 +1,11 @@
 //! A node comes into the cluster, for the first time or again, with an empty region.
 
-use super::message::ROW_BYTES;
 use crate::membership::{Configuration, Register};
 use crate::txn::{ScanSpec, SharedTable};
 use crate::{NodeId, Placement, Retry, Table, TxnError, Worker};
 use std::ops::Bound;
 
-/// Rows in one transaction; bytes of them: [`Node::moved_bytes_max`](crate::Node::moved_bytes_max).
+/// Rows in one transaction.
 const ROWS_PER_TRANSACTION: usize = 32;
 
 impl Worker {
@@ -29,39 +28,32 @@ impl Worker {
     }
 
     async fn copy_table(&self, table: &Table, from: NodeId) -> Result<(), TxnError> {
-        let bytes_max = self.node().moved_bytes_max();
-        let (mut after, mut rows_max) = (None::<Vec<u8>>, ROWS_PER_TRANSACTION);
+        let mut after: Option<Vec<u8>> = None;
         loop {
-            let copied = self.run(Retry::default(), async |txn| {
+            let last = self.run(Retry::default(), async |txn| {
                 txn.copying = true;
                 let lo = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                let spec = ScanSpec { lo, ..ScanSpec::all() }.limit(rows_max).on(from);
+                let spec = ScanSpec { lo, ..ScanSpec::all() }.limit(ROWS_PER_TRANSACTION).on(from);
                 let rows = txn.scan(table, spec).await?;
                 let shared = txn.enter(table)?;
-                let (mut last, mut count, mut bytes) = (None, 0, 0);
+                let mut last = None;
                 for row in &rows {
                     let (key, value) = (txn.key(*row).to_vec(), txn.value(*row).to_vec());
-                    bytes += key.len() + value.len() + ROW_BYTES;
-                    if bytes > bytes_max && count > 0 {
-                        break;
-                    }
                     match txn.insert_near(SharedTable(shared.0), &key, &value) {
                         // A writer that knows of this node has inserted it.
                         Ok(_) | Err(TxnError::DuplicateKey { .. }) => {}
                         Err(error) => return Err(error),
                     }
-                    (last, count) = (Some(key), count + 1);
+                    last = Some(key);
                 }
-                let are_all = count == rows.len() && rows.len() < rows_max;
-                Ok((last.filter(|_| !are_all), count))
+                Ok(last.filter(|_| rows.len() == ROWS_PER_TRANSACTION))
             });
-            let (last, count) = copied.await?;
+            let last = last.await?;
             if let Some(replication) = &self.node().replication {
-                replication.note(|progress| progress.joining.get_or_insert_default().rows += count as u64);
+                let rows = if last.is_some() { ROWS_PER_TRANSACTION as u64 } else { 0 };
+                replication.note(|progress| progress.joining.get_or_insert_default().rows += rows);
             }
             self.handle().yield_now().await;
-            // What does not fit a transaction is not read for it again and again.
-            rows_max = if count < rows_max { count.max(1) } else { (2 * rows_max).min(ROWS_PER_TRANSACTION) };
             match last {
                 Some(last) => after = Some(last),
                 None => return Ok(()),

@@ -6,9 +6,8 @@ use farhold_store::row::next_prefix;
 use farhold_txn::{Index, RowHandle, ScanSpec, Txn};
 
 use crate::SqlError;
-use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
-use crate::engine::scalar::{Comparison, Parameters, Scalar};
+use crate::engine::scalar::{Comparison, Scalar};
 use crate::engine::types::round_decimal;
 use crate::engine::{ColumnType, Datum, error};
 
@@ -223,21 +222,9 @@ fn exact(datum: Datum, data_type: ColumnType) -> Option<Datum> {
     }
 }
 
-/// The rows of a scan, unless the statement is stopped.
-pub(crate) async fn scan(
-    txn: &mut Txn,
-    table: &TableInfo,
-    spec: ScanSpec<'_>,
-    cancel: &CancelHandle,
-) -> Result<Vec<RowHandle>, SqlError> {
-    let rows = txn.scan_while(&table.table, spec, &|| !cancel.is_cancelled()).await.map_err(|e| error::from_txn(&e))?;
-    cancel.check()?;
-    Ok(rows)
-}
-
 impl Access {
     /// The bounds for these parameters; `None` when no row can match.
-    pub(crate) fn bounds(&self, table: &TableInfo, parameters: Parameters<'_>) -> Result<Option<KeyBounds>, SqlError> {
+    pub(crate) fn bounds(&self, table: &TableInfo, parameters: &[Datum]) -> Result<Option<KeyBounds>, SqlError> {
         let columns = table.index_columns(self.index);
         let mut parts = Vec::with_capacity(self.equal.len() + 1);
         for (constant, &column) in self.equal.iter().zip(columns) {
@@ -304,9 +291,8 @@ impl Access {
         &self,
         txn: &mut Txn,
         table: &TableInfo,
-        parameters: Parameters<'_>,
+        parameters: &[Datum],
         limit: usize,
-        cancel: &CancelHandle,
     ) -> Result<Vec<RowHandle>, SqlError> {
         if self.point {
             let mut key = Vec::with_capacity(32);
@@ -320,7 +306,7 @@ impl Access {
             limit,
             ..ScanSpec::all().index(self.index)
         };
-        scan(txn, table, spec, cancel).await
+        txn.scan(&table.table, spec).await.map_err(|e| error::from_txn(&e))
     }
 
     /// The row of a point access.
@@ -328,7 +314,7 @@ impl Access {
         &self,
         txn: &mut Txn,
         table: &TableInfo,
-        parameters: Parameters<'_>,
+        parameters: &[Datum],
         key: &mut Vec<u8>,
     ) -> Result<Option<RowHandle>, SqlError> {
         let columns = table.index_columns(self.index);

@@ -3,12 +3,10 @@
 //! A front-end thread only parses. Planning and running happen on the query runtime, whose threads all sessions share;
 //! rows come back batch by batch through a channel of few places, so a slow client slows its query and holds little.
 
-mod aggregates;
 mod bounded;
 mod catalog;
-mod coerce;
+mod checked;
 mod floats;
-mod functions;
 mod guard;
 mod members;
 mod multisets;
@@ -23,8 +21,6 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::TimestampMicrosecondType;
-use arrow::temporal_conversions::as_datetime;
 use datafusion::catalog::CatalogProvider;
 use datafusion::common::config::Dialect;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -43,12 +39,10 @@ use datafusion::sql::sqlparser::ast;
 use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins};
 use farhold_txn::{ScanSpec, Txn, Worker};
 use tokio::runtime::Runtime;
-use tokio::task::JoinError;
 
-use super::cancel::{CancelHandle, Pace};
+use super::cancel::CancelHandle;
 use super::catalog::Catalog;
 use super::notices::Notices;
-use super::scalar::Parameters;
 use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, scan_key};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
@@ -112,49 +106,35 @@ impl QueryEngine {
         state
     }
 
-    /// Plans a query. `stated` are the types that the client gives to parameters; others are found. A cancelled statement does
-    /// not wait for the planner, which looks at no flag: its thread goes on until the plan stands.
+    /// Plans a query. `stated` are the types that the client gives to parameters; others are found.
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
         sql: &str,
         stated: &[Option<ColumnType>],
         user: &str,
-        cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
         let statement = self.compatibility.rewrite(query, sql, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let stated = stated.to_vec();
         let task = self.runtime().spawn(async move { plan(&state, statement, &stated).await });
-        until_cancelled(cancel, task).await
+        task.await.map_err(|e| SqlError::internal(format!("planning failed: {e}")))?
     }
 
     /// Puts the parameters in and optimises.
-    pub(crate) async fn bind(
-        &self,
-        query: &PlannedQuery,
-        parameters: Parameters<'_>,
-        cancel: &CancelHandle,
-    ) -> Result<LogicalPlan, SqlError> {
-        let mut scalars = Vec::with_capacity(parameters.values.len());
-        for (datum, data_type) in parameters.values.iter().zip(&query.parameters) {
-            scalars.push(match (datum, data_type) {
-                // It has the digits that it was given with; the parameter's type has none of its own.
-                (Datum::Decimal { unscaled, scale }, ColumnType::Decimal { .. }) => {
-                    coerce::decimal_scalar(*unscaled, *scale)
-                }
-                _ => to_scalar(datum, *data_type)?,
-            });
+    pub(crate) async fn bind(&self, query: &PlannedQuery, parameters: &[Datum]) -> Result<LogicalPlan, SqlError> {
+        let mut scalars = Vec::with_capacity(parameters.len());
+        for (datum, data_type) in parameters.iter().zip(&query.parameters) {
+            scalars.push(to_scalar(datum, *data_type)?);
         }
-        let mut state = self.state_with(RowSource::Nothing, CancelHandle::default());
-        let now = as_datetime::<TimestampMicrosecondType>(parameters.times.transaction_us);
-        state.execution_props_mut().query_execution_start_time = now.map(|now| now.and_utc());
+        let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let plan = LogicalPlan::clone(&query.plan);
         let task = self.runtime().spawn(async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
+            checked::check_constants(&plan)?;
             state.optimize(&plan).map_err(|e| error::from_datafusion(&e))
         });
-        until_cancelled(cancel, task).await
+        task.await.map_err(|e| SqlError::internal(format!("planning failed: {e}")))?
     }
 
     /// Runs a bound plan; its batches come by the stream.
@@ -167,10 +147,9 @@ impl QueryEngine {
         notices: &Notices,
     ) -> BatchStream {
         let (asks, requests) = numbers::asks(giver);
-        let stop = CancelHandle::running();
-        let state = self.state_with(rows, stop.clone());
+        let state = self.state_with(rows, cancel.clone());
         let (sender, receiver) = tokio::sync::mpsc::channel(CHANNEL_BATCHES);
-        let (flag, notices) = (stop.clone(), notices.clone());
+        let (flag, notices) = (cancel.clone(), notices.clone());
         let task = self.runtime().spawn(async move {
             let run = stream::run(&state, plan, &asks, &flag, &notices, &sender);
             let outcome = tokio::select! {
@@ -184,7 +163,7 @@ impl QueryEngine {
                 let _ = sender.send(Err(error)).await;
             }
         });
-        BatchStream::new(receiver, requests, task, stop, cancel.clone())
+        BatchStream::new(receiver, requests, task, cancel.clone())
     }
 
     /// Runs a bound plan to its end and gives all rows; for plans whose result the session needs whole.
@@ -214,8 +193,8 @@ impl QueryEngine {
         analyze: bool,
     ) -> Result<Vec<String>, SqlError> {
         let (asks, mut requests) = numbers::asks(giver);
-        let stop = CancelHandle::running();
-        let state = self.state_with(rows, stop.clone());
+        let state = self.state_with(rows, cancel.clone());
+        let flag = cancel.clone();
         let task = self.runtime().spawn(async move {
             let explain = async {
                 let plan = numbers::attach(plan, &asks)?;
@@ -233,26 +212,15 @@ impl QueryEngine {
                 }
                 Ok(text)
             };
-            explain.await.map_err(|e: datafusion::error::DataFusionError| error::from_datafusion(&e))
+            tokio::select! {
+                biased;
+                () = flag.cancelled() => Err(flag.check().err().unwrap_or_else(|| SqlError::cancelled("cancelled"))),
+                outcome = explain => outcome.map_err(|e: datafusion::error::DataFusionError| error::from_datafusion(&e)),
+            }
         });
-        let outcome = until_cancelled(cancel, requests.answer_until(task)).await;
-        if cancel.is_cancelled() {
-            stop.stop_as(cancel);
-        }
-        let text = outcome?;
+        let text = requests.answer_until(task).await;
+        let text = text.map_err(|e| SqlError::internal(format!("the query failed: {e}")))??;
         Ok(text.lines().map(str::to_owned).collect())
-    }
-}
-
-/// What a task of the query threads gives, unless the statement is stopped before.
-async fn until_cancelled<T>(
-    cancel: &CancelHandle,
-    task: impl Future<Output = Result<Result<T, SqlError>, JoinError>>,
-) -> Result<T, SqlError> {
-    tokio::select! {
-        biased;
-        () = cancel.cancelled() => Err(cancel.error()),
-        outcome = task => outcome.map_err(|e| SqlError::internal(format!("a query thread failed: {e}")))?,
     }
 }
 
@@ -299,17 +267,14 @@ fn session_state(
     rewrite::register_functions(&context);
     numbers::register(&context);
     bounded::register(&context);
-    aggregates::register(&context);
-    let mut state = SessionStateBuilder::new_from_existing(context.state())
+    let checked = Arc::new(checked::CheckedArithmetic);
+    let state = SessionStateBuilder::new_from_existing(context.state())
         .with_analyzer_rule(Arc::new(members::Members))
         .with_analyzer_rule(Arc::new(multisets::Multisets))
         .with_analyzer_rule(Arc::new(floats::FloatKeys))
-        .with_optimizer_rule(Arc::new(floats::FloatKeys));
-    let type_names = coerce::TypeNames(state.type_planner().take());
-    if let Some(analyzer) = state.analyzer() {
-        analyzer.rules.insert(0, Arc::new(coerce::PostgresTypes));
-    }
-    let state = state.with_type_planner(Arc::new(type_names)).build();
+        .with_optimizer_rule(Arc::new(floats::FloatKeys))
+        .with_physical_optimizer_rule(checked)
+        .build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
     let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
     Ok(with_joins(state, &memory))
@@ -323,7 +288,7 @@ async fn plan(
     let count = parameters::count(&statement).max(stated.len());
     if count == 0 {
         let plan = to_plan(state, statement).await?;
-        return finish(state, plan, Vec::new());
+        return finish(plan, Vec::new());
     }
     let mut types: Vec<Option<ColumnType>> = stated.to_vec();
     types.resize(count, None);
@@ -347,7 +312,7 @@ async fn plan(
         }
         other => other,
     };
-    finish(state, plan, types)
+    finish(plan, types)
 }
 
 async fn to_plan(state: &SessionState, statement: ast::Statement) -> Result<LogicalPlan, SqlError> {
@@ -361,13 +326,8 @@ async fn to_plan(state: &SessionState, statement: ast::Statement) -> Result<Logi
     }
 }
 
-fn finish(state: &SessionState, plan: LogicalPlan, parameters: Vec<ColumnType>) -> Result<PlannedQuery, SqlError> {
-    // The types of the result are those of the plan that will run; the one that is kept is typed when its parameters are known.
-    let typed = state
-        .analyzer()
-        .execute_and_check(plan.clone(), state.config_options(), |_, _| {})
-        .map_err(|e| error::from_datafusion(&e))?;
-    let columns = typed
+fn finish(plan: LogicalPlan, parameters: Vec<ColumnType>) -> Result<PlannedQuery, SqlError> {
+    let columns = plan
         .schema()
         .fields()
         .iter()
@@ -442,7 +402,6 @@ pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowS
 /// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit.
 pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHandle) -> Result<RowSource, SqlError> {
     let mut gathered = HashMap::with_capacity(scans.len());
-    let mut pace = Pace::new(cancel);
     for scan in scans {
         let table = &scan.table;
         let (filter, _) = RowFilter::split(table, &scan.filters);
@@ -454,18 +413,18 @@ pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHan
         let mut scratch = Vec::new();
         let whole = access.equal.is_empty() && access.lower.is_none() && access.upper.is_none();
         let handles = if whole {
-            super::direct::scan(txn, table, ScanSpec::all(), cancel).await?
+            txn.scan(&table.table, ScanSpec::all()).await.map_err(|e| error::from_txn(&e))?
         } else {
-            access.rows(txn, table, Parameters::NONE, usize::MAX, cancel).await?
+            access.rows(txn, table, &[], usize::MAX).await?
         };
         for handle in handles {
-            pace.step().await?;
             let (key, value) = (txn.key(handle), txn.value(handle));
             if !filter.matches(key, value, &mut scratch) {
                 continue;
             }
             decoder.append(key, value);
             if decoder.is_full() {
+                cancel.check()?;
                 batches.push(decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?);
             }
         }
