@@ -1,4 +1,5 @@
-//! TPC-C on one node of this process: `cargo run --release -p farhold-bench --example tpcc -- WAREHOUSES SECONDS WORKERS IN_FLIGHT [JOURNAL]`
+//! TPC-C on one node of this process: `cargo run --release -p farhold-bench --example tpcc -- WAREHOUSES SECONDS WORKERS IN_FLIGHT [JOURNAL | latches]`
+//! (`latches`: no hardware transactions, where the processor has them.)
 //!
 //! The `farhold` binary measures clusters; this is the shortest way from a change to a number, and what a profiler is
 //! pointed at.
@@ -43,8 +44,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let megabytes = 200 + warehouses as u64 * 250 + seconds * u64::from(workers) * 100;
     let region_bytes = megabytes << 20;
     let journal = std::env::args().nth(5);
-    let node = match &journal {
-        None => Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() })?,
+    let hardware_transactions = journal.as_deref() != Some("latches");
+    let node = match journal.as_ref().filter(|_| hardware_transactions) {
+        None => Node::open(fabric, NodeConfig { region_bytes, hardware_transactions, ..NodeConfig::default() })?,
         Some(path) => {
             let journal = JournalConfig::new(Arc::new(Disk::open(path)?));
             let generation = Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default())?;
@@ -141,6 +143,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         rate(totals.new_orders()),
         totals.abort_rate() * 100.0
     );
+    let hardware = node.statistics().hardware;
+    if hardware.attempts() > 0 {
+        println!("{} attempts of hardware transactions: {hardware:?}", hardware.attempts());
+    }
     for (kind, k) in Kind::ALL.iter().zip(&totals.kinds) {
         let us = |q| k.latency.quantile_ns(q) as f64 / 1000.0;
         println!(

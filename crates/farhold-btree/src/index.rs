@@ -69,20 +69,20 @@ macro_rules! with_tree {
 
 /// Runs one of the two scans of the tree, with bounds and keys translated.
 macro_rules! scan_with {
-    ($index:expr, $scan:ident, $lo:expr, $hi:expr, $visit:expr, $leaves:expr) => {{
+    ($index:expr, $scan:ident, $lo:expr, $hi:expr, $visit:expr, $ahead:expr, $leaves:expr) => {{
         let (mut lo_room, mut hi_room) = ([0; 16], [0; 16]);
         match &$index.kind {
             Kind::Word { tree, length } => {
                 let lo = lower_fitted($lo, *length, &mut lo_room).map(fixed_word);
                 let hi = upper_fitted($hi, *length, &mut hi_room).map(fixed_word);
                 let show = |key: u64, value| $visit(&key.to_be_bytes()[..*length], value);
-                tree.$scan(Span { lo, hi }, &Word::enter(), show, $leaves);
+                tree.$scan(Span { lo, hi }, &Word::enter(), show, $ahead, $leaves);
             }
             Kind::Pair { tree, length } => {
                 let lo = lower_fitted($lo, *length, &mut lo_room).map(fixed_pair);
                 let hi = upper_fitted($hi, *length, &mut hi_room).map(fixed_pair);
                 let show = |key: u128, value| $visit(&key.to_be_bytes()[PAIR_BYTES - *length..], value);
-                tree.$scan(Span { lo, hi }, &Pair::enter(), show, $leaves);
+                tree.$scan(Span { lo, hi }, &Pair::enter(), show, $ahead, $leaves);
             }
             Kind::Short { tree } => {
                 let (lo, hi) = (lower_cut($lo).map(short_key), upper_cut($hi).map(short_key));
@@ -90,13 +90,13 @@ macro_rules! scan_with {
                     let bytes = key.to_be_bytes();
                     $visit(&bytes[..usize::from(bytes[SHORT_BYTES_MAX])], value)
                 };
-                tree.$scan(Span { lo, hi }, &Pair::enter(), show, $leaves);
+                tree.$scan(Span { lo, hi }, &Pair::enter(), show, $ahead, $leaves);
             }
             Kind::Text { tree } => {
                 let guard = Text::enter();
                 let (lo, hi) = ($lo.map(TextProbe::new), $hi.map(TextProbe::new));
                 let show = |key, value| Text::probe(key, &guard).with_bytes(|key| $visit(key, value));
-                tree.$scan(Span { lo, hi }, &guard, show, $leaves);
+                tree.$scan(Span { lo, hi }, &guard, show, $ahead, $leaves);
             }
         }
     }};
@@ -127,6 +127,15 @@ impl OrderedIndex {
     #[inline]
     pub fn get(&self, key: &[u8]) -> Lookup {
         with_key!(self, key, |tree, probe| tree.get(probe))
+    }
+
+    /// Starts loading the leaf where the key is or would be, for an operation some 100 ns later. A hint: nothing depends on it.
+    ///
+    /// # Panics
+    /// If the key does not have the index's shape.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) {
+        with_key!(self, key, |tree, probe| tree.prefetch(probe));
     }
 
     /// Adds the key, unless it is there.
@@ -166,7 +175,20 @@ impl OrderedIndex {
         visit: &mut dyn FnMut(&[u8], u64) -> ControlFlow<()>,
         leaves: &mut Vec<LeafStamp>,
     ) {
-        scan_with!(self, scan, lo, hi, visit, leaves);
+        self.scan_ahead(lo, hi, visit, &mut |_| (), leaves);
+    }
+
+    /// As [`OrderedIndex::scan`]; `ahead` is told the values that will be shown soon, so that it can begin to load what they name.
+    /// The visitor may break before they are.
+    pub fn scan_ahead(
+        &self,
+        lo: Bound<&[u8]>,
+        hi: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8], u64) -> ControlFlow<()>,
+        ahead: &mut dyn FnMut(u64),
+        leaves: &mut Vec<LeafStamp>,
+    ) {
+        scan_with!(self, scan, lo, hi, visit, ahead, leaves);
     }
 
     /// As [`OrderedIndex::scan`], in descending order, from `hi` down to `lo`.
@@ -177,7 +199,19 @@ impl OrderedIndex {
         visit: &mut dyn FnMut(&[u8], u64) -> ControlFlow<()>,
         leaves: &mut Vec<LeafStamp>,
     ) {
-        scan_with!(self, scan_rev, lo, hi, visit, leaves);
+        self.scan_rev_ahead(lo, hi, visit, &mut |_| (), leaves);
+    }
+
+    /// As [`OrderedIndex::scan_ahead`], in descending order.
+    pub fn scan_rev_ahead(
+        &self,
+        lo: Bound<&[u8]>,
+        hi: Bound<&[u8]>,
+        visit: &mut dyn FnMut(&[u8], u64) -> ControlFlow<()>,
+        ahead: &mut dyn FnMut(u64),
+        leaves: &mut Vec<LeafStamp>,
+    ) {
+        scan_with!(self, scan_rev, lo, hi, visit, ahead, leaves);
     }
 
     /// Whether the leaf still stands at the stamp's version. Any stamp may be asked about, also one of another index or

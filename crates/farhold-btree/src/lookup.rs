@@ -1,6 +1,8 @@
 //! Looking one key up, and swinging its value.
 
 use crate::key::KeyKind;
+use crate::node::Leaf;
+use crate::search::prefetch;
 use crate::stamp::{Change, Changes, LeafStamp};
 use crate::tree::{ToKey, Tree};
 use crate::version::Backoff;
@@ -28,6 +30,17 @@ impl<K: KeyKind> Tree<K> {
                 return Lookup { value, leaf: leaf.stamp(reached.version) };
             }
             backoff.wait();
+        }
+    }
+
+    /// Starts loading the leaf that `get` would read.
+    #[inline]
+    pub fn prefetch(&self, key: K::Probe<'_>) {
+        let guard = K::enter();
+        if let Some(reached) = self.reach_inner(1, &mut ToKey(key), &guard) {
+            // SAFETY: reached at level 1.
+            let inner = unsafe { self.inner(reached.node) };
+            prefetch(inner.child(inner.count_to(key, &guard)), size_of::<Leaf<K>>());
         }
     }
 

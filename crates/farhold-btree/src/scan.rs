@@ -119,12 +119,34 @@ impl<K: KeyKind> Rows<K> {
     }
 }
 
+/// How many rows before its turn a value is announced: some eight rows of a few lines each are what a core can load at once.
+const AHEAD: usize = 8;
+
+/// Shows rows of one leaf, each announced before.
+#[inline]
+fn show<'r, H: Copy + 'r>(
+    rows: impl Iterator<Item = &'r (H, u64)> + Clone,
+    visit: &mut impl FnMut(H, u64) -> ControlFlow<()>,
+    ahead: &mut dyn FnMut(u64),
+) -> ControlFlow<()> {
+    let mut announced = rows.clone();
+    announced.by_ref().take(AHEAD).for_each(|(_, value)| ahead(*value));
+    for &(key, value) in rows {
+        visit(key, value)?;
+        if let Some((_, value)) = announced.next() {
+            ahead(*value);
+        }
+    }
+    ControlFlow::Continue(())
+}
+
 impl<K: KeyKind> Tree<K> {
     pub fn scan<'g>(
         &self,
         mut span: Span<K::Probe<'g>>,
         guard: &'g K::Guard,
         mut visit: impl FnMut(K::Held, u64) -> ControlFlow<()>,
+        ahead: &mut dyn FnMut(u64),
         leaves: &mut Vec<LeafStamp>,
     ) {
         let mut rows = Rows::<K>::new();
@@ -132,10 +154,8 @@ impl<K: KeyKind> Tree<K> {
         loop {
             let mut route = Ascend::<K> { from: span.lo, goes_on, fence: None };
             leaves.push(self.copy_leaf(&mut route, &span, guard, &mut rows));
-            for &(key, value) in rows.get() {
-                if visit(key, value).is_break() {
-                    return;
-                }
+            if show(rows.get().iter(), &mut visit, ahead).is_break() {
+                return;
             }
             let Some(fence) = route.fence.map(|fence| K::probe(fence, guard)) else { return };
             let over = match span.hi {
@@ -156,6 +176,7 @@ impl<K: KeyKind> Tree<K> {
         mut span: Span<K::Probe<'g>>,
         guard: &'g K::Guard,
         mut visit: impl FnMut(K::Held, u64) -> ControlFlow<()>,
+        ahead: &mut dyn FnMut(u64),
         leaves: &mut Vec<LeafStamp>,
     ) {
         let mut rows = Rows::<K>::new();
@@ -163,10 +184,8 @@ impl<K: KeyKind> Tree<K> {
         loop {
             let mut route = Descend::<K> { from: span.hi, goes_on, fence: None };
             leaves.push(self.copy_leaf(&mut route, &span, guard, &mut rows));
-            for &(key, value) in rows.get().iter().rev() {
-                if visit(key, value).is_break() {
-                    return;
-                }
+            if show(rows.get().iter().rev(), &mut visit, ahead).is_break() {
+                return;
             }
             let Some(fence) = route.fence.map(|fence| K::probe(fence, guard)) else { return };
             let over = match span.lo {

@@ -399,6 +399,17 @@ impl RegionMemory {
         unsafe { copy::copy_to_shared(from.as_ptr(), self.base.as_ptr().add(offset as usize), from.len()) }
     }
 
+    /// As [`Self::copy_in_unchecked`], by moves that a hardware transaction may make.
+    ///
+    /// # Safety
+    /// `offset + from.len() <= len`.
+    #[inline]
+    pub unsafe fn copy_in_narrow_unchecked(&self, offset: u64, from: &[u8]) {
+        debug_assert!(offset + from.len() as u64 <= self.len);
+        // SAFETY: as in `copy_in_unchecked`.
+        unsafe { copy::copy_to_shared_narrow(from.as_ptr(), self.base.as_ptr().add(offset as usize), from.len()) }
+    }
+
     /// One state of the object at `offset`: its header, and its payload in `to[..payload_len]`. Does not look at the lock.
     ///
     /// # Errors

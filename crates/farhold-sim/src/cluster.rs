@@ -119,6 +119,8 @@ async fn drive(setup: Setup, nodes: Vec<Arc<Node>>, handle: Handle) -> Outcome {
     handle.sleep_ns(SERVE_NS).await;
     let last = Client::new(usize::MAX, &workers[0], &setup.workload, recorder.clone());
     last.look_at_everything().await;
+    // The others hear that the snapshot of this look is closed.
+    handle.sleep_ns(2 * SERVE_NS).await;
     let left_behind = nodes.iter().flat_map(|node| node.left_behind()).collect();
     let statistics = nodes.iter().fold(Statistics::default(), |sum, node| sum + node.statistics());
     let Recorder { history, broken, .. } = recorder.take();

@@ -3,11 +3,24 @@
 
 mod seeds;
 
-use farhold_sim::failover::Failover;
+use farhold_sim::failover::{Failover, Load};
+use farhold_sim::workload::Workload;
 
 #[test]
 fn a_healthy_cluster_replicates() {
     seeds::are_in_order(0..12, |seed| Failover { blows: Vec::new(), ..Failover::of_seed(seed) });
+}
+
+/// Rows of up to 64 KiB are put into new mirrors, copied to nodes that come back, and redone when their writer dies.
+#[test]
+fn rows_of_the_greatest_length_survive_deaths() {
+    let long = |seed| Failover {
+        load: Load::Mixed(Workload { padding: 65_400, operations: 3, ..Workload::of_seed(seed) }),
+        transactions: 30,
+        ring_bytes: 2 << 20,
+        ..Failover::of_seed(seed)
+    };
+    seeds::are_in_order(0..16, long);
 }
 
 /// Members are expelled while they renew their leases.

@@ -1,7 +1,7 @@
 //! A node dies at every moment of a transaction that has rows elsewhere, and starts again: what it had locked and reserved
 //! at the others is free then, or known to be damaged.
 
-use farhold_fabric::provider::sim::{Fault, Faults, Rdma, Sim};
+use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, NodeId};
 use farhold_sim::workload::{Recorder, Row, Tables, Workload};
 use farhold_txn::{Node, NodeConfig, Retry, TxnError, Worker};
@@ -38,6 +38,56 @@ async fn change(worker: &Worker) -> Result<(), TxnError> {
         txn.insert(&table, &Row::key(key + 100), &row(key + 100)).await?;
     }
     txn.commit().await.map(|_| ())
+}
+
+/// While a transaction of node 0 changes a row of each node, a reader at node 0 looks at the one, and then a reader at node 1 at the other: so
+/// many nanoseconds after it has begun. Whether they saw its change; `None` of one that was told to try again.
+fn look_after(ns: u64) -> [Option<bool>; 2] {
+    let executor = Executor::virtual_time(9);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let nodes = [start(&sim, 0), start(&sim, 1)];
+    executor.run(async {
+        let workers = nodes.each_ref().map(|node| serve(node, &handle));
+        let recorder = Rc::new(RefCell::new(Recorder::default()));
+        Tables::create(&workers[0], &Workload::of_seed(1), &recorder).await.expect("the tables");
+        let writing = workers[0].clone();
+        let written = handle.spawn(async move {
+            let table = Tables::of(&writing).spread;
+            let mut txn = writing.begin();
+            // Node 0 has the odd keys, node 1 the even ones.
+            for key in [1, 2] {
+                let row = txn.get(&table, &Row::key(key)).await?.ok_or(TxnError::Conflict)?;
+                // As long as it was, and with its keys: it stays in its slot.
+                let before = Row::of(&table, key, txn.value(row)).expect("a row");
+                txn.update(row, &Row { writer: 7, ..before }.value(&table, key))?;
+            }
+            txn.commit().await.map(|_| ())
+        });
+        handle.sleep_ns(ns).await;
+        let mut seen = [None; 2];
+        for (worker, key) in workers.iter().zip([1, 2]) {
+            let table = Tables::of(worker).spread;
+            let mut txn = worker.begin_read_only();
+            let row = txn.get(&table, &Row::key(key)).await.expect("a read").expect("a row");
+            let saw = Row::of(&table, key, txn.value(row)).expect("a row").writer == 7;
+            seen[(key - 1) as usize] = txn.commit().await.is_ok().then_some(saw);
+        }
+        handle.sleep_ns(1_000_000).await;
+        assert_eq!(written.try_take(), Some(Ok(())));
+        seen
+    })
+}
+
+/// A read of one row is not validated where it need not be. It must be if a commit had the row locked: that commit has been seen elsewhere,
+/// perhaps by a reader that has ended before this one began.
+#[test]
+fn a_later_reader_never_sees_an_older_state() {
+    let seen: Vec<_> = (0..200).map(|step| look_after(step * 100)).collect();
+    let older = seen.iter().position(|seen| *seen == [Some(true), Some(false)]);
+    assert_eq!(older, None, "steps of 100 ns: {seen:?}");
+    assert!(seen.contains(&[Some(true); 2]) && seen.contains(&[Some(false); 2]), "{seen:?}");
+    assert!(seen.iter().any(|seen| seen[1].is_none()), "nobody ever met a lock: {seen:?}");
 }
 
 /// Kills node 1 so many nanoseconds after its transaction has begun; how many rows of node 0 are damaged.
@@ -82,6 +132,60 @@ fn die_after(ns: u64) -> usize {
         }
         damaged
     })
+}
+
+/// More deaths with a snapshot open than there are places for snapshots: the others keep nothing for the dead.
+#[test]
+fn snapshots_of_the_dead_are_closed() {
+    let executor = Executor::virtual_time(9);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let home = start(&sim, 0);
+    executor.run(async {
+        let _keeper = serve(&home, &handle);
+        for death in 0..70 {
+            let dying = start(&sim, 1);
+            let doomed = serve(&dying, &handle);
+            assert_eq!(doomed.join_cluster().await, Ok(vec![NodeId(0)]));
+            assert_eq!(home.left_behind(), Vec::<String>::new(), "after {death} deaths");
+            let snapshot = doomed.snapshot().await.expect("a snapshot");
+            assert_eq!(home.left_behind().len(), 1);
+            sim.inject(Fault::Kill(NodeId(1)));
+            handle.sleep_ns(2_000_000).await;
+            std::mem::forget((snapshot, doomed, dying));
+        }
+    });
+}
+
+/// Nothing gets through one way while a snapshot is taken and closed: it fails or not, and a while after the way has healed neither node
+/// keeps anything for it.
+#[test]
+fn snapshots_leave_nothing_behind_when_messages_are_lost() {
+    let executor = Executor::virtual_time(9);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (home, other) = (start(&sim, 0), start(&sim, 1));
+    executor.run(async {
+        let (_keeper, taking) = (serve(&home, &handle), serve(&other, &handle));
+        let mut failed = 0;
+        for (from, to) in [(0, 1), (1, 0)] {
+            for step in 0..30 {
+                let taking = taking.clone();
+                let taken = handle.spawn(async move { taking.snapshot().await.map(drop) });
+                handle.sleep_ns(step * 500).await;
+                let hop = Hop { from: NodeId(from), to: NodeId(to) };
+                sim.inject(Fault::Cut(hop));
+                handle.sleep_ns(5_000_000).await;
+                failed += u32::from(taken.try_take().is_some_and(|taken| taken.is_err()));
+                sim.inject(Fault::Heal(hop));
+                handle.sleep_ns(5_000_000).await;
+                for node in [&home, &other] {
+                    assert_eq!(node.left_behind(), Vec::<String>::new(), "{hop:?} cut after {step} steps");
+                }
+            }
+        }
+        assert!(failed > 5, "{failed} snapshots failed");
+    });
 }
 
 #[test]

@@ -41,12 +41,17 @@ fn a_seed_is_a_run() {
 #[test]
 fn the_body_of_the_hardware_transaction_is_as_good_as_latches() {
     plant(Some(Defect::SoftRtm));
+    let (mut commits, mut commits_far) = (0, 0);
     for seed in 0..seeds() / 4 {
-        if let Err(what) = run(&Setup::small(seed)).check() {
+        let outcome = run(&Setup::small(seed));
+        if let Err(what) = outcome.check() {
             panic!("seed {seed}: {what}");
         }
+        commits += outcome.statistics.hardware.commits;
+        commits_far += outcome.statistics.hardware.commits_far;
     }
     plant(None);
+    assert!(commits > 0 && commits_far > 0, "{commits} sections without latches, {commits_far} of far transactions");
 }
 
 /// 200, or what the environment asks for.

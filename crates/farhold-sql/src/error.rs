@@ -131,6 +131,10 @@ states! {
     TOO_MANY_CONNECTIONS = "53300";
     /// A row, a key or a statement is too large.
     PROGRAM_LIMIT_EXCEEDED = "54000";
+    /// Statements that run each other too deeply.
+    STATEMENT_TOO_COMPLEX = "54001";
+    /// More columns than a result or a table may have.
+    TOO_MANY_COLUMNS = "54011";
     /// The object is not in the state that the command needs.
     OBJECT_NOT_IN_STATE = "55000";
     /// A parameter that cannot be changed now.

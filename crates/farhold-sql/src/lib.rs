@@ -5,6 +5,10 @@
 //! every other query runs over one consistent state of the database on shared query threads.
 #![deny(missing_docs)]
 
+// The unit tests of the server share the client of `tests/protocol`, which knows the crate by its name.
+#[cfg(test)]
+extern crate self as farhold_sql;
+
 pub mod arrow_copy;
 pub mod engine;
 mod error;

@@ -39,7 +39,7 @@ pub use object::{LockError, Object, ObjectRef, Owner, Read, ReadError};
 pub use slab::{AllocCache, PageTable, Run};
 pub use snapshot::Snapshot;
 pub use store::{Store, TABLES_MAX};
-pub use superblock::{Found, LAYOUT_VERSION, REGION_BYTES_MIN, SNAPSHOT_SLOTS, SlotId, Superblock};
+pub use superblock::{Found, Holder, LAYOUT_VERSION, REGION_BYTES_MIN, SNAPSHOT_SLOTS, SlotId, Superblock};
 pub use table::{
     Damaged, IndexDef, KeyMaker, Lookup, Moved, Occupant, Rebuilt, Reserve, Stamp, Statistics, TableDef, TableStore,
 };

@@ -5,7 +5,7 @@ use crate::object::size_class::{PAGE_BYTES, RUN_PAGES_MAX};
 use crate::object::{Object, ObjectRef};
 use crate::slab::{AllocCache, PageKind, PageTable, Pages, Run, TableSlab};
 use crate::snapshot::Garbage;
-use crate::superblock::{Found, Superblock};
+use crate::superblock::{Found, Holder, Superblock};
 use farhold_fabric::object::ALIGN;
 use farhold_fabric::{NodeId, RegionMemory};
 use std::collections::BTreeMap;
@@ -103,6 +103,12 @@ impl Store {
     #[must_use]
     pub fn incarnation(&self) -> u16 {
         self.incarnation
+    }
+
+    /// What the places of snapshots that this start of the node takes say.
+    #[must_use]
+    pub fn holder(&self) -> Holder {
+        Holder { node: self.node, incarnation: self.incarnation }
     }
 
     /// The superblock: epoch, open snapshots.

@@ -2,16 +2,19 @@
 //!
 //! ```text
 //!  +0    magic │ layout version │ node │ region bytes │ starts │ clean │ page table offset │ pages
-//!  +64   epoch │ open snapshots │ epoch closed │ epoch of the checkpoint │ shape   (the epoch is used on its keeper only)
-//!  +128  64 snapshot slots: 0 free, 1 announced, S + 2 open at epoch S
+//!  +64   epoch │ open snapshots (a bit a slot) │ epoch closed │ epoch of the checkpoint │ shape   (the epoch is used on its keeper only)
+//!  +128  64 snapshot slots: 0 free, else holder (node:8 | incarnation:16) | state:40: 1 announced, 2 closing, S + 2 open at epoch S >= 1
 //!  +1024 1008 directory entries of 64 bytes (`index/hash/layout.rs`)
 //! ```
 //!
-//! Taking a snapshot: announce it on every node (slot, then count), then raise the keeper's epoch by one; the value before is
+//! Taking a snapshot: announce it on every node (slot, then bit), then raise the keeper's epoch by one; the value before is
 //! the snapshot's epoch S; then write S into the slots. A writer reads the epoch while it holds its locks and looks at the
-//! count afterwards: if it read more than S, it meets the count (all of this is sequentially consistent). Whoever wants to
-//! free something that snapshots below epoch E may need looks at the count and the slots. An announced slot, whose epoch is
+//! bits afterwards: if it read more than S, it meets the bit (all of this is sequentially consistent). Whoever wants to
+//! free something that snapshots below epoch E may need looks at the bits and the slots. An announced slot, whose epoch is
 //! not known yet, holds everything back.
+//!
+//! A slot says which start of which node holds it, so that the slots of a node that dies can be released. Each release first turns the
+//! slot to *closing*, by compare-and-swap: of two releases of one slot one does nothing, and the slot's next holder cannot lose its bit.
 
 use crate::error::StoreError;
 use crate::object::ObjectRef;
@@ -23,7 +26,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 /// `FARHOLD1`, read as bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARHOLD1");
 /// Counts changes of the layout of regions.
-pub const LAYOUT_VERSION: u64 = 3;
+pub const LAYOUT_VERSION: u64 = 4;
 /// How many snapshots can be open at a time.
 pub const SNAPSHOT_SLOTS: usize = 64;
 /// Where the directory of tables starts.
@@ -38,6 +41,10 @@ const PAGES: u64 = 56;
 const SHAPE: u64 = 96;
 const SLOTS: u64 = 128;
 const ANNOUNCED: u64 = 1;
+const CLOSING: u64 = 2;
+/// Bits of a slot's word below its holder.
+const STATE_BITS: u32 = 40;
+const STATE: u64 = (1 << STATE_BITS) - 1;
 
 /// Bytes of the superblock.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 64 << 10;
@@ -48,6 +55,33 @@ pub const REGION_BYTES_MIN: u64 = SUPERBLOCK_BYTES + 4 * PAGE_BYTES;
 /// A snapshot's place in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotId(pub u8);
+
+impl SlotId {
+    fn bit(self) -> u64 {
+        1 << self.0
+    }
+}
+
+/// Which start of which node holds a snapshot's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// The node.
+    pub node: NodeId,
+    /// Its start, by its [`Store::incarnation`](crate::Store::incarnation).
+    pub incarnation: u16,
+}
+
+impl Holder {
+    /// A slot's word in this state.
+    fn word(self, state: u64) -> u64 {
+        (u64::from(self.node.0) << 16 | u64::from(self.incarnation)) << STATE_BITS | state
+    }
+
+    fn of_word(word: u64) -> Self {
+        let bits = word >> STATE_BITS;
+        Self { node: NodeId((bits >> 16) as u8), incarnation: bits as u16 }
+    }
+}
 
 /// What an attach found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,9 +97,9 @@ pub struct Found {
 pub struct Superblock<'m>(&'m RegionMemory);
 
 impl<'m> Superblock<'m> {
-    /// Offset of the epoch word. The number of open snapshots is the word after it.
+    /// Offset of the epoch word. The bits of the open snapshots are the word after it.
     pub const EPOCH: u64 = 64;
-    /// Offset of the number of open or announced snapshots.
+    /// Offset of the word that has a bit for each open or announced snapshot.
     pub const ACTIVE: u64 = 72;
     /// Offset of the last epoch that this node's journal has closed and made durable, 0 without a journal.
     pub const CLOSED: u64 = 80;
@@ -203,8 +237,8 @@ impl<'m> Superblock<'m> {
 
     /// Raises the epoch by one and returns the one before: a snapshot's, if it has been announced on every node.
     ///
-    /// Somebody must also call it now and then without a snapshot, say every second: a row has room for 2^29 versions an
-    /// epoch (at a million writes a second to one row: nine minutes), and there are 2^32 epochs.
+    /// It must also rise now and then without a snapshot, since a row has room for 2^29 versions an epoch; the next one would count
+    /// as of a later epoch, and a snapshot would not see it. Journals and workers see to that. There are 2^32 epochs.
     #[must_use]
     pub fn advance_epoch(self) -> u32 {
         self.fixed(Self::EPOCH).fetch_add(1, SeqCst) as u32
@@ -226,27 +260,60 @@ impl<'m> Superblock<'m> {
     ///
     /// # Errors
     /// [`StoreError::TooManySnapshots`].
-    pub fn announce(self) -> Result<SlotId, StoreError> {
+    pub fn announce(self, holder: Holder) -> Result<SlotId, StoreError> {
         for slot in (0..SNAPSHOT_SLOTS as u8).map(SlotId) {
-            if self.slot(slot).compare_exchange(0, ANNOUNCED, SeqCst, Relaxed).is_ok() {
-                self.word(Self::ACTIVE).fetch_add(1, SeqCst);
+            if self.slot(slot).compare_exchange(0, holder.word(ANNOUNCED), SeqCst, Relaxed).is_ok() {
+                self.word(Self::ACTIVE).fetch_or(slot.bit(), SeqCst);
                 return Ok(slot);
             }
         }
         Err(StoreError::TooManySnapshots { slots: SNAPSHOT_SLOTS })
     }
 
-    /// Says which epoch an announced snapshot has become. So every node knows an epoch that is above all snapshots, should it have
-    /// to keep the epoch from now on.
-    pub fn confirm(self, slot: SlotId, epoch: u32) {
+    /// Says which epoch a snapshot that this holder has announced has become. So every node knows an epoch that is above all snapshots,
+    /// should it have to keep the epoch from now on. False: the slot is the holder's no longer, and nothing is kept for the snapshot.
+    #[must_use]
+    pub fn confirm(self, slot: SlotId, holder: Holder, epoch: u32) -> bool {
         self.raise_epoch(epoch + 1);
-        self.slot(slot).store(u64::from(epoch) + 2, SeqCst);
+        let confirmed = holder.word(u64::from(epoch) + 2);
+        self.slot(slot).compare_exchange(holder.word(ANNOUNCED), confirmed, SeqCst, Relaxed).is_ok()
     }
 
-    /// Closes a snapshot.
-    pub fn release(self, slot: SlotId) {
-        self.slot(slot).store(0, SeqCst);
-        self.word(Self::ACTIVE).fetch_sub(1, SeqCst);
+    /// Closes a snapshot, if the slot still is this holder's.
+    pub fn release(self, slot: SlotId, holder: Holder) {
+        let found = self.slot(slot).load(SeqCst);
+        if found != 0 && Holder::of_word(found) == holder && found & STATE != CLOSING {
+            self.close(slot, found);
+        }
+    }
+
+    /// Closes the snapshots of holders that are gone: nothing of them touches a slot any more. Returns how many. No two threads do this
+    /// at the same time.
+    #[allow(clippy::must_use_candidate, reason = "done for what it does")]
+    pub fn release_of(self, is_gone: impl Fn(Holder) -> bool) -> usize {
+        let slots = (0..SNAPSHOT_SLOTS as u8).map(SlotId);
+        let gone = slots.filter(|slot| {
+            let found = self.slot(*slot).load(SeqCst);
+            found != 0 && is_gone(Holder::of_word(found)) && self.close(*slot, found)
+        });
+        gone.count()
+    }
+
+    /// Who holds snapshots here; a holder comes as often as it has slots.
+    pub fn holders(self) -> impl Iterator<Item = Holder> + 'm {
+        let words = (0..SNAPSHOT_SLOTS as u8).map(move |slot| self.slot(SlotId(slot)).load(SeqCst));
+        words.filter(|word| *word != 0).map(Holder::of_word)
+    }
+
+    /// Gives a slot free that was found so. One that a dead holder was closing is found as it will be.
+    fn close(self, slot: SlotId, found: u64) -> bool {
+        let closing = found & !STATE | CLOSING;
+        let is_mine = self.slot(slot).compare_exchange(found, closing, SeqCst, Relaxed).is_ok();
+        if is_mine {
+            self.word(Self::ACTIVE).fetch_and(!slot.bit(), SeqCst);
+            self.slot(slot).store(0, SeqCst);
+        }
+        is_mine
     }
 
     /// The oldest epoch that an open snapshot may read; `u32::MAX` if none is open. What ended at or before it can go.
@@ -255,12 +322,30 @@ impl<'m> Superblock<'m> {
         if !self.snapshots_open() {
             return u32::MAX;
         }
-        let slots = (0..SNAPSHOT_SLOTS as u8).map(|slot| match self.slot(SlotId(slot)).load(SeqCst) {
-            0 => u32::MAX,
+        let slots = (0..SNAPSHOT_SLOTS as u8).map(|slot| match self.slot(SlotId(slot)).load(SeqCst) & STATE {
+            0 | CLOSING => u32::MAX,
             ANNOUNCED => 0,
             epoch => (epoch - 2) as u32,
         });
         slots.min().unwrap_or(u32::MAX)
+    }
+
+    /// The newest epoch that an open snapshot may read: `None` if none is open, `u32::MAX` if one is announced. A state that was made
+    /// after it is of no use to them.
+    ///
+    /// A snapshot that is announced after this look gets the epoch of after it, so a commit that has read its epoch before needs
+    /// to keep nothing for it.
+    #[must_use]
+    pub fn newest_snapshot(self) -> Option<u32> {
+        if !self.snapshots_open() {
+            return None;
+        }
+        let epochs = (0..SNAPSHOT_SLOTS as u8).filter_map(|slot| match self.slot(SlotId(slot)).load(SeqCst) & STATE {
+            0 | CLOSING => None,
+            ANNOUNCED => Some(u32::MAX),
+            epoch => Some((epoch - 2) as u32),
+        });
+        epochs.max()
     }
 
     fn slot(self, slot: SlotId) -> &'m AtomicU64 {

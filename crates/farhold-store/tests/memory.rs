@@ -5,9 +5,10 @@ mod common;
 use common::{fresh, insert, region};
 use farhold_btree::KeyShape;
 use farhold_fabric::NodeId;
-use farhold_store::{ObjectRef, Reserve, Statistics, Store, TableDef, TableId, TableStore};
+use farhold_store::{Object, ObjectRef, Reserve, Statistics, Store, TableDef, TableId, TableStore};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
 
 #[test]
 fn workers_never_get_the_same_slot_and_give_all_back() {
@@ -111,4 +112,32 @@ fn rows_of_every_size_come_back() {
     }
     let runs: BTreeSet<_> = table.pages().iter().map(|run| run.pages).collect();
     assert!(runs.len() > 1, "large classes live in runs of several pages: {runs:?}");
+}
+
+/// What a hardware transaction needs of the pages that it writes. They get it from an object that nothing has used before.
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn touched_pages_are_present_and_as_they_were() {
+    use std::os::unix::fs::FileExt;
+    const PAGE: u64 = 4096;
+    let memory = region(64 * PAGE);
+    let map = std::fs::File::open("/proc/self/pagemap").expect("the kernel's table");
+    let present = |page: u64| {
+        let address = std::ptr::from_ref(memory.word(page * PAGE).expect("a word")).addr() as u64;
+        let mut entry = [0; 8];
+        map.read_exact_at(&mut entry, address / PAGE * 8).expect("an entry");
+        u64::from_ne_bytes(entry) >> 63 == 1
+    };
+    // The header at the end of page 8, the payload on pages 9 to 11.
+    let object = Object::at(&memory, 9 * PAGE - 32);
+    assert!((8..12).all(|page| !present(page)), "fresh memory");
+    object.touch(2 * PAGE as usize + 1);
+    assert!((8..12).all(present) && !present(7) && !present(12));
+    memory.word(9 * PAGE).expect("a word").store(77, Relaxed);
+    object.touch(2 * PAGE as usize + 1);
+    assert_eq!(memory.word(9 * PAGE).expect("a word").load(Relaxed), 77);
+    assert_eq!((object.lock_word(), object.version().0), (0, 0));
+    // Up to the last byte, and no further.
+    object.touch_behind(3 * PAGE as usize);
+    assert!(!present(12));
 }

@@ -7,7 +7,8 @@ use farhold_btree::KeyShape;
 use farhold_fabric::{NodeId, RegionMemory};
 use farhold_store::object::{Word, Words};
 use farhold_store::{
-    IndexDef, LAYOUT_VERSION, Owner, PageTable, Snapshot, Store, StoreError, Superblock, TableDef, TableId, TableStore,
+    Holder, IndexDef, LAYOUT_VERSION, Owner, PageTable, Snapshot, Store, StoreError, Superblock, TableDef, TableId,
+    TableStore,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -174,6 +175,78 @@ fn snapshot_slots_run_out_with_an_error() {
     assert_eq!(Superblock::of(store.memory()).expect("good").oldest_snapshot(), open[0].epoch());
     drop(open);
     assert_eq!(store.superblock().oldest_snapshot(), u32::MAX);
+}
+
+/// A slot says whose it is: the slots of a node that has died are released by whoever goes on, once, and nobody else's; at whichever
+/// step of taking or closing a snapshot it has died.
+#[test]
+fn snapshots_of_a_dead_node_are_released_and_no_others() {
+    let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");
+    let superblock = store.superblock();
+    let start = |node, incarnation| Holder { node: NodeId(node), incarnation };
+    let (dead, reborn, living) = (start(5, 1), start(5, 2), start(6, 1));
+    for round in 0..3 {
+        let announced = superblock.announce(dead).expect("a slot");
+        let confirmed = superblock.announce(dead).expect("a slot");
+        assert!(superblock.confirm(confirmed, dead, superblock.advance_epoch()));
+        let (kept, again) =
+            (superblock.announce(living).expect("a slot"), superblock.announce(reborn).expect("a slot"));
+        let epoch = superblock.advance_epoch();
+        assert!(superblock.confirm(kept, living, epoch) && superblock.confirm(again, reborn, epoch));
+        assert_eq!(superblock.oldest_snapshot(), 0, "round {round}: one is announced");
+        assert_eq!(superblock.release_of(|holder| holder == dead), 2);
+        assert_eq!(superblock.release_of(|holder| holder == dead), 0);
+        assert_eq!(superblock.oldest_snapshot(), epoch, "round {round}");
+        // A slot has a new holder: late words of the old one do it nothing.
+        let next = superblock.announce(living).expect("a slot");
+        assert_eq!(next, announced);
+        superblock.release(announced, dead);
+        assert!(!superblock.confirm(announced, dead, epoch));
+        assert_eq!(superblock.holders().filter(|holder| *holder == living).count(), 2);
+        for (slot, holder) in [(next, living), (next, living), (kept, living), (again, reborn)] {
+            superblock.release(slot, holder);
+        }
+        assert!(!superblock.snapshots_open(), "round {round}");
+        assert_eq!(superblock.holders().count(), 0);
+    }
+    // It had taken the slot, and died before its bit was set; another before its slot was free and behind its bit.
+    let word = |slot: usize| store.memory().word(128 + 8 * slot as u64).expect("a slot");
+    let holder = (5 << 16 | 1) << 40;
+    word(0).store(holder | 1, Relaxed);
+    word(1).store(holder | 2, Relaxed);
+    assert_eq!(superblock.release_of(|holder| holder == dead), 2);
+    assert!(!superblock.snapshots_open());
+    assert_eq!(superblock.holders().count(), 0);
+}
+
+/// Threads take and close snapshots while others release slots that they have no right to any more: no bit is lost, none stays.
+#[test]
+fn snapshots_are_closed_once_by_whomever() {
+    let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");
+    let rounds = if cfg!(miri) { 50 } else { 20_000 };
+    std::thread::scope(|scope| {
+        for node in 1..=3 {
+            let superblock = store.superblock();
+            scope.spawn(move || {
+                let me = Holder { node: NodeId(node), incarnation: 1 };
+                let mut last = None;
+                for _ in 0..rounds {
+                    let slot = superblock.announce(me).expect("a slot");
+                    assert!(superblock.confirm(slot, me, superblock.advance_epoch()));
+                    assert!(superblock.snapshots_open(), "its own is open");
+                    if let Some((slot, holder)) = last.replace((slot, me)) {
+                        // Twice: the slot is another thread's, perhaps.
+                        superblock.release(slot, holder);
+                        superblock.release(slot, Holder { incarnation: 9, ..holder });
+                    }
+                }
+                let (slot, holder) = last.expect("the last");
+                superblock.release(slot, holder);
+            });
+        }
+    });
+    assert!(!store.superblock().snapshots_open());
+    assert_eq!(store.superblock().holders().count(), 0);
 }
 
 #[test]

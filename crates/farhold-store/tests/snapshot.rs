@@ -3,8 +3,9 @@
 mod common;
 
 use common::{fresh, insert, value_of};
+use farhold_fabric::NodeId;
 use farhold_store::snapshot::RunScan;
-use farhold_store::{AllocCache, ObjectRef, Owner, Reserve, Snapshot, TableStore, Version};
+use farhold_store::{AllocCache, Holder, ObjectRef, Owner, Reserve, Snapshot, TableStore, Version};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -175,6 +176,48 @@ fn snapshots_see_one_state_while_writers_move_money_and_rows() {
     alloc.collect();
     let statistics = table.statistics();
     assert_eq!((statistics.rows, statistics.held_slots), (ROWS, 0), "nothing is held when no snapshot is open");
+}
+
+/// Updates by the protocol: locks, reads the epoch, saves, writes.
+fn update(table: &TableStore, alloc: &mut AllocCache, reference: ObjectRef, value: u64) {
+    let object = table.store().object(reference);
+    let version = object.lock(reference.incarnation(), common::ME).expect("free");
+    let epoch = table.store().superblock().epoch();
+    table.save_undo(reference, epoch, alloc).expect("room");
+    object.write(&row(value, 8), version.next(epoch));
+    object.unlock();
+}
+
+/// The epoch rises under an old snapshot, by a journal or by snapshots that are closed again: the states between have no reader.
+#[test]
+fn states_newer_than_all_snapshots_are_not_copied() {
+    let (table, mut alloc) = fresh(vec![]);
+    let reference = insert(&table, &mut alloc, 1, &row(1, 8));
+    let old = Snapshot::open(table.store()).expect("a slot");
+    update(&table, &mut alloc, reference, 2);
+    assert_eq!(alloc.held_back(), 1, "the old snapshot reads what was there");
+    for value in 3..10 {
+        let _ = table.store().superblock().advance_epoch();
+        update(&table, &mut alloc, reference, value);
+    }
+    assert_eq!(alloc.held_back(), 1, "no snapshot reads the states of 2 to 8");
+    let new = Snapshot::open(table.store()).expect("a slot");
+    update(&table, &mut alloc, reference, 10);
+    assert_eq!(alloc.held_back(), 2, "the new snapshot reads 9");
+    assert_eq!(scan(&table, &old), BTreeMap::from([(1, 1)]));
+    assert_eq!(scan(&table, &new), BTreeMap::from([(1, 9)]));
+    drop(old);
+    alloc.collect();
+    assert_eq!((alloc.held_back(), scan(&table, &new)), (1, BTreeMap::from([(1, 9)])));
+    // One that is announced may become of any epoch from now on.
+    let _ = table.store().superblock().advance_epoch();
+    update(&table, &mut alloc, reference, 11);
+    let _ = table.store().superblock().advance_epoch();
+    let holder = Holder { node: NodeId(0), incarnation: 1 };
+    let announced = table.store().superblock().announce(holder).expect("a slot");
+    update(&table, &mut alloc, reference, 12);
+    assert_eq!(alloc.held_back(), 2);
+    table.store().superblock().release(announced, holder);
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub use planted::{Defect, last_unknown, plant};
 pub use recovery::{Leading, Moving, Progress};
 pub use replication::ReplicationConfig;
 pub use row_counter::RowCounter;
-pub use slots::Statistics;
+pub use slots::{Hardware, Statistics};
 pub use snapshot::{PageTask, Snapshot};
 pub use table::{Index, Table, TableId, TableIndex};
 pub use txn::{CommitInfo, Partition, RowHandle, Savepoint, ScanSpec, Txn};

@@ -4,21 +4,21 @@ use crate::catalog::Catalog;
 use crate::durability::{Generation, JournalConfig, Journaling};
 use crate::far_pages::FarPages;
 use crate::home::reservations::Reservations;
+use crate::home::snapshots::{FarHolds, OpenSnapshots};
+use crate::home::unsent::Unsent;
 use crate::membership::{Configuration, NodeSet};
 use crate::protocol::epoch::KEEPER;
 use crate::protocol::ident::DATA;
-use crate::protocol::section::Section;
-use crate::protocol::section::latch::Latch;
-use crate::protocol::section::rtm::Rtm;
+use crate::protocol::section::rtm::Processor;
+use crate::protocol::section::{latch, rtm};
 use crate::replication::{Replication, ReplicationConfig};
 use crate::slots::{Slots, Statistics};
-use crate::snapshot::FarPlace;
 use crate::{NodeId, Placement, Table, TableId, TxnError, Worker};
 use farhold_fabric::{Admitted, Fabric, FabricError, Handle};
 use farhold_store::table::Rebuilt;
 use farhold_store::{Store, StoreError, Superblock};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A node's settings.
@@ -37,6 +37,9 @@ pub struct NodeConfig {
     pub replication: ReplicationConfig,
     /// A journal on disk: [`Node::open_durable`] alone looks at it.
     pub journal: Option<JournalConfig>,
+    /// Whether the part of a commit on this node may be a hardware transaction, where the processor has them. A worker with
+    /// which fewer than half commit takes latches for a while.
+    pub hardware_transactions: bool,
 }
 
 impl Default for NodeConfig {
@@ -48,6 +51,7 @@ impl Default for NodeConfig {
             request_timeout_ns: 2_000_000_000,
             replication: ReplicationConfig::default(),
             journal: None,
+            hardware_transactions: true,
         }
     }
 }
@@ -82,7 +86,8 @@ pub struct Node {
     pub(crate) store: Arc<Store>,
     pub(crate) catalog: Catalog,
     pub(crate) slots: Arc<Slots>,
-    pub(crate) hardware_transactions: bool,
+    /// None where near commits take latches.
+    pub(crate) hardware: Option<Processor>,
     /// What other nodes' transactions have reserved here.
     pub(crate) reservations: Reservations,
     /// None with one copy of each row.
@@ -97,10 +102,12 @@ pub struct Node {
     pub(crate) start: Option<u64>,
     /// The nodes of the cluster: all, unless there is replication.
     pub(crate) present: NodeSet,
-    /// Snapshots' places on other nodes that nobody needs any more.
+    /// What inboxes of other nodes had no room for.
+    pub(crate) unsent: Unsent,
+    /// What its snapshots hold on nodes that are not mapped here, and what theirs hold on it.
+    pub(crate) open_snapshots: OpenSnapshots,
+    pub(crate) far_holds: FarHolds,
     recovered: Mutex<Recovered>,
-    released: Mutex<Vec<FarPlace>>,
-    any_released: AtomicBool,
     pub(crate) far_pages: FarPages,
     /// Tells this node's table handles from those of other nodes in the same process.
     pub(crate) tag: u64,
@@ -222,7 +229,7 @@ impl Node {
             store.record_pages(move || source.epoch());
         }
         let tag = TAGS.fetch_add(1, Relaxed);
-        let hardware_transactions = crate::protocol::section::rtm::available();
+        let hardware = config.hardware_transactions.then(Processor::detect).flatten();
         let slots = Arc::new(Slots::new());
         let node = Self {
             fabric,
@@ -230,7 +237,7 @@ impl Node {
             store,
             catalog: Catalog::default(),
             slots,
-            hardware_transactions,
+            hardware,
             reservations: Reservations::default(),
             replication,
             journaling,
@@ -238,9 +245,10 @@ impl Node {
             founding,
             start,
             present: NodeSet::default(),
+            unsent: Unsent::default(),
+            open_snapshots: OpenSnapshots::default(),
+            far_holds: FarHolds::default(),
             recovered: Mutex::default(),
-            released: Mutex::default(),
-            any_released: AtomicBool::new(false),
             far_pages: FarPages::default(),
             tag,
         };
@@ -409,7 +417,7 @@ impl Node {
     /// The form of its commits' near part: `rtm` where the CPU has hardware transactions, else `latch`.
     #[must_use]
     pub fn section(&self) -> &'static str {
-        if self.hardware_transactions { Rtm::NAME } else { Latch::NAME }
+        if self.hardware.is_some() { rtm::NAME } else { latch::NAME }
     }
 
     /// A worker for this thread, whose waiting goes by `handle`.
@@ -472,26 +480,13 @@ impl Node {
         recovered.epoch = recovered.epoch.max(found.epoch);
     }
 
-    /// Leaves a snapshot's place to be given back by the next worker that looks.
-    pub(crate) fn release_later(&self, place: FarPlace) {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).push(place);
-        self.any_released.store(true, Release);
-    }
-
-    /// Gives back what was left.
-    #[inline]
-    pub(crate) fn release_now(&self, release: impl FnMut(FarPlace)) {
-        if self.any_released.load(Relaxed) && self.any_released.swap(false, Acquire) {
-            let places = std::mem::take(&mut *self.released.lock().unwrap_or_else(PoisonError::into_inner));
-            places.into_iter().for_each(release);
-        }
-    }
-
-    /// Locks and reservations in its region, and rows that some index does not know, in words: none when no transaction runs.
+    /// Locks, reservations and places of snapshots in its region, and rows that some index does not know, in words: none when no transaction
+    /// runs and no snapshot is open.
     /// A walk over all pages, for tests and for looking into a node that hangs.
     #[must_use]
     pub fn left_behind(&self) -> Vec<String> {
-        let mut left = Vec::new();
+        let mut left: Vec<String> =
+            self.store.superblock().holders().map(|holder| format!("a snapshot of {holder:?}")).collect();
         for table in self.catalog.all() {
             for offset in table.0.store.pages().iter().flat_map(farhold_store::slab::Run::slots) {
                 let object = farhold_store::Object::at(self.store.memory(), offset);

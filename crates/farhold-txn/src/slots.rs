@@ -45,8 +45,16 @@ pub(crate) enum Counter {
     RequestsServed,
     FarCommits,
     InboxLooks,
+    HardwareCommits,
+    HardwareFarCommits,
+    HardwareChanged,
+    HardwareLocked,
+    HardwareNotPlain,
+    HardwareConflicts,
+    HardwareCapacity,
+    HardwareUnexplained,
 }
-const COUNTERS: usize = 8;
+const COUNTERS: usize = 16;
 
 /// Counts since the node was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +73,61 @@ pub struct Statistics {
     pub retries: u64,
     /// Requests answered for other nodes.
     pub requests_served: u64,
+    /// Commit sections as hardware transactions.
+    pub hardware: Hardware,
+}
+
+/// Commit sections that were tried as hardware transactions, since the node was opened. Each number counts attempts; a section
+/// has several, and takes the latches when they do not succeed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hardware {
+    /// Committed.
+    pub commits: u64,
+    /// Of these: the part on this node of transactions that wrote rows of other nodes.
+    pub commits_far: u64,
+    /// Aborted because a row or range read had changed: the transaction was refused.
+    pub aborts_changed: u64,
+    /// Aborted because a row to write was locked.
+    pub aborts_locked: u64,
+    /// Aborted because a snapshot was open or an index being made.
+    pub aborts_not_plain: u64,
+    /// Aborted by the processor: another thread used the same cache line.
+    pub aborts_conflict: u64,
+    /// Aborted by the processor: the cache did not hold all lines.
+    pub aborts_capacity: u64,
+    /// Aborted by the processor without a cause: a page that was not present, an interrupt, an instruction that it refuses.
+    pub aborts_unexplained: u64,
+}
+
+impl Hardware {
+    /// All attempts.
+    #[must_use]
+    pub fn attempts(&self) -> u64 {
+        self.commits
+            + self.aborts_changed
+            + self.aborts_locked
+            + self.aborts_not_plain
+            + self.aborts_conflict
+            + self.aborts_capacity
+            + self.aborts_unexplained
+    }
+}
+
+impl std::ops::Add for Hardware {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            commits: self.commits + other.commits,
+            commits_far: self.commits_far + other.commits_far,
+            aborts_changed: self.aborts_changed + other.aborts_changed,
+            aborts_locked: self.aborts_locked + other.aborts_locked,
+            aborts_not_plain: self.aborts_not_plain + other.aborts_not_plain,
+            aborts_conflict: self.aborts_conflict + other.aborts_conflict,
+            aborts_capacity: self.aborts_capacity + other.aborts_capacity,
+            aborts_unexplained: self.aborts_unexplained + other.aborts_unexplained,
+        }
+    }
 }
 
 impl std::ops::Add for Statistics {
@@ -79,6 +142,7 @@ impl std::ops::Add for Statistics {
             aborts_other: self.aborts_other + other.aborts_other,
             retries: self.retries + other.retries,
             requests_served: self.requests_served + other.requests_served,
+            hardware: self.hardware + other.hardware,
         }
     }
 }
@@ -132,6 +196,16 @@ impl Slots {
             aborts_other: get(Counter::AbortsOther),
             retries: get(Counter::Retries),
             requests_served: get(Counter::RequestsServed),
+            hardware: Hardware {
+                commits: get(Counter::HardwareCommits),
+                commits_far: get(Counter::HardwareFarCommits),
+                aborts_changed: get(Counter::HardwareChanged),
+                aborts_locked: get(Counter::HardwareLocked),
+                aborts_not_plain: get(Counter::HardwareNotPlain),
+                aborts_conflict: get(Counter::HardwareConflicts),
+                aborts_capacity: get(Counter::HardwareCapacity),
+                aborts_unexplained: get(Counter::HardwareUnexplained),
+            },
         }
     }
 
@@ -140,9 +214,8 @@ impl Slots {
         self.all.iter().map(|slot| slot.counts.get(Counter::InboxLooks)).sum()
     }
 
-    /// Begins to wait: [`Self::is_over`] will tell of every transaction that runs now.
-    ///
-    /// Two waits may overlap; each then also waits for some of the transactions begun since, which is harmless.
+    /// Begins to wait: [`Self::is_over`] will tell of every transaction that runs now. The wait before must be over: there are counts for two
+    /// phases.
     pub fn turn_phase(&self) -> u64 {
         self.phase.fetch_add(1, SeqCst)
     }
@@ -179,11 +252,28 @@ impl OwnSlot {
     /// Counts a transaction in. What it reads from here on, it reads after the count is visible.
     #[inline]
     pub fn begin(&self) -> Running {
-        let phase = (self.slots.phase.load(Relaxed) & 1) as u8;
-        let running = &self.slot().running[usize::from(phase)];
-        // The swap's full barrier is what orders the count before the transaction's reads; nobody else writes the word.
+        loop {
+            if let Some(running) = self.begin_in(self.slots.phase.load(Relaxed)) {
+                return running;
+            }
+        }
+    }
+
+    /// As [`Self::begin`], in this phase, unless it has been turned meanwhile: counted under a phase that is over, the transaction would be
+    /// missed by whoever waits for the next one.
+    #[inline]
+    fn begin_in(&self, phase: u64) -> Option<Running> {
+        let parity = (phase & 1) as u8;
+        let running = &self.slot().running[usize::from(parity)];
+        // The swap's full barrier is what orders the count before the transaction's reads, and before the second look at the phase; nobody
+        // else writes the word.
         running.swap(running.load(Relaxed) + 1, SeqCst);
-        Running(phase)
+        let begun = Running(parity);
+        if self.slots.phase.load(SeqCst) == phase {
+            return Some(begun);
+        }
+        self.end(begun);
+        None
     }
 
     /// Counts a transaction out.
@@ -224,6 +314,23 @@ mod tests {
         one.end(before);
         assert!(slots.is_over(phase), "the later transaction does not matter");
         two.end(after);
+    }
+
+    /// A transaction looks at the phase and is held up before it has counted itself in; the drop of one table comes to its end meanwhile. It then
+    /// uses another table, which is dropped as well: the second drop must wait for it.
+    #[test]
+    fn the_second_of_two_waits_misses_no_transaction() {
+        let slots = Arc::new(Slots::new());
+        let one = slots.take().expect("a slot");
+        let looked_at = slots.phase.load(Relaxed);
+        let first = slots.turn_phase();
+        assert!(slots.is_over(first), "it has not begun");
+        assert!(one.begin_in(looked_at).is_none(), "it has to look again");
+        let begun = one.begin();
+        let second = slots.turn_phase();
+        assert!(!slots.is_over(second), "it may use what is dropped second");
+        one.end(begun);
+        assert!(slots.is_over(first) && slots.is_over(second));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use farhold_store::object::size_class::{self, SizeClass};
 use farhold_store::object::{Link, RESERVED};
 use farhold_store::slab::{PageKind, PageTable, Run};
 use farhold_store::snapshot::{Blocked, RunScan};
-use farhold_store::{Object, SlotId, StoreError, Superblock};
+use farhold_store::{Holder, Object, SlotId, StoreError, Superblock};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,6 +28,8 @@ pub struct Snapshot {
     node: Arc<Node>,
     as_of: AsOf,
     places: Vec<Place>,
+    /// Its number on nodes that are not mapped here, once it has announced itself to one.
+    number: Option<u64>,
 }
 
 /// Which state a snapshot is.
@@ -49,19 +51,28 @@ impl AsOf {
 /// A snapshot's place on one node.
 struct Place {
     node: NodeId,
-    /// Its region, where it is mapped.
-    memory: Option<Arc<RegionMemory>>,
+    /// Where it is, if the node's region is mapped. If not, the node knows it by the snapshot's number.
+    mapped: Option<MappedPlace>,
+}
+
+struct MappedPlace {
+    memory: Arc<RegionMemory>,
     slot: SlotId,
     /// Which start of the node it was announced to: the next one has closed it.
     incarnation: u16,
 }
 
-/// A snapshot's place on a node whose memory is not mapped here, to be given back by a message of any worker.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FarPlace {
-    pub node: NodeId,
-    pub slot: SlotId,
-    pub incarnation: u16,
+impl MappedPlace {
+    /// Announces a snapshot of this holder.
+    fn take(memory: Arc<RegionMemory>, holder: Holder) -> Result<Self, StoreError> {
+        let superblock = Superblock::of(&memory)?;
+        let (slot, incarnation) = (superblock.announce(holder)?, superblock.incarnation());
+        Ok(Self { memory, slot, incarnation })
+    }
+
+    fn superblock(&self) -> Superblock<'_> {
+        Superblock::of(&self.memory).expect("checked when the snapshot was taken")
+    }
 }
 
 /// A run of pages, as a snapshot has to look at it.
@@ -118,25 +129,29 @@ impl Worker {
         let node = self.node();
         let core = &*self.core;
         let configuration = node.settled_configuration()?;
-        let mut snapshot = Snapshot { node: node.clone(), as_of: AsOf { epoch: 0, configuration }, places: Vec::new() };
+        let as_of = AsOf { epoch: 0, configuration };
+        let mut snapshot = Snapshot { node: node.clone(), as_of, places: Vec::new(), number: None };
+        let holder = node.store.holder();
         for id in node.everybody() {
             let memory =
                 if id == core.me { Some(node.store.memory_shared().clone()) } else { core.endpoint.mapped(id, DATA) };
-            let (slot, incarnation) = if let Some(memory) = &memory {
-                let superblock = Superblock::of(memory).map_err(|error| TxnError::store(error, id))?;
-                (superblock.announce().map_err(|error| TxnError::store(error, id))?, superblock.incarnation())
-            } else {
-                let announced = |r: &mut Reader<'_>| Ok((SlotId(r.u8()?), r.u16()?));
-                core.ask(id, &Request::Announce, announced).await?
-            };
-            snapshot.places.push(Place { node: id, memory, slot, incarnation });
+            let mapped = memory.map(|memory| MappedPlace::take(memory, holder)).transpose();
+            let mapped = mapped.map_err(|error| TxnError::store(error, id))?;
+            if mapped.is_none() {
+                let number = *snapshot.number.get_or_insert_with(|| node.open_snapshots.open());
+                core.call(id, &Request::Announce { incarnation: holder.incarnation, number }).await?;
+            }
+            snapshot.places.push(Place { node: id, mapped });
         }
         snapshot.as_of.epoch = self.advance_epoch(&snapshot).await?;
+        let epoch = snapshot.as_of.epoch;
         for place in &snapshot.places {
-            if let Some(superblock) = place.superblock() {
-                superblock.confirm(place.slot, snapshot.as_of.epoch);
-            } else {
-                let request = Request::Confirm { slot: place.slot, epoch: snapshot.as_of.epoch };
+            if let Some(mapped) = &place.mapped {
+                if !mapped.superblock().confirm(mapped.slot, holder, epoch) {
+                    return Err(TxnError::Recovering { node: place.node });
+                }
+            } else if let Some(number) = snapshot.number {
+                let request = Request::Confirm { incarnation: holder.incarnation, number, epoch };
                 core.call(place.node, &request).await?;
             }
         }
@@ -151,9 +166,9 @@ impl Worker {
     /// Raises the global epoch; the one before is the snapshot's.
     async fn advance_epoch(&self, snapshot: &Snapshot) -> Result<u32, TxnError> {
         let keeper = self.core.keeper();
-        let near = snapshot.places.iter().find(|place| place.node == keeper).and_then(Place::superblock);
-        let epoch = if let Some(superblock) = near {
-            superblock.advance_epoch()
+        let near = snapshot.places.iter().find(|place| place.node == keeper).and_then(|place| place.mapped.as_ref());
+        let epoch = if let Some(mapped) = near {
+            mapped.superblock().advance_epoch()
         } else {
             let taken = Epoch::counter(keeper).take(&Posted::through(&self.core.endpoint), 1, 1).await;
             taken.map_err(|error| self.core.far_error(error, keeper))? as u32
@@ -169,7 +184,7 @@ impl Worker {
     pub async fn snapshot_pages(&self, snapshot: &Snapshot, table: &Table) -> Result<Vec<PageTask>, TxnError> {
         let mut tasks = snapshot.mapped_pages(table)?;
         for (position, place) in snapshot.places.iter().enumerate() {
-            if place.memory.is_none() && !table.0.route.is_local_only() {
+            if place.mapped.is_none() && !table.0.route.is_local_only() {
                 let runs = self.ask_runs(place.node, table.id()).await?;
                 let task = |part| PageTask { node: place.node, place: position, part, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));
@@ -205,7 +220,7 @@ impl Worker {
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), TxnError> {
         let place = &snapshot.places[task.place];
-        if place.memory.is_some() && !self.core.handle.is_virtual() {
+        if place.mapped.is_some() && !self.core.handle.is_virtual() {
             return snapshot.scan_page(task, visit);
         }
         self.scan_run(place.node, task.part, snapshot.as_of, visit).await
@@ -370,12 +385,6 @@ fn put_run(w: &mut Writer, run: &Run, used_slots: u32) {
     w.u32(run.page).u32(run.pages).u32(run.table.0).u8(run.class.0).u32(used_slots);
 }
 
-impl Place {
-    fn superblock(&self) -> Option<Superblock<'_>> {
-        self.memory.as_deref().map(|memory| Superblock::of(memory).expect("checked when the snapshot was taken"))
-    }
-}
-
 impl Snapshot {
     fn check(&self) -> Result<(), TxnError> {
         self.as_of.check(&self.node)
@@ -395,7 +404,7 @@ impl Snapshot {
     pub fn pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
         let mut tasks = self.mapped_pages(table)?;
         for (position, place) in self.places.iter().enumerate() {
-            if place.memory.is_none() && !table.0.route.is_local_only() {
+            if place.mapped.is_none() && !table.0.route.is_local_only() {
                 let runs = self.node.far_pages.runs(&self.node, place.node, table.id())?;
                 let task = |part| PageTask { node: place.node, place: position, part, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));
@@ -411,7 +420,7 @@ impl Snapshot {
         let mut tasks = Vec::new();
         for (position, place) in self.places.iter().enumerate() {
             let here = place.node == self.node.id();
-            let Some(memory) = &place.memory else { continue };
+            let Some(MappedPlace { memory, .. }) = &place.mapped else { continue };
             if table.0.route.is_local_only() && !here {
                 continue;
             }
@@ -454,7 +463,7 @@ impl Snapshot {
     ) -> Result<(), TxnError> {
         let place = &self.places[task.place];
         let unavailable = TxnError::NodeUnavailable { node: place.node, committed: false };
-        let Some(memory) = &place.memory else {
+        let Some(MappedPlace { memory, .. }) = &place.mapped else {
             self.node.far_pages.rows(&self.node, place.node, task.part, self.as_of)?.visit(visit);
             return Ok(());
         };
@@ -509,15 +518,13 @@ impl Patience {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        for place in &self.places {
-            match place.superblock() {
-                Some(superblock) if superblock.incarnation() == place.incarnation => superblock.release(place.slot),
-                Some(_) => {}
-                None => {
-                    let Place { node, slot, incarnation, .. } = *place;
-                    self.node.release_later(FarPlace { node, slot, incarnation });
-                }
+        for mapped in self.places.iter().filter_map(|place| place.mapped.as_ref()) {
+            if mapped.superblock().incarnation() == mapped.incarnation {
+                mapped.superblock().release(mapped.slot, self.node.store.holder());
             }
+        }
+        if let Some(number) = self.number {
+            self.node.open_snapshots.close(number);
         }
     }
 }

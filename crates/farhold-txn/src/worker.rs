@@ -2,12 +2,15 @@
 
 use crate::home::call::Pending;
 use crate::home::message::Request;
+use crate::home::unsent::RETRY_NS;
 use crate::protocol::epoch::Epoch;
 use crate::protocol::odd::Settled;
+use crate::protocol::section::rtm::Trust;
 use crate::replication::MappedRings;
-use crate::slots::{Counter, OwnSlot};
+use crate::slots::{Counter, OwnSlot, WORKERS_MAX};
 use crate::txn::state::State;
 use crate::{Node, NodeId, TableId, Txn, TxnError};
+use farhold_fabric::sync::actor::Posted;
 use farhold_fabric::{Batch, Endpoint, Handle, Message};
 use farhold_store::index::hash::{FarIndex, LocationCache};
 use farhold_store::log::RecordWriter;
@@ -35,11 +38,15 @@ pub(crate) struct Core {
     pub slot: OwnSlot,
     pub alloc: RefCell<AllocCache>,
     pub epoch: Epoch,
+    /// In hardware transactions.
+    pub trust: Trust,
     /// States of past transactions, for the next ones.
     #[allow(clippy::vec_box, reason = "a state moves by its pointer, in and out of transactions")]
     states: RefCell<Vec<Box<State>>>,
     transactions: Cell<u32>,
     operations: Cell<u32>,
+    /// The epoch at the last look whether it rises.
+    seen_epoch: Cell<u32>,
     /// Into the inbox.
     pub looks: Cell<u32>,
     /// When to look after dropped tables again.
@@ -72,6 +79,9 @@ const STATES_KEPT_MAX: usize = 64;
 const LOCATIONS: usize = 64 << 10;
 /// Transactions between two looks for slots that snapshots held back.
 const COLLECT_EVERY: u32 = 256;
+/// How many versions a row may get while the epoch stands, of the 2^29 that it has room for: a transaction makes one, or some few
+/// where it takes a slot and gives it back, and a worker may need two looks to see that the epoch stands.
+const VERSIONS_PER_EPOCH: u32 = 1 << 26;
 /// How often [`Worker::drain`] looks.
 const DRAIN_LOOK_NS: u64 = 20_000;
 /// Operations of transactions between two looks into the inbox: some 2 µs, so that others do not wait for long ones.
@@ -117,6 +127,7 @@ impl Worker {
             node: node.clone(),
             me,
             epoch: Epoch::new(&endpoint),
+            trust: Trust::default(),
             endpoint,
             handle: handle.clone(),
             slot,
@@ -124,6 +135,7 @@ impl Worker {
             states: RefCell::default(),
             transactions: Cell::new(0),
             operations: Cell::new(0),
+            seen_epoch: Cell::new(0),
             looks: Cell::new(0),
             tidy_ns: Cell::new(0),
             pending: RefCell::default(),
@@ -203,18 +215,26 @@ impl Worker {
     /// Serves this node's home inbox for a while: returns after `timeout_ns` without a request, or when `served_max` have
     /// been answered. For tasks that do nothing else, on an executor where other tasks run meanwhile.
     pub async fn serve(&self, timeout_ns: u64, served_max: usize) -> usize {
-        let mut served = 0;
-        while served < served_max {
-            if self.poll() {
+        let (mut served, mut idle_ns) = (0, 0);
+        while served < served_max && idle_ns < timeout_ns {
+            // Nothing rings when an inbox of another node has room again.
+            let rest_ns = timeout_ns - idle_ns;
+            let wait_ns = if self.core.node.unsent.is_empty() { rest_ns } else { rest_ns.min(RETRY_NS) };
+            let mut has_served = self.poll();
+            if !has_served {
+                if !self.core.endpoint.arrival(wait_ns).await {
+                    idle_ns += wait_ns;
+                    continue;
+                }
+                has_served = self.poll();
+            }
+            idle_ns = 0;
+            if has_served {
                 served += 1;
-            } else if !self.core.endpoint.arrival(timeout_ns).await {
-                break;
-            } else if !self.poll() {
+            } else {
                 // It was another worker's to take, or an answer.
                 self.core.receive();
                 self.core.handle.yield_now().await;
-            } else {
-                served += 1;
             }
         }
         served
@@ -292,14 +312,45 @@ impl Core {
 
     /// The owner word of a new transaction.
     #[inline]
-    pub fn next_owner(&self) -> Owner {
+    pub fn next_owner(self: &Rc<Self>) -> Owner {
         let transaction = self.transactions.get().wrapping_add(1);
         self.transactions.set(transaction);
         if transaction.is_multiple_of(COLLECT_EVERY) {
             self.alloc.borrow_mut().collect();
             self.tidy_catalog();
+            if transaction.is_multiple_of(transactions_per_epoch(self.node.config.nodes)) {
+                self.keep_epoch_rising();
+            }
         }
         Owner::new(self.node.store.incarnation(), self.me, self.slot.number(), transaction)
+    }
+
+    /// Raises the epoch if it stands since the worker's last look. A journal raises it by itself.
+    #[cold]
+    fn keep_epoch_rising(self: &Rc<Self>) {
+        if self.node.journaling.is_some() {
+            return;
+        }
+        if self.keeper() == self.me {
+            let superblock = self.node.store.superblock();
+            if superblock.epoch() == self.seen_epoch.get() {
+                self.saw_epoch(superblock.advance_epoch() + 1);
+            }
+            self.seen_epoch.set(superblock.epoch());
+            return;
+        }
+        let core = self.clone();
+        // A keeper that does not answer: the next look is soon enough.
+        self.leave(async move {
+            let Ok(epoch) = core.read_epoch().await else { return };
+            if epoch == core.seen_epoch.get() {
+                let raised = Epoch::counter(core.keeper()).take(&Posted::through(&core.endpoint), 1, 1).await;
+                if raised.is_ok() {
+                    core.saw_epoch(epoch + 1);
+                }
+            }
+            core.seen_epoch.set(epoch);
+        });
     }
 
     /// Called at each operation of a transaction: other nodes do not wait until a long one ends.
@@ -327,5 +378,37 @@ impl Core {
         if states.len() < STATES_KEPT_MAX {
             states.push(state);
         }
+    }
+}
+
+/// After how many transactions a worker looks whether the epoch rises: while it stands, all workers of all nodes together
+/// make at most [`VERSIONS_PER_EPOCH`] between two looks. A multiple of [`COLLECT_EVERY`].
+fn transactions_per_epoch(nodes: u8) -> u32 {
+    (VERSIONS_PER_EPOCH / WORKERS_MAX as u32 / u32::from(nodes) / COLLECT_EVERY).max(1) * COLLECT_EVERY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeConfig;
+    use farhold_fabric::Executor;
+    use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
+
+    /// A row has room for 2^29 versions an epoch. Nothing but transactions raises it here.
+    #[test]
+    fn the_epoch_rises_without_a_journal_and_without_snapshots() {
+        for nodes in 1..=u8::MAX {
+            let between_looks = u64::from(transactions_per_epoch(nodes)) * WORKERS_MAX as u64 * u64::from(nodes);
+            assert!(between_looks <= u64::from(VERSIONS_PER_EPOCH), "{nodes} nodes");
+        }
+        let executor = Executor::virtual_time(1);
+        let fabric = Sim::new(&executor.handle(), Rdma, Faults::default()).join(NodeId(0)).expect("a fabric");
+        let node = Node::open(fabric, NodeConfig { region_bytes: 4 << 20, ..NodeConfig::default() }).expect("a node");
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        let before = node.store.superblock().epoch();
+        for _ in 0..2 * transactions_per_epoch(1) {
+            drop(worker.begin());
+        }
+        assert!(node.store.superblock().epoch() > before);
     }
 }

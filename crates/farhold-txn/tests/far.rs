@@ -380,3 +380,37 @@ fn the_pages_of_dropped_tables_come_back() {
         }
     });
 }
+
+/// A caller that looks late, as a thread does on a busy machine: more answers than its inbox takes, and more than are kept for it. Each
+/// comes, though all requests are served before the first answer is read.
+#[test]
+fn no_answer_to_a_slow_caller_is_lost() {
+    const CALLERS: usize = 120;
+    Cluster::new(2).run(async |cluster| {
+        let table = cluster.workers[1].create_table(spread()).await.expect("a table");
+        let rows: Vec<_> = (1..=1500).map(|id| (2 * id, format!("p{id}"), id)).collect();
+        fill(&cluster.workers[1], &table, &rows).await;
+        let table = cluster.workers[0].node().table("people").expect("on every node");
+        let ask = |_| {
+            let (worker, table) = (cluster.workers[0].clone(), table.clone());
+            cluster.workers[0].handle().spawn(async move {
+                let mut txn = worker.begin_read_only();
+                let rows = txn.scan(&table, ScanSpec::all().on(NodeId(1))).await;
+                rows.map(|rows| rows.len())
+            })
+        };
+        let asking: Vec<_> = (0..CALLERS).map(ask).collect();
+        // Each of them asks in its first turn, and node 1 serves one request a turn.
+        for _ in 0..4 {
+            cluster.workers[0].handle().yield_now().await;
+        }
+        let mut served = 0;
+        while cluster.workers[1].poll() {
+            served += 1;
+        }
+        assert!(served > CALLERS / 2, "{served} served in a row");
+        for (number, caller) in asking.into_iter().enumerate() {
+            assert_eq!(caller.await, Ok(1500), "caller {number}");
+        }
+    });
+}

@@ -6,7 +6,9 @@ use common::{AGE, Dir, NAME, aged, fill, ids, index_key, key, look, open, people
 use farhold_fabric::Executor;
 use farhold_store::row::Datum;
 use farhold_txn::{Index, ScanSpec, TxnError};
+use std::cell::Cell;
 use std::ops::Bound;
+use std::rc::Rc;
 
 #[test]
 fn a_transaction_sees_its_own_writes_and_others_see_them_after_the_commit() {
@@ -275,6 +277,43 @@ fn scans_have_bounds_order_and_limit() {
         assert_eq!(ids(&mut txn, &table, after.limit(3)).await, [21, 22, 23]);
         assert_eq!(ids(&mut txn, &table, ScanSpec::all().limit(0)).await, [0; 0]);
         assert_eq!(aged(&mut txn, &table, 3).await, (30..40).collect::<Vec<_>>());
+        txn.commit().await.expect("unchanged");
+    });
+}
+
+/// A scan of 200,000 rows held its thread, and with it every connection that lives there, until it was done.
+#[test]
+fn a_long_scan_lets_others_run_and_can_be_stopped() {
+    with_people(async |worker, table| {
+        let rows: Vec<_> = (0..5_000).map(|id| (id, format!("p{id}"), id % 7)).collect();
+        fill(&worker, &table, &rows).await;
+        let turns = Rc::new(Cell::new(0));
+        let others = Rc::clone(&turns);
+        let handle = worker.handle().clone();
+        let neighbour = async move {
+            loop {
+                others.set(others.get() + 1);
+                handle.yield_now().await;
+            }
+        };
+        drop(worker.handle().spawn(neighbour));
+        let mut txn = worker.begin_read_only();
+        let before = turns.get();
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all()).await, (0..5_000).collect::<Vec<_>>());
+        let by_primary = turns.get() - before;
+        assert!(by_primary >= 4, "the others had {by_primary} turns");
+        let before = turns.get();
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all().descending().limit(3_000)).await.len(), 3_000);
+        assert_eq!(ids(&mut txn, &table, ScanSpec::all().index(NAME)).await.len(), 5_000);
+        assert!(turns.get() - before >= 6);
+
+        let asked = Cell::new(0);
+        let twice = || {
+            asked.set(asked.get() + 1);
+            asked.get() <= 2
+        };
+        let some = txn.scan_while(&table, ScanSpec::all(), &twice).await.expect("a part");
+        assert!(some.len() < 5_000 && asked.get() == 3, "{} rows", some.len());
         txn.commit().await.expect("unchanged");
     });
 }

@@ -75,9 +75,10 @@ pub const ALL: &[Kind] = &[
     sim::KIND,
 ];
 
-/// Longest message. Longer ones belong into a region, with their address in the message.
-pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Bytes that one sender may have on the way to one inbox: four longest messages; more would only spread a busy lane over
+/// Longest message: 64 KiB, which is the longest row of a store, and room for what a message says about it. Longer ones belong into a
+/// region, with their address in the message.
+pub const MESSAGE_BYTES_MAX: usize = (64 << 10) + (1 << 10);
+/// Bytes that one sender may have on the way to one inbox: three longest messages; more would only spread a busy lane over
 /// more cache.
 pub const LANE_BYTES_MAX: u64 = 256 << 10;
 /// Senders of an inbox: 16 nodes with 16 threads each.

@@ -168,6 +168,8 @@ impl Cluster {
             request_timeout_ns: 2_000_000,
             replication,
             journal,
+            // They abort when they like: a seed would not replay.
+            hardware_transactions: false,
         };
         let node = match generation {
             Some(generation) => Node::open_durable(fabric, config, generation),

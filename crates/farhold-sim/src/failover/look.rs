@@ -31,6 +31,8 @@ impl Cluster {
                 }
             }
         }
+        // The others hear that the snapshot of this look is closed.
+        self.handle.sleep_ns(2 * SERVE_NS).await;
         let processes = self.processes.borrow();
         for process in processes.iter() {
             broken.extend(process.node.left_behind().into_iter().map(|left| format!("left behind: {left}")));

@@ -2,6 +2,15 @@
 //!
 //! A statement in progress looks at one flag: between the steps of a transaction, and in scans once a page. The flag is
 //! armed for one statement at a time and counts them, so a cancel or a time-out that comes too late hits nothing.
+//!
+//! ```text
+//!   CancelRequest ─┐                     ┌─► work of the session's thread (Pace)
+//!   time-out ──────┼─► session's flag ───┤
+//!   client gone ───┘   armed while a     └─► BatchStream::next ─► the query's own flag ─► query threads
+//!                      statement runs
+//! ```
+//! A query of a cursor outlives the statement that declared it, and its threads work ahead between two `FETCH`es. So a query has
+//! a flag of its own, which only a statement that waits for its rows sets: a cancel while the session is idle hits no cursor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -48,29 +57,42 @@ impl CancelHandle {
         }
     }
 
+    /// A flag that is armed as long as it lives: a query's own.
+    pub(crate) fn running() -> Self {
+        let handle = Self::default();
+        handle.begin();
+        handle
+    }
+
+    /// Stops what looks at this flag as `other` was stopped.
+    pub(crate) fn stop_as(&self, other: &Self) {
+        let why = (other.shared.word.load(Ordering::Relaxed) & STATE).max(CANCELLED);
+        self.stop(self.statement(), why);
+    }
+
     /// The number of the statement that runs or ran last.
-    pub(crate) fn statement(&self) -> u32 {
+    fn statement(&self) -> u32 {
         self.shared.word.load(Ordering::Relaxed) >> 2
     }
 
-    /// Arms the flag: a statement begins.
-    pub(crate) fn begin(&self) {
+    /// Arms the flag until what this gives is dropped. Within another statement's span nothing changes: that one's end counts.
+    ///
+    /// To be called by the session's thread alone.
+    pub(crate) fn arm(&self) -> Armed {
+        if self.shared.word.load(Ordering::Relaxed) & STATE != IDLE {
+            return Armed(None);
+        }
+        self.begin();
+        Armed(Some(self.clone()))
+    }
+
+    fn begin(&self) {
         let next = self.statement().wrapping_add(1) << 2;
         self.shared.word.store(next | RUNNING, Ordering::Release);
     }
 
-    /// Disarms the flag if the statement of this number is still the one.
-    pub(crate) fn end_statement(&self, statement: u32) {
-        let word = &self.shared.word;
-        let seen = word.load(Ordering::Relaxed);
-        if seen >> 2 == statement {
-            let _ = word.compare_exchange(seen, statement << 2 | IDLE, Ordering::AcqRel, Ordering::Relaxed);
-        }
-    }
-
-    /// Disarms the flag: the statement is done.
-    pub(crate) fn end(&self) {
-        self.end_statement(self.statement());
+    fn end(&self) {
+        self.shared.word.store(self.statement() << 2 | IDLE, Ordering::Release);
     }
 
     /// Whether the running statement shall stop.
@@ -81,11 +103,15 @@ impl CancelHandle {
 
     /// The error of a statement that was stopped, if it was.
     pub(crate) fn check(&self) -> Result<(), SqlError> {
-        match self.shared.word.load(Ordering::Relaxed) & STATE {
-            CANCELLED => Err(SqlError::cancelled("canceling statement due to user request")),
-            TIMED_OUT => Err(SqlError::cancelled("canceling statement due to statement timeout")),
-            _ => Ok(()),
-        }
+        if self.is_cancelled() { Err(self.error()) } else { Ok(()) }
+    }
+
+    /// The error of a statement that was stopped.
+    pub(crate) fn error(&self) -> SqlError {
+        SqlError::cancelled(match self.shared.word.load(Ordering::Relaxed) & STATE {
+            TIMED_OUT => "canceling statement due to statement timeout",
+            _ => "canceling statement due to user request",
+        })
     }
 
     /// Completes when the running statement shall stop.
@@ -102,6 +128,51 @@ impl CancelHandle {
     }
 }
 
+/// The span of a statement; dropping it disarms the flag.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Armed(Option<CancelHandle>);
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.0 {
+            handle.end();
+        }
+    }
+}
+
+/// Long work on the session's thread, in steps: every so many of them it looks at the flag and lets the thread's other
+/// connections run, and its timers.
+pub(crate) struct Pace {
+    cancel: CancelHandle,
+    steps: u32,
+}
+
+impl Pace {
+    /// Steps between two looks. A step is a row, some microseconds; so neighbours wait about a millisecond.
+    const STEPS: u32 = 256;
+
+    pub(crate) fn new(cancel: &CancelHandle) -> Self {
+        Self { cancel: cancel.clone(), steps: 0 }
+    }
+
+    /// A step is done. Tells whether it has let others run.
+    ///
+    /// # Errors
+    /// 57014.
+    #[inline]
+    pub(crate) async fn step(&mut self) -> Result<bool, SqlError> {
+        self.steps += 1;
+        if self.steps < Self::STEPS {
+            return Ok(false);
+        }
+        self.steps = 0;
+        // The runtime's own: it looks at sockets and timers before it goes on, which a task that wakes itself does not ask for.
+        tokio::task::yield_now().await;
+        self.cancel.check().map(|()| true)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,15 +182,25 @@ mod tests {
         let handle = CancelHandle::default();
         handle.cancel();
         assert!(handle.check().is_ok());
-        handle.begin();
-        let first = handle.statement();
-        handle.end();
-        handle.begin();
+        drop(handle.arm());
+        handle.cancel();
+        assert!(handle.check().is_ok());
+        let armed = handle.arm();
         handle.cancel();
         assert_eq!(handle.check().unwrap_err().state.code(), "57014");
-        handle.end_statement(first);
+        // The span of a part neither clears the flag nor ends the whole.
+        drop(handle.arm());
         assert!(handle.is_cancelled());
-        handle.end();
+        drop(armed);
         assert!(!handle.is_cancelled());
+    }
+
+    #[test]
+    fn a_query_is_stopped_as_its_statement_was() {
+        let (session, query) = (CancelHandle::default(), CancelHandle::running());
+        let _armed = session.arm();
+        session.time_out();
+        query.stop_as(&session);
+        assert_eq!(query.check().unwrap_err().message, session.check().unwrap_err().message);
     }
 }

@@ -86,13 +86,18 @@ pub(crate) async fn drop(
         let tables = catalog.tables();
         let dropped = if object == ObjectType::Table {
             match tables.get(&name) {
-                Some(table) => Some(drop_with_sequences(worker, &tables, table).await),
+                Some(table) => {
+                    for sequence in tables.sequences_of(&table.name) {
+                        check_unused(&tables, sequence, Some(table.as_ref()))?;
+                    }
+                    Some(drop_with_sequences(worker, &tables, table).await)
+                }
                 None => None,
             }
         } else if object == ObjectType::Sequence {
             match tables.sequence(&name) {
                 Some(sequence) => {
-                    check_unused(&tables, sequence)?;
+                    check_unused(&tables, sequence, None)?;
                     Some(worker.drop_table(&sequence.table).await)
                 }
                 None => None,
@@ -147,15 +152,14 @@ async fn drop_with_sequences(worker: &Worker, tables: &Tables, table: &TableInfo
     Ok(())
 }
 
-/// Refuses to take a sequence away from the columns whose default it is.
-fn check_unused(tables: &Tables, sequence: &SequenceInfo) -> Result<(), SqlError> {
-    let call = next_of(&sequence.name);
-    for table in tables.iter() {
+/// Refuses to take a sequence away from the columns whose default it is. Those of `going` go with it.
+fn check_unused(tables: &Tables, sequence: &SequenceInfo, going: Option<&TableInfo>) -> Result<(), SqlError> {
+    for table in tables.iter().filter(|table| going.is_none_or(|going| going.name != table.name)) {
         let user = table
             .defaults
             .iter()
             .zip(table.columns())
-            .find(|(default, _)| default.as_ref().is_some_and(|(text, _)| text.contains(&call)));
+            .find(|(default, _)| default.as_ref().is_some_and(|(_, scalar)| scalar.names_sequence(&sequence.name)));
         if let Some((_, column)) = user {
             let message = format!("cannot drop sequence {} because other objects depend on it", sequence.name);
             return Err(SqlError::new(SqlState::DEPENDENT_OBJECTS, message).with_detail(format!(

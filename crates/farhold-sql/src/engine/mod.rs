@@ -11,6 +11,7 @@ mod cancel;
 mod catalog;
 mod copy;
 mod ddl;
+mod dialect;
 mod direct;
 mod error;
 mod notices;
@@ -29,10 +30,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 pub use cancel::CancelHandle;
+pub(crate) use cancel::Pace;
 pub use copy::{CopyIn, CopyOut};
 pub use farhold_store::row::{ColumnType, Datum};
 pub use farhold_txn::{Node, Worker};
 pub use output::{CommandTag, Output, OutputColumn, Prepared, QueryRows, Rows};
+pub(crate) use parse::{Opaque, opaque_end};
+pub(crate) use session::Mark;
 pub use session::{Session, TransactionState};
 pub(crate) use types::{cast as cast_datum, civil_from_days, datum_at};
 pub use types::{format_datum, parse_datum};
@@ -88,10 +92,7 @@ impl Engine {
     pub async fn open(node: Arc<Node>, config: EngineConfig, worker: &Worker) -> Result<Arc<Self>, SqlError> {
         let _ = worker;
         let nodes = u64::from(node.config().nodes.max(1));
-        #[expect(clippy::disallowed_methods, reason = "row numbers must pass those of earlier runs")]
-        let now = std::time::SystemTime::now();
-        let microseconds = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_micros());
-        let row_numbers = RowNumbers::new(node.id().0, i64::try_from(microseconds).unwrap_or(0));
+        let row_numbers = RowNumbers::new(node.id().0, scalar::wall_clock_us());
         let catalog = Arc::new(Catalog::new(node));
         let queries = QueryEngine::new(&catalog, &config, nodes)?;
         Ok(Arc::new(Self { config, catalog, queries, row_numbers, sequences: Sequences::default() }))

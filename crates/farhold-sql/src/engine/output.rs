@@ -7,6 +7,8 @@ use std::rc::Rc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
 
+use super::cancel::Armed;
+use super::direct::Program;
 use super::query::BatchStream;
 use super::session::{Bound, Plan};
 use super::types::datum_at;
@@ -57,6 +59,19 @@ impl Prepared {
         bound
     }
 
+    /// Whether it is a SELECT or VALUES.
+    pub(crate) fn is_query(&self) -> bool {
+        let bound = self.bound.borrow();
+        matches!(bound.plan, Plan::Query(_) | Plan::Direct(Program::Select(_) | Program::Constant(_)))
+    }
+
+    /// Whether it is a query or writes rows, as opposed to statements about the session or definitions.
+    pub(crate) fn is_optimizable(&self) -> bool {
+        let bound = self.bound.borrow();
+        let writes = matches!(bound.plan, Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_));
+        writes || matches!(bound.plan, Plan::Query(_) | Plan::Direct(_))
+    }
+
     /// Whether the statement runs without a planner, on the session's thread.
     #[must_use]
     pub fn is_direct(&self) -> bool {
@@ -94,11 +109,18 @@ pub enum Rows {
 pub struct QueryRows {
     stream: BatchStream,
     count: u64,
+    /// The statement lasts as long as its rows, unless its span is the caller's.
+    armed: Option<Armed>,
 }
 
 impl QueryRows {
     pub(crate) fn new(stream: BatchStream) -> Self {
-        Self { stream, count: 0 }
+        Self { stream, count: 0, armed: None }
+    }
+
+    /// Makes the span of the statement that of its rows.
+    pub(crate) fn hold(&mut self, armed: Armed) {
+        self.armed = Some(armed);
     }
 
     /// The next batch, never empty; `None` after the last one, and then [`tag`](Self::tag) holds.

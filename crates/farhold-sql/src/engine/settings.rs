@@ -81,19 +81,41 @@ pub(crate) const SERVER_VERSION: &str = concat!("15.0 (Farhold ", env!("CARGO_PK
 const SERVER_VERSION_NUMBER: &str = "150000";
 
 /// The settings of one session.
+///
+/// ```text
+///   SET         values, kept      COMMIT        values = kept
+///   SET LOCAL   values            ROLLBACK      values = before
+///                                 ROLLBACK TO   values, kept = those of the savepoint
+/// ```
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     user: String,
-    /// What differs from the default.
-    values: BTreeMap<&'static str, String>,
+    values: Values,
     /// Reported ones that have changed since the client was told.
     changed: Vec<&'static str>,
+    /// Of a transaction that has set something.
+    layers: Option<Box<Layers>>,
+    /// How often something has changed.
+    version: u64,
+}
+
+/// What differs from the defaults.
+#[derive(Clone, Debug, Default)]
+struct Values {
+    known: BTreeMap<&'static str, String>,
     /// Names with a dot that are nobody's: kept as told.
     custom: BTreeMap<String, String>,
-    /// Values before SET LOCAL, to be restored at the end of the transaction.
-    before_local: Vec<(String, Option<String>)>,
-    pub(crate) statement_timeout_ms: u64,
-    pub(crate) copy_chunk_rows: u64,
+}
+
+/// What the end of a transaction, or of a part of it, makes of the settings.
+#[derive(Clone, Debug)]
+struct Layers {
+    /// As they were before it.
+    before: Values,
+    /// As a commit leaves them: without what SET LOCAL has set.
+    kept: Values,
+    /// The values and `kept` of each savepoint.
+    savepoints: Vec<(Values, Values)>,
 }
 
 fn find(name: &str) -> Option<&'static Setting> {
@@ -118,13 +140,18 @@ impl Settings {
         &self.user
     }
 
+    /// Grows with each change of a setting.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
     /// The value, as SHOW tells it.
     pub(crate) fn get(&self, name: &str) -> Option<String> {
-        let Some(setting) = find(name) else { return self.custom.get(&name.to_ascii_lowercase()).cloned() };
+        let Some(setting) = find(name) else { return self.values.custom.get(&name.to_ascii_lowercase()).cloned() };
         if setting.name == "session_authorization" {
             return Some(self.user.clone());
         }
-        let value = self.values.get(setting.name).map_or(setting.default, String::as_str);
+        let value = self.values.known.get(setting.name).map_or(setting.default, String::as_str);
         Some(match setting.kind {
             Kind::Milliseconds => format_milliseconds(value),
             _ => value.to_owned(),
@@ -136,8 +163,22 @@ impl Settings {
         SETTINGS.iter().map(|s| (s.name.to_owned(), self.get(s.name).unwrap_or_default())).collect()
     }
 
+    /// Rows after which a COPY of its own commits; 0 = all rows or none.
+    pub(crate) fn copy_chunk_rows(&self) -> u64 {
+        self.values.known.get("farhold.copy_chunk_rows").and_then(|rows| rows.parse().ok()).unwrap_or(0)
+    }
+
     /// SET; with `None` RESET. A value that would change what statements mean and cannot be honoured is refused.
     pub(crate) fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), SqlError> {
+        self.set_local(name, value)?;
+        if let Some(layers) = &mut self.layers {
+            layers.kept.copy(name, &self.values);
+        }
+        Ok(())
+    }
+
+    /// SET LOCAL: until the end of the transaction.
+    pub(crate) fn set_local(&mut self, name: &str, value: Option<&str>) -> Result<(), SqlError> {
         let Some(setting) = find(name) else {
             // The joins' settings (`farhold_join.`) are for programs: here nobody would read them.
             let lower = name.to_ascii_lowercase();
@@ -145,8 +186,8 @@ impl Settings {
                 return Err(unknown(name));
             }
             match value {
-                Some(value) => self.custom.insert(name.to_ascii_lowercase(), value.to_owned()),
-                None => self.custom.remove(&name.to_ascii_lowercase()),
+                Some(value) => self.values.custom.insert(lower, value.to_owned()),
+                None => self.values.custom.remove(&lower),
             };
             return Ok(());
         };
@@ -191,16 +232,12 @@ impl Settings {
             (Kind::Milliseconds, Some(value)) => parse_milliseconds(value).ok_or_else(|| bad(value))?.to_string(),
             (Kind::Count, Some(value)) => value.trim().parse::<u64>().map_err(|_| bad(value))?.to_string(),
         };
-        match setting.name {
-            "statement_timeout" => self.statement_timeout_ms = stored.parse().unwrap_or(0),
-            "farhold.copy_chunk_rows" => self.copy_chunk_rows = stored.parse().unwrap_or(0),
-            _ => {}
-        }
+        self.version += 1;
         let old = self.get(setting.name).unwrap_or_default();
         if stored == setting.default {
-            self.values.remove(setting.name);
+            self.values.known.remove(setting.name);
         } else {
-            self.values.insert(setting.name, stored);
+            self.values.known.insert(setting.name, stored);
         }
         if setting.reported && self.get(setting.name).unwrap_or_default() != old {
             self.changed.push(setting.name);
@@ -208,18 +245,60 @@ impl Settings {
         Ok(())
     }
 
-    /// SET LOCAL: until the end of the transaction.
-    pub(crate) fn set_local(&mut self, name: &str, value: Option<&str>) -> Result<(), SqlError> {
-        let before = self.get(name);
-        self.set(name, value)?;
-        self.before_local.push((name.to_owned(), before));
-        Ok(())
+    /// A transaction with so many savepoints is about to change something.
+    pub(crate) fn begin_transaction(&mut self, savepoints: usize) {
+        let values = &self.values;
+        self.layers.get_or_insert_with(|| {
+            let savepoints = vec![(values.clone(), values.clone()); savepoints];
+            Box::new(Layers { before: values.clone(), kept: values.clone(), savepoints })
+        });
     }
 
-    /// The transaction is over: what SET LOCAL changed is as before.
-    pub(crate) fn end_transaction(&mut self) {
-        while let Some((name, before)) = self.before_local.pop() {
-            let _ = self.set(&name, before.as_deref());
+    /// The transaction has committed.
+    pub(crate) fn commit(&mut self) {
+        if let Some(layers) = self.layers.take() {
+            self.become_these(layers.kept);
+        }
+    }
+
+    /// The transaction is undone.
+    pub(crate) fn rollback(&mut self) {
+        if let Some(layers) = self.layers.take() {
+            self.become_these(layers.before);
+        }
+    }
+
+    /// SAVEPOINT.
+    pub(crate) fn savepoint(&mut self) {
+        if let Some(layers) = &mut self.layers {
+            layers.savepoints.push((self.values.clone(), layers.kept.clone()));
+        }
+    }
+
+    /// RELEASE: so many savepoints are left.
+    pub(crate) fn release(&mut self, left: usize) {
+        if let Some(layers) = &mut self.layers {
+            layers.savepoints.truncate(left);
+        }
+    }
+
+    /// ROLLBACK TO the savepoint of this number.
+    pub(crate) fn rollback_to(&mut self, savepoint: usize) {
+        let Some(layers) = &mut self.layers else { return };
+        layers.savepoints.truncate(savepoint + 1);
+        if let Some((values, kept)) = layers.savepoints.last().cloned() {
+            layers.kept = kept;
+            self.become_these(values);
+        }
+    }
+
+    fn become_these(&mut self, values: Values) {
+        self.version += 1;
+        let old = std::mem::replace(&mut self.values, values);
+        for setting in SETTINGS.iter().filter(|setting| setting.reported) {
+            if old.known.get(setting.name) != self.values.known.get(setting.name) {
+                self.changed.push(setting.name);
+            }
         }
     }
 
@@ -230,14 +309,36 @@ impl Settings {
                 let _ = self.set(setting.name, None);
             }
         }
-        self.custom.clear();
+        self.values.custom.clear();
+        if let Some(layers) = &mut self.layers {
+            layers.kept.custom.clear();
+        }
     }
 
     /// The reported settings that have changed since the last call.
     pub(crate) fn take_changed(&mut self) -> Vec<(String, String)> {
         let mut names = std::mem::take(&mut self.changed);
+        names.sort_unstable();
         names.dedup();
         names.into_iter().map(|name| (reported_name(name), self.get(name).unwrap_or_default())).collect()
+    }
+}
+
+impl Values {
+    /// Takes over what `other` says of one setting.
+    fn copy(&mut self, name: &str, other: &Self) {
+        if let Some(setting) = find(name) {
+            match other.known.get(setting.name) {
+                Some(value) => self.known.insert(setting.name, value.clone()),
+                None => self.known.remove(setting.name),
+            };
+            return;
+        }
+        let name = name.to_ascii_lowercase();
+        match other.custom.get(&name) {
+            Some(value) => self.custom.insert(name, value.clone()),
+            None => self.custom.remove(&name),
+        };
     }
 }
 
@@ -284,7 +385,7 @@ mod tests {
         let mut settings = Settings::new("ada");
         assert_eq!(settings.get("TimeZone").as_deref(), Some("UTC"));
         settings.set("statement_timeout", Some("2s")).unwrap();
-        assert_eq!((settings.get("statement_timeout").as_deref(), settings.statement_timeout_ms), (Some("2s"), 2000));
+        assert_eq!(settings.get("statement_timeout").as_deref(), Some("2s"));
         settings.set("application_name", Some("x")).unwrap();
         assert_eq!(settings.take_changed(), [("application_name".to_owned(), "x".to_owned())]);
         settings.set("transaction_isolation", Some("read committed")).unwrap();
@@ -295,11 +396,46 @@ mod tests {
         assert_eq!(settings.set("server_version", Some("1")).unwrap_err().state.code(), "55P02");
         assert_eq!(settings.set("timezone", Some("Europe/Berlin")).unwrap_err().state.code(), "22023");
         assert_eq!(settings.set("transaction_read_only", Some("on")).unwrap_err().state.code(), "22023");
-        settings.set_local("statement_timeout", Some("1")).unwrap();
-        settings.end_transaction();
-        assert_eq!(settings.statement_timeout_ms, 2000);
         settings.reset_all();
-        assert_eq!(settings.statement_timeout_ms, 0);
+        assert_eq!(settings.get("statement_timeout").as_deref(), Some("0"));
         assert!(SETTINGS.is_sorted_by_key(|s| s.name));
+    }
+
+    #[test]
+    fn a_transaction_takes_its_settings_along() {
+        let mut settings = Settings::new("ada");
+        let is = |settings: &Settings, value: &str| assert_eq!(settings.get("work_mem").as_deref(), Some(value));
+        settings.begin_transaction(0);
+        settings.set("work_mem", Some("1")).unwrap();
+        settings.set("a.b", Some("x")).unwrap();
+        settings.set_local("application_name", Some("local")).unwrap();
+        settings.rollback();
+        is(&settings, "0");
+        assert_eq!(settings.get("a.b"), None);
+        // What was told and undone meanwhile is told again, as it is now.
+        assert_eq!(settings.take_changed(), [("application_name".to_owned(), String::new())]);
+
+        // One savepoint was there before anything was set.
+        settings.begin_transaction(1);
+        settings.set_local("work_mem", Some("2")).unwrap();
+        settings.set("work_mem", Some("3")).unwrap();
+        settings.set_local("work_mem", Some("4")).unwrap();
+        settings.savepoint();
+        settings.set("work_mem", Some("5")).unwrap();
+        settings.rollback_to(1);
+        is(&settings, "4");
+        settings.savepoint();
+        settings.set_local("work_mem", Some("6")).unwrap();
+        settings.release(2);
+        is(&settings, "6");
+        settings.commit();
+        is(&settings, "3");
+
+        settings.begin_transaction(1);
+        settings.set("work_mem", Some("7")).unwrap();
+        settings.rollback_to(0);
+        is(&settings, "3");
+        settings.commit();
+        is(&settings, "3");
     }
 }

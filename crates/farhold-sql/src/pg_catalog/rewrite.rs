@@ -1,6 +1,8 @@
 //! Catalog queries in words that DataFusion plans, where no rule of `datafusion-pg-catalog` finds them.
 //!
-//! All of this works on the text, before it is parsed, and on queries of the catalog alone.
+//! All of this works on the text, before it is parsed, and on queries that read the catalog alone.
+
+use crate::engine::{Opaque, opaque_end};
 
 /// Parts of clients' queries and what stands for them, with all blanks between words taken as one.
 const REPLACED: &[(&str, &str)] = &[
@@ -52,13 +54,13 @@ const EXPANDED: &[(&str, &str)] = &[
     ),
 ];
 
-/// The query with every known part replaced.
+/// The query with every known part replaced. Strings and quoted identifiers stay as they are.
 pub(crate) fn rewrite(sql: &str) -> String {
     let mut sql = squeezed(sql);
     let expanded = if sql.contains("_pg_expandarray") { EXPANDED } else { &[] };
     for (from, to) in REPLACED.iter().chain(expanded) {
         if sql.contains(from) {
-            sql = sql.replace(from, to);
+            sql = replaced(&sql, from, to);
         }
     }
     without_array_subqueries(sql)
@@ -95,19 +97,52 @@ fn is_select(text: &str) -> bool {
     text.trim_start().get(..6).is_some_and(|word| word.eq_ignore_ascii_case("select"))
 }
 
+/// The parts of a text, each from its first byte to behind its last one: what is quoted and comments as wholes, all else
+/// character by character.
+fn parts(sql: &str) -> impl Iterator<Item = (usize, usize, Option<Opaque>)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let character = sql[at..].chars().next()?;
+        let start = at;
+        // A text that has been parsed ends what it begins.
+        let (end, opaque) = match opaque_end(sql, at) {
+            Ok(Some((end, opaque))) => (end, Some(opaque)),
+            _ => (at + character.len_utf8(), None),
+        };
+        at = end;
+        Some((start, end, opaque))
+    })
+}
+
+/// Every `from` that begins outside of quotes replaced.
+fn replaced(sql: &str, from: &str, to: &str) -> String {
+    let mut out = String::with_capacity(sql.len());
+    let mut behind = 0;
+    for (start, end, opaque) in parts(sql) {
+        if start < behind {
+            continue;
+        }
+        if opaque.is_none() && sql[start..].starts_with(from) {
+            out.push_str(to);
+            behind = start + from.len();
+        } else {
+            out.push_str(&sql[start..end]);
+        }
+    }
+    out
+}
+
 /// Where `call` (in lower case) stands as a word of its own, outside of quotes.
 fn find_call(sql: &str, call: &str, from: usize) -> Option<usize> {
-    let mut quoted = false;
     let mut before = b' ';
-    for (at, byte) in sql.bytes().enumerate() {
-        quoted ^= byte == b'\'';
-        let begins = at >= from && !quoted && !before.is_ascii_alphanumeric() && before != b'_';
+    for (at, end, opaque) in parts(sql) {
+        let begins = at >= from && opaque.is_none() && !before.is_ascii_alphanumeric() && before != b'_';
         if begins
             && sql.as_bytes()[at..].get(..call.len()).is_some_and(|word| word.eq_ignore_ascii_case(call.as_bytes()))
         {
             return Some(at);
         }
-        before = byte;
+        before = sql.as_bytes()[end - 1];
     }
     None
 }
@@ -115,11 +150,9 @@ fn find_call(sql: &str, call: &str, from: usize) -> Option<usize> {
 /// The parenthesis that closes the one at `open`.
 fn closing(sql: &str, open: usize) -> Option<usize> {
     let mut depth = 0_usize;
-    let mut quoted = false;
-    for (at, byte) in sql.bytes().enumerate().skip(open) {
-        match byte {
-            b'\'' => quoted = !quoted,
-            _ if quoted => {}
+    for (at, _, opaque) in parts(sql).filter(|(at, ..)| *at >= open) {
+        match sql.as_bytes()[at] {
+            _ if opaque.is_some() => {}
             b'(' => depth += 1,
             b')' => {
                 depth -= 1;
@@ -133,30 +166,16 @@ fn closing(sql: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// Blanks between words as one space; what is quoted, and every comment, stays as it is.
+/// Blanks and comments between words as one space.
 fn squeezed(sql: &str) -> String {
     let mut out = String::with_capacity(sql.len());
-    let mut quote = None;
-    // A comment to the end of its line needs that end.
-    let has_line_comment = sql.contains("--");
-    for character in sql.chars() {
-        match quote {
-            Some(open) => {
-                if character == open {
-                    quote = None;
-                }
-                out.push(character);
-            }
-            None if character == '\'' || character == '"' => {
-                quote = Some(character);
-                out.push(character);
-            }
-            None if character.is_ascii_whitespace() && !has_line_comment => {
-                if !out.ends_with(' ') {
-                    out.push(' ');
-                }
-            }
-            None => out.push(character),
+    for (start, end, opaque) in parts(sql) {
+        let part = &sql[start..end];
+        match opaque {
+            Some(Opaque::Quoted) => out.push_str(part),
+            None if !part.starts_with(|c: char| c.is_ascii_whitespace()) => out.push_str(part),
+            _ if out.ends_with(' ') => {}
+            _ => out.push(' '),
         }
     }
     out
@@ -184,6 +203,17 @@ mod tests {
     #[test]
     fn quoted_blanks_stay() {
         assert_eq!(rewrite("SELECT  'a  b'\n, \"c  d\""), "SELECT 'a  b' , \"c  d\"");
-        assert_eq!(rewrite("SELECT 1 -- one\n, 2"), "SELECT 1 -- one\n, 2");
+        assert_eq!(rewrite("SELECT 1 -- one\n, 2 /* two */"), "SELECT 1 , 2 ");
+        for same in ["SELECT E'a\\'  b'", "SELECT $$a  b$$", "SELECT $q$ array(select 1)  $q$", "SELECT 'it''s  '"] {
+            assert_eq!(rewrite(same), same);
+        }
+    }
+
+    #[test]
+    fn known_parts_in_quotes_stay() {
+        let (from, to) = REPLACED[0];
+        assert_eq!(rewrite(&format!("SELECT {from}")), format!("SELECT {to}"));
+        let quoted = format!("SELECT $${from}$$");
+        assert_eq!(rewrite(&quoted), quoted);
     }
 }

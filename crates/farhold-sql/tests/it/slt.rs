@@ -112,6 +112,8 @@ suites! {
     floats
     indexes
     joins
+    literals
+    numbers
     sequences
     settings
     subqueries

@@ -1,8 +1,12 @@
 //! Transactions of several sessions.
 
+use std::rc::Rc;
+use std::sync::Arc;
+
+use farhold_fabric::Handle;
 use farhold_sql::{Datum, TransactionState};
 
-use crate::harness::Db;
+use crate::harness::{Db, run};
 
 #[test]
 fn concurrent_increments_are_all_there() {
@@ -170,4 +174,118 @@ fn a_stale_statement_is_bound_again() {
             assert_eq!(error.message, "cached plan must not change result type");
         });
     });
+}
+
+/// `now()` is when the transaction began, for the direct path, for the planner and for defaults. The planner's was when the
+/// engine had started, and the direct path read the clock for each row.
+#[test]
+fn now_stands_still_within_a_transaction() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE ts (id INT PRIMARY KEY, a TIMESTAMP DEFAULT now(), b TIMESTAMP)");
+    let ids = |from: i32| (from..from + 500).map(|id| format!("({id})")).collect::<Vec<_>>().join(", ");
+    client.ok(&format!("INSERT INTO ts (id) VALUES {}", ids(0)));
+    assert_eq!(client.rows("SELECT count(DISTINCT a) FROM ts"), ["1"]);
+    assert_eq!(client.rows("SELECT count(DISTINCT now()), count(*) FROM ts WHERE now() > a"), ["1|500"]);
+    let lines: String = (1_000..1_500).map(|id| format!("{id}\n")).collect();
+    client.copy("COPY ts (id) FROM STDIN", &lines).unwrap();
+    assert_eq!(client.rows("SELECT count(DISTINCT a) FROM ts"), ["2"]);
+
+    client.ok("DELETE FROM ts");
+    client.ok("BEGIN");
+    let begun = client.rows("SELECT now()");
+    client.ok(&format!("INSERT INTO ts (id) VALUES {}", ids(0)));
+    client.ok("UPDATE ts SET b = current_timestamp WHERE id < 100");
+    client.ok("UPDATE ts SET b = now() WHERE id >= 100 AND id IN (SELECT id FROM ts)");
+    client.ok("INSERT INTO ts (id, b) SELECT 2000 + value, now() FROM generate_series(1, 10)");
+    client.ok("INSERT INTO ts VALUES (1, now(), now()) ON CONFLICT (id) DO UPDATE SET b = now()");
+    assert_eq!(client.rows("SELECT DISTINCT a FROM ts"), begun);
+    assert_eq!(client.rows("SELECT DISTINCT b FROM ts"), begun);
+    assert_eq!(client.rows("SELECT count(*) FROM ts WHERE b = now()"), ["510"]);
+    assert_eq!(client.rows("SELECT b = transaction_timestamp() FROM ts WHERE id = 7"), ["t"]);
+    assert_eq!(client.rows("SELECT statement_timestamp() > now()"), ["t"]);
+    client.ok("COMMIT");
+    assert_eq!(client.rows("SELECT now() > b FROM ts WHERE id = 7"), ["t"]);
+    // Within a string of statements it is the first one's.
+    let answers = client.batch("SELECT now(); SELECT max(b) FROM ts; SELECT now()").unwrap();
+    assert_eq!(answers[0].rows, answers[2].rows);
+}
+
+/// Statements that work on many rows let the other connections of their thread run meanwhile. A neighbour takes numbers of the
+/// sequence that numbers the rows, so what it got tells when it ran.
+#[test]
+fn long_statements_let_their_neighbours_run() {
+    const ROWS: usize = 20_000;
+    let statements = [
+        "INSERT INTO many SELECT value FROM generate_series(1, 20000)",
+        "UPDATE many SET n = DEFAULT",
+        "UPDATE many SET n = DEFAULT WHERE id IN (SELECT id FROM many)",
+        "INSERT INTO many SELECT id FROM many ON CONFLICT (id) DO UPDATE SET n = nextval('s')",
+    ];
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE SEQUENCE s");
+    client.ok("CREATE TABLE many (id INT PRIMARY KEY, n BIGINT DEFAULT nextval('s'))");
+    for sql in statements {
+        let (engine, node) = (Arc::clone(&db.engine), Arc::clone(&db.node));
+        let before = client.rows("SELECT nextval('s')")[0].parse::<i64>().unwrap();
+        let numbers: Vec<i64> = client.with(move |session, runtime| {
+            let worker = Rc::new(node.worker(&Handle::standalone(7)).unwrap());
+            let mut neighbour = engine.session(worker, "neighbour");
+            runtime.block_on(async {
+                let mut numbers = Vec::new();
+                let mut statement = std::pin::pin!(run(session, sql, &[]));
+                loop {
+                    tokio::select! {
+                        biased;
+                        done = statement.as_mut() => {
+                            assert_eq!(done.unwrap().tag.rsplit(' ').next(), Some("20000"), "{sql}");
+                            return numbers;
+                        }
+                        () = tokio::task::yield_now() => {
+                            let answer = run(&mut neighbour, "SELECT nextval('s')", &[]).await.unwrap();
+                            numbers.push(answer.lines()[0].parse().unwrap());
+                        }
+                    }
+                }
+            })
+        });
+        // Those that it got after the first number of the statement and before its last one.
+        let (first, last) = (before + 1, client.rows("SELECT max(n) FROM many")[0].parse::<i64>().unwrap());
+        let own: Vec<i64> = client.rows("SELECT n FROM many ORDER BY n").iter().map(|n| n.parse().unwrap()).collect();
+        assert_eq!(own.len(), ROWS);
+        let between = numbers.iter().filter(|n| own[0] < **n && **n < last && **n >= first).count();
+        assert!(between >= ROWS / 256 / 2, "{sql}: the neighbour ran {between} times");
+    }
+}
+
+#[test]
+fn long_statements_can_be_stopped() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE many (id INT PRIMARY KEY, n BIGINT)");
+    client.ok("INSERT INTO many SELECT value, 0 FROM generate_series(1, 20000)");
+    let statements = [
+        "UPDATE many SET n = n + 1",
+        "UPDATE many SET n = n + 1 WHERE id IN (SELECT id FROM many)",
+        "DELETE FROM many",
+        "SELECT * FROM many FOR UPDATE",
+    ];
+    for sql in statements {
+        let error = client.with(move |session, runtime| {
+            let cancel = session.cancel_handle();
+            runtime.block_on(async {
+                let mut statement = std::pin::pin!(run(session, sql, &[]));
+                loop {
+                    tokio::select! {
+                        biased;
+                        done = statement.as_mut() => return done.map(|answer| answer.tag),
+                        () = tokio::task::yield_now() => cancel.cancel(),
+                    }
+                }
+            })
+        });
+        assert_eq!(error.unwrap_err().state.code(), "57014", "{sql}");
+        assert_eq!(client.rows("SELECT count(*), sum(n) FROM many"), ["20000|0"], "{sql}");
+    }
 }

@@ -92,6 +92,11 @@ impl Client {
         let _ = self.stream.write_all(bytes);
     }
 
+    /// The same connection, to send by while another thread reads.
+    pub fn duplicate(&self) -> Self {
+        Self { stream: self.stream.try_clone().unwrap(), input: Vec::new() }
+    }
+
     /// Sends bytes, then nothing more ever.
     pub fn send_last(&mut self, bytes: &[u8]) {
         self.send(bytes);

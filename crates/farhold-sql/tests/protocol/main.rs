@@ -5,3 +5,4 @@ mod client;
 mod garbage;
 mod limits;
 mod node;
+mod sessions;

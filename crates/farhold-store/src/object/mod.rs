@@ -202,6 +202,47 @@ impl<'m> Object<'m> {
         write(self, meta, version, |object| object.copy_in(key_len, value));
     }
 
+    /// As [`Self::write`], inside of a hardware transaction, which copies of more than 16 bytes a move would abort.
+    #[inline(always)]
+    pub fn write_narrow(&self, value: &[u8], version: Version) {
+        let meta = Meta(self.load(Word::Meta, Relaxed));
+        let key_len = meta.key_len();
+        let meta = Meta::new(meta.incarnation(), Meta::ROW, key_len, key_len + value.len());
+        write(self, meta, version, |object| {
+            assert!(key_len + value.len() <= object.room());
+            // SAFETY: the line above.
+            unsafe { object.memory.copy_in_narrow_unchecked(object.offset + PAYLOAD + key_len as u64, value) }
+        });
+    }
+
+    /// Makes the pages that a payload of so many bytes lies on present and marked as written, so that a hardware transaction can
+    /// write there. Changes nothing, and any other thread may use the object meanwhile.
+    ///
+    /// # Panics
+    /// If such a payload would lie outside the region.
+    pub fn touch(&self, payload_len: usize) {
+        // SAFETY: `at` has checked that the header lies inside the region, aligned.
+        unsafe { self.memory.word_unchecked(self.offset + Word::Lock as u64) }.fetch_or(0, Relaxed);
+        self.touch_behind(payload_len);
+    }
+
+    /// As [`Self::touch`], except for the page on which the header begins.
+    ///
+    /// # Panics
+    /// If such a payload would lie outside the region.
+    #[inline]
+    pub fn touch_behind(&self, payload_len: usize) {
+        const PAGE: u64 = 4096;
+        assert!(payload_len <= self.room());
+        let end = self.offset + PAYLOAD + payload_len as u64;
+        let mut page = (self.offset | (PAGE - 1)) + 1;
+        while page < end {
+            // SAFETY: aligned, and below `end`, which the assertion has found inside the region.
+            unsafe { self.memory.word_unchecked(page) }.fetch_or(0, Relaxed);
+            page += PAGE;
+        }
+    }
+
     /// As [`Self::write`], for a part of the value (`at` counts from its start); the length stays.
     #[inline(always)]
     pub fn write_part(&self, at: usize, part: &[u8], version: Version) {

@@ -23,9 +23,10 @@ impl Snapshot {
     /// [`StoreError::TooManySnapshots`].
     pub fn open(store: &Arc<Store>) -> Result<Self, StoreError> {
         let superblock = store.superblock();
-        let slot = superblock.announce()?;
+        let slot = superblock.announce(store.holder())?;
         let epoch = superblock.advance_epoch();
-        superblock.confirm(slot, epoch);
+        let is_kept = superblock.confirm(slot, store.holder(), epoch);
+        debug_assert!(is_kept, "only the end of this process releases its slots");
         Ok(Self { store: store.clone(), slot, epoch })
     }
 
@@ -38,6 +39,6 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.store.superblock().release(self.slot);
+        self.store.superblock().release(self.slot, self.store.holder());
     }
 }

@@ -8,7 +8,7 @@ use farhold_fabric::{Meta, Version};
 
 impl TableStore {
     /// Saves the state of a row for the open snapshots, before a commit at `epoch` overwrites or deletes it. Does nothing
-    /// if no snapshot is open, the row is of this epoch already, or it is not live.
+    /// if no snapshot is open that may read this state, or the row is not live.
     ///
     /// The caller holds the row's lock and has read `epoch` while it held all its locks. It calls this for all its rows
     /// before it writes the first, because it can fail; what was saved then is freed in time.
@@ -19,7 +19,11 @@ impl TableStore {
     pub fn save_undo(&self, reference: ObjectRef, epoch: u32, alloc: &mut AllocCache) -> Result<(), StoreError> {
         let object = self.store().object(reference);
         let version = object.version();
-        if version.epoch() >= epoch || version.is_absent() || !self.store().superblock().snapshots_open() {
+        if version.epoch() >= epoch || version.is_absent() {
+            return Ok(());
+        }
+        let newest = self.store().superblock().newest_snapshot();
+        if newest.is_none_or(|newest| newest < version.epoch()) {
             return Ok(());
         }
         self.copy_to_undo(object, version, epoch, alloc)

@@ -239,19 +239,28 @@ impl TableStore {
         self.lookup_in(0, &self.primary, key)
     }
 
-    /// Starts loading what [`Self::lookup`] of this key will read first: its bucket.
+    /// Starts loading what [`Self::lookup`] of this key will read first: its bucket, or without a hash index its leaf.
+    ///
+    /// # Panics
+    /// If the key does not have the table's shape.
     #[inline]
     pub fn prefetch(&self, key: &[u8]) {
-        if let Some(hash) = &self.hash {
-            hash.prefetch_bucket(hash_key(key));
+        match &self.hash {
+            Some(hash) => hash.prefetch_bucket(hash_key(key)),
+            None => self.primary.prefetch(key),
         }
     }
 
     /// Starts loading the first bytes of the row with this key, header included, once [`Self::prefetch`] has had time.
+    ///
+    /// # Panics
+    /// If the key does not have the table's shape.
     #[inline]
     pub fn prefetch_row(&self, key: &[u8], bytes: u64) {
         if let Some(hash) = &self.hash {
             hash.prefetch_object(hash_key(key), bytes);
+        } else if let Some(value) = self.primary.get(key).value {
+            self.store.memory().prefetch(ObjectRef::from_bits(value).offset(), bytes);
         }
     }
 

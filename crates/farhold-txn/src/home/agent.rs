@@ -1,5 +1,6 @@
 //! A thread that serves the node's inbox when its workers do not.
 
+use crate::home::unsent::RETRY_NS;
 use crate::membership::{FileRegister, Lease, LeaseThread, Register};
 use crate::replication::MirrorKeeper;
 use crate::{Node, TxnError, Worker};
@@ -32,6 +33,8 @@ const MEMBER_SLEEP_NS_MAX: u64 = 500_000;
 const LOOKS: u32 = 200;
 /// Requests in a row before it looks after everything else.
 const SERVED_MAX: u32 = 1_000;
+/// How often it looks whether holders of snapshots have died: each look may ask the kernel about each of them.
+const LOOK_FOR_DEAD_EVERY_NS: u64 = 100_000_000;
 /// A nap: how late a message is served at worst when the workers have just stopped looking.
 const NAP: Duration = Duration::from_millis(1);
 /// Looks of the workers since the last nap that say that they will go on.
@@ -158,10 +161,14 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
     // Other tasks of this thread look after the membership: it may not sleep for long.
     let is_member = core.node.replication.is_some();
     let sleep_ns_max = if is_member { MEMBER_SLEEP_NS_MAX } else { SLEEP_NS_MAX };
-    let mut looks = 0;
+    let (mut looks, mut looked_ns) = (0, 0);
     while !stop.load(Acquire) {
         if is_member {
             worker.handle().yield_now().await;
+        }
+        if worker.handle().now_ns() >= looked_ns + LOOK_FOR_DEAD_EVERY_NS {
+            looked_ns = worker.handle().now_ns();
+            core.release_dead_snapshots();
         }
         let before = std::mem::replace(&mut looks, core.node.slots.inbox_looks());
         if looks.wrapping_sub(before) >= WORKERS_LOOKS {
@@ -181,7 +188,9 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
         core.alloc.borrow_mut().collect();
         looks = core.node.slots.inbox_looks();
         if idle == LOOKS {
-            let _ = core.endpoint.wait(sleep_ns_max);
+            // Nothing rings when an inbox of another node has room again.
+            let is_flushed = core.node.unsent.is_empty();
+            let _ = core.endpoint.wait(if is_flushed { sleep_ns_max } else { RETRY_NS });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Asking other nodes.
 
-use super::message::{Answer, Request, decode_reply, error_of};
+use super::message::{ASK_AGAIN, Answer, Request, decode_reply, error_of};
 use super::wire::Reader;
 use crate::worker::Core;
 use crate::{NodeId, TxnError};
@@ -18,12 +18,16 @@ pub(crate) type Body = Vec<u8>;
 pub(crate) struct Pending {
     last: u64,
     answers: HashMap<u64, Waiting>,
+    /// Questions that were given up before their answer came.
+    given_up: u64,
 }
 
 /// One question.
 #[derive(Default)]
 struct Waiting {
     answer: Option<Answer>,
+    /// Nothing more will come.
+    is_answered: bool,
     /// Who asked: another task of the worker may be the one that finds the answer in the inbox.
     asker: Option<Waker>,
 }
@@ -36,12 +40,13 @@ struct Asked<'c> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        self.core.pending.borrow_mut().answers.remove(&self.number);
+        let mut pending = self.core.pending.borrow_mut();
+        if pending.answers.remove(&self.number).is_some_and(|waiting| !waiting.is_answered) {
+            pending.given_up += 1;
+        }
     }
 }
 
-/// Tries to get a message into a full inbox without waiting.
-const TRIES_MAX: u32 = 1_000;
 /// How long an answer may take before the kernel is asked whether the other node still runs.
 const LOOK_AFTER_NS: u64 = 5_000_000;
 
@@ -61,12 +66,16 @@ impl Core {
         };
         let asked = Asked { core: self, number };
         let until_ns = self.handle.now_ns().saturating_add(self.node.config.request_timeout_ns);
-        self.post(node, &request.encode(number), until_ns).await?;
+        let message = request.encode(number);
+        self.post(node, &message, until_ns).await?;
         let mut look_ns = self.handle.now_ns() + LOOK_AFTER_NS;
         loop {
             self.receive();
             let answer = self.pending.borrow_mut().answers.get_mut(&number).and_then(|it| it.answer.take());
-            if let Some(answer) = answer {
+            if let Some(Err((ASK_AGAIN, _))) = answer {
+                // This thread has taken all answers that came before.
+                self.post(node, &message, until_ns).await?;
+            } else if let Some(answer) = answer {
                 drop(asked);
                 return answer.map_err(|(status, text)| error_of(status, text, node));
             }
@@ -127,14 +136,28 @@ impl Core {
         self.post(node, &request.encode(0), until_ns).await
     }
 
-    /// As [`Self::tell`], at once: for those who cannot wait. May be lost if the inbox stays full.
+    /// As [`Self::tell`], at once: for those who cannot wait. If the inbox is full it is sent later; only the end of the node, or of this
+    /// one, loses it.
     pub fn tell_now(&self, node: NodeId, request: &Request<'_>) {
-        let message = request.encode(0);
-        for _ in 0..TRIES_MAX {
-            match self.endpoint.send(Address::home(node), &message) {
-                Err(FabricError::QueueFull { .. }) => self.receive(),
-                _ => return,
-            }
+        let _ = self.send_or_keep(Address::home(node), &request.encode(0));
+    }
+
+    /// As [`Self::tell_now`], for what will be said again: lost if the inbox is full.
+    pub fn hint(&self, node: NodeId, request: &Request<'_>) {
+        let _ = self.endpoint.send(Address::home(node), &request.encode(0));
+    }
+
+    /// Sends a message, or has it sent when its inbox has room.
+    pub fn send_or_keep(&self, to: Address, message: &[u8]) -> Result<(), FabricError> {
+        self.node.unsent.send_or_keep(to, message, |message| self.endpoint.send(to, message))
+    }
+
+    /// Sends what had no room before.
+    #[inline]
+    pub fn send_unsent(&self) {
+        if !self.node.unsent.is_empty() {
+            let is_present = |node| self.node.present.contains(node);
+            self.node.unsent.send_some(self.handle.now_ns(), is_present, |to, message| self.endpoint.send(to, message));
         }
     }
 
@@ -159,6 +182,14 @@ impl Core {
         }
     }
 
+    /// Takes answers out that nobody waits for any more: they would take room in the inbox, and keep their sender's answers waiting.
+    #[inline]
+    pub fn take_late_answers(&self) {
+        if self.pending.borrow().given_up > 0 {
+            self.receive();
+        }
+    }
+
     /// Takes the answers that have come to those who wait for them.
     pub fn receive(&self) {
         let mut message = self.inbox.take();
@@ -169,14 +200,17 @@ impl Core {
     }
 
     fn take_answer(&self, message: &Message) {
-        // Garbage, and answers that came too late, find nobody waiting.
-        if let Ok((number, answer)) = decode_reply(&message.bytes)
-            && let Some(waiting) = self.pending.borrow_mut().answers.get_mut(&number)
-        {
-            waiting.answer = Some(answer);
-            if let Some(asker) = waiting.asker.take() {
-                asker.wake();
-            }
+        let Ok((number, answer)) = decode_reply(&message.bytes) else { return };
+        let mut pending = self.pending.borrow_mut();
+        let Some(waiting) = pending.answers.get_mut(&number) else {
+            // It came too late.
+            pending.given_up = pending.given_up.saturating_sub(1);
+            return;
+        };
+        waiting.is_answered = !matches!(answer, Err((ASK_AGAIN, _)));
+        waiting.answer = Some(answer);
+        if let Some(asker) = waiting.asker.take() {
+            asker.wake();
         }
     }
 }

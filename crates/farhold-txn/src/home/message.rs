@@ -12,12 +12,12 @@ use farhold_btree::{Change, LeafStamp};
 use farhold_store::index::hash::BucketStamp;
 use farhold_store::row::RowError;
 use farhold_store::table::Occupant;
-use farhold_store::{Moved, ObjectRef, SlotId};
+use farhold_store::{Moved, ObjectRef};
 use std::ops::Bound;
 
 const REQUEST: u8 = b'Q';
 const REPLY: u8 = b'R';
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// What a node asks of the home of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub(crate) enum Request<'a> {
     Reserve { table: TableId, owner: u64, key: &'a [u8], value: &'a [u8], mine: Vec<ObjectRef> },
     /// Take reservations back.
     Cancel { table: TableId, references: Vec<ObjectRef> },
-    /// Take back whatever this owner has reserved: it does not know what.
-    Forget { owner: u64 },
+    /// Take back whatever this owner has reserved: it does not know what. Not `answered`: one of its requests may come later.
+    Forget { owner: u64, answered: bool },
     /// These rows were deleted at this epoch.
     Remove { table: TableId, epoch: u32, references: Vec<ObjectRef> },
     /// Are these leaves as they were? Answer: a flag.
@@ -56,12 +56,12 @@ pub(crate) enum Request<'a> {
     Count { table: TableId },
     /// A node has started anew: locks and reservations of its earlier starts are nobody's. Its rows reach up to this epoch.
     Hello { node: NodeId, incarnation: u16, epoch: u32 },
-    /// A snapshot will be taken. Answer: slot u8, incarnation u16.
-    Announce,
+    /// A snapshot will be taken by this start of the asker: see `home/snapshots.rs`.
+    Announce { incarnation: u16, number: u64 },
     /// It has become this epoch's.
-    Confirm { slot: SlotId, epoch: u32 },
-    /// It is closed.
-    Release { slot: SlotId, incarnation: u16 },
+    Confirm { incarnation: u16, number: u64, epoch: u32 },
+    /// Of the asker's snapshots with numbers below `next` only these are open.
+    StillOpen { incarnation: u16, next: u64, open: Vec<u64> },
     /// The asker holds the locks of the rows that it deletes, which these replace, and has committed: swing the index
     /// entries.
     Publish { table: TableId, references: Vec<ObjectRef>, deleted: Vec<ObjectRef> },
@@ -143,8 +143,8 @@ impl<'a> Request<'a> {
                 });
             }
 
-            Self::Forget { owner } => {
-                w.u64(*owner);
+            Self::Forget { owner, answered } => {
+                w.u64(*owner).u8(u8::from(*answered));
             }
 
             Self::Remove { table, epoch, references } => {
@@ -192,7 +192,9 @@ impl<'a> Request<'a> {
                 w.u32(table.0).u16(*slot).u8(u8::from(*ready));
             }
 
-            Self::Announce => {}
+            Self::Announce { incarnation, number } => {
+                w.u16(*incarnation).u64(*number);
+            }
             Self::Recovery { body } => {
                 w.bytes(body);
             }
@@ -207,12 +209,14 @@ impl<'a> Request<'a> {
                 w.u8(node.0).u16(*incarnation).u32(*epoch);
             }
 
-            Self::Confirm { slot, epoch } => {
-                w.u8(slot.0).u32(*epoch);
+            Self::Confirm { incarnation, number, epoch } => {
+                w.u16(*incarnation).u64(*number).u32(*epoch);
             }
 
-            Self::Release { slot, incarnation } => {
-                w.u8(slot.0).u16(*incarnation);
+            Self::StillOpen { incarnation, next, open } => {
+                w.u16(*incarnation).u64(*next).list(open, |w, number| {
+                    w.u64(*number);
+                });
             }
         }
         writer.0
@@ -237,9 +241,9 @@ impl<'a> Request<'a> {
             Self::Quiet { .. } => 15,
             Self::Count { .. } => 18,
             Self::Hello { .. } => 19,
-            Self::Announce => 20,
+            Self::Announce { .. } => 20,
             Self::Confirm { .. } => 21,
-            Self::Release { .. } => 22,
+            Self::StillOpen { .. } => 22,
             Self::Pages { .. } => 23,
             Self::Publish { .. } => 24,
             Self::Recovery { .. } => 25,
@@ -272,7 +276,7 @@ impl<'a> Request<'a> {
                 mine: r.list(Reader::reference)?,
             },
             4 => Self::Cancel { table: table(&mut r)?, references: r.list(Reader::reference)? },
-            5 => Self::Forget { owner: r.u64()? },
+            5 => Self::Forget { owner: r.u64()?, answered: r.flag()? },
             6 => Self::Remove { table: table(&mut r)?, epoch: r.u32()?, references: r.list(Reader::reference)? },
             7 => Self::Validate { table: table(&mut r)?, index: r.u16()?, leaves: r.list(Reader::leaf)? },
             8 => Self::SaveUndo { epoch: r.u32()?, rows: r.list(|r| Ok((TableId(r.u32()?), r.reference()?)))? },
@@ -285,9 +289,9 @@ impl<'a> Request<'a> {
             15 => Self::Quiet { id: table(&mut r)?, node: NodeId(r.u8()?) },
             18 => Self::Count { table: table(&mut r)? },
             19 => Self::Hello { node: NodeId(r.u8()?), incarnation: r.u16()?, epoch: r.u32()? },
-            20 => Self::Announce,
-            21 => Self::Confirm { slot: read_slot(&mut r)?, epoch: r.u32()? },
-            22 => Self::Release { slot: read_slot(&mut r)?, incarnation: r.u16()? },
+            20 => Self::Announce { incarnation: r.u16()?, number: r.u64()? },
+            21 => Self::Confirm { incarnation: r.u16()?, number: r.u64()?, epoch: r.u32()? },
+            22 => Self::StillOpen { incarnation: r.u16()?, next: r.u64()?, open: r.list(Reader::u64)? },
             23 => Self::Pages { table: table(&mut r)?, from_page: r.u32()? },
             24 => Self::Publish {
                 table: table(&mut r)?,
@@ -300,11 +304,6 @@ impl<'a> Request<'a> {
         r.end()?;
         Ok((number, request))
     }
-}
-
-fn read_slot(r: &mut Reader<'_>) -> Result<SlotId, TxnError> {
-    let slot = r.u8()?;
-    if usize::from(slot) < farhold_store::SNAPSHOT_SLOTS { Ok(SlotId(slot)) } else { Err(GARBAGE) }
 }
 
 impl Found {
@@ -388,6 +387,16 @@ pub(crate) fn encode_reply(number: u64, outcome: Result<Writer, TxnError>) -> Ve
     w.0
 }
 
+/// The status of "the request was not executed, because too many answers to you wait to be sent: ask again".
+pub(crate) const ASK_AGAIN: u8 = 12;
+
+/// A reply with [`ASK_AGAIN`].
+pub(crate) fn encode_ask_again(number: u64) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.u8(REPLY).u8(VERSION).u8(ASK_AGAIN).u64(number).bytes(&[]);
+    w.0
+}
+
 /// What came back: the body that the request asked for, or the status and the words of an error.
 pub(crate) type Answer = Result<Vec<u8>, (u8, String)>;
 
@@ -463,7 +472,7 @@ mod tests {
             },
             Request::Reserve { table, owner: 17, key: b"key", value: b"value", mine: vec![reference; 2] },
             Request::Cancel { table, references: vec![reference] },
-            Request::Forget { owner: 3 },
+            Request::Forget { owner: 3, answered: false },
             Request::Remove { table, epoch: 4, references: vec![reference] },
             Request::Validate { table, index: 1, leaves: vec![leaf; 3] },
             Request::SaveUndo { epoch: 3, rows: vec![(table, reference); 2] },
@@ -477,9 +486,9 @@ mod tests {
             Request::Quiet { id: table, node: NodeId(1) },
             Request::Count { table },
             Request::Hello { node: NodeId(2), incarnation: 9, epoch: 4 },
-            Request::Announce,
-            Request::Confirm { slot: SlotId(3), epoch: 8 },
-            Request::Release { slot: SlotId(3), incarnation: 1 },
+            Request::Announce { incarnation: 2, number: 3 },
+            Request::Confirm { incarnation: 2, number: 3, epoch: 8 },
+            Request::StillOpen { incarnation: 2, next: 9, open: vec![3, 8] },
             Request::Pages { table, from_page: 77 },
         ]
     }

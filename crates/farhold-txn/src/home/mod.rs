@@ -7,13 +7,15 @@
 //!
 //! Whatever a request asks for is done at once, by the thread that found it, without waiting for anybody: so two nodes that
 //! wait for each other's answers serve each other meanwhile. Requests that take long (filling an index) are begun, and asked
-//! about later.
+//! about later. An answer that does not fit its inbox is kept (`unsent.rs`); no answer to a living caller is dropped.
 
 mod agent;
 pub(crate) mod call;
 pub(crate) mod message;
 pub(crate) mod reservations;
 pub(crate) mod service;
+pub(crate) mod snapshots;
+pub(crate) mod unsent;
 pub(crate) mod wire;
 
 pub use agent::HomeAgent;

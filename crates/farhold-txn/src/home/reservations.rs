@@ -2,7 +2,7 @@
 
 use crate::NodeId;
 use farhold_store::{ObjectRef, Owner, TableId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One object that waits for its insert to commit.
@@ -23,6 +23,9 @@ pub(crate) struct Reservations(Mutex<List>);
 struct List {
     entries: Vec<Reservation>,
     sweep_at: usize,
+    /// Owners that have taken back all they have, while a request of theirs to reserve may still be on its way to this list: another
+    /// worker of the node may have it in its hands. With when they are forgotten.
+    forgotten: VecDeque<(u64, u64)>,
     /// Deleted rows that have been taken out, and whose slots snapshots may still hold.
     removed: BTreeSet<u64>,
     prune_at: usize,
@@ -32,14 +35,27 @@ struct List {
 const SWEEP_MIN: usize = 1024;
 
 impl Reservations {
-    /// Adds one; `waits` says of an entry whether it is still a reservation.
-    pub fn add(&self, reservation: Reservation, waits: impl Fn(&Reservation) -> bool) {
+    /// Adds one; `waits` says of an entry whether it is still a reservation. False: its owner has taken back all it has, so the caller must
+    /// cancel it.
+    #[must_use]
+    pub fn add(&self, reservation: Reservation, waits: impl Fn(&Reservation) -> bool) -> bool {
         let mut list = self.lock();
+        if list.forgotten.iter().any(|(owner, _)| *owner == reservation.owner) {
+            return false;
+        }
         if list.entries.len() >= list.sweep_at.max(SWEEP_MIN) {
             list.entries.retain(waits);
             list.sweep_at = list.entries.len() * 2;
         }
         list.entries.push(reservation);
+        true
+    }
+
+    /// Takes one out: false if it has been, because the request came twice, and two workers of the node have found it.
+    pub fn take_once(&self, reference: ObjectRef) -> bool {
+        let mut list = self.lock();
+        let found = list.entries.iter().rposition(|it| it.reference == reference);
+        found.map(|position| list.entries.swap_remove(position)).is_some()
     }
 
     /// A deleted row is to be taken out: false if it has been, because the request came twice. `is_held` says of a row whether its
@@ -61,8 +77,13 @@ impl Reservations {
         }
     }
 
-    /// Takes out what an owner has.
-    pub fn take_of(&self, owner: u64) -> Vec<Reservation> {
+    /// Takes out what an owner has. If one of its requests has not been `answered`, none is taken for it until `until_ns`.
+    pub fn take_of(&self, owner: u64, answered: bool, now_ns: u64, until_ns: u64) -> Vec<Reservation> {
+        if !answered {
+            let mut list = self.lock();
+            while list.forgotten.pop_front_if(|(_, until_ns)| *until_ns <= now_ns).is_some() {}
+            list.forgotten.push_back((owner, until_ns));
+        }
         self.take(|reservation| reservation.owner == owner)
     }
 
@@ -88,5 +109,37 @@ impl Reservations {
 
     fn lock(&self) -> MutexGuard<'_, List> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reservation(owner: u64, number: u64) -> Reservation {
+        let reference = ObjectRef::new(4096 * number, 1);
+        Reservation { owner, table: TableId(7), reference, replaced: Vec::new() }
+    }
+
+    /// Two workers take messages out of a node's inbox: one has a request to reserve in its hands, the other finds that the transaction is
+    /// over first. The reservation would stay for ever.
+    #[test]
+    fn what_is_reserved_after_its_owner_has_gone_is_refused() {
+        let list = Reservations::default();
+        assert!(list.add(reservation(1, 1), |_| true));
+        assert_eq!(list.take_of(1, false, 100, 200), [reservation(1, 1)]);
+        assert!(!list.add(reservation(1, 2), |_| true), "late");
+        assert!(list.add(reservation(2, 3), |_| true), "of another");
+        assert_eq!(list.take_of(2, true, 150, 250), [reservation(2, 3)]);
+        assert_eq!(list.take_of(3, false, 200, 300), []);
+        assert_eq!(list.lock().forgotten, [(3, 300)], "no longer than it has to be");
+    }
+
+    #[test]
+    fn one_reservation_is_cancelled_once() {
+        let list = Reservations::default();
+        assert!(list.add(reservation(1, 1), |_| true) && list.add(reservation(1, 2), |_| true));
+        let taken: Vec<bool> = [1, 1, 2, 2, 3].map(|number| list.take_once(reservation(1, number).reference)).into();
+        assert_eq!(taken, [true, false, true, false, false]);
     }
 }

@@ -1,6 +1,6 @@
 //! Answering requests.
 
-use super::message::{Found, Made, Page, Request, Reserved, encode_reply};
+use super::message::{Found, Made, Page, Request, Reserved, encode_ask_again, encode_reply};
 use super::reservations::Reservation;
 use super::wire::Writer;
 use crate::definition::TableDef;
@@ -11,9 +11,9 @@ use crate::snapshot::{first_runs, write_runs};
 use crate::table::{Index, Table, TableShared};
 use crate::worker::Core;
 use crate::{NodeId, TableId, TxnError};
-use farhold_fabric::{FabricError, Message, Meta, Version};
+use farhold_fabric::{Address, FabricError, Message, Meta, Version};
 use farhold_store::object::RESERVED;
-use farhold_store::{Moved, Object, ObjectRef, Owner, Reserve};
+use farhold_store::{Holder, Moved, Object, ObjectRef, Owner, Reserve};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
@@ -28,10 +28,9 @@ impl Core {
         self.slot.count(Counter::InboxLooks);
         self.tidy_catalog();
         self.apply_now_and_then();
-        self.node.release_now(|place| {
-            let request = Request::Release { slot: place.slot, incarnation: place.incarnation };
-            self.tell_now(place.node, &request);
-        });
+        self.tell_open_snapshots();
+        self.send_unsent();
+        self.take_late_answers();
         let mut message = self.inbox.take();
         let found = self.endpoint.try_recv_home_into(&mut message);
         if found {
@@ -39,6 +38,35 @@ impl Core {
         }
         self.inbox.set(message);
         found
+    }
+
+    /// Tells the other nodes which of this node's snapshots are open, now and then.
+    #[inline]
+    fn tell_open_snapshots(&self) {
+        let every_ns = self.node.config.request_timeout_ns;
+        if let Some(list) = self.node.open_snapshots.to_tell(|| self.handle.now_ns(), every_ns) {
+            let (incarnation, open) = (self.node.store.incarnation(), list.open.into_iter().collect());
+            let request = Request::StillOpen { incarnation, next: list.next, open };
+            for node in self.node.others() {
+                self.hint(node, &request);
+            }
+        }
+    }
+
+    /// Releases what snapshots of nodes hold here that have died, where rows have no copies and so nobody is expelled. Only on fabrics
+    /// that know for certain that a process has ended: those that map its memory. Elsewhere its next start says so.
+    pub fn release_dead_snapshots(&self) {
+        if self.node.replication.is_some() || !self.endpoint.maps_others() {
+            return;
+        }
+        let superblock = self.node.store.superblock();
+        // Listed before the look whether they live: a start that comes later is another one.
+        let mut holders: Vec<Holder> = superblock.holders().filter(|holder| holder.node != self.me).collect();
+        holders.dedup();
+        holders.retain(|holder| !self.node.fabric.node_is_live(holder.node));
+        if !holders.is_empty() {
+            self.node.far_holds.release_of(superblock, |holder| holders.contains(&holder));
+        }
     }
 
     /// Lets dropped tables go when nobody uses them any more.
@@ -79,20 +107,23 @@ impl Core {
             // Late words of a node that the others go on without.
             return;
         }
+        // One that nobody wants an answer to is done in any case.
+        if number != 0 && self.node.unsent.is_full(message.from) {
+            self.reply(message.from, number, &encode_ask_again(number));
+            return;
+        }
         let outcome = self.answer(sender, request);
         if number != 0 {
-            let mut reply = encode_reply(number, outcome);
-            // An asker whose inbox is full, or who is gone, will run into its time limit.
-            for _ in 0..1_000 {
-                match self.endpoint.send(message.from, &reply) {
-                    Err(FabricError::QueueFull { .. }) => std::hint::spin_loop(),
-                    // The asker shall hear of it, not wait.
-                    Err(FabricError::MessageTooLong { bytes, bytes_max }) => {
-                        reply = encode_reply(number, Err(TxnError::TooLarge { what: "an answer", bytes, bytes_max }));
-                    }
-                    _ => break,
-                }
-            }
+            self.reply(message.from, number, &encode_reply(number, outcome));
+        }
+    }
+
+    /// Sends an answer, or has it sent when the caller's inbox has room.
+    fn reply(&self, to: Address, number: u64, reply: &[u8]) {
+        if let Err(FabricError::MessageTooLong { bytes, bytes_max }) = self.send_or_keep(to, reply) {
+            // The caller must hear of it, not wait.
+            let refused = Err(TxnError::TooLarge { what: "an answer", bytes, bytes_max });
+            let _ = self.send_or_keep(to, &encode_reply(number, refused));
         }
     }
 
@@ -109,11 +140,16 @@ impl Core {
             Request::Cancel { table, references } => {
                 let table = self.table_even_dropped(table)?;
                 for reference in references {
-                    self.cancel(&table, reference);
+                    if self.node.reservations.take_once(reference) {
+                        self.cancel(&table, reference);
+                    }
                 }
             }
-            Request::Forget { owner } => {
-                for it in self.node.reservations.take_of(owner) {
+            Request::Forget { owner, answered } => {
+                // A worker that has a message in its hands for longer than its sender waits for the answer has stopped with its process.
+                let now_ns = self.handle.now_ns();
+                let until_ns = now_ns.saturating_add(2 * self.node.config.request_timeout_ns);
+                for it in self.node.reservations.take_of(owner, answered, now_ns, until_ns) {
                     self.cancel(&*self.table_even_dropped(it.table)?, it.reference);
                 }
             }
@@ -171,17 +207,20 @@ impl Core {
                 write_runs(self.node.store.memory(), &runs, &mut w);
             }
             Request::Hello { node, incarnation, epoch } => self.forget_dead(node, incarnation, epoch)?,
-            Request::Announce => {
-                let superblock = self.node.store.superblock();
-                let slot = superblock.announce().map_err(|error| TxnError::store(error, self.me))?;
-                w.u8(slot.0).u16(superblock.incarnation());
+            Request::Announce { incarnation, number } => {
+                let holder = Holder { node: sender, incarnation };
+                let announced = self.node.far_holds.announce(self.node.store.superblock(), holder, number);
+                announced.map_err(|error| TxnError::store(error, self.me))?;
             }
-            Request::Confirm { slot, epoch } => self.node.store.superblock().confirm(slot, epoch),
-            Request::Release { slot, incarnation } => {
-                let superblock = self.node.store.superblock();
-                if superblock.incarnation() == incarnation {
-                    superblock.release(slot);
+            Request::Confirm { incarnation, number, epoch } => {
+                let holder = Holder { node: sender, incarnation };
+                if !self.node.far_holds.confirm(self.node.store.superblock(), holder, number, epoch) {
+                    return Err(TxnError::Recovering { node: self.me });
                 }
+            }
+            Request::StillOpen { incarnation, next, open } => {
+                let holder = Holder { node: sender, incarnation };
+                self.node.far_holds.keep_open(self.node.store.superblock(), holder, next, &open);
             }
         }
         Ok(w)
@@ -229,7 +268,10 @@ impl Core {
         let outcome = match reserved.map_err(|error| TxnError::store(error, self.me))? {
             Reserve::Reserved { reference, replaces } => {
                 let reservation = Reservation { owner, table: table.store.id(), reference, replaced: Vec::new() };
-                self.node.reservations.add(reservation, |it| self.is_reserved(it.reference));
+                if !self.node.reservations.add(reservation, |it| self.is_reserved(it.reference)) {
+                    self.cancel(table, reference);
+                    return Err(TxnError::Conflict);
+                }
                 let version = self.node.store.object(reference).version().0;
                 Ok(Made { reference, version, replaces })
             }
@@ -297,7 +339,7 @@ impl Core {
         }
     }
 
-    /// Frees what nodes that are not present have locked and reserved here, after their records have been redone.
+    /// Frees what nodes that are not present have locked and reserved here, and what their snapshots hold, after their records have been redone.
     pub fn forget_absent(&self, is_present: &impl Fn(NodeId) -> bool) -> Result<(), TxnError> {
         for it in self.node.reservations.take_absent(is_present) {
             self.undo_or_redo(&*self.table_even_dropped(it.table)?, &it);
@@ -307,11 +349,12 @@ impl Core {
             let absent = |owner: Owner| !is_present(owner.node()) && !planted!(LocksStay);
             found.add(table.name(), &table.0.store.release_locks(absent));
         }
+        self.node.far_holds.release_of(self.node.store.superblock(), |holder| !is_present(holder.node));
         self.node.add_recovered(found);
         Ok(())
     }
 
-    /// Frees what earlier starts of a node have locked and reserved here.
+    /// Frees what earlier starts of a node have locked and reserved here, and what their snapshots hold.
     fn forget_dead(&self, node: NodeId, incarnation: u16, epoch: u32) -> Result<(), TxnError> {
         if self.me == KEEPER {
             self.node.store.superblock().raise_epoch(epoch);
@@ -324,6 +367,8 @@ impl Core {
             let dead = |owner: Owner| owner.node() == node && owner.incarnation() != incarnation;
             found.add(table.name(), &table.0.store.release_locks(dead));
         }
+        let is_dead = |holder: Holder| holder.node == node && holder.incarnation != incarnation;
+        self.node.far_holds.release_of(self.node.store.superblock(), is_dead);
         self.node.add_recovered(found);
         Ok(())
     }

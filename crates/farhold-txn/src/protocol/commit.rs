@@ -2,9 +2,7 @@
 
 use crate::TxnError;
 use crate::planted::{last_epoch, next_serial};
-use crate::protocol::section::latch::Latch;
-use crate::protocol::section::rtm::Rtm;
-use crate::protocol::section::{Near, Refused, Section, validate};
+use crate::protocol::section::{Near, Refused, latch, validate};
 use crate::slots::Counter;
 use crate::txn::state::{RowState, State};
 use crate::txn::{CommitInfo, Txn};
@@ -20,14 +18,7 @@ impl Txn {
         self.prepare()?;
         self.order_writes();
         let core = self.core.clone();
-        let near = Near {
-            store: &core.node.store,
-            node: core.me,
-            state: &self.state,
-            order: &self.state.order,
-            owner: self.owner,
-            odd: 0,
-        };
+        let near = self.all_near(&core, 0);
         let indexes_version = self.indexes_version;
         let serial = std::cell::Cell::new(0);
         let epoch = || {
@@ -35,29 +26,35 @@ impl Txn {
             last_epoch(core.me, core.epoch.near().unwrap_or(0))
         };
         let before_write = |epoch| before_write(&core, &near, indexes_version, epoch);
-        let is_plain =
-            || core.node.catalog.indexes_version() == indexes_version && !core.node.store.superblock().snapshots_open();
-        let hardware = (core.node.hardware_transactions || planted!(SoftRtm)) && self.state.replacing.is_empty();
-        let committed = if hardware {
-            Rtm::commit(&near, epoch, is_plain, before_write)
+        let is_plain = || is_plain(&core, indexes_version);
+        let in_hardware = if self.state.replacing.is_empty() && core.tries_hardware() {
+            core.commit_in_hardware(&near, epoch, is_plain)
         } else {
-            Latch::commit(&near, epoch, is_plain, before_write)
+            None
         };
+        let committed = in_hardware.unwrap_or_else(|| latch::commit(&near, epoch, before_write));
         let epoch = committed.map_err(|refused| self.refused(refused))?;
         self.tidy_up(epoch);
         Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: serial.get() })
     }
 
-    /// Nothing to write: all reads together must be of one moment. One row, or one leaf that says that there is none, is by
-    /// itself.
+    /// All its rows, of which all are near; the rows to write get `odd` as well.
+    #[inline]
+    pub(crate) fn all_near<'t>(&'t self, core: &'t Core, odd: u64) -> Near<'t> {
+        let (store, state) = (&*core.node.store, &*self.state);
+        Near { store, node: core.me, state, order: &state.order, owner: self.owner, odd }
+    }
+
+    /// Nothing to write: all reads together must be of one moment. One row that was unlocked when it was read is by itself: a commit
+    /// locks all its rows before it writes the first, so nobody can have seen a commit that this read has missed.
     #[inline]
     fn commit_reads(&mut self) -> Result<CommitInfo, TxnError> {
-        if cfg!(feature = "planted")
-            || self.state.rows.len() > 1
+        self.serial = next_serial();
+        if self.state.rows.len() > 1
+            || self.state.met_lock
             || !self.state.groups().is_empty()
             || !self.state.buckets.is_empty()
         {
-            self.serial = next_serial();
             let core = &*self.core;
             let near = Near {
                 store: &core.node.store,
@@ -115,6 +112,12 @@ impl Txn {
             }
         }
     }
+}
+
+/// Has [`before_write`] nothing to do? What a hardware transaction asks inside of itself.
+#[inline]
+pub(crate) fn is_plain(core: &Core, indexes_version: u64) -> bool {
+    core.node.catalog.indexes_version() == indexes_version && !core.node.store.superblock().snapshots_open()
 }
 
 /// The last that can refuse, while the rows to write are locked and validated: older copies for snapshots, then index

@@ -147,9 +147,4 @@ impl Txn {
         before_write(core, near, self.indexes_version, epoch).map_err(|refused| self.refused(refused))?;
         Ok((epoch, admitted))
     }
-
-    fn all_near<'t>(&'t self, core: &'t Core, odd: u64) -> Near<'t> {
-        let (store, state) = (&*core.node.store, &*self.state);
-        Near { store, node: core.me, state, order: &state.order, owner: self.owner, odd }
-    }
 }

@@ -7,6 +7,11 @@
 //!                     any refusal: unlock what is locked, nothing has happened
 //! ```
 //!
+//! A transaction without replicas and without a journal that only writes its far rows does the near part as one hardware
+//! transaction, where the processor has them (`section/rtm.rs`): lock far, epoch, validate far, then near rows at once, or from "latch
+//! near" on as drawn. Far rows that are only read are not locked, so their validation must come after the near rows are; with
+//! these it never does.
+//!
 //! Far rows are written in three steps, each awaited, because instructions of one batch may overtake each other:
 //! 1. `version | WRITING`: readers see that the row is torn (a reservation that was given up: its last version);
 //! 2. the payload, and the meta word of an insert;
@@ -19,7 +24,7 @@ use crate::home::message::Request;
 use crate::home::wire::read_flag;
 use crate::membership::{Admitted, Moment, View};
 use crate::planted::{last_epoch, next_serial, set_unknown};
-use crate::protocol::commit::before_write;
+use crate::protocol::commit::{before_write, is_plain};
 use crate::protocol::execute::by_node;
 use crate::protocol::ident::{DATA, Ident};
 use crate::protocol::section::{Near, Refused, latch, new_version, settle, validate, write};
@@ -42,6 +47,8 @@ use std::task::{Context, Poll};
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     pub near: bool,
+    /// The near rows have been written already, in one hardware transaction: this is past the commit point.
+    pub near_is_written: bool,
     pub far: Vec<Ident>,
     /// Counted among the commits on their way.
     pub admitted: Option<Admitted>,
@@ -100,7 +107,7 @@ impl Txn {
             }
         };
         // The commit point: from here on everything is done, whatever happens to others, or to whoever waits for it.
-        let Held { admitted, durably, .. } = std::mem::take(&mut self.held);
+        let Held { admitted, durably, near_is_written, .. } = std::mem::take(&mut self.held);
         self.past_commit_point();
         let serial = self.serial;
         let until_ns = match &core.node.replication {
@@ -113,7 +120,7 @@ impl Txn {
         };
         let rest: Rest = match promise {
             Some(promise) => Box::pin(self.finish_replicated(epoch, promise, admitted, durably)),
-            None => Box::pin(self.finish_far(epoch, durably)),
+            None => Box::pin(self.finish_far(epoch, durably, near_is_written)),
         };
         Finishing { rest: Some(rest), core, until_ns, serial, epoch }.await
     }
@@ -238,7 +245,12 @@ impl Txn {
     }
 
     /// Everything behind the commit point.
-    async fn finish_far(mut self, epoch: u32, mut durably: Durably) -> Result<CommitInfo, TxnError> {
+    async fn finish_far(
+        mut self,
+        epoch: u32,
+        mut durably: Durably,
+        near_is_written: bool,
+    ) -> Result<CommitInfo, TxnError> {
         let core = self.core.clone();
         if planted!(LateRecord) {
             drop(durably.open.take());
@@ -248,7 +260,7 @@ impl Txn {
         }
         self.write_journal(&core, &mut durably, epoch);
         let unpublished = self.publish_far(&core, 0).await;
-        {
+        if !near_is_written {
             let near = self.near(&core);
             write(&near, epoch);
             latch::unlock(&near);
@@ -269,6 +281,11 @@ impl Txn {
     /// Locks, validates and prepares the rest; everything up to the first write.
     async fn reach_commit_point(&mut self, core: &Rc<Core>) -> Result<u32, TxnError> {
         self.lock_far(core).await?;
+        if self.may_use_hardware(core)
+            && let Some(epoch) = self.commit_near_in_hardware(core).await?
+        {
+            return Ok(epoch);
+        }
         let locked = latch::lock(&self.near(core));
         locked.map_err(|refused| self.refused(refused))?;
         self.held.near = true;
@@ -303,6 +320,45 @@ impl Txn {
             prepared.map_err(|refused| self.refused(refused))?;
         }
         Ok(epoch)
+    }
+
+    /// Can the near part be one hardware transaction, while all far rows are locked?
+    fn may_use_hardware(&self, core: &Core) -> bool {
+        let (me, state, node) = (core.me, &self.state, &core.node);
+        let is_lone = node.replication.is_none() && node.journaling.is_none();
+        let is_locked = |row: &Row| row.ident.node() == me || row.state.is_locked_by_commit();
+        is_lone
+            && state.replacing.is_empty()
+            && core.epoch.near().is_some()
+            && !self.near(core).order.is_empty()
+            && state.rows.iter().all(is_locked)
+            && state.groups().iter().all(|group| group.node == me)
+            && state.buckets.iter().all(|(node, _)| *node == me)
+            && core.tries_hardware()
+    }
+
+    /// Validates and writes the near rows; the commit point is behind it. `None`: nothing has happened near.
+    async fn commit_near_in_hardware(&mut self, core: &Core) -> Result<Option<u32>, TxnError> {
+        let Some(epoch) = core.epoch.near() else { return Ok(None) };
+        let snapshots_at = self.validate_far(core).await?;
+        self.save_undo_far(core, epoch, &snapshots_at).await?;
+        let serial = std::cell::Cell::new(0);
+        let draw = || {
+            serial.set(next_serial());
+            last_epoch(core.me, epoch)
+        };
+        // The epoch that far snapshots were asked for must be that of the near rows.
+        let is_plain = || is_plain(core, self.indexes_version) && core.epoch.near() == Some(epoch);
+        match core.commit_in_hardware(&self.near(core), draw, is_plain) {
+            None => Ok(None),
+            Some(Err(refused)) => Err(self.refused(refused)),
+            Some(Ok(epoch)) => {
+                self.serial = serial.get();
+                self.held.near_is_written = true;
+                core.slot.count(Counter::HardwareFarCommits);
+                Ok(Some(epoch))
+            }
+        }
     }
 
     fn near<'t>(&'t self, core: &'t Core) -> Near<'t> {

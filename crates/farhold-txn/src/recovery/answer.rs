@@ -41,7 +41,7 @@ impl Core {
 
     /// Tells a node something about recovery, if it can be told at once.
     pub fn tell_recovery(&self, node: NodeId, message: &Message<'_>) {
-        self.tell_now(node, &Request::Recovery { body: &message.encode() });
+        self.hint(node, &Request::Recovery { body: &message.encode() });
     }
 
     fn freeze(&self, replication: &Replication, next: &Arc<Configuration>) -> Result<Frozen, TxnError> {
@@ -217,7 +217,7 @@ fn check_frozen_for(replication: &Replication, number: u64) -> Result<(), TxnErr
 fn pull(replication: &Replication, number: u64, from: u32, w: &mut Writer) -> Result<(), TxnError> {
     if replication.view.configuration().number >= number {
         // It has all been done before.
-        Left { count: 0, entries: Vec::new() }.encode(w);
+        Left { count: 0, epoch_seen: 0, entries: Vec::new() }.encode(w);
         return Ok(());
     }
     check_frozen_for(replication, number)?;
@@ -241,7 +241,7 @@ fn pull(replication: &Replication, number: u64, from: u32, w: &mut Writer) -> Re
         applier.left_behind(|node| replication.view.present.contains(node), &mut visit)?;
     }
     let entries = entries.iter().map(|bytes| LeftEntry::of_bytes(bytes)).collect::<Result<_, _>>()?;
-    Left { count, entries }.encode(w);
+    Left { count, epoch_seen: applier.epoch_seen(), entries }.encode(w);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! of a slot the newer stays.
 
 use super::Moving;
-use super::message::{CopyRow, MESSAGE_BYTES, Message};
+use super::message::{CopyRow, MESSAGE_BYTES, Message, ROW_BYTES};
 use crate::home::message::Request;
 use crate::{NodeId, Placement, TableId, TxnError, Worker};
 use farhold_fabric::{Meta, Version};
@@ -45,16 +45,17 @@ impl Worker {
                     self.core.handle.yield_now().await;
                 }
                 let Some(row) = self.read_settled(table.id(), offset).await? else { continue };
-                bytes += row.payload.len() + 64;
-                rows.push(row);
-                moving.rows += 1;
-                if bytes >= MESSAGE_BYTES {
+                let row_bytes = row.payload.len() + ROW_BYTES;
+                if bytes + row_bytes > MESSAGE_BYTES && !rows.is_empty() {
                     if let Some(replication) = &self.core.node.replication {
                         replication.note(|progress| progress.mirroring = Some((on, moving)));
                     }
                     self.send_copies(on, &rows).await?;
                     (rows, bytes) = (Vec::new(), 0);
                 }
+                bytes += row_bytes;
+                rows.push(row);
+                moving.rows += 1;
             }
         }
         self.send_copies(on, &rows).await

@@ -1,11 +1,12 @@
 //! A node comes into the cluster, for the first time or again, with an empty region.
 
+use super::message::ROW_BYTES;
 use crate::membership::{Configuration, Register};
 use crate::txn::{ScanSpec, SharedTable};
 use crate::{NodeId, Placement, Retry, Table, TxnError, Worker};
 use std::ops::Bound;
 
-/// Rows in one transaction.
+/// Rows in one transaction; bytes of them: [`Node::moved_bytes_max`](crate::Node::moved_bytes_max).
 const ROWS_PER_TRANSACTION: usize = 32;
 
 impl Worker {
@@ -28,32 +29,39 @@ impl Worker {
     }
 
     async fn copy_table(&self, table: &Table, from: NodeId) -> Result<(), TxnError> {
-        let mut after: Option<Vec<u8>> = None;
+        let bytes_max = self.node().moved_bytes_max();
+        let (mut after, mut rows_max) = (None::<Vec<u8>>, ROWS_PER_TRANSACTION);
         loop {
-            let last = self.run(Retry::default(), async |txn| {
+            let copied = self.run(Retry::default(), async |txn| {
                 txn.copying = true;
                 let lo = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                let spec = ScanSpec { lo, ..ScanSpec::all() }.limit(ROWS_PER_TRANSACTION).on(from);
+                let spec = ScanSpec { lo, ..ScanSpec::all() }.limit(rows_max).on(from);
                 let rows = txn.scan(table, spec).await?;
                 let shared = txn.enter(table)?;
-                let mut last = None;
+                let (mut last, mut count, mut bytes) = (None, 0, 0);
                 for row in &rows {
                     let (key, value) = (txn.key(*row).to_vec(), txn.value(*row).to_vec());
+                    bytes += key.len() + value.len() + ROW_BYTES;
+                    if bytes > bytes_max && count > 0 {
+                        break;
+                    }
                     match txn.insert_near(SharedTable(shared.0), &key, &value) {
                         // A writer that knows of this node has inserted it.
                         Ok(_) | Err(TxnError::DuplicateKey { .. }) => {}
                         Err(error) => return Err(error),
                     }
-                    last = Some(key);
+                    (last, count) = (Some(key), count + 1);
                 }
-                Ok(last.filter(|_| rows.len() == ROWS_PER_TRANSACTION))
+                let are_all = count == rows.len() && rows.len() < rows_max;
+                Ok((last.filter(|_| !are_all), count))
             });
-            let last = last.await?;
+            let (last, count) = copied.await?;
             if let Some(replication) = &self.node().replication {
-                let rows = if last.is_some() { ROWS_PER_TRANSACTION as u64 } else { 0 };
-                replication.note(|progress| progress.joining.get_or_insert_default().rows += rows);
+                replication.note(|progress| progress.joining.get_or_insert_default().rows += count as u64);
             }
             self.handle().yield_now().await;
+            // What does not fit a transaction is not read for it again and again.
+            rows_max = if count < rows_max { count.max(1) } else { (2 * rows_max).min(ROWS_PER_TRANSACTION) };
             match last {
                 Some(last) => after = Some(last),
                 None => return Ok(()),

@@ -1,7 +1,7 @@
 //! Leading the members into a configuration that is in the register.
 
 use super::Leading;
-use super::message::{Frozen, Left, LeftEntry, MESSAGE_BYTES, Message};
+use super::message::{Frozen, Left, LeftEntry, MESSAGE_BYTES, Message, ROW_BYTES};
 use crate::home::message::Request;
 use crate::home::wire::{Reader, Writer};
 use crate::membership::Configuration;
@@ -72,7 +72,7 @@ impl Worker {
         let number = next.number;
         for &node in &everybody {
             now(Leading::Redoing(node));
-            self.redo_what_is_left_at(node, number, &everybody).await?;
+            epoch = epoch.max(self.redo_what_is_left_at(node, number, &everybody).await?);
         }
         // No commit of before has it, and all later ones have it or a later one: whoever reads it from a keeper finds it there.
         let epoch_min = next.epoch_min.max(epoch + 1);
@@ -101,13 +101,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Brings the rows of every record that the dead have left at a member to all members.
-    async fn redo_what_is_left_at(&self, node: NodeId, number: u64, everybody: &[NodeId]) -> Result<(), TxnError> {
+    /// Brings the rows of every record that the dead have left at a member to all members. Returns the highest epoch of any record there.
+    async fn redo_what_is_left_at(&self, node: NodeId, number: u64, everybody: &[NodeId]) -> Result<u32, TxnError> {
         let core = &*self.core;
-        let mut from = 0;
+        let (mut from, mut epoch) = (0, 0);
         loop {
             let answer = core.ask_member(node, &Message::Pull { number, from }).await?;
-            let Left { count, entries } = Left::decode(&mut Reader(&answer))?;
+            let Left { count, epoch_seen, entries } = Left::decode(&mut Reader(&answer))?;
+            epoch = epoch.max(epoch_seen);
             from += entries.len() as u32;
             for some in chunks(&entries) {
                 let message = Message::Redo { number, left: some.to_vec() };
@@ -116,7 +117,7 @@ impl Worker {
                 }
             }
             if from >= count || entries.is_empty() {
-                return Ok(());
+                return Ok(epoch);
             }
         }
     }
@@ -127,7 +128,7 @@ fn chunks<'e, 'a>(mut entries: &'e [LeftEntry<'a>]) -> impl Iterator<Item = &'e 
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = |left: &&LeftEntry<'_>| {
-            bytes += left.entry.key.len() + left.entry.value.len() + 64;
+            bytes += left.entry.key.len() + left.entry.value.len() + ROW_BYTES;
             bytes <= MESSAGE_BYTES
         };
         let count = entries.iter().take_while(fits).count().max(1).min(entries.len());

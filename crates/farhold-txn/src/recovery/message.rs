@@ -4,8 +4,10 @@ use crate::home::wire::{GARBAGE, Reader, Writer};
 use crate::membership::Configuration;
 use crate::{TableId, TxnError};
 use farhold_fabric::Version;
+use farhold_fabric::provider::MESSAGE_BYTES_MAX;
 use farhold_store::ObjectRef;
 use farhold_store::log::Entry;
+use farhold_store::object::size_class::PAYLOAD_BYTES_MAX;
 use std::sync::Arc;
 
 /// A message.
@@ -45,10 +47,11 @@ pub(crate) struct LeftEntry<'a> {
     pub entry: Entry<'a>,
 }
 
-/// The answer to [`Message::Pull`]: some of the entries, and how many there are in all.
+/// The answer to [`Message::Pull`]: some of the entries, how many there are in all, and the highest epoch of a record in this node's rings.
 #[derive(Clone, Debug)]
 pub(crate) struct Left<'a> {
     pub count: u32,
+    pub epoch_seen: u32,
     pub entries: Vec<LeftEntry<'a>>,
 }
 
@@ -89,11 +92,11 @@ impl<'a> LeftEntry<'a> {
 
 impl<'a> Left<'a> {
     pub fn encode(&self, w: &mut Writer) {
-        w.u32(self.count).list(&self.entries, |w, entry| entry.encode(w));
+        w.u32(self.count).u32(self.epoch_seen).list(&self.entries, |w, entry| entry.encode(w));
     }
 
     pub fn decode(r: &mut Reader<'a>) -> Result<Self, TxnError> {
-        Ok(Self { count: r.u32()?, entries: r.list(LeftEntry::decode)? })
+        Ok(Self { count: r.u32()?, epoch_seen: r.u32()?, entries: r.list(LeftEntry::decode)? })
     }
 }
 
@@ -149,5 +152,48 @@ impl Frozen {
     }
 }
 
-/// Bytes of entries or rows in one message; the longest row is above it, and goes alone.
+/// Bytes of entries or rows in one message; a row above it goes alone, and the longest one fits (asserted below).
 pub(crate) const MESSAGE_BYTES: usize = 16 << 10;
+/// What a row or an entry costs beside key and value, and a little more.
+pub(crate) const ROW_BYTES: usize = 64;
+/// What a message costs beside its rows, and a little more.
+const ENVELOPE_BYTES: usize = 64;
+const _: () = assert!(PAYLOAD_BYTES_MAX + ROW_BYTES + ENVELOPE_BYTES <= MESSAGE_BYTES_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::home::message::Request;
+    use farhold_fabric::NodeId;
+    use farhold_store::log::Change;
+
+    /// A row of the greatest length fits each message that carries rows, alone.
+    #[test]
+    fn the_longest_row_fits_each_message() {
+        let payload = vec![7; PAYLOAD_BYTES_MAX];
+        let (key, value) = payload.split_at(100);
+        let (reference, table) = (ObjectRef::new(4096, 3), TableId(7));
+        let entry = Entry {
+            node: NodeId(1),
+            change: Change::Insert,
+            mirrored: true,
+            table,
+            reference,
+            old: Version(1),
+            new: Version(2),
+            key,
+            value,
+        };
+        let left = LeftEntry { owner: 1, epoch: 2, entry };
+        let copied = CopyRow { reference, version: Version(1), table, key, value };
+        for message in [Message::Redo { number: 9, left: vec![left] }, Message::Copy { rows: vec![copied] }] {
+            let bytes = Request::Recovery { body: &message.encode() }.encode(u64::MAX);
+            assert!(bytes.len() <= MESSAGE_BYTES_MAX, "{} bytes: {:?}", bytes.len(), message.encode()[0]);
+        }
+        let mut w = Writer::default();
+        Left { count: 1, epoch_seen: 2, entries: vec![left] }.encode(&mut w);
+        assert!(crate::home::message::encode_reply(u64::MAX, Ok(w)).len() <= MESSAGE_BYTES_MAX);
+        let reserve = Request::Reserve { table, owner: 1, key, value, mine: vec![reference] };
+        assert!(reserve.encode(u64::MAX).len() <= MESSAGE_BYTES_MAX);
+    }
+}

@@ -12,6 +12,7 @@
 //! took over a warehouse of TPC-C in 8 s, two threads take about one.
 
 use super::Moving;
+use super::message::ROW_BYTES;
 use crate::membership::{Configuration, Serving};
 use crate::txn::SharedTable;
 use crate::{Node, NodeId, Placement, Retry, Table, TableId, TxnError, Worker};
@@ -23,11 +24,9 @@ use std::thread::JoinHandle;
 
 /// Transactions under way at a time on a thread: over a network each waits for its record to be at its holders.
 const TASKS: usize = 8;
-/// Rows in one transaction, and bytes of them; also no more than half of the longest record that rings and journal take.
+/// Rows in one transaction; bytes of them: [`Node::moved_bytes_max`].
 const ROWS_PER_TRANSACTION: usize = 64;
 const BYTES_PER_TRANSACTION: usize = 16 << 10;
-/// What a row costs in a record beside key and value, and a little more.
-const ENTRY_BYTES: usize = 64;
 /// Slots that somebody takes at a time: neighbours have neighbouring keys, so two threads rarely meet in a leaf.
 const SLOTS_PER_PART: usize = 2_048;
 /// Threads that take part, at most; on a smaller machine as many as it has processors: nobody is served these rows before they are
@@ -104,9 +103,7 @@ impl Rows {
         self.found.clear();
         let Some(replication) = &node.replication else { return slots.len() };
         let slots = &slots[..slots.len().min(ROWS_PER_TRANSACTION)];
-        let journaled_max = node.journaling.as_ref().map_or(u64::MAX, |journaling| journaling.item_bytes_max());
-        let recorded_max = replication.layout.record_bytes_max().min(journaled_max);
-        let bytes_max = BYTES_PER_TRANSACTION.min(recorded_max as usize / 2);
+        let bytes_max = node.moved_bytes_max();
         let mut applier = replication.applier();
         // Nothing changes in this mirror any more: whose rows they are is gone.
         let Some(mirror) = applier.mirror(promotion.gone) else { return slots.len() };
@@ -115,7 +112,7 @@ impl Rows {
         for (count, slot) in slots.iter().enumerate() {
             let Some(row) = mirror.row(*slot) else { continue };
             let Some(table) = self.table(node, promotion, row.table, row.key) else { continue };
-            bytes += row.key.len() + row.value.len() + ENTRY_BYTES;
+            bytes += row.key.len() + row.value.len() + ROW_BYTES;
             if bytes > bytes_max && !self.found.is_empty() {
                 return count;
             }
@@ -146,6 +143,16 @@ impl Rows {
             let (key, value) = payload.split_at(row.key_len);
             (&row.table, key, value)
         })
+    }
+}
+
+impl Node {
+    /// Most bytes of rows, each with [`ROW_BYTES`] more, that one transaction takes from elsewhere to this node; a longer row is taken alone.
+    /// No more than half of the longest record that rings and journal take.
+    pub(crate) fn moved_bytes_max(&self) -> usize {
+        let recorded_max = self.replication.as_ref().map_or(u64::MAX, |it| it.layout.record_bytes_max());
+        let journaled_max = self.journaling.as_ref().map_or(u64::MAX, |journaling| journaling.item_bytes_max());
+        BYTES_PER_TRANSACTION.min(recorded_max.min(journaled_max) as usize / 2)
     }
 }
 

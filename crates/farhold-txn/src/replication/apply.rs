@@ -22,6 +22,8 @@ pub(crate) struct Applier {
     /// The configuration with which this node came into the cluster, 0 for a founder. Who had left before knows nothing of it, and is not
     /// fenced here: his late records are for an earlier start of this node.
     since: u64,
+    /// The highest epoch of a record that has been applied.
+    epoch_seen: u32,
 }
 
 /// By node number, and memory for them.
@@ -39,12 +41,12 @@ impl Applier {
         let rings = (0..layout.nodes).flat_map(|node| (0..layout.rings).map(move |ring| (NodeId(node), ring)));
         let readers = rings.map(|(node, ring)| log.reader(node, ring)).collect();
         let mirrors = Mirrors(Vec::new(), spare);
-        Self { readers, mirrors, records: Records::default(), damaged: None, since: 0 }
+        Self { readers, mirrors, records: Records::default(), damaged: None, since: 0, epoch_seen: 0 }
     }
 
     /// Applies what is marked, some of each ring; true if there was something.
     pub fn apply(&mut self) -> bool {
-        let Self { readers, mirrors, records, damaged, since } = self;
+        let Self { readers, mirrors, records, damaged, since, epoch_seen } = self;
         let mut any = false;
         for reader in readers.iter_mut().filter(|reader| reader.is_marked()) {
             let before = reader.applied();
@@ -59,6 +61,7 @@ impl Applier {
                     }
                 }
             }
+            *epoch_seen = records.iter().map(|record| record.epoch()).fold(*epoch_seen, u32::max);
             mirrors.take_all(records, *since);
             if reader.applied() != before {
                 reader.publish();
@@ -66,6 +69,12 @@ impl Applier {
             }
         }
         any
+    }
+
+    /// The highest epoch of what has been applied: a dead node may have read it from a keeper that is dead as well, and then no other node
+    /// has seen it.
+    pub fn epoch_seen(&self) -> u32 {
+        self.epoch_seen
     }
 
     /// Applies until nothing is marked.

@@ -113,11 +113,14 @@ impl Txn {
     }
 
     /// Starts loading where [`get`](Self::get) of this key will look first, for code that knows its keys some 100 ns before
-    /// it needs the rows. A hint, and no read: nothing depends on it. Does nothing for a row of another node or a table
-    /// without a hash index.
+    /// it needs the rows: its bucket of the hash index, or its leaf of the ordered one. A hint, and no read: nothing depends on
+    /// it. Does nothing for a row of another node.
     ///
     /// TPC-C's new-order knows its 20 item and stock rows at its start; with both steps it takes a quarter less time, since
     /// their cache misses overlap.
+    ///
+    /// # Panics
+    /// If the key does not have the table's shape.
     #[inline]
     pub fn prefetch(&self, table: &Table, key: &[u8]) {
         if table.0.route.home(key) == self.core.me {
@@ -126,6 +129,9 @@ impl Txn {
     }
 
     /// The second step: starts loading the first `bytes` bytes of the row itself, header and key included.
+    ///
+    /// # Panics
+    /// If the key does not have the table's shape.
     #[inline]
     pub fn prefetch_row(&self, table: &Table, key: &[u8], bytes: u64) {
         if table.0.route.home(key) == self.core.me {
@@ -403,15 +409,15 @@ impl Txn {
                 row.table().store.cancel(row.ident.reference(), &mut core.alloc.borrow_mut());
             }
         }
-        for node in &self.state.reserved_at {
-            let owner = self.owner.word();
+        for (node, answered) in &self.state.reserved_at {
+            let request = Request::Forget { owner: self.owner.word(), answered: *answered };
             if let Some(replication) = &core.node.replication {
                 let number = replication.view.configuration().number;
                 // Messages may be lost, and no restart of this node will make up for it.
                 let (asking, node) = (core.clone(), *node);
-                core.leave(async move { asking.insist_call(node, &Request::Forget { owner }, number).await });
+                core.leave(async move { asking.insist_call(node, &request, number).await });
             } else {
-                core.tell_now(*node, &Request::Forget { owner });
+                core.tell_now(*node, &request);
             }
         }
     }

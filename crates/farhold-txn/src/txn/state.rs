@@ -17,7 +17,7 @@ use farhold_btree::LeafStamp;
 use farhold_fabric::{NodeId, Version};
 use farhold_store::Moved;
 use farhold_store::index::hash::BucketStamp;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 /// What a transaction means to do with a row.
@@ -184,8 +184,8 @@ pub(crate) struct State {
     logging: bool,
     /// Buckets of hash indexes that covered a search, with their nodes.
     pub buckets: Vec<(NodeId, BucketStamp)>,
-    /// Nodes that were asked to reserve something.
-    pub reserved_at: BTreeSet<NodeId>,
+    /// Nodes that were asked to reserve something, and whether they have answered each time.
+    pub reserved_at: BTreeMap<NodeId, bool>,
     /// How many rows are to be written: zero means that the commit takes the way without locks.
     pub writes: u32,
     /// Some row was not of this node, or the commit has to ask others for another reason.
@@ -194,6 +194,8 @@ pub(crate) struct State {
     pub replicated: bool,
     /// Whether nobody else can change anything while it looks.
     pub alone: bool,
+    /// Some row of this node was read while a commit held its lock: that commit may have been seen elsewhere already.
+    pub met_lock: bool,
     /// Some written row has secondary indexes.
     pub written_with_indexes: bool,
     /// Inserts that some index does not name yet, because it still names a row that this transaction deletes.
@@ -224,6 +226,7 @@ impl State {
         self.logging = false;
         self.writes = 0;
         self.far = false;
+        self.met_lock = false;
         self.written_with_indexes = false;
         self.replacing.clear();
         self.buckets.clear();

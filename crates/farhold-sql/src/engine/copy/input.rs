@@ -7,8 +7,10 @@ use farhold_txn::{Txn, Worker};
 
 use super::CopyFormat;
 use super::reader::{Fields, LineReader};
+use crate::engine::cancel::{Armed, Pace};
 use crate::engine::catalog::TableInfo;
 use crate::engine::direct::{Insert, OnConflict, Writer, default_row};
+use crate::engine::scalar::{Parameters, Times};
 use crate::engine::sequence::SessionNumbers;
 use crate::engine::session::{CopyReturn, Loan};
 use crate::engine::types::parse_datum;
@@ -43,9 +45,11 @@ pub struct CopyIn {
     insert: Insert,
     reader: LineReader,
     txn: CopyTxn,
-    cancel: CancelHandle,
+    pace: Pace,
     numbers: Rc<SessionNumbers>,
-    statement: u32,
+    times: Times,
+    /// The statement lasts until the COPY is over, unless its span is the caller's.
+    armed: Option<Armed>,
     rows: u64,
     committed: u64,
 }
@@ -57,7 +61,8 @@ impl CopyIn {
         (table, targets): (Arc<TableInfo>, Vec<usize>),
         format: CopyFormat,
         txn: CopyTxn,
-        (cancel, numbers): (CancelHandle, Rc<SessionNumbers>),
+        (cancel, numbers): (&CancelHandle, Rc<SessionNumbers>),
+        times: Times,
     ) -> Self {
         let rows = vec![default_row(&table)];
         Self {
@@ -68,12 +73,18 @@ impl CopyIn {
             insert: Insert { table, rows, on_conflict: OnConflict::Fail, returning: None },
             reader: LineReader::new(format),
             txn,
-            statement: cancel.statement(),
-            cancel,
+            pace: Pace::new(cancel),
             numbers,
+            times,
+            armed: None,
             rows: 0,
             committed: 0,
         }
+    }
+
+    /// Makes the span of the statement that of the COPY.
+    pub(crate) fn hold(&mut self, armed: Armed) {
+        self.armed = Some(armed);
     }
 
     /// Rows taken so far.
@@ -136,9 +147,7 @@ impl CopyIn {
 
     async fn take_lines(&mut self, last: bool) -> Result<(), SqlError> {
         while let Some(fields) = self.reader.next(last)? {
-            if self.rows.is_multiple_of(256) {
-                self.cancel.check()?;
-            }
+            self.pace.step().await?;
             let mut row = self.row(fields).await?;
             self.write(&mut row).await.map_err(|e| self.located(e))?;
             self.rows += 1;
@@ -169,7 +178,7 @@ impl CopyIn {
         let numbers = self.engine.numbers(&self.numbers, &self.worker);
         for (column, default) in self.insert.rows[0].iter().enumerate() {
             let given = self.targets.contains(&column);
-            row.push(if given { Datum::Null } else { numbers.evaluate(default, &[], &[]).await? });
+            row.push(if given { Datum::Null } else { numbers.evaluate(default, &[], self.parameters()).await? });
         }
         for (field, &target) in fields.into_iter().zip(&self.targets) {
             row[target] = match field {
@@ -181,12 +190,17 @@ impl CopyIn {
     }
 
     async fn write(&mut self, row: &mut Vec<Datum>) -> Result<(), SqlError> {
-        let numbers = self.engine.numbers(&self.numbers, &self.worker);
+        let (numbers, parameters) = (self.engine.numbers(&self.numbers, &self.worker), self.parameters());
         let txn = match &mut self.txn {
             CopyTxn::Borrowed(txn, _) | CopyTxn::Own { txn, .. } => txn,
             CopyTxn::Gone => return Err(SqlError::internal("a COPY that has failed goes on")),
         };
-        Writer::new(&self.insert, numbers).write(txn, row, &[]).await
+        Writer::new(&self.insert, numbers).write(txn, row, parameters, &mut self.pace).await
+    }
+
+    /// Its defaults have times, but no parameters.
+    fn parameters(&self) -> Parameters<'static> {
+        Parameters { values: &[], times: self.times }
     }
 
     fn located(&self, mut error: SqlError) -> SqlError {
@@ -196,11 +210,5 @@ impl CopyIn {
             None => place,
         };
         error.with_detail(detail)
-    }
-}
-
-impl Drop for CopyIn {
-    fn drop(&mut self) {
-        self.cancel.end_statement(self.statement);
     }
 }

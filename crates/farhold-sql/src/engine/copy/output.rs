@@ -2,8 +2,12 @@
 
 use super::CopyFormat;
 use crate::SqlError;
+use crate::engine::cancel::Armed;
 use crate::engine::types::{datum_at, format_datum};
 use crate::engine::{ColumnType, CommandTag, Datum, OutputColumn, Rows};
+
+/// Rows of a chunk: neighbours on the thread wait while it is written out.
+const CHUNK_ROWS: usize = 1024;
 
 /// The bytes of a COPY … TO STDOUT.
 pub struct CopyOut {
@@ -20,7 +24,22 @@ pub struct CopyOut {
 impl CopyOut {
     pub(crate) fn new(rows: Rows, names: &[String], shape: Vec<OutputColumn>, format: CopyFormat) -> Self {
         let header = format.header.then(|| names.to_vec());
+        let rows = match rows {
+            // They are taken from the end.
+            Rows::Direct { mut rows, tag } => {
+                rows.reverse();
+                Rows::Direct { rows, tag }
+            }
+            batches @ Rows::Batches(_) => batches,
+        };
         Self { columns: names.len(), rows, shape, format, header, count: 0, line_ends: Vec::new() }
+    }
+
+    /// Makes the span of the statement that of its rows.
+    pub(crate) fn hold(&mut self, armed: Armed) {
+        if let Rows::Batches(rows) = &mut self.rows {
+            rows.hold(armed);
+        }
     }
 
     /// The next chunk, whole lines; `None` after the last one, and then [`tag`](Self::tag) holds.
@@ -40,7 +59,11 @@ impl CopyOut {
         }
         let rows = match &mut self.rows {
             Rows::Direct { rows, .. } if rows.is_empty() => return None,
-            Rows::Direct { rows, .. } => std::mem::take(rows),
+            Rows::Direct { rows, .. } => {
+                let mut chunk = rows.split_off(rows.len().saturating_sub(CHUNK_ROWS));
+                chunk.reverse();
+                chunk
+            }
             Rows::Batches(batches) => match batches.next().await? {
                 Err(e) => return Some(Err(e)),
                 Ok(batch) => {

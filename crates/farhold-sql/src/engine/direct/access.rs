@@ -6,8 +6,9 @@ use farhold_store::row::next_prefix;
 use farhold_txn::{Index, RowHandle, ScanSpec, Txn};
 
 use crate::SqlError;
+use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
-use crate::engine::scalar::{Comparison, Scalar};
+use crate::engine::scalar::{Comparison, Parameters, Scalar};
 use crate::engine::types::round_decimal;
 use crate::engine::{ColumnType, Datum, error};
 
@@ -222,9 +223,21 @@ fn exact(datum: Datum, data_type: ColumnType) -> Option<Datum> {
     }
 }
 
+/// The rows of a scan, unless the statement is stopped.
+pub(crate) async fn scan(
+    txn: &mut Txn,
+    table: &TableInfo,
+    spec: ScanSpec<'_>,
+    cancel: &CancelHandle,
+) -> Result<Vec<RowHandle>, SqlError> {
+    let rows = txn.scan_while(&table.table, spec, &|| !cancel.is_cancelled()).await.map_err(|e| error::from_txn(&e))?;
+    cancel.check()?;
+    Ok(rows)
+}
+
 impl Access {
     /// The bounds for these parameters; `None` when no row can match.
-    pub(crate) fn bounds(&self, table: &TableInfo, parameters: &[Datum]) -> Result<Option<KeyBounds>, SqlError> {
+    pub(crate) fn bounds(&self, table: &TableInfo, parameters: Parameters<'_>) -> Result<Option<KeyBounds>, SqlError> {
         let columns = table.index_columns(self.index);
         let mut parts = Vec::with_capacity(self.equal.len() + 1);
         for (constant, &column) in self.equal.iter().zip(columns) {
@@ -291,8 +304,9 @@ impl Access {
         &self,
         txn: &mut Txn,
         table: &TableInfo,
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
         limit: usize,
+        cancel: &CancelHandle,
     ) -> Result<Vec<RowHandle>, SqlError> {
         if self.point {
             let mut key = Vec::with_capacity(32);
@@ -306,7 +320,7 @@ impl Access {
             limit,
             ..ScanSpec::all().index(self.index)
         };
-        txn.scan(&table.table, spec).await.map_err(|e| error::from_txn(&e))
+        scan(txn, table, spec, cancel).await
     }
 
     /// The row of a point access.
@@ -314,7 +328,7 @@ impl Access {
         &self,
         txn: &mut Txn,
         table: &TableInfo,
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
         key: &mut Vec<u8>,
     ) -> Result<Option<RowHandle>, SqlError> {
         let columns = table.index_columns(self.index);

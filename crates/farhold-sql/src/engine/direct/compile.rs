@@ -88,6 +88,7 @@ impl Compiler<'_> {
                 if query.with.is_some() || query.order_by.is_some() || query.limit_clause.is_some() {
                     return Err(BindError::Complex);
                 }
+                check_values(values, &targets, !insert.columns.is_empty())?;
                 for expressions in &values.rows {
                     rows.push(self.values_row(&table, &targets, &expressions.content)?);
                 }
@@ -119,9 +120,6 @@ impl Compiler<'_> {
     }
 
     fn values_row(&mut self, table: &TableInfo, targets: &[usize], expressions: &[Expr]) -> Result<Vec<Scalar>> {
-        if expressions.len() > targets.len() {
-            return Err(SqlError::syntax("INSERT has more expressions than target columns").into());
-        }
         let mut row = default_row(table);
         for (expression, &target) in expressions.iter().zip(targets) {
             if is_default(expression) {
@@ -493,6 +491,27 @@ fn type_name(data_type: ColumnType) -> String {
 
 fn join_conditions(conditions: Vec<Scalar>) -> Option<Scalar> {
     conditions.into_iter().reduce(|a, b| Scalar::And(Box::new(a), Box::new(b)))
+}
+
+/// 42601 unless a query of `count` columns fits the target columns, all of which must be given if they are `listed`.
+pub(crate) fn check_target_count(count: usize, targets: usize, listed: bool) -> std::result::Result<(), SqlError> {
+    if count > targets {
+        return Err(SqlError::syntax("INSERT has more expressions than target columns"));
+    }
+    if count < targets && listed {
+        return Err(SqlError::syntax("INSERT has more target columns than expressions"));
+    }
+    Ok(())
+}
+
+/// As [`check_target_count`], of the rows of VALUES.
+fn check_values(values: &ast::Values, targets: &[usize], listed: bool) -> std::result::Result<(), SqlError> {
+    let mut counts = values.rows.iter().map(|row| row.content.len());
+    let first = counts.next().unwrap_or(0);
+    if counts.any(|count| count != first) {
+        return Err(SqlError::syntax("VALUES lists must all be the same length"));
+    }
+    check_target_count(first, targets.len(), listed)
 }
 
 pub(crate) fn default_of(table: &TableInfo, column: usize) -> Scalar {

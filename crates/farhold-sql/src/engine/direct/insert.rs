@@ -9,9 +9,9 @@ use farhold_txn::{Index, RowHandle, Txn, TxnError};
 use super::run::{Effect, returned};
 use super::write::{UniqueCheck, apply_update, check_not_null};
 use super::{Returning, unsafe_duplicate};
-use crate::engine::cancel::CancelHandle;
+use crate::engine::cancel::{CancelHandle, Pace};
 use crate::engine::catalog::TableInfo;
-use crate::engine::scalar::Scalar;
+use crate::engine::scalar::{Parameters, Scalar};
 use crate::engine::sequence::Numbers;
 use crate::engine::{Datum, error};
 use crate::{SqlError, SqlState};
@@ -67,21 +67,20 @@ impl Insert {
     pub(super) async fn run(
         &self,
         txn: &mut Txn,
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
         let mut writer = Writer::new(self, numbers);
         let mut row = Vec::with_capacity(self.table.columns().len());
-        for (n, expressions) in self.rows.iter().enumerate() {
-            if n % 1024 == 1023 {
-                cancel.check()?;
-            }
+        let mut pace = Pace::new(cancel);
+        for expressions in &self.rows {
+            pace.step().await?;
             row.clear();
             for expression in expressions {
                 row.push(numbers.evaluate(expression, &[], parameters).await?);
             }
-            writer.write(txn, &mut row, parameters).await?;
+            writer.write(txn, &mut row, parameters, &mut pace).await?;
         }
         Ok(writer.finish())
     }
@@ -114,7 +113,8 @@ impl<'a> Writer<'a> {
         &mut self,
         txn: &mut Txn,
         row: &mut Vec<Datum>,
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
+        pace: &mut Pace,
     ) -> Result<(), SqlError> {
         let table = &self.insert.table;
         check_not_null(table, row)?;
@@ -125,7 +125,7 @@ impl<'a> Writer<'a> {
             let old = self.existing(txn, *index, row).await?;
             if let Some(old) = old {
                 let (assignments, filter) = (assignments, filter.as_ref());
-                return self.update_existing(txn, old, row, (assignments, filter), parameters).await;
+                return self.update_existing(txn, old, row, (assignments, filter), parameters, pace).await;
             }
         }
         if let OnConflict::Skip(Some(index)) = &self.insert.on_conflict
@@ -156,7 +156,7 @@ impl<'a> Writer<'a> {
         self.done(row, parameters)
     }
 
-    fn done(&mut self, row: &[Datum], parameters: &[Datum]) -> Result<(), SqlError> {
+    fn done(&mut self, row: &[Datum], parameters: Parameters<'_>) -> Result<(), SqlError> {
         self.effect.count += 1;
         if let (Some(rows), Some(returning)) = (&mut self.effect.rows, &self.insert.returning) {
             rows.push(returned(&self.insert.table, returning, row, parameters)?);
@@ -185,10 +185,12 @@ impl<'a> Writer<'a> {
         old: RowHandle,
         excluded: &[Datum],
         (assignments, filter): (&[(usize, Scalar)], Option<&Scalar>),
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
+        pace: &mut Pace,
     ) -> Result<(), SqlError> {
         let table = &self.insert.table;
-        if !self.touched.insert(old) {
+        // A row that this command has inserted or updated, whatever the filter says of it.
+        if self.touched.contains(&old) {
             return Err(SqlError::new(
                 SqlState::CARDINALITY_VIOLATION,
                 "ON CONFLICT DO UPDATE command cannot affect row a second time",
@@ -206,6 +208,7 @@ impl<'a> Writer<'a> {
         {
             return Ok(());
         }
+        self.touched.insert(old);
         for (column, value) in assignments {
             row[*column] = self.numbers.evaluate(value, &both, parameters).await?;
         }
@@ -218,7 +221,7 @@ impl<'a> Writer<'a> {
         } else {
             let mut unique = UniqueCheck::new(table, assignments.iter().map(|(column, _)| *column));
             unique.changed(old, &row);
-            unique.check(txn, table).await?;
+            unique.check(txn, table, pace).await?;
         }
         self.done(&row, parameters)
     }

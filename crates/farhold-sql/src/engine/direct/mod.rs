@@ -10,10 +10,10 @@ mod insert;
 mod run;
 mod write;
 
-pub(crate) use access::{Access, choose};
+pub(crate) use access::{Access, choose, scan};
 pub(crate) use compile::{
-    Compiler, assignment_pairs, bind_returning, check_delete, check_single_table, check_update, default_of,
-    default_row, output_name,
+    Compiler, assignment_pairs, bind_returning, check_delete, check_single_table, check_target_count, check_update,
+    default_of, default_row, output_name,
 };
 pub(crate) use insert::{Insert, OnConflict, RowNumbers, Writer};
 pub(crate) use run::{Effect, returned};

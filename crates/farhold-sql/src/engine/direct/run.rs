@@ -3,10 +3,10 @@
 use farhold_txn::Txn;
 
 use super::{Program, Select, to_output};
-use crate::engine::cancel::CancelHandle;
+use crate::engine::cancel::{CancelHandle, Pace};
+use crate::engine::scalar::{Parameters, Scalar};
 use crate::engine::sequence::Numbers;
-use crate::engine::{ColumnType, scalar::Scalar};
-use crate::engine::{Datum, error, types};
+use crate::engine::{ColumnType, Datum, error, types};
 use crate::{SqlError, SqlState};
 
 /// What a program did.
@@ -23,7 +23,7 @@ impl Program {
     pub(crate) async fn run(
         &self,
         txn: &mut Txn,
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
@@ -44,7 +44,11 @@ impl Program {
 }
 
 /// The value of LIMIT or OFFSET.
-pub(crate) fn count_of(scalar: Option<&Scalar>, parameters: &[Datum], clause: &str) -> Result<Option<usize>, SqlError> {
+pub(crate) fn count_of(
+    scalar: Option<&Scalar>,
+    parameters: Parameters<'_>,
+    clause: &str,
+) -> Result<Option<usize>, SqlError> {
     let Some(scalar) = scalar else { return Ok(None) };
     match types::cast(scalar.evaluate(&[], parameters)?, ColumnType::BigInt)? {
         Datum::BigInt(count) => usize::try_from(count)
@@ -55,7 +59,7 @@ pub(crate) fn count_of(scalar: Option<&Scalar>, parameters: &[Datum], clause: &s
 }
 
 impl Select {
-    async fn run(&self, txn: &mut Txn, parameters: &[Datum], cancel: &CancelHandle) -> Result<Effect, SqlError> {
+    async fn run(&self, txn: &mut Txn, parameters: Parameters<'_>, cancel: &CancelHandle) -> Result<Effect, SqlError> {
         let table = &self.table;
         let limit = count_of(self.limit.as_ref(), parameters, "LIMIT")?.unwrap_or(usize::MAX);
         let offset = count_of(self.offset.as_ref(), parameters, "OFFSET")?.unwrap_or(0);
@@ -84,13 +88,12 @@ impl Select {
                 _ => Vec::new(),
             }
         } else {
-            self.access.rows(txn, table, parameters, scanned).await?
+            self.access.rows(txn, table, parameters, scanned, cancel).await?
         };
         let mut skip = offset;
-        for (n, handle) in handles.into_iter().enumerate() {
-            if n % 1024 == 1023 {
-                cancel.check()?;
-            }
+        let mut pace = Pace::new(cancel);
+        for handle in handles {
+            pace.step().await?;
             table.read(txn.key(handle), txn.value(handle), &self.wanted, &mut row)?;
             if !self.matches(&row, parameters)? {
                 continue;
@@ -111,11 +114,11 @@ impl Select {
         Ok(Effect { rows: Some(rows), count })
     }
 
-    fn matches(&self, row: &[Datum], parameters: &[Datum]) -> Result<bool, SqlError> {
+    fn matches(&self, row: &[Datum], parameters: Parameters<'_>) -> Result<bool, SqlError> {
         self.filter.as_ref().map_or(Ok(true), |filter| filter.holds(row, parameters))
     }
 
-    fn project(&self, row: &[Datum], parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
+    fn project(&self, row: &[Datum], parameters: Parameters<'_>) -> Result<Vec<Datum>, SqlError> {
         self.output
             .iter()
             .map(|(scalar, column)| match scalar {
@@ -131,7 +134,7 @@ pub(crate) fn returned(
     table: &super::TableInfo,
     returning: &super::Returning,
     row: &[Datum],
-    parameters: &[Datum],
+    parameters: Parameters<'_>,
 ) -> Result<Vec<Datum>, SqlError> {
     let (mut key, mut value, mut stored) = (Vec::new(), Vec::new(), Vec::new());
     let schema = table.schema();

@@ -8,9 +8,9 @@ use farhold_txn::{Index, RowHandle, Txn, TxnError};
 use super::Returning;
 use super::access::Access;
 use super::run::{Effect, returned, txn_error};
-use crate::engine::cancel::CancelHandle;
+use crate::engine::cancel::{CancelHandle, Pace};
 use crate::engine::catalog::TableInfo;
-use crate::engine::scalar::Scalar;
+use crate::engine::scalar::{Parameters, Scalar};
 use crate::engine::sequence::Numbers;
 use crate::engine::{Datum, error};
 use crate::{SqlError, SqlState};
@@ -88,7 +88,7 @@ impl Update {
     pub(super) async fn run(
         &self,
         txn: &mut Txn,
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
@@ -98,11 +98,10 @@ impl Update {
         let mut moved = Vec::new();
         let mut row = vec![Datum::Null; table.columns().len()];
         let mut unique = UniqueCheck::new(table, self.assignments.iter().map(|(column, _)| *column));
-        let handles = self.access.rows(txn, table, parameters, usize::MAX).await?;
-        for (n, handle) in handles.into_iter().enumerate() {
-            if n % 1024 == 1023 {
-                cancel.check()?;
-            }
+        let handles = self.access.rows(txn, table, parameters, usize::MAX, cancel).await?;
+        let mut pace = Pace::new(cancel);
+        for handle in handles {
+            pace.step().await?;
             table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
             if let Some(filter) = &self.filter
                 && !filter.holds(&row, parameters)?
@@ -125,8 +124,8 @@ impl Update {
                 rows.push(returned(table, returning, &row, parameters)?);
             }
         }
-        insert_moved(txn, table, moved).await?;
-        unique.check(txn, table).await?;
+        insert_moved(txn, table, moved, &mut pace).await?;
+        unique.check(txn, table, &mut pace).await?;
         Ok(effect)
     }
 }
@@ -157,11 +156,12 @@ impl UniqueCheck {
     }
 
     /// All rows have.
-    pub(crate) async fn check(self, txn: &mut Txn, table: &TableInfo) -> Result<(), SqlError> {
+    pub(crate) async fn check(self, txn: &mut Txn, table: &TableInfo, pace: &mut Pace) -> Result<(), SqlError> {
         let mut key = Vec::new();
         for index in self.indexes {
             let mut seen = HashSet::new();
             for (handle, row) in &self.changed {
+                pace.step().await?;
                 let parts: Vec<Datum> = table.index_columns(index).iter().map(|&c| row[c].clone()).collect();
                 if parts.iter().any(Datum::is_null) {
                     continue;
@@ -183,8 +183,10 @@ pub(crate) async fn insert_moved(
     txn: &mut Txn,
     table: &TableInfo,
     moved: Vec<(Moved, Vec<Datum>)>,
+    pace: &mut Pace,
 ) -> Result<(), SqlError> {
     for (again, row) in moved {
+        pace.step().await?;
         txn.insert(&table.table, &again.key, &again.value).await.map_err(|e| unsafe_duplicate(table, &e, &row))?;
     }
     Ok(())
@@ -194,18 +196,17 @@ impl Delete {
     pub(super) async fn run(
         &self,
         txn: &mut Txn,
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
         let table = &self.table;
         let wanted = table.wanted_all();
         let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
         let mut row = vec![Datum::Null; table.columns().len()];
-        let handles = self.access.rows(txn, table, parameters, usize::MAX).await?;
-        for (n, handle) in handles.into_iter().enumerate() {
-            if n % 1024 == 1023 {
-                cancel.check()?;
-            }
+        let handles = self.access.rows(txn, table, parameters, usize::MAX, cancel).await?;
+        let mut pace = Pace::new(cancel);
+        for handle in handles {
+            pace.step().await?;
             if self.filter.is_some() || self.returning.is_some() {
                 table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
             }

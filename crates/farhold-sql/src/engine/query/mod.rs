@@ -3,10 +3,12 @@
 //! A front-end thread only parses. Planning and running happen on the query runtime, whose threads all sessions share;
 //! rows come back batch by batch through a channel of few places, so a slow client slows its query and holds little.
 
+mod aggregates;
 mod bounded;
 mod catalog;
-mod checked;
+mod coerce;
 mod floats;
+mod functions;
 mod guard;
 mod members;
 mod multisets;
@@ -21,6 +23,8 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::TimestampMicrosecondType;
+use arrow::temporal_conversions::as_datetime;
 use datafusion::catalog::CatalogProvider;
 use datafusion::common::config::Dialect;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -39,10 +43,12 @@ use datafusion::sql::sqlparser::ast;
 use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins};
 use farhold_txn::{ScanSpec, Txn, Worker};
 use tokio::runtime::Runtime;
+use tokio::task::JoinError;
 
-use super::cancel::CancelHandle;
+use super::cancel::{CancelHandle, Pace};
 use super::catalog::Catalog;
 use super::notices::Notices;
+use super::scalar::Parameters;
 use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, scan_key};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
@@ -106,35 +112,49 @@ impl QueryEngine {
         state
     }
 
-    /// Plans a query. `stated` are the types that the client gives to parameters; others are found.
+    /// Plans a query. `stated` are the types that the client gives to parameters; others are found. A cancelled statement does
+    /// not wait for the planner, which looks at no flag: its thread goes on until the plan stands.
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
         sql: &str,
         stated: &[Option<ColumnType>],
         user: &str,
+        cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
         let statement = self.compatibility.rewrite(query, sql, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let stated = stated.to_vec();
         let task = self.runtime().spawn(async move { plan(&state, statement, &stated).await });
-        task.await.map_err(|e| SqlError::internal(format!("planning failed: {e}")))?
+        until_cancelled(cancel, task).await
     }
 
     /// Puts the parameters in and optimises.
-    pub(crate) async fn bind(&self, query: &PlannedQuery, parameters: &[Datum]) -> Result<LogicalPlan, SqlError> {
-        let mut scalars = Vec::with_capacity(parameters.len());
-        for (datum, data_type) in parameters.iter().zip(&query.parameters) {
-            scalars.push(to_scalar(datum, *data_type)?);
+    pub(crate) async fn bind(
+        &self,
+        query: &PlannedQuery,
+        parameters: Parameters<'_>,
+        cancel: &CancelHandle,
+    ) -> Result<LogicalPlan, SqlError> {
+        let mut scalars = Vec::with_capacity(parameters.values.len());
+        for (datum, data_type) in parameters.values.iter().zip(&query.parameters) {
+            scalars.push(match (datum, data_type) {
+                // It has the digits that it was given with; the parameter's type has none of its own.
+                (Datum::Decimal { unscaled, scale }, ColumnType::Decimal { .. }) => {
+                    coerce::decimal_scalar(*unscaled, *scale)
+                }
+                _ => to_scalar(datum, *data_type)?,
+            });
         }
-        let state = self.state_with(RowSource::Nothing, CancelHandle::default());
+        let mut state = self.state_with(RowSource::Nothing, CancelHandle::default());
+        let now = as_datetime::<TimestampMicrosecondType>(parameters.times.transaction_us);
+        state.execution_props_mut().query_execution_start_time = now.map(|now| now.and_utc());
         let plan = LogicalPlan::clone(&query.plan);
         let task = self.runtime().spawn(async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
-            checked::check_constants(&plan)?;
             state.optimize(&plan).map_err(|e| error::from_datafusion(&e))
         });
-        task.await.map_err(|e| SqlError::internal(format!("planning failed: {e}")))?
+        until_cancelled(cancel, task).await
     }
 
     /// Runs a bound plan; its batches come by the stream.
@@ -147,9 +167,10 @@ impl QueryEngine {
         notices: &Notices,
     ) -> BatchStream {
         let (asks, requests) = numbers::asks(giver);
-        let state = self.state_with(rows, cancel.clone());
+        let stop = CancelHandle::running();
+        let state = self.state_with(rows, stop.clone());
         let (sender, receiver) = tokio::sync::mpsc::channel(CHANNEL_BATCHES);
-        let (flag, notices) = (cancel.clone(), notices.clone());
+        let (flag, notices) = (stop.clone(), notices.clone());
         let task = self.runtime().spawn(async move {
             let run = stream::run(&state, plan, &asks, &flag, &notices, &sender);
             let outcome = tokio::select! {
@@ -163,7 +184,7 @@ impl QueryEngine {
                 let _ = sender.send(Err(error)).await;
             }
         });
-        BatchStream::new(receiver, requests, task, cancel.clone())
+        BatchStream::new(receiver, requests, task, stop, cancel.clone())
     }
 
     /// Runs a bound plan to its end and gives all rows; for plans whose result the session needs whole.
@@ -193,8 +214,8 @@ impl QueryEngine {
         analyze: bool,
     ) -> Result<Vec<String>, SqlError> {
         let (asks, mut requests) = numbers::asks(giver);
-        let state = self.state_with(rows, cancel.clone());
-        let flag = cancel.clone();
+        let stop = CancelHandle::running();
+        let state = self.state_with(rows, stop.clone());
         let task = self.runtime().spawn(async move {
             let explain = async {
                 let plan = numbers::attach(plan, &asks)?;
@@ -212,15 +233,26 @@ impl QueryEngine {
                 }
                 Ok(text)
             };
-            tokio::select! {
-                biased;
-                () = flag.cancelled() => Err(flag.check().err().unwrap_or_else(|| SqlError::cancelled("cancelled"))),
-                outcome = explain => outcome.map_err(|e: datafusion::error::DataFusionError| error::from_datafusion(&e)),
-            }
+            explain.await.map_err(|e: datafusion::error::DataFusionError| error::from_datafusion(&e))
         });
-        let text = requests.answer_until(task).await;
-        let text = text.map_err(|e| SqlError::internal(format!("the query failed: {e}")))??;
+        let outcome = until_cancelled(cancel, requests.answer_until(task)).await;
+        if cancel.is_cancelled() {
+            stop.stop_as(cancel);
+        }
+        let text = outcome?;
         Ok(text.lines().map(str::to_owned).collect())
+    }
+}
+
+/// What a task of the query threads gives, unless the statement is stopped before.
+async fn until_cancelled<T>(
+    cancel: &CancelHandle,
+    task: impl Future<Output = Result<Result<T, SqlError>, JoinError>>,
+) -> Result<T, SqlError> {
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Err(cancel.error()),
+        outcome = task => outcome.map_err(|e| SqlError::internal(format!("a query thread failed: {e}")))?,
     }
 }
 
@@ -267,14 +299,17 @@ fn session_state(
     rewrite::register_functions(&context);
     numbers::register(&context);
     bounded::register(&context);
-    let checked = Arc::new(checked::CheckedArithmetic);
-    let state = SessionStateBuilder::new_from_existing(context.state())
+    aggregates::register(&context);
+    let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_analyzer_rule(Arc::new(members::Members))
         .with_analyzer_rule(Arc::new(multisets::Multisets))
         .with_analyzer_rule(Arc::new(floats::FloatKeys))
-        .with_optimizer_rule(Arc::new(floats::FloatKeys))
-        .with_physical_optimizer_rule(checked)
-        .build();
+        .with_optimizer_rule(Arc::new(floats::FloatKeys));
+    let type_names = coerce::TypeNames(state.type_planner().take());
+    if let Some(analyzer) = state.analyzer() {
+        analyzer.rules.insert(0, Arc::new(coerce::PostgresTypes));
+    }
+    let state = state.with_type_planner(Arc::new(type_names)).build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
     let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
     Ok(with_joins(state, &memory))
@@ -288,7 +323,7 @@ async fn plan(
     let count = parameters::count(&statement).max(stated.len());
     if count == 0 {
         let plan = to_plan(state, statement).await?;
-        return finish(plan, Vec::new());
+        return finish(state, plan, Vec::new());
     }
     let mut types: Vec<Option<ColumnType>> = stated.to_vec();
     types.resize(count, None);
@@ -312,7 +347,7 @@ async fn plan(
         }
         other => other,
     };
-    finish(plan, types)
+    finish(state, plan, types)
 }
 
 async fn to_plan(state: &SessionState, statement: ast::Statement) -> Result<LogicalPlan, SqlError> {
@@ -326,8 +361,13 @@ async fn to_plan(state: &SessionState, statement: ast::Statement) -> Result<Logi
     }
 }
 
-fn finish(plan: LogicalPlan, parameters: Vec<ColumnType>) -> Result<PlannedQuery, SqlError> {
-    let columns = plan
+fn finish(state: &SessionState, plan: LogicalPlan, parameters: Vec<ColumnType>) -> Result<PlannedQuery, SqlError> {
+    // The types of the result are those of the plan that will run; the one that is kept is typed when its parameters are known.
+    let typed = state
+        .analyzer()
+        .execute_and_check(plan.clone(), state.config_options(), |_, _| {})
+        .map_err(|e| error::from_datafusion(&e))?;
+    let columns = typed
         .schema()
         .fields()
         .iter()
@@ -402,6 +442,7 @@ pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowS
 /// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit.
 pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHandle) -> Result<RowSource, SqlError> {
     let mut gathered = HashMap::with_capacity(scans.len());
+    let mut pace = Pace::new(cancel);
     for scan in scans {
         let table = &scan.table;
         let (filter, _) = RowFilter::split(table, &scan.filters);
@@ -413,18 +454,18 @@ pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHan
         let mut scratch = Vec::new();
         let whole = access.equal.is_empty() && access.lower.is_none() && access.upper.is_none();
         let handles = if whole {
-            txn.scan(&table.table, ScanSpec::all()).await.map_err(|e| error::from_txn(&e))?
+            super::direct::scan(txn, table, ScanSpec::all(), cancel).await?
         } else {
-            access.rows(txn, table, &[], usize::MAX).await?
+            access.rows(txn, table, Parameters::NONE, usize::MAX, cancel).await?
         };
         for handle in handles {
+            pace.step().await?;
             let (key, value) = (txn.key(handle), txn.value(handle));
             if !filter.matches(key, value, &mut scratch) {
                 continue;
             }
             decoder.append(key, value);
             if decoder.is_full() {
-                cancel.check()?;
                 batches.push(decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?);
             }
         }

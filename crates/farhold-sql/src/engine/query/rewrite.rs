@@ -1,5 +1,6 @@
 //! PostgreSQL's ways of saying things that DataFusion knows by other words.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -9,20 +10,29 @@ use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf}
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident,
-    ObjectNamePart, Select, SelectItem, Statement, TableFactor, Value, VisitMut, VisitorMut,
+    ObjectName, ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value, Visit, VisitMut, Visitor,
+    VisitorMut,
 };
+use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+use datafusion_pg_catalog::pg_catalog::PG_CATALOG_TABLES;
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 use datafusion_pg_catalog::sql::rules::{
     AliasDuplicatedProjectionRewrite, CurrentUserVariableToSessionUserFunctionCall, FixArrayLiteral,
-    RewriteArrayAnyAllOperation, SqlStatementRewriteRule, StripCollate,
+    RewriteArrayAnyAllOperation, RewritePgCatalogOperator, RewriteRegCastToSubquery, SqlStatementRewriteRule,
+    StripCollate,
 };
 
 use super::rows::Rows;
 use crate::SqlError;
 use crate::engine::error;
+use crate::engine::parse::parse_one;
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
+use crate::engine::{ColumnType, parse_datum};
+
+use super::parameters::to_sql as sql_type;
 
 /// Rewrites statements before they are planned.
 pub(super) struct Rewriter {
@@ -40,12 +50,14 @@ impl Rewriter {
                 Arc::new(FixArrayLiteral),
                 Arc::new(CurrentUserVariableToSessionUserFunctionCall),
                 Arc::new(StripCollate),
+                Arc::new(RewritePgCatalogOperator),
+                Arc::new(RewriteRegCastToSubquery::new()),
             ],
         }
     }
 
-    /// The statement in DataFusion's words. Queries of the catalogs get every rule, some of which replace whole queries of
-    /// known clients; all others get those that keep the meaning.
+    /// The statement in DataFusion's words. A query that reads the catalogs and nothing else gets every rule, some of which
+    /// replace whole queries of known clients; all others get those that keep the meaning.
     pub(super) fn rewrite(&self, statement: Statement, sql: &str, user: &str) -> Result<Statement, SqlError> {
         let mut statement = statement;
         if VisitMut::visit(&mut statement, &mut SampledTable).is_break() {
@@ -58,27 +70,133 @@ impl Rewriter {
         }
         let mut calls = SequenceCalls { met: false };
         let _ = VisitMut::visit(&mut statement, &mut calls);
-        let plain = calls.met.then(|| statement.to_string());
-        let mut statement = self.in_datafusions_words(statement, plain.as_deref().unwrap_or(sql))?;
+        let mut statement = if reads_catalogs_alone(&statement) {
+            let text = if calls.met || sql.is_empty() { &statement.to_string() } else { sql };
+            self.catalog_query(text)?
+        } else {
+            let mut names = CatalogNames { defined: defined_names(&statement) };
+            let _ = VisitMut::visit(&mut statement, &mut names);
+            let _ = VisitMut::visit(&mut statement, &mut LongNumbers);
+            self.rules.iter().fold(statement, |statement, rule| rule.rewrite(statement))
+        };
         name_user(&mut statement, user);
         Ok(statement)
     }
 
-    fn in_datafusions_words(&self, statement: Statement, sql: &str) -> Result<Statement, SqlError> {
-        if is_catalog_query(sql) {
-            let mut statements =
-                self.catalog_queries.parse(&crate::pg_catalog::rewrite(sql)).map_err(|e| error::from_parser(&e))?;
-            if statements.len() == 1 {
-                return Ok(statements.remove(0));
-            }
+    fn catalog_query(&self, sql: &str) -> Result<Statement, SqlError> {
+        let text = crate::pg_catalog::rewrite(sql);
+        let mut known = self.catalog_queries.parse(&text).map_err(|e| error::from_parser(&e))?;
+        let plain = Parser::parse_sql(&PostgreSqlDialect {}, &text).map_err(|e| error::from_parser(&e))?;
+        let (Some(known), [plain]) = (known.pop(), plain.as_slice()) else {
+            return Err(SqlError::syntax("there is no statement"));
+        };
+        // Unless parts of it were replaced, the statement is the one that our own dialect reads.
+        if known == self.catalog_queries.rewrite(plain.clone()) {
+            return Ok(self.catalog_queries.rewrite(parse_one(&text)?));
         }
-        Ok(self.rules.iter().fold(statement, |statement, rule| rule.rewrite(statement)))
+        Ok(known)
     }
 }
 
-fn is_catalog_query(sql: &str) -> bool {
-    let lower = sql.to_ascii_lowercase();
-    lower.contains("pg_") || lower.contains("information_schema") || lower.contains("regclass")
+/// The names that the WITH clauses of a statement define.
+fn defined_names(statement: &Statement) -> HashSet<String> {
+    struct Names(HashSet<String>);
+    impl Visitor for Names {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+            for cte in query.with.iter().flat_map(|with| &with.cte_tables) {
+                self.0.insert(fold(&cte.alias.name));
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut names = Names(HashSet::new());
+    let _ = Visit::visit(statement, &mut names);
+    names.0
+}
+
+/// The identifiers of a name, folded.
+fn identifiers(name: &ObjectName) -> Vec<String> {
+    name.0.iter().filter_map(ObjectNamePart::as_ident).map(fold).collect()
+}
+
+fn is_catalog_schema(name: &str) -> bool {
+    matches!(name, "pg_catalog" | "information_schema")
+}
+
+/// A relation of `pg_catalog`, which needs no schema before its name.
+fn is_catalog_relation(name: &str) -> bool {
+    PG_CATALOG_TABLES.contains(&name)
+}
+
+/// Whether a statement reads relations of the catalogs and no others.
+fn reads_catalogs_alone(statement: &Statement) -> bool {
+    struct Relations {
+        defined: HashSet<String>,
+        catalogs: bool,
+        others: bool,
+    }
+    impl Visitor for Relations {
+        type Break = ();
+
+        fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<()> {
+            let TableFactor::Table { name, args: None, .. } = factor else { return ControlFlow::Continue(()) };
+            match identifiers(name).as_slice() {
+                [name] if self.defined.contains(name) => {}
+                [name] if is_catalog_relation(name) => self.catalogs = true,
+                [.., schema, _] if is_catalog_schema(schema) => self.catalogs = true,
+                _ => self.others = true,
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut relations = Relations { defined: defined_names(statement), catalogs: false, others: false };
+    let _ = Visit::visit(statement, &mut relations);
+    relations.catalogs && !relations.others
+}
+
+/// Names of the catalogs as DataFusion knows them: `pg_class` is `pg_catalog.pg_class`, `pg_catalog.length(x)` is `length(x)`.
+struct CatalogNames {
+    /// By WITH clauses, which hide relations of the same names.
+    defined: HashSet<String>,
+}
+
+impl CatalogNames {
+    fn unqualify(name: &mut ObjectName) {
+        if identifiers(name).first().is_some_and(|schema| is_catalog_schema(schema))
+            && let Some(last) = name.0.pop()
+        {
+            *name = ObjectName(vec![last]);
+        }
+    }
+}
+
+impl VisitorMut for CatalogNames {
+    type Break = ();
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        match factor {
+            TableFactor::Table { name, args: Some(_), .. } => Self::unqualify(name),
+            TableFactor::Table { name, args: None, .. } => {
+                if let [relation] = identifiers(name).as_slice()
+                    && is_catalog_relation(relation)
+                    && !self.defined.contains(relation)
+                {
+                    name.0.insert(0, ObjectNamePart::Identifier(Ident::new("pg_catalog")));
+                }
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Function(function) = expr {
+            Self::unqualify(&mut function.name);
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// Stops at a table of which a sample is asked for: DataFusion would read all of its rows.
@@ -130,6 +248,28 @@ impl VisitorMut for SignedRanks {
         };
         let inner = Box::new(std::mem::replace(expr, Expr::value(Value::Null)));
         *expr = Expr::Cast { kind: CastKind::Cast, expr: inner, data_type, array: false, format: None };
+        ControlFlow::Continue(())
+    }
+}
+
+/// A number of more digits than a decimal holds is one of double precision, as the direct path reads it.
+struct LongNumbers;
+
+impl VisitorMut for LongNumbers {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        let Expr::Value(value) = expr else { return ControlFlow::Continue(()) };
+        let Value::Number(text, _) = &value.value else { return ControlFlow::Continue(()) };
+        if parse_datum(text, ColumnType::Decimal { precision: ColumnType::PRECISION_MAX, scale: 0 }).is_err() {
+            *expr = Expr::Cast {
+                kind: CastKind::Cast,
+                expr: Box::new(Expr::value(Value::SingleQuotedString(text.clone()))),
+                data_type: sql_type(ColumnType::Double),
+                array: false,
+                format: None,
+            };
+        }
         ControlFlow::Continue(())
     }
 }

@@ -9,7 +9,6 @@ use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Query, Select, UnaryOperator,
     VisitorMut,
 };
-use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 
 use crate::SqlError;
@@ -208,6 +207,7 @@ fn not(expr: Expr, negated: bool) -> Expr {
 }
 
 fn parsed(text: &str) -> Result<Expr, SqlError> {
-    let parsed = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).and_then(|mut parser| parser.parse_expr());
+    let parsed =
+        Parser::new(&crate::engine::dialect::Dialect).try_with_sql(text).and_then(|mut parser| parser.parse_expr());
     parsed.map_err(|e| crate::engine::error::from_parser(&e))
 }

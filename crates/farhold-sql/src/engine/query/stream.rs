@@ -49,8 +49,10 @@ pub(crate) struct BatchStream {
     receiver: Receiver<Result<RecordBatch, SqlError>>,
     requests: Requests,
     task: JoinHandle<()>,
+    /// The query's own flag.
+    stop: CancelHandle,
+    /// The session's, armed for the statement that waits for rows, whichever that is.
     cancel: CancelHandle,
-    statement: u32,
     /// Nothing comes any more: a task may be awaited once, but a cursor asks again after the last row.
     ended: bool,
 }
@@ -60,10 +62,10 @@ impl BatchStream {
         receiver: Receiver<Result<RecordBatch, SqlError>>,
         requests: Requests,
         task: JoinHandle<()>,
+        stop: CancelHandle,
         cancel: CancelHandle,
     ) -> Self {
-        let statement = cancel.statement();
-        Self { receiver, requests, task, cancel, statement, ended: false }
+        Self { receiver, requests, task, stop, cancel, ended: false }
     }
 
     /// The next batch, never empty; `None` after the last one, however often it is asked.
@@ -74,9 +76,10 @@ impl BatchStream {
         // The query threads may all be busy with what is to be stopped: the session does not wait for them.
         let received = tokio::select! {
             biased;
-            () = self.cancel.cancelled(), if self.cancel.statement() == self.statement => {
+            () = self.cancel.cancelled() => {
+                self.stop.stop_as(&self.cancel);
                 self.task.abort();
-                return self.cancel.check().err().map(Err);
+                return Some(Err(self.cancel.error()));
             }
             received = self.requests.answer_until(self.receiver.recv()) => received,
         };
@@ -93,7 +96,7 @@ impl BatchStream {
 
 impl Drop for BatchStream {
     fn drop(&mut self) {
+        self.stop.cancel();
         self.task.abort();
-        self.cancel.end_statement(self.statement);
     }
 }

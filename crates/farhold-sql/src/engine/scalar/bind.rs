@@ -4,7 +4,7 @@ use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator, CastKind, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, UnaryOperator, Value,
 };
 
-use super::{Arithmetic, Comparison, Function, Scalar};
+use super::{Arithmetic, Comparison, Function, Parameters, Scalar};
 use crate::engine::sequence;
 use crate::engine::types::{cast, from_sql, parse_datum};
 use crate::engine::{ColumnType, Datum};
@@ -555,11 +555,14 @@ impl Binder<'_> {
             ("length" | "char_length" | "character_length", 1) => {
                 text_call(self, Function::Length, ColumnType::Int, arguments)
             }
-            ("now" | "current_timestamp" | "localtimestamp" | "statement_timestamp" | "transaction_timestamp", 0) => {
-                Ok(known(Scalar::Call(Function::Now, Vec::new()), ColumnType::Timestamp))
+            ("now" | "current_timestamp" | "localtimestamp" | "transaction_timestamp", 0) => {
+                Ok(known(Scalar::Call(Function::TransactionTime, Vec::new()), ColumnType::Timestamp))
+            }
+            ("statement_timestamp", 0) => {
+                Ok(known(Scalar::Call(Function::StatementTime, Vec::new()), ColumnType::Timestamp))
             }
             ("current_date", 0) => {
-                let now = Scalar::Call(Function::Now, Vec::new());
+                let now = Scalar::Call(Function::TransactionTime, Vec::new());
                 Ok(known(Scalar::Cast { inner: Box::new(now), to: ColumnType::Date, cut: false }, ColumnType::Date))
             }
             ("abs", 1) => match arguments.pop() {
@@ -660,7 +663,7 @@ fn not_if(negated: bool, scalar: Scalar) -> Scalar {
 fn fold_cast(scalar: Scalar, to: ColumnType) -> Result<Scalar> {
     let literal = matches!(scalar, Scalar::Literal(_));
     let cast = Scalar::Cast { inner: Box::new(scalar), to, cut: true };
-    Ok(if literal { Scalar::Literal(cast.evaluate(&[], &[])?) } else { cast })
+    Ok(if literal { Scalar::Literal(cast.evaluate(&[], Parameters::NONE)?) } else { cast })
 }
 
 fn fold_plain_cast(scalar: Scalar, to: ColumnType) -> Result<Scalar> {

@@ -3,19 +3,19 @@
 use std::cmp::Ordering;
 
 use super::like::like;
-use super::{Function, Scalar};
-use crate::engine::types::cast;
+use super::{Function, Parameters, Scalar};
+use crate::engine::types::{FIRST_DAY, LAST_DAY, cast};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
 impl Scalar {
     /// Its value on `row`.
     #[recursive::recursive]
-    pub(crate) fn evaluate(&self, row: &[Datum], parameters: &[Datum]) -> Result<Datum, SqlError> {
+    pub(crate) fn evaluate(&self, row: &[Datum], parameters: Parameters<'_>) -> Result<Datum, SqlError> {
         let eval = |scalar: &Self| scalar.evaluate(row, parameters);
         Ok(match self {
             Self::Literal(datum) => datum.clone(),
-            Self::Parameter(index) => parameters.get(*index).cloned().ok_or_else(|| {
+            Self::Parameter(index) => parameters.values.get(*index).cloned().ok_or_else(|| {
                 SqlError::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter ${}", index + 1))
             })?,
             Self::Column(index) => row[*index].clone(),
@@ -28,13 +28,20 @@ impl Scalar {
                 op.apply(&widen(a, *data_type)?, &widen(b, *data_type)?)?
             }
             Self::DatePlusDays(date, days) => match (eval(date)?, cast(eval(days)?, ColumnType::Int)?) {
+                // An infinity stays what it is.
+                (date @ Datum::Date(i32::MIN | i32::MAX), Datum::Int(_)) => date,
                 (Datum::Date(date), Datum::Int(days)) => Datum::Date(
                     date.checked_add(days)
+                        .filter(|date| (FIRST_DAY..=LAST_DAY).contains(date))
                         .ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "date out of range"))?,
                 ),
                 _ => Datum::Null,
             },
             Self::DateMinusDate(a, b) => match (eval(a)?, eval(b)?) {
+                (Datum::Date(i32::MIN | i32::MAX), Datum::Date(_))
+                | (Datum::Date(_), Datum::Date(i32::MIN | i32::MAX)) => {
+                    return Err(SqlError::new(SqlState::DATETIME_OVERFLOW, "cannot subtract infinite dates"));
+                }
                 (Datum::Date(a), Datum::Date(b)) => Datum::Int(a.wrapping_sub(b)),
                 _ => Datum::Null,
             },
@@ -114,6 +121,8 @@ impl Scalar {
                 let (a, b) = (eval(a)?, eval(b)?);
                 if order(&a, &b)? == Some(Ordering::Equal) { Datum::Null } else { a }
             }
+            Self::Call(Function::TransactionTime, _) => Datum::Timestamp(parameters.times.transaction_us),
+            Self::Call(Function::StatementTime, _) => Datum::Timestamp(parameters.times.statement_us),
             Self::Call(function, arguments) => {
                 let arguments = arguments.iter().map(eval).collect::<Result<Vec<_>, _>>()?;
                 call(*function, arguments)?
@@ -123,7 +132,7 @@ impl Scalar {
     }
 
     /// Whether it is true on `row`: a WHERE clause.
-    pub(crate) fn holds(&self, row: &[Datum], parameters: &[Datum]) -> Result<bool, SqlError> {
+    pub(crate) fn holds(&self, row: &[Datum], parameters: Parameters<'_>) -> Result<bool, SqlError> {
         Ok(self.evaluate(row, parameters)? == Datum::Boolean(true))
     }
 }
@@ -164,7 +173,8 @@ fn negate(datum: Datum) -> Result<Datum, SqlError> {
     })
 }
 
-fn cut_to(datum: Datum, to: ColumnType) -> Datum {
+/// A string cut to the length of its type.
+pub(crate) fn cut_to(datum: Datum, to: ColumnType) -> Datum {
     match (to, datum) {
         (ColumnType::Char(n) | ColumnType::Varchar(n), Datum::Text(mut text)) => {
             if let Some((at, _)) = text.char_indices().nth(n as usize) {
@@ -192,7 +202,6 @@ fn call(function: Function, arguments: Vec<Datum>) -> Result<Datum, SqlError> {
     Ok(match (function, arguments.first()) {
         (Function::Greatest, _) => best(Ordering::Greater)?,
         (Function::Least, _) => best(Ordering::Less)?,
-        (Function::Now, _) => Datum::Timestamp(now()),
         (Function::Concat, _) => {
             let mut text = String::new();
             for datum in arguments {
@@ -219,11 +228,4 @@ fn call(function: Function, arguments: Vec<Datum>) -> Result<Datum, SqlError> {
         },
         _ => Datum::Null,
     })
-}
-
-/// Microseconds since 1970-01-01, UTC.
-fn now() -> i64 {
-    #[expect(clippy::disallowed_methods, reason = "SQL's now() is the wall clock")]
-    let now = std::time::SystemTime::now();
-    now.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(i64::MAX))
 }

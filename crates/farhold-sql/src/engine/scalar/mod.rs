@@ -9,13 +9,46 @@ mod bind;
 mod evaluate;
 mod like;
 
-pub(crate) use arithmetic::Arithmetic;
+pub(crate) use arithmetic::{Arithmetic, has_digits, product, quotient, wide_quotient};
 pub(crate) use bind::{
     BindError, Binder, ColumnRef, built_in_name, fold, parameter_index, same_kind, without_regclass,
 };
 
+pub(crate) use evaluate::cut_to;
+
 use super::sequence::Call;
 use super::{ColumnType, Datum};
+
+/// What the expressions of a statement know beside a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parameters<'a> {
+    /// `$1`, `$2`, ….
+    pub(crate) values: &'a [Datum],
+    pub(crate) times: Times,
+}
+
+impl Parameters<'_> {
+    /// Of expressions that are constant by themselves.
+    pub(crate) const NONE: Self = Self { values: &[], times: Times { transaction_us: 0, statement_us: 0 } };
+}
+
+/// When a statement and its transaction began, in microseconds since 1970-01-01 UTC: what `now()` says does not change
+/// within them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) transaction_us: i64,
+    pub(crate) statement_us: i64,
+}
+
+/// The wall clock, as [`Times`] counts.
+pub(crate) fn wall_clock_us() -> i64 {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "SQL's now() is the wall clock; row numbers pass those of earlier runs"
+    )]
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(i64::MAX))
+}
 
 /// A comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +95,10 @@ pub(crate) enum Function {
     Least,
     Length,
     Lower,
-    Now,
+    /// `statement_timestamp()`
+    StatementTime,
+    /// `now()` and its like
+    TransactionTime,
     Upper,
 }
 

@@ -187,7 +187,12 @@ impl RowFilter {
             self.push(Term::Never, 0.0);
             return Some(());
         }
-        let datum = to_datum(literal)?;
+        let datum = match to_datum(literal)? {
+            Datum::Text(text) if matches!(data_type, ColumnType::Char(_)) => {
+                Datum::Text(text.trim_end_matches(' ').to_owned())
+            }
+            datum => datum,
+        };
         let reader = ColumnReader::new(table, column);
         let term = match (data_type, &datum) {
             (ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt, datum) => {
@@ -209,7 +214,7 @@ impl RowFilter {
             (ColumnType::Double, Datum::Double(v)) => Term::Float(reader, comparison, *v),
             (ColumnType::Real, Datum::Real(v)) => Term::Float(reader, comparison, f64::from(*v)),
             (data_type, Datum::Text(text)) if data_type.is_text() => {
-                Term::Bytes(reader, comparison, stored_text(text, data_type))
+                Term::Bytes(reader, comparison, text.as_bytes().to_vec())
             }
             (ColumnType::Boolean, Datum::Boolean(v)) if comparison == Comparison::Equal => Term::Bool(reader, *v),
             _ => return None,

@@ -1,6 +1,6 @@
 //! The functions of sequences in expressions.
 
-use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+use crate::engine::dialect::Dialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::Token;
 
@@ -90,7 +90,7 @@ impl Asked {
 /// The name that a text means: as an identifier would, so `"S"` keeps its case.
 fn sequence_name(text: &str) -> Result<String, SqlError> {
     let wrong = || SqlError::new(SqlState::SYNTAX_ERROR, format!("invalid name syntax: {text}"));
-    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(|_| wrong())?;
+    let mut parser = Parser::new(&Dialect).try_with_sql(text).map_err(|_| wrong())?;
     let name = parser.parse_object_name(false).map_err(|_| wrong())?;
     if parser.peek_token().token != Token::EOF {
         return Err(wrong());

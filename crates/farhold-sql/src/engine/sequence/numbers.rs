@@ -10,7 +10,7 @@ use super::SequenceInfo;
 use super::call::{Asked, Call};
 use crate::engine::catalog::{Catalog, no_such_table};
 use crate::engine::direct::RowNumbers;
-use crate::engine::scalar::Scalar;
+use crate::engine::scalar::{Parameters, Scalar};
 use crate::engine::{Datum, error};
 use crate::{SqlError, SqlState};
 
@@ -131,7 +131,7 @@ impl Numbers<'_> {
         &self,
         scalar: &Scalar,
         row: &[Datum],
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
     ) -> Result<Datum, SqlError> {
         if matches!(scalar, Scalar::Literal(_) | Scalar::Parameter(_) | Scalar::Column(_)) || !scalar.calls_sequences()
         {
@@ -223,6 +223,21 @@ impl Scalar {
 }
 
 impl Scalar {
+    /// Whether it calls a function of the sequence `name`, however the call writes that name.
+    pub(crate) fn names_sequence(&self, name: &str) -> bool {
+        let mut found = false;
+        self.visit(&mut |scalar| {
+            if let Self::Sequence(call, arguments) = scalar {
+                let values = arguments.iter().map(|a| a.evaluate(&[], Parameters::NONE)).collect::<Result<Vec<_>, _>>();
+                let asked = values.and_then(|values| Asked::of(*call, &values));
+                found |= matches!(asked, Ok(Some(
+                    Asked::Next(named) | Asked::Current(named) | Asked::Set { sequence: named, .. }
+                )) if named == name);
+            }
+        });
+        found
+    }
+
     /// Whether it moves a sequence: nothing that a read-only transaction may do.
     pub(crate) fn takes_numbers(&self) -> bool {
         let mut takes = false;

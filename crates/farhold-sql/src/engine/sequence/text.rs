@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::engine::dialect::Dialect;
 use datafusion::sql::sqlparser::ast::ObjectName;
-use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
@@ -26,7 +26,7 @@ pub(crate) fn restart(sql: &str) -> Result<Option<Restart>, SqlError> {
     if !(next_is("alter") && next_is("sequence")) {
         return Ok(None);
     }
-    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(sql).map_err(|e| error::from_parser(&e))?;
+    let mut parser = Parser::new(&Dialect).try_with_sql(sql).map_err(|e| error::from_parser(&e))?;
     let mut parse = || {
         parser.next_token();
         parser.next_token();
@@ -68,7 +68,7 @@ pub(crate) fn in_order(sql: &str) -> Cow<'_, str> {
     if !(lower.contains("sequence") || lower.contains("identity")) {
         return Cow::Borrowed(sql);
     }
-    let Ok(tokens) = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize() else { return Cow::Borrowed(sql) };
+    let Ok(tokens) = Tokenizer::new(&Dialect, sql).tokenize() else { return Cow::Borrowed(sql) };
     let words: Vec<&Token> = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect();
     let is_sequence = words.iter().take(4).any(|token| is(token, "sequence"));
     let (mut out, mut at) = (Vec::new(), 0);

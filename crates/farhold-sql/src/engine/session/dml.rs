@@ -5,19 +5,21 @@
 
 use std::collections::HashSet;
 
+use crate::engine::dialect::Dialect;
 use arrow::array::RecordBatch;
 use datafusion::sql::sqlparser::ast::{
     self, CastKind, Expr, Ident, ObjectName, ObjectNamePart, Query, SelectItem, SetExpr, TableWithJoins, Value,
 };
-use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use farhold_txn::{RowHandle, Txn};
 
 use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
 use crate::SqlError;
+use crate::engine::cancel::Pace;
 use crate::engine::catalog::TableInfo;
 use crate::engine::direct::{Effect, UniqueCheck, Writer, apply_update, default_of, insert_moved, returned};
 use crate::engine::query::{ROWS_SCHEMA, sql_type};
+use crate::engine::scalar::Parameters;
 use crate::engine::sequence::Numbers;
 use crate::engine::types::{cast, datum_at};
 use crate::engine::{CancelHandle, ColumnType, Datum, error};
@@ -76,7 +78,7 @@ pub(super) fn update_query(
 ) -> Query {
     // The frame comes from text, the parts that are the user's go in as they were parsed.
     let frame = "SELECT 1 FROM a.b AS c";
-    let mut query = match Parser::new(&PostgreSqlDialect {}).try_with_sql(frame).and_then(|mut p| p.parse_query()) {
+    let mut query = match Parser::new(&Dialect).try_with_sql(frame).and_then(|mut p| p.parse_query()) {
         Ok(query) => *query,
         Err(_) => unreachable!("the frame parses"),
     };
@@ -145,7 +147,7 @@ impl UpdateQuery {
         &self,
         txn: &mut Txn,
         batches: &[RecordBatch],
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
@@ -157,9 +159,10 @@ impl UpdateQuery {
         let mut unique = UniqueCheck::new(table, self.assigned.iter().copied());
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
+        let mut pace = Pace::new(cancel);
         for batch in batches {
-            cancel.check()?;
             for n in 0..batch.num_rows() {
+                pace.step().await?;
                 let Some(handle) = finder.find(txn, batch, n).await? else { continue };
                 table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
                 for (value, &column) in self.assigned.iter().enumerate() {
@@ -180,8 +183,8 @@ impl UpdateQuery {
                 }
             }
         }
-        insert_moved(txn, table, moved).await?;
-        unique.check(txn, table).await?;
+        insert_moved(txn, table, moved, &mut pace).await?;
+        unique.check(txn, table, &mut pace).await?;
         Ok(effect)
     }
 }
@@ -192,7 +195,7 @@ impl DeleteQuery {
         &self,
         txn: &mut Txn,
         batches: &[RecordBatch],
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
         let table = &self.table;
@@ -200,9 +203,10 @@ impl DeleteQuery {
         let mut finder = Finder::new(table);
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
+        let mut pace = Pace::new(cancel);
         for batch in batches {
-            cancel.check()?;
             for n in 0..batch.num_rows() {
+                pace.step().await?;
                 let Some(handle) = finder.find(txn, batch, n).await? else { continue };
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
                     table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
@@ -222,16 +226,17 @@ impl InsertQuery {
         &self,
         txn: &mut Txn,
         batches: &[RecordBatch],
-        parameters: &[Datum],
+        parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
         let table = &self.insert.table;
         let mut writer = Writer::new(&self.insert, numbers);
         let defaults = self.insert.rows.first().map_or(&[][..], Vec::as_slice);
+        let mut pace = Pace::new(cancel);
         for batch in batches {
-            cancel.check()?;
             for n in 0..batch.num_rows() {
+                pace.step().await?;
                 let mut row = Vec::with_capacity(table.columns().len());
                 for (column, default) in defaults.iter().enumerate() {
                     // What the query gives needs no default, which would take a number of a sequence for nothing.
@@ -241,7 +246,7 @@ impl InsertQuery {
                 for (column, &target) in batch.columns().iter().zip(&self.targets) {
                     row[target] = cast(datum_at(column, n)?, table.columns()[target].data_type)?;
                 }
-                writer.write(txn, &mut row, parameters).await?;
+                writer.write(txn, &mut row, parameters, &mut pace).await?;
             }
         }
         Ok(writer.finish())

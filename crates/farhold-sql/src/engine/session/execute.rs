@@ -12,16 +12,17 @@ use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program};
 use crate::engine::output::{Prepared, QueryRows};
 use crate::engine::query::{Giver, PlannedQuery, all_narrow, gather, scans, snapshot};
+use crate::engine::scalar::Parameters;
 use crate::engine::scan::RowSource;
 use crate::engine::types::cast;
-use crate::engine::{CommandTag, Datum, Output, Rows, error, parse};
+use crate::engine::{ColumnType, CommandTag, Datum, Output, Rows, error, parse};
 use crate::{SqlError, SqlState};
 
 /// How often a statement outside of a transaction block is tried against conflicts before its user hears of them.
 const RETRY: Retry = Retry { attempts_max: 100, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
 
 impl Session {
-    pub(super) async fn run(&mut self, prepared: &Rc<Prepared>, parameters: &[Datum]) -> Result<Output, SqlError> {
+    pub(super) async fn run(&mut self, prepared: &Rc<Prepared>, values: &[Datum]) -> Result<Output, SqlError> {
         self.transaction.reclaim();
         let bound = self.current(prepared).await?;
         if let Plan::Utility(utility) = &bound.plan {
@@ -31,21 +32,22 @@ impl Session {
             return Err(aborted());
         }
         let given;
-        let parameters = if types_match(&bound, parameters) {
-            parameters
+        let values = if types_match(&bound, values) {
+            values
         } else {
-            given = coerce(&bound, parameters)?;
+            given = coerce(&bound, values)?;
             &given
         };
         if self.transaction.is_read_only() && writes(&bound.plan) {
             return Err(read_only_error(verb_of(&bound.plan)));
         }
         self.transaction.enter(&self.worker);
+        let parameters = Parameters { values, times: self.transaction.times() };
         match &bound.plan {
             Plan::Direct(program) => match self.direct(program, parameters).await {
                 // An index that it was bound to is gone; bound anew, it finds another way.
                 Err(e) if e.state == SqlState::SERIALIZATION_FAILURE && self.is_outdated(&bound) => {
-                    Box::pin(self.run(prepared, parameters)).await
+                    Box::pin(self.run(prepared, values)).await
                 }
                 outcome => outcome,
             },
@@ -59,7 +61,7 @@ impl Session {
             Plan::CopyIn { table, columns, format } => {
                 let txn = match self.transaction.lend() {
                     Some((txn, loan)) => CopyTxn::Borrowed(txn, loan),
-                    None => CopyTxn::Own { txn: self.worker.begin(), chunk_rows: self.settings.copy_chunk_rows },
+                    None => CopyTxn::Own { txn: self.worker.begin(), chunk_rows: self.settings.copy_chunk_rows() },
                 };
                 let copy = CopyIn::new(
                     &self.engine,
@@ -67,14 +69,15 @@ impl Session {
                     (table.clone(), columns.clone()),
                     format.clone(),
                     txn,
-                    (self.cancel.clone(), Rc::clone(&self.numbers)),
+                    (&self.cancel, Rc::clone(&self.numbers)),
+                    parameters.times,
                 );
                 Ok(Output::CopyIn(copy))
             }
             Plan::CopyOut { inner, format } => {
                 let names: Vec<String> = inner.columns.iter().flatten().map(|c| c.name.clone()).collect();
                 let rows = match &inner.plan {
-                    Plan::Direct(program) => self.direct(program, parameters).await?,
+                    Plan::Direct(program) => Box::pin(self.direct(program, parameters)).await?,
                     Plan::Query(query) => Box::pin(self.query(query, parameters)).await?,
                     _ => return Err(SqlError::unsupported("COPY of this statement")),
                 };
@@ -123,7 +126,7 @@ impl Session {
         }
     }
 
-    async fn direct(&mut self, program: &Program, parameters: &[Datum]) -> Result<Output, SqlError> {
+    async fn direct(&mut self, program: &Program, parameters: Parameters<'_>) -> Result<Output, SqlError> {
         let verb = match program {
             Program::Constant(_) | Program::Select(_) => "SELECT",
             Program::Insert(_) => "INSERT",
@@ -179,8 +182,8 @@ impl Session {
         Giver { engine: Arc::clone(&self.engine), worker: Rc::clone(&self.worker), session: Rc::clone(&self.numbers) }
     }
 
-    async fn query(&mut self, query: &PlannedQuery, parameters: &[Datum]) -> Result<Output, SqlError> {
-        let plan = self.engine.queries.bind(query, parameters).await?;
+    async fn query(&mut self, query: &PlannedQuery, parameters: Parameters<'_>) -> Result<Output, SqlError> {
+        let plan = self.engine.queries.bind(query, parameters, &self.cancel).await?;
         self.cancel.check()?;
         let scans = scans(&plan)?;
         let rows = if scans.is_empty() {
@@ -210,7 +213,7 @@ impl Session {
     }
 
     /// Runs a writing plan in the open transaction, or in one of its own that is tried again after conflicts.
-    async fn in_transaction(&mut self, plan: &Plan, parameters: &[Datum]) -> Result<Effect, SqlError> {
+    async fn in_transaction(&mut self, plan: &Plan, parameters: Parameters<'_>) -> Result<Effect, SqlError> {
         let engine = Arc::clone(&self.engine);
         let query = match plan {
             Plan::InsertQuery(p) => &p.query,
@@ -218,7 +221,7 @@ impl Session {
             Plan::DeleteQuery(p) => &p.query,
             _ => return Err(SqlError::internal("not a writing plan")),
         };
-        let logical = engine.queries.bind(query, parameters).await?;
+        let logical = engine.queries.bind(query, parameters, &self.cancel).await?;
         let scans = scans(&logical)?;
         let (cancel, notices) = (self.cancel.clone(), self.notices.clone());
         let giver = self.giver();
@@ -261,7 +264,7 @@ impl Session {
         }
     }
 
-    async fn explain(&mut self, inner: &Bound, parameters: &[Datum], analyze: bool) -> Result<Output, SqlError> {
+    async fn explain(&mut self, inner: &Bound, parameters: Parameters<'_>, analyze: bool) -> Result<Output, SqlError> {
         let mut lines = Vec::new();
         let clock = self.worker.handle().clone();
         let start = clock.now_ns();
@@ -287,7 +290,7 @@ impl Session {
                 if writes {
                     lines.push(format!("{} by primary key, of the rows of:", verb_of(plan)));
                 }
-                let logical = self.engine.queries.bind(query, parameters).await?;
+                let logical = self.engine.queries.bind(query, parameters, &self.cancel).await?;
                 let scans = scans(&logical)?;
                 let transactional = writes || self.transaction.is_open() || all_narrow(&scans);
                 let rows = if scans.is_empty() {
@@ -327,10 +330,15 @@ impl Session {
 }
 
 fn types_match(bound: &Bound, parameters: &[Datum]) -> bool {
+    parameters.len() == bound.parameters.len()
+        && parameters.iter().zip(&bound.parameters).all(|(datum, to)| fits(datum, *to))
+}
+
+/// Whether a parameter is of its type as it is. A decimal keeps its own digits.
+fn fits(datum: &Datum, to: ColumnType) -> bool {
     use crate::engine::scalar::same_kind;
     use crate::engine::types::type_of;
-    parameters.len() == bound.parameters.len()
-        && parameters.iter().zip(&bound.parameters).all(|(datum, to)| datum.is_null() || same_kind(type_of(datum), *to))
+    datum.is_null() || same_kind(type_of(datum), to)
 }
 
 fn coerce(bound: &Bound, parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
@@ -340,5 +348,6 @@ fn coerce(bound: &Bound, parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
             format!("the statement needs {} parameters, {} are given", bound.parameters.len(), parameters.len()),
         ));
     }
-    parameters.iter().zip(&bound.parameters).map(|(datum, to)| cast(datum.clone(), *to)).collect()
+    let given = parameters.iter().zip(&bound.parameters);
+    given.map(|(datum, to)| if fits(datum, *to) { Ok(datum.clone()) } else { cast(datum.clone(), *to) }).collect()
 }

@@ -22,7 +22,7 @@ use crate::{SqlError, SqlState};
 
 use plan::Utility;
 pub(crate) use plan::{Bound, Plan};
-pub(crate) use transaction::{CopyReturn, Loan};
+pub(crate) use transaction::{CopyReturn, Ended, Loan, Mark};
 
 /// Where a session stands: `ReadyForQuery`'s `I`, `T` and `E`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,7 @@ impl Session {
         sql: &str,
         parameter_types: &[Option<ColumnType>],
     ) -> Result<Rc<Prepared>, SqlError> {
+        let _armed = self.cancel.arm();
         if let Some(restart) = sequence::restart(sql)? {
             if self.transaction_state() == TransactionState::Failed {
                 return Err(aborted());
@@ -99,15 +100,14 @@ impl Session {
     /// # Errors
     /// Any; an open transaction has failed then, an implicit one is rolled back.
     pub async fn execute(&mut self, prepared: &Rc<Prepared>, parameters: &[Datum]) -> Result<Output, SqlError> {
-        self.cancel.begin();
-        let outcome = self.run(prepared, parameters).await;
-        match &outcome {
-            Ok(Output::Rows(super::Rows::Batches(_)) | Output::CopyIn(_) | Output::CopyOut(_)) => {}
-            Ok(_) => self.cancel.end(),
-            Err(error) => {
-                self.cancel.end();
-                self.transaction.fail(error);
-            }
+        let armed = self.cancel.arm();
+        let mut outcome = self.run(prepared, parameters).await;
+        match &mut outcome {
+            Ok(Output::Rows(super::Rows::Batches(rows))) => rows.hold(armed),
+            Ok(Output::CopyIn(copy)) => copy.hold(armed),
+            Ok(Output::CopyOut(copy)) => copy.hold(armed),
+            Ok(_) => {}
+            Err(error) => self.failed(error),
         }
         outcome
     }
@@ -124,8 +124,11 @@ impl Session {
     /// 40001 and whatever a commit can fail with.
     pub async fn end_implicit(&mut self) -> Result<(), SqlError> {
         let outcome = self.transaction.end_implicit().await;
-        if self.transaction_state() == TransactionState::Idle {
-            self.settings.end_transaction();
+        match &outcome {
+            // A block that the batch has begun goes on.
+            Ok(()) if self.transaction.is_open() => {}
+            Ok(()) => self.settings.commit(),
+            Err(_) => self.settings.rollback(),
         }
         outcome
     }
@@ -138,7 +141,26 @@ impl Session {
 
     /// An error outside of the engine (encoding, protocol): the open transaction has failed.
     pub fn fail_transaction(&mut self) {
-        self.transaction.fail(&SqlError::cancelled("the statement failed"));
+        self.failed(&SqlError::cancelled("the statement failed"));
+    }
+
+    /// A statement has failed with `error`, which decides whether a savepoint can bring its transaction back.
+    pub(crate) fn failed(&mut self, error: &SqlError) {
+        self.transaction.fail(error);
+        // A savepoint may bring some of the settings back.
+        if self.transaction.depth() == 0 {
+            self.settings.rollback();
+        }
+    }
+
+    /// The mark of what the session makes now.
+    pub(crate) fn mark(&self) -> Mark {
+        self.transaction.mark()
+    }
+
+    /// What has happened to its transactions since the last call.
+    pub(crate) fn take_ended(&mut self) -> Ended {
+        self.transaction.take_ended()
     }
 
     /// What stops the running statement, from any thread.
@@ -150,6 +172,9 @@ impl Session {
     /// The value of a setting, as SHOW tells it.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<String> {
+        if name.eq_ignore_ascii_case("transaction_read_only") {
+            return Some(if self.transaction.is_read_only() { "on" } else { "off" }.to_owned());
+        }
         self.settings.get(name)
     }
 
@@ -159,6 +184,16 @@ impl Session {
     /// 42704, 22023.
     pub fn set_parameter(&mut self, name: &str, value: &str) -> Result<(), SqlError> {
         self.settings.set(name, Some(value))
+    }
+
+    /// Grows with each change of a setting.
+    pub(crate) fn settings_version(&self) -> u64 {
+        self.settings.version()
+    }
+
+    /// Whether a transaction has begun that outlives its statements.
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        self.transaction.is_open()
     }
 
     /// The settings whose value has changed since the last call and that clients are told of (`ParameterStatus`).

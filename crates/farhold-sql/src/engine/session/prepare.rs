@@ -9,13 +9,16 @@ use super::{Session, columns, dml};
 use crate::engine::catalog::{Tables, table_name};
 use crate::engine::copy::CopyFormat;
 use crate::engine::direct::{
-    Compiler, Insert, Program, assignment_pairs, bind_returning, check_delete, check_single_table, check_update,
-    default_row, output_column,
+    Compiler, Insert, Program, Select, assignment_pairs, bind_returning, check_delete, check_single_table,
+    check_target_count, check_update, default_row, output_column,
 };
 use crate::engine::query::PlannedQuery;
 use crate::engine::scalar::{BindError, fold};
 use crate::engine::{ColumnType, parse};
 use crate::{SqlError, SqlState};
+
+/// PostgreSQL's limit. The protocol counts columns in two bytes.
+const RESULT_COLUMNS_MAX: usize = 1664;
 
 /// Whether a statement may be given in a failed transaction.
 pub(super) fn ends_failure(statement: &Statement) -> bool {
@@ -32,9 +35,7 @@ impl Session {
         sql: &str,
         stated: &[Option<ColumnType>],
     ) -> Result<Bound, SqlError> {
-        if parse::has_inner_locks(&statement) {
-            return Err(SqlError::unsupported("FOR UPDATE in a subquery"));
-        }
+        parse::check_subqueries(&statement)?;
         let tables = self.engine.catalog.tables();
         let version = tables.version;
         let mut types: Types = stated.to_vec();
@@ -61,6 +62,10 @@ impl Session {
             }
             Plan::CopyIn { .. } | Plan::Utility(_) => (Vec::new(), None),
         };
+        if columns.as_ref().is_some_and(|columns| columns.len() > RESULT_COLUMNS_MAX) {
+            let message = format!("target lists can have at most {RESULT_COLUMNS_MAX} entries");
+            return Err(SqlError::new(SqlState::TOO_MANY_COLUMNS, message));
+        }
         Ok(Bound { version, parameters, columns, plan })
     }
 
@@ -151,7 +156,8 @@ impl Session {
             Err(BindError::Complex) => *types = before,
         }
         let names = columns::name_columns(&mut query, sql);
-        let mut query = self.engine.queries.plan(Statement::Query(query), sql, types, self.settings.user()).await?;
+        let (user, cancel) = (self.settings.user(), &self.cancel);
+        let mut query = self.engine.queries.plan(Statement::Query(query), sql, types, user, cancel).await?;
         if let Some(names) = names.filter(|names| names.len() == query.columns.len()) {
             for (column, name) in query.columns.iter_mut().zip(names) {
                 column.name = name;
@@ -162,7 +168,8 @@ impl Session {
 
     async fn planned(&self, mut query: Query, sql: &str, types: &Types) -> Result<PlannedQuery, SqlError> {
         let _ = columns::name_columns(&mut query, sql);
-        self.engine.queries.plan(Statement::Query(Box::new(query)), "", types, self.settings.user()).await
+        let (user, cancel) = (self.settings.user(), &self.cancel);
+        self.engine.queries.plan(Statement::Query(Box::new(query)), "", types, user, cancel).await
     }
 
     async fn plan_insert(
@@ -187,12 +194,7 @@ impl Session {
         let Some(mut source) = insert.source else { return Err(SqlError::unsupported("this form of INSERT")) };
         dml::type_parameters(&mut source, &table, &targets);
         let query = self.planned(*source, sql, types).await?;
-        if query.columns.len() > targets.len() {
-            return Err(SqlError::syntax("INSERT has more expressions than target columns"));
-        }
-        if query.columns.len() < targets.len() && !insert.columns.is_empty() {
-            return Err(SqlError::syntax("INSERT has more target columns than expressions"));
-        }
+        check_target_count(query.columns.len(), targets.len(), !insert.columns.is_empty())?;
         targets.truncate(query.columns.len());
         for column in &targets {
             table.check_given(*column, "cannot insert a non-DEFAULT value into")?;
@@ -406,7 +408,7 @@ fn utility(statement: Statement, tables: &Tables) -> Result<Utility, SqlError> {
 pub(super) fn writes(plan: &Plan) -> bool {
     match plan {
         Plan::Direct(Program::Constant(output)) => output.iter().any(|(scalar, _)| scalar.takes_numbers()),
-        Plan::Direct(program) => !matches!(program, Program::Select(_)),
+        Plan::Direct(program) => !program.is_read_only(),
         Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) | Plan::CopyIn { .. } => true,
         Plan::Explain { inner, analyze } => *analyze && writes(&inner.plan),
         Plan::Query(query) => query.takes_numbers,
@@ -435,6 +437,8 @@ pub(super) fn verb_of(plan: &Plan) -> &'static str {
         Plan::Direct(Program::Insert(_)) | Plan::InsertQuery(_) => "INSERT",
         Plan::Direct(Program::Update(_)) | Plan::UpdateQuery(_) => "UPDATE",
         Plan::Direct(Program::Delete(_)) | Plan::DeleteQuery(_) => "DELETE",
+        Plan::Direct(Program::Select(Select { for_update: true, .. })) => "SELECT FOR UPDATE",
+        Plan::Explain { inner, .. } | Plan::CopyOut { inner, .. } => verb_of(&inner.plan),
         Plan::CopyIn { .. } => "COPY FROM",
         Plan::Utility(_) => "a definition",
         _ => "SELECT",

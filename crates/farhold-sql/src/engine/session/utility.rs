@@ -22,8 +22,7 @@ impl Session {
         }
         match utility {
             Utility::Begin { verb, modes } => {
-                let read_only = Self::wants_read_only(modes);
-                if !self.transaction.begin(&self.worker, read_only) {
+                if !self.transaction.begin(&self.worker, wants_read_only(modes))? {
                     self.warn(SqlState::ACTIVE_TRANSACTION, "there is already a transaction in progress");
                 }
                 Ok(tag(verb))
@@ -31,7 +30,11 @@ impl Session {
             Utility::Commit { chain } => {
                 let read_only = self.transaction.is_read_only();
                 let outcome = self.transaction.commit().await;
-                self.settings.end_transaction();
+                if matches!(outcome, Ok(None | Some(true))) {
+                    self.settings.commit();
+                } else {
+                    self.settings.rollback();
+                }
                 let verb = match outcome? {
                     Some(true) => "COMMIT",
                     Some(false) => "ROLLBACK",
@@ -41,7 +44,7 @@ impl Session {
                     }
                 };
                 if *chain {
-                    self.transaction.begin(&self.worker, read_only);
+                    self.transaction.begin(&self.worker, Some(read_only))?;
                 }
                 Ok(tag(verb))
             }
@@ -50,22 +53,25 @@ impl Session {
                 if !self.transaction.rollback() {
                     self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");
                 }
-                self.settings.end_transaction();
+                self.settings.rollback();
                 if *chain {
-                    self.transaction.begin(&self.worker, read_only);
+                    self.transaction.begin(&self.worker, Some(read_only))?;
                 }
                 Ok(tag("ROLLBACK"))
             }
             Utility::RollbackTo(name) => {
-                self.transaction.rollback_to(name)?;
+                let savepoint = self.transaction.rollback_to(name)?;
+                self.settings.rollback_to(savepoint);
                 Ok(tag("ROLLBACK"))
             }
             Utility::Savepoint(name) => {
                 self.transaction.savepoint(name.clone())?;
+                self.settings.savepoint();
                 Ok(tag("SAVEPOINT"))
             }
             Utility::Release(name) => {
-                self.transaction.release(name)?;
+                let left = self.transaction.release(name)?;
+                self.settings.release(left);
                 Ok(tag("RELEASE"))
             }
             Utility::Set(set) => {
@@ -73,7 +79,7 @@ impl Session {
                 Ok(tag("SET"))
             }
             Utility::Show(name) => {
-                let value = self.settings.get(name).ok_or_else(|| {
+                let value = self.parameter(name).ok_or_else(|| {
                     SqlError::new(
                         SqlState::UNDEFINED_OBJECT,
                         format!("unrecognized configuration parameter \"{name}\""),
@@ -87,10 +93,12 @@ impl Session {
                 Ok(Output::Rows(Rows::Direct { rows, tag: CommandTag::plain("SHOW") }))
             }
             Utility::Reset(None) => {
+                self.before_setting();
                 self.settings.reset_all();
                 Ok(tag("RESET"))
             }
             Utility::Reset(Some(name)) => {
+                self.before_setting();
                 self.settings.set(name, None)?;
                 Ok(tag("RESET"))
             }
@@ -142,19 +150,6 @@ impl Session {
         Ok(tag(done.verb))
     }
 
-    /// Whether the transaction shall be read-only. Every isolation level is granted by the strictest one.
-    fn wants_read_only(modes: &[TransactionMode]) -> bool {
-        let mut read_only = false;
-        for mode in modes {
-            match mode {
-                TransactionMode::AccessMode(mode) => read_only = *mode == TransactionAccessMode::ReadOnly,
-                // Every transaction is serializable, which is more than any level asks for.
-                TransactionMode::IsolationLevel(_) => {}
-            }
-        }
-        read_only
-    }
-
     fn set(&mut self, set: &Set) -> Result<(), SqlError> {
         match set {
             Set::SingleAssignment { scope, variable, values, .. } => {
@@ -168,35 +163,43 @@ impl Session {
             }
             Set::SetNames { charset_name, .. } => self.set_one("client_encoding", Some(&charset_name.value), false),
             Set::SetNamesDefault {} => self.set_one("client_encoding", None, false),
-            Set::SetTransaction { modes, snapshot: None, session } => {
-                let read_only = Self::wants_read_only(modes);
-                let states_access = modes.iter().any(|m| matches!(m, TransactionMode::AccessMode(_)));
-                if *session && read_only {
-                    return Err(SqlError::unsupported("SET SESSION CHARACTERISTICS … READ ONLY"));
-                }
-                if !*session && states_access && read_only && !self.transaction.set_read_only(&self.worker) {
-                    return Err(SqlError::new(
-                        SqlState::ACTIVE_TRANSACTION,
-                        "SET TRANSACTION READ ONLY must be called before any query",
-                    ));
-                }
-                Ok(())
-            }
+            Set::SetTransaction { modes, snapshot: None, session } => match wants_read_only(modes) {
+                Some(true) if *session => Err(SqlError::unsupported("SET SESSION CHARACTERISTICS … READ ONLY")),
+                Some(read_only) if !*session => self.transaction.set_read_only(&self.worker, read_only),
+                _ => Ok(()),
+            },
             Set::SetRole { role_name: None, .. } => Ok(()),
             other => Err(SqlError::unsupported(other)),
         }
     }
 
+    /// A setting is about to change: what a ROLLBACK brings back is kept.
+    fn before_setting(&mut self) {
+        if self.transaction.is_undecided() {
+            self.settings.begin_transaction(self.transaction.depth());
+        }
+    }
+
     fn set_one(&mut self, name: &str, value: Option<&str>, local: bool) -> Result<(), SqlError> {
+        self.before_setting();
         if !local {
             return self.settings.set(name, value);
         }
-        if !self.transaction.is_open() {
+        if !self.transaction.is_undecided() {
             self.warn(SqlState::NO_ACTIVE_TRANSACTION, "SET LOCAL can only be used in transaction blocks");
             return Ok(());
         }
         self.settings.set_local(name, value)
     }
+}
+
+/// Whether the transaction shall be read-only, if `modes` say. Every isolation level is granted by the strictest one.
+fn wants_read_only(modes: &[TransactionMode]) -> Option<bool> {
+    modes.iter().rev().find_map(|mode| match mode {
+        TransactionMode::AccessMode(mode) => Some(*mode == TransactionAccessMode::ReadOnly),
+        // Every transaction is serializable, which is more than any level asks for.
+        TransactionMode::IsolationLevel(_) => None,
+    })
 }
 
 /// The text of a setting's value; `None` for DEFAULT.

@@ -1,10 +1,9 @@
 //! A value of one type as a value of another: CAST and assignment.
 
+use super::datetime::DAY_MICROSECONDS;
 use super::{format_datum, parse_datum, type_of};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
-
-const DAY_MICROSECONDS: i64 = 86_400_000_000;
 
 /// `datum` as a value of `data_type`. Limits of length and precision are the column's to check, at the encoder.
 pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlError> {
@@ -53,6 +52,10 @@ pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlErro
             Datum::Decimal { unscaled, scale }
         }
         (T::Boolean, Datum::Int(v)) => Datum::Boolean(v != 0),
+        (T::Date, Datum::Timestamp(i64::MAX)) => Datum::Date(i32::MAX),
+        (T::Date, Datum::Timestamp(i64::MIN)) => Datum::Date(i32::MIN),
+        (T::Timestamp, Datum::Date(i32::MAX)) => Datum::Timestamp(i64::MAX),
+        (T::Timestamp, Datum::Date(i32::MIN)) => Datum::Timestamp(i64::MIN),
         (T::Date, Datum::Timestamp(v)) => Datum::Date(
             i32::try_from(v.div_euclid(DAY_MICROSECONDS))
                 .map_err(|_| SqlError::new(SqlState::DATETIME_OVERFLOW, "date out of range"))?,

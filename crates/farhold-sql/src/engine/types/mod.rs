@@ -3,6 +3,7 @@
 mod array;
 mod calendar;
 mod cast;
+mod datetime;
 mod text;
 
 use std::collections::HashMap;
@@ -13,13 +14,14 @@ use datafusion::sql::sqlparser::ast::{self, ArrayElemTypeDef, CharacterLength, E
 pub(crate) use array::{datum_at, to_scalar};
 pub(crate) use calendar::{civil_from_days, days_from_civil};
 pub(crate) use cast::{cast, round_decimal};
+pub(crate) use datetime::{FIRST_DAY, LAST_DAY};
 pub use text::{format_datum, parse_datum};
 
 use super::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
 /// Where a field's metadata says which of our types it is, when Arrow's type does not tell.
-const TYPE_KEY: &str = "farhold.type";
+pub(crate) const TYPE_KEY: &str = "farhold.type";
 
 /// The column type of a SQL type name.
 pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError> {

@@ -2,11 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{civil_from_days, days_from_civil};
+use super::datetime::{format_date, format_timestamp, parse_date, parse_timestamp};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
-
-const DAY_MICROSECONDS: i64 = 86_400_000_000;
 
 /// A value of `data_type` from its text form.
 ///
@@ -67,11 +65,7 @@ pub fn format_datum(datum: &Datum) -> Option<String> {
             }
             text
         }
-        Datum::Date(days) => {
-            let mut text = String::with_capacity(10);
-            write_date(&mut text, i64::from(*days));
-            text
-        }
+        Datum::Date(days) => format_date(*days),
         Datum::Timestamp(microseconds) => format_timestamp(*microseconds),
     })
 }
@@ -213,96 +207,6 @@ fn parse_bytea(text: &str) -> Option<Vec<u8>> {
         };
     }
     Some(bytes)
-}
-
-fn bad_date(text: &str, kind: &str) -> SqlError {
-    SqlError::new(SqlState::INVALID_DATETIME, format!("invalid input syntax for type {kind}: \"{text}\""))
-}
-
-fn date_range(text: &str) -> SqlError {
-    SqlError::new(SqlState::DATETIME_OVERFLOW, format!("date/time field value out of range: \"{text}\""))
-}
-
-fn parse_date(text: &str) -> Result<i32, SqlError> {
-    // A timestamp's time is cut, as PostgreSQL does.
-    let date = text.split_once([' ', 'T']).map_or(text, |(date, _)| date);
-    let days = parse_days(date, text, "date")?;
-    i32::try_from(days).map_err(|_| date_range(text))
-}
-
-fn parse_days(date: &str, text: &str, kind: &str) -> Result<i64, SqlError> {
-    let bad = || bad_date(text, kind);
-    let digits_only = date.len() == 8 && date.bytes().all(|b| b.is_ascii_digit());
-    let (year, month, day) = if digits_only {
-        (&date[..4], &date[4..6], &date[6..])
-    } else {
-        let mut parts = date.splitn(3, ['-', '/']);
-        (parts.next().ok_or_else(bad)?, parts.next().ok_or_else(bad)?, parts.next().ok_or_else(bad)?)
-    };
-    let number = |part: &str| -> Result<u32, SqlError> {
-        if part.is_empty() || part.len() > 7 || !part.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(bad());
-        }
-        part.parse().map_err(|_| bad())
-    };
-    let (year, month, day) = (number(year)?, number(month)?, number(day)?);
-    if year == 0 {
-        return Err(date_range(text));
-    }
-    days_from_civil(i64::from(year), month, day).ok_or_else(|| date_range(text))
-}
-
-fn parse_timestamp(text: &str) -> Result<i64, SqlError> {
-    let bad = || bad_date(text, "timestamp");
-    let (date, time) = text.split_once([' ', 'T']).unwrap_or((text, ""));
-    let days = parse_days(date, text, "timestamp")?;
-    let time = time.trim().trim_end_matches(['Z', 'z']);
-    // A zone is read and ignored for timestamp without time zone, as PostgreSQL does.
-    let time = time.split_once(['+', '-']).map_or(time, |(time, _)| time).trim();
-    let mut microseconds = 0;
-    if !time.is_empty() {
-        let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
-        let mut fields = [0_i64; 3];
-        for (index, part) in clock.split(':').enumerate() {
-            let field = fields.get_mut(index).ok_or_else(bad)?;
-            *field = part.parse::<u32>().map_err(|_| bad())?.into();
-        }
-        let [hour, minute, second] = fields;
-        if hour > 24 || minute > 59 || second > 60 || (hour == 24 && (minute, second) != (0, 0)) {
-            return Err(date_range(text));
-        }
-        if !fraction.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(bad());
-        }
-        let six: i64 =
-            if fraction.is_empty() { 0 } else { format!("{fraction:0<6}")[..6].parse().map_err(|_| bad())? };
-        let round = i64::from(fraction.as_bytes().get(6).is_some_and(|b| *b >= b'5'));
-        microseconds = ((hour * 60 + minute) * 60 + second) * 1_000_000 + six + round;
-    }
-    days.checked_mul(DAY_MICROSECONDS).and_then(|d| d.checked_add(microseconds)).ok_or_else(|| date_range(text))
-}
-
-fn write_date(to: &mut String, days: i64) {
-    let (year, month, day) = civil_from_days(days);
-    if year > 0 {
-        let _ = write!(to, "{year:04}-{month:02}-{day:02}");
-    } else {
-        let _ = write!(to, "{:04}-{month:02}-{day:02} BC", 1 - year);
-    }
-}
-
-fn format_timestamp(microseconds: i64) -> String {
-    let days = microseconds.div_euclid(DAY_MICROSECONDS);
-    let of_day = microseconds.rem_euclid(DAY_MICROSECONDS);
-    let (seconds, fraction) = (of_day / 1_000_000, of_day % 1_000_000);
-    let mut text = String::with_capacity(26);
-    write_date(&mut text, days);
-    let _ = write!(text, " {:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
-    if fraction != 0 {
-        let digits = format!("{fraction:06}");
-        let _ = write!(text, ".{}", digits.trim_end_matches('0'));
-    }
-    text
 }
 
 #[cfg(test)]

@@ -104,6 +104,11 @@ impl Command {
     }
 }
 
+/// 42601: `sql` begins as no statement may that stands there.
+pub fn misplaced(sql: &str) -> SqlError {
+    Words { rest: sql }.unexpected()
+}
+
 fn declare(words: &mut Words<'_>) -> Result<Command, SqlError> {
     let cursor = words.name()?;
     let mut binary = false;

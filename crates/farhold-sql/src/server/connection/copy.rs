@@ -16,10 +16,11 @@ impl Connection {
         self.wire.flush().await?;
         loop {
             let frame = self.copy_frame(deadline).await?;
+            let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
             match message(frame.tag, self.wire.input.body(&frame))? {
-                Message::CopyData(data) => copy.push(data).await?,
+                // The data lies in the input, so that nothing may be read meanwhile.
+                Message::CopyData(data) => watch.drive(None, copy.push(data)).await??,
                 Message::CopyDone => {
-                    let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
                     return Ok(self.wire.drive(&watch, copy.finish()).await??);
                 }
                 Message::CopyFail(reason) => {
@@ -40,6 +41,8 @@ impl Connection {
 
     /// The next message; a client that takes its time may be cancelled or run out of it.
     async fn copy_frame(&mut self, deadline: Option<Instant>) -> Result<crate::server::wire::input::Frame, Failure> {
+        // A client that always has something ready is stopped, too.
+        self.cancel.check()?;
         if let Some(frame) = self.wire.frame()? {
             return Ok(frame);
         }
@@ -52,9 +55,12 @@ impl Connection {
         };
         tokio::select! {
             biased;
+            () = cancel.cancelled() => Err(cancel.error().into()),
+            () = timeout => {
+                cancel.time_out();
+                Err(cancel.error().into())
+            }
             frame = self.wire.next_frame(&self.front_end.stopping) => frame,
-            () = cancel.cancelled() => Err(SqlError::cancelled("canceling statement due to user request").into()),
-            () = timeout => Err(SqlError::cancelled("canceling statement due to statement timeout").into()),
         }
     }
 
@@ -63,7 +69,9 @@ impl Connection {
         self.wire.output.copy_response(b'H', copy.columns);
         loop {
             let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
-            match self.wire.drive(&watch, copy.next()).await? {
+            let chunk = self.wire.drive(&watch, copy.next()).await?;
+            self.cancel.check()?;
+            match chunk {
                 None => break,
                 Some(lines) => {
                     let lines = lines?;

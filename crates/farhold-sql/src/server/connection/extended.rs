@@ -29,6 +29,7 @@ impl Connection {
     }
 
     async fn extended_step(&mut self, frame: &Frame) -> Result<(), Failure> {
+        let _armed = self.cancel.arm();
         match message(frame.tag, self.wire.input.body(frame))? {
             Message::Parse(parse) => {
                 let name = utf8(parse.statement)?.to_owned();
@@ -92,7 +93,7 @@ impl Connection {
         }
         let statement = Rc::clone(self.statements.get(utf8(bind.statement)?)?);
         check_counts(&bind, &statement)?;
-        let mut portal = self.portals.recycle(name, &statement);
+        let mut portal = self.portals.recycle(name, &statement, self.session.mark());
         for ((value, format), parameter) in bind.parameters().zip(&statement.parameters) {
             portal.parameters.push(match value {
                 None => Datum::Null,
@@ -152,7 +153,7 @@ impl Connection {
         if !is_last && !self.is_batch {
             self.begin_batch();
         }
-        let again = self.execute_portal(&mut portal, rows_max, is_last).await?;
+        let again = self.execute_portal(name, &mut portal, rows_max, is_last).await?;
         if again || !name.is_empty() || !self.is_settled() {
             self.portals.put(name, portal);
         } else {
@@ -168,6 +169,7 @@ impl Connection {
     /// Runs a portal from where it is; whether it has more.
     async fn execute_portal(
         &mut self,
+        name: &str,
         portal: &mut Portal,
         rows_max: Option<u64>,
         is_last: bool,
@@ -175,7 +177,15 @@ impl Connection {
         let deadline = deadline_after(self.settings.statement_time);
         self.unfold(portal, deadline).await?;
         let statement = Rc::clone(&portal.statement);
-        let mut tag = None;
+        // Told before the batch is committed: nothing of it stays.
+        let mut tag = match &portal.progress {
+            Progress::Done(None) => {
+                let message = format!("portal \"{name}\" cannot be run");
+                return Err(SqlError::new(SqlState::OBJECT_NOT_IN_STATE, message).into());
+            }
+            Progress::Done(again) => *again,
+            Progress::New | Progress::Rows(..) => None,
+        };
         if let Progress::New = portal.progress {
             match &statement.action {
                 Action::Empty => {
@@ -211,12 +221,12 @@ impl Connection {
             }
             tag = Some(done);
         }
-        portal.progress = Progress::Done;
+        let tag = tag.ok_or_else(|| SqlError::internal("a statement without an answer"))?;
+        portal.finish(tag, self.shape_of(&statement).is_some());
         if is_last {
             self.end_batch(false).await?;
         }
         self.tell_notices();
-        let tag = tag.ok_or_else(|| SqlError::new(SqlState::OBJECT_NOT_IN_STATE, "portal cannot be run"))?;
         self.wire.output.command_complete(tag);
         if self.is_settled() {
             self.portals.end_of_transaction();

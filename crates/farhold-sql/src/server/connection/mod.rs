@@ -13,6 +13,8 @@
 mod command;
 mod copy;
 mod extended;
+#[cfg(test)]
+mod panics;
 mod portal;
 mod run;
 mod simple;
@@ -21,7 +23,11 @@ mod startup;
 mod statement;
 mod wire;
 
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
+
+use futures::FutureExt as _;
 
 use crate::engine::{CancelHandle, Session, TransactionState};
 use crate::error::{SqlError, SqlState};
@@ -30,6 +36,7 @@ use super::acceptor::{Accepted, Place};
 use super::cancel::Registration;
 use super::front_end::FrontEnd;
 use super::wire::backend::{Severity, Status};
+use super::wire::input::Frame;
 use portal::Portals;
 use socket::Socket;
 use statement::Statements;
@@ -74,6 +81,8 @@ struct Connection {
     /// The client waits for what has gathered.
     flush_wanted: bool,
     settings: Settings,
+    /// The session's version of them.
+    settings_version: u64,
     /// What `CancelRequest` finds the session by.
     _registration: Registration,
     /// Given back at the end.
@@ -119,16 +128,9 @@ impl Connection {
     /// Answers every message that has arrived whole, then waits for more.
     async fn turn(&mut self) -> Result<(), Failure> {
         while let Some(frame) = self.wire.frame()? {
-            match frame.tag {
-                b'X' => return Err(Failure::Gone),
-                b'S' => self.sync().await?,
-                _ if self.skips_until_sync => {}
-                b'Q' => self.simple_query(&frame).await?,
-                // What is left of a COPY that has failed.
-                b'd' | b'c' | b'f' => {}
-                b'p' => return Err(super::wire::Malformed("unexpected password message").into()),
-                b'F' => self.function_call(),
-                _ => self.extended(&frame).await?,
+            match AssertUnwindSafe(self.answer(&frame)).catch_unwind().await {
+                Ok(answered) => answered?,
+                Err(panic) => self.after_panic(frame.tag, panic.as_ref()).await?,
             }
             self.wire.input.release();
             self.wire.flush_if_full().await?;
@@ -138,6 +140,40 @@ impl Connection {
             self.wire.flush().await?;
         }
         self.wait().await
+    }
+
+    async fn answer(&mut self, frame: &Frame) -> Result<(), Failure> {
+        match frame.tag {
+            b'X' => return Err(Failure::Gone),
+            b'S' => self.sync().await?,
+            _ if self.skips_until_sync => {}
+            b'Q' => self.simple_query(frame).await?,
+            // What is left of a COPY that has failed.
+            b'd' | b'c' | b'f' => {}
+            b'p' => return Err(super::wire::Malformed("unexpected password message").into()),
+            b'F' => self.function_call(),
+            _ => self.extended(frame).await?,
+        }
+        Ok(())
+    }
+
+    /// A panic is a bug of ours and fails its statement, as any other error does: the client keeps its session. What the statement held
+    /// went while it unwound; its transaction is lost, savepoints or not.
+    async fn after_panic(&mut self, tag: u8, panic: &(dyn Any + Send)) -> Result<(), Failure> {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let message = format!("the statement has panicked: {}", text.unwrap_or("without a message"));
+        let error = SqlError::internal(message);
+        self.wire.output.drop_unfinished();
+        self.session.failed(&error);
+        self.statement_failed(&error);
+        match tag {
+            b'Q' | b'F' | b'S' => {
+                self.end_batch(true).await?;
+                self.ready();
+            }
+            _ => self.skips_until_sync = true,
+        }
+        Ok(())
     }
 
     /// Waits for the client, within the limits on its silence.
@@ -187,8 +223,10 @@ impl Connection {
     /// Tells of an error of a statement; an open transaction has failed with it.
     fn statement_failed(&mut self, error: &SqlError) {
         self.session.fail_transaction();
+        self.after_transactions();
         self.tell_notices();
         self.wire.output.report(Severity::Error, error);
+        self.tell_settings();
         // The client may wait for nothing more: its Flush is passed over now.
         self.flush_wanted = true;
     }
@@ -201,8 +239,24 @@ impl Connection {
         }
     }
 
+    /// Closes the portals that have gone with their transactions.
+    fn after_transactions(&mut self) {
+        let ended = self.session.take_ended();
+        if let Some(mark) = ended.undone_since {
+            self.portals.undo(mark);
+        }
+        if ended.transaction {
+            self.portals.end_of_transaction();
+        }
+    }
+
     /// Tells of settings that have changed, and obeys them.
     fn tell_settings(&mut self) {
+        let version = self.session.settings_version();
+        if version == self.settings_version {
+            return;
+        }
+        self.settings_version = version;
         for (name, value) in self.session.changed_parameters() {
             self.wire.output.parameter_status(&name, &value);
         }
@@ -216,6 +270,8 @@ impl Connection {
             TransactionState::Open => Status::Open,
             TransactionState::Failed => Status::Failed,
         };
+        self.after_transactions();
+        self.tell_settings();
         if status == Status::Idle {
             self.portals.end_of_transaction();
         }

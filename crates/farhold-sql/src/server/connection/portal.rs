@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::statement::Statement;
-use crate::engine::{CommandTag, Datum, QueryRows};
+use crate::engine::{CommandTag, Datum, Mark, QueryRows};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::{BatchEncoder, Shape};
 use crate::server::wire::frontend::Formats;
@@ -21,6 +21,8 @@ pub struct Portal {
     pub progress: Progress,
     /// It outlives the transaction that made it (`WITH HOLD`).
     pub holds: bool,
+    /// When it was made: what undoes that moment closes it.
+    mark: Mark,
 }
 
 /// How far a portal has come.
@@ -29,8 +31,8 @@ pub enum Progress {
     New,
     /// Its rows are being read.
     Rows(RowSource, Rc<Shape>),
-    /// It is done.
-    Done,
+    /// It is done. A statement with rows may be run again, which gives none and says so by this.
+    Done(Option<CommandTag>),
 }
 
 /// Rows that are not sent yet.
@@ -63,8 +65,13 @@ impl RowSource {
 
 impl Portal {
     /// A portal that has not begun.
-    pub fn new(statement: Rc<Statement>) -> Self {
-        Self { statement, parameters: Vec::new(), formats: Vec::new(), progress: Progress::New, holds: false }
+    pub fn new(statement: Rc<Statement>, mark: Mark) -> Self {
+        Self { statement, parameters: Vec::new(), formats: Vec::new(), progress: Progress::New, holds: false, mark }
+    }
+
+    /// It has run to its end, and said `tag`.
+    pub fn finish(&mut self, tag: CommandTag, has_rows: bool) {
+        self.progress = Progress::Done(has_rows.then(|| CommandTag { rows: tag.rows.map(|_| 0), ..tag }));
     }
 
     /// The formats of its columns.
@@ -84,7 +91,7 @@ pub struct Portals {
 
 impl Portals {
     /// A portal for `statement`, with the buffers of an unnamed one that is done with.
-    pub fn recycle(&mut self, name: &str, statement: &Rc<Statement>) -> Portal {
+    pub fn recycle(&mut self, name: &str, statement: &Rc<Statement>, mark: Mark) -> Portal {
         let old = if name.is_empty() { self.unnamed.take().or_else(|| self.spare.take()) } else { None };
         match old {
             Some(mut portal) => {
@@ -92,9 +99,10 @@ impl Portals {
                 portal.formats.clear();
                 portal.progress = Progress::New;
                 portal.statement.clone_from(statement);
+                portal.mark = mark;
                 portal
             }
-            None => Portal::new(Rc::clone(statement)),
+            None => Portal::new(Rc::clone(statement), mark),
         }
     }
 
@@ -161,6 +169,14 @@ impl Portals {
         self.remove("");
     }
 
+    /// What was made since `mark` is undone, portals that hold included.
+    pub fn undo(&mut self, mark: Mark) {
+        if self.unnamed.as_ref().is_some_and(|portal| portal.mark >= mark) {
+            self.remove("");
+        }
+        self.named.retain(|_, portal| portal.mark < mark);
+    }
+
     /// A transaction has ended: its portals are closed, except those that hold.
     pub fn end_of_transaction(&mut self) {
         if self.unnamed.is_some() {
@@ -175,7 +191,7 @@ impl Portals {
 impl Portal {
     /// Without what it held of the engine.
     fn emptied(mut self) -> Self {
-        self.progress = Progress::Done;
+        self.progress = Progress::Done(None);
         self
     }
 }

@@ -4,16 +4,19 @@ use std::rc::Rc;
 
 use tokio::time::Instant;
 
-use super::command::Command;
+use super::command::{Command, misplaced};
 use super::portal::{Portal, Progress, RowSource};
 use super::statement::{Action, Parameter, Statement, is_blank};
 use super::wire::deadline_after;
 use super::{Connection, Failure, Watch};
-use crate::engine::{ColumnType, CommandTag, Datum, Output, Prepared, Rows};
+use crate::engine::{ColumnType, CommandTag, Datum, Output, Pace, Prepared, Rows};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::{BatchEncoder, Shape};
 use crate::server::value::oid;
 use crate::server::wire::frontend::Formats;
+
+/// How many EXECUTEs may run each other. SQL's PREPARE takes none, the protocol's Parse does.
+const EXECUTE_DEPTH_MAX: usize = 64;
 
 /// How a statement has ended, for `CommandComplete`.
 pub enum Outcome {
@@ -34,21 +37,32 @@ pub struct Sent {
 impl Connection {
     /// Prepares a statement. `types` are the types of its parameters that the client states, 0 = not stated.
     pub async fn prepare(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Statement>, Failure> {
+        #[cfg(test)]
+        if sql == "PANIC" {
+            let _ = self.wire.output.open(b'T');
+            panic!("a statement of a test");
+        }
         if is_blank(sql) {
             return Ok(Rc::new(Statement { action: Action::Empty, parameters: Vec::new(), shape: None }));
         }
         let Some(command) = Command::parse(sql)? else {
-            let prepared = self.prepare_in_engine(sql, types).await?;
-            let shape = prepared.columns.as_ref().map(|columns| Rc::new(Shape::new(columns)));
-            let parameters = parameters(&prepared, types);
-            return Ok(Rc::new(Statement { action: Action::Engine(prepared), parameters, shape }));
+            return Ok(Rc::new(Statement::of_engine(self.prepare_in_engine(sql, types).await?, types)));
         };
         // The parameters of DECLARE are those of its query.
         let parameters = match &command {
-            Command::Declare { query, .. } => parameters(&*self.prepare_in_engine(query, types).await?, types),
+            Command::Declare { query, .. } => self.prepare_query(query, types).await?.parameters,
             _ => Vec::new(),
         };
         Ok(Rc::new(Statement { action: Action::Command(command), parameters, shape: None }))
+    }
+
+    /// Prepares the query of a cursor: nothing else may stand there.
+    async fn prepare_query(&mut self, sql: &str, types: &[u32]) -> Result<Statement, Failure> {
+        if is_blank(sql) || Command::parse(sql)?.is_some() {
+            return Err(misplaced(sql).into());
+        }
+        let prepared = self.prepare_in_engine(sql, types).await?;
+        if prepared.is_query() { Ok(Statement::of_engine(prepared, types)) } else { Err(misplaced(sql).into()) }
     }
 
     /// Lets the engine prepare a statement.
@@ -59,8 +73,22 @@ impl Connection {
         Ok(self.wire.drive(&watch, self.session.prepare(sql, &types)).await??)
     }
 
+    /// What a statement runs in the end: for an EXECUTE, the statement that it names.
+    fn resolved<'a>(&'a self, mut statement: &'a Statement) -> Option<&'a Statement> {
+        for _ in 0..EXECUTE_DEPTH_MAX {
+            match &statement.action {
+                Action::Command(Command::Execute { statement: name, .. }) => {
+                    statement = self.statements.get(name).ok()?;
+                }
+                _ => return Some(statement),
+            }
+        }
+        None
+    }
+
     /// The columns of what a statement gives: of a FETCH those of its cursor, of an EXECUTE those of its statement.
     pub fn shape_of(&self, statement: &Statement) -> Option<Rc<Shape>> {
+        let statement = self.resolved(statement)?;
         match &statement.action {
             Action::Command(Command::Fetch { cursor, skips: false, .. }) => {
                 let portal = self.portals.get(cursor).ok()?;
@@ -69,7 +97,6 @@ impl Connection {
                     _ => portal.statement.shape.clone(),
                 }
             }
-            Action::Command(Command::Execute { statement, .. }) => self.statements.get(statement).ok()?.shape.clone(),
             _ => statement.shape.clone(),
         }
     }
@@ -89,6 +116,7 @@ impl Connection {
             }
             Output::Rows(Rows::Batches(rows)) => Outcome::Rows(RowSource::Batches { rows, current: None }),
             Output::Command(tag) => {
+                self.after_transactions();
                 self.tell_settings();
                 Outcome::Done(tag)
             }
@@ -107,9 +135,14 @@ impl Connection {
         deadline: Option<Instant>,
     ) -> Result<Sent, Failure> {
         let mut count = 0;
+        // A client that does not read is waited for without an end: see docs/design/0003-wire.md.
+        let mut pace = Pace::new(&self.cancel);
         match source {
             RowSource::Direct { rows, .. } => {
                 while count < count_max {
+                    if pace.step().await? {
+                        self.time_out_after(deadline);
+                    }
                     let Some(row) = rows.next() else { return Ok(Sent { count, all: true }) };
                     if let Some(formats) = formats {
                         shape.put_row(&row, formats, &mut self.wire.output);
@@ -128,6 +161,7 @@ impl Connection {
                         }
                         continue;
                     };
+                    pace.step().await?;
                     match formats {
                         Some(formats) => {
                             batch.put_row(shape, formats, &mut self.wire.output);
@@ -140,6 +174,13 @@ impl Connection {
             }
         }
         Ok(Sent { count, all: false })
+    }
+
+    /// Tells the statement so if its time is up.
+    fn time_out_after(&self, deadline: Option<Instant>) {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            self.cancel.time_out();
+        }
     }
 
     /// Runs a statement of the connection's own. A FETCH sends its rows in `formats`.
@@ -187,11 +228,14 @@ impl Connection {
                 self.statements.check_new(statement, self.front_end.shared.config.limits.statements_max)?;
                 let types = self.type_oids(types).await?;
                 let prepared = self.prepare(query, &types).await?;
+                if !matches!(&prepared.action, Action::Engine(prepared) if prepared.is_optimizable()) {
+                    return Err(misplaced(query).into());
+                }
                 self.statements.put(statement, prepared);
                 CommandTag::plain("PREPARE")
             }
             // Its rows go through the portal machinery: see `unfold`.
-            Command::Execute { .. } => unreachable!("EXECUTE is unfolded before it runs"),
+            Command::Execute { .. } => return Err(SqlError::internal("EXECUTE runs as what it names").into()),
             Command::Deallocate(Some(name)) => {
                 if !self.statements.remove(name) {
                     self.statements.get(name)?;
@@ -203,6 +247,10 @@ impl Connection {
                 CommandTag::plain("DEALLOCATE ALL")
             }
             Command::DiscardAll => {
+                if self.session.is_in_transaction() {
+                    let message = "DISCARD ALL cannot run inside a transaction block";
+                    return Err(SqlError::new(SqlState::ACTIVE_TRANSACTION, message).into());
+                }
                 self.portals.clear();
                 self.statements.clear();
                 let reset = self.prepare_in_engine("RESET ALL", &[]).await?;
@@ -216,18 +264,22 @@ impl Connection {
 
     /// Puts the statement that an EXECUTE names, with its arguments as parameters, in the place of the EXECUTE.
     pub async fn unfold(&mut self, portal: &mut Portal, deadline: Option<Instant>) -> Result<(), Failure> {
-        let Action::Command(Command::Execute { statement, arguments }) = &portal.statement.action else {
-            return Ok(());
-        };
-        let target = Rc::clone(self.statements.get(statement)?);
-        if arguments.len() != target.parameters.len() {
-            let message = format!("wrong number of parameters for prepared statement \"{statement}\"");
-            let detail = format!("Expected {} parameters but got {}.", target.parameters.len(), arguments.len());
-            return Err(SqlError::syntax(message).with_detail(detail).into());
+        for _ in 0..EXECUTE_DEPTH_MAX {
+            let Action::Command(Command::Execute { statement, arguments }) = &portal.statement.action else {
+                return Ok(());
+            };
+            let target = Rc::clone(self.statements.get(statement)?);
+            if arguments.len() != target.parameters.len() {
+                let message = format!("wrong number of parameters for prepared statement \"{statement}\"");
+                let detail = format!("Expected {} parameters but got {}.", target.parameters.len(), arguments.len());
+                return Err(SqlError::syntax(message).with_detail(detail).into());
+            }
+            portal.parameters = self.evaluate(arguments, &target.parameters, deadline).await?;
+            portal.statement = target;
         }
-        portal.parameters = self.evaluate(arguments, &target.parameters, deadline).await?;
-        portal.statement = target;
-        Ok(())
+        Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "EXECUTE runs itself, or too many others")
+            .with_detail(format!("At most {EXECUTE_DEPTH_MAX} may run each other."))
+            .into())
     }
 
     /// The values of the arguments of an EXECUTE.
@@ -293,15 +345,16 @@ impl Connection {
             return Err(SqlError::new(SqlState::NO_ACTIVE_TRANSACTION, message).into());
         }
         self.portals.check_new(cursor, self.front_end.shared.config.limits.statements_max)?;
-        let statement = self.prepare(query, &[]).await?;
+        let statement = self.prepare_query(query, &[]).await?;
         let (Action::Engine(prepared), Some(shape)) = (&statement.action, &statement.shape) else {
             return Err(SqlError::new(SqlState::INVALID_CURSOR_STATE, "DECLARE CURSOR must be of a query").into());
         };
         let Outcome::Rows(source) = self.begin(prepared, parameters, deadline).await? else {
             return Err(SqlError::new(SqlState::INVALID_CURSOR_STATE, "DECLARE CURSOR must be of a query").into());
         };
-        let mut portal = Portal::new(Rc::clone(&statement));
-        portal.progress = Progress::Rows(source, Rc::clone(shape));
+        let progress = Progress::Rows(source, Rc::clone(shape));
+        let mut portal = Portal::new(Rc::new(statement), self.session.mark());
+        portal.progress = progress;
         portal.holds = holds;
         if binary {
             portal.formats.extend_from_slice(&1_i16.to_be_bytes());
@@ -313,12 +366,4 @@ impl Connection {
 
 fn missing_cursor(cursor: &str) -> SqlError {
     SqlError::new(SqlState::INVALID_CURSOR_NAME, format!("cursor \"{cursor}\" does not exist"))
-}
-
-/// What a client states of a type stays as it is told back; the rest is the engine's finding.
-fn parameters(prepared: &Prepared, stated: &[u32]) -> Vec<Parameter> {
-    let known = |index: usize| stated.get(index).copied().filter(|&oid| oid::parameter_type(oid).is_some());
-    let each = prepared.parameters.iter().enumerate();
-    each.map(|(index, &data_type)| Parameter { oid: known(index).unwrap_or_else(|| oid::of(data_type)), data_type })
-        .collect()
 }

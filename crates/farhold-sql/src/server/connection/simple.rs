@@ -1,6 +1,6 @@
 //! The simple protocol: a string of statements, answered in text.
 
-use super::portal::{Portal, Progress};
+use super::portal::Portal;
 use super::run::Outcome;
 use super::statement::Action;
 use super::wire::deadline_after;
@@ -64,8 +64,9 @@ impl Connection {
 
     async fn simple_statement(&mut self, sql: &str, is_last: bool) -> Result<(), Failure> {
         let deadline = deadline_after(self.settings.statement_time);
+        let _armed = self.cancel.arm();
         let statement = self.prepare(sql, &[]).await?;
-        let mut portal = Portal::new(statement);
+        let mut portal = Portal::new(statement, self.session.mark());
         self.unfold(&mut portal, deadline).await?;
         let statement = std::rc::Rc::clone(&portal.statement);
         let tag = match &statement.action {
@@ -92,7 +93,6 @@ impl Connection {
                 }
             },
         };
-        portal.progress = Progress::Done;
         // A commit that fails is told before the statement is told to be complete.
         if is_last {
             self.end_batch(false).await?;

@@ -260,7 +260,7 @@ async fn establish(front_end: &FrontEnd, mut wire: Wire, request: &Request, plac
     // What the loop above has told is no change.
     session.changed_parameters();
     output.backend_key_data(registration.process, &registration.secret);
-    let settings = Settings::of(&session);
+    let (settings, settings_version) = (Settings::of(&session), session.settings_version());
     let mut connection = Connection {
         wire,
         front_end: front_end.clone(),
@@ -272,6 +272,7 @@ async fn establish(front_end: &FrontEnd, mut wire: Wire, request: &Request, plac
         is_batch: false,
         flush_wanted: false,
         settings,
+        settings_version,
         _registration: registration,
         _place: place,
     };

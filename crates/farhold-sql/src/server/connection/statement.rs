@@ -7,6 +7,7 @@ use super::command::Command;
 use crate::engine::{ColumnType, Prepared};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::Shape;
+use crate::server::value::oid;
 
 /// A prepared statement.
 #[derive(Debug)]
@@ -52,6 +53,20 @@ impl std::fmt::Debug for Action {
             Self::Engine(prepared) => f.debug_tuple("Engine").field(&prepared.sql).finish(),
             Self::Command(command) => f.debug_tuple("Command").field(command).finish(),
         }
+    }
+}
+
+impl Statement {
+    /// What the engine knows. `stated` are the types of its parameters that the client states, 0 = not stated.
+    pub fn of_engine(prepared: Rc<Prepared>, stated: &[u32]) -> Self {
+        let shape = prepared.columns.as_ref().map(|columns| Rc::new(Shape::new(columns)));
+        // What a client states of a type stays as it is told back; the rest is the engine's finding.
+        let known = |index: usize| stated.get(index).copied().filter(|&oid| oid::parameter_type(oid).is_some());
+        let each = prepared.parameters.iter().enumerate();
+        let parameters = each
+            .map(|(index, &data_type)| Parameter { oid: known(index).unwrap_or_else(|| oid::of(data_type)), data_type })
+            .collect();
+        Self { action: Action::Engine(prepared), parameters, shape }
     }
 }
 

@@ -83,31 +83,47 @@ impl Wire {
     /// statement early is told to it through `cancel`; the future itself is always run to its end, so that a commit that has begun
     /// is never torn.
     pub async fn drive<T>(&mut self, watch: &Watch<'_>, work: impl Future<Output = T>) -> Result<T, Failure> {
+        watch.drive(Some((&mut self.input, &mut self.socket)), work).await
+    }
+}
+
+impl Watch<'_> {
+    /// As [`Wire::drive`]. Without a client, its end is not noticed before the work is done.
+    pub async fn drive<T>(
+        &self,
+        mut client: Option<(&mut Input, &mut Socket)>,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Failure> {
+        // A statement of many parts, each of which is done at once, has a time, too.
+        if self.deadline.is_some_and(|deadline| tokio::time::Instant::now() >= deadline) {
+            self.cancel.time_out();
+        }
         let mut work = pin!(work);
         // Most statements are done at the first poll; then there are no timers and no reads.
         if let Poll::Ready(done) = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
             return Ok(done);
         }
-        let mut deadline = pin!(sleep_until(watch.deadline));
-        let mut stopped = pin!(watch.stopping.grace_is_over());
+        let mut deadline = pin!(sleep_until(self.deadline));
+        let mut stopped = pin!(self.stopping.grace_is_over());
         let (mut timed_out, mut cancelled, mut gone) = (false, false, false);
         loop {
-            let listen = !gone && self.input.pending().len() < READ_AHEAD_BYTES_MAX;
+            let listen =
+                client.as_ref().is_some_and(|(input, _)| !gone && input.pending().len() < READ_AHEAD_BYTES_MAX);
             tokio::select! {
                 biased;
                 done = work.as_mut() => return if gone { Err(Failure::Gone) } else { Ok(done) },
                 () = deadline.as_mut(), if !timed_out => {
                     timed_out = true;
-                    watch.cancel.time_out();
+                    self.cancel.time_out();
                 }
                 () = stopped.as_mut(), if !cancelled => {
                     cancelled = true;
-                    watch.cancel.cancel();
+                    self.cancel.cancel();
                 }
-                filled = self.input.fill(&mut self.socket), if listen => {
+                filled = fill(&mut client), if listen => {
                     if !matches!(filled, Ok(1..)) {
                         gone = true;
-                        watch.cancel.cancel();
+                        self.cancel.cancel();
                     }
                 }
             }
@@ -123,6 +139,13 @@ pub struct Watch<'a> {
     pub deadline: Option<tokio::time::Instant>,
     /// The server's shutdown.
     pub stopping: &'a Stopping,
+}
+
+async fn fill(client: &mut Option<(&mut Input, &mut Socket)>) -> std::io::Result<usize> {
+    match client {
+        Some((input, socket)) => input.fill(&mut **socket).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn sleep_until(deadline: Option<tokio::time::Instant>) {

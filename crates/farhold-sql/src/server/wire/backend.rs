@@ -8,6 +8,8 @@ use crate::error::SqlError;
 #[derive(Debug, Default)]
 pub struct Output {
     bytes: Vec<u8>,
+    /// Up to here there are whole messages.
+    whole: usize,
 }
 
 /// A message that is being written: where its length goes.
@@ -77,6 +79,12 @@ impl Output {
         } else {
             self.bytes.clear();
         }
+        self.whole = 0;
+    }
+
+    /// Forgets a message that was opened last and will not be closed.
+    pub fn drop_unfinished(&mut self) {
+        self.bytes.truncate(self.whole);
     }
 
     /// The end of the buffer, for the value encoders.
@@ -86,6 +94,7 @@ impl Output {
 
     /// Opens a message.
     pub fn open(&mut self, tag: u8) -> Open {
+        self.whole = self.bytes.len();
         self.bytes.push(tag);
         self.bytes.extend_from_slice(&[0; 4]);
         Open(self.bytes.len() - 4)
@@ -95,10 +104,12 @@ impl Output {
     pub fn close(&mut self, message: &Open) {
         let length = u32::try_from(self.bytes.len() - message.0).expect("a message below 4 GiB");
         self.bytes[message.0..message.0 + 4].copy_from_slice(&length.to_be_bytes());
+        self.whole = self.bytes.len();
     }
 
     fn empty(&mut self, tag: u8) {
         self.bytes.extend_from_slice(&[tag, 0, 0, 0, 4]);
+        self.whole = self.bytes.len();
     }
 
     /// Two bytes.
@@ -180,6 +191,7 @@ impl Output {
             Status::Failed => b'E',
         };
         self.bytes.extend_from_slice(&[b'Z', 0, 0, 0, 5, status]);
+        self.whole = self.bytes.len();
     }
 
     /// `ParameterStatus`.

@@ -242,8 +242,10 @@ impl Txn {
         };
         let mine = self.state.rows.iter().filter(deleted).map(|row| row.ident.reference()).collect();
         let request = Request::Reserve { table: table.store.id(), owner: self.owner.word(), key, value, mine };
-        self.state.reserved_at.insert(home);
+        // Unanswered until it is: this transaction may be dropped, or told that the node does not answer, meanwhile.
+        let unanswered = self.state.reserved_at.insert(home, false);
         let reserved = self.core.clone().ask(home, &request, Reserved::decode).await?;
+        self.state.reserved_at.insert(home, unanswered.unwrap_or(true));
         self.state.apply_moved_far(table.0, home, &reserved.moved);
         match reserved.outcome {
             Ok(made) => {

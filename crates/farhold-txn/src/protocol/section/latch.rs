@@ -1,35 +1,32 @@
 //! The section with latches: the rows' own lock words, taken in address order.
 
-use super::{Near, Refused, Section, validate, write};
+use super::{Near, Refused, validate, write};
 use farhold_store::{LockError, Owner};
 
 /// How often a lock is looked at before the transaction gives up. A holder near by is in its section for 0.1 to 2 µs; 64
 /// pauses are about 2 µs on Zen 3. Not tuned on other CPUs.
 const LOOKS_MAX: u32 = 64;
 
-/// The section with latches.
-pub(crate) enum Latch {}
+/// The name of this form in statistics.
+pub(crate) const NAME: &str = "latch";
 
-impl Section for Latch {
-    const NAME: &'static str = "latch";
-
-    #[inline]
-    fn commit(
-        near: &Near<'_>,
-        epoch: impl Fn() -> u32,
-        _: impl Fn() -> bool,
-        mut before_write: impl FnMut(u32) -> Result<(), Refused>,
-    ) -> Result<u32, Refused> {
-        lock(near)?;
-        let epoch = epoch();
-        if let Err(refused) = validate(near).and_then(|()| before_write(epoch)) {
-            unlock(near);
-            return Err(refused);
-        }
-        write(near, epoch);
+/// Validates and writes, all or nothing; returns the epoch. `epoch` is called while all rows to write are locked, `before_write`
+/// after validation: it is the last that can refuse.
+#[inline]
+pub(crate) fn commit(
+    near: &Near<'_>,
+    epoch: impl Fn() -> u32,
+    mut before_write: impl FnMut(u32) -> Result<(), Refused>,
+) -> Result<u32, Refused> {
+    lock(near)?;
+    let epoch = epoch();
+    if let Err(refused) = validate(near).and_then(|()| before_write(epoch)) {
         unlock(near);
-        Ok(epoch)
+        return Err(refused);
     }
+    write(near, epoch);
+    unlock(near);
+    Ok(epoch)
 }
 
 /// Locks the rows to write, all at the versions that were read, or none.

@@ -1,13 +1,13 @@
 //! The near part of a commit: from "nothing has changed" to "everything has", for the rows of this node.
 //!
-//! Two forms of one thing. The body, [`validate`] and [`write`], is the same code in both:
+//! Two forms of one thing. What they do between is the same in both: [`validate`], then [`write`].
 //!
-//! - [`latch`]: lock the rows to write one by one in address order, then the body, then unlock.
-//! - [`rtm`]: the body as one hardware transaction, where the CPU has them; it locks nothing, it only asks whether anybody
-//!   else has. After a bounded number of failures it falls back to `latch`.
+//! - [`latch`]: lock the rows to write one by one in address order, validate and write, then unlock.
+//! - [`rtm`]: both as one hardware transaction, where the CPU has them; it locks nothing, it only asks whether another
+//!   transaction has. Where it does not commit, the caller takes `latch`.
 //!
-//! [`Section::commit`] is the whole of it. A transaction that has to ask another node between validation and write calls
-//! the parts of `latch` itself: a hardware transaction cannot wait.
+//! A transaction that has to ask another node between validation and write calls the parts of `latch` itself: a hardware
+//! transaction cannot wait.
 
 pub(crate) mod latch;
 pub(crate) mod rtm;
@@ -44,22 +44,33 @@ impl<'a> Near<'a> {
     fn object(&self, row: &crate::txn::state::Row) -> Object<'a> {
         self.store.object(row.ident.reference())
     }
-}
 
-/// A form of the section.
-pub(crate) trait Section {
-    /// Its name, for statistics and settings.
-    const NAME: &'static str;
+    /// The rows to write.
+    #[inline]
+    fn writes(&self) -> impl Iterator<Item = &'a crate::txn::state::Row> {
+        let (state, order) = (self.state, self.order);
+        order.iter().map(move |&position| &state.rows[position as usize])
+    }
 
-    /// Validates and writes, all or nothing; returns the epoch. `epoch` is called while all rows to write are locked (or
-    /// inside of the hardware transaction), `before_write` after validation: the last that can refuse, and what a form may leave
-    /// out while `is_plain` says that it has nothing to do.
-    fn commit(
-        near: &Near<'_>,
-        epoch: impl Fn() -> u32,
-        is_plain: impl Fn() -> bool,
-        before_write: impl FnMut(u32) -> Result<(), Refused>,
-    ) -> Result<u32, Refused>;
+    /// Makes the pages present that inserts may be the first to use: the reservation has written the header alone.
+    #[inline]
+    fn touch_inserts(&self) {
+        for row in self.writes().filter(|row| row.state == RowState::Inserted) {
+            self.object(row).touch_behind(self.payload_len(row));
+        }
+    }
+
+    /// Makes every page of the rows to write present and marked as written. All else has been read by the transaction.
+    #[cold]
+    fn touch_all(&self) {
+        self.writes().for_each(|row| self.object(row).touch(self.payload_len(row)));
+    }
+
+    /// What the commit will write of a row, at most.
+    #[inline]
+    fn payload_len(&self, row: &crate::txn::state::Row) -> usize {
+        if row.state.leaves_nothing() { 0 } else { row.key_len as usize + self.state.value(row).len() }
+    }
 }
 
 /// Is everything near that was read as it was? The rows to write are locked, by their versions, or about to be looked at by
@@ -110,12 +121,24 @@ pub(crate) fn settle(near: &Near<'_>, epoch: u32) {
 /// Writes the near rows.
 #[inline]
 pub(crate) fn write(near: &Near<'_>, epoch: u32) {
-    for &position in near.order {
-        let row = &near.state.rows[position as usize];
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime, the closure of all")]
+    write_by(near, epoch, |object, value, version| object.write(value, version));
+}
+
+/// As [`write`], inside of a hardware transaction.
+#[inline]
+fn write_narrow(near: &Near<'_>, epoch: u32) {
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime, the closure of all")]
+    write_by(near, epoch, |object, value, version| object.write_narrow(value, version));
+}
+
+#[inline(always)]
+fn write_by(near: &Near<'_>, epoch: u32, write: impl Fn(&Object<'_>, &[u8], Version)) {
+    for row in near.writes() {
         let object = near.object(row);
         let version = new_version(row.state, row.version, epoch).with(near.odd);
         if row.has_new_value() && !row.state.leaves_nothing() {
-            object.write(near.state.value(row), version);
+            write(&object, near.state.value(row), version);
         } else {
             object.restamp(version);
         }

@@ -28,7 +28,14 @@ pub struct Scratch {
     value: Vec<u8>,
     rows: Vec<RowHandle>,
     items: Vec<i32>,
+    /// Of a delivery: district, order, customer.
+    orders: Vec<(i16, i32, i32)>,
 }
+
+/// A stock row with header and key, up to about its end: what is loaded ahead.
+const STOCK_BYTES: u64 = 384;
+/// A customer's.
+const CUSTOMER_BYTES: u64 = 640;
 
 /// What is said of a row that the population or an earlier transaction made and that is not there.
 pub const MISSING: &str = "a row of TPC-C that must be there is missing";
@@ -45,6 +52,11 @@ fn district_key(w_id: i32, d_id: i16) -> StackKey<6> {
 /// The key of `customer` with a customer number, of `orders` and `new_order` with an order number.
 fn district_part_key(w_id: i32, d_id: i16, id: i32) -> StackKey<10> {
     StackKey::new().with(w_id).with(d_id).with(id)
+}
+
+/// The key of `order_line`.
+fn line_key(w_id: i32, d_id: i16, o_id: i32, number: i16) -> StackKey<12> {
+    StackKey::new().with(w_id).with(d_id).with(o_id).with(number)
 }
 
 /// The customer by number, or of those with the last name the one in the middle, by first name (clause 2.5.2.2).

@@ -1,6 +1,6 @@
 //! New-order (clause 2.4.2).
 
-use super::{Scratch, district_key, district_part_key, present};
+use super::{CUSTOMER_BYTES, STOCK_BYTES, Scratch, district_key, district_part_key, line_key, present};
 use crate::workload::tpcc::input::NewOrder;
 use crate::workload::tpcc::population::TableKind;
 use crate::workload::tpcc::tables::Tables;
@@ -9,8 +9,6 @@ use farhold_txn::{Txn, TxnError};
 
 /// An item's row with header and key, up to about its end.
 const ITEM_BYTES: u64 = 128;
-/// A stock row's.
-const STOCK_BYTES: u64 = 384;
 
 /// What the terminal shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,10 +45,14 @@ pub async fn new_order(
     }
     let customer_key = district_part_key(w_id, d_id, c_id);
     txn.prefetch(tables.get(TableKind::Customer), customer_key.as_slice());
+    // Where the order will be inserted: behind the district's last one.
+    let last_key = district_part_key(w_id, d_id, i32::MAX);
+    txn.prefetch(tables.get(TableKind::Orders), last_key.as_slice());
+    txn.prefetch(tables.get(TableKind::NewOrder), last_key.as_slice());
+    txn.prefetch(tables.get(TableKind::OrderLine), line_key(w_id, d_id, i32::MAX, 0).as_slice());
     let warehouse = txn.get(tables.get(TableKind::Warehouse), StackKey::<4>::new().with(w_id).as_slice()).await?;
     let w_tax = columns.warehouse.tax.get(txn.value(present(warehouse)?));
-    let customer = txn.get(tables.get(TableKind::Customer), customer_key.as_slice()).await?;
-    let discount = columns.customer.discount.get(txn.value(present(customer)?));
+    txn.prefetch_row(tables.get(TableKind::Customer), customer_key.as_slice(), CUSTOMER_BYTES);
     let district = txn.get(tables.get(TableKind::District), district_key(w_id, d_id).as_slice()).await?;
     let district = txn.value_mut(present(district)?);
     let o_id = columns.district.next_o_id.get(district);
@@ -61,6 +63,8 @@ pub async fn new_order(
         txn.prefetch_row(items, StackKey::<4>::new().with(line.i_id).as_slice(), ITEM_BYTES);
         txn.prefetch_row(stocks, StackKey::<8>::new().with(line.supply_w_id).with(line.i_id).as_slice(), STOCK_BYTES);
     }
+    let customer = txn.get(tables.get(TableKind::Customer), customer_key.as_slice()).await?;
+    let discount = columns.customer.discount.get(txn.value(present(customer)?));
     let order_key = district_part_key(w_id, d_id, o_id);
     let all_local = lines.iter().all(|line| line.supply_w_id == w_id);
     let mut value = tables.get(TableKind::Orders).layout().build(&mut scratch.value);
@@ -101,7 +105,7 @@ pub async fn new_order(
         value.set(l.i_id, line.i_id).set(l.supply_w_id, line.supply_w_id).set_nullable(l.delivery_d, None);
         value.set(l.quantity, line.quantity).set(l.amount, amount);
         value.push(s.dist[d_id as usize - 1].get(row));
-        let key = StackKey::<12>::new().with(w_id).with(d_id).with(o_id).with(number);
+        let key = line_key(w_id, d_id, o_id, number);
         txn.insert(tables.get(TableKind::OrderLine), key.as_slice(), value.finish()).await?;
     }
     let total = sum * i64::from(10_000 - discount) / 10_000 * i64::from(10_000 + w_tax + d_tax) / 100;

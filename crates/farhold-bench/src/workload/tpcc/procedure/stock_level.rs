@@ -1,6 +1,6 @@
 //! Stock-level (clause 2.8.2). The specification would allow it to see less than a serializable state; here it does not.
 
-use super::{Scratch, district_key, district_part_key, present};
+use super::{STOCK_BYTES, Scratch, district_key, district_part_key, present};
 use crate::workload::tpcc::input::StockLevel;
 use crate::workload::tpcc::population::TableKind;
 use crate::workload::tpcc::tables::Tables;
@@ -9,6 +9,9 @@ use farhold_txn::{ScanSpec, Txn, TxnError};
 
 /// How many of the last orders count.
 const ORDERS: i32 = 20;
+/// How many items before its turn a stock row's bucket is loaded, and the row.
+const BUCKETS_AHEAD: usize = 16;
+const ROWS_AHEAD: usize = 8;
 
 /// How many different items of the district's last 20 orders are low on stock.
 ///
@@ -35,11 +38,26 @@ pub async fn stock_level(
     scratch.items.sort_unstable();
     scratch.items.dedup();
 
+    // Some 200 rows, most of them in memory alone: while one is read, the next ones and the buckets of those behind are loaded.
+    let stocks = tables.get(TableKind::Stock);
+    let key = |i_id: i32| StackKey::<8>::new().with(w_id).with(i_id);
     let mut low_items = 0;
-    for &i_id in &scratch.items {
-        let key = StackKey::<8>::new().with(w_id).with(i_id);
-        let stock = present(txn.get(tables.get(TableKind::Stock), key.as_slice()).await?)?;
-        low_items += u32::from(columns.stock.quantity.get(txn.value(stock)) < threshold);
+    for at in 0..scratch.items.len() + BUCKETS_AHEAD {
+        if let Some(&i_id) = scratch.items.get(at) {
+            txn.prefetch(stocks, key(i_id).as_slice());
+        }
+        if let Some(&i_id) = before(&scratch.items, at, BUCKETS_AHEAD - ROWS_AHEAD) {
+            txn.prefetch_row(stocks, key(i_id).as_slice(), STOCK_BYTES);
+        }
+        if let Some(&i_id) = before(&scratch.items, at, BUCKETS_AHEAD) {
+            let stock = present(txn.get(stocks, key(i_id).as_slice()).await?)?;
+            low_items += u32::from(columns.stock.quantity.get(txn.value(stock)) < threshold);
+        }
     }
     Ok(low_items)
+}
+
+/// The element `count` places before `at`.
+fn before<T>(of: &[T], at: usize, count: usize) -> Option<&T> {
+    of.get(at.checked_sub(count)?)
 }

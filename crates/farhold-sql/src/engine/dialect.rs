@@ -1,0 +1,150 @@
+//! PostgreSQL's dialect, corrected where the parser reads it in another way than PostgreSQL does.
+//!
+//! The parser reads everything behind `IS [NOT] DISTINCT FROM` as its right side: `a IS DISTINCT FROM b AND c` becomes
+//! `a IS DISTINCT FROM (b AND c)`. In PostgreSQL the operator binds as strongly as every other `IS`.
+//!
+//! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
+//! parses all suites with both.
+
+use std::any::TypeId;
+
+use datafusion::sql::sqlparser::ast::Expr;
+use datafusion::sql::sqlparser::dialect::{Dialect as Dialects, PostgreSqlDialect, Precedence};
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::parser::{Parser, ParserError};
+
+const POSTGRESQL: PostgreSqlDialect = PostgreSqlDialect {};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Dialect;
+
+macro_rules! as_postgresql {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        fn $name(&self $(, $argument: $type)*) -> $result {
+            POSTGRESQL.$name($($argument),*)
+        }
+    )*};
+}
+
+impl Dialects for Dialect {
+    fn dialect(&self) -> TypeId {
+        TypeId::of::<PostgreSqlDialect>()
+    }
+
+    fn parse_infix(&self, parser: &mut Parser<'_>, left: &Expr, _precedence: u8) -> Option<Result<Expr, ParserError>> {
+        use Keyword::{DISTINCT, FROM, IS, NOT};
+        let negated = if parser.parse_keywords(&[IS, DISTINCT, FROM]) {
+            false
+        } else if parser.parse_keywords(&[IS, NOT, DISTINCT, FROM]) {
+            true
+        } else {
+            return None;
+        };
+        let right = parser.parse_subexpr(self.prec_value(Precedence::Is));
+        Some(right.map(|right| {
+            let (left, right) = (Box::new(left.clone()), Box::new(right));
+            if negated { Expr::IsNotDistinctFrom(left, right) } else { Expr::IsDistinctFrom(left, right) }
+        }))
+    }
+
+    as_postgresql! {
+        identifier_quote_style(identifier: &str) -> Option<char>;
+        is_delimited_identifier_start(character: char) -> bool;
+        is_identifier_start(character: char) -> bool;
+        is_identifier_part(character: char) -> bool;
+        supports_unicode_string_literal() -> bool;
+        is_reserved_for_identifier(keyword: Keyword) -> bool;
+        is_custom_operator_part(character: char) -> bool;
+        get_next_precedence(parser: &Parser<'_>) -> Option<Result<u8, ParserError>>;
+        supports_filter_during_aggregation() -> bool;
+        supports_group_by_expr() -> bool;
+        prec_value(precedence: Precedence) -> u8;
+        allow_extract_custom() -> bool;
+        allow_extract_single_quotes() -> bool;
+        supports_create_index_with_clause() -> bool;
+        supports_explain_with_utility_options() -> bool;
+        supports_listen_notify() -> bool;
+        supports_factorial_operator() -> bool;
+        supports_bitwise_shift_operators() -> bool;
+        supports_comment_on() -> bool;
+        supports_load_extension() -> bool;
+        supports_named_fn_args_with_colon_operator() -> bool;
+        supports_named_fn_args_with_expr_name() -> bool;
+        supports_empty_projections() -> bool;
+        supports_nested_comments() -> bool;
+        supports_string_escape_constant() -> bool;
+        supports_numeric_literal_underscores() -> bool;
+        supports_array_typedef_with_brackets() -> bool;
+        supports_geometric_types() -> bool;
+        supports_set_names() -> bool;
+        supports_alter_column_type_using() -> bool;
+        supports_notnull_operator() -> bool;
+        supports_interval_options() -> bool;
+        supports_insert_table_alias() -> bool;
+        supports_create_table_like_parenthesized() -> bool;
+        supports_select_wildcard_with_alias() -> bool;
+        supports_comma_separated_trim() -> bool;
+        supports_xml_expressions() -> bool;
+        supports_comment_optimizer_hint() -> bool;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expression(sql: &str) -> String {
+        let mut parser = Parser::new(&Dialect).try_with_sql(sql).expect("tokens");
+        grouped(&parser.parse_expr().expect("an expression"))
+    }
+
+    /// With every operator that the test uses in parentheses.
+    fn grouped(expression: &Expr) -> String {
+        match expression {
+            Expr::IsDistinctFrom(a, b) => format!("({} <> {})", grouped(a), grouped(b)),
+            Expr::IsNotDistinctFrom(a, b) => format!("({} = {})", grouped(a), grouped(b)),
+            Expr::BinaryOp { left, op, right } => format!("({} {op} {})", grouped(left), grouped(right)),
+            Expr::UnaryOp { op, expr } => format!("({op} {})", grouped(expr)),
+            other => other.to_string(),
+        }
+    }
+
+    #[test]
+    fn distinct_from_binds_as_is_does() {
+        for (sql, read) in [
+            ("a IS DISTINCT FROM b AND c", "((a <> b) AND c)"),
+            ("a IS NOT DISTINCT FROM b OR c", "((a = b) OR c)"),
+            ("a IS DISTINCT FROM b AND c IS DISTINCT FROM d OR e", "(((a <> b) AND (c <> d)) OR e)"),
+            ("NOT a IS DISTINCT FROM b AND c", "((NOT (a <> b)) AND c)"),
+            ("a + 1 IS DISTINCT FROM b + 2 AND c", "(((a + 1) <> (b + 2)) AND c)"),
+            ("a IS DISTINCT FROM b = c", "(a <> (b = c))"),
+        ] {
+            assert_eq!(expression(sql), read, "{sql}");
+        }
+    }
+
+    /// A method that a new `PostgreSqlDialect` overrides and [`Dialect`] does not shows as a statement read differently.
+    #[test]
+    fn everything_else_is_as_postgresql() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slt");
+        let mut compared = 0;
+        for file in std::fs::read_dir(folder).expect("the suites") {
+            let text = std::fs::read_to_string(file.expect("a suite").path()).expect("a suite");
+            for record in text.split("\n\n") {
+                let Some((head, rest)) = record.split_once('\n') else { continue };
+                if !(head.starts_with("statement") || head.starts_with("query")) {
+                    continue;
+                }
+                let sql = rest.split("\n----").next().unwrap_or_default();
+                if sql.to_ascii_lowercase().contains("distinct from") {
+                    continue;
+                }
+                let with = |dialect: &dyn Dialects| Parser::parse_sql(dialect, sql).map_err(|e| e.to_string());
+                assert_eq!(with(&Dialect), with(&POSTGRESQL), "{sql}");
+                compared += 1;
+            }
+        }
+        assert!(compared > 500, "{compared} statements compared");
+    }
+}

@@ -1,0 +1,558 @@
+//! PostgreSQL's types for the expressions of a plan, where DataFusion's own rules give others.
+//!
+//! | expression | DataFusion | here, as in PostgreSQL |
+//! |---|---|---|
+//! | a float beside a decimal, or a real beside another number | decimal, real | double precision |
+//! | a bare string beside a value of another type | the text of the value, or its bytes | the string is read as a value of the type |
+//! | CHAR(n) beside a bare string | blanks count | blanks at the end do not count |
+//! | `+ - *` and negation that pass the end of their type | wrap, or infinity | 22003 |
+//! | a quotient of decimals | four digits more than the dividend, truncated | sixteen digits, rounded |
+//! | a product of decimals of more than 38 digits together | all digits behind the point, few before it | twenty digits, rounded |
+//! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
+//! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
+//!
+//! The rule runs before DataFusion's own coercion, on every expression of every node, and once more when parameters have been
+//! put in: a parameter is a literal by then. It must be idempotent.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::expr::{Between, Case, InList, InSubquery, ScalarFunction};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::planner::TypePlanner;
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{
+    BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Union, lit,
+};
+use datafusion::optimizer::AnalyzerRule;
+use datafusion::sql::sqlparser::ast;
+
+use super::functions::{self, cast_value};
+use crate::engine::scalar::{Arithmetic, has_digits};
+use crate::engine::types::{
+    TYPE_KEY, datum_at, from_arrow, from_field, from_sql, parse_datum, round_decimal, to_arrow, to_field, to_scalar,
+};
+use crate::engine::{ColumnType, Datum};
+use crate::{SqlError, SqlState};
+
+/// What the metadata of a cast says of `NUMERIC` without digits.
+const ANY_NUMERIC: &str = "numeric";
+
+/// The types of casts, with what Arrow's types do not tell in their metadata. [`PostgresTypes`] takes it out again.
+#[derive(Debug)]
+pub(super) struct TypeNames(pub(super) Option<Arc<dyn TypePlanner>>);
+
+impl TypePlanner for TypeNames {
+    fn plan_type_field(&self, sql_type: &ast::DataType) -> Result<Option<FieldRef>> {
+        use ast::DataType as T;
+        use ast::ExactNumberInfo::None as AnyDigits;
+        let column_type = match sql_type {
+            T::Numeric(_)
+            | T::Decimal(_)
+            | T::Dec(_)
+            | T::Char(_)
+            | T::Character(_)
+            | T::Varchar(Some(_))
+            | T::CharacterVarying(Some(_))
+            | T::CharVarying(Some(_)) => from_sql(sql_type),
+            other => return self.0.as_ref().map_or(Ok(None), |inner| inner.plan_type_field(other)),
+        };
+        let field = to_field("", column_type.map_err(external)?, true);
+        Ok(Some(Arc::new(match sql_type {
+            T::Numeric(AnyDigits) | T::Decimal(AnyDigits) | T::Dec(AnyDigits) => {
+                field.with_metadata(HashMap::from([(TYPE_KEY.to_owned(), ANY_NUMERIC.to_owned())]))
+            }
+            _ => field,
+        })))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct PostgresTypes;
+
+impl AnalyzerRule for PostgresTypes {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        plan.transform_up_with_subqueries(node).data()
+    }
+
+    fn name(&self) -> &'static str {
+        "postgres_types"
+    }
+}
+
+fn external(error: SqlError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let mut schema = merge_schema(&plan.inputs());
+    if let LogicalPlan::TableScan(scan) = &plan {
+        schema.merge(&DFSchema::try_from_qualified_schema(scan.table_name.clone(), &scan.source.schema())?);
+    }
+    let names = NamePreserver::new(&plan);
+    let plan = plan
+        .map_expressions(|expression| {
+            let name = names.save(&expression);
+            let typed = expression.transform_up(|e| typed(e, &schema))?;
+            Ok(typed.update_data(|e| name.restore(e)))
+        })?
+        .data;
+    let plan = match plan {
+        LogicalPlan::Join(join) => LogicalPlan::Join(keys(join)?).recompute_schema()?,
+        LogicalPlan::Union(union) => LogicalPlan::Union(columns(union)?).recompute_schema()?,
+        // Its schema is made of its values.
+        LogicalPlan::Values(values) => LogicalPlanBuilder::values(values.values)?.build()?,
+        plan => plan.recompute_schema()?,
+    };
+    Ok(Transformed::yes(plan))
+}
+
+/// The keys of a join, which are pairs and no comparison yet.
+fn keys(mut join: Join) -> Result<Join> {
+    for (left, right) in &mut join.on {
+        let schema = join.left.schema().join(join.right.schema())?;
+        together(&mut [left, right], &schema, Common::Comparison)?;
+    }
+    Ok(join)
+}
+
+/// The columns of a union, where one input has a float and another an exact number.
+fn columns(mut union: Union) -> Result<Union> {
+    let count = union.inputs.first().map_or(0, |input| input.schema().fields().len());
+    let types = |column: usize| -> Vec<DataType> {
+        union.inputs.iter().map(|input| input.schema().field(column).data_type().clone()).collect()
+    };
+    let floats: Vec<Option<DataType>> = (0..count).map(|column| common_float(&types(column), Common::Result)).collect();
+    for input in &mut union.inputs {
+        *input = Arc::new(projected(Arc::unwrap_or_clone(Arc::clone(input)), &floats)?);
+    }
+    Ok(union)
+}
+
+/// A plan with some of its columns as another type.
+fn projected(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPlan> {
+    let schema = Arc::clone(plan.schema());
+    let mut changed = false;
+    let mut items = Vec::with_capacity(types.len());
+    for ((qualifier, field), data_type) in schema.iter().zip(types) {
+        let mut item = Expr::Column(Column::from((qualifier, field)));
+        if let Some(data_type) = data_type.as_ref().filter(|t| *t != field.data_type()) {
+            become_type(&mut item, data_type, &schema)?;
+            item = item.alias_qualified(qualifier.cloned(), field.name());
+            changed = true;
+        }
+        items.push(item);
+    }
+    if changed { LogicalPlanBuilder::from(plan).project(items)?.build() } else { Ok(plan) }
+}
+
+/// `needle IN (SELECT …)`.
+fn in_subquery_typed(mut query: InSubquery, schema: &DFSchema) -> Result<InSubquery> {
+    let listed = query.subquery.subquery.schema().field(0).data_type().clone();
+    let Ok(data_type) = query.expr.get_type(schema) else { return Ok(query) };
+    if let Some(float) = common_float(&[data_type, listed.clone()], Common::Comparison) {
+        become_type(&mut query.expr, &float, schema)?;
+        let plan = LogicalPlan::clone(&query.subquery.subquery);
+        query.subquery.subquery = Arc::new(projected(plan, &[Some(float)])?);
+    } else if is_bare_string(&query.expr) {
+        become_type(&mut query.expr, &listed, schema)?;
+    }
+    Ok(query)
+}
+
+fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    Ok(Transformed::yes(match expression {
+        Expr::BinaryExpr(binary) => binary_typed(binary, schema)?,
+        Expr::Negative(inner) => match inner.get_type(schema) {
+            Ok(data_type) if is_signed(&data_type) => {
+                let zero = lit(ScalarValue::new_zero(&data_type)?);
+                functions::checked(Arithmetic::Subtract, zero, *inner)
+            }
+            _ => Expr::Negative(inner),
+        },
+        Expr::Between(Between { mut expr, negated, mut low, mut high }) => {
+            together(&mut [&mut expr, &mut low, &mut high], schema, Common::Comparison)?;
+            Expr::Between(Between { expr, negated, low, high })
+        }
+        Expr::InList(InList { mut expr, mut list, negated }) => {
+            let mut all: Vec<&mut Expr> = std::iter::once(expr.as_mut()).chain(&mut list).collect();
+            together(&mut all, schema, Common::Comparison)?;
+            Expr::InList(InList { expr, list, negated })
+        }
+        Expr::Case(case) => Expr::Case(case_typed(case, schema)?),
+        Expr::ScalarFunction(ScalarFunction { func, mut args }) => {
+            let common = match func.name() {
+                "coalesce" | "greatest" | "least" => Some(Common::Result),
+                "nullif" => Some(Common::Comparison),
+                _ => None,
+            };
+            if let Some(common) = common {
+                together(&mut args.iter_mut().collect::<Vec<_>>(), schema, common)?;
+            }
+            Expr::ScalarFunction(ScalarFunction { func, args })
+        }
+        Expr::Cast(cast) => cast_typed(cast, schema)?,
+        Expr::Literal(value, metadata) => Expr::Literal(number(value)?, metadata),
+        Expr::InSubquery(query) => Expr::InSubquery(in_subquery_typed(query, schema)?),
+        other => return Ok(Transformed::no(other)),
+    }))
+}
+
+/// A number literal as a value of a type that PostgreSQL gives it: the parser makes decimals of negative scale and
+/// unsigned integers, too.
+fn number(value: ScalarValue) -> Result<ScalarValue> {
+    let decimal = match &value {
+        ScalarValue::UInt64(Some(value)) => Some((i128::from(*value), 0)),
+        ScalarValue::Decimal128(Some(value), _, scale) if *scale < 0 => {
+            round_decimal(*value, 0, scale.unsigned_abs()).map(|value| (value, 0))
+        }
+        _ => return Ok(value),
+    };
+    let (unscaled, scale) = decimal
+        .filter(|(unscaled, _)| has_digits(*unscaled))
+        .ok_or_else(|| external(SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, "a number of more than 38 digits")))?;
+    Ok(decimal_scalar(unscaled, scale))
+}
+
+fn case_typed(case: Case, schema: &DFSchema) -> Result<Case> {
+    let Case { expr: mut operand, mut when_then_expr, mut else_expr } = case;
+    if let Some(operand) = &mut operand {
+        let whens = when_then_expr.iter_mut().map(|(when, _)| when.as_mut());
+        together(&mut std::iter::once(operand.as_mut()).chain(whens).collect::<Vec<_>>(), schema, Common::Comparison)?;
+    }
+    let thens = when_then_expr.iter_mut().map(|(_, then)| then.as_mut());
+    let mut results: Vec<&mut Expr> = thens.chain(else_expr.iter_mut().map(AsMut::as_mut)).collect();
+    together(&mut results, schema, Common::Result)?;
+    Ok(Case { expr: operand, when_then_expr, else_expr })
+}
+
+fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
+    use Operator as O;
+    let BinaryExpr { mut left, op, mut right } = binary;
+    let arithmetic = match op {
+        O::Eq | O::NotEq | O::Lt | O::LtEq | O::Gt | O::GtEq | O::IsDistinctFrom | O::IsNotDistinctFrom => {
+            together(&mut [&mut left, &mut right], schema, Common::Comparison)?;
+            return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+        }
+        O::StringConcat => {
+            concatenated(&mut [&mut left, &mut right], schema)?;
+            return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+        }
+        O::Plus => Arithmetic::Add,
+        O::Minus => Arithmetic::Subtract,
+        O::Multiply => Arithmetic::Multiply,
+        O::Divide => Arithmetic::Divide,
+        O::Modulo => Arithmetic::Remainder,
+        _ => return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right })),
+    };
+    let numbers = [&left, &right]
+        .iter()
+        .all(|e| is_bare_string(e) || e.get_type(schema).is_ok_and(|data_type| data_type.is_numeric()));
+    if !numbers {
+        return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+    }
+    together(&mut [&mut left, &mut right], schema, Common::Arithmetic)?;
+    for side in [&mut left, &mut right] {
+        // DataFusion's functions give types that PostgreSQL does not have.
+        let data_type = match side.get_type(schema)? {
+            DataType::Int8 | DataType::UInt8 => DataType::Int16,
+            DataType::UInt16 => DataType::Int32,
+            DataType::UInt32 | DataType::UInt64 => DataType::Int64,
+            _ => continue,
+        };
+        become_type(side, &data_type, schema)?;
+    }
+    let (a, b) = (left.get_type(schema)?, right.get_type(schema)?);
+    let mut is_checked = a.is_floating() && a == b && arithmetic != Arithmetic::Remainder;
+    if is_signed(&a) && is_signed(&b) {
+        let wider = if a.primitive_width() >= b.primitive_width() { a } else { b };
+        become_type(&mut left, &wider, schema)?;
+        become_type(&mut right, &wider, schema)?;
+        // Arrow's own division fails as it should.
+        is_checked = !matches!(arithmetic, Arithmetic::Divide | Arithmetic::Remainder);
+    } else if arithmetic == Arithmetic::Divide && [&a, &b].into_iter().all(|t| is_signed(t) || is_decimal(t)) {
+        for side in [&mut left, &mut right] {
+            become_decimal(side, schema)?;
+        }
+        is_checked = true;
+    } else if let (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) = (&a, &b) {
+        let scale = functions::PRODUCT_SCALE.cast_signed();
+        // Arrow's product is exact, and an error where its digits do not fit.
+        is_checked = arithmetic == Arithmetic::Multiply && p + q > ColumnType::PRECISION_MAX && s + t > scale;
+    }
+    Ok(if is_checked {
+        functions::checked(arithmetic, *left, *right)
+    } else {
+        Expr::BinaryExpr(BinaryExpr { left, op, right })
+    })
+}
+
+/// The sides of `||`: bytes with bytes, everything else as its text.
+fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
+    if sides.iter().any(|side| side.get_type(schema).is_ok_and(|t| t.is_binary())) {
+        return together(sides, schema, Common::Result);
+    }
+    let texts = sides.iter().filter(|side| side.get_type(schema).is_ok_and(|t| t.is_string())).count();
+    for side in sides {
+        let data_type = side.get_type(schema)?;
+        if texts == 1 && from_arrow(&data_type).is_some_and(|t| !t.is_text()) && !data_type.is_null() {
+            let inner = std::mem::replace(*side, lit(ScalarValue::Null));
+            **side = explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?;
+        }
+    }
+    Ok(())
+}
+
+/// Why expressions have one type.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Common {
+    /// They are compared.
+    Comparison,
+    /// They are calculated with.
+    Arithmetic,
+    /// One of them is the result.
+    Result,
+}
+
+fn is_signed(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Int16 | DataType::Int32 | DataType::Int64)
+}
+
+fn is_decimal(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Decimal128(..))
+}
+
+/// A string literal without a type of its own.
+fn is_bare_string(expression: &Expr) -> bool {
+    matches!(
+        expression,
+        Expr::Literal(ScalarValue::Utf8(Some(_)) | ScalarValue::Utf8View(Some(_)) | ScalarValue::LargeUtf8(Some(_)), _)
+    )
+}
+
+/// Whether an expression has the type CHAR(n).
+fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
+    expression.to_field(schema).is_ok_and(|(_, field)| matches!(from_field(&field), Some(ColumnType::Char(_))))
+}
+
+/// Gives expressions that are compared, or that stand for each other, the type that PostgreSQL gives them. What DataFusion
+/// resolves in the same way stays as it is.
+fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) -> Result<()> {
+    if common == Common::Comparison && expressions.iter().any(|e| !is_bare_string(e) && is_char(e, schema)) {
+        for expression in expressions.iter_mut() {
+            if let Some(text) = bare_string(expression) {
+                **expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
+            }
+        }
+        return Ok(());
+    }
+    let mut known = Vec::with_capacity(expressions.len());
+    for expression in expressions.iter().filter(|e| !is_bare_string(e)) {
+        match expression.get_type(schema) {
+            Ok(DataType::Null) => {}
+            Ok(data_type) => known.push(data_type),
+            // A parameter whose type is not known yet.
+            Err(_) => return Ok(()),
+        }
+    }
+    if let Some(float) = common_float(&known, common) {
+        let float = if float == DataType::Float64 && common == Common::Comparison && all_exact(expressions, schema) {
+            DataType::Float32
+        } else {
+            float
+        };
+        for expression in expressions.iter_mut() {
+            become_type(expression, &float, schema)?;
+        }
+        return Ok(());
+    }
+    let Some(data_type) = widest(&known) else { return Ok(()) };
+    for expression in expressions.iter_mut().filter(|e| is_bare_string(e)) {
+        become_type(expression, &data_type, schema)?;
+    }
+    Ok(())
+}
+
+/// The float that numbers of several types become.
+fn common_float(known: &[DataType], common: Common) -> Option<DataType> {
+    let any = |data_type: &DataType| known.contains(data_type);
+    let first = known.first()?;
+    if !known.iter().all(DataType::is_numeric) || !(any(&DataType::Float32) || any(&DataType::Float64)) {
+        return None;
+    }
+    if known.iter().all(|t| t == first) {
+        return Some(first.clone());
+    }
+    Some(if any(&DataType::Float64) || common != Common::Result { DataType::Float64 } else { DataType::Float32 })
+}
+
+/// Whether all are of single precision, or literals that single precision holds exactly: then they compare in it as they do
+/// in double precision, and a table's rows can be compared in place.
+fn all_exact(expressions: &[&mut Expr], schema: &DFSchema) -> bool {
+    expressions.iter().all(|expression| match expression {
+        Expr::Literal(value, _) => {
+            let double = literal(value).and_then(|datum| cast_value(datum, ColumnType::Double).ok());
+            let exact = |v: f64| f64::from(v as f32).to_bits() == v.to_bits();
+            matches!(double, Some(Datum::Double(v)) if exact(v))
+        }
+        other => other.get_type(schema).is_ok_and(|data_type| data_type == DataType::Float32),
+    })
+}
+
+/// The type among those known that a bare string beside them is read as.
+fn widest(known: &[DataType]) -> Option<DataType> {
+    let first = known.first()?;
+    if known.iter().all(|t| t == first) {
+        return Some(first.clone());
+    }
+    if known.iter().all(is_signed) {
+        return known.iter().max_by_key(|t| t.primitive_width()).cloned();
+    }
+    if known.iter().all(|t| is_signed(t) || is_decimal(t)) {
+        return known.iter().find(|t| is_decimal(t)).cloned();
+    }
+    if known.iter().all(|t| matches!(t, DataType::Date32 | DataType::Timestamp(_, None))) {
+        return known.iter().find(|t| **t != DataType::Date32).cloned();
+    }
+    None
+}
+
+fn bare_string(expression: &Expr) -> Option<String> {
+    match expression {
+        Expr::Literal(value, _) if is_bare_string(expression) => value.try_as_str().flatten().map(str::to_owned),
+        _ => None,
+    }
+}
+
+/// A literal's value, if it has one of our types.
+fn literal(value: &ScalarValue) -> Option<Datum> {
+    from_arrow(&value.data_type())?;
+    datum_at(&value.to_array().ok()?, 0).ok()
+}
+
+/// The literal of a value. A decimal has its own digits.
+fn literal_of(datum: &Datum, data_type: ColumnType) -> Result<Expr> {
+    let scalar = match datum {
+        Datum::Decimal { unscaled, scale } => decimal_scalar(*unscaled, *scale),
+        datum => to_scalar(datum, data_type).map_err(external)?,
+    };
+    Ok(lit(scalar))
+}
+
+/// A decimal of no more digits than it needs.
+pub(super) fn decimal_scalar(unscaled: i128, scale: u8) -> ScalarValue {
+    let digits = unscaled.unsigned_abs().checked_ilog10().map_or(1, |log| log + 1);
+    let precision = u8::try_from(digits).unwrap_or(ColumnType::PRECISION_MAX).max(scale);
+    ScalarValue::Decimal128(Some(unscaled), precision.clamp(1, ColumnType::PRECISION_MAX), scale.cast_signed())
+}
+
+/// Gives an expression a type to which it can be cast without being asked.
+fn become_type(expression: &mut Expr, data_type: &DataType, schema: &DFSchema) -> Result<()> {
+    let from = match bare_string(expression) {
+        Some(text) => {
+            let Some(to) = from_arrow(data_type).filter(|to| !to.is_text() && to_arrow(*to) == *data_type) else {
+                return Ok(());
+            };
+            let datum = parse_datum(&text, to).map_err(external)?;
+            *expression = literal_of(&datum, to)?;
+            return Ok(());
+        }
+        None => expression.get_type(schema)?,
+    };
+    if from == *data_type || from.is_null() {
+        return Ok(());
+    }
+    let to = from_arrow(data_type);
+    if let (Expr::Literal(value, _), Some(to)) = (&*expression, to)
+        && let Some(datum) = literal(value)
+    {
+        *expression = lit(to_scalar(&cast_value(datum, to)?, to).map_err(external)?);
+        return Ok(());
+    }
+    let inner = std::mem::replace(expression, lit(ScalarValue::Null));
+    *expression = match to {
+        Some(to) if is_decimal(&from) && data_type.is_floating() => functions::cast(inner, to),
+        _ => inner.cast_to(data_type, schema)?,
+    };
+    Ok(())
+}
+
+/// An integer as a decimal of as many digits.
+fn become_decimal(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
+    let digits = match expression.get_type(schema)? {
+        DataType::Int16 => 5,
+        DataType::Int32 => 10,
+        DataType::Int64 => 19,
+        _ => return Ok(()),
+    };
+    become_type(expression, &DataType::Decimal128(digits, 0), schema)
+}
+
+fn cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
+    let Cast { expr: inner, field } = cast;
+    let from = inner.get_type(schema)?;
+    let any_digits = field.metadata().get(TYPE_KEY).is_some_and(|name| name == ANY_NUMERIC);
+    let plain = |inner: Box<Expr>, field: &Field| Ok(Expr::Cast(Cast::new(inner, field.data_type().clone())));
+    if from.is_null() {
+        return plain(inner, &field);
+    }
+    if any_digits {
+        if is_decimal(&from) {
+            return Ok(*inner);
+        }
+        if is_signed(&from) {
+            let mut decimal = *inner;
+            become_decimal(&mut decimal, schema)?;
+            return Ok(decimal);
+        }
+        if let Some(text) = bare_string(&inner) {
+            let to = ColumnType::Decimal { precision: ColumnType::PRECISION_MAX, scale: 0 };
+            return literal_of(&parse_datum(&text, to).map_err(external)?, to);
+        }
+    }
+    let to = if any_digits { from_arrow(field.data_type()) } else { from_field(&field) };
+    match to.filter(|to| to_arrow(*to) == *field.data_type() || to.is_text()) {
+        Some(to) => explicit_cast(*inner, to, field.data_type(), schema),
+        None => plain(inner, &field),
+    }
+}
+
+/// `CAST(inner AS to)`: by our own function where Arrow's cast gives something else.
+fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DFSchema) -> Result<Expr> {
+    use ColumnType as T;
+    let plain = |inner: Expr| Ok(Expr::Cast(Cast::new(Box::new(inner), arrow_type.clone())));
+    let data_type = inner.get_type(schema)?;
+    let Some(from) = from_arrow(&data_type).filter(|from| from.is_text() || to_arrow(*from) == data_type) else {
+        return plain(inner);
+    };
+    #[expect(clippy::match_same_arms, reason = "they are asked in this order")]
+    let arrow_is_right = match (from, to) {
+        (from, T::Char(_) | T::Varchar(_)) if from.is_text() => false,
+        (from, to) if from.is_text() => to.is_text(),
+        (T::Boolean | T::SmallInt | T::Int | T::BigInt, T::Text) => true,
+        (_, to) if to.is_text() => false,
+        (T::Real | T::Double | T::Decimal { .. }, T::SmallInt | T::Int | T::BigInt | T::Boolean) => false,
+        (T::Real | T::Double, T::Decimal { .. }) | (T::Decimal { .. } | T::Double, T::Real) => false,
+        (T::Decimal { .. }, T::Double) | (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => false,
+        _ => true,
+    };
+    if arrow_is_right {
+        return plain(inner);
+    }
+    match &inner {
+        Expr::Literal(value, _) if !matches!(to, T::Char(_)) => match literal(value) {
+            Some(datum) => {
+                let datum = cast_value(datum, to)?;
+                Ok(lit(to_scalar(&datum, to).map_err(external)?))
+            }
+            None => plain(inner),
+        },
+        _ => Ok(functions::cast(inner, to)),
+    }
+}

@@ -1,0 +1,221 @@
+//! Operators and casts that fail where PostgreSQL's fail, and round where they round.
+//!
+//! DataFusion's own wrap, truncate or give infinity. [`coerce`](super::coerce) puts these in their place before a plan is
+//! optimised, wherever in it an expression stands.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, Decimal128Array, PrimitiveArray, new_empty_array};
+use arrow::compute::kernels::numeric::{add, mul, sub};
+use arrow::compute::try_binary;
+use arrow::datatypes::{DataType, Decimal128Type, Field, FieldRef, Float32Type, Float64Type};
+use arrow::error::ArrowError;
+use datafusion::common::ScalarValue;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+use datafusion::physical_expr_common::datum::apply;
+
+use super::aggregates::QUOTIENT_SCALE;
+use crate::engine::scalar::{Arithmetic, cut_to, product, quotient};
+use crate::engine::types::{cast as cast_datum, datum_at, to_arrow, to_field, to_scalar};
+use crate::engine::{ColumnType, Datum};
+use crate::{SqlError, SqlState};
+
+/// Digits behind the point of a product whose factors have more, so that eighteen are left before it.
+pub(super) const PRODUCT_SCALE: u8 = 20;
+
+fn external(error: SqlError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+/// `a op b`, of two integers or two floats of one type, or a quotient or product of two decimals.
+pub(super) fn checked(op: Arithmetic, a: Expr, b: Expr) -> Expr {
+    let function = Checked { op, signature: Signature::any(2, Volatility::Immutable) };
+    ScalarUDF::from(function).call(vec![a, b])
+}
+
+/// `CAST(a AS to)`; `cut` to the length of a string type.
+pub(super) fn cast(a: Expr, to: ColumnType) -> Expr {
+    let function = Cast { to, signature: Signature::any(1, Volatility::Immutable) };
+    ScalarUDF::from(function).call(vec![a])
+}
+
+/// A datum as an explicit cast makes it.
+pub(super) fn cast_value(datum: Datum, to: ColumnType) -> Result<Datum> {
+    Ok(cut_to(cast_datum(datum, to).map_err(external)?, to))
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Checked {
+    op: Arithmetic,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Checked {
+    fn name(&self) -> &'static str {
+        match self.op {
+            Arithmetic::Add => "checked_add",
+            Arithmetic::Subtract => "checked_subtract",
+            Arithmetic::Multiply => "checked_multiply",
+            Arithmetic::Divide => "checked_divide",
+            Arithmetic::Remainder => "checked_remainder",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(match arguments {
+            [DataType::Decimal128(_, s), DataType::Decimal128(_, t)] => {
+                let least = if self.op == Arithmetic::Multiply { PRODUCT_SCALE } else { QUOTIENT_SCALE };
+                DataType::Decimal128(ColumnType::PRECISION_MAX, least.cast_signed().max(*s).max(*t))
+            }
+            arguments => arguments[0].clone(),
+        })
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let rows = arguments.number_rows;
+        let [a, b] = arguments.args.as_slice() else {
+            return Err(DataFusionError::Internal("arithmetic takes two arguments".to_owned()));
+        };
+        match a.data_type() {
+            DataType::Float32 => floats::<Float32Type>(a, b, rows, |a, b| self.op.real(a, b)),
+            DataType::Float64 => floats::<Float64Type>(a, b, rows, |a, b| self.op.double(a, b)),
+            DataType::Decimal128(..) => self.decimals(a, b, rows, arguments.return_type()),
+            _ => apply(a, b, |a, b| match self.op {
+                Arithmetic::Add => add(a, b),
+                Arithmetic::Subtract => sub(a, b),
+                _ => mul(a, b),
+            }),
+        }
+    }
+}
+
+/// Calculates with floats of one type.
+fn floats<T: ArrowPrimitiveType>(
+    a: &ColumnarValue,
+    b: &ColumnarValue,
+    rows: usize,
+    calculate: impl Fn(T::Native, T::Native) -> Result<T::Native, SqlError>,
+) -> Result<ColumnarValue> {
+    both(a, b, rows, |a, b| {
+        let calculate = |a, b| calculate(a, b).map_err(|e| ArrowError::from_external_error(Box::new(external(e))));
+        let result: PrimitiveArray<T> = try_binary(a.as_primitive::<T>(), b.as_primitive::<T>(), calculate)?;
+        Ok(Arc::new(result))
+    })
+}
+
+/// Calculates on arrays; on two scalars once.
+fn both(
+    a: &ColumnarValue,
+    b: &ColumnarValue,
+    rows: usize,
+    calculate: impl Fn(&ArrayRef, &ArrayRef) -> Result<ArrayRef>,
+) -> Result<ColumnarValue> {
+    if let (ColumnarValue::Scalar(a), ColumnarValue::Scalar(b)) = (a, b) {
+        let one = calculate(&a.to_array()?, &b.to_array()?)?;
+        return Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&one, 0)?));
+    }
+    Ok(ColumnarValue::Array(calculate(&a.to_array(rows)?, &b.to_array(rows)?)?))
+}
+
+impl Checked {
+    /// A quotient or a product.
+    fn decimals(&self, a: &ColumnarValue, b: &ColumnarValue, rows: usize, output: &DataType) -> Result<ColumnarValue> {
+        let scale_of = |data_type: &DataType| match data_type {
+            DataType::Decimal128(_, scale) => u8::try_from(*scale).unwrap_or(0),
+            _ => 0,
+        };
+        let (s, t, scale) = (scale_of(&a.data_type()), scale_of(&b.data_type()), scale_of(output));
+        both(a, b, rows, |a, b| {
+            let (a, b) = (a.as_primitive::<Decimal128Type>(), b.as_primitive::<Decimal128Type>());
+            let calculate = |row: usize| -> Result<Option<i128>> {
+                if a.is_null(row) || b.is_null(row) {
+                    return Ok(None);
+                }
+                let (a, b) = ((a.value(row), s), (b.value(row), t));
+                let result = match self.op {
+                    Arithmetic::Multiply => product(a, b, scale),
+                    _ if b.0 == 0 => {
+                        return Err(external(SqlError::new(SqlState::DIVISION_BY_ZERO, "division by zero")));
+                    }
+                    _ => quotient(a, b, scale),
+                };
+                result.map(Some).ok_or_else(|| {
+                    let message =
+                        format!("numeric out of range: more than 38 digits, {scale} of them behind the point");
+                    external(SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, message))
+                })
+            };
+            let results: Decimal128Array = (0..a.len()).map(calculate).collect::<Result<_>>()?;
+            Ok(Arc::new(results.with_data_type(output.clone())))
+        })
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Cast {
+    to: ColumnType,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Cast {
+    fn name(&self) -> &'static str {
+        "cast"
+    }
+
+    fn schema_name(&self, arguments: &[Expr]) -> Result<String> {
+        Ok(format!("CAST({} AS {})", arguments[0].schema_name(), self.to))
+    }
+
+    fn display_name(&self, arguments: &[Expr]) -> Result<String> {
+        self.schema_name(arguments)
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(to_arrow(self.to))
+    }
+
+    fn return_field_from_args(&self, _: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        let field: Field = to_field(self.name(), self.to, true);
+        Ok(Arc::new(field))
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let convert = |array: &ArrayRef| -> Result<ArrayRef> {
+            if array.is_empty() {
+                return Ok(new_empty_array(&to_arrow(self.to)));
+            }
+            let value = |row: usize| {
+                let datum = cast_value(datum_at(array, row).map_err(external)?, self.to)?;
+                to_scalar(&datum, self.to).map_err(external)
+            };
+            let values = (0..array.len()).map(value).collect::<Result<Vec<_>>>()?;
+            ScalarValue::iter_to_array(values)
+        };
+        match &arguments.args[0] {
+            ColumnarValue::Array(array) => Ok(ColumnarValue::Array(convert(array)?)),
+            ColumnarValue::Scalar(scalar) => {
+                let one = convert(&scalar.to_array()?)?;
+                Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&one, 0)?))
+            }
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! What belongs to a transaction and to a statement: settings, cursors, portals, cancels, panics.
+
+use crate::client::{Answer, Client, bind, error, execute, message, parse, query, rows, startup, status, sync, tags};
+use crate::node::{server, server_with};
+
+/// The words of `CommandComplete`, and the states of errors.
+fn outcomes(answers: &[Answer]) -> Vec<String> {
+    let text = |body: &[u8]| String::from_utf8(body[..body.len() - 1].to_vec()).unwrap();
+    let outcome = |answer: &Answer| match answer.0 {
+        b'C' => Some(text(&answer.1)),
+        b'E' => error(std::slice::from_ref(answer)),
+        _ => None,
+    };
+    answers.iter().filter_map(outcome).collect()
+}
+
+fn states(client: &mut Client, sql: &str) -> Vec<String> {
+    outcomes(&client.ask(&query(sql)))
+}
+
+#[test]
+fn begin_read_only_counts_in_the_middle_of_a_string() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_ro (i int PRIMARY KEY)");
+    let answers = client.ask(&query("SELECT 1; BEGIN READ ONLY; INSERT INTO s_ro VALUES (5); COMMIT"));
+    assert_eq!((outcomes(&answers), status(&answers)), (vec!["SELECT 1".into(), "BEGIN".into(), "25006".into()], b'E'));
+    client.run("ROLLBACK");
+    // What was written before stays allowed.
+    client.run("INSERT INTO s_ro VALUES (6); BEGIN READ ONLY; SELECT 1; COMMIT");
+    assert_eq!(states(&mut client, "SET TRANSACTION READ ONLY; INSERT INTO s_ro VALUES (7)"), ["SET", "25006"]);
+    assert_eq!(client.rows("SELECT i FROM s_ro"), [["6"]]);
+}
+
+#[test]
+fn a_portal_that_is_done_says_so_before_the_commit() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_done (i int PRIMARY KEY)");
+    let twice = |sql| [parse("", sql), bind("", "", &[]), execute("", 0), execute("", 0), sync()].concat();
+    let answers = client.ask(&twice("INSERT INTO s_done VALUES (1)"));
+    assert_eq!(tags(&answers), b"12CEZ", "{answers:?}");
+    assert_eq!(error(&answers).as_deref(), Some("55000"));
+    assert_eq!(client.rows("SELECT count(*) FROM s_done"), [["0"]]);
+    // One with rows has none left, which is no error.
+    let cases = [
+        ("SELECT 1", ["SELECT 1", "SELECT 0"]),
+        ("INSERT INTO s_done VALUES (2) RETURNING i", ["INSERT 0 1", "INSERT 0 0"]),
+        ("SHOW work_mem", ["SHOW", "SHOW"]),
+        ("BEGIN", ["BEGIN", "55000"]),
+    ];
+    for (sql, expected) in cases {
+        assert_eq!(outcomes(&client.ask(&twice(sql))), expected, "{sql}");
+    }
+    client.run("ROLLBACK");
+    assert_eq!(client.rows("SELECT i FROM s_done"), [["2"]]);
+}
+
+#[test]
+fn cursors_go_with_what_is_undone() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    let mut check = |sql: &str, expected: &str| {
+        let outcome = states(&mut client, sql).pop().unwrap();
+        assert_eq!(outcome, expected, "{sql}");
+        client.ask(&query("ROLLBACK; CLOSE ALL"));
+    };
+    check("BEGIN; SAVEPOINT a; DECLARE c CURSOR FOR SELECT 1; ROLLBACK TO a; FETCH c", "34000");
+    check("BEGIN; SAVEPOINT a; DECLARE c CURSOR WITH HOLD FOR SELECT 1; ROLLBACK TO a; FETCH c", "34000");
+    check("BEGIN; SAVEPOINT a; SAVEPOINT b; DECLARE c CURSOR FOR SELECT 1; RELEASE b; ROLLBACK TO a; FETCH c", "34000");
+    check("BEGIN; SAVEPOINT a; DECLARE c CURSOR FOR SELECT 1; RELEASE a; FETCH c", "FETCH 1");
+    check("BEGIN; SAVEPOINT a; DECLARE c CURSOR FOR SELECT 1; SAVEPOINT b; ROLLBACK TO b; FETCH c", "FETCH 1");
+    check("BEGIN; DECLARE c CURSOR FOR SELECT 1; SAVEPOINT a; ROLLBACK TO a; FETCH c", "FETCH 1");
+    check("BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT 1; ROLLBACK; FETCH c", "34000");
+    check("BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT 1; COMMIT; FETCH c", "FETCH 1");
+    // The end of a transaction ends its cursors, also within a string.
+    check("BEGIN; DECLARE c CURSOR FOR SELECT 1; COMMIT; FETCH c", "34000");
+    check("DECLARE c CURSOR WITH HOLD FOR SELECT 1; SELECT 1 / 0", "22012");
+    check("FETCH c", "34000");
+
+    // The protocol's portals, too.
+    client.run("BEGIN; SAVEPOINT a");
+    client.ask(&[parse("", "SELECT 1"), bind("p", "", &[]), sync()].concat());
+    client.run("ROLLBACK TO a");
+    assert_eq!(error(&client.ask(&[execute("p", 0), sync()].concat())).as_deref(), Some("34000"));
+    client.run("ROLLBACK");
+}
+
+/// The values of `ParameterStatus` for a name.
+fn told(answers: &[Answer], name: &str) -> Vec<String> {
+    let value = |body: &[u8]| {
+        let rest = body.strip_prefix(name.as_bytes())?.strip_prefix(b"\0")?;
+        Some(String::from_utf8(rest.strip_suffix(b"\0")?.to_vec()).unwrap())
+    };
+    answers.iter().filter(|(tag, _)| *tag == b'S').filter_map(|(_, body)| value(body)).collect()
+}
+
+#[test]
+fn settings_go_with_what_is_undone() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    let name = |client: &mut Client| client.rows("SHOW application_name").concat().concat();
+    client.ask(&query("SET application_name = 'a'; SELECT 1 / 0"));
+    assert_eq!(name(&mut client), "");
+    let run = |sql| [parse("", sql), bind("", "", &[]), execute("", 0)].concat();
+    client.ask(&[run("SET application_name = 'b'"), run("SELECT 1 / 0"), sync()].concat());
+    assert_eq!(name(&mut client), "");
+    client.ask(&[run("SET application_name = 'c'"), run("SELECT 1"), sync()].concat());
+    assert_eq!(name(&mut client), "c");
+    // The client is told of both changes.
+    assert_eq!(told(&client.ask(&query("BEGIN; SET application_name = 'd'")), "application_name"), ["d"]);
+    let answers = client.ask(&query("SELECT 1 / 0"));
+    assert_eq!((told(&answers, "application_name"), status(&answers)), (vec!["c".to_owned()], b'E'));
+    client.run("ROLLBACK");
+    // A time-out that is undone is none.
+    client.run("BEGIN; SET statement_timeout = 1; ROLLBACK");
+    client.run("SELECT count(*) FROM generate_series(1, 3000000)");
+    // For one string.
+    client.run("SET LOCAL application_name = 'e'; SELECT 1");
+    assert_eq!(name(&mut client), "c");
+}
+
+/// A query that takes longer than any test: its rows come at once, then none for ever.
+const ENDLESS: &str = "SELECT a.value FROM generate_series(1, 100000) a, generate_series(1, 100000) b, \
+                       generate_series(1, 100000) c WHERE a.value + b.value + c.value < 0";
+
+fn cancel(server: &crate::node::Running, key: &[u8]) {
+    let mut other = Client::open(server.local_addr());
+    let length = u32::try_from(key.len()).unwrap() + 8;
+    other.send(&[&length.to_be_bytes()[..], &0x04d2_162e_u32.to_be_bytes(), key].concat());
+    assert_eq!(other.until_end(), []);
+}
+
+/// A client and its key.
+fn with_key(server: &crate::node::Running) -> (Client, Vec<u8>) {
+    let mut client = Client::open(server.local_addr());
+    client.send(&startup(0, &[("user", "test")]));
+    let key = client.until_ready().iter().find(|(tag, _)| *tag == b'K').unwrap().1.clone();
+    (client, key)
+}
+
+/// FETCH runs the cursor's query under the flag of the statement that declared it, which was over.
+#[test]
+fn a_fetch_can_be_cancelled_and_times_out() {
+    let server = server();
+    let (mut client, key) = with_key(&server);
+    let fetches = [
+        query("FETCH 1 FROM c"),
+        query("MOVE ALL c"),
+        [parse("", "FETCH c"), bind("", "", &[]), execute("", 0), sync()].concat(),
+    ];
+    for fetch in fetches {
+        client.run(&format!("BEGIN; DECLARE c CURSOR FOR {ENDLESS}"));
+        client.run("SELECT 1");
+        client.send(&fetch);
+        let answers = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| client.until_ready());
+            while !waiter.is_finished() {
+                cancel(&server, &key);
+                std::thread::yield_now();
+            }
+            waiter.join().unwrap()
+        });
+        assert_eq!((error(&answers).as_deref(), status(&answers)), (Some("57014"), b'E'));
+        client.run("ROLLBACK");
+    }
+    client.run(&format!("BEGIN; DECLARE c CURSOR FOR {ENDLESS}"));
+    client.run("SET LOCAL statement_timeout = '20ms'");
+    assert_eq!(states(&mut client, "FETCH c"), ["57014"]);
+    client.run("ROLLBACK");
+    // A portal of the protocol that is read in parts.
+    client.run("BEGIN; SET LOCAL statement_timeout = '20ms'");
+    let slow = format!("SELECT 1 UNION ALL {ENDLESS}");
+    let answers =
+        client.ask(&[parse("", &slow), bind("p", "", &[]), execute("p", 1), execute("p", 1), sync()].concat());
+    assert_eq!(error(&answers).as_deref(), Some("57014"), "{answers:?}");
+    client.run("ROLLBACK");
+}
+
+#[test]
+fn a_client_that_vanishes_during_a_fetch_ends_it() {
+    let server = server_with(|config| config.limits.connections_max = 1);
+    let mut client = Client::connect(server.local_addr());
+    client.run(&format!("BEGIN; DECLARE c CURSOR FOR {ENDLESS}"));
+    client.run("SELECT 1");
+    client.send(&query("FETCH c"));
+    drop(client);
+    // Its place is free only when its statement has ended.
+    loop {
+        let mut next = Client::open(server.local_addr());
+        next.send(&startup(0, &[("user", "test")]));
+        match error(&next.until_ready()) {
+            None => break,
+            Some(state) => assert_eq!(state, "53300"),
+        }
+    }
+}
+
+/// The query of an open cursor works ahead while the session is idle; a cancel that finds no statement hit it.
+#[test]
+fn a_cancel_between_fetches_hits_no_cursor() {
+    let server = server();
+    let (mut client, key) = with_key(&server);
+    client.run("BEGIN; DECLARE c CURSOR FOR SELECT value FROM generate_series(1, 1000000)");
+    for _ in 0..3 {
+        cancel(&server, &key);
+        assert_eq!(states(&mut client, "FETCH 1000 FROM c"), ["FETCH 1000"]);
+    }
+    cancel(&server, &key);
+    assert_eq!(states(&mut client, "MOVE ALL c"), ["MOVE 997000"]);
+}
+
+/// Nested subqueries are checked 2^n times: twenty levels took 19 s, which nothing could stop.
+#[test]
+fn planning_ends() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    let nested = |levels| (0..levels).fold("1".to_owned(), |inner, _| format!("(SELECT {inner} + 1)"));
+    for levels in [1, 5, 9] {
+        assert_eq!(client.rows(&format!("SELECT {}", nested(levels))), [[(levels + 1).to_string()]]);
+    }
+    for levels in [13, 100] {
+        let refused = states(&mut client, &format!("SELECT {}", nested(levels)));
+        assert!(matches!(refused[0].as_str(), "54000" | "54001"), "{refused:?}");
+    }
+    // Twelve levels take their time with assertions on, and hear of the time-out.
+    client.run("SET statement_timeout = 1");
+    assert_eq!(states(&mut client, &format!("SELECT {}", nested(12))), ["57014"]);
+}
+
+/// Every statement inside every statement that takes one: an error or an answer, and a connection that goes on.
+#[test]
+fn statements_within_statements() {
+    const INNER: [&str; 40] = [
+        "",
+        "SELECT 1",
+        "VALUES (1), (2)",
+        "(SELECT 1)",
+        "TABLE s_in",
+        "WITH a AS (SELECT 1) SELECT * FROM a",
+        "SELECT * FROM s_in FOR UPDATE",
+        "INSERT INTO s_in VALUES (1)",
+        "INSERT INTO s_in VALUES (2) RETURNING i",
+        "INSERT INTO s_in SELECT 3",
+        "UPDATE s_in SET i = i",
+        "UPDATE s_in SET i = i RETURNING i",
+        "DELETE FROM s_in WHERE i IN (SELECT 9)",
+        "BEGIN",
+        "BEGIN READ ONLY",
+        "COMMIT",
+        "ROLLBACK",
+        "SAVEPOINT x",
+        "ROLLBACK TO x",
+        "RELEASE x",
+        "SET work_mem = '1'",
+        "SHOW work_mem",
+        "SHOW ALL",
+        "RESET ALL",
+        "DISCARD ALL",
+        "CREATE TABLE s_in2 (i int PRIMARY KEY)",
+        "DROP TABLE IF EXISTS s_in2",
+        "TRUNCATE s_in",
+        "CREATE INDEX ON s_in (i)",
+        "ANALYZE",
+        "EXPLAIN SELECT 1",
+        "COPY s_in TO STDOUT",
+        "COPY s_in FROM STDIN",
+        "COPY (SELECT 1) TO STDOUT",
+        "PREPARE z AS SELECT 1",
+        "EXECUTE known",
+        "DEALLOCATE known",
+        "DECLARE d CURSOR FOR SELECT 1",
+        "FETCH d",
+        "CLOSE d",
+    ];
+    let outer: [fn(&str) -> String; 6] = [
+        |inner| format!("PREPARE p AS {inner}; EXECUTE p"),
+        |inner| format!("DECLARE c CURSOR FOR {inner}; FETCH c"),
+        |inner| format!("DECLARE c CURSOR WITH HOLD FOR {inner}"),
+        |inner| format!("EXPLAIN {inner}"),
+        |inner| format!("EXPLAIN ANALYZE {inner}"),
+        |inner| format!("COPY ({inner}) TO STDOUT"),
+    ];
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_in (i int PRIMARY KEY)");
+    for begin in ["", "BEGIN READ ONLY"] {
+        for inner in INNER {
+            for outer in outer {
+                client.ask(&query("ROLLBACK; DEALLOCATE ALL; CLOSE ALL"));
+                client.run("PREPARE known AS SELECT 1");
+                client.ask(&query(begin));
+                let sql = outer(inner);
+                let outcome = states(&mut client, &sql);
+                let last = outcome.last().unwrap_or_else(|| panic!("{begin}; {sql}: no answer"));
+                assert!(!last.starts_with("XX"), "{begin}; {sql}: {outcome:?}");
+            }
+        }
+    }
+    client.ask(&query("ROLLBACK"));
+    assert_eq!(client.rows("SELECT 1"), [["1"]]);
+}
+
+#[test]
+fn prepare_and_declare_take_what_postgresql_takes() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("PREPARE a AS SELECT 1");
+    for inner in ["EXECUTE a", "BEGIN", "PREPARE c AS SELECT 1", "FETCH x", "EXPLAIN SELECT 1", "SHOW ALL", ""] {
+        assert_eq!(states(&mut client, &format!("PREPARE b AS {inner}")), ["42601"], "{inner}");
+        let declared = states(&mut client, &format!("BEGIN; DECLARE c CURSOR FOR {inner}"));
+        assert_eq!(declared, ["BEGIN", "42601"], "{inner}");
+        client.run("ROLLBACK");
+    }
+    let written = "BEGIN; DECLARE c CURSOR FOR INSERT INTO s VALUES (1) RETURNING 1";
+    client.run("CREATE TABLE s (i int PRIMARY KEY)");
+    assert_eq!(states(&mut client, written), ["BEGIN", "42601"]);
+    client.run("ROLLBACK");
+    // A statement of the protocol may be an EXECUTE, and one may run the other, but not itself.
+    client.ask(&[parse("b", "EXECUTE a"), parse("c", "EXECUTE b"), parse("self", "EXECUTE self"), sync()].concat());
+    assert_eq!(client.rows("EXECUTE c"), [["1"]]);
+    let answers = client.ask(&[bind("", "c", &[]), execute("", 0), sync()].concat());
+    assert_eq!(rows(&answers), [["1"]]);
+    assert_eq!(states(&mut client, "EXECUTE self"), ["54001"]);
+    client.ask(&[parse("begin", "BEGIN"), parse("fetch", "FETCH c"), sync()].concat());
+    assert_eq!(status(&client.ask(&query("EXECUTE begin"))), b'T');
+    client.run("DECLARE c CURSOR FOR SELECT 7");
+    assert_eq!(client.rows("EXECUTE fetch"), [["7"]]);
+    assert_eq!(states(&mut client, "DISCARD ALL"), ["25001"]);
+    let nested = "DECLARE c CURSOR FOR ".repeat(20_000);
+    assert_eq!(states(&mut client, &format!("ROLLBACK; {nested} SELECT 1")).pop().as_deref(), Some("42601"));
+}
+
+#[test]
+fn columns_are_counted() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    let columns = |count: usize| (0..count).map(|n| format!("{n} AS c{n}")).collect::<Vec<_>>().join(", ");
+    assert_eq!(client.rows(&format!("SELECT {}", columns(1664)))[0].len(), 1664);
+    for sql in [
+        format!("SELECT {}", columns(1665)),
+        format!("SELECT {}", columns(65_536)),
+        format!("SELECT {} FROM generate_series(1, 2)", columns(1665)),
+        format!("VALUES ({})", vec!["1"; 1665].join(", ")),
+        format!("COPY (SELECT {}) TO STDOUT", columns(65_536)),
+        format!("PREPARE p AS SELECT {}", columns(65_536)),
+        format!("BEGIN; DECLARE c CURSOR FOR SELECT {}", columns(65_536)),
+    ] {
+        assert_eq!(states(&mut client, &sql).pop().as_deref(), Some("54011"), "{}", &sql[..40]);
+        client.ask(&query("ROLLBACK"));
+    }
+    assert_eq!(states(&mut client, "SELECT $70000"), ["42P02"]);
+    assert_eq!(client.rows("SELECT 1"), [["1"]]);
+}
+
+/// One message of 4 MB took a minute.
+#[test]
+fn a_long_message_of_copy_data() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_copy (i int PRIMARY KEY)");
+    let lines: String = (0..50_000).map(|i| format!("{i}\n")).collect();
+    client.send(&query("COPY s_copy FROM STDIN"));
+    assert_eq!(client.answer().unwrap().0, b'G');
+    let answers = client.ask(&[message(b'd', lines.as_bytes()), message(b'c', b"")].concat());
+    assert_eq!(outcomes(&answers), ["COPY 50000"]);
+    // A client that never stops sending is stopped.
+    client.run("SET statement_timeout = '50ms'; TRUNCATE s_copy");
+    client.send(&query("COPY s_copy FROM STDIN"));
+    assert_eq!(client.answer().unwrap().0, b'G');
+    let mut sent = 0_u32;
+    let answers = std::thread::scope(|scope| {
+        let mut sender = client.duplicate();
+        let told = scope.spawn(move || client.until_ready());
+        while !told.is_finished() {
+            let row = format!("{sent}\n");
+            sender.send(&message(b'd', row.as_bytes()));
+            sent += 1;
+        }
+        told.join().unwrap()
+    });
+    assert_eq!(error(&answers).as_deref(), Some("57014"));
+}

@@ -1,0 +1,201 @@
+//! Messages whose inbox had no room, kept until it has.
+//!
+//! ```text
+//!   answer ──► inbox of the caller            has room: the usual case
+//!         └──► queue of that inbox ──► inbox  no room: whichever worker of the node looks next sends it
+//!                 │ full
+//!                 └──► later requests of the caller are not executed but answered "ask again"
+//! ```
+//!
+//! Invariants: an answer that was made is never dropped while its caller can take it; messages of one queue are sent in their order;
+//! a queue holds at most [`QUEUE_BYTES_MAX`] and one longest message, and "ask again" for as many questions as its caller has open. A
+//! caller takes its answers while it waits, whatever else its node does, so no circle of full queues can last.
+//!
+//! A node has one set of queues, not each worker its own: a worker may stop looking for long, and what it could not send must not wait
+//! for it. A caller that has stopped holds up only its own requests: with one bound for all callers, a process that stands still
+//! would keep the node from answering the recovery that goes on without it.
+
+use crate::NodeId;
+use farhold_fabric::{Address, FabricError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes in a queue from which on its caller's requests are answered "ask again": four times what a lane of an inbox takes.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+/// What a message costs beside its bytes.
+const MESSAGE_BYTES: usize = 32;
+/// How long the queues rest after an attempt: over a network each attempt may be a round trip.
+pub(crate) const RETRY_NS: u64 = 20_000;
+
+/// The queues of a node.
+#[derive(Default)]
+pub(crate) struct Unsent {
+    any: AtomicBool,
+    queues: Mutex<Queues>,
+}
+
+#[derive(Default)]
+struct Queues {
+    by_inbox: BTreeMap<Address, Queue>,
+    again_ns: u64,
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<Vec<u8>>,
+    bytes: usize,
+}
+
+/// Has nothing gone wrong but that there is no room, or no lane for another sender?
+fn is_full(error: &FabricError) -> bool {
+    matches!(error, FabricError::QueueFull { .. } | FabricError::TooManySenders { .. })
+}
+
+impl Queue {
+    fn push(&mut self, message: Vec<u8>) {
+        self.bytes += message.len() + MESSAGE_BYTES;
+        self.messages.push_back(message);
+    }
+
+    /// Sends what the inbox takes; true if nothing is left, or nobody reads that inbox any more.
+    fn send(&mut self, mut send: impl FnMut(&[u8]) -> Result<(), FabricError>) -> bool {
+        while let Some(message) = self.messages.front() {
+            match send(message) {
+                Ok(()) => {
+                    self.bytes -= message.len() + MESSAGE_BYTES;
+                    self.messages.pop_front();
+                }
+                // Another worker of the node may have a lane there.
+                Err(error) if is_full(&error) => return false,
+                Err(_) => return true,
+            }
+        }
+        true
+    }
+}
+
+impl Unsent {
+    /// Sends a message, or keeps it until its inbox has room.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::send`](farhold_fabric::Endpoint::send) but that the inbox is full, or has no lane for another sender.
+    pub fn send_or_keep(
+        &self,
+        to: Address,
+        message: &[u8],
+        mut send: impl FnMut(&[u8]) -> Result<(), FabricError>,
+    ) -> Result<(), FabricError> {
+        if !self.any.load(Acquire) {
+            match send(message) {
+                Err(error) if is_full(&error) => {}
+                sent_or_failed => return sent_or_failed,
+            }
+        }
+        let mut queues = self.lock();
+        if !queues.by_inbox.contains_key(&to) {
+            match send(message) {
+                Err(error) if is_full(&error) => {}
+                sent_or_failed => return sent_or_failed,
+            }
+        }
+        queues.by_inbox.entry(to).or_default().push(message.to_vec());
+        self.any.store(true, Release);
+        Ok(())
+    }
+
+    /// Does nothing wait to be sent?
+    pub fn is_empty(&self) -> bool {
+        !self.any.load(Acquire)
+    }
+
+    /// Must the caller that reads this inbox ask again?
+    pub fn is_full(&self, to: Address) -> bool {
+        !self.is_empty() && self.lock().by_inbox.get(&to).is_some_and(|queue| queue.bytes >= QUEUE_BYTES_MAX)
+    }
+
+    /// Sends what the inboxes take by now, and forgets what was for nodes that are not present.
+    #[cold]
+    pub fn send_some(
+        &self,
+        now_ns: u64,
+        is_present: impl Fn(NodeId) -> bool,
+        mut send: impl FnMut(Address, &[u8]) -> Result<(), FabricError>,
+    ) {
+        // Another worker is at it.
+        let Ok(mut queues) = self.queues.try_lock() else { return };
+        if now_ns < queues.again_ns {
+            return;
+        }
+        queues.again_ns = now_ns + RETRY_NS;
+        queues.by_inbox.retain(|to, queue| is_present(to.node) && !queue.send(|message| send(*to, message)));
+        self.any.store(!queues.by_inbox.is_empty(), Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    const TO: Address = Address { node: NodeId(1), port: 3 };
+    const OTHER: Address = Address { node: NodeId(2), port: 3 };
+
+    /// Messages wait in their order while the inbox is full, and only those of that inbox.
+    #[test]
+    fn a_full_inbox_gets_its_messages_later_in_order() {
+        let (unsent, room, got) = (Unsent::default(), Cell::new(0_u32), RefCell::new(Vec::new()));
+        let send = |to: Address, message: &[u8]| {
+            if to == TO && room.get() == 0 {
+                return Err(FabricError::QueueFull { to });
+            }
+            room.set(room.get().saturating_sub(1));
+            got.borrow_mut().push((to, message.to_vec()));
+            Ok(())
+        };
+        for number in 0..4 {
+            unsent.send_or_keep(TO, &[number], |message| send(TO, message)).unwrap();
+        }
+        room.set(1);
+        // Behind those that wait, though there is room for one.
+        unsent.send_or_keep(TO, &[4], |message| send(TO, message)).unwrap();
+        unsent.send_or_keep(OTHER, &[9], |message| send(OTHER, message)).unwrap();
+        assert_eq!(*got.borrow(), [(OTHER, vec![9])]);
+        room.set(3);
+        unsent.send_some(100, |_| true, send);
+        assert_eq!(got.borrow().len(), 4);
+        room.set(9);
+        unsent.send_some(100 + RETRY_NS - 1, |_| true, send);
+        assert!(!unsent.is_empty(), "not so soon");
+        unsent.send_some(100 + RETRY_NS, |_| true, send);
+        assert!(unsent.is_empty());
+        let numbers: Vec<u8> = got.borrow().iter().filter(|(to, _)| *to == TO).map(|(_, message)| message[0]).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4]);
+    }
+
+    /// What is kept for one caller has a bound; for one that is gone nothing is kept.
+    #[test]
+    fn a_queue_is_full_and_a_dead_callers_is_forgotten() {
+        let (unsent, is_gone) = (Unsent::default(), Cell::new(false));
+        let send = |to: Address, _: &[u8]| {
+            Err(if is_gone.get() { FabricError::NoSuchPort { to } } else { FabricError::TooManySenders { to } })
+        };
+        let mut count = 0;
+        while !unsent.is_full(TO) {
+            unsent.send_or_keep(TO, &vec![7; 60_000], |message| send(TO, message)).unwrap();
+            unsent.send_or_keep(OTHER, &[7], |message| send(OTHER, message)).unwrap();
+            count += 1;
+        }
+        assert!((15..20).contains(&count), "{count} messages");
+        assert!(!unsent.is_full(OTHER));
+        unsent.send_some(1, |node| node != OTHER.node, send);
+        is_gone.set(true);
+        unsent.send_some(1 + RETRY_NS, |_| true, send);
+        assert!(unsent.is_empty());
+    }
+}
