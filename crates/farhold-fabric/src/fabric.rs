@@ -157,7 +157,8 @@ impl Fabric {
         self.membership.admit(number, admitted);
     }
 
-    /// Does a living process (or simulated node) run this node now? On `shm` it asks the kernel, so not for hot paths.
+    /// Does a living process (or simulated node) run this node now? True as well where that cannot be found out: false is certain. On
+    /// `shm` it asks the kernel, so not for hot paths.
     #[must_use]
     pub fn node_is_live(&self, node: NodeId) -> bool {
         self.membership.node_is_live(node)

@@ -217,6 +217,26 @@ fn a_fenced_process_has_ended() {
     assert!(matches!(fabric.fence(own.node(), BIRTH), Err(FabricError::Unsupported { .. })), "not this very process");
 }
 
+/// A process that is out of descriptors cannot look at another, which says nothing about the other.
+#[test]
+fn a_failed_look_is_no_death() {
+    if let Some(cluster) = child_of() {
+        let fabric = Fabric::join_shm(cluster, NodeId(0)).unwrap();
+        assert!(fabric.node_is_live(NodeId(1)), "seen");
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the call reads the limits alone. This process is the test's own child.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) }, 0);
+        assert!(fabric.node_is_live(NodeId(1)), "it may live");
+        let fenced = fabric.fence(NodeId(1), BIRTH);
+        assert!(matches!(fenced, Err(FabricError::Io(_))), "not shut out, and said so: {fenced:?}");
+        return;
+    }
+    let cluster = Cluster::new("blind");
+    let living = Fabric::join_shm(&cluster.0, NodeId(1)).unwrap();
+    living.set_birth(BIRTH);
+    assert!(cluster.child("a_failed_look_is_no_death").wait().unwrap().success());
+}
+
 /// Number and start time of its process in a node's entry.
 const AT_PID: u64 = 16;
 const AT_STARTED: u64 = 24;

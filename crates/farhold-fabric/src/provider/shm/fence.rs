@@ -1,5 +1,8 @@
 //! Ending a process for certain: by a descriptor of it, which no other process can come to stand for, and only after its start time
 //! has shown that its number still is its own.
+//!
+//! Invariant: a process counts as ended only if the kernel says that it does not know it. A look that fails for any other reason, such as
+//! a process that is out of descriptors, is an error: a living node that is taken for dead loses its locks and snapshots.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,33 +22,50 @@ pub(super) struct Recorded {
 
 impl Recorded {
     /// This process.
-    pub fn this() -> Self {
+    pub fn this() -> io::Result<Self> {
         let pid = std::process::id();
-        Self { pid, started: started(pid).unwrap_or(0), namespace: namespace(), birth: 0 }
+        Ok(Self { pid, started: started(pid)?.unwrap_or(0), namespace: namespace()?, birth: 0 })
     }
 
-    pub fn is_this_process(&self) -> bool {
-        Self { birth: 0, ..*self } == Self::this()
+    pub fn is_this_process(&self) -> io::Result<bool> {
+        Ok(Self { birth: 0, ..*self } == Self::this()?)
     }
 
     /// Can this process look at it, and end it?
-    pub fn is_known(&self) -> bool {
-        self.started != 0 && self.namespace != 0 && self.namespace == namespace()
+    pub fn is_known(&self) -> io::Result<bool> {
+        Ok(self.started != 0 && self.namespace != 0 && self.namespace == namespace()?)
     }
 
     /// Has it ended for certain? Whoever holds its lock now is another process.
-    pub fn has_ended(&self) -> bool {
-        self.is_known() && started(self.pid) != Some(self.started)
+    pub fn has_ended(&self) -> io::Result<bool> {
+        Ok(self.is_known()? && started(self.pid)? != Some(self.started))
     }
 }
 
-/// The PID namespace of this process.
-fn namespace() -> u64 {
-    std::fs::metadata("/proc/self/ns/pid").map_or(0, |it| it.ino())
+/// Does the kernel say that there is no such thing, or process?
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-fn started(pid: u32) -> Option<u64> {
-    stat_word(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, STAT_STARTED)
+/// A look at the kernel; `None` if what was looked for is gone.
+fn look<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+    match looked {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The PID namespace of this process; 0 if the system shows none.
+fn namespace() -> io::Result<u64> {
+    Ok(look(std::fs::metadata("/proc/self/ns/pid"))?.map_or(0, |it| it.ino()))
+}
+
+/// When the process with this number started; `None`: there is none.
+fn started(pid: u32) -> io::Result<Option<u64>> {
+    let Some(stat) = look(std::fs::read_to_string(format!("/proc/{pid}/stat")))? else { return Ok(None) };
+    let started = stat_word(&stat, STAT_STARTED);
+    started.map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a process without a start time"))
 }
 
 /// A process of this host.
@@ -87,15 +107,18 @@ const EXITING: u64 = 0x4;
 
 /// Will no thread of a process touch its memory any more? Long before the process has ended: each thread of one that dies lets go of the
 /// memory first, the last of them then gives it back, and only then are locks and the process gone.
-pub(super) fn is_ending(pid: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+pub(super) fn is_ending(pid: u32) -> io::Result<bool> {
+    let Some(threads) = look(std::fs::read_dir(format!("/proc/{pid}/task")))? else { return Ok(false) };
     let mut count = 0;
-    let all = threads.flatten().all(|thread| {
+    for thread in threads {
+        let stat = look(std::fs::read_to_string(thread?.path().join("stat")))?;
         count += 1;
         // A thread that has gone since it was listed touches nothing either.
-        std::fs::read_to_string(thread.path().join("stat")).map_or(true, |stat| has_let_go(&stat))
-    });
-    all && count > 0
+        if stat.is_some_and(|stat| !has_let_go(&stat)) {
+            return Ok(false);
+        }
+    }
+    Ok(count > 0)
 }
 
 fn has_let_go(stat: &str) -> bool {
@@ -113,17 +136,18 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "processes")]
     fn a_process_is_its_number_and_its_start() {
-        let this = Recorded::this();
-        assert!(this.is_known() && !this.has_ended());
-        assert!(Recorded { started: this.started + 1, ..this }.has_ended(), "its number went to this one");
-        assert!(!Recorded { started: 0, ..this }.has_ended(), "not known");
-        assert!(!Recorded { started: this.started + 1, namespace: this.namespace + 1, ..this }.has_ended());
+        let this = Recorded::this().unwrap();
+        assert!(this.is_known().unwrap() && !this.has_ended().unwrap());
+        assert!(Recorded { started: this.started + 1, ..this }.has_ended().unwrap(), "its number went to this one");
+        assert!(!Recorded { started: 0, ..this }.has_ended().unwrap(), "not known");
+        let elsewhere = Recorded { started: this.started + 1, namespace: this.namespace + 1, ..this };
+        assert!(!elsewhere.has_ended().unwrap());
     }
 
     #[test]
     fn who_runs_is_not_ending() {
-        assert!(!is_ending(std::process::id()));
-        assert!(!is_ending(u32::MAX), "nobody knows of it");
+        assert!(!is_ending(std::process::id()).unwrap());
+        assert!(!is_ending(u32::MAX).unwrap(), "nobody knows of it");
         // A thread of the kernel has no memory either.
         let idle = "2 (k) thread) S 0 0 0 0 -1 2129984 0 0 0 0 0 7 0 0 20 0 1 0 11 0 0 18446744073709551615";
         assert!(!has_let_go(idle));

@@ -89,7 +89,8 @@ pub fn remove(cluster: &Path) -> Result<(), FabricError> {
     let ours: Vec<&String> = names.iter().filter(|name| node_of_file(name).is_some()).collect();
     for name in &ours {
         if let Some((node, "")) = node_of_file(name)
-            && let Some(holder) = holder(cluster, node)
+            && let Some(holder) =
+                holder(cluster, node).map_err(|error| FabricError::io("look at", cluster.join(name), &error))?
         {
             return Err(FabricError::NodeInUse { node, holder_pid: holder.pid, path: cluster.join(name).into() });
         }
@@ -126,31 +127,47 @@ fn open(path: &Path, create_new: bool) -> io::Result<File> {
 }
 
 /// Takes the lock of an open node entry; false if another has it.
-fn lock(file: &File, how: libc::c_int) -> bool {
+fn lock(file: &File, how: libc::c_int) -> io::Result<bool> {
     // SAFETY: the descriptor is open as long as `file`; flock touches no memory.
-    unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 }
+    if unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(error) }
 }
 
 /// The process that runs this node, if one lives. One that is ending, and touches nothing any more, does not. A lock that is held
-/// after the end of the process that the entry names is another's, or that of a start which has not touched anything yet.
-fn holder(cluster: &Path, node: NodeId) -> Option<Recorded> {
-    locked_by(cluster, node).filter(|process| !process.has_ended() && !fence::is_ending(process.pid))
+/// after the end of the process that the entry names is another's, or that of a start which has not touched anything yet. An error says
+/// nothing about the node.
+fn holder(cluster: &Path, node: NodeId) -> io::Result<Option<Recorded>> {
+    let Some(process) = locked_by(cluster, node)? else { return Ok(None) };
+    let touches_nothing = process.has_ended()? || fence::is_ending(process.pid)?;
+    Ok((!touches_nothing).then_some(process))
 }
 
 /// What the node's entry names as its process, if the node's lock is held.
-fn locked_by(cluster: &Path, node: NodeId) -> Option<Recorded> {
-    let file = open(&entry_path(cluster, node), false).ok()?;
-    if lock(&file, libc::LOCK_SH) {
-        return None;
+fn locked_by(cluster: &Path, node: NodeId) -> io::Result<Option<Recorded>> {
+    let file = match open(&entry_path(cluster, node), false) {
+        Ok(file) => file,
+        Err(error) if fence::is_gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if lock(&file, libc::LOCK_SH)? {
+        return Ok(None);
     }
     let mut words = [0; (AT_BIRTH + 8 - AT_PID) as usize];
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut words, AT_PID).ok()?;
+    match std::os::unix::fs::FileExt::read_exact_at(&file, &mut words, AT_PID) {
+        Ok(()) => {}
+        // A first start that has not written its entry yet.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => words.fill(0),
+        Err(error) => return Err(error),
+    }
     let word = |at: u64| {
         let bytes = words[(at - AT_PID) as usize..].first_chunk().expect("eight bytes");
         u64::from_le_bytes(*bytes)
     };
     let (pid, started) = (word(AT_PID) as u32, word(AT_STARTED));
-    Some(Recorded { pid, started, namespace: word(AT_NAMESPACE), birth: word(AT_BIRTH) })
+    Ok(Some(Recorded { pid, started, namespace: word(AT_NAMESPACE), birth: word(AT_BIRTH) }))
 }
 
 /// A node's entry, mapped.
@@ -284,10 +301,11 @@ impl Member {
         let file = private::open(&path, OpenOptions::new().read(true).write(true).create(true).truncate(false));
         let file = file.map_err(|error| FabricError::io("open the node's entry", &path, &error))?;
         let mut tries = 0;
-        while !lock(&file, libc::LOCK_EX) {
-            let by = locked_by(cluster, node);
+        let failed = |error| FabricError::io("lock the node's entry", &path, &error);
+        while !lock(&file, libc::LOCK_EX).map_err(failed)? {
+            let by = locked_by(cluster, node).map_err(failed)?;
             // One that is ending will let go of it, however long that takes.
-            if !by.is_some_and(|process| fence::is_ending(process.pid)) {
+            if !by.is_some_and(|process| fence::is_ending(process.pid).unwrap_or(false)) {
                 if tries == Self::LOCK_TRIES {
                     let holder_pid = by.map_or(0, |process| process.pid);
                     return Err(FabricError::NodeInUse { node, holder_pid, path: path.into() });
@@ -307,7 +325,7 @@ impl Member {
                 return Err(FabricError::bad_format(path, OTHER_VERSION));
             }
         }
-        let this = Recorded::this();
+        let this = Recorded::this().map_err(|error| FabricError::io("look at this process for", &path, &error))?;
         entry.word(AT_PID).store(0, Ordering::Release);
         entry.word(AT_STARTED).store(this.started, Ordering::Release);
         entry.word(AT_NAMESPACE).store(this.namespace, Ordering::Release);
@@ -432,13 +450,15 @@ impl Membership for Member {
     }
 
     fn node_is_live(&self, node: NodeId) -> bool {
-        node == self.node || holder(&self.cluster, node).is_some()
+        // A look that fails says nothing of the node, so it may live.
+        node == self.node || holder(&self.cluster, node).map_or(true, |holder| holder.is_some())
     }
 
     /// Memory that another process has mapped cannot be taken away from it, so the process is ended.
     fn fence(&self, node: NodeId, birth: u64) -> Result<bool, FabricError> {
         let path = entry_path(&self.cluster, node);
-        let Some(found) = holder(&self.cluster, node) else { return Ok(true) };
+        let look_failed = |error: io::Error| FabricError::io("look at the process of", &path, &error);
+        let Some(found) = holder(&self.cluster, node).map_err(look_failed)? else { return Ok(true) };
         if found.birth != 0 && found.birth != birth {
             // Another start of the node holds it, so the one that is meant has ended.
             return Ok(true);
@@ -447,21 +467,21 @@ impl Membership for Member {
             // It is just beginning.
             return Ok(false);
         }
-        if !found.is_known() {
+        if !found.is_known().map_err(look_failed)? {
             return Err(FabricError::Unsupported {
                 what: "ending a process of another PID namespace or of an earlier version",
             });
         }
-        if found.is_this_process() {
+        if found.is_this_process().map_err(look_failed)? {
             return Err(FabricError::Unsupported { what: "shutting out a node that runs in this very process" });
         }
         let failed = |error: io::Error| FabricError::io("end the process of", &path, &error);
         let Some(process) = fence::Process::open(found.pid).map_err(failed)? else { return Ok(false) };
         // The number may have gone to another process before it was opened; its start time, looked at afterwards, says so.
-        if !found.has_ended() {
+        if !found.has_ended().map_err(look_failed)? {
             process.kill().map_err(failed)?;
         }
-        Ok(holder(&self.cluster, node).is_none())
+        Ok(holder(&self.cluster, node).map_err(look_failed)?.is_none())
     }
 }
 
@@ -695,11 +715,18 @@ impl Shm {
         let node = NodeId((owner >> 56) as u8);
         let incarnation = owner >> 32 & 0xff_ffff;
         let now = if node == self.address.node {
-            Some(self.member.incarnation)
+            self.member.incarnation
         } else {
-            holder(&self.member.cluster, node).and_then(|_| self.meet(node).ok()).map(|peer| peer.incarnation)
+            match holder(&self.member.cluster, node) {
+                Ok(None) => return true,
+                Ok(Some(_)) => match self.meet(node) {
+                    Ok(peer) => peer.incarnation,
+                    Err(_) => return false,
+                },
+                Err(_) => return false,
+            }
         };
-        now.is_none_or(|now| now & 0xff_ffff != incarnation)
+        now & 0xff_ffff != incarnation
     }
 }
 
