@@ -11,6 +11,9 @@
 //! a queue holds at most [`QUEUE_BYTES_MAX`] and one longest message, and "ask again" for as many questions as its caller has open. A
 //! caller takes its answers while it waits, whatever else its node does, so no circle of full queues can last.
 //!
+//! A send may take a round trip, so no lock is held over it: a worker takes a queue's messages out, sends, and puts back in front what is
+//! left. The emptied queue stays in its place meanwhile, so other workers put their messages behind, and leave its messages to the first.
+//!
 //! A node has one set of queues, not each worker its own: a worker may stop looking for long, and what it could not send must not wait
 //! for it. A caller that has stopped holds up only its own requests: with one bound for all callers, a process that stands still
 //! would keep the node from answering the recovery that goes on without it.
@@ -18,6 +21,7 @@
 use crate::NodeId;
 use farhold_fabric::{Address, FabricError};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,10 +46,34 @@ struct Queues {
     again_ns: u64,
 }
 
+impl Queues {
+    /// Takes out the messages of the next inbox whose messages no worker has taken.
+    fn take_next(&mut self, from: Bound<Address>) -> Option<(Address, VecDeque<Vec<u8>>)> {
+        let (to, queue) = self.by_inbox.range_mut((from, Bound::Unbounded)).find(|(_, queue)| !queue.is_taken)?;
+        queue.is_taken = true;
+        Some((*to, std::mem::take(&mut queue.messages)))
+    }
+
+    /// Puts back what is left of what was taken, before what has come meanwhile.
+    fn put_back(&mut self, to: Address, mut left: VecDeque<Vec<u8>>) {
+        let Some(queue) = self.by_inbox.get_mut(&to) else { return };
+        left.append(&mut queue.messages);
+        if left.is_empty() {
+            self.by_inbox.remove(&to);
+        } else {
+            let bytes = left.iter().map(|message| message.len() + MESSAGE_BYTES).sum();
+            *queue = Queue { messages: left, bytes, is_taken: false };
+        }
+    }
+}
+
 #[derive(Default)]
 struct Queue {
     messages: VecDeque<Vec<u8>>,
+    /// Of all its messages, also of those that a worker has taken out to send them.
     bytes: usize,
+    /// A worker has taken messages out.
+    is_taken: bool,
 }
 
 /// Has nothing gone wrong but that there is no room, or no lane for another sender?
@@ -58,21 +86,18 @@ impl Queue {
         self.bytes += message.len() + MESSAGE_BYTES;
         self.messages.push_back(message);
     }
+}
 
-    /// Sends what the inbox takes; true if nothing is left, or nobody reads that inbox any more.
-    fn send(&mut self, mut send: impl FnMut(&[u8]) -> Result<(), FabricError>) -> bool {
-        while let Some(message) = self.messages.front() {
-            match send(message) {
-                Ok(()) => {
-                    self.bytes -= message.len() + MESSAGE_BYTES;
-                    self.messages.pop_front();
-                }
-                // Another worker of the node may have a lane there.
-                Err(error) if is_full(&error) => return false,
-                Err(_) => return true,
-            }
+/// Sends what the inbox takes, and leaves the rest.
+fn send_first(messages: &mut VecDeque<Vec<u8>>, mut send: impl FnMut(&[u8]) -> Result<(), FabricError>) {
+    while let Some(message) = messages.front() {
+        match send(message) {
+            Ok(()) => drop(messages.pop_front()),
+            // Another worker of the node may have a lane there.
+            Err(error) if is_full(&error) => return,
+            // Nobody reads that inbox any more.
+            Err(_) => return messages.clear(),
         }
-        true
     }
 }
 
@@ -87,19 +112,14 @@ impl Unsent {
         message: &[u8],
         mut send: impl FnMut(&[u8]) -> Result<(), FabricError>,
     ) -> Result<(), FabricError> {
-        if !self.any.load(Acquire) {
+        // What this worker has put into the queue before is behind nothing that it sends now.
+        if self.is_empty() || !self.lock().by_inbox.contains_key(&to) {
             match send(message) {
                 Err(error) if is_full(&error) => {}
                 sent_or_failed => return sent_or_failed,
             }
         }
         let mut queues = self.lock();
-        if !queues.by_inbox.contains_key(&to) {
-            match send(message) {
-                Err(error) if is_full(&error) => {}
-                sent_or_failed => return sent_or_failed,
-            }
-        }
         queues.by_inbox.entry(to).or_default().push(message.to_vec());
         self.any.store(true, Release);
         Ok(())
@@ -129,7 +149,16 @@ impl Unsent {
             return;
         }
         queues.again_ns = now_ns + RETRY_NS;
-        queues.by_inbox.retain(|to, queue| is_present(to.node) && !queue.send(|message| send(*to, message)));
+        queues.by_inbox.retain(|to, queue| is_present(to.node) || queue.is_taken);
+        let mut from = Bound::Unbounded;
+        // One at a time: the others are for other workers, should this send take long.
+        while let Some((to, mut messages)) = queues.take_next(from) {
+            drop(queues);
+            send_first(&mut messages, |message| send(to, message));
+            queues = self.lock();
+            queues.put_back(to, messages);
+            from = Bound::Excluded(to);
+        }
         self.any.store(!queues.by_inbox.is_empty(), Release);
     }
 
@@ -176,6 +205,39 @@ mod tests {
         assert!(unsent.is_empty());
         let numbers: Vec<u8> = got.borrow().iter().filter(|(to, _)| *to == TO).map(|(_, message)| message[0]).collect();
         assert_eq!(numbers, [0, 1, 2, 3, 4]);
+    }
+
+    /// A send may take long. While one worker sends, others put more into the queue, and send to other inboxes: they wait for nothing,
+    /// nothing is sent twice, overtaken or lost.
+    #[test]
+    fn workers_do_not_wait_for_each_others_sends() {
+        let (unsent, got) = (Unsent::default(), RefCell::new(Vec::new()));
+        let full = |to: Address| move |_: &[u8]| Err(FabricError::QueueFull { to });
+        for number in 0..2 {
+            unsent.send_or_keep(TO, &[number], full(TO)).unwrap();
+        }
+        let take = |to: Address, message: &[u8]| {
+            got.borrow_mut().push((to, message[0]));
+            Ok(())
+        };
+        // The first worker's send; the inbox takes one message of two.
+        let slow = |to: Address, message: &[u8]| {
+            if message[0] == 1 {
+                return Err(FabricError::QueueFull { to });
+            }
+            // The second worker, meanwhile.
+            assert!(!unsent.is_full(to));
+            unsent.send_or_keep(OTHER, &[9], |message| take(OTHER, message)).unwrap();
+            unsent.send_or_keep(to, &[2], |message| take(to, message)).unwrap();
+            unsent.send_some(1 + RETRY_NS, |_| true, take);
+            take(to, message)
+        };
+        unsent.send_some(1, |_| true, slow);
+        assert_eq!(*got.borrow(), [(OTHER, 9), (TO, 0)]);
+        assert!(!unsent.is_empty());
+        unsent.send_some(1 + 2 * RETRY_NS, |_| true, take);
+        assert_eq!(*got.borrow(), [(OTHER, 9), (TO, 0), (TO, 1), (TO, 2)]);
+        assert!(unsent.is_empty());
     }
 
     /// What is kept for one caller has a bound; for one that is gone nothing is kept.
