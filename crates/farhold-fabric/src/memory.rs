@@ -410,6 +410,25 @@ impl RegionMemory {
         unsafe { copy::copy_to_shared_narrow(from.as_ptr(), self.base.as_ptr().add(offset as usize), from.len()) }
     }
 
+    /// Makes the page of a word present and marked as written, and changes nothing. Any other thread may use the word meanwhile.
+    ///
+    /// # Safety
+    /// As [`Self::word_unchecked`].
+    #[inline]
+    pub unsafe fn touch_unchecked(&self, offset: u64) {
+        // SAFETY: the caller's promise.
+        let word = unsafe { self.word_unchecked(offset) };
+        // An atomic `or` of 0 that is written in Rust becomes a load, which LLVM may do, and does on x86: nothing would be marked.
+        // SAFETY: an atomic instruction on a word that is mapped and aligned by the caller's promise; it stores what is there.
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        unsafe {
+            std::arch::asm!("lock or qword ptr [{word}], 0", word = in(reg) word.as_ptr(), options(nostack));
+        }
+        // Hardware transactions, which need this, are x86's alone.
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        word.fetch_or(0, std::sync::atomic::Ordering::Relaxed);
+    }
+
     /// One state of the object at `offset`: its header, and its payload in `to[..payload_len]`. Does not look at the lock.
     ///
     /// # Errors

@@ -222,7 +222,7 @@ impl<'m> Object<'m> {
     /// If such a payload would lie outside the region.
     pub fn touch(&self, payload_len: usize) {
         // SAFETY: `at` has checked that the header lies inside the region, aligned.
-        unsafe { self.memory.word_unchecked(self.offset + Word::Lock as u64) }.fetch_or(0, Relaxed);
+        unsafe { self.memory.touch_unchecked(self.offset + Word::Lock as u64) };
         self.touch_behind(payload_len);
     }
 
@@ -238,7 +238,7 @@ impl<'m> Object<'m> {
         let mut page = (self.offset | (PAGE - 1)) + 1;
         while page < end {
             // SAFETY: aligned, and below `end`, which the assertion has found inside the region.
-            unsafe { self.memory.word_unchecked(page) }.fetch_or(0, Relaxed);
+            unsafe { self.memory.touch_unchecked(page) };
             page += PAGE;
         }
     }
