@@ -10,7 +10,7 @@ use crate::{Index, Retry, TableId, TxnError, Worker};
 use farhold_fabric::{Executor, Handle};
 use farhold_store::StoreError;
 use farhold_store::row::SecondaryIndex;
-use farhold_store::table::{FillRoom, SECONDARIES_MAX};
+use farhold_store::table::{FillRoom, SECONDARIES_EVER_MAX, SECONDARIES_MAX};
 
 impl Worker {
     /// Creates a table on every node and records it.
@@ -58,7 +58,7 @@ impl Worker {
     ///
     /// # Errors
     /// [`TxnError::DuplicateKey`] when rows there contradict a unique index; [`TxnError::AlreadyExists`];
-    /// [`TxnError::TooMany`] (dropped indexes count); [`TxnError::Row`] for a definition that does not fit; an unavailable
+    /// [`TxnError::TooMany`] at a time, or over the table's life; [`TxnError::Row`] for a definition that does not fit; an unavailable
     /// node.
     pub async fn create_index(&self, table: &Table, definition: SecondaryIndex) -> Result<Index, TxnError> {
         let (slot, recorded) = self.record_index(table, &definition).await?;
@@ -127,13 +127,15 @@ impl Worker {
             if taken {
                 return Err(TxnError::AlreadyExists { name: index.name.as_str().into() });
             }
+            let count = live.iter().filter(|live| **live).count();
             definition.indexes.push(index.clone());
             live.push(false);
-            if definition.indexes.len() > SECONDARIES_MAX {
-                return Err(TxnError::TooMany {
-                    what: "indexes of a table, dropped ones included",
-                    limit: SECONDARIES_MAX,
-                });
+            if count >= SECONDARIES_MAX {
+                return Err(TxnError::TooMany { what: "indexes of a table", limit: SECONDARIES_MAX });
+            }
+            if definition.indexes.len() > SECONDARIES_EVER_MAX {
+                let what = "indexes of a table, dropped ones included";
+                return Err(TxnError::TooMany { what, limit: SECONDARIES_EVER_MAX });
             }
             Ok(())
         });
@@ -142,9 +144,14 @@ impl Worker {
     }
 
     async fn set_live(&self, table: &Table, slot: u16, is_live: bool) -> Result<(), TxnError> {
-        let set = self.change_definition(table, async |_, live| {
-            let live = live.get_mut(usize::from(slot)).ok_or(TxnError::SchemaChanged)?;
-            *live = is_live;
+        let set = self.change_definition(table, async |definition, live| {
+            let slot = usize::from(slot);
+            *live.get_mut(slot).ok_or(TxnError::SchemaChanged)? = is_live;
+            if !is_live {
+                // The number alone is kept: the definition is one row, with all indexes that there ever were.
+                let columns = definition.schema.key()[..1].to_vec();
+                definition.indexes[slot] = SecondaryIndex { name: DROPPED.into(), columns, unique: false };
+            }
             Ok(())
         });
         set.await.map(|_| ())
@@ -260,6 +267,8 @@ impl Worker {
     }
 }
 
+/// What is recorded as the name of an index that was dropped. A live one may be called so, too.
+const DROPPED: &str = "-";
 /// How often a node that fills an index is asked whether it is done.
 const ASK_EVERY_NS: u64 = 200_000;
 /// Slots between two turns of letting others run.

@@ -219,3 +219,45 @@ fn nobody_waits_for_it_any_more() {
         assert!(indexes(1)[0].ready);
     });
 }
+
+/// A number is never used again, but the limit is of indexes at a time; a restart finds those that are left.
+#[test]
+fn dropped_indexes_take_no_place() {
+    const DROPPED: usize = 40;
+    const AT_A_TIME: usize = 32;
+    let dir = Dir::new();
+    let definition = |name: String| SecondaryIndex { name, columns: vec![2], unique: false };
+    let executor = Executor::real(7);
+    let on_one_node = |test: &dyn Fn(&Worker)| {
+        let nodes = nodes(&dir, 1);
+        test(&nodes[0].1.worker(&executor.handle()).expect("a worker"));
+    };
+    on_one_node(&|worker| {
+        executor.run(async {
+            let table = worker.create_table(TableDef { indexes: Vec::new(), ..people() }).await.expect("a table");
+            common::fill(worker, &table, &[(1, "ann", 30)]).await;
+            for round in 0..DROPPED {
+                worker.create_index(&table, definition("again".into())).await.expect("an index");
+                worker.drop_index(&table, "again").await.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            }
+            for number in 0..AT_A_TIME {
+                worker.create_index(&table, definition(format!("i{number}"))).await.expect("an index");
+            }
+            let refused = worker.create_index(&table, definition("one more".into())).await;
+            assert_eq!(refused, Err(TxnError::TooMany { what: "indexes of a table", limit: AT_A_TIME }));
+            worker.drop_index(&table, "i7").await.expect("dropped");
+        });
+    });
+    on_one_node(&|worker| {
+        executor.run(async {
+            let table = worker.node().table("people").expect("the table");
+            let live = table.indexes().into_iter().filter(|index| index.ready).map(|index| index.index);
+            let live: Vec<Index> = live.collect();
+            assert_eq!(live.len(), AT_A_TIME - 1);
+            for index in live {
+                assert_eq!(all(worker, &table, index).await, [(1, "ann".into(), 30)]);
+            }
+            worker.create_index(&table, definition("one more".into())).await.expect("room for one");
+        });
+    });
+}
