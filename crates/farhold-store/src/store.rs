@@ -170,8 +170,8 @@ impl Store {
         self.superblock().say_goodbye();
     }
 
-    /// Gives pages back whose slots are all free, and says how many bytes. None while a snapshot is open: it may have
-    /// listed them for its scan.
+    /// Gives pages back whose slots are all free, for rows of the same size in any table, and says how many bytes. None while a snapshot is
+    /// open: it may have listed them for its scan.
     pub fn release_empty_pages(&self) -> u64 {
         let slabs: Vec<_> = self.tables().places.iter().flatten().cloned().collect();
         slabs.iter().map(|slab| self.release_empty_pages_of(slab)).sum::<u64>() * PAGE_BYTES
@@ -196,10 +196,11 @@ impl Store {
             }
             return 0;
         }
-        for run in &empty {
-            self.pages.give_back(run);
+        let pages = empty.iter().map(|run| u64::from(run.pages)).sum();
+        for run in empty {
+            self.pages.rest(run);
         }
-        empty.iter().map(|run| u64::from(run.pages)).sum()
+        pages
     }
 
     /// From here on changes of the page table are kept for [`Self::take_page_events`]; `epoch` tells the epoch.

@@ -3,8 +3,13 @@
 mod common;
 
 use common::{ME, delete, fresh, insert, region, reserve, table, unique, value_of};
+use farhold_btree::KeyShape;
 use farhold_fabric::NodeId;
-use farhold_store::{Lookup, Moved, Owner, Reserve, Stamp, Store, StoreError, TableId, Version};
+use farhold_store::{
+    AllocCache, Lookup, Moved, ObjectRef, Owner, Reserve, Stamp, Store, StoreError, TableDef, TableId, TableStore,
+    Version,
+};
+use std::sync::atomic::Ordering::SeqCst;
 
 #[test]
 fn a_row_lives_from_reserve_to_remove() {
@@ -116,14 +121,61 @@ fn a_full_region_is_an_error_with_numbers_and_deletes_make_room() {
         }
     );
     assert!(rows.len() >= 6 * 56, "{} rows of 1 KiB in 384 KiB", rows.len());
+    let rows_max = rows.len() as u64;
     for reference in rows.drain(..) {
         table.cancel(reference, &mut alloc);
     }
-    let large = vec![1_u8; 60_000];
     alloc.flush();
-    insert(&table, &mut alloc, 1, &large); // Another class: pages must come back first.
+    let def = TableDef { id: TableId(8), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+    let other = TableStore::create(&store, def).expect("a table");
+    // Pages must come back first, and hold rows of this size again.
+    (0..rows_max).for_each(|key| _ = insert(&other, &mut alloc, key, &value));
     let too_large = table.reserve(&2_u64.to_be_bytes(), &vec![0; 65_600], &mut alloc, &|_| false, &mut |_| ());
     assert_eq!(too_large, Err(StoreError::TooLarge { payload_bytes: 65_608, payload_bytes_max: 65_504 }));
+}
+
+/// A transaction of another node has found a row, and locks it by one instruction later, when the row has been deleted and its page has
+/// been given back for want of memory. The word that it locks must not be eight zero bytes of a row that has come there since.
+#[test]
+fn a_stale_reference_never_locks_what_is_no_lock() {
+    let store = Store::format(region(8 * (64 << 10)), NodeId(0)).expect("a store");
+    let mut alloc = store.alloc_cache();
+    let table = table(&store, vec![]);
+    let fill = |table: &TableStore, alloc: &mut AllocCache, value: &[u8]| {
+        let mut rows = Vec::new();
+        loop {
+            let key = (rows.len() as u64).to_be_bytes();
+            match table.reserve(&key, value, alloc, &|_| false, &mut |_| ()) {
+                Ok(Reserve::Reserved { reference, .. }) => rows.push(reference),
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => return rows,
+            }
+        }
+    };
+    let stale = fill(&table, &mut alloc, &[7; 1000]);
+    for reference in &stale {
+        table.cancel(*reference, &mut alloc);
+    }
+    alloc.flush();
+    let def = TableDef { id: TableId(8), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+    let other = TableStore::create(&store, def).expect("a table");
+    let value = vec![0; 9_000];
+    let large = fill(&other, &mut alloc, &value);
+    let small = fill(&other, &mut alloc, &[0; 1000]);
+    assert!(!large.is_empty() || !small.is_empty(), "the pages were given back, and are used again");
+    for reference in stale {
+        // As an instruction does it, which looks at nothing else.
+        let word = store.memory().word(reference.offset()).expect("in the region");
+        let _ = word.compare_exchange(0, ME.word(), SeqCst, SeqCst);
+    }
+    let whole = |rows: &[ObjectRef], value: &[u8]| {
+        let mut room = vec![0; 9_100];
+        rows.iter().all(|row| {
+            let read = store.object(*row).read(row.incarnation(), &mut room).expect("a row");
+            &room[read.key_len()..read.payload_len()] == value
+        })
+    };
+    assert!(whole(&large, &value) && whole(&small, &[0; 1000]), "no row has an owner's word in it");
 }
 
 #[test]

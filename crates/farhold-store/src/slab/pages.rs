@@ -9,6 +9,11 @@
 //! Every page of a run carries the run's kind word, with `HEAD` set on its first. The page table is what survives: after a
 //! restart the free list is what it calls free. Versions and incarnations outlive a page's use, so "same version means same
 //! content" holds over all uses of an address.
+//!
+//! A page changes the size class of its slots only when no transaction of any node can have a reference to one of them: when its table
+//! was dropped, and all transactions of before are over. A reference to a slot that is free may be in use at any time, also in a
+//! `compare_swap` of another node under way, so the word that it takes for a lock has to stay a lock. Runs that a living table gives
+//! back, to make room, therefore *rest*: another table may take them, for slots of the same class, at the same places.
 
 use crate::error::{StoreError, TableId};
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
@@ -233,6 +238,8 @@ impl PageEvents {
 pub(crate) struct Pages {
     memory: Arc<RegionMemory>,
     free: Mutex<FreeRuns>,
+    /// Runs of free slots that no table has.
+    resting: Mutex<Vec<Run>>,
     /// Held while the page table changes.
     events: Mutex<PageEvents>,
 }
@@ -247,7 +254,7 @@ impl Pages {
             next = run.page + run.pages;
         }
         free.put(next, table.count() - next);
-        Ok(Self { memory, free: Mutex::new(free), events: Mutex::default() })
+        Ok(Self { memory, free: Mutex::new(free), resting: Mutex::default(), events: Mutex::default() })
     }
 
     #[inline(always)]
@@ -256,8 +263,14 @@ impl Pages {
         PageTable { memory: &self.memory, at: SUPERBLOCK_BYTES, count: pages as u32, first: first_page(pages) }
     }
 
-    /// A run of slots of `class`, every slot of it free and ready, entered in the page table.
+    /// A run of slots of `class`, every slot of it free and ready, entered in the page table: a resting one, of whatever length, or one of
+    /// `pages`.
     pub fn take_slots(&self, table: TableId, class: SizeClass, pages: u32) -> Result<Run, StoreError> {
+        if let Some(resting) = self.take_resting(class) {
+            let run = Run { table, ..resting };
+            self.enter(&run);
+            return Ok(run);
+        }
         let page = self.take(table, pages)?;
         let run = Run { page, pages, table, class, kind: PageKind::Slots };
         let (versions, incarnations) = self.floors(&run);
@@ -290,6 +303,24 @@ impl Pages {
         }
         self.leave(run);
         self.lock().put(run.page, run.pages);
+    }
+
+    /// Takes a run back whose slots are all free, and which has been taken out of the page table. Transactions may still have references to
+    /// its slots.
+    pub fn rest(&self, run: Run) {
+        // For its next use after a restart, when nothing tells it from other free pages.
+        self.raise_floors(&run);
+        self.resting().push(run);
+    }
+
+    fn take_resting(&self, class: SizeClass) -> Option<Run> {
+        let mut resting = self.resting();
+        let found = resting.iter().position(|run| run.class == class)?;
+        Some(resting.swap_remove(found))
+    }
+
+    fn resting(&self) -> std::sync::MutexGuard<'_, Vec<Run>> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn free_bytes(&self) -> u64 {
