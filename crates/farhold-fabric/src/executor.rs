@@ -17,6 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -672,6 +673,13 @@ impl Handle {
     #[inline]
     pub fn random_u64(&self) -> u64 {
         self.core.random_u64()
+    }
+
+    /// A random number that no other start of a process draws, whatever their seeds: of the system's randomness. In virtual time it is of
+    /// the executor's seed.
+    #[must_use]
+    pub fn unrepeated_u64(&self) -> u64 {
+        if self.is_virtual() { self.random_u64() } else { RandomState::new().build_hasher().finish() }
     }
 
     /// Is time only a number here?

@@ -43,7 +43,16 @@ impl Store {
     /// # Errors
     /// [`StoreError::RegionLength`]; [`StoreError::Fabric`] if the region does not get its memory.
     pub fn format(memory: Arc<RegionMemory>, node: NodeId) -> Result<Arc<Self>, StoreError> {
-        let incarnation = Superblock::format(&memory, node)?.incarnation();
+        Self::format_again(memory, node, 0)
+    }
+
+    /// As [`Self::format`], of a node that has started so often before: what its earlier starts have left elsewhere is told from what this
+    /// one does by the number of the start.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn format_again(memory: Arc<RegionMemory>, node: NodeId, starts: u64) -> Result<Arc<Self>, StoreError> {
+        let incarnation = Superblock::format(&memory, node, starts)?.incarnation();
         Self::open(memory, node, incarnation, Vec::new())
     }
 

@@ -145,11 +145,11 @@ impl<'m> Superblock<'m> {
         Self(memory)
     }
 
-    /// Makes one, over whatever is there. The magic number comes last.
+    /// Makes one, over whatever is there, of a node that has started so often before. The magic number comes last.
     ///
     /// # Errors
     /// [`StoreError::RegionLength`]; [`StoreError::Fabric`] if the region does not get its memory.
-    pub(crate) fn format(memory: &'m RegionMemory, node: NodeId) -> Result<Self, StoreError> {
+    pub(crate) fn format(memory: &'m RegionMemory, node: NodeId, starts: u64) -> Result<Self, StoreError> {
         check_length(memory)?;
         let this = Self(memory);
         let pages = memory.len() / PAGE_BYTES;
@@ -163,7 +163,7 @@ impl<'m> Superblock<'m> {
             (8, LAYOUT_VERSION),
             (NODE, u64::from(node.0)),
             (REGION_BYTES, memory.len()),
-            (STARTS, 1),
+            (STARTS, starts + 1),
             (PAGE_TABLE, SUPERBLOCK_BYTES),
             (PAGES, pages),
             (Self::EPOCH, 1),
@@ -208,10 +208,16 @@ impl<'m> Superblock<'m> {
         self.word(SHAPE).store(shape, Relaxed);
     }
 
-    /// Which start of the node this is.
+    /// Which start of the node this is: [`Self::starts`] in 16 bits.
     #[must_use]
     pub fn incarnation(self) -> u16 {
-        self.word(STARTS).load(Relaxed) as u16
+        self.starts() as u16
+    }
+
+    /// How often the node has started, as far as is known.
+    #[must_use]
+    pub fn starts(self) -> u64 {
+        self.word(STARTS).load(Relaxed)
     }
 
     /// The node whose region it is.

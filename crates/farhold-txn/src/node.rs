@@ -182,11 +182,12 @@ impl Node {
     fn open_with(fabric: Fabric, config: NodeConfig, generation: Option<Generation>) -> Result<Arc<Self>, TxnError> {
         let id = fabric.node();
         let refused = |error| TxnError::store(error, id);
+        let mut starts = 0;
         let replication = if config.replication.replicas > 1 {
             // Nobody has business here before there is a configuration: one who was expelled may think otherwise.
             fabric.admit(0, Admitted::Births(Vec::new()));
             if generation.is_none() {
-                remove_old_region(&fabric, &config)?;
+                starts = remove_old_region(&fabric, &config)?;
             }
             Some(Replication::open(&fabric, &config)?)
         } else {
@@ -217,7 +218,7 @@ impl Node {
             }
             Err(FabricError::NoSuchRegion { .. }) => {
                 let memory = fabric.create_region(DATA, config.region_bytes).map_err(|e| TxnError::far(e, id))?;
-                Store::format(memory, id).map_err(refused)?
+                Store::format_again(memory, id, starts).map_err(refused)?
             }
             Err(error) => return Err(TxnError::far(error, id)),
         };
@@ -525,23 +526,24 @@ fn shape_of(config: &NodeConfig) -> u64 {
     u64::from(config.nodes) | u64::from(config.replication.replicas) << 8
 }
 
-/// With copies elsewhere, what an earlier start of this node has left here is old by now. Rows that have no copies are not.
-fn remove_old_region(fabric: &Fabric, config: &NodeConfig) -> Result<(), TxnError> {
+/// With copies elsewhere, what an earlier start of this node has left here is old by now. Rows that have no copies are not. Returns how
+/// often the node has started.
+fn remove_old_region(fabric: &Fabric, config: &NodeConfig) -> Result<u64, TxnError> {
     let id = fabric.node();
     let memory = match fabric.attach_region(DATA) {
         Ok(memory) => memory,
-        Err(FabricError::NoSuchRegion { .. }) => return Ok(()),
+        Err(FabricError::NoSuchRegion { .. }) => return Ok(0),
         Err(error) => return Err(TxnError::far(error, id)),
     };
-    match Superblock::of(&memory) {
-        Ok(found) if matches!(found.shape() >> 8, 0 | 2..) => {}
+    let starts = match Superblock::of(&memory) {
+        Ok(found) if matches!(found.shape() >> 8, 0 | 2..) => found.starts(),
         Ok(found) => return Err(other_directory(found.shape(), config)),
         // The earlier start did not live to say whose it was.
-        Err(StoreError::Foreign { found: 0 }) => {}
+        Err(StoreError::Foreign { found: 0 }) => 0,
         Err(error) => return Err(TxnError::store(error, id)),
-    }
+    };
     drop(memory);
-    fabric.remove_region(DATA).map_err(|error| TxnError::far(error, id))
+    fabric.remove_region(DATA).map_err(|error| TxnError::far(error, id)).map(|()| starts)
 }
 
 fn other_directory(found: u64, config: &NodeConfig) -> TxnError {

@@ -138,8 +138,10 @@ impl Worker {
             let mapped = memory.map(|memory| MappedPlace::take(memory, holder)).transpose();
             let mapped = mapped.map_err(|error| TxnError::store(error, id))?;
             if mapped.is_none() {
-                let number = *snapshot.number.get_or_insert_with(|| node.open_snapshots.open());
-                core.call(id, &Request::Announce { incarnation: holder.incarnation, number }).await?;
+                let number =
+                    *snapshot.number.get_or_insert_with(|| node.open_snapshots.open(|| core.handle.unrepeated_u64()));
+                let request = Request::Announce { incarnation: holder.incarnation, configuration, number };
+                core.call(id, &request).await?;
             }
             snapshot.places.push(Place { node: id, mapped });
         }

@@ -138,7 +138,7 @@ impl Worker {
             seen_epoch: Cell::new(0),
             looks: Cell::new(0),
             tidy_ns: Cell::new(0),
-            pending: RefCell::default(),
+            pending: RefCell::new(Pending::new(handle.unrepeated_u64())),
             inbox: Cell::default(),
             locations: RefCell::new(LocationCache::new(if node.config.nodes > 1 { LOCATIONS } else { 2 })),
             far_indexes: RefCell::default(),

@@ -108,7 +108,7 @@ impl Generation {
     /// Fills a new region with everything that counts.
     pub(crate) fn restore(&self, config: &JournalConfig, memory: &Arc<RegionMemory>) -> Result<Restored, TxnError> {
         let me = self.cluster.identity.node;
-        drop(Store::format(memory.clone(), me).map_err(|error| TxnError::store(error, me))?);
+        drop(Store::format_again(memory.clone(), me, self.start()).map_err(|error| TxnError::store(error, me))?);
         if self.comes_back() {
             return Ok(Restored::default());
         }

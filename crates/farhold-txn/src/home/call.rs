@@ -14,12 +14,21 @@ use std::task::{Poll, Waker};
 pub(crate) type Body = Vec<u8>;
 
 /// The questions of one worker that wait for an answer.
-#[derive(Default)]
 pub(crate) struct Pending {
+    /// The number of the last question.
     last: u64,
     answers: HashMap<u64, Waiting>,
     /// Questions that were given up before their answer came.
     given_up: u64,
+}
+
+impl Pending {
+    /// `random` is of this worker alone: an answer that another node has kept for an earlier start, whose inbox was at the same port, has
+    /// the number of none of its questions.
+    pub fn new(random: u64) -> Self {
+        // A message with the number 0 wants no answer; from here on none is reached.
+        Self { last: random >> 1, answers: HashMap::default(), given_up: 0 }
+    }
 }
 
 /// One question.

@@ -56,12 +56,12 @@ pub(crate) enum Request<'a> {
     Count { table: TableId },
     /// A node has started anew: locks and reservations of its earlier starts are nobody's. Its rows reach up to this epoch.
     Hello { node: NodeId, incarnation: u16, epoch: u32 },
-    /// A snapshot will be taken by this start of the asker: see `home/snapshots.rs`.
-    Announce { incarnation: u16, number: u64 },
+    /// A snapshot will be taken by this start of the asker, which is in this configuration: see `home/snapshots.rs`.
+    Announce { incarnation: u16, configuration: u64, number: u64 },
     /// It has become this epoch's.
     Confirm { incarnation: u16, number: u64, epoch: u32 },
-    /// Of the asker's snapshots with numbers below `next` only these are open.
-    StillOpen { incarnation: u16, next: u64, open: Vec<u64> },
+    /// Of the asker's snapshots with numbers from `first` on and below `next` only these are open.
+    StillOpen { incarnation: u16, first: u64, next: u64, open: Vec<u64> },
     /// The asker holds the locks of the rows that it deletes, which these replace, and has committed: swing the index
     /// entries.
     Publish { table: TableId, references: Vec<ObjectRef>, deleted: Vec<ObjectRef> },
@@ -192,8 +192,8 @@ impl<'a> Request<'a> {
                 w.u32(table.0).u16(*slot).u8(u8::from(*ready));
             }
 
-            Self::Announce { incarnation, number } => {
-                w.u16(*incarnation).u64(*number);
+            Self::Announce { incarnation, configuration, number } => {
+                w.u16(*incarnation).u64(*configuration).u64(*number);
             }
             Self::Recovery { body } => {
                 w.bytes(body);
@@ -213,8 +213,8 @@ impl<'a> Request<'a> {
                 w.u16(*incarnation).u64(*number).u32(*epoch);
             }
 
-            Self::StillOpen { incarnation, next, open } => {
-                w.u16(*incarnation).u64(*next).list(open, |w, number| {
+            Self::StillOpen { incarnation, first, next, open } => {
+                w.u16(*incarnation).u64(*first).u64(*next).list(open, |w, number| {
                     w.u64(*number);
                 });
             }
@@ -289,9 +289,11 @@ impl<'a> Request<'a> {
             15 => Self::Quiet { id: table(&mut r)?, node: NodeId(r.u8()?) },
             18 => Self::Count { table: table(&mut r)? },
             19 => Self::Hello { node: NodeId(r.u8()?), incarnation: r.u16()?, epoch: r.u32()? },
-            20 => Self::Announce { incarnation: r.u16()?, number: r.u64()? },
+            20 => Self::Announce { incarnation: r.u16()?, configuration: r.u64()?, number: r.u64()? },
             21 => Self::Confirm { incarnation: r.u16()?, number: r.u64()?, epoch: r.u32()? },
-            22 => Self::StillOpen { incarnation: r.u16()?, next: r.u64()?, open: r.list(Reader::u64)? },
+            22 => {
+                Self::StillOpen { incarnation: r.u16()?, first: r.u64()?, next: r.u64()?, open: r.list(Reader::u64)? }
+            }
             23 => Self::Pages { table: table(&mut r)?, from_page: r.u32()? },
             24 => Self::Publish {
                 table: table(&mut r)?,
@@ -486,9 +488,9 @@ mod tests {
             Request::Quiet { id: table, node: NodeId(1) },
             Request::Count { table },
             Request::Hello { node: NodeId(2), incarnation: 9, epoch: 4 },
-            Request::Announce { incarnation: 2, number: 3 },
+            Request::Announce { incarnation: 2, configuration: 6, number: 3 },
             Request::Confirm { incarnation: 2, number: 3, epoch: 8 },
-            Request::StillOpen { incarnation: 2, next: 9, open: vec![3, 8] },
+            Request::StillOpen { incarnation: 2, first: 3, next: 9, open: vec![3, 8] },
             Request::Pages { table, from_page: 77 },
         ]
     }

@@ -3,7 +3,7 @@
 use crate::NodeId;
 use farhold_store::{ObjectRef, Owner, TableId};
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One object that waits for its insert to commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,8 +11,9 @@ pub(crate) struct Reservation {
     pub owner: u64,
     pub table: TableId,
     pub reference: ObjectRef,
-    /// The rows that its transaction deletes, once index entries of theirs may have been given to it.
-    pub replaced: Vec<ObjectRef>,
+    /// The rows that its transaction deletes, once index entries of theirs may have been given to it. One list for all reservations
+    /// that a message names.
+    pub replaced: Arc<[ObjectRef]>,
 }
 
 /// The list. Inserts that have committed are not told; they are found out when the list has doubled.
@@ -31,16 +32,26 @@ struct List {
     prune_at: usize,
 }
 
-/// The list is not swept below this.
+/// Owners that are remembered, of all nodes: one each for a transaction that gave up before it was answered, for some seconds. Beyond
+/// it the oldest are forgotten, whose late requests would then keep a key reserved until their node starts again. A node that makes us hold more is out of order.
+const FORGOTTEN_MAX: usize = 16 << 10;
+/// The list is not swept below this. Reservations take slots of the region, so there are no more than it has room for, twice.
 const SWEEP_MIN: usize = 1024;
 
 impl Reservations {
-    /// Adds one; `waits` says of an entry whether it is still a reservation. False: its owner has taken back all it has, so the caller must
-    /// cancel it.
+    /// Adds one; `waits` says of an entry whether it is still a reservation. False: its owner has taken back all it has, or its node has left,
+    /// so the caller must cancel it. `is_present` is asked under the lock: a request may be in the hands of a worker while
+    /// [`Self::take_absent`] runs.
     #[must_use]
-    pub fn add(&self, reservation: Reservation, waits: impl Fn(&Reservation) -> bool) -> bool {
+    pub fn add(
+        &self,
+        reservation: Reservation,
+        is_present: impl Fn(NodeId) -> bool,
+        waits: impl Fn(&Reservation) -> bool,
+    ) -> bool {
         let mut list = self.lock();
-        if list.forgotten.iter().any(|(owner, _)| *owner == reservation.owner) {
+        let has_left = Owner::from_word(reservation.owner).is_some_and(|owner| !is_present(owner.node()));
+        if has_left || list.forgotten.iter().any(|(owner, _)| *owner == reservation.owner) {
             return false;
         }
         if list.entries.len() >= list.sweep_at.max(SWEEP_MIN) {
@@ -70,10 +81,10 @@ impl Reservations {
     }
 
     /// Remembers whose index entries go to a reservation.
-    pub fn publish(&self, reference: ObjectRef, replaced: &[ObjectRef]) {
+    pub fn publish(&self, reference: ObjectRef, replaced: &Arc<[ObjectRef]>) {
         let mut list = self.lock();
         if let Some(found) = list.entries.iter_mut().rfind(|it| it.reference == reference) {
-            found.replaced = replaced.to_vec();
+            found.replaced = replaced.clone();
         }
     }
 
@@ -82,6 +93,10 @@ impl Reservations {
         if !answered {
             let mut list = self.lock();
             while list.forgotten.pop_front_if(|(_, until_ns)| *until_ns <= now_ns).is_some() {}
+            list.forgotten.retain(|(other, _)| *other != owner);
+            if list.forgotten.len() >= FORGOTTEN_MAX {
+                list.forgotten.pop_front();
+            }
             list.forgotten.push_back((owner, until_ns));
         }
         self.take(|reservation| reservation.owner == owner)
@@ -118,7 +133,26 @@ mod tests {
 
     fn reservation(owner: u64, number: u64) -> Reservation {
         let reference = ObjectRef::new(4096 * number, 1);
-        Reservation { owner, table: TableId(7), reference, replaced: Vec::new() }
+        Reservation { owner, table: TableId(7), reference, replaced: Arc::default() }
+    }
+
+    /// What other nodes can make this one hold has a bound: a list of deleted rows is held once for all reservations that it is about,
+    /// and owners that gave up are remembered in a limited number.
+    #[test]
+    fn what_other_nodes_make_us_hold_has_a_bound() {
+        let list = Reservations::default();
+        let replaced: Arc<[ObjectRef]> = (0..100).map(|number| reservation(1, number).reference).collect();
+        for number in 0..100 {
+            assert!(list.add(reservation(1, number), |_| true, |_| true));
+            list.publish(reservation(1, number).reference, &replaced);
+        }
+        assert!(list.lock().entries.iter().all(|it| Arc::ptr_eq(&it.replaced, &replaced)));
+        for owner in 0..2 * FORGOTTEN_MAX as u64 {
+            let _ = list.take_of(owner, false, 1, 100);
+        }
+        let _ = list.take_of(2 * FORGOTTEN_MAX as u64 - 1, false, 1, 200);
+        assert_eq!(list.lock().forgotten.len(), FORGOTTEN_MAX);
+        assert!(!list.add(reservation(2 * FORGOTTEN_MAX as u64 - 1, 1), |_| true, |_| true), "the last is known");
     }
 
     /// Two workers take messages out of a node's inbox: one has a request to reserve in its hands, the other finds that the transaction is
@@ -126,19 +160,30 @@ mod tests {
     #[test]
     fn what_is_reserved_after_its_owner_has_gone_is_refused() {
         let list = Reservations::default();
-        assert!(list.add(reservation(1, 1), |_| true));
+        let add = |reservation| list.add(reservation, |_| true, |_| true);
+        assert!(add(reservation(1, 1)));
         assert_eq!(list.take_of(1, false, 100, 200), [reservation(1, 1)]);
-        assert!(!list.add(reservation(1, 2), |_| true), "late");
-        assert!(list.add(reservation(2, 3), |_| true), "of another");
+        assert!(!add(reservation(1, 2)), "late");
+        assert!(add(reservation(2, 3)), "of another");
         assert_eq!(list.take_of(2, true, 150, 250), [reservation(2, 3)]);
         assert_eq!(list.take_of(3, false, 200, 300), []);
         assert_eq!(list.lock().forgotten, [(3, 300)], "no longer than it has to be");
     }
 
+    /// A node leaves, and what it had reserved is taken back, while a worker has another request of it in its hands.
+    #[test]
+    fn what_is_reserved_after_its_node_has_left_is_refused() {
+        let (list, is_present) = (Reservations::default(), |node: NodeId| node == NodeId(2));
+        let of = |node| reservation(Owner::new(1, NodeId(node), 0, 1).word(), u64::from(node));
+        assert!(list.add(of(1), |_| true, |_| true) && list.add(of(2), |_| true, |_| true));
+        assert_eq!(list.take_absent(&is_present), [of(1)]);
+        assert!(!list.add(of(1), is_present, |_| true) && list.add(of(2), is_present, |_| true));
+    }
+
     #[test]
     fn one_reservation_is_cancelled_once() {
         let list = Reservations::default();
-        assert!(list.add(reservation(1, 1), |_| true) && list.add(reservation(1, 2), |_| true));
+        assert!([1, 2].iter().all(|number| list.add(reservation(1, *number), |_| true, |_| true)));
         let taken: Vec<bool> = [1, 1, 2, 2, 3].map(|number| list.take_once(reservation(1, number).reference)).into();
         assert_eq!(taken, [true, false, true, false, false]);
     }

@@ -46,7 +46,7 @@ impl Core {
         let every_ns = self.node.config.request_timeout_ns;
         if let Some(list) = self.node.open_snapshots.to_tell(|| self.handle.now_ns(), every_ns) {
             let (incarnation, open) = (self.node.store.incarnation(), list.open.into_iter().collect());
-            let request = Request::StillOpen { incarnation, next: list.next, open };
+            let request = Request::StillOpen { incarnation, first: list.first, next: list.next, open };
             for node in self.node.others() {
                 self.hint(node, &request);
             }
@@ -175,7 +175,7 @@ impl Core {
                 }
             }
             Request::Publish { table, references, deleted } => {
-                let table = self.table_even_dropped(table)?;
+                let (table, deleted) = (self.table_even_dropped(table)?, Arc::from(deleted));
                 for reference in references {
                     if self.is_reserved(reference) {
                         self.node.reservations.publish(reference, &deleted);
@@ -207,10 +207,13 @@ impl Core {
                 write_runs(self.node.store.memory(), &runs, &mut w);
             }
             Request::Hello { node, incarnation, epoch } => self.forget_dead(node, incarnation, epoch)?,
-            Request::Announce { incarnation, number } => {
+            Request::Announce { incarnation, configuration, number } => {
                 let holder = Holder { node: sender, incarnation };
-                let announced = self.node.far_holds.announce(self.node.store.superblock(), holder, number);
-                announced.map_err(|error| TxnError::store(error, self.me))?;
+                let is_there = || self.is_there(sender, configuration);
+                let announced = self.node.far_holds.announce(self.node.store.superblock(), holder, number, is_there);
+                if !announced.map_err(|error| TxnError::store(error, self.me))? {
+                    return Err(TxnError::Recovering { node: self.me });
+                }
             }
             Request::Confirm { incarnation, number, epoch } => {
                 let holder = Holder { node: sender, incarnation };
@@ -218,12 +221,18 @@ impl Core {
                     return Err(TxnError::Recovering { node: self.me });
                 }
             }
-            Request::StillOpen { incarnation, next, open } => {
+            Request::StillOpen { incarnation, first, next, open } => {
                 let holder = Holder { node: sender, incarnation };
-                self.node.far_holds.keep_open(self.node.store.superblock(), holder, next, &open);
+                self.node.far_holds.keep_open(self.node.store.superblock(), holder, first..next, &open);
             }
         }
         Ok(w)
+    }
+
+    /// Does this node know of no end of the start that a node was in the configuration with this number? True for good without
+    /// replication: there a start says itself that the one before has ended.
+    fn is_there(&self, node: NodeId, since: u64) -> bool {
+        self.node.replication.as_ref().is_none_or(|it| it.view.is_there(node, since))
     }
 
     fn table(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
@@ -267,8 +276,10 @@ impl Core {
         drop(alloc);
         let outcome = match reserved.map_err(|error| TxnError::store(error, self.me))? {
             Reserve::Reserved { reference, replaces } => {
-                let reservation = Reservation { owner, table: table.store.id(), reference, replaced: Vec::new() };
-                if !self.node.reservations.add(reservation, |it| self.is_reserved(it.reference)) {
+                let reservation = Reservation { owner, table: table.store.id(), reference, replaced: Arc::default() };
+                // What nodes that leave have reserved is taken back after they count as absent.
+                let is_present = |node| self.is_there(node, u64::MAX);
+                if !self.node.reservations.add(reservation, is_present, |it| self.is_reserved(it.reference)) {
                     self.cancel(table, reference);
                     return Err(TxnError::Conflict);
                 }
@@ -316,7 +327,7 @@ impl Core {
             row.meta().state() == Meta::ROW && !row.version().is_absent() && !row.version().is_writing()
         };
         let became_row = self.row(dead.reference).is_some_and(is_live);
-        for old in &dead.replaced {
+        for old in &*dead.replaced {
             let Some(row) = self.row(*old).filter(|row| row.lock_word() == dead.owner && is_live(*row)) else {
                 continue;
             };
@@ -367,8 +378,7 @@ impl Core {
             let dead = |owner: Owner| owner.node() == node && owner.incarnation() != incarnation;
             found.add(table.name(), &table.0.store.release_locks(dead));
         }
-        let is_dead = |holder: Holder| holder.node == node && holder.incarnation != incarnation;
-        self.node.far_holds.release_of(self.node.store.superblock(), is_dead);
+        self.node.far_holds.release_before(self.node.store.superblock(), Holder { node, incarnation });
         self.node.add_recovered(found);
         Ok(())
     }

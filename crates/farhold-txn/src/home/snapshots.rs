@@ -5,16 +5,23 @@
 //!   [OpenSnapshots]: numbers of what is open         [FarHolds]: holder and number ─► slot
 //!        ── Announce(number) ──────────────────────►  takes a slot
 //!        ── Confirm(number, epoch) ────────────────►  the slot is that epoch's
-//!        ── StillOpen(next, numbers) ──────────────►  every slot of the holder whose number is below `next` and not named goes
+//!        ── StillOpen(first, next, numbers) ───────►  every slot whose number is from `first` to `next` and not named goes
 //! ```
 //!
 //! A number is given once, grows, and is in the list before its first message and until its snapshot is closed. So a number below `next`
 //! that is not named is closed for good, whenever the list arrives: `StillOpen` may be lost, repeated and overtaken, and an `Announce`
 //! whose answer was lost, or that is late, is undone by the next one. It is told when a snapshot closes, and again and again.
+//!
+//! The first number of a start is random, so no list of one start names, or releases, a slot of another. What a start has that has ended
+//! goes by [`FarHolds::release_of`], when the node is expelled, or by [`FarHolds::release_before`], when its next start says so. An
+//! announcement that a worker has in its hands meanwhile must not take a slot afterwards: nobody would release it. So
+//! [`FarHolds::announce`] asks under the lock whether the start still counts.
 
+use crate::NodeId;
 use farhold_store::{Holder, SlotId, StoreError, Superblock};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,17 +37,25 @@ pub(crate) struct OpenSnapshots {
     told_ns: AtomicU64,
 }
 
+/// Numbers below 2^62, and as many behind them: no start takes so many snapshots.
+const FIRST_BITS: u64 = (1 << 62) - 1;
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenList {
-    /// The next snapshot's number.
+    /// The number of the first snapshot, and the next one's: both 0 before the first.
+    pub first: u64,
     pub next: u64,
     pub open: BTreeSet<u64>,
 }
 
 impl OpenSnapshots {
-    /// A new snapshot's number.
-    pub fn open(&self) -> u64 {
+    /// A new snapshot's number; `random` gives the first one.
+    pub fn open(&self, random: impl FnOnce() -> u64) -> u64 {
         let mut list = lock(&self.list);
+        if list.next == 0 {
+            list.first = random() & FIRST_BITS | 1;
+            list.next = list.first;
+        }
         let number = list.next;
         list.next += 1;
         list.open.insert(number);
@@ -76,28 +91,51 @@ impl OpenSnapshots {
 
 /// What snapshots of other nodes hold here.
 #[derive(Default)]
-pub(crate) struct FarHolds(Mutex<BTreeMap<(Holder, u64), SlotId>>);
+pub(crate) struct FarHolds(Mutex<Held>);
+
+#[derive(Default)]
+struct Held {
+    slots: BTreeMap<(Holder, u64), SlotId>,
+    /// Of each node the last start that has said of itself that it has begun.
+    starts: BTreeMap<NodeId, u16>,
+}
+
+impl Held {
+    /// Has the holder ended, by what its node's next start has said? Starts are counted, in 16 bits.
+    fn is_over(&self, holder: Holder) -> bool {
+        let last = self.starts.get(&holder.node);
+        last.is_some_and(|last| (last.wrapping_sub(holder.incarnation) as i16) > 0)
+    }
+}
 
 impl FarHolds {
-    /// Takes a slot. Twice is once.
-    pub fn announce(&self, superblock: Superblock<'_>, holder: Holder, number: u64) -> Result<(), StoreError> {
+    /// Takes a slot, if the holder has not ended, and `is_there`, which is asked under the lock, says so too: otherwise false. Twice is
+    /// once.
+    pub fn announce(
+        &self,
+        superblock: Superblock<'_>,
+        holder: Holder,
+        number: u64,
+        is_there: impl FnOnce() -> bool,
+    ) -> Result<bool, StoreError> {
         let mut held = lock(&self.0);
-        if let Entry::Vacant(place) = held.entry((holder, number)) {
+        let may = !held.is_over(holder) && is_there();
+        if may && let Entry::Vacant(place) = held.slots.entry((holder, number)) {
             place.insert(superblock.announce(holder)?);
         }
-        Ok(())
+        Ok(may)
     }
 
     /// The snapshot has become this epoch's; false if it has no slot here any more.
     pub fn confirm(&self, superblock: Superblock<'_>, holder: Holder, number: u64, epoch: u32) -> bool {
         let held = lock(&self.0);
-        held.get(&(holder, number)).is_some_and(|slot| superblock.confirm(*slot, holder, epoch))
+        held.slots.get(&(holder, number)).is_some_and(|slot| superblock.confirm(*slot, holder, epoch))
     }
 
-    /// Gives back what a holder has closed.
-    pub fn keep_open(&self, superblock: Superblock<'_>, holder: Holder, next: u64, open: &[u64]) {
-        lock(&self.0).retain(|(of, number), slot| {
-            let is_closed = *of == holder && *number < next && !open.contains(number);
+    /// Gives back what a holder has closed, of the numbers that its present start has given.
+    pub fn keep_open(&self, superblock: Superblock<'_>, holder: Holder, numbers: Range<u64>, open: &[u64]) {
+        lock(&self.0).slots.retain(|(of, number), slot| {
+            let is_closed = *of == holder && numbers.contains(number) && !open.contains(number);
             if is_closed {
                 superblock.release(*slot, holder);
             }
@@ -105,10 +143,20 @@ impl FarHolds {
         });
     }
 
-    /// Gives back what holders that are gone have, also what they have taken in mapped memory.
+    /// Gives back what holders that are gone have, also what they have taken in mapped memory. What says that they are gone has to be true
+    /// before, also for whoever announces a snapshot of theirs.
     pub fn release_of(&self, superblock: Superblock<'_>, is_gone: impl Fn(Holder) -> bool) {
         let mut held = lock(&self.0);
-        held.retain(|(holder, _), _| !is_gone(*holder));
+        held.slots.retain(|(holder, _), _| !is_gone(*holder));
+        superblock.release_of(is_gone);
+    }
+
+    /// Gives back what starts of a node before this one have, and takes nothing for them any more.
+    pub fn release_before(&self, superblock: Superblock<'_>, now: Holder) {
+        let is_gone = |holder: Holder| holder.node == now.node && holder.incarnation != now.incarnation;
+        let mut held = lock(&self.0);
+        held.starts.insert(now.node, now.incarnation);
+        held.slots.retain(|(holder, _), _| !is_gone(*holder));
         superblock.release_of(is_gone);
     }
 }
@@ -120,7 +168,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Node, NodeConfig, NodeId};
+    use crate::{Node, NodeConfig};
     use farhold_fabric::{Executor, Fabric};
     use std::sync::Arc;
 
@@ -157,37 +205,76 @@ mod tests {
             let (superblock, holds, opened) = (node.store.superblock(), FarHolds::default(), OpenSnapshots::default());
             let [one, two] = [1, 2].map(|incarnation| Holder { node: NodeId(1), incarnation });
             let count = || superblock.holders().count();
-            let numbers = [opened.open(), opened.open(), opened.open()];
-            assert_eq!(numbers, [0, 1, 2]);
-            for number in [0, 1, 1] {
-                holds.announce(superblock, one, number).unwrap();
+            let announce = |holder, number| assert!(holds.announce(superblock, holder, number, || true).unwrap());
+            let open = || opened.open(|| 70);
+            let numbers = [open(), open(), open()];
+            assert_eq!(numbers, [71, 72, 73]);
+            for number in [71, 72, 72] {
+                announce(one, number);
             }
             assert_eq!(count(), 2, "the third message was the second again");
-            assert!(holds.confirm(superblock, one, 1, 7) && !holds.confirm(superblock, one, 2, 7));
-            // Number 0 is closed; its list comes before the announcement of number 2.
-            opened.close(0);
+            assert!(holds.confirm(superblock, one, 72, 7) && !holds.confirm(superblock, one, 73, 7));
+            // The first is closed; its list comes before the announcement of the third.
+            opened.close(71);
             let list = opened.to_tell(|| 1, 1_000).unwrap();
             let early: Vec<u64> = list.open.iter().copied().collect();
-            holds.keep_open(superblock, one, list.next, &early);
-            holds.announce(superblock, one, 2).unwrap();
+            holds.keep_open(superblock, one, list.first..list.next, &early);
+            announce(one, 73);
             assert_eq!(count(), 2);
             assert!(opened.to_tell(|| 2, 1_000).is_none(), "it was told just now");
             // Both are closed, and the list is lost; a late announcement comes again; the next list is told without any other cause.
-            opened.close(1);
-            opened.close(2);
+            opened.close(72);
+            opened.close(73);
             assert!(opened.to_tell(|| 3, 1_000).is_some());
-            holds.announce(superblock, one, 0).unwrap();
+            announce(one, 71);
             assert_eq!(count(), 3);
             let last = opened.to_tell(|| 1_003, 1_000).unwrap();
             assert!(last.open.is_empty());
-            // Another start of the node has numbers of its own.
-            holds.announce(superblock, two, 0).unwrap();
-            holds.keep_open(superblock, one, last.next, &[]);
+            announce(two, 71);
+            holds.keep_open(superblock, one, last.first..last.next, &[]);
             assert_eq!(superblock.holders().collect::<Vec<_>>(), [two]);
             // A list of before that was overtaken takes nothing of what was closed for open.
-            holds.keep_open(superblock, one, list.next, &early);
+            holds.keep_open(superblock, one, list.first..list.next, &early);
             holds.release_of(superblock, |holder| holder == two);
             assert!(!superblock.snapshots_open());
+        });
+    }
+
+    /// A node that has come back counts its starts from where they were, or from 1 if its region was lost: a list of one start says nothing
+    /// about what another has open.
+    #[test]
+    fn a_list_is_of_one_start() {
+        with_node("starts", |node| {
+            let (superblock, holds) = (node.store.superblock(), FarHolds::default());
+            let (before, now) = (OpenSnapshots::default(), OpenSnapshots::default());
+            let holder = Holder { node: NodeId(1), incarnation: 1 };
+            let [old, new] = [before.open(|| 5_000), now.open(|| 9_000)];
+            assert!([old, new].iter().all(|number| holds.announce(superblock, holder, *number, || true).unwrap()));
+            // A late list of the start before, which had closed everything, and one of the new start.
+            before.close(old);
+            let late = before.to_tell(|| 1, 1_000).unwrap();
+            holds.keep_open(superblock, holder, late.first..late.next, &[]);
+            assert!(holds.confirm(superblock, holder, new, 7), "open");
+            let list = now.to_tell(|| 1_000, 1_000).unwrap();
+            holds.keep_open(superblock, holder, list.first..list.next, &[new]);
+            assert_eq!(superblock.holders().count(), 1);
+        });
+    }
+
+    /// A worker takes an announcement out of the inbox; before it has done what it says, its node is expelled, or says that it has begun anew.
+    #[test]
+    fn what_has_ended_takes_no_slot_afterwards() {
+        with_node("late", |node| {
+            let (superblock, holds) = (node.store.superblock(), FarHolds::default());
+            let [one, two] = [1, 2].map(|incarnation| Holder { node: NodeId(1), incarnation });
+            holds.release_of(superblock, |holder| holder == one);
+            assert_eq!(holds.announce(superblock, one, 5, || false), Ok(false));
+            holds.release_before(superblock, two);
+            assert_eq!(holds.announce(superblock, one, 5, || true), Ok(false));
+            assert!(!superblock.snapshots_open());
+            assert_eq!(holds.announce(superblock, two, 5, || true), Ok(true));
+            let next = Holder { incarnation: 3, ..one };
+            assert_eq!(holds.announce(superblock, next, 5, || true), Ok(true), "it has not been heard yet");
         });
     }
 }
