@@ -4,6 +4,7 @@ use super::message::{Found, Made, Page, Request, Reserved, encode_ask_again, enc
 use super::reservations::Reservation;
 use super::wire::Writer;
 use crate::definition::TableDef;
+use crate::membership::View;
 use crate::node::Recovered;
 use crate::protocol::epoch::KEEPER;
 use crate::slots::Counter;
@@ -230,9 +231,11 @@ impl Core {
     }
 
     /// Does this node know of no end of the start that a node was in the configuration with this number? True for good without
-    /// replication: there a start says itself that the one before has ended.
+    /// replication: there a start says itself that the one before has ended. True as well while this node has not heard of any
+    /// configuration: a founder may hear of the founding after others have begun.
     fn is_there(&self, node: NodeId, since: u64) -> bool {
-        self.node.replication.as_ref().is_none_or(|it| it.view.is_there(node, since))
+        let is_there = |view: &View| view.is_there(node, since) || !view.present.contains(self.me);
+        self.node.replication.as_ref().is_none_or(|it| is_there(&it.view))
     }
 
     fn table(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {

@@ -248,7 +248,7 @@ mod tests {
             let (superblock, holds) = (node.store.superblock(), FarHolds::default());
             let (before, now) = (OpenSnapshots::default(), OpenSnapshots::default());
             let holder = Holder { node: NodeId(1), incarnation: 1 };
-            let [old, new] = [before.open(|| 5_000), now.open(|| 9_000)];
+            let [old, new] = [before.open(|| 9_000), now.open(|| 5_000)];
             assert!([old, new].iter().all(|number| holds.announce(superblock, holder, *number, || true).unwrap()));
             // A late list of the start before, which had closed everything, and one of the new start.
             before.close(old);
