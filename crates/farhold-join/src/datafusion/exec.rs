@@ -28,6 +28,7 @@ use super::build::{Building, Plan, threads};
 use super::describe::Description;
 use super::explain::{Actual, Beside, Prediction};
 use super::filter::Filter;
+use super::held::{fills, without_constants};
 use super::memory::{PlanMemory, floor_bytes, lock};
 use super::stream::{Metrics, Probe, ProbeSeen};
 use crate::model::Width;
@@ -113,11 +114,15 @@ impl JoinExec {
         };
         let planned =
             if planned.mode == mode { planned } else { planned.builder().with_partition_mode(mode).build()? };
-        Ok(Self::of(planned, runner))
+        Self::of(planned, runner)
     }
 
-    fn of(planned: HashJoinExec, runner: Runner) -> Self {
+    fn of(planned: HashJoinExec, runner: Runner) -> Result<Self> {
         let mut properties = PlanProperties::clone(planned.properties());
+        if fills(*planned.join_type()) {
+            let held = without_constants(&properties.eq_properties)?;
+            properties.set_eq_properties(held);
+        }
         if let Runner::Ours { way, .. } = &runner {
             // Rows of partitions that were spilled come out last.
             let mut equivalence = properties.eq_properties.clone();
@@ -130,14 +135,14 @@ impl JoinExec {
             }
             properties.set_eq_properties(equivalence);
         }
-        Self {
+        Ok(Self {
             planned: Arc::new(planned),
             runner,
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
             running: Arc::default(),
             actual: Arc::default(),
-        }
+        })
     }
 
     /// The join as DataFusion has planned it.
@@ -187,7 +192,7 @@ impl JoinExec {
     /// The plan that planning has made of the one that this stands for, with its joins ours again.
     fn again(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
-            return Ok(Arc::new(Self::of(join.builder().build()?, self.redescribed(join))));
+            return Ok(Arc::new(Self::of(join.builder().build()?, self.redescribed(join))?));
         }
         // A projection may remain above it.
         let children: Result<Vec<_>> = plan.children().into_iter().map(|child| self.again(child)).collect();

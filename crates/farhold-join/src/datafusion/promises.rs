@@ -13,8 +13,8 @@
 //! | row counts that are called exact, limits | at the end of each partition and of all |
 //!
 //! Not checked, since DataFusion's operators do not keep them: constants and equalities above volatile functions (it takes `nextval('s')` for a
-//! constant), of scans of files (they name conditions by which they only skip parts) and above outer joins (which keep the constants of a side that they
-//! fill with NULLs), orderings above windows (a running minimum is called ordered, the NULLs before the first value left out), exact counts above scans that a filter reaches while they run.
+//! constant) and of scans of files (they name conditions by which they only skip parts), exact counts above scans that a filter reaches while they
+//! run. What [`HeldRule`](super::held::HeldRule) takes back is not checked of the operator that has promised it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -41,10 +41,11 @@ use datafusion::physical_plan::repartition::BatchPartitioner;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, InputDistributionRequirements,
-    PlanProperties, StatisticsArgs, StatisticsContext, displayable,
+    PlanProperties, StatisticsArgs, StatisticsContext,
 };
 use futures::{StreamExt, stream};
 
+use super::held::held;
 use super::memory::lock;
 
 /// Watches every operator of a plan. It belongs behind all other rules; [`with_joins`](super::with_joins) puts it there in builds with debug
@@ -215,9 +216,10 @@ impl Checks {
             }
             _ => None,
         };
+        // What an operator promises and does not hold is taken back by the one above it.
+        let equivalences = held(plan)?.unwrap_or_else(|| equivalences.clone());
         let mut orderings = Vec::new();
-        let has_windows = any(plan, |node| node.name().ends_with("WindowAggExec"));
-        for ordering in equivalences.oeq_class().iter().filter(|_| !has_windows) {
+        for ordering in equivalences.oeq_class().iter() {
             let by = ordering.iter().map(|by| (Arc::clone(&by.expr), by.options));
             orderings.extend(Comparable::new(by, &schema)?.map(|by| Ordered { by, last: None }));
         }
@@ -225,14 +227,8 @@ impl Checks {
         let plain = |expression: &PhysicalExprRef| (Arc::clone(expression), SortOptions::default());
         let is_volatile = holds(plan, |expression| expression.is_volatile_node())?;
         let is_pruned = matches!(plan.name(), "DataSourceExec" | "LateScanExec");
-        let is_filled = any(plan, |node| {
-            let line = node.name().ends_with("JoinExec").then(|| displayable(node.as_ref()).one_line().to_string());
-            line.is_some_and(|line| {
-                ["Left", "Right", "Full"].iter().any(|kind| line.contains(&format!("join_type={kind}")))
-            })
-        });
-        let is_exempt = is_volatile || is_pruned || is_filled;
-        let equivalences = if is_exempt { EquivalenceProperties::new(plan.schema()) } else { equivalences.clone() };
+        let is_exempt = is_volatile || is_pruned;
+        let equivalences = if is_exempt { EquivalenceProperties::new(plan.schema()) } else { equivalences };
         for class in equivalences.eq_group().iter() {
             let mut members = Vec::new();
             for expression in class.iter() {
@@ -354,19 +350,17 @@ impl Checks {
             let Some(rows) = rows.filter(|_| !is_filtered) else { continue };
             let args = StatisticsArgs::new().with_partition(of);
             let promised = StatisticsContext::new().compute(self.plan.as_ref(), &args)?.num_rows;
+            // Nor what a limit takes away.
+            let is_cut = |promised: usize| self.plan.fetch().is_some_and(|fetch| promised > fetch && rows == fetch);
             if let Precision::Exact(promised) = promised
                 && promised != rows
+                && !(of.is_some() && is_cut(promised))
             {
                 return self.broken(format!("{promised} rows exactly, of {of:?}; found {rows}"));
             }
         }
         Ok(())
     }
-}
-
-/// Whether an operator in the plan is of a kind.
-fn any(plan: &Arc<dyn ExecutionPlan>, kind: impl Fn(&Arc<dyn ExecutionPlan>) -> bool) -> bool {
-    plan.exists(|node| Ok(kind(node))).unwrap_or(false)
 }
 
 /// Whether an expression in the plan is of a kind.

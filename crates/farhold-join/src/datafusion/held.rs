@@ -1,0 +1,207 @@
+//! Orders and constants that DataFusion's operators promise and do not keep.
+//!
+//! The planner leaves out a sort, or columns of it, where an operator below promises enough. Some promises are wrong in DataFusion 55:
+//!
+//! | operator | it promises | and hands out |
+//! |---|---|---|
+//! | outer joins | the constants of both inputs | NULL for the constants of an input whose row is missing |
+//! | UNION ALL | constants that differ from input to input, which the merge of sorted partitions leaves out of its key | partitions with different values |
+//! | windows of `min` and `max` | results in order, NULLs last | NULL until the frame has a value |
+//! | windows over frames that slide | results in order where the arguments are | the contrary of it, where the order is descending |
+//!
+//! [`HeldRule`] puts a [`HeldExec`] above such an operator. It hands the rows on and promises of their order what holds. Sorts stay above it: below,
+//! the wrong promise would be asked again. A [`JoinExec`](super::JoinExec) promises nothing wrong by itself.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::{JoinType, Statistics};
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::SetMonotonicity;
+use datafusion::physical_expr::equivalence::AcrossPartitions;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr::window::{PlainAggregateWindowExpr, SlidingAggregateWindowExpr, WindowExpr};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::execution_plan::CardinalityEffect;
+use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
+use datafusion::physical_plan::joins::NestedLoopJoinExec;
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
+use datafusion::physical_plan::{
+    ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, StatisticsArgs,
+};
+
+/// Puts a [`HeldExec`] above operators that promise too much. It belongs before DataFusion decides on sorts; [`with_joins`](super::with_joins)
+/// puts it there.
+#[derive(Debug, Default)]
+pub struct HeldRule;
+
+impl PhysicalOptimizerRule for HeldRule {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_up(|node| match held(&node)? {
+            Some(held) => Ok(Transformed::yes(Arc::new(HeldExec::new(node, held)) as Arc<dyn ExecutionPlan>)),
+            None => Ok(Transformed::no(node)),
+        })
+        .data()
+    }
+
+    fn name(&self) -> &'static str {
+        "farhold_held"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// What holds of the promises of an operator that promises too much; `None` of all others.
+pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalenceProperties>> {
+    let promised = plan.equivalence_properties();
+    if plan.is::<UnionExec>() {
+        let differ = promised.constants().iter().any(|c| c.across_partitions == AcrossPartitions::Heterogeneous);
+        let mut held = promised.clone();
+        held.clear_per_partition_constants();
+        return Ok(differ.then_some(held));
+    }
+    if let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() {
+        let has_more = fills(*join.join_type()) && !promised.eq_group().is_empty();
+        return if has_more { without_constants(promised).map(Some) } else { Ok(None) };
+    }
+    let windows = match (plan.downcast_ref::<WindowAggExec>(), plan.downcast_ref::<BoundedWindowAggExec>()) {
+        (Some(windows), _) => windows.window_expr(),
+        (_, Some(windows)) => windows.window_expr(),
+        _ => return Ok(None),
+    };
+    let is_doubtful = windows.iter().any(is_doubtful);
+    Ok(is_doubtful.then(|| without_columns(promised, plan.schema().fields().len() - windows.len())))
+}
+
+/// Whether a join hands out rows without a partner, with NULLs for the other side.
+pub(super) fn fills(kind: JoinType) -> bool {
+    matches!(kind, JoinType::Left | JoinType::Right | JoinType::Full)
+}
+
+/// The promises of a join that fills rows with NULLs: columns that are equal stay so, constants may become NULL.
+pub(super) fn without_constants(promised: &EquivalenceProperties) -> Result<EquivalenceProperties> {
+    let mut held = EquivalenceProperties::new(Arc::clone(promised.schema()));
+    for class in promised.eq_group().iter() {
+        let mut columns = class.iter().filter(|expression| expression.is::<Column>());
+        let Some(first) = columns.next() else { continue };
+        for other in columns {
+            held.add_equal_conditions(Arc::clone(first), Arc::clone(other))?;
+        }
+    }
+    held.add_orderings(promised.oeq_class().iter().cloned());
+    Ok(held)
+}
+
+/// Whether DataFusion may be wrong about the order of a window's results.
+fn is_doubtful(window: &Arc<dyn WindowExpr>) -> bool {
+    let is_monotonic = |kind: SetMonotonicity| kind != SetMonotonicity::NotMonotonic;
+    if let Some(plain) = window.as_any().downcast_ref::<PlainAggregateWindowExpr>() {
+        let aggregate = plain.get_aggregate_expr();
+        return is_monotonic(aggregate.set_monotonicity()) && aggregate.field().is_nullable();
+    }
+    let sliding = window.as_any().downcast_ref::<SlidingAggregateWindowExpr>();
+    sliding.is_some_and(|sliding| is_monotonic(sliding.get_aggregate_expr().set_monotonicity()))
+}
+
+/// The promises with each ordering as far as it is by the first `count` columns.
+fn without_columns(promised: &EquivalenceProperties, count: usize) -> EquivalenceProperties {
+    let mut held = promised.clone();
+    held.clear_orderings();
+    let is_kept = |by: &Arc<dyn PhysicalExpr>| collect_columns(by).iter().all(|column| column.index() < count);
+    let orderings = promised.oeq_class().iter();
+    held.add_orderings(orderings.map(|by| by.iter().take_while(|by| is_kept(&by.expr)).cloned().collect::<Vec<_>>()));
+    held
+}
+
+/// Hands on the rows of an operator that promises too much.
+#[derive(Debug)]
+pub struct HeldExec {
+    input: Arc<dyn ExecutionPlan>,
+    properties: Arc<PlanProperties>,
+}
+
+impl HeldExec {
+    fn new(input: Arc<dyn ExecutionPlan>, held: EquivalenceProperties) -> Self {
+        let mut properties = PlanProperties::clone(input.properties());
+        properties.set_eq_properties(held);
+        Self { input, properties: Arc::new(properties) }
+    }
+}
+
+impl DisplayAs for HeldExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        if format == DisplayFormatType::TreeRender { Ok(()) } else { f.write_str("HeldExec") }
+    }
+}
+
+impl ExecutionPlan for HeldExec {
+    fn name(&self) -> &'static str {
+        "HeldExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let input = children.pop().unwrap_or_else(|| Arc::clone(&self.input));
+        let held = match held(&input)? {
+            Some(held) => held,
+            // A rule has put something between.
+            None => without_constants(input.equivalence_properties())?,
+        };
+        Ok(Arc::new(Self::new(input, held)))
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        self.input.execute(partition, context)
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition)]
+    }
+
+    fn statistics_from_inputs(&self, inputs: &[Arc<Statistics>], _: &StatisticsArgs) -> Result<Arc<Statistics>> {
+        Ok(Arc::clone(&inputs[0]))
+    }
+
+    fn supports_limit_pushdown(&self) -> bool {
+        true
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+
+    fn gather_filters_for_pushdown(
+        &self,
+        _: FilterPushdownPhase,
+        filters: Vec<Arc<dyn PhysicalExpr>>,
+        _: &ConfigOptions,
+    ) -> Result<FilterDescription> {
+        FilterDescription::from_children(filters, &self.children())
+    }
+}
