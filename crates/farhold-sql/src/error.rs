@@ -35,6 +35,10 @@ states! {
     DATETIME_OVERFLOW = "22008";
     /// Division by zero.
     DIVISION_BY_ZERO = "22012";
+    /// The logarithm of what has none.
+    INVALID_LOGARITHM_ARGUMENT = "2201E";
+    /// A root or a power of what has none.
+    INVALID_POWER_ARGUMENT = "2201F";
     /// Bytes that are not UTF-8.
     CHARACTER_NOT_IN_REPERTOIRE = "22021";
     /// A parameter or setting with a value it cannot have.

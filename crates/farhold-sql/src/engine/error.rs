@@ -179,7 +179,8 @@ fn from_schema(error: &SchemaError) -> SqlError {
         SchemaError::AmbiguousReference { field } => {
             SqlError::new(SqlState::AMBIGUOUS_COLUMN, format!("column reference \"{}\" is ambiguous", field.name))
         }
-        other => SqlError::new(SqlState::DUPLICATE_COLUMN, first_line(&other.to_string())),
+        // Nothing that a query says is wrong about it.
+        other => SqlError::unsupported(format!("a query with this plan ({})", first_line(&other.to_string()))),
     }
 }
 
@@ -250,6 +251,9 @@ fn from_plan(message: &str) -> SqlError {
         || lower.contains("not supported")
         || lower.contains("unsupported")
         || lower.contains("not implemented")
+        || lower.contains("null_aware anti join")
+        || lower.contains("correlated scalar subquery")
+        || lower.contains("require unique expression names")
     {
         SqlState::FEATURE_NOT_SUPPORTED
     } else if lower.contains("type") {
@@ -275,7 +279,7 @@ fn from_execution(message: &str) -> SqlError {
             "more than one row returned by a subquery used as an expression",
         );
     }
-    if lower.contains("overflow") || lower.contains("out of range") {
+    if lower.contains("overflow") || lower.contains("out of range") || lower.contains("to store in a decimal") {
         return SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, text);
     }
     if lower.contains("cast") || lower.contains("parse") || lower.contains("parsing") {

@@ -217,6 +217,12 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
     }
 }
 
+/// The one expression of a text.
+pub(crate) fn parse_expr(text: &str) -> Result<Expr, SqlError> {
+    let parsed = Parser::new(&Dialect).try_with_sql(text).and_then(|mut parser| parser.parse_expr());
+    parsed.map_err(|e| error::from_parser(&e))
+}
+
 /// The beginning in lower case.
 fn first_words(sql: &str) -> String {
     sql.chars().take(24).collect::<String>().to_ascii_lowercase()

@@ -98,6 +98,17 @@ fn a_query_over_its_memory_stops_and_the_next_one_runs() {
 }
 
 #[test]
+fn pads_take_the_room_that_their_result_needs() {
+    let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 2 << 20, ..EngineConfig::default() });
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
+    client.ok("INSERT INTO t VALUES (1, 'x'), (2, 'y')");
+    assert_eq!(client.rows("SELECT length(lpad(s, 900000)) FROM t ORDER BY id"), ["900000", "900000"]);
+    assert_eq!(client.err("SELECT length(rpad(s, 900000, 'ü')) FROM t").state.code(), "53200");
+    assert_eq!(client.err("SELECT length(rpad(s, 300000000)) FROM t").state.code(), "54000");
+}
+
+#[test]
 fn a_full_region_is_an_error() {
     let db = Db::open(Dir::new(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
     let client = db.client();

@@ -114,6 +114,7 @@ suites! {
     joins
     literals
     numbers
+    orders
     sequences
     settings
     subqueries

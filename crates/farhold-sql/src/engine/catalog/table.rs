@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::engine::dialect::Dialect;
 use arrow::datatypes::{Schema as ArrowSchema, SchemaRef};
-use datafusion::sql::sqlparser::parser::Parser;
 use farhold_store::row::{Column, RowError, Schema, SecondaryKeys};
 use farhold_txn::{Index, Table, TxnError};
 
 use super::Attributes;
+use crate::engine::parse::parse_expr;
 use crate::engine::scalar::{Binder, ColumnRef, Scalar};
 use crate::engine::scan::SampleCache;
 use crate::engine::types::{format_datum, to_field};
@@ -241,8 +240,7 @@ pub(crate) struct Wanted {
 fn bind_default(text: &str, column: &Column) -> Result<Scalar, SqlError> {
     let wrong =
         || SqlError::internal(format!("the stored default of column \"{}\" is no expression: {text}", column.name));
-    let mut parser = Parser::new(&Dialect).try_with_sql(text).map_err(|_| wrong())?;
-    let expression = parser.parse_expr().map_err(|_| wrong())?;
+    let expression = parse_expr(text).map_err(|_| wrong())?;
     let mut parameters = Vec::new();
     let mut binder = Binder { columns: &[], parameters: &mut parameters };
     binder.bind_to(&expression, column.data_type).map_err(|_| wrong())

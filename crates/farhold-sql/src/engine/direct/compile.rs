@@ -522,7 +522,8 @@ pub(crate) fn default_row(table: &TableInfo) -> Vec<Scalar> {
     (0..table.visible).map(|column| default_of(table, column)).collect()
 }
 
-fn is_default(expression: &Expr) -> bool {
+/// Whether it is the word DEFAULT.
+pub(crate) fn is_default(expression: &Expr) -> bool {
     matches!(expression, Expr::Identifier(ident) if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))
 }
 

@@ -1,4 +1,4 @@
-//! `sum` and `avg` with PostgreSQL's types, and without sums that wrap.
+//! `sum` and `avg` with PostgreSQL's types, and without sums that wrap; `min` and `max` of floats.
 //!
 //! | argument | `sum` | `avg` | summed up as |
 //! |---|---|---|---|
@@ -9,21 +9,25 @@
 //! | real | real | double precision | double precision |
 //! | double precision | double precision | double precision | double precision |
 //!
+//! A sum of floats is an error (22003) if it is infinite and no number that went into it was. In frames that slide, numbers are only ever added:
+//! taking one away again leaves its rounding behind, and of an infinity nothing can be taken.
+//!
 //! No sum can pass the end of what it is summed up in: a table has fewer than 2^32 rows, which is below 10^10. A result that
 //! passes 38 digits is an error (22003); sums on the way to it may. So the answer does not depend on the order of the rows,
 //! nor on how partitions and frames are put together.
 //!
 //! Both hand the work to DataFusion's aggregates over the wider type.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Decimal128Array};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Decimal128Array, Float64Array};
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Decimal128Type, Decimal256Type, Field, FieldRef, Int64Type};
+use arrow::datatypes::{DataType, Decimal128Type, Decimal256Type, Field, FieldRef, Float64Type, Int64Type};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::functions_aggregate::average::avg_udaf;
 use datafusion::functions_aggregate::count::count_udaf;
+use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
 use datafusion::functions_aggregate::sum::sum_udaf;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
@@ -54,6 +58,9 @@ pub(super) fn register(context: &SessionContext) {
 enum Kind {
     Sum,
     Average,
+    /// Of floats, NaN above all numbers: DataFusion's own take whichever comes last where one of two is NaN.
+    Least,
+    Greatest,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -62,6 +69,11 @@ struct Aggregate {
     signature: Signature,
     aliases: Vec<String>,
 }
+
+/// `min` or `max` of floats, in the place of DataFusion's.
+pub(super) static LEAST: LazyLock<Arc<AggregateUDF>> = LazyLock::new(|| Arc::new(Aggregate::new(Kind::Least).into()));
+pub(super) static GREATEST: LazyLock<Arc<AggregateUDF>> =
+    LazyLock::new(|| Arc::new(Aggregate::new(Kind::Greatest).into()));
 
 /// The type that an argument is summed up in, and the sum's type.
 fn sum_types(argument: &DataType) -> (DataType, DataType) {
@@ -110,6 +122,7 @@ impl Inner {
         Self::new(sum_udaf(), argument, &sum_types(argument.data_type()).0)
     }
 
+    /// What a result is divided by, or of floats how many are no numbers by themselves (see [`counted`]).
     fn count(argument: &FieldRef) -> Result<Self> {
         Self::new(count_udaf(), argument, &sum_types(argument.data_type()).0)
     }
@@ -150,20 +163,23 @@ impl Aggregate {
         let aliases: &[&str] = match kind {
             Kind::Sum => &["sum"],
             Kind::Average => &["avg", "mean"],
+            Kind::Least | Kind::Greatest => &[],
         };
         let aliases = aliases.iter().map(|&name| name.to_owned()).collect();
         Self { kind, signature: Signature::user_defined(Volatility::Immutable), aliases }
     }
 
-    /// What does the work: one aggregate, or for an exact average a sum and a count.
+    /// What does the work: one aggregate, and for an exact average and for floats a count.
     fn inner(&self, argument: &FieldRef) -> Result<(Inner, Option<Inner>)> {
-        match self.kind {
-            Kind::Sum => Ok((Inner::sum(argument)?, None)),
-            Kind::Average if exact_average(argument.data_type()).is_some() => {
-                Ok((Inner::sum(argument)?, Some(Inner::count(argument)?)))
-            }
-            Kind::Average => Ok((Inner::average(argument)?, None)),
-        }
+        let is_exact_average = self.kind == Kind::Average && exact_average(argument.data_type()).is_some();
+        let value = match self.kind {
+            Kind::Least => return Ok((Inner::new(min_udaf(), argument, &DataType::Int64)?, None)),
+            Kind::Greatest => return Ok((Inner::new(max_udaf(), argument, &DataType::Int64)?, None)),
+            Kind::Average if !is_exact_average => Inner::average(argument)?,
+            Kind::Average | Kind::Sum => Inner::sum(argument)?,
+        };
+        let is_counted = is_exact_average || argument.data_type().is_floating();
+        Ok((value, if is_counted { Some(Inner::count(argument)?) } else { None }))
     }
 
     fn accumulate(
@@ -202,6 +218,8 @@ impl AggregateUDFImpl for Aggregate {
         match self.kind {
             Kind::Sum => "SUM",
             Kind::Average => "AVG",
+            Kind::Least => "MIN_FLOAT",
+            Kind::Greatest => "MAX_FLOAT",
         }
     }
 
@@ -215,6 +233,9 @@ impl AggregateUDFImpl for Aggregate {
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
         use DataType as T;
+        if matches!(self.kind, Kind::Least | Kind::Greatest) {
+            return Ok(arguments.to_vec());
+        }
         let [argument] = arguments else {
             return Err(undefined(self.aliases[0].as_str(), "takes one argument"));
         };
@@ -233,6 +254,7 @@ impl AggregateUDFImpl for Aggregate {
 
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
         match self.kind {
+            Kind::Least | Kind::Greatest => Ok(arguments[0].clone()),
             Kind::Sum => Ok(sum_types(&arguments[0]).1),
             Kind::Average => match exact_average(&arguments[0]) {
                 Some(data_type) => Ok(data_type),
@@ -246,6 +268,10 @@ impl AggregateUDFImpl for Aggregate {
     }
 
     fn create_sliding_accumulator(&self, arguments: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        let is_sum = matches!(self.kind, Kind::Sum | Kind::Average);
+        if is_sum && arguments.expr_fields[0].data_type().is_floating() && !arguments.is_distinct {
+            return Ok(Box::new(Sliding::new(self.kind, arguments.return_type().clone())));
+        }
         self.accumulate(&arguments, |inner, arguments| inner.udaf.create_sliding_accumulator(arguments))
     }
 
@@ -296,10 +322,11 @@ fn undefined(name: &str, what: &str) -> DataFusionError {
 }
 
 fn overflow() -> DataFusionError {
-    DataFusionError::External(Box::new(SqlError::new(
-        SqlState::NUMERIC_OUT_OF_RANGE,
-        format!("numeric out of range: more than {PRECISION_MAX} digits"),
-    )))
+    external_overflow(format!("numeric out of range: more than {PRECISION_MAX} digits"))
+}
+
+fn external_overflow(message: impl Into<String>) -> DataFusionError {
+    DataFusionError::External(Box::new(SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, message)))
 }
 
 /// As another type, or an error.
@@ -313,13 +340,63 @@ fn cast(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
 
 /// The argument as the inner aggregates take it.
 fn widened(values: &[ArrayRef], data_type: &DataType) -> Result<Vec<ArrayRef>> {
-    values.iter().map(|array| cast(array, data_type)).collect()
+    let widen = |array: &ArrayRef| {
+        if *data_type == DataType::Int64 && array.data_type().is_floating() {
+            let doubles = cast(array, &DataType::Float64)?;
+            return Ok(Arc::new(doubles.as_primitive::<Float64Type>().unary::<_, Int64Type>(to_order)) as ArrayRef);
+        }
+        cast(array, data_type)
+    };
+    values.iter().map(widen).collect()
+}
+
+/// An integer for a float, in the order of PostgreSQL: 0 is -0, all NaN are one and above all numbers.
+fn to_order(value: f64) -> i64 {
+    let bits = (if value.is_nan() { f64::NAN.abs() } else { value + 0.0 }).to_bits().cast_signed();
+    if bits < 0 { bits ^ i64::MAX } else { bits }
+}
+
+/// The float of an integer by [`to_order`].
+fn from_order(order: i64) -> f64 {
+    f64::from_bits((if order < 0 { order ^ i64::MAX } else { order }).cast_unsigned())
+}
+
+/// What is counted of the arguments: all, or of floats those that are not finite.
+fn counted(values: &[ArrayRef]) -> Vec<ArrayRef> {
+    let not_finite = |array: &ArrayRef| -> ArrayRef {
+        match array.as_primitive_opt::<Float64Type>() {
+            Some(floats) if floats.values().iter().all(|v| v.is_finite()) => {
+                Arc::new(Float64Array::new_null(floats.len()))
+            }
+            Some(floats) => Arc::new(floats.iter().map(|v| v.filter(|v| !v.is_finite())).collect::<Float64Array>()),
+            None => Arc::clone(array),
+        }
+    };
+    values.iter().map(not_finite).collect()
+}
+
+/// A sum or average of floats as the aggregate's type; an error if it is not finite, and `is_special` says of no argument that it was not.
+fn finite(value: Option<f64>, is_special: bool, output: &DataType) -> Result<Option<f64>> {
+    let result = |value: f64| if *output == DataType::Float32 { f64::from(value as f32) } else { value };
+    match value.map(result) {
+        Some(value) if !value.is_finite() && !is_special => Err(external_overflow("value out of range: overflow")),
+        value => Ok(value),
+    }
 }
 
 /// The result: the value as the type that the aggregate has, divided by the count if there is one.
 fn finished(value: &ArrayRef, count: Option<&ArrayRef>, output: &DataType) -> Result<ArrayRef> {
-    let DataType::Decimal128(_, scale) = output else { return cast(value, output) };
     let counts = count.map(AsArray::as_primitive::<Int64Type>);
+    if let (Some(counts), Some(values)) = (counts, value.as_primitive_opt::<Float64Type>()) {
+        let specials = counts.iter().map(|count| count.unwrap_or(0) > 0);
+        let results = values.iter().zip(specials).map(|(value, is_special)| finite(value, is_special, output));
+        let results: Float64Array = results.collect::<Result<_>>()?;
+        return cast(&(Arc::new(results) as ArrayRef), output);
+    }
+    if let (true, Some(orders)) = (output.is_floating(), value.as_primitive_opt::<Int64Type>()) {
+        return cast(&(Arc::new(orders.unary::<_, Float64Type>(from_order)) as ArrayRef), output);
+    }
+    let DataType::Decimal128(_, scale) = output else { return cast(value, output) };
     // As decimals, over what they are summed up in.
     let sums = match value.data_type() {
         DataType::Int64 => cast(value, &DataType::Decimal128(PRECISION_MAX, 0))?,
@@ -361,7 +438,7 @@ impl Accumulator for Widened {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let values = widened(values, &self.input)?;
         self.value.update_batch(&values)?;
-        self.count.as_mut().map_or(Ok(()), |count| count.update_batch(&values))
+        self.count.as_mut().map_or(Ok(()), |count| count.update_batch(&counted(&values)))
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
@@ -391,11 +468,90 @@ impl Accumulator for Widened {
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let values = widened(values, &self.input)?;
         self.value.retract_batch(&values)?;
-        self.count.as_mut().map_or(Ok(()), |count| count.retract_batch(&values))
+        self.count.as_mut().map_or(Ok(()), |count| count.retract_batch(&counted(&values)))
     }
 
     fn supports_retract_batch(&self) -> bool {
         self.value.supports_retract_batch() && self.count.as_ref().is_none_or(|count| count.supports_retract_batch())
+    }
+}
+
+/// A sum or average of floats in a frame that slides: a queue of two stacks. The front one has with each number the sum of it and all that leave
+/// later, the back one is summed up as it grows, so no number is ever subtracted.
+#[derive(Debug)]
+struct Sliding {
+    kind: Kind,
+    output: DataType,
+    front: Vec<(f64, f64)>,
+    back: Vec<f64>,
+    back_sum: f64,
+    /// Numbers in the frame that are not finite.
+    specials: usize,
+}
+
+impl Sliding {
+    fn new(kind: Kind, output: DataType) -> Self {
+        Self { kind, output, front: Vec::new(), back: Vec::new(), back_sum: 0.0, specials: 0 }
+    }
+
+    fn values(values: &[ArrayRef]) -> Result<Float64Array> {
+        Ok(cast(&values[0], &DataType::Float64)?.as_primitive::<Float64Type>().clone())
+    }
+
+    fn leave(&mut self) {
+        if self.front.is_empty() {
+            let mut sum = 0.0;
+            while let Some(value) = self.back.pop() {
+                sum += value;
+                self.front.push((value, sum));
+            }
+            self.back_sum = 0.0;
+        }
+        if let Some((value, _)) = self.front.pop() {
+            self.specials -= usize::from(!value.is_finite());
+        }
+    }
+}
+
+impl Accumulator for Sliding {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        for value in Self::values(values)?.iter().flatten() {
+            self.back.push(value);
+            self.back_sum += value;
+            self.specials += usize::from(!value.is_finite());
+        }
+        Ok(())
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let values = Self::values(values)?;
+        (0..values.len() - values.null_count()).for_each(|_| self.leave());
+        Ok(())
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        let count = self.front.len() + self.back.len();
+        let sum = self.front.last().map_or(0.0, |(_, sum)| *sum) + self.back_sum;
+        #[allow(clippy::cast_precision_loss)]
+        let value = if self.kind == Kind::Average { sum / count as f64 } else { sum };
+        let value = finite((count > 0).then_some(value), self.specials > 0, &self.output)?;
+        ScalarValue::Float64(value).cast_to(&self.output)
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self) + size_of::<(f64, f64)>() * self.front.capacity() + size_of::<f64>() * self.back.capacity()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        Err(DataFusionError::Internal("a frame that slides has no state".to_owned()))
+    }
+
+    fn merge_batch(&mut self, _: &[ArrayRef]) -> Result<()> {
+        Err(DataFusionError::Internal("a frame that slides has no state".to_owned()))
     }
 }
 
@@ -419,7 +575,7 @@ impl GroupsAccumulator for WidenedGroups {
         let values = widened(values, &self.input)?;
         self.value.update_batch(&values, group_indices, filter, groups)?;
         match &mut self.count {
-            Some(count) => count.update_batch(&values, group_indices, filter, groups),
+            Some(count) => count.update_batch(&counted(&values), group_indices, filter, groups),
             None => Ok(()),
         }
     }
@@ -451,12 +607,27 @@ impl GroupsAccumulator for WidenedGroups {
         let values = widened(values, &self.input)?;
         let mut states = self.value.convert_to_state(&values, filter)?;
         if let Some(count) = &self.count {
-            states.extend(count.convert_to_state(&values, filter)?);
+            states.extend(count.convert_to_state(&counted(&values), filter)?);
         }
         Ok(states)
     }
 
     fn size(&self) -> usize {
         size_of_val(self) + self.value.size() + self.count.as_ref().map_or(0, |count| count.size())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_keep_their_order_as_integers() {
+        let ordered = [f64::NEG_INFINITY, -1.5, -f64::MIN_POSITIVE, 0.0, f64::MIN_POSITIVE, 1.0, f64::INFINITY];
+        assert!(ordered.windows(2).all(|pair| to_order(pair[0]) < to_order(pair[1])));
+        assert!(ordered.iter().all(|value| from_order(to_order(*value)).to_bits() == value.to_bits()));
+        assert_eq!(to_order(-0.0), to_order(0.0));
+        assert_eq!(to_order(-f64::NAN), to_order(f64::NAN));
+        assert!(to_order(-f64::NAN) > to_order(f64::INFINITY) && from_order(to_order(f64::NAN)).is_nan());
     }
 }

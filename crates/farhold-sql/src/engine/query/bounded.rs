@@ -84,13 +84,21 @@ impl ScalarUDFImpl for Bounded {
         let rows = if alike { 1 } else { arguments.number_rows };
         let mut all = 0_u64;
         if let [text, count, ..] = arguments.args.as_slice() {
+            let fill = arguments.args.get(2);
             for row in 0..rows {
                 let count = u64::try_from(number(count, row)).unwrap_or(0);
-                // A character has four bytes at most.
-                let bytes =
-                    if is_repeat { text_bytes(text, row).saturating_mul(count) } else { count.saturating_mul(4) };
-                let certain = if is_repeat { bytes } else { count };
-                if certain > VALUE_BYTES_MAX {
+                let bytes = if is_repeat {
+                    size(text, row).bytes.saturating_mul(count)
+                } else {
+                    padded_bytes(
+                        size(text, row),
+                        fill.map_or(Size { bytes: 1, characters: 1 }, |f| size(f, row)),
+                        count,
+                    )
+                };
+                // PostgreSQL takes room for the longest characters.
+                let taken = if is_repeat { bytes } else { count.saturating_mul(4) };
+                if taken > VALUE_BYTES_MAX {
                     let error = SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large");
                     return Err(DataFusionError::External(Box::new(error)));
                 }
@@ -103,19 +111,32 @@ impl ScalarUDFImpl for Bounded {
     }
 }
 
-/// The bytes of a row's text; 0 of a null.
-fn text_bytes(value: &ColumnarValue, row: usize) -> u64 {
-    let bytes = match value {
-        ColumnarValue::Scalar(value) => value.try_as_str().flatten().map_or(0, str::len),
-        ColumnarValue::Array(array) if array.is_null(row) => 0,
+/// How long a text is.
+#[derive(Clone, Copy)]
+struct Size {
+    bytes: u64,
+    characters: u64,
+}
+
+/// The bytes of a text that is filled up to a count of characters, at most.
+fn padded_bytes(text: Size, fill: Size, count: u64) -> u64 {
+    let times = count.saturating_sub(text.characters).div_ceil(fill.characters.max(1));
+    text.bytes.saturating_add(times.saturating_mul(fill.bytes))
+}
+
+/// A row's text; nothing of a null.
+fn size(value: &ColumnarValue, row: usize) -> Size {
+    let text = match value {
+        ColumnarValue::Scalar(value) => value.try_as_str().flatten().unwrap_or_default(),
+        ColumnarValue::Array(array) if array.is_null(row) => "",
         ColumnarValue::Array(array) => match array.data_type() {
-            DataType::Utf8 => array.as_string::<i32>().value(row).len(),
-            DataType::LargeUtf8 => array.as_string::<i64>().value(row).len(),
-            DataType::Utf8View => array.as_string_view().value(row).len(),
-            _ => 0,
+            DataType::Utf8 => array.as_string::<i32>().value(row),
+            DataType::LargeUtf8 => array.as_string::<i64>().value(row),
+            DataType::Utf8View => array.as_string_view().value(row),
+            _ => "",
         },
     };
-    bytes as u64
+    Size { bytes: text.len() as u64, characters: text.chars().count() as u64 }
 }
 
 /// A row's number; 0 of a null.

@@ -8,6 +8,8 @@
 //! | `+ - *` and negation that pass the end of their type | wrap, or infinity | 22003 |
 //! | a quotient of decimals | four digits more than the dividend, truncated | sixteen digits, rounded |
 //! | a product of decimals of more than 38 digits together | all digits behind the point, few before it | twenty digits, rounded |
+//! | windows by range over bytes | an error | frames by groups of peers |
+//! | a date beside a timestamp | timestamps of nanoseconds | timestamps of microseconds |
 //! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
 //! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
 //!
@@ -17,17 +19,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::logical_expr::expr::{Between, Case, InList, InSubquery, ScalarFunction};
+use datafusion::logical_expr::expr::{
+    Between, Case, GroupingSet, InList, InSubquery, ScalarFunction, Sort, WindowFunctionParams,
+};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::planner::TypePlanner;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Union, lit,
+    BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Union, WindowFrame,
+    WindowFrameBound, WindowFrameUnits, lit,
 };
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
@@ -60,6 +65,8 @@ impl TypePlanner for TypeNames {
             | T::Varchar(Some(_))
             | T::CharacterVarying(Some(_))
             | T::CharVarying(Some(_)) => from_sql(sql_type),
+            // DataFusion's has nanoseconds, and ends in 2262.
+            T::Timestamp(_, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => from_sql(sql_type),
             other => return self.0.as_ref().map_or(Ok(None), |inner| inner.plan_type_field(other)),
         };
         let field = to_field("", column_type.map_err(external)?, true);
@@ -96,21 +103,48 @@ fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         schema.merge(&DFSchema::try_from_qualified_schema(scan.table_name.clone(), &scan.source.schema())?);
     }
     let names = NamePreserver::new(&plan);
+    let named = |expression: Expr| -> Result<Expr> {
+        let name = names.save(&expression);
+        Ok(name.restore(expression.transform_up(|e| typed(e, &schema))?.data))
+    };
+    let each = |expressions: Vec<Expr>| expressions.into_iter().map(named).collect::<Result<Vec<Expr>>>();
     let plan = plan
         .map_expressions(|expression| {
-            let name = names.save(&expression);
-            let typed = expression.transform_up(|e| typed(e, &schema))?;
-            Ok(typed.update_data(|e| name.restore(e)))
+            // What is grouped by keeps its names one by one.
+            let typed = match expression {
+                Expr::GroupingSet(GroupingSet::Rollup(by)) => Expr::GroupingSet(GroupingSet::Rollup(each(by)?)),
+                Expr::GroupingSet(GroupingSet::Cube(by)) => Expr::GroupingSet(GroupingSet::Cube(each(by)?)),
+                Expr::GroupingSet(GroupingSet::GroupingSets(sets)) => {
+                    let sets = sets.into_iter().map(each).collect::<Result<_>>()?;
+                    Expr::GroupingSet(GroupingSet::GroupingSets(sets))
+                }
+                expression => named(expression)?,
+            };
+            Ok(Transformed::yes(typed))
         })?
         .data;
     let plan = match plan {
         LogicalPlan::Join(join) => LogicalPlan::Join(keys(join)?).recompute_schema()?,
         LogicalPlan::Union(union) => LogicalPlan::Union(columns(union)?).recompute_schema()?,
         // Its schema is made of its values.
-        LogicalPlan::Values(values) => LogicalPlanBuilder::values(values.values)?.build()?,
+        LogicalPlan::Values(values) => LogicalPlanBuilder::values(nameless(values.values)?)?.build()?,
         plan => plan.recompute_schema()?,
     };
     Ok(Transformed::yes(plan))
+}
+
+/// The rows of a VALUES list without the lengths of CHAR(n) and VARCHAR(n), which may differ from row to row.
+fn nameless(rows: Vec<Vec<Expr>>) -> Result<Vec<Vec<Expr>>> {
+    let schema = DFSchema::empty();
+    let of_any_length = |expression: Expr| -> Result<Expr> {
+        Ok(match expression.to_field(&schema) {
+            Ok((_, field)) if field.metadata().contains_key(TYPE_KEY) => {
+                Expr::Cast(Cast::new(Box::new(expression), field.data_type().clone()))
+            }
+            _ => expression,
+        })
+    };
+    rows.into_iter().map(|row| row.into_iter().map(of_any_length).collect()).collect()
 }
 
 /// The keys of a join, which are pairs and no comparison yet.
@@ -122,15 +156,16 @@ fn keys(mut join: Join) -> Result<Join> {
     Ok(join)
 }
 
-/// The columns of a union, where one input has a float and another an exact number.
+/// The columns of a union, where one input has a float and another an exact number, or one a date and another a timestamp.
 fn columns(mut union: Union) -> Result<Union> {
     let count = union.inputs.first().map_or(0, |input| input.schema().fields().len());
     let types = |column: usize| -> Vec<DataType> {
         union.inputs.iter().map(|input| input.schema().field(column).data_type().clone()).collect()
     };
-    let floats: Vec<Option<DataType>> = (0..count).map(|column| common_float(&types(column), Common::Result)).collect();
+    let common = |known: &[DataType]| common_float(known, Common::Result).or_else(|| common_moment(known));
+    let wanted: Vec<Option<DataType>> = (0..count).map(|column| common(&types(column))).collect();
     for input in &mut union.inputs {
-        *input = Arc::new(projected(Arc::unwrap_or_clone(Arc::clone(input)), &floats)?);
+        *input = Arc::new(projected(Arc::unwrap_or_clone(Arc::clone(input)), &wanted)?);
     }
     Ok(union)
 }
@@ -156,10 +191,11 @@ fn projected(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPla
 fn in_subquery_typed(mut query: InSubquery, schema: &DFSchema) -> Result<InSubquery> {
     let listed = query.subquery.subquery.schema().field(0).data_type().clone();
     let Ok(data_type) = query.expr.get_type(schema) else { return Ok(query) };
-    if let Some(float) = common_float(&[data_type, listed.clone()], Common::Comparison) {
-        become_type(&mut query.expr, &float, schema)?;
+    let both = [data_type, listed.clone()];
+    if let Some(common) = common_float(&both, Common::Comparison).or_else(|| common_moment(&both)) {
+        become_type(&mut query.expr, &common, schema)?;
         let plan = LogicalPlan::clone(&query.subquery.subquery);
-        query.subquery.subquery = Arc::new(projected(plan, &[Some(float)])?);
+        query.subquery.subquery = Arc::new(projected(plan, &[Some(common)])?);
     } else if is_bare_string(&query.expr) {
         become_type(&mut query.expr, &listed, schema)?;
     }
@@ -181,8 +217,11 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Expr::Between(Between { expr, negated, low, high })
         }
         Expr::InList(InList { mut expr, mut list, negated }) => {
+            // Several constants have one type with what is before them, and numbers that are exact become REAL by that.
+            let is_list = list.len() > 1 && !list.iter().any(Expr::any_column_refs);
+            let is_real = is_list && expr.get_type(schema).is_ok_and(|data_type| data_type == DataType::Float32);
             let mut all: Vec<&mut Expr> = std::iter::once(expr.as_mut()).chain(&mut list).collect();
-            together(&mut all, schema, Common::Comparison)?;
+            together(&mut all, schema, if is_real { Common::Result } else { Common::Comparison })?;
             Expr::InList(InList { expr, list, negated })
         }
         Expr::Case(case) => Expr::Case(case_typed(case, schema)?),
@@ -195,13 +234,53 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             if let Some(common) = common {
                 together(&mut args.iter_mut().collect::<Vec<_>>(), schema, common)?;
             }
+            rounded(func.name(), &mut args, schema)?;
             Expr::ScalarFunction(ScalarFunction { func, args })
         }
         Expr::Cast(cast) => cast_typed(cast, schema)?,
+        Expr::WindowFunction(mut function) => {
+            let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
+            let is_bytes = |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary());
+            if is_up_to_peers(window_frame) && order_by.iter().any(is_bytes) {
+                let (start, end) = (window_frame.start_bound.clone(), window_frame.end_bound.clone());
+                *window_frame = WindowFrame::new_bounds(WindowFrameUnits::Groups, start, end);
+            }
+            Expr::WindowFunction(function)
+        }
         Expr::Literal(value, metadata) => Expr::Literal(number(value)?, metadata),
         Expr::InSubquery(query) => Expr::InSubquery(in_subquery_typed(query, schema)?),
         other => return Ok(Transformed::no(other)),
     }))
+}
+
+/// The arguments of functions that round decimals.
+fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
+    match (name, arguments) {
+        // Rounded up, a number may have a digit more.
+        ("ceil" | "floor", [argument]) => match argument.get_type(schema) {
+            Ok(DataType::Decimal128(_, scale)) => {
+                become_type(argument, &DataType::Decimal128(ColumnType::PRECISION_MAX, scale), schema)
+            }
+            _ => Ok(()),
+        },
+        // By a literal of another type than DataFusion's own, the type of the result would change when that is cast.
+        ("round", [_, places]) => {
+            if let Expr::Literal(ScalarValue::Int64(Some(count)), _) = places
+                && let Ok(count) = i32::try_from(*count)
+            {
+                *places = lit(count);
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a frame goes by range from the first row to the last peer. By groups it is the same, of types that have no distance as well.
+fn is_up_to_peers(frame: &WindowFrame) -> bool {
+    frame.units == WindowFrameUnits::Range
+        && matches!(&frame.start_bound, WindowFrameBound::Preceding(value) if value.is_null())
+        && matches!(frame.end_bound, WindowFrameBound::CurrentRow)
 }
 
 /// A number literal as a value of a type that PostgreSQL gives it: the parser makes decimals of negative scale and
@@ -372,6 +451,12 @@ fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) ->
         }
         return Ok(());
     }
+    if let Some(moment) = common_moment(&known) {
+        for expression in expressions.iter_mut() {
+            become_type(expression, &moment, schema)?;
+        }
+        return Ok(());
+    }
     let Some(data_type) = widest(&known) else { return Ok(()) };
     for expression in expressions.iter_mut().filter(|e| is_bare_string(e)) {
         become_type(expression, &data_type, schema)?;
@@ -390,6 +475,13 @@ fn common_float(known: &[DataType], common: Common) -> Option<DataType> {
         return Some(first.clone());
     }
     Some(if any(&DataType::Float64) || common != Common::Result { DataType::Float64 } else { DataType::Float32 })
+}
+
+/// The timestamp that dates beside timestamps become, which has microseconds.
+fn common_moment(known: &[DataType]) -> Option<DataType> {
+    const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+    let is_mixed = known.contains(&DataType::Date32) && known.contains(&TIMESTAMP);
+    (is_mixed && known.iter().all(|t| matches!(t, DataType::Date32) || *t == TIMESTAMP)).then_some(TIMESTAMP)
 }
 
 /// Whether all are of single precision, or literals that single precision holds exactly: then they compare in it as they do
@@ -416,9 +508,6 @@ fn widest(known: &[DataType]) -> Option<DataType> {
     }
     if known.iter().all(|t| is_signed(t) || is_decimal(t)) {
         return known.iter().find(|t| is_decimal(t)).cloned();
-    }
-    if known.iter().all(|t| matches!(t, DataType::Date32 | DataType::Timestamp(_, None))) {
-        return known.iter().find(|t| **t != DataType::Date32).cloned();
     }
     None
 }
@@ -478,6 +567,7 @@ fn become_type(expression: &mut Expr, data_type: &DataType, schema: &DFSchema) -
     let inner = std::mem::replace(expression, lit(ScalarValue::Null));
     *expression = match to {
         Some(to) if is_decimal(&from) && data_type.is_floating() => functions::cast(inner, to),
+        Some(to @ ColumnType::Timestamp) if from == DataType::Date32 => functions::cast(inner, to),
         _ => inner.cast_to(data_type, schema)?,
     };
     Ok(())

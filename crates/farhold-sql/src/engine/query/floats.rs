@@ -20,10 +20,12 @@ use datafusion::logical_expr::expr::{
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    Aggregate, ColumnarValue, Distinct, Expr, ExprSchemable, LogicalPlan, Operator, ReturnFieldArgs,
-    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    Aggregate, AggregateUDF, ColumnarValue, Distinct, Expr, ExprSchemable, LogicalPlan, Operator, ReturnFieldArgs,
+    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, WindowFunctionDefinition,
 };
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
+
+use super::aggregates::{GREATEST, LEAST};
 
 /// Puts `float_key` where floats are compared; see the module.
 #[derive(Debug)]
@@ -199,9 +201,13 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::AggregateFunction(mut function) => {
             let AggregateFunctionParams { args, distinct, order_by, .. } = &mut function.params;
             let mut is_changed = false;
-            if *distinct || matches!(function.func.name(), "min" | "max") {
+            if let Some(extreme) = extreme(function.func.name(), args, schema) {
+                function.func = extreme;
+                is_changed = true;
+            }
+            if *distinct {
                 let keys = all(std::mem::take(args), by_key)?;
-                is_changed = keys.transformed;
+                is_changed |= keys.transformed;
                 *args = keys.data;
             }
             let by = all(std::mem::take(order_by), |by| sort_by(by, &by_key))?;
@@ -209,12 +215,15 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Ok(Transformed::new_transformed(Expr::AggregateFunction(function), is_changed || by.transformed))
         }
         Expr::WindowFunction(mut function) => {
-            let is_compared = matches!(function.fun.name(), "min" | "max");
             let WindowFunctionParams { args, partition_by, order_by, distinct, .. } = &mut function.params;
             let mut is_changed = false;
-            if *distinct || is_compared {
+            if let Some(extreme) = extreme(function.fun.name(), args, schema) {
+                function.fun = WindowFunctionDefinition::AggregateUDF(extreme);
+                is_changed = true;
+            }
+            if *distinct {
                 let keys = all(std::mem::take(args), by_key)?;
-                is_changed = keys.transformed;
+                is_changed |= keys.transformed;
                 *args = keys.data;
             }
             let parts = all(std::mem::take(partition_by), by_key)?;
@@ -225,6 +234,17 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         }
         other => Ok(Transformed::no(other)),
     })
+}
+
+/// What takes the place of `min` and `max` of a float.
+fn extreme(name: &str, arguments: &[Expr], schema: &DFSchema) -> Option<Arc<AggregateUDF>> {
+    let extreme = match name {
+        "min" => &LEAST,
+        "max" => &GREATEST,
+        _ => return None,
+    };
+    let is_float = arguments.first()?.get_type(schema).is_ok_and(|data_type| data_type.is_floating());
+    is_float.then(|| Arc::clone(extreme))
 }
 
 fn compares(operator: Operator) -> bool {

@@ -42,9 +42,13 @@ pub(super) fn cast(a: Expr, to: ColumnType) -> Expr {
     ScalarUDF::from(function).call(vec![a])
 }
 
-/// A datum as an explicit cast makes it.
+/// A datum as an explicit cast makes it. A CHAR has no blanks at its end, as columns have it.
 pub(super) fn cast_value(datum: Datum, to: ColumnType) -> Result<Datum> {
-    Ok(cut_to(cast_datum(datum, to).map_err(external)?, to))
+    let datum = cut_to(cast_datum(datum, to).map_err(external)?, to);
+    Ok(match datum {
+        Datum::Text(text) if matches!(to, ColumnType::Char(_)) => Datum::Text(text.trim_end_matches(' ').to_owned()),
+        datum => datum,
+    })
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]

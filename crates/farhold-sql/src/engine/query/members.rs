@@ -124,6 +124,12 @@ fn condition(expr: Expr, schema: &DFSchema, place: Place) -> Result<Transformed<
                 Place::Elsewhere => false,
             };
             let known = Known::of(&asked, schema)?;
+            let is_correlated = !asked.subquery.outer_ref_columns.is_empty();
+            if known.is_certain() && place == Place::Conjunct && asked.negated && is_correlated {
+                // DataFusion's anti join for it would have to know of NULLs in what correlates them, which it cannot.
+                let found = Expr::InSubquery(InSubquery { negated: false, ..asked });
+                return Ok(Transformed::yes(found.is_not_true()));
+            }
             if is_left || known.is_certain() {
                 return Ok(Transformed::no(Expr::InSubquery(asked)));
             }

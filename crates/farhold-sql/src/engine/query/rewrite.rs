@@ -9,9 +9,9 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident,
-    ObjectName, ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value, Visit, VisitMut, Visitor,
-    VisitorMut,
+    BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
+    Ident, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, Statement, TableFactor, Value, Visit,
+    VisitMut, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -65,6 +65,7 @@ impl Rewriter {
         }
         let _ = VisitMut::visit(&mut statement, &mut AnyOfQuery);
         let _ = VisitMut::visit(&mut statement, &mut SignedRanks);
+        let _ = VisitMut::visit(&mut statement, &mut ScalarNames { queries: 0 });
         if let ControlFlow::Break(error) = VisitMut::visit(&mut statement, &mut Rows::default()) {
             return Err(error);
         }
@@ -227,6 +228,32 @@ impl VisitorMut for AnyOfQuery {
         };
         if let Expr::Subquery(query) = right.as_ref() {
             *expr = Expr::InSubquery { expr: left.clone(), subquery: query.clone(), negated };
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// The column of a subquery in an expression gets a name that nothing else has: it is not visible, and DataFusion joins it to the columns around.
+struct ScalarNames {
+    queries: usize,
+}
+
+impl VisitorMut for ScalarNames {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        let (Expr::Subquery(query) | Expr::InSubquery { subquery: query, .. }) = expr else {
+            return ControlFlow::Continue(());
+        };
+        // What is ordered or grouped may be so by the name.
+        let is_plain = query.order_by.is_none();
+        if let SetExpr::Select(select) = query.body.as_mut()
+            && is_plain
+            && matches!(&select.group_by, GroupByExpr::Expressions(by, _) if by.is_empty())
+            && let [SelectItem::ExprWithAlias { alias, .. }] = select.projection.as_mut_slice()
+        {
+            self.queries += 1;
+            *alias = Ident::with_quote('"', format!("__scalar_{}", self.queries));
         }
         ControlFlow::Continue(())
     }

@@ -9,9 +9,9 @@ use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Query, Select, UnaryOperator,
     VisitorMut,
 };
-use datafusion::sql::sqlparser::parser::Parser;
 
 use crate::SqlError;
+use crate::engine::parse::parse_expr;
 use crate::engine::scalar::built_in_name;
 
 /// Takes comparisons of rows apart.
@@ -98,7 +98,7 @@ impl Rows {
                 let Some(row) = columns(expr) else { return Ok(None) };
                 let (found, unknown) = self.found(&row, subquery)?;
                 let case = format!("CASE WHEN {found} THEN {} WHEN {unknown} THEN NULL ELSE {negated} END", !negated);
-                parsed(&case).map(Some)
+                parse_expr(&case).map(Some)
             }
             _ => Ok(None),
         }
@@ -111,8 +111,8 @@ impl Rows {
         let equal: Vec<String> = row.iter().zip(&names).map(|(column, name)| format!("{column} = {name}")).collect();
         let equal = equal.join(" AND ");
         let from = format!("SELECT 1 FROM ({query}) AS __rows_{} ({})", self.queries, names.join(", "));
-        let found = parsed(&format!("EXISTS ({from} WHERE {equal})"))?;
-        let unknown = parsed(&format!("EXISTS ({from} WHERE ({equal}) IS NULL)"))?;
+        let found = parse_expr(&format!("EXISTS ({from} WHERE {equal})"))?;
+        let unknown = parse_expr(&format!("EXISTS ({from} WHERE ({equal}) IS NULL)"))?;
         Ok((found, unknown))
     }
 }
@@ -204,10 +204,4 @@ fn nested(expr: Expr) -> Expr {
 
 fn not(expr: Expr, negated: bool) -> Expr {
     if negated { nested(Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) }) } else { expr }
-}
-
-fn parsed(text: &str) -> Result<Expr, SqlError> {
-    let parsed =
-        Parser::new(&crate::engine::dialect::Dialect).try_with_sql(text).and_then(|mut parser| parser.parse_expr());
-    parsed.map_err(|e| crate::engine::error::from_parser(&e))
 }

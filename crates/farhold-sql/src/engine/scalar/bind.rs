@@ -419,8 +419,15 @@ impl Binder<'_> {
         let mut items = Vec::with_capacity(list.len());
         let mut uniform = true;
         let mut chain: Option<Scalar> = None;
-        for item in list {
-            let item = self.bind(item)?;
+        let items_bound = list.iter().map(|item| self.bind(item)).collect::<Result<Vec<_>>>()?;
+        // Several constants have one type with a REAL before them, and numbers that are exact become REAL by that.
+        let is_real = list.len() > 1
+            && subject.data_type == Some(ColumnType::Real)
+            && items_bound.iter().all(|item| item.scalar.is_constant() && item.data_type != Some(ColumnType::Double));
+        for mut item in items_bound {
+            if is_real && item.data_type.is_some_and(|t| t != ColumnType::Real && rank(t).is_some()) {
+                item = known(fold_plain_cast(item.scalar, ColumnType::Real)?, ColumnType::Real);
+            }
             let (a, b) = self.unify(subject.clone(), item)?;
             uniform &= matches!((&a, &subject.scalar), (Scalar::Column(x), Scalar::Column(y)) if x == y);
             let equal = Scalar::Compare(Comparison::Equal, Box::new(a.clone()), Box::new(b.clone()));
@@ -581,7 +588,11 @@ impl Binder<'_> {
                 Ok(Bound { scalar: Scalar::Call(f, scalars), data_type })
             }
             ("nullif", 2) => {
-                let data_type = arguments[0].data_type;
+                // VARCHAR is compared as text.
+                let data_type = arguments[0].data_type.map(|t| match t {
+                    ColumnType::Varchar(_) => ColumnType::Text,
+                    other => other,
+                });
                 let second = arguments.pop().ok_or(BindError::Complex)?;
                 let first = arguments.pop().ok_or(BindError::Complex)?;
                 let (a, b) = self.unify(first, second)?;

@@ -17,7 +17,10 @@ use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
 use crate::SqlError;
 use crate::engine::cancel::Pace;
 use crate::engine::catalog::TableInfo;
-use crate::engine::direct::{Effect, UniqueCheck, Writer, apply_update, default_of, insert_moved, returned};
+use crate::engine::direct::{
+    Effect, UniqueCheck, Writer, apply_update, default_of, insert_moved, is_default, returned,
+};
+use crate::engine::parse::parse_expr;
 use crate::engine::query::{ROWS_SCHEMA, sql_type};
 use crate::engine::scalar::Parameters;
 use crate::engine::sequence::Numbers;
@@ -28,37 +31,61 @@ fn quoted(name: &str) -> Ident {
     Ident::with_quote('"', name)
 }
 
+/// `CAST(expression AS type)`.
+fn cast_to(expression: Expr, data_type: ColumnType) -> Expr {
+    Expr::Cast {
+        kind: CastKind::Cast,
+        expr: Box::new(expression),
+        data_type: sql_type(data_type),
+        array: false,
+        format: None,
+    }
+}
+
 /// `CAST($n AS type)` for a bare `$n`.
 pub(super) fn typed_parameter(expression: &Expr, data_type: ColumnType) -> Option<Expr> {
     match expression {
-        Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => Some(Expr::Cast {
-            kind: CastKind::Cast,
-            expr: Box::new(expression.clone()),
-            data_type: sql_type(data_type),
-            array: false,
-            format: None,
-        }),
+        Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => {
+            Some(cast_to(expression.clone(), data_type))
+        }
         _ => None,
     }
 }
 
-/// Gives the bare parameters of an INSERT's rows the types of their columns.
-pub(super) fn type_parameters(query: &mut Query, table: &TableInfo, targets: &[usize]) {
-    let to = |n: usize| targets.get(n).map(|&c| table.columns()[c].data_type);
+/// A value of a VALUES list as its column takes it: DEFAULT, and what has no type of its own.
+fn typed_value(expression: &Expr, table: &TableInfo, column: usize) -> Result<Option<Expr>, SqlError> {
+    let data_type = table.columns()[column].data_type;
+    if is_default(expression) {
+        let default = match table.defaults.get(column) {
+            Some(Some((text, _))) => parse_expr(text)?,
+            _ => Expr::Value(Value::Null.into()),
+        };
+        return Ok(Some(cast_to(default, data_type)));
+    }
+    let is_bare_string =
+        matches!(expression, Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_) | Value::Null));
+    if is_bare_string && !data_type.is_text() {
+        return Ok(Some(cast_to(expression.clone(), data_type)));
+    }
+    Ok(typed_parameter(expression, data_type))
+}
+
+/// Gives what has no type of its own in an INSERT's rows the types of their columns.
+pub(super) fn type_values(query: &mut Query, table: &TableInfo, targets: &[usize]) -> Result<(), SqlError> {
     match query.body.as_mut() {
         SetExpr::Values(values) => {
             for row in &mut values.rows {
-                for (n, expression) in row.content.iter_mut().enumerate() {
-                    if let Some(typed) = to(n).and_then(|t| typed_parameter(expression, t)) {
+                for (expression, &column) in row.content.iter_mut().zip(targets) {
+                    if let Some(typed) = typed_value(expression, table, column)? {
                         *expression = typed;
                     }
                 }
             }
         }
         SetExpr::Select(select) => {
-            for (n, item) in select.projection.iter_mut().enumerate() {
+            for (item, &column) in select.projection.iter_mut().zip(targets) {
                 if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
-                    && let Some(typed) = to(n).and_then(|t| typed_parameter(expression, t))
+                    && let Some(typed) = typed_parameter(expression, table.columns()[column].data_type)
                 {
                     *expression = typed;
                 }
@@ -66,6 +93,7 @@ pub(super) fn type_parameters(query: &mut Query, table: &TableInfo, targets: &[u
         }
         _ => {}
     }
+    Ok(())
 }
 
 /// `SELECT key…, value… FROM table, others WHERE …`. The items have names that nothing else has.

@@ -192,7 +192,7 @@ impl Session {
         let returning =
             bind_returning(&mut compiler, insert.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
         let Some(mut source) = insert.source else { return Err(SqlError::unsupported("this form of INSERT")) };
-        dml::type_parameters(&mut source, &table, &targets);
+        dml::type_values(&mut source, &table, &targets)?;
         let query = self.planned(*source, sql, types).await?;
         check_target_count(query.columns.len(), targets.len(), !insert.columns.is_empty())?;
         targets.truncate(query.columns.len());

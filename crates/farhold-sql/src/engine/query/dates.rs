@@ -1,0 +1,137 @@
+//! `date_trunc` over microseconds.
+//!
+//! DataFusion's goes by way of nanoseconds, whose 64 bits end in 1677 and 2262.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray};
+use arrow::datatypes::{DataType, TimeUnit, TimestampMicrosecondType};
+use datafusion::common::ScalarValue;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion::prelude::SessionContext;
+
+use crate::engine::types::{civil_from_days, days_from_civil};
+use crate::{SqlError, SqlState};
+
+const DAY: i64 = 86_400_000_000;
+const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+
+/// Puts it in the place of DataFusion's.
+pub(super) fn register(context: &SessionContext) {
+    let signature = Signature::user_defined(Volatility::Immutable);
+    // Both of DataFusion's names: under one that is left, its function would come back.
+    context.register_udf(ScalarUDF::from(Truncate { signature, aliases: ["datetrunc".to_owned()] }));
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Truncate {
+    signature: Signature,
+    aliases: [String; 1],
+}
+
+fn external(state: SqlState, message: impl Into<String>) -> DataFusionError {
+    DataFusionError::External(Box::new(SqlError::new(state, message)))
+}
+
+impl ScalarUDFImpl for Truncate {
+    fn name(&self) -> &'static str {
+        "date_trunc"
+    }
+
+    fn aliases(&self) -> &[String] {
+        &self.aliases
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let is_text = |argument: &DataType| argument.is_string() || argument.is_null();
+        let is_moment = |argument: &DataType| matches!(argument, DataType::Timestamp(..) | DataType::Date32);
+        match arguments {
+            [unit, moment] if is_text(unit) && (is_moment(moment) || is_text(moment)) => {
+                Ok(vec![DataType::Utf8View, TIMESTAMP])
+            }
+            _ => Err(external(SqlState::UNDEFINED_FUNCTION, "function date_trunc takes a text and a timestamp")),
+        }
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(TIMESTAMP)
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [ColumnarValue::Scalar(unit), moments] = arguments.args.as_slice() else {
+            return Err(external(SqlState::FEATURE_NOT_SUPPORTED, "date_trunc by a unit that differs from row to row"));
+        };
+        let Some(unit) = unit.try_as_str().flatten() else {
+            return Ok(ColumnarValue::Scalar(ScalarValue::TimestampMicrosecond(None, None)));
+        };
+        let unit = Unit::named(unit)?;
+        let truncated = |moments: &ArrayRef| -> ArrayRef {
+            let moments = moments.as_primitive::<TimestampMicrosecondType>();
+            Arc::new(moments.unary::<_, TimestampMicrosecondType>(|moment| unit.start(moment)))
+        };
+        Ok(match moments {
+            ColumnarValue::Array(moments) => ColumnarValue::Array(truncated(moments)),
+            ColumnarValue::Scalar(moment) => {
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&truncated(&moment.to_array()?), 0)?)
+            }
+        })
+    }
+}
+
+/// What a moment is truncated to.
+#[derive(Clone, Copy, Debug)]
+enum Unit {
+    Microseconds(i64),
+    Week,
+    /// So many months, within the year.
+    Months(u32),
+    /// So many years, the first of which is the year 0 or 1.
+    Years(i64, i64),
+}
+
+impl Unit {
+    fn named(name: &str) -> Result<Self> {
+        let lower = name.to_lowercase();
+        Ok(match lower.as_str() {
+            "microsecond" | "microseconds" => Self::Microseconds(1),
+            "millisecond" | "milliseconds" => Self::Microseconds(1_000),
+            "second" | "seconds" => Self::Microseconds(1_000_000),
+            "minute" | "minutes" => Self::Microseconds(60_000_000),
+            "hour" | "hours" => Self::Microseconds(3_600_000_000),
+            "day" | "days" => Self::Microseconds(DAY),
+            "week" | "weeks" => Self::Week,
+            "month" | "months" => Self::Months(1),
+            "quarter" => Self::Months(3),
+            "year" | "years" => Self::Years(1, 0),
+            "decade" | "decades" => Self::Years(10, 0),
+            "century" | "centuries" => Self::Years(100, 1),
+            "millennium" | "millennia" => Self::Years(1000, 1),
+            _ => {
+                let message = format!("timestamp units \"{name}\" not recognized");
+                return Err(external(SqlState::INVALID_PARAMETER_VALUE, message));
+            }
+        })
+    }
+
+    /// The beginning of the unit that a moment is in. Infinity stays.
+    fn start(self, moment: i64) -> i64 {
+        if moment == i64::MAX || moment == i64::MIN {
+            return moment;
+        }
+        let days = moment.div_euclid(DAY);
+        let (year, month, _) = civil_from_days(days);
+        let first = |year, month| days_from_civil(year, month, 1).unwrap_or(days) * DAY;
+        match self {
+            Self::Microseconds(count) => moment - moment.rem_euclid(count),
+            // 1970-01-01 was a Thursday.
+            Self::Week => (days - (days + 3).rem_euclid(7)) * DAY,
+            Self::Months(count) => first(year, month - (month - 1) % count),
+            Self::Years(count, from) => first((year - from).div_euclid(count) * count + from, 1),
+        }
+    }
+}
