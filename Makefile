@@ -41,7 +41,7 @@ models: ## The models of concurrent protocols (models/), every state of each, wi
 
 network-suite: ## Three hosts (network namespaces) with copies of rows and an etcd: TPC-C and SQL over TCP, links cut and hosts killed (takes root; ten minutes)
 	@scripts/install-deps test
-	$(CARGO) build -p farhold-sql -p farhold --features farhold/libfabric,farhold/etcd --lib --bins
+	scripts/cargo-all build --bin farhold
 	scripts/network-tests --long
 
 kills: ## A hundred kills of nodes under SmallBank, and thirty with journals, of all nodes at once too: nothing acknowledged may be lost (half an hour)

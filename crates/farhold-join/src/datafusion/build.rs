@@ -46,6 +46,8 @@ pub type Building = Shared<BoxFuture<'static, Result<Arc<Built>, Arc<DataFusionE
 pub struct Plan {
     pub description: Arc<Description>,
     pub memory: Arc<PlanMemory>,
+    /// For memory that joins of other plans hold.
+    pub waits: bool,
     /// Of every join; the pool is put in when it begins.
     pub options: Box<dyn Fn(Arc<crate::MemoryPool>) -> JoinOptions + Send + Sync>,
     pub cancel: CancelToken,
@@ -76,7 +78,8 @@ impl Plan {
         let on_drop = CancelOnDrop::new(self.cancel.clone());
         let shares = if self.is_partitioned { 1 } else { self.shares };
         let count = if self.is_partitioned { self.inputs.len() } else { 1 };
-        let (pool, begun) = self.memory.begin(count as u64 * floor_bytes(shares)).await.map_err(to_datafusion)?;
+        let (pool, begun) =
+            self.memory.begin(count as u64 * floor_bytes(shares), self.waits).await.map_err(to_datafusion)?;
         let joins = (0..count).map(|_| Join::new(self.description.spec.clone(), (self.options)(Arc::clone(&pool))));
         let joins = joins.map(|join| join.map(|join| Arc::new(Mutex::new(Some(join))))).collect::<Result<Vec<_>, _>>();
         let joins = joins.map_err(to_datafusion)?;

@@ -312,6 +312,7 @@ impl ExecutionPlan for JoinExec {
                 let plan = Plan {
                     description: Arc::clone(description),
                     memory: Arc::clone(memory),
+                    waits: settings(&context).is_none_or(|settings| settings.waits),
                     options: {
                         let run = Run { cancel: execution.cancel.clone(), pages: memory.pages(), ..Run::default() };
                         options(&context, run, prediction, *algorithm, *way, partitions)?
@@ -468,10 +469,14 @@ fn output_bytes_max(limit: u64) -> usize {
     (limit / 64).clamp(1 << 20, 16 << 20) as usize
 }
 
+fn settings(context: &TaskContext) -> Option<&JoinConfig> {
+    context.session_config().options().extensions.get::<JoinConfig>()
+}
+
 /// The directory that is asked for, or DataFusion's for temporary files, which it makes when the first file is asked for. A session that has none
 /// gets an error from the join that has to spill.
 pub(super) fn spill_directory(context: &TaskContext) -> Result<PathBuf> {
-    let asked = context.session_config().options().extensions.get::<JoinConfig>().map(|config| &config.spill_directory);
+    let asked = settings(context).map(|settings| &settings.spill_directory);
     if let Some(directory) = asked.filter(|directory| !directory.is_empty()) {
         return Ok(PathBuf::from(directory));
     }

@@ -243,8 +243,8 @@ impl PlanMemory {
     ///
     /// The first join of a plan waits until other plans have left room for the floors of all its joins; the plan holds nothing of the limit
     /// meanwhile, and those that do can end without more. The wait ends with them, or with the query when that is cancelled.
-    /// [`JoinError::BudgetTooSmall`] if there is no room though no join runs.
-    pub async fn begin(self: &Arc<Self>, floor: u64) -> Result<(Arc<MemoryPool>, Begun), JoinError> {
+    /// [`JoinError::BudgetTooSmall`] if there is no room though no join runs, or unless it `waits`.
+    pub async fn begin(self: &Arc<Self>, floor: u64, waits: bool) -> Result<(Arc<MemoryPool>, Begun), JoinError> {
         poll_fn(|context| {
             for is_waiting in [false, true] {
                 // Before another attempt: what is given back after it wakes this task.
@@ -253,7 +253,7 @@ impl PlanMemory {
                 }
                 let was_busy = self.all.used() > 0;
                 let begun = self.try_begin(floor);
-                let is_worth_waiting = (was_busy || self.all.used() > 0) && self.needed(floor) <= self.limit();
+                let is_worth_waiting = waits && (was_busy || self.all.used() > 0) && self.needed(floor) <= self.limit();
                 if begun.is_ok() || !is_worth_waiting {
                     return Poll::Ready(begun);
                 }
@@ -356,7 +356,7 @@ mod tests {
 
     /// A join that begins, if it need not wait.
     fn begin(plan: &Arc<PlanMemory>) -> Option<Result<(Arc<MemoryPool>, Begun), JoinError>> {
-        plan.begin(MIB).now_or_never()
+        plan.begin(MIB, true).now_or_never()
     }
 
     fn begun(plan: &Arc<PlanMemory>) -> (Arc<MemoryPool>, Begun) {
@@ -380,6 +380,8 @@ mod tests {
         let (_, other_begun) = begun(&other);
         let third = PlanMemory::new(Arc::clone(&memory), MIB);
         assert!(begin(&third).is_none(), "it waits");
+        let refused = third.begin(MIB, false).now_or_never();
+        assert!(matches!(refused, Some(Err(JoinError::BudgetTooSmall { .. }))), "it does not wait");
         let too_big = PlanMemory::new(Arc::clone(&memory), 17 * MIB);
         assert!(matches!(begin(&too_big), Some(Err(JoinError::BudgetTooSmall { .. }))), "no wait would help");
         drop((one, two));
@@ -413,7 +415,7 @@ mod tests {
         let holder = begun(&first);
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
-        let mut waits = Box::pin(second.begin(MIB));
+        let mut waits = Box::pin(second.begin(MIB, true));
         let mut context = std::task::Context::from_waker(&waker);
         assert!(waits.as_mut().poll(&mut context).is_pending() && !woken.0.load(Relaxed));
         drop(holder);

@@ -90,6 +90,9 @@ extensions_options! {
         pub files: bool, default = true
         /// Partial aggregates make a row of each run of equal keys, where rows come in runs.
         pub runs: bool, default = true
+        /// A plan waits while joins of other plans hold the memory that its joins need to begin. Off: it fails. For whoever holds rows of another
+        /// plan that it has not read, and would wait for itself.
+        pub waits: bool, default = true
         /// `auto`: the cost model chooses; or the name of an algorithm of `farhold_join::ALL`.
         pub algorithm: String, default = "auto".into()
         /// Where joins spill to; empty: DataFusion's directory for temporary files.

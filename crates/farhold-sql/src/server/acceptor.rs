@@ -19,6 +19,7 @@ use super::auth::random;
 use super::cancel::CancelRegistry;
 use super::config::{ServerConfig, ServerError};
 use super::front_end;
+use super::openings::{Opening, Openings};
 use crate::engine::Engine;
 
 /// What the threads of a server share.
@@ -31,11 +32,23 @@ pub struct Shared {
     pub cancel: Arc<CancelRegistry>,
     /// The connections of all threads.
     pub connections: AtomicUsize,
+    /// Those whose client has not shown who it is.
+    pub openings: Arc<Openings>,
     /// Salts the answers to unknown users.
     pub secret: [u8; 32],
 }
 
-/// A socket on its way to a front end.
+/// A connection on its way to a front end.
+pub struct Arrival {
+    /// Its socket.
+    pub socket: Accepted,
+    /// Kept until the connection ends.
+    pub place: Place,
+    /// Kept until its client has shown who it is.
+    pub opening: Opening,
+}
+
+/// A socket.
 pub enum Accepted {
     /// TCP.
     Tcp(std::net::TcpStream),
@@ -76,7 +89,7 @@ pub struct ServerHandle {
 }
 
 struct FrontEnd {
-    sockets: mpsc::UnboundedSender<(Accepted, Place)>,
+    arrivals: mpsc::UnboundedSender<Arrival>,
     connections: Arc<AtomicUsize>,
 }
 
@@ -95,10 +108,13 @@ impl Server {
             config.unix_socket_dir.as_ref().map(|folder| folder.join(format!(".s.PGSQL.{}", local_addr.port())));
         let unix = unix_socket.as_ref().map(listen_unix).transpose()?;
 
+        let limits = &config.limits;
+        let openings = Arc::new(Openings::new(limits.opening_max, limits.opening_patience));
         let shared = Arc::new(Shared {
             engine,
             cancel: Arc::new(CancelRegistry::default()),
             connections: AtomicUsize::new(0),
+            openings,
             secret: random(),
             config,
         });
@@ -106,9 +122,9 @@ impl Server {
         let mut handle = ServerHandle { local_addr, stop, threads: Vec::new(), unix_socket };
         let mut front_ends = Vec::new();
         for index in 0..shared.config.front_end_threads.max(1) {
-            let (sockets, incoming) = mpsc::unbounded_channel();
+            let (arrivals, incoming) = mpsc::unbounded_channel();
             handle.threads.push(front_end::start(index, &shared, node, incoming, stopped.clone())?);
-            front_ends.push(FrontEnd { sockets, connections: Arc::new(AtomicUsize::new(0)) });
+            front_ends.push(FrontEnd { arrivals, connections: Arc::new(AtomicUsize::new(0)) });
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.map_err(ServerError::Thread)?;
@@ -144,6 +160,10 @@ async fn accept(
     let tcp = tokio::net::TcpListener::from_std(tcp).expect("the listener is non-blocking");
     let unix = unix.map(|unix| tokio::net::UnixListener::from_std(unix).expect("the listener is non-blocking"));
     loop {
+        tokio::select! {
+            _ = stopped.wait_for(|stopped| *stopped) => return,
+            () = shared.openings.room() => {}
+        }
         let accepted = tokio::select! {
             _ = stopped.wait_for(|stopped| *stopped) => return,
             accepted = tcp.accept() => accepted.and_then(|(socket, _)| {
@@ -172,8 +192,9 @@ fn hand_over(socket: Accepted, front_ends: &[FrontEnd], shared: &Arc<Shared>) {
     front_end.connections.fetch_add(1, Ordering::Relaxed);
     shared.connections.fetch_add(1, Ordering::Relaxed);
     let place = Place { thread: Arc::clone(&front_end.connections), shared: Arc::clone(shared) };
+    let opening = shared.openings.begin();
     // A front end that has stopped drops the socket, which is what the client shall see.
-    let _ = front_end.sockets.send((socket, place));
+    let _ = front_end.arrivals.send(Arrival { socket, place, opening });
 }
 
 impl ServerHandle {

@@ -46,8 +46,10 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// Prepared statements of one connection, and portals.
     pub statements_max: usize,
-    /// Connections whose client has not said and shown who it is; one more takes the place of the oldest. They count as connections, too.
+    /// Connections whose client has not said and shown who it is; one more waits for a place. They count as connections, too.
     pub opening_max: usize,
+    /// How long such a connection keeps its place while others wait for one.
+    pub opening_patience: Duration,
     /// How long a client may take until its session stands.
     pub startup_timeout: Duration,
     /// How long a client may be silent outside of a transaction; `None` = for ever.
@@ -77,6 +79,7 @@ impl Default for Limits {
             message_bytes_max: 256 << 20,
             statements_max: 10_000,
             opening_max: 100,
+            opening_patience: Duration::from_secs(1),
             // PostgreSQL's `authentication_timeout`.
             startup_timeout: Duration::from_mins(1),
             idle_timeout: None,
@@ -134,11 +137,6 @@ impl From<UsersError> for ServerError {
 }
 
 impl ServerConfig {
-    /// [`Limits::opening_max`], as far as it is one thread's.
-    pub(super) fn openings_of_a_thread(&self) -> usize {
-        self.limits.opening_max.div_ceil(self.front_end_threads.max(1))
-    }
-
     /// Whether it is safe to listen as configured.
     pub(super) fn check(&self) -> Result<(), ServerError> {
         match self.authentication {

@@ -1,7 +1,7 @@
 //! One front-end thread: a current-thread runtime, a worker, and the connections whose sessions live here.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use crate::engine::{Node, Worker};
 use farhold_fabric::{Handle, processor};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::acceptor::{Accepted, Place, Shared};
+use super::acceptor::{Arrival, Shared};
 use super::auth::random;
 use super::config::ServerError;
 use super::connection;
@@ -27,51 +27,6 @@ pub struct FrontEnd {
     pub worker: Rc<Worker>,
     /// The server's shutdown.
     pub stopping: Rc<Stopping>,
-    /// Connections whose client has not shown who it is.
-    pub openings: Rc<Openings>,
-}
-
-/// The connections of a thread whose client has not shown who it is, the oldest first. A new one above the limit takes the place of the
-/// oldest: who belongs here is done in some milliseconds, and strangers that stay silent keep nobody out.
-#[derive(Default)]
-pub struct Openings {
-    waiting: RefCell<VecDeque<(u64, oneshot::Sender<()>)>>,
-    next: Cell<u64>,
-}
-
-/// A place among them, given back when dropped.
-pub struct Opening<'a> {
-    openings: &'a Openings,
-    number: u64,
-    displaced: oneshot::Receiver<()>,
-}
-
-impl Openings {
-    /// Takes a place, of at most `count_max`.
-    pub fn begin(&self, count_max: usize) -> Opening<'_> {
-        let mut waiting = self.waiting.borrow_mut();
-        while waiting.len() >= count_max.max(1) {
-            // Its end tells the one that waits.
-            waiting.pop_front();
-        }
-        let (number, (sender, displaced)) = (self.next.get(), oneshot::channel());
-        self.next.set(number + 1);
-        waiting.push_back((number, sender));
-        Opening { openings: self, number, displaced }
-    }
-}
-
-impl Opening<'_> {
-    /// Completes when a newer one has taken its place.
-    pub async fn displaced(mut self) {
-        let _ = (&mut self.displaced).await;
-    }
-}
-
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        self.openings.waiting.borrow_mut().retain(|(number, _)| *number != self.number);
-    }
 }
 
 /// How far a shutdown has come, as the connections of one thread see it.
@@ -145,7 +100,7 @@ pub fn start(
     index: usize,
     shared: &Arc<Shared>,
     node: &Arc<Node>,
-    incoming: mpsc::UnboundedReceiver<(Accepted, Place)>,
+    incoming: mpsc::UnboundedReceiver<Arrival>,
     stopped: watch::Receiver<bool>,
 ) -> Result<JoinHandle<()>, ServerError> {
     let (shared, node) = (Arc::clone(shared), Arc::clone(node));
@@ -184,14 +139,13 @@ fn prepare(
     // Waits inside the engine wake themselves, so they go on under tokio as under the fabric's own executor.
     let handle = Handle::standalone(u64::from_ne_bytes(random()));
     let worker = node.worker(&handle).map_err(|error| ServerError::Worker(error.to_string()))?;
-    let (stopping, openings) = (Rc::default(), Rc::default());
-    Ok((runtime, FrontEnd { shared: Arc::clone(shared), worker: Rc::new(worker), stopping, openings }))
+    Ok((runtime, FrontEnd { shared: Arc::clone(shared), worker: Rc::new(worker), stopping: Rc::default() }))
 }
 
 /// Serves until the server stops and the last connection has ended.
 async fn serve(
     front_end: FrontEnd,
-    mut incoming: mpsc::UnboundedReceiver<(Accepted, Place)>,
+    mut incoming: mpsc::UnboundedReceiver<Arrival>,
     mut stopped: watch::Receiver<bool>,
 ) {
     /// After the grace period statements are cancelled; a client that does not read its last words in this time is cut off.
@@ -202,8 +156,8 @@ async fn serve(
     loop {
         tokio::select! {
             _ = stopped.wait_for(|stopped| *stopped) => break,
-            Some((socket, place)) = incoming.recv() => {
-                connections.spawn_local(connection::serve(front_end.clone(), socket, place));
+            Some(arrival) = incoming.recv() => {
+                connections.spawn_local(connection::serve(front_end.clone(), arrival));
             }
             // Reaps; a connection that panicked takes only itself down.
             Some(_) = connections.join_next() => {}

@@ -24,6 +24,7 @@ mod cancel;
 mod config;
 mod connection;
 mod front_end;
+mod openings;
 mod rows;
 mod tls;
 mod value;

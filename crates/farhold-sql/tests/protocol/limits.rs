@@ -170,8 +170,8 @@ fn strangers_say_little() {
 #[test]
 fn strangers_keep_nobody_out() {
     let server = server_with(|config| {
-        config.front_end_threads = 1;
         config.limits.opening_max = 4;
+        config.limits.opening_patience = Duration::ZERO;
         config.limits.startup_timeout = Duration::from_hours(1);
     });
     let mut strangers: Vec<Client> = (0..60).map(|_| Client::open(server.local_addr())).collect();
@@ -181,6 +181,31 @@ fn strangers_keep_nobody_out() {
     }
     let mut client = Client::connect(server.local_addr());
     assert_eq!(client.rows("SELECT 1"), [["1"]]);
+}
+
+/// Clients that come together wait for each other: nobody loses a place that it has just taken.
+#[test]
+fn those_who_open_wait_for_a_place() {
+    const LONG: Duration = Duration::from_hours(1);
+    let server = server_with(|config| {
+        config.limits.opening_max = 2;
+        config.limits.opening_patience = LONG;
+        config.limits.startup_timeout = LONG;
+    });
+    let mut first: Vec<Client> = (0..2).map(|_| Client::open(server.local_addr())).collect();
+    let address = server.local_addr();
+    let others: Vec<_> =
+        (0..20).map(|_| std::thread::spawn(move || Client::connect(address).rows("SELECT 1"))).collect();
+    // A place is free when this one has said who it is.
+    let mut one = first.pop().expect("two");
+    one.send(&startup(0, &[("user", "test")]));
+    assert_eq!(status(&one.until_ready()), b'I');
+    for other in others {
+        assert_eq!(other.join().expect("it is served"), [["1"]]);
+    }
+    let mut other = first.pop().expect("two");
+    other.send(&startup(0, &[("user", "test")]));
+    assert_eq!(status(&other.until_ready()), b'I');
 }
 
 #[test]

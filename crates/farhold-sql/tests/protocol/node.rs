@@ -23,6 +23,11 @@ pub fn server() -> Running {
 
 /// A server with other settings.
 pub fn server_with(change: impl FnOnce(&mut ServerConfig)) -> Running {
+    server_of(EngineConfig::default(), change)
+}
+
+/// A server with other settings, and an engine with others.
+pub fn server_of(engine: EngineConfig, change: impl FnOnce(&mut ServerConfig)) -> Running {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let folder = std::env::temp_dir().join(format!("farhold-protocol-{}-{number}", std::process::id()));
@@ -31,7 +36,7 @@ pub fn server_with(change: impl FnOnce(&mut ServerConfig)) -> Running {
     let node = Node::open(fabric, NodeConfig { region_bytes: 64 << 20, ..NodeConfig::default() }).unwrap();
     let executor = Executor::real(1);
     let worker = node.worker(&executor.handle()).unwrap();
-    let engine = executor.run(Engine::open(Arc::clone(&node), EngineConfig::default(), &worker)).unwrap();
+    let engine = executor.run(Engine::open(Arc::clone(&node), engine, &worker)).unwrap();
     drop(worker);
     let mut config =
         ServerConfig { listen: SocketAddr::from(([127, 0, 0, 1], 0)), front_end_threads: 2, ..ServerConfig::default() };

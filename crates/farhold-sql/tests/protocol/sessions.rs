@@ -1,7 +1,8 @@
 //! What belongs to a transaction and to a statement: settings, cursors, portals, cancels, panics.
 
 use crate::client::{Answer, Client, bind, error, execute, message, parse, query, rows, startup, status, sync, tags};
-use crate::node::{server, server_with};
+use crate::node::{server, server_of, server_with};
+use farhold_sql::engine::EngineConfig;
 
 /// The words of `CommandComplete`, and the states of errors.
 fn outcomes(answers: &[Answer]) -> Vec<String> {
@@ -175,6 +176,22 @@ fn a_fetch_can_be_cancelled_and_times_out() {
         client.ask(&[parse("", &slow), bind("p", "", &[]), execute("p", 1), execute("p", 1), sync()].concat());
     assert_eq!(error(&answers).as_deref(), Some("57014"), "{answers:?}");
     client.run("ROLLBACK");
+}
+
+/// The cursor's join holds what the next one needs to begin, and goes on only when this session fetches.
+#[test]
+fn a_join_does_not_wait_for_its_own_session() {
+    let engine = EngineConfig { query_threads: 1, join_memory_bytes: Some(2 << 20), ..EngineConfig::default() };
+    let server = server_of(engine, |_| {});
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE a (id BIGINT PRIMARY KEY)");
+    client.run("INSERT INTO a SELECT value FROM generate_series(1, 20000)");
+    let join = "SELECT a.id FROM a JOIN a AS b ON a.id % 100 = b.id % 100";
+    client.run(&format!("BEGIN; DECLARE c CURSOR FOR {join}"));
+    client.run("FETCH 1 FROM c");
+    assert_eq!(states(&mut client, &format!("SELECT count(*) FROM ({join})")), ["53200"]);
+    client.run("ROLLBACK");
+    assert_eq!(client.rows(&format!("SELECT count(*) FROM ({join})")), [["4000000"]]);
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub(crate) use catalog::ROWS_SCHEMA;
 pub(in crate::engine) use floats::without_key;
 pub(crate) use numbers::Giver;
 pub(crate) use parameters::to_sql as sql_type;
-pub(crate) use stream::BatchStream;
+pub(crate) use stream::{BatchStream, Unread};
 
 /// Rows of a batch.
 const BATCH_ROWS: usize = 8192;
@@ -111,6 +111,16 @@ impl QueryEngine {
     fn state_with(&self, rows: RowSource, cancel: CancelHandle) -> SessionState {
         let mut state = self.state.clone();
         state.config_mut().set_extension(Arc::new(QueryInput { rows, cancel }));
+        state
+    }
+
+    /// For a query that runs beside those whose rows its session has not read: it cannot wait for what their joins hold.
+    fn state_beside(&self, unread: &Unread, rows: RowSource, cancel: CancelHandle) -> SessionState {
+        let mut state = self.state_with(rows, cancel);
+        if unread.any() {
+            let joins = state.config_mut().options_mut().extensions.get_mut::<JoinConfig>();
+            joins.expect("the joins' settings").waits = false;
+        }
         state
     }
 
@@ -170,10 +180,11 @@ impl QueryEngine {
         giver: Giver,
         cancel: &CancelHandle,
         notices: &Notices,
+        unread: &Unread,
     ) -> BatchStream {
         let (asks, requests) = numbers::asks(giver);
         let stop = CancelHandle::running();
-        let state = self.state_with(rows, stop.clone());
+        let state = self.state_beside(unread, rows, stop.clone());
         let (sender, receiver) = tokio::sync::mpsc::channel(CHANNEL_BATCHES);
         let (flag, notices) = (stop.clone(), notices.clone());
         let task = self.runtime().spawn(async move {
@@ -189,7 +200,7 @@ impl QueryEngine {
                 let _ = sender.send(Err(error)).await;
             }
         });
-        BatchStream::new(receiver, requests, task, stop, cancel.clone())
+        BatchStream::new(receiver, requests, task, stop, cancel.clone(), unread)
     }
 
     /// Runs a bound plan to its end and gives all rows; for plans whose result the session needs whole.
@@ -200,8 +211,9 @@ impl QueryEngine {
         giver: Giver,
         cancel: &CancelHandle,
         notices: &Notices,
+        unread: &Unread,
     ) -> Result<Vec<RecordBatch>, SqlError> {
-        let mut stream = self.run(plan, rows, giver, cancel, notices);
+        let mut stream = self.run(plan, rows, giver, cancel, notices, unread);
         let mut batches = Vec::new();
         while let Some(batch) = stream.next().await {
             batches.push(batch?);
@@ -216,11 +228,12 @@ impl QueryEngine {
         rows: RowSource,
         giver: Giver,
         cancel: &CancelHandle,
+        unread: &Unread,
         analyze: bool,
     ) -> Result<Vec<String>, SqlError> {
         let (asks, mut requests) = numbers::asks(giver);
         let stop = CancelHandle::running();
-        let state = self.state_with(rows, stop.clone());
+        let state = self.state_beside(unread, rows, stop.clone());
         let task = self.runtime().spawn(async move {
             let explain = async {
                 let plan = numbers::attach(plan, &asks)?;

@@ -1,5 +1,7 @@
 //! The batches of a running query on their way to the session.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -44,6 +46,32 @@ pub(super) async fn run(
     Ok(())
 }
 
+/// The queries of a session whose rows it has not read to their end: what their joins hold stays with them until it does.
+#[derive(Clone, Default)]
+pub(crate) struct Unread(Rc<Cell<usize>>);
+
+/// One of them.
+struct Reading(Unread);
+
+impl Unread {
+    /// Whether there is one.
+    pub(super) fn any(&self) -> bool {
+        self.0.get() > 0
+    }
+
+    fn begin(&self) -> Reading {
+        self.0.set(self.0.get() + 1);
+        Reading(self.clone())
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let count = &self.0.0;
+        count.set(count.get() - 1);
+    }
+}
+
 /// Batches of a running query. Dropping it stops the query.
 pub(crate) struct BatchStream {
     receiver: Receiver<Result<RecordBatch, SqlError>>,
@@ -53,8 +81,8 @@ pub(crate) struct BatchStream {
     stop: CancelHandle,
     /// The session's, armed for the statement that waits for rows, whichever that is.
     cancel: CancelHandle,
-    /// Nothing comes any more: a task may be awaited once, but a cursor asks again after the last row.
-    ended: bool,
+    /// `None`: nothing comes any more. A task may be awaited once, but a cursor asks again after the last row.
+    reading: Option<Reading>,
 }
 
 impl BatchStream {
@@ -64,15 +92,14 @@ impl BatchStream {
         task: JoinHandle<()>,
         stop: CancelHandle,
         cancel: CancelHandle,
+        unread: &Unread,
     ) -> Self {
-        Self { receiver, requests, task, stop, cancel, ended: false }
+        Self { receiver, requests, task, stop, cancel, reading: Some(unread.begin()) }
     }
 
     /// The next batch, never empty; `None` after the last one, however often it is asked.
     pub(crate) async fn next(&mut self) -> Option<Result<RecordBatch, SqlError>> {
-        if self.ended {
-            return None;
-        }
+        self.reading.as_ref()?;
         // The query threads may all be busy with what is to be stopped: the session does not wait for them.
         let received = tokio::select! {
             biased;
@@ -86,7 +113,7 @@ impl BatchStream {
         if received.is_some() {
             return received;
         }
-        self.ended = true;
+        self.reading = None;
         match (&mut self.task).await {
             Err(e) if e.is_panic() => Some(Err(SqlError::internal("the query failed: a thread panicked"))),
             _ => None,

@@ -208,7 +208,7 @@ impl Session {
         } else {
             snapshot(&scans, &self.worker).await?
         };
-        let stream = self.engine.queries.run(plan, rows, self.giver(), &self.cancel, &self.notices);
+        let stream = self.engine.queries.run(plan, rows, self.giver(), &self.cancel, &self.notices, &self.unread);
         Ok(Output::Rows(Rows::Batches(QueryRows::new(stream))))
     }
 
@@ -223,12 +223,13 @@ impl Session {
         };
         let logical = engine.queries.bind(query, parameters, &self.cancel).await?;
         let scans = scans(&logical)?;
-        let (cancel, notices) = (self.cancel.clone(), self.notices.clone());
+        let (cancel, notices, unread) = (self.cancel.clone(), self.notices.clone(), self.unread.clone());
         let giver = self.giver();
         let numbers = giver.numbers();
         let body = async |txn: &mut Txn| -> Result<Effect, SqlError> {
             let rows = gather(&scans, txn, &cancel).await?;
-            let batches = engine.queries.collect(logical.clone(), rows, giver.clone(), &cancel, &notices).await?;
+            let batches =
+                engine.queries.collect(logical.clone(), rows, giver.clone(), &cancel, &notices, &unread).await?;
             match plan {
                 Plan::InsertQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
                 Plan::UpdateQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
@@ -310,8 +311,11 @@ impl Session {
                         .to_owned(),
                     );
                 }
-                let shown =
-                    self.engine.queries.explain(logical, rows, self.giver(), &self.cancel, analyze && !writes).await?;
+                let shown = self
+                    .engine
+                    .queries
+                    .explain(logical, rows, self.giver(), &self.cancel, &self.unread, analyze && !writes)
+                    .await?;
                 lines.extend(shown);
                 if analyze && writes {
                     let effect = self.in_transaction(plan, parameters).await?;

@@ -15,6 +15,7 @@ use farhold_txn::Worker;
 
 use self::transaction::Transaction;
 use super::notices::Notices;
+use super::query::Unread;
 use super::sequence::{self, SessionNumbers};
 use super::settings::Settings;
 use super::{CancelHandle, ColumnType, Datum, Engine, Output, Prepared, parse};
@@ -44,6 +45,7 @@ pub struct Session {
     numbers: Rc<SessionNumbers>,
     transaction: Transaction,
     notices: Notices,
+    unread: Unread,
 }
 
 impl Session {
@@ -56,6 +58,7 @@ impl Session {
             numbers: Rc::default(),
             transaction: Transaction::default(),
             notices: Notices::default(),
+            unread: Unread::default(),
         }
     }
 

@@ -32,7 +32,7 @@ use futures::FutureExt as _;
 use crate::engine::{CancelHandle, Session, TransactionState};
 use crate::error::{SqlError, SqlState};
 
-use super::acceptor::{Accepted, Place};
+use super::acceptor::{Arrival, Place};
 use super::cancel::Registration;
 use super::front_end::FrontEnd;
 use super::wire::backend::{Severity, Status};
@@ -98,19 +98,18 @@ struct Settings {
 }
 
 /// Serves a connection to its end.
-pub async fn serve(front_end: FrontEnd, accepted: Accepted, place: Place) {
-    let Ok(socket) = Socket::new(accepted) else { return };
+pub async fn serve(front_end: FrontEnd, arrival: Arrival) {
+    let Arrival { socket, place, opening: mut opens } = arrival;
+    let Ok(socket) = Socket::new(socket) else { return };
     let timeout = front_end.shared.config.limits.startup_timeout;
     let opening = startup::open(&front_end, socket, place);
     // A client that has not said who it is in time is not told either; PostgreSQL does the same.
-    let opened = {
-        let opens = front_end.openings.begin(front_end.shared.config.openings_of_a_thread());
-        tokio::select! {
-            biased;
-            opened = tokio::time::timeout(timeout, opening) => opened,
-            () = opens.displaced() => return,
-        }
+    let opened = tokio::select! {
+        biased;
+        opened = tokio::time::timeout(timeout, opening) => opened,
+        () = opens.displaced() => return,
     };
+    drop(opens);
     let Ok(Some(mut connection)) = opened else { return };
     let failure = connection.run().await;
     connection.end(failure).await;

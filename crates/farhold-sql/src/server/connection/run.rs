@@ -120,8 +120,8 @@ impl Connection {
                 self.tell_settings();
                 Outcome::Done(tag)
             }
-            Output::CopyIn(copy) => Outcome::Done(self.copy_in(copy, deadline).await?),
-            Output::CopyOut(copy) => Outcome::Done(self.copy_out(copy, deadline).await?),
+            Output::CopyIn(copy) => Outcome::Done(Box::pin(self.copy_in(copy, deadline)).await?),
+            Output::CopyOut(copy) => Outcome::Done(Box::pin(self.copy_out(copy, deadline)).await?),
         })
     }
 
