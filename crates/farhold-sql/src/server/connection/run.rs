@@ -109,7 +109,8 @@ impl Connection {
         deadline: Option<Instant>,
     ) -> Result<Outcome, Failure> {
         let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
-        let output = self.wire.drive(&watch, self.session.execute(prepared, parameters)).await??;
+        // Boxed: every future around it would have its size.
+        let output = self.wire.drive(&watch, Box::pin(self.session.execute(prepared, parameters))).await??;
         Ok(match output {
             Output::Rows(Rows::Direct { rows, tag }) => {
                 Outcome::Rows(RowSource::Direct { rows: rows.into_iter(), tag })
