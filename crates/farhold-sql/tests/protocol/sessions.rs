@@ -376,7 +376,7 @@ fn a_long_message_of_copy_data() {
     let server = server();
     let mut client = Client::connect(server.local_addr());
     client.run("CREATE TABLE s_copy (i int PRIMARY KEY)");
-    let lines: String = (0..50_000).map(|i| format!("{i}\n")).collect();
+    let lines = (0..50_000).fold(String::new(), |lines, i: u32| lines + &i.to_string() + "\n");
     client.send(&query("COPY s_copy FROM STDIN"));
     assert_eq!(client.answer().unwrap().0, b'G');
     let answers = client.ask(&[message(b'd', lines.as_bytes()), message(b'c', b"")].concat());
