@@ -64,9 +64,9 @@ impl TypePlanner for TypeNames {
             | T::Character(_)
             | T::Varchar(Some(_))
             | T::CharacterVarying(Some(_))
-            | T::CharVarying(Some(_)) => from_sql(sql_type),
+            | T::CharVarying(Some(_))
             // DataFusion's has nanoseconds, and ends in 2262.
-            T::Timestamp(_, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => from_sql(sql_type),
+            | T::Timestamp(_, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => from_sql(sql_type),
             other => return self.0.as_ref().map_or(Ok(None), |inner| inner.plan_type_field(other)),
         };
         let field = to_field("", column_type.map_err(external)?, true);
