@@ -119,7 +119,10 @@ fn condition(expr: Expr, schema: &DFSchema, place: Place) -> Result<Transformed<
         },
         Expr::InSubquery(asked) => {
             let is_left = match place {
-                Place::Conjunct => !asked.negated || asked.subquery.outer_ref_columns.is_empty(),
+                // A constant is no key of a join, and an anti join without keys does not know of NULLs.
+                Place::Conjunct => {
+                    !asked.negated || asked.subquery.outer_ref_columns.is_empty() && asked.expr.any_column_refs()
+                }
                 Place::Positive => !asked.negated,
                 Place::Elsewhere => false,
             };
