@@ -187,7 +187,7 @@ fn now_stands_still_within_a_transaction() {
     client.ok(&format!("INSERT INTO ts (id) VALUES {}", ids(0)));
     assert_eq!(client.rows("SELECT count(DISTINCT a) FROM ts"), ["1"]);
     assert_eq!(client.rows("SELECT count(DISTINCT now()), count(*) FROM ts WHERE now() > a"), ["1|500"]);
-    let lines: String = (1_000..1_500).map(|id| format!("{id}\n")).collect();
+    let lines = (1_000..1_500).fold(String::new(), |lines, id: u32| lines + &id.to_string() + "\n");
     client.copy("COPY ts (id) FROM STDIN", &lines).unwrap();
     assert_eq!(client.rows("SELECT count(DISTINCT a) FROM ts"), ["2"]);
 
