@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 
 from etcd import free_ports
@@ -31,7 +32,9 @@ class Cluster:
         return self
 
     def __exit__(self, failed, *_):
-        for node in self.nodes:
+        for number, node in enumerate(self.nodes):
+            if failed and node.poll() is not None:
+                print(f"node {number} had ended with {node.returncode}: {node.stderr.read()}", file=sys.stderr)
             stop(node, signal.SIGKILL if failed else signal.SIGINT)
         self.home.cleanup()
 

@@ -234,12 +234,14 @@ impl QueryEngine {
         let (asks, mut requests) = numbers::asks(giver);
         let stop = CancelHandle::running();
         let state = self.state_beside(unread, rows, stop.clone());
+        let flag = stop.clone();
         let task = self.runtime().spawn(async move {
             let explain = async {
                 let plan = numbers::attach(plan, &asks)?;
                 let physical = state.query_planner().create_physical_plan(&plan, &state).await?;
                 let mut text = displayable(physical.as_ref()).indent(false).to_string();
                 if analyze {
+                    let physical = guard::guard(physical, &flag)?;
                     let mut stream = execute_stream(Arc::clone(&physical), state.task_ctx())?;
                     while let Some(batch) = futures::StreamExt::next(&mut stream).await {
                         batch?;
@@ -251,7 +253,12 @@ impl QueryEngine {
                 }
                 Ok(text)
             };
-            explain.await.map_err(|e: datafusion::error::DataFusionError| error::from_datafusion(&e))
+            // Whoever asked has its answer by then; without this the plan would go on.
+            tokio::select! {
+                biased;
+                () = flag.cancelled() => Err(flag.error()),
+                outcome = explain => outcome.map_err(|e: datafusion::error::DataFusionError| error::from_datafusion(&e)),
+            }
         });
         let outcome = until_cancelled(cancel, requests.answer_until(task)).await;
         if cancel.is_cancelled() {

@@ -9,7 +9,7 @@ use super::portal::{Portal, Progress, RowSource};
 use super::statement::{Action, Parameter, Statement, is_blank};
 use super::wire::deadline_after;
 use super::{Connection, Failure, Watch};
-use crate::engine::{ColumnType, CommandTag, Datum, Output, Pace, Prepared, Rows};
+use crate::engine::{CancelHandle, ColumnType, CommandTag, Datum, Output, Pace, Prepared, Rows, TransactionState};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::{BatchEncoder, Shape};
 use crate::server::value::oid;
@@ -139,9 +139,14 @@ impl Connection {
         // A client that does not read is waited for without an end: see docs/design/0003-wire.md.
         let mut pace = Pace::new(&self.cancel);
         match source {
-            RowSource::Direct { rows, .. } => {
+            RowSource::Direct { rows, tag } => {
+                // What has been committed is not reported as stopped: its rows are sent to their end.
+                let is_over = tag.verb != "SELECT" && self.session.transaction_state() == TransactionState::Idle;
+                if is_over {
+                    pace = Pace::new(&CancelHandle::default());
+                }
                 while count < count_max {
-                    if pace.step().await? {
+                    if pace.step().await? && !is_over {
                         self.time_out_after(deadline);
                     }
                     let Some(row) = rows.next() else { return Ok(Sent { count, all: true }) };
