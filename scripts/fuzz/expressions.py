@@ -75,7 +75,6 @@ class Expressions:
     def choice(self, type_, depth):
         """CASE, COALESCE and their like keep the type of their parts."""
         rng = self.rng
-        plain = s.NUMERIC if type_.name == "numeric" else s.TEXT if type_.family == "text" else type_
         part = lambda: self.of(type_, depth - 1)
         kind = rng.choice(["case", "case", "simple", "coalesce", "nullif", "greatest"])
         if type_.name == "bool" and kind == "greatest":
