@@ -2,7 +2,9 @@
 //!
 //! The test starts itself again as the other process (`FARHOLD_FABRIC_CHILD` says as what).
 
-use farhold_fabric::{Address, Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId, provider::shm};
+use farhold_fabric::{
+    Address, Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId, provider::shm,
+};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
