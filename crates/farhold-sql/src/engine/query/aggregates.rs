@@ -182,20 +182,20 @@ impl Aggregate {
         Ok((value, if is_counted { Some(Inner::count(argument)?) } else { None }))
     }
 
-    fn accumulate(
+    /// Over what `make` makes of each part.
+    fn accumulators<A: ?Sized>(
         &self,
         arguments: &AccumulatorArgs<'_>,
-        make: impl Fn(&Inner, AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>>,
-    ) -> Result<Box<dyn Accumulator>> {
+        make: impl Fn(&Inner, AccumulatorArgs<'_>) -> Result<Box<A>>,
+    ) -> Result<Widened<A>> {
         let (first, count) = self.inner(&arguments.expr_fields[0])?;
-        let count_accumulator = count.as_ref().map(|count| make(count, count.arguments(arguments))).transpose()?;
-        Ok(Box::new(Widened {
+        Ok(Widened {
             value: make(&first, first.arguments(arguments))?,
-            count: count_accumulator,
+            count: count.as_ref().map(|count| make(count, count.arguments(arguments))).transpose()?,
             value_states: state_count(&first, arguments)?,
             input: first.input.data_type().clone(),
             output: arguments.return_type().clone(),
-        }))
+        })
     }
 }
 
@@ -264,7 +264,8 @@ impl AggregateUDFImpl for Aggregate {
     }
 
     fn accumulator(&self, arguments: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        self.accumulate(&arguments, |inner, arguments| inner.udaf.accumulator(arguments))
+        let made = self.accumulators(&arguments, |inner, arguments| inner.udaf.accumulator(arguments))?;
+        Ok(Box::new(made))
     }
 
     fn create_sliding_accumulator(&self, arguments: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
@@ -272,7 +273,9 @@ impl AggregateUDFImpl for Aggregate {
         if is_sum && arguments.expr_fields[0].data_type().is_floating() && !arguments.is_distinct {
             return Ok(Box::new(Sliding::new(self.kind, arguments.return_type().clone())));
         }
-        self.accumulate(&arguments, |inner, arguments| inner.udaf.create_sliding_accumulator(arguments))
+        let made =
+            self.accumulators(&arguments, |inner, arguments| inner.udaf.create_sliding_accumulator(arguments))?;
+        Ok(Box::new(made))
     }
 
     fn state_fields(&self, arguments: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
@@ -296,15 +299,8 @@ impl AggregateUDFImpl for Aggregate {
     }
 
     fn create_groups_accumulator(&self, arguments: AccumulatorArgs<'_>) -> Result<Box<dyn GroupsAccumulator>> {
-        let (first, count) = self.inner(&arguments.expr_fields[0])?;
-        let make = |inner: &Inner| inner.udaf.create_groups_accumulator(inner.arguments(&arguments));
-        Ok(Box::new(WidenedGroups {
-            value: make(&first)?,
-            count: count.as_ref().map(make).transpose()?,
-            value_states: state_count(&first, &arguments)?,
-            input: first.input.data_type().clone(),
-            output: arguments.return_type().clone(),
-        }))
+        let made = self.accumulators(&arguments, |inner, arguments| inner.udaf.create_groups_accumulator(arguments))?;
+        Ok(Box::new(made))
     }
 
     fn reverse_expr(&self) -> ReversedUDAF {
@@ -423,18 +419,18 @@ fn finished(value: &ArrayRef, count: Option<&ArrayRef>, output: &DataType) -> Re
     Ok(Arc::new(results.with_precision_and_scale(PRECISION_MAX, *scale)?))
 }
 
-/// An accumulator over a wider type.
+/// Accumulators over a wider type: of one group, or of many at once.
 #[derive(Debug)]
-struct Widened {
-    value: Box<dyn Accumulator>,
-    count: Option<Box<dyn Accumulator>>,
+struct Widened<A: ?Sized> {
+    value: Box<A>,
+    count: Option<Box<A>>,
     /// How many columns of the state are the value's; the count's follow.
     value_states: usize,
     input: DataType,
     output: DataType,
 }
 
-impl Accumulator for Widened {
+impl Accumulator for Widened<dyn Accumulator> {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let values = widened(values, &self.input)?;
         self.value.update_batch(&values)?;
@@ -555,16 +551,7 @@ impl Accumulator for Sliding {
     }
 }
 
-/// The same for many groups at once.
-struct WidenedGroups {
-    value: Box<dyn GroupsAccumulator>,
-    count: Option<Box<dyn GroupsAccumulator>>,
-    value_states: usize,
-    input: DataType,
-    output: DataType,
-}
-
-impl GroupsAccumulator for WidenedGroups {
+impl GroupsAccumulator for Widened<dyn GroupsAccumulator> {
     fn update_batch(
         &mut self,
         values: &[ArrayRef],
