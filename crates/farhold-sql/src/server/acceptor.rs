@@ -22,6 +22,9 @@ use super::front_end;
 use super::openings::{Opening, Openings};
 use crate::engine::Engine;
 
+/// Out of file descriptors, or a connection gone before it was accepted: wait and go on.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// What the threads of a server share.
 pub struct Shared {
     /// Opens sessions.
@@ -32,7 +35,7 @@ pub struct Shared {
     pub cancel: Arc<CancelRegistry>,
     /// The connections of all threads.
     pub connections: AtomicUsize,
-    /// Those whose client has not shown who it is.
+    /// Those over TCP whose client has not shown who it is.
     pub openings: Arc<Openings>,
     /// Salts the answers to unknown users.
     pub secret: [u8; 32],
@@ -44,8 +47,8 @@ pub struct Arrival {
     pub socket: Accepted,
     /// Kept until the connection ends.
     pub place: Place,
-    /// Kept until its client has shown who it is.
-    pub opening: Opening,
+    /// Kept until its client has shown who it is; none of a Unix socket, whose directory says who may come.
+    pub opening: Option<Opening>,
 }
 
 /// A socket.
@@ -148,6 +151,7 @@ fn listen_unix(path: &PathBuf) -> Result<UnixListener, ServerError> {
     Ok(listener)
 }
 
+/// Accepts until it is told to stop.
 async fn accept(
     tcp: TcpListener,
     unix: Option<UnixListener>,
@@ -155,44 +159,45 @@ async fn accept(
     shared: &Arc<Shared>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    // Out of file descriptors, or a connection gone before it was accepted: wait and go on.
-    const PAUSE: Duration = Duration::from_millis(10);
-    let tcp = tokio::net::TcpListener::from_std(tcp).expect("the listener is non-blocking");
-    let unix = unix.map(|unix| tokio::net::UnixListener::from_std(unix).expect("the listener is non-blocking"));
+    tokio::select! {
+        _ = stopped.wait_for(|stopped| *stopped) => {}
+        () = accept_tcp(tcp, front_ends, shared) => {}
+        () = accept_unix(unix, front_ends, shared) => {}
+    }
+}
+
+async fn accept_tcp(listener: TcpListener, front_ends: &[FrontEnd], shared: &Arc<Shared>) {
+    let listener = tokio::net::TcpListener::from_std(listener).expect("the listener is non-blocking");
     loop {
-        tokio::select! {
-            _ = stopped.wait_for(|stopped| *stopped) => return,
-            () = shared.openings.room() => {}
-        }
-        let accepted = tokio::select! {
-            _ = stopped.wait_for(|stopped| *stopped) => return,
-            accepted = tcp.accept() => accepted.and_then(|(socket, _)| {
-                socket.set_nodelay(true)?;
-                socket.into_std().map(Accepted::Tcp)
-            }),
-            accepted = accept_unix(unix.as_ref()) => accepted,
-        };
+        let accepted = listener.accept().await.and_then(|(socket, _)| {
+            socket.set_nodelay(true)?;
+            socket.into_std().map(Accepted::Tcp)
+        });
         match accepted {
-            Ok(socket) => hand_over(socket, front_ends, shared),
+            Ok(socket) => hand_over(socket, Some(shared.openings.begin().await), front_ends, shared),
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
 }
 
-async fn accept_unix(unix: Option<&tokio::net::UnixListener>) -> std::io::Result<Accepted> {
-    match unix {
-        Some(unix) => unix.accept().await.and_then(|(socket, _)| socket.into_std().map(Accepted::Unix)),
-        None => std::future::pending().await,
+async fn accept_unix(listener: Option<UnixListener>, front_ends: &[FrontEnd], shared: &Arc<Shared>) {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let listener = tokio::net::UnixListener::from_std(listener).expect("the listener is non-blocking");
+    loop {
+        let accepted = listener.accept().await.and_then(|(socket, _)| socket.into_std().map(Accepted::Unix));
+        match accepted {
+            Ok(socket) => hand_over(socket, None, front_ends, shared),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
     }
 }
 
-fn hand_over(socket: Accepted, front_ends: &[FrontEnd], shared: &Arc<Shared>) {
+fn hand_over(socket: Accepted, opening: Option<Opening>, front_ends: &[FrontEnd], shared: &Arc<Shared>) {
     let fewest = front_ends.iter().min_by_key(|front_end| front_end.connections.load(Ordering::Relaxed));
     let front_end = fewest.expect("at least one front end");
     front_end.connections.fetch_add(1, Ordering::Relaxed);
     shared.connections.fetch_add(1, Ordering::Relaxed);
     let place = Place { thread: Arc::clone(&front_end.connections), shared: Arc::clone(shared) };
-    let opening = shared.openings.begin();
     // A front end that has stopped drops the socket, which is what the client shall see.
     let _ = front_end.arrivals.send(Arrival { socket, place, opening });
 }

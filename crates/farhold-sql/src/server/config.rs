@@ -46,7 +46,7 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// Prepared statements of one connection, and portals.
     pub statements_max: usize,
-    /// Connections whose client has not said and shown who it is; one more waits for a place. They count as connections, too.
+    /// TCP connections whose client has not said and shown who it is; one more waits for a place. They count as connections, too.
     pub opening_max: usize,
     /// How long such a connection keeps its place while others wait for one.
     pub opening_patience: Duration,

@@ -1,4 +1,4 @@
-//! The connections whose client has not shown who it is.
+//! The TCP connections whose client has not shown who it is.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// Those of all front-end threads, the oldest first. Above the limit a new one waits in the listener's queue until one is done, or takes
-/// the place of the oldest once that had `patience`: clients that come together wait for each other, and strangers that stay silent keep
-/// nobody out for longer.
+/// Those of all front-end threads, the oldest first. Above the limit a new one waits, and the next ones behind it in the listener's queue, until
+/// one is done, or it takes the place of the oldest once that had `patience`: clients that come together wait for each other, and strangers
+/// that stay silent keep nobody out for longer.
 pub struct Openings {
     count_max: usize,
     patience: Duration,
@@ -48,39 +48,36 @@ impl Openings {
         self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Completes when there is room for another one: some time after `patience` at the latest.
-    pub async fn room(&self) {
+    /// Takes a place as soon as there is one: some time after `patience` at the latest. One caller at a time.
+    pub async fn begin(self: &Arc<Self>) -> Opening {
         loop {
             let done = self.done.notified();
-            let Some(next_look) = self.make_room() else { return };
+            let displaced_from = match self.place(Instant::now()) {
+                Ok(opening) => return opening,
+                Err(displaced_from) => displaced_from,
+            };
             tokio::select! {
                 () = done => {}
-                () = tokio::time::sleep_until(next_look) => {}
+                () = tokio::time::sleep_until(displaced_from) => {}
             }
         }
     }
 
-    /// When to look again, if there is no room.
-    fn make_room(&self) -> Option<Instant> {
+    /// A place, or from when on the oldest one's can be taken.
+    fn place(self: &Arc<Self>, now: Instant) -> Result<Opening, Instant> {
         let mut waiting = self.waiting();
-        while waiting.oldest_first.len() >= self.count_max {
+        if waiting.oldest_first.len() >= self.count_max {
             let displaced_from = waiting.oldest_first[0].since + self.patience;
-            if displaced_from > Instant::now() {
-                return Some(displaced_from);
+            if displaced_from > now {
+                return Err(displaced_from);
             }
             waiting.oldest_first.pop_front();
         }
-        None
-    }
-
-    /// Takes a place.
-    pub fn begin(self: &Arc<Self>) -> Opening {
-        let mut waiting = self.waiting();
         let (sender, displaced) = oneshot::channel();
         let number = waiting.next;
         waiting.next += 1;
-        waiting.oldest_first.push_back(Entry { number, since: Instant::now(), _displaced: sender });
-        Opening { openings: Arc::clone(self), number, displaced }
+        waiting.oldest_first.push_back(Entry { number, since: now, _displaced: sender });
+        Ok(Opening { openings: Arc::clone(self), number, displaced })
     }
 }
 
@@ -94,7 +91,39 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         self.openings.waiting().oldest_first.retain(|entry| entry.number != self.number);
-        // The acceptor is the only one that waits, and looks before it does.
+        // Only one waits, and it looks before it does.
         self.openings.done.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    fn is_displaced(opening: &mut Opening) -> bool {
+        opening.displaced().now_or_never().is_some()
+    }
+
+    /// The oldest loses its place to who waits, when it has had its time, and to nobody else.
+    #[test]
+    fn the_oldest_makes_room_for_who_waits() {
+        let openings = Arc::new(Openings::new(2, PATIENCE));
+        let start = Instant::now();
+        let mut first = openings.place(start).ok().unwrap();
+        let mut second = openings.place(start + PATIENCE / 4).ok().unwrap();
+        assert_eq!(openings.place(start + PATIENCE / 2).err(), Some(start + PATIENCE));
+        assert!(!is_displaced(&mut first));
+        let mut third = openings.place(start + PATIENCE).ok().unwrap();
+        assert!(is_displaced(&mut first) && !is_displaced(&mut second));
+        // Nobody has waited since then.
+        let fourth = openings.place(start + 100 * PATIENCE).ok().unwrap();
+        assert!(is_displaced(&mut second) && !is_displaced(&mut third));
+        drop(fourth);
+        let _fifth = openings.place(start + 100 * PATIENCE).ok().unwrap();
+        assert!(!is_displaced(&mut third), "who is done has made room");
     }
 }

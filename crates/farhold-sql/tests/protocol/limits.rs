@@ -1,5 +1,7 @@
 //! Start-up, versions, cancelling, limits, the end of clients and of the server.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use farhold_sql::server::{Authentication, Users};
@@ -181,6 +183,46 @@ fn strangers_keep_nobody_out() {
     }
     let mut client = Client::connect(server.local_addr());
     assert_eq!(client.rows("SELECT 1"), [["1"]]);
+}
+
+/// Who has had its time keeps its place while nobody waits for one.
+#[test]
+fn a_place_is_kept_while_nobody_waits() {
+    let server = server_with(|config| {
+        config.limits.opening_max = 2;
+        config.limits.opening_patience = Duration::ZERO;
+    });
+    let mut slow: Vec<Client> = (0..2).map(|_| Client::open(server.local_addr())).collect();
+    // Each asks for TLS first: after the answer it has a place.
+    let asks_for_tls = [8_u32.to_be_bytes(), 80_877_103_u32.to_be_bytes()].concat();
+    for client in &mut slow {
+        client.send(&asks_for_tls);
+        assert_eq!(client.byte(), b'N');
+    }
+    for client in &mut slow {
+        client.send(&startup(0, &[("user", "test")]));
+        assert_eq!(status(&client.until_ready()), b'I');
+    }
+}
+
+/// Strangers on TCP are in nobody's way who may enter the directory of the Unix socket.
+#[test]
+fn the_unix_socket_has_no_strangers() {
+    let folder = std::env::temp_dir();
+    let server = server_with(|config| {
+        config.unix_socket_dir = Some(folder.clone());
+        config.limits.opening_max = 1;
+        config.limits.opening_patience = Duration::from_hours(1);
+        config.limits.startup_timeout = Duration::from_hours(1);
+    });
+    // One has the place, one waits for it.
+    let _strangers: Vec<Client> = (0..2).map(|_| Client::open(server.local_addr())).collect();
+    let path = folder.join(format!(".s.PGSQL.{}", server.local_addr().port()));
+    let mut ours = UnixStream::connect(path).unwrap();
+    ours.write_all(&startup(0, &[("user", "test")])).unwrap();
+    let mut tag = [0];
+    ours.read_exact(&mut tag).unwrap();
+    assert_eq!(tag, *b"R");
 }
 
 /// Clients that come together wait for each other: nobody loses a place that it has just taken.

@@ -99,17 +99,20 @@ struct Settings {
 
 /// Serves a connection to its end.
 pub async fn serve(front_end: FrontEnd, arrival: Arrival) {
-    let Arrival { socket, place, opening: mut opens } = arrival;
+    let Arrival { socket, place, opening: opens } = arrival;
     let Ok(socket) = Socket::new(socket) else { return };
     let timeout = front_end.shared.config.limits.startup_timeout;
     let opening = startup::open(&front_end, socket, place);
     // A client that has not said who it is in time is not told either; PostgreSQL does the same.
-    let opened = tokio::select! {
-        biased;
-        opened = tokio::time::timeout(timeout, opening) => opened,
-        () = opens.displaced() => return,
+    let opened = tokio::time::timeout(timeout, opening);
+    let opened = match opens {
+        None => opened.await,
+        Some(mut opens) => tokio::select! {
+            biased;
+            opened = opened => opened,
+            () = opens.displaced() => return,
+        },
     };
-    drop(opens);
     let Ok(Some(mut connection)) = opened else { return };
     let failure = connection.run().await;
     connection.end(failure).await;
