@@ -14,6 +14,7 @@ const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--jobs J] [--q
                    [--slow-register | --slow-founding | --moving-rows | --odd-reads | --lost-host | --lonely-host |
                     --stopped-clocks | --old-records | --other-sizes | --power-cuts | --bad-disks | --zombie-keeper]
                                                         replays seeds, J at a time (all processors), with their stories
+       farhold-sim scenarios                            the scenarios' flags
        farhold-sim rate [--seeds COUNT] [--jobs J]      simulated transactions a second, checks included
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
 
@@ -25,6 +26,10 @@ fn main() -> ExitCode {
     };
     let jobs = value_of("--jobs").map_or_else(jobs_max, |jobs| jobs as usize);
     match arguments.first().map(String::as_str) {
+        Some("scenarios") => {
+            Scenario::ALL.iter().for_each(|scenario| println!("{}", scenario.flag));
+            ExitCode::SUCCESS
+        }
         Some("rate") => rate(value_of("--seeds").unwrap_or(200), jobs),
         Some("teeth") => show_teeth(value_of("--seeds").unwrap_or(400), value_of("--times").unwrap_or(4)),
         Some("teeth-child") => {
