@@ -2,8 +2,8 @@
 //!
 //! DataFusion makes a mark join of it, and a mark says found or not found. Where neither is known, because x or some s is NULL, the answer is
 //! NULL, which matters below NOT, IS NULL and CASE and where the answer is a value. Left to DataFusion are conditions of a WHERE clause for
-//! which NULL is as good as false: `x IN (…)` below nothing but AND and OR, and `x NOT IN (…)` of an uncorrelated query as a condition of
-//! its own, which becomes an anti join that knows of NULLs. All others become
+//! which NULL is as good as false: `x IN (…)` below nothing but AND and OR, and `x NOT IN (…)` of a column and an uncorrelated query as a
+//! condition of its own, which becomes an anti join that knows of NULLs. All others become
 //!
 //! ```text
 //!   CASE WHEN x IN (S) THEN true
@@ -22,11 +22,11 @@ use datafusion::common::{Column, DFSchema, JoinType, ScalarValue, Spans};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::functions_aggregate::expr_fn::count;
-use datafusion::logical_expr::expr::{Exists, InSubquery};
+use datafusion::logical_expr::expr::{Exists, InSubquery, TryCast};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    BinaryExpr, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, lit, not, when,
+    BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, lit, not, when,
 };
 use datafusion::optimizer::AnalyzerRule;
 
@@ -119,9 +119,8 @@ fn condition(expr: Expr, schema: &DFSchema, place: Place) -> Result<Transformed<
         },
         Expr::InSubquery(asked) => {
             let is_left = match place {
-                // A constant is no key of a join, and an anti join without keys does not know of NULLs.
                 Place::Conjunct => {
-                    !asked.negated || asked.subquery.outer_ref_columns.is_empty() && asked.expr.any_column_refs()
+                    !asked.negated || asked.subquery.outer_ref_columns.is_empty() && is_column(&asked.expr)
                 }
                 Place::Positive => !asked.negated,
                 Place::Elsewhere => false,
@@ -140,6 +139,16 @@ fn condition(expr: Expr, schema: &DFSchema, place: Place) -> Result<Transformed<
             Ok(Transformed::yes(known.value(found, asked)?))
         }
         other => other.map_children(|inner| condition(inner, schema, Place::Elsewhere)),
+    }
+}
+
+/// Whether an expression is still one of columns when the optimiser is done with it. Any other may become a constant (`coalesce(1, k)`),
+/// which is no key of a join, and an anti join without keys does not know of NULLs.
+fn is_column(expr: &Expr) -> bool {
+    match expr {
+        Expr::Column(_) => true,
+        Expr::Cast(Cast { expr, .. }) | Expr::TryCast(TryCast { expr, .. }) => is_column(expr),
+        _ => false,
     }
 }
 
