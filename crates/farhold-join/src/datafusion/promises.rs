@@ -350,11 +350,11 @@ impl Checks {
             let Some(rows) = rows.filter(|_| !is_filtered) else { continue };
             let args = StatisticsArgs::new().with_partition(of);
             let promised = StatisticsContext::new().compute(self.plan.as_ref(), &args)?.num_rows;
-            // Nor what a limit takes away.
-            let is_cut = |promised: usize| self.plan.fetch().is_some_and(|fetch| promised > fetch && rows == fetch);
+            // Nor what a limit takes away, of each partition.
+            let is_cut = |promised: usize| self.plan.fetch().is_some_and(|fetch| promised > rows && rows >= fetch);
             if let Precision::Exact(promised) = promised
                 && promised != rows
-                && !(of.is_some() && is_cut(promised))
+                && !is_cut(promised)
             {
                 return self.broken(format!("{promised} rows exactly, of {of:?}; found {rows}"));
             }
@@ -591,6 +591,7 @@ mod tests {
         let mut kept = speaker.with_equivalences(|of| of.add_orderings([[PhysicalSortExpr::new_default(a)]]));
         (kept.rows, kept.fetch) = (Precision::Exact(80), Some(40));
         assert_eq!(kept.heard(), None);
+        assert_eq!(Speaker { rows: Precision::Exact(100), fetch: Some(40), ..some() }.heard(), None);
         let one = || Speaker::new([[numbers([1, 1]), numbers([5, 5])], [numbers([2]), numbers([5])]]);
         let constants = [
             ConstExpr::new(Arc::clone(&b), AcrossPartitions::Uniform(Some(ScalarValue::Int64(Some(5))))),
@@ -621,6 +622,7 @@ mod tests {
         assert_heard(constant("a", two), "a@0 is one value");
 
         assert_heard(Speaker { rows: Precision::Exact(79), ..some() }, "79 rows exactly");
+        assert_heard(Speaker { rows: Precision::Exact(79), fetch: Some(40), ..some() }, "79 rows exactly");
         assert_heard(Speaker { fetch: Some(39), ..some() }, "more than 39 rows");
 
         let strict = Arc::new(Schema::new(vec![

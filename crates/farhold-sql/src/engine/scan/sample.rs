@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+use arrow::datatypes::SchemaRef;
 use datafusion::common::stats::Precision;
-use datafusion::common::{ColumnStatistics, ScalarValue, Statistics};
+use datafusion::common::{ColumnStatistics, Statistics};
 use farhold_txn::{PageTask, Snapshot};
 
 use super::column::{ColumnReader, Stored};
@@ -86,11 +86,8 @@ impl Sample {
         };
         let rows = ((row_count as f64 * selectivity) as usize).max(1);
         let width: usize = schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(24)).sum();
-        let column_statistics = columns
-            .iter()
-            .zip(schema.fields())
-            .map(|(&column, field)| column_of(&ColumnReader::new(table, column), field.data_type(), &passing, rows))
-            .collect();
+        let column_statistics =
+            columns.iter().map(|&column| column_of(&ColumnReader::new(table, column), &passing, rows)).collect();
         Statistics {
             num_rows: Precision::Inexact(rows),
             total_byte_size: Precision::Inexact(rows * width.max(1)),
@@ -99,7 +96,9 @@ impl Sample {
     }
 }
 
-fn column_of(reader: &ColumnReader, data_type: &DataType, rows: &[&Row], of: usize) -> ColumnStatistics {
+/// Least and greatest values are not told, though they are called inexact: DataFusion's `FilterExec` takes a column whose bounds meet for a constant
+/// (DataFusion 55), and the planner leaves it out of what is sorted by.
+fn column_of(reader: &ColumnReader, rows: &[&Row], of: usize) -> ColumnStatistics {
     let mut statistics = ColumnStatistics::new_unknown();
     let distinct = match reader.stored {
         Stored::Text | Stored::Bytes => {
@@ -116,10 +115,6 @@ fn column_of(reader: &ColumnReader, data_type: &DataType, rows: &[&Row], of: usi
             for (key, value) in rows.iter().filter(|(_, value)| !reader.is_null(value)) {
                 *seen.entry(reader.wide(key, value)).or_default() += 1;
             }
-            let bound =
-                |v: Option<&i128>| v.and_then(|v| scalar(*v, data_type)).map_or(Precision::Absent, Precision::Inexact);
-            statistics.min_value = bound(seen.keys().min());
-            statistics.max_value = bound(seen.keys().max());
             estimate(seen.values(), rows.len(), of)
         }
     };
@@ -140,20 +135,6 @@ fn estimate<'a>(counts: impl Iterator<Item = &'a u32>, sampled: usize, of: usize
     // Nearly all alone: a key, or as good as one.
     let scale = if alone * 20 > sampled * 19 { factor } else { factor.sqrt() };
     Some(((alone as f64 * scale) as usize + repeated).clamp(1, of.max(1)))
-}
-
-fn scalar(value: i128, data_type: &DataType) -> Option<ScalarValue> {
-    Some(match data_type {
-        DataType::Int16 => ScalarValue::Int16(i16::try_from(value).ok()),
-        DataType::Int32 => ScalarValue::Int32(i32::try_from(value).ok()),
-        DataType::Int64 => ScalarValue::Int64(i64::try_from(value).ok()),
-        DataType::Date32 => ScalarValue::Date32(i32::try_from(value).ok()),
-        DataType::Timestamp(TimeUnit::Microsecond, None) => {
-            ScalarValue::TimestampMicrosecond(i64::try_from(value).ok(), None)
-        }
-        DataType::Decimal128(precision, scale) => ScalarValue::Decimal128(Some(value), *precision, *scale),
-        _ => return None,
-    })
 }
 
 #[cfg(test)]
