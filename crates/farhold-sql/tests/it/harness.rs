@@ -226,7 +226,7 @@ async fn answer(session: &mut Session, sql: &str, parameters: &[Datum]) -> Resul
             let text = String::from_utf8(all).expect("COPY gives text");
             (text.lines().map(|line| vec![Some(line.to_owned())]).collect(), copy.tag())
         }
-        Output::CopyIn(copy) => return Err(copy.abort("a test that gives no data").await),
+        Output::CopyIn(copy) => return Err(copy.abort("a test that gives no data")),
     };
     let notices = session.notices().into_iter().map(|n| n.message).collect();
     Ok(Answer { columns, rows, tag: tag.to_string(), direct: prepared.is_direct(), notices })
@@ -264,7 +264,7 @@ async fn copy(
         copy.push(&chunk).await?;
     }
     match abort {
-        Some(message) => Err(copy.abort(&message).await),
+        Some(message) => Err(copy.abort(&message)),
         None => copy.finish().await.map(|tag: CommandTag| tag.to_string()),
     }
 }

@@ -190,3 +190,36 @@ fn copy_by_the_simple_and_the_extended_protocol() {
     assert_eq!(error(&answers).as_deref(), Some("57014"));
     assert_eq!(client.rows("SELECT count(*) FROM b_copy"), [["3"]]);
 }
+
+/// A function call ends the batch that it stands in, as Sync does. The next one was no transaction.
+#[test]
+fn a_function_call_ends_its_batch() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE b_call (i int PRIMARY KEY)");
+    client.ask(&[parse("ins", "INSERT INTO b_call VALUES ($1)"), sync()].concat());
+    let insert = |value| [bind("", "ins", &[value]), execute("", 0)].concat();
+    let answers = client.ask(&[insert("1"), message(b'F', b"\0\0\0\0\0\0\0\0\0\0")].concat());
+    assert_eq!((tags(&answers), error(&answers).as_deref()), (b"2CEZ".to_vec(), Some("0A000")));
+    let answers = client.ask(&[insert("2"), insert("2"), sync()].concat());
+    assert_eq!(error(&answers).as_deref(), Some("23505"));
+    assert_eq!(client.rows("SELECT count(*) FROM b_call"), [["0"]]);
+}
+
+/// An empty query ends a batch. Its commit failed, and with it the connection.
+#[test]
+fn a_commit_that_fails_behind_an_empty_query_is_told() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    let mut other = Client::connect(server.local_addr());
+    client.run("CREATE TABLE b_late (i int PRIMARY KEY, n int)");
+    client.run("INSERT INTO b_late VALUES (1, 0)");
+    let update = "UPDATE b_late SET n = n + 1 WHERE i = 1";
+    client.send(&[parse("", update), bind("", "", &[]), execute("", 0), message(b'H', b"")].concat());
+    let begun: Vec<u8> = (0..3).map(|_| client.answer().unwrap().0).collect();
+    assert_eq!(begun, b"12C");
+    other.run(update);
+    let answers = client.ask(&query(""));
+    assert_eq!((tags(&answers), error(&answers).as_deref()), (b"IEZ".to_vec(), Some("40001")));
+    assert_eq!(client.rows("SELECT n FROM b_late"), [["1"]]);
+}

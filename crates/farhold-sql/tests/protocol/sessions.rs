@@ -401,3 +401,70 @@ fn a_long_message_of_copy_data() {
     });
     assert_eq!(error(&answers).as_deref(), Some("57014"));
 }
+
+/// A COPY that was stopped while it waited for its client kept the transaction that it had borrowed.
+#[test]
+fn a_savepoint_saves_a_block_from_a_copy_that_is_stopped() {
+    let server = server();
+    let (mut client, key) = with_key(&server);
+    client.run("CREATE TABLE s_stop (i int PRIMARY KEY)");
+    let stop: [fn(&crate::node::Running, &mut Client, &[u8]); 2] = [
+        |server, _, key| cancel(server, key),
+        // No text.
+        |_, client, _| client.send(&message(b'f', b"\xff\0")),
+    ];
+    for (n, stop) in stop.into_iter().enumerate() {
+        client.run(&format!("BEGIN; INSERT INTO s_stop VALUES ({n}); SAVEPOINT a"));
+        client.send(&query("COPY s_stop FROM STDIN"));
+        assert_eq!(client.answer().unwrap().0, b'G');
+        client.send(&message(b'd', b"70\n71\n"));
+        stop(&server, &mut client, &key);
+        let answers = client.until_ready();
+        assert_eq!(status(&answers), b'E', "{answers:?}");
+        client.run("ROLLBACK TO a; COMMIT");
+    }
+    assert_eq!(client.rows("SELECT i FROM s_stop ORDER BY i"), [["0"], ["1"]]);
+}
+
+/// A client that is told of a cancel writes again.
+#[test]
+fn what_has_committed_is_sent_to_its_end() {
+    const ROWS: usize = 4000;
+    let server = server();
+    let (mut client, key) = with_key(&server);
+    client.run("CREATE TABLE s_over (i int PRIMARY KEY, t text)");
+    // Far more than sockets hold: the server waits for the client in the midst of it.
+    let values: Vec<String> = (0..ROWS).map(|i| format!("({i}, '{}')", "x".repeat(1000))).collect();
+    let insert = format!("INSERT INTO s_over VALUES {} RETURNING {}", values.join(", "), ["t"; 16].join(" || "));
+    let stopped = |client: &mut Client| {
+        client.send(&query(&insert));
+        assert_eq!(client.answer().unwrap().0, b'T');
+        cancel(&server, &key);
+        outcomes(&client.until_ready())
+    };
+    assert_eq!(stopped(&mut client), [format!("INSERT 0 {ROWS}")]);
+    assert_eq!(client.rows("SELECT count(*) FROM s_over"), [[ROWS.to_string()]]);
+    // In a block it is not over.
+    client.run("DELETE FROM s_over; BEGIN");
+    assert_eq!(stopped(&mut client), ["57014"]);
+    client.run("ROLLBACK");
+}
+
+/// Its plan went on, and held what it held.
+#[test]
+fn an_explain_analyze_that_is_stopped_ends() {
+    // Room for the rows of one of these joins.
+    let server = server_of(EngineConfig { query_memory_bytes: 1200 << 10, ..EngineConfig::default() }, |_| {});
+    let mut client = Client::connect(server.local_addr());
+    let join = |rows: u64| {
+        format!("FROM generate_series(1, 100000) a, generate_series(1, {rows}) b WHERE a.value + b.value < 0")
+    };
+    let short = format!("SELECT count(*) {}", join(2));
+    assert_eq!(states(&mut client, &short), ["SELECT 1"]);
+    // Long enough for the planner.
+    client.run("SET statement_timeout = '500ms'");
+    assert_eq!(states(&mut client, &format!("EXPLAIN ANALYZE SELECT 1 {}", join(10_000_000_000))), ["57014"]);
+    client.run("SET statement_timeout = 0");
+    // Its threads may not have noticed yet.
+    assert!((0..1000).any(|_| states(&mut client, &short) == ["SELECT 1"]));
+}

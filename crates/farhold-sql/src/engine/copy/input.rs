@@ -100,7 +100,7 @@ impl CopyIn {
     pub async fn push(&mut self, bytes: &[u8]) -> Result<(), SqlError> {
         self.reader.push(bytes);
         let outcome = self.take_lines(false).await;
-        self.settle(outcome)
+        outcome.map_err(|e| self.failed(e))
     }
 
     /// All data is there.
@@ -109,7 +109,7 @@ impl CopyIn {
     /// As [`push`](Self::push), and what a commit can fail with.
     pub async fn finish(mut self) -> Result<CommandTag, SqlError> {
         let outcome = self.take_lines(true).await;
-        self.settle(outcome)?;
+        outcome.map_err(|e| self.failed(e))?;
         match std::mem::replace(&mut self.txn, CopyTxn::Gone) {
             CopyTxn::Borrowed(txn, loan) => loan.give_back(CopyReturn::Whole(txn)),
             CopyTxn::Own { txn, .. } => {
@@ -121,28 +121,30 @@ impl CopyIn {
     }
 
     /// The client gives up: nothing of the COPY stays (but the chunks that have committed).
-    #[allow(clippy::unused_async)]
-    pub async fn abort(mut self, message: &str) -> SqlError {
-        let error = SqlError::cancelled(format!("COPY from stdin failed: {message}"));
-        let _ = self.settle(Err(error.clone()));
-        error
+    pub fn abort(self, message: &str) -> SqlError {
+        self.fail(SqlError::cancelled(format!("COPY from stdin failed: {message}")))
+    }
+
+    /// It ends with an error that is not its own, as while it waits for data: nothing of it stays (but the chunks that have committed).
+    pub fn fail(mut self, error: SqlError) -> SqlError {
+        self.failed(error)
     }
 
     /// After an error the transaction goes back as failed.
-    fn settle(&mut self, outcome: Result<(), SqlError>) -> Result<(), SqlError> {
-        let Err(mut e) = outcome else { return Ok(()) };
+    fn failed(&mut self, error: SqlError) -> SqlError {
         match std::mem::replace(&mut self.txn, CopyTxn::Gone) {
             CopyTxn::Borrowed(txn, loan) => {
-                let txn = error::txn_survives(&e).then_some(txn);
+                let txn = error::txn_survives(&error).then_some(txn);
                 loan.give_back(CopyReturn::Failed(txn));
             }
             CopyTxn::Own { .. } if self.committed > 0 => {
                 let rows = self.committed;
-                e = e.with_hint(format!("The first {rows} rows have been committed (farhold.copy_chunk_rows)."));
+                return error
+                    .with_hint(format!("The first {rows} rows have been committed (farhold.copy_chunk_rows)."));
             }
             CopyTxn::Own { .. } | CopyTxn::Gone => {}
         }
-        Err(e)
+        error
     }
 
     async fn take_lines(&mut self, last: bool) -> Result<(), SqlError> {

@@ -15,7 +15,11 @@ impl Connection {
         self.wire.output.copy_response(b'G', copy.columns);
         self.wire.flush().await?;
         loop {
-            let frame = self.copy_frame(deadline).await?;
+            let frame = match self.copy_frame(deadline).await {
+                // What is stopped while it waits gives back the transaction that it has borrowed: a savepoint may save it.
+                Err(Failure::Statement(error)) => return Err(copy.fail(error).into()),
+                frame => frame?,
+            };
             let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
             match message(frame.tag, self.wire.input.body(&frame))? {
                 // The data lies in the input, so that nothing may be read meanwhile.
@@ -24,8 +28,10 @@ impl Connection {
                     return Ok(self.wire.drive(&watch, copy.finish()).await??);
                 }
                 Message::CopyFail(reason) => {
-                    let reason = utf8(reason)?.to_owned();
-                    return Err(copy.abort(&reason).await.into());
+                    return Err(match utf8(reason) {
+                        Ok(reason) => copy.abort(reason).into(),
+                        Err(error) => copy.fail(error).into(),
+                    });
                 }
                 // PostgreSQL passes over these, for clients that send them by habit.
                 Message::Flush | Message::Sync => {}

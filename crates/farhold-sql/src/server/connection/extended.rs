@@ -74,10 +74,7 @@ impl Connection {
     /// Sync: the batch ends, and with it the passing over.
     pub async fn sync(&mut self) -> Result<(), Failure> {
         let failed = std::mem::take(&mut self.skips_until_sync);
-        match self.end_batch(failed).await {
-            Err(Failure::Statement(error)) => self.statement_failed(&error),
-            done => done?,
-        }
+        self.finish_batch(failed).await?;
         self.ready();
         Ok(())
     }

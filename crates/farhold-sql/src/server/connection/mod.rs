@@ -153,7 +153,7 @@ impl Connection {
             // What is left of a COPY that has failed.
             b'd' | b'c' | b'f' => {}
             b'p' => return Err(super::wire::Malformed("unexpected password message").into()),
-            b'F' => self.function_call(),
+            b'F' => self.function_call().await?,
             _ => self.extended(frame).await?,
         }
         Ok(())
@@ -170,7 +170,7 @@ impl Connection {
         self.statement_failed(&error);
         match tag {
             b'Q' | b'F' | b'S' => {
-                self.end_batch(true).await?;
+                self.finish_batch(true).await?;
                 self.ready();
             }
             _ => self.skips_until_sync = true,
@@ -217,9 +217,12 @@ impl Connection {
         startup::part(&mut self.wire).await;
     }
 
-    fn function_call(&mut self) {
+    /// It ends a batch, as Sync does.
+    async fn function_call(&mut self) -> Result<(), Failure> {
         self.statement_failed(&SqlError::unsupported("the function call message"));
+        self.finish_batch(true).await?;
         self.ready();
+        Ok(())
     }
 
     /// Tells of an error of a statement; an open transaction has failed with it.

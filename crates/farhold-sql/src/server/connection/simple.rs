@@ -34,7 +34,7 @@ impl Connection {
             }
             Err(failure) => return Err(failure),
         };
-        self.end_batch(failed).await?;
+        self.finish_batch(failed).await?;
         self.ready();
         Ok(())
     }
@@ -109,6 +109,17 @@ impl Connection {
     pub fn begin_batch(&mut self) {
         self.is_batch = true;
         self.session.begin_implicit();
+    }
+
+    /// Ends a batch behind which nothing is told but that the server is ready: a commit that fails is told by itself.
+    pub async fn finish_batch(&mut self, failed: bool) -> Result<(), Failure> {
+        match self.end_batch(failed).await {
+            Err(Failure::Statement(error)) => {
+                self.statement_failed(&error);
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// Ends a batch: commits it, or gives it up.
