@@ -11,6 +11,8 @@
 //! | windows by range over bytes | an error | frames by groups of peers |
 //! | a date beside a timestamp | timestamps of nanoseconds | timestamps of microseconds |
 //! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
+//! | CASE and UNION of exact numbers of several types | the first one's type, for what is calculated with them | the common type |
+//! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT |
 //! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
 //!
 //! The rule runs before DataFusion's own coercion, on every expression of every node, and once more when parameters have been
@@ -29,6 +31,7 @@ use datafusion::logical_expr::expr::{
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::planner::TypePlanner;
+use datafusion::logical_expr::type_coercion::binary::type_union_coercion;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
     BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Union, WindowFrame,
@@ -40,7 +43,8 @@ use datafusion::sql::sqlparser::ast;
 use super::functions::{self, cast_value};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
-    TYPE_KEY, datum_at, from_arrow, from_field, from_sql, parse_datum, round_decimal, to_arrow, to_field, to_scalar,
+    TYPE_KEY, datum_at, from_arrow, from_field, from_sql, parse_datum, round_decimal, timestamp_digits, to_arrow,
+    to_field, to_scalar,
 };
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
@@ -70,11 +74,13 @@ impl TypePlanner for TypeNames {
             other => return self.0.as_ref().map_or(Ok(None), |inner| inner.plan_type_field(other)),
         };
         let field = to_field("", column_type.map_err(external)?, true);
-        Ok(Some(Arc::new(match sql_type {
-            T::Numeric(AnyDigits) | T::Decimal(AnyDigits) | T::Dec(AnyDigits) => {
-                field.with_metadata(HashMap::from([(TYPE_KEY.to_owned(), ANY_NUMERIC.to_owned())]))
-            }
-            _ => field,
+        let name = match sql_type {
+            T::Numeric(AnyDigits) | T::Decimal(AnyDigits) | T::Dec(AnyDigits) => Some(ANY_NUMERIC.to_owned()),
+            other => timestamp_digits(other).map(|digits| format!("timestamp({digits})")),
+        };
+        Ok(Some(Arc::new(match name {
+            Some(name) => field.with_metadata(HashMap::from([(TYPE_KEY.to_owned(), name)])),
+            None => field,
         })))
     }
 }
@@ -125,7 +131,7 @@ fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         .data;
     let plan = match plan {
         LogicalPlan::Join(join) => LogicalPlan::Join(keys(join)?).recompute_schema()?,
-        LogicalPlan::Union(union) => LogicalPlan::Union(columns(union)?).recompute_schema()?,
+        LogicalPlan::Union(union) => LogicalPlan::Union(columns(union)?),
         // Its schema is made of its values.
         LogicalPlan::Values(values) => LogicalPlanBuilder::values(nameless(values.values)?)?.build()?,
         plan => plan.recompute_schema()?,
@@ -156,31 +162,45 @@ fn keys(mut join: Join) -> Result<Join> {
     Ok(join)
 }
 
-/// The columns of a union, where one input has a float and another an exact number, or one a date and another a timestamp.
+/// A union whose inputs have the same types in a column, where they are numbers, moments, or texts of different names. DataFusion sees to that
+/// behind this rule; until then the first input's types count for all, and what stands above is typed by them.
 fn columns(mut union: Union) -> Result<Union> {
     let count = union.inputs.first().map_or(0, |input| input.schema().fields().len());
-    let types = |column: usize| -> Vec<DataType> {
-        union.inputs.iter().map(|input| input.schema().field(column).data_type().clone()).collect()
+    let common = |column: usize| {
+        let fields = || {
+            let all = union.inputs.iter().map(|input| input.schema().field(column).as_ref());
+            all.filter(|field: &&Field| !field.data_type().is_null())
+        };
+        let known: Vec<DataType> = fields().map(|field| field.data_type().clone()).collect();
+        common_float(&known, Common::Result)
+            .or_else(|| common_moment(&known))
+            .or_else(|| common_exact(&known))
+            .or_else(|| common_text(fields()))
     };
-    let common = |known: &[DataType]| common_float(known, Common::Result).or_else(|| common_moment(known));
-    let wanted: Vec<Option<DataType>> = (0..count).map(|column| common(&types(column))).collect();
+    let wanted: Vec<Option<DataType>> = (0..count).map(common).collect();
     for input in &mut union.inputs {
         *input = Arc::new(projected(Arc::unwrap_or_clone(Arc::clone(input)), &wanted)?);
     }
-    Ok(union)
+    Union::try_new_with_loose_types(union.inputs)
 }
 
-/// A plan with some of its columns as another type.
+/// A plan with some of its columns as another type. A CHAR(n) or VARCHAR(n) that becomes text loses its name.
 fn projected(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPlan> {
     let schema = Arc::clone(plan.schema());
     let mut changed = false;
     let mut items = Vec::with_capacity(types.len());
     for ((qualifier, field), data_type) in schema.iter().zip(types) {
         let mut item = Expr::Column(Column::from((qualifier, field)));
-        if let Some(data_type) = data_type.as_ref().filter(|t| *t != field.data_type()) {
-            become_type(&mut item, data_type, &schema)?;
-            item = item.alias_qualified(qualifier.cloned(), field.name());
-            changed = true;
+        if let Some(data_type) = data_type.as_ref() {
+            if data_type.is_string() && field.metadata().contains_key(TYPE_KEY) {
+                item = functions::cast(item, ColumnType::Text);
+            } else if data_type != field.data_type() {
+                become_type(&mut item, data_type, &schema)?;
+            }
+            if !matches!(item, Expr::Column(_)) {
+                item = item.alias_qualified(qualifier.cloned(), field.name());
+                changed = true;
+            }
         }
         items.push(item);
     }
@@ -189,13 +209,16 @@ fn projected(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPla
 
 /// `needle IN (SELECT …)`.
 fn in_subquery_typed(mut query: InSubquery, schema: &DFSchema) -> Result<InSubquery> {
-    let listed = query.subquery.subquery.schema().field(0).data_type().clone();
+    let field = query.subquery.subquery.schema().field(0);
+    let (listed, is_char) = (field.data_type().clone(), matches!(from_field(field), Some(ColumnType::Char(_))));
     let Ok(data_type) = query.expr.get_type(schema) else { return Ok(query) };
     let both = [data_type, listed.clone()];
     if let Some(common) = common_float(&both, Common::Comparison).or_else(|| common_moment(&both)) {
         become_type(&mut query.expr, &common, schema)?;
         let plan = LogicalPlan::clone(&query.subquery.subquery);
         query.subquery.subquery = Arc::new(projected(plan, &[Some(common)])?);
+    } else if is_char {
+        become_char(&mut query.expr);
     } else if is_bare_string(&query.expr) {
         become_type(&mut query.expr, &listed, schema)?;
     }
@@ -249,8 +272,25 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         }
         Expr::Literal(value, metadata) => Expr::Literal(number(value)?, metadata),
         Expr::InSubquery(query) => Expr::InSubquery(in_subquery_typed(query, schema)?),
+        Expr::IsTrue(of) if is_boolean(&of, schema) => known_boolean(of, Operator::IsNotDistinctFrom, true),
+        Expr::IsNotTrue(of) if is_boolean(&of, schema) => known_boolean(of, Operator::IsDistinctFrom, true),
+        Expr::IsFalse(of) if is_boolean(&of, schema) => known_boolean(of, Operator::IsNotDistinctFrom, false),
+        Expr::IsNotFalse(of) if is_boolean(&of, schema) => known_boolean(of, Operator::IsDistinctFrom, false),
+        Expr::IsUnknown(of) if is_boolean(&of, schema) => Expr::IsNull(of),
+        Expr::IsNotUnknown(of) if is_boolean(&of, schema) => Expr::IsNotNull(of),
         other => return Ok(Transformed::no(other)),
     }))
+}
+
+/// Whether an expression may stand before `IS TRUE`.
+fn is_boolean(expression: &Expr, schema: &DFSchema) -> bool {
+    matches!(expression.get_type(schema), Ok(DataType::Boolean | DataType::Null))
+}
+
+/// `inner IS TRUE` and its like in the words that DataFusion's physical plan has for them. By those they may be NULL, by the logical plan they may
+/// not, and an aggregate's input has to be the same in both.
+fn known_boolean(inner: Box<Expr>, op: Operator, wanted: bool) -> Expr {
+    Expr::BinaryExpr(BinaryExpr { left: inner, op, right: Box::new(lit(wanted)) })
 }
 
 /// The arguments of functions that round decimals.
@@ -308,6 +348,14 @@ fn case_typed(case: Case, schema: &DFSchema) -> Result<Case> {
     let thens = when_then_expr.iter_mut().map(|(_, then)| then.as_mut());
     let mut results: Vec<&mut Expr> = thens.chain(else_expr.iter_mut().map(AsMut::as_mut)).collect();
     together(&mut results, schema, Common::Result)?;
+    // What is calculated with it sees the type of the first result, until DataFusion has found the common one.
+    let types = results.iter().map(|result| result.get_type(schema)).collect::<Result<Vec<_>>>();
+    let known: Vec<DataType> = types.into_iter().flatten().filter(|data_type| !data_type.is_null()).collect();
+    if let Some(exact) = common_exact(&known) {
+        for result in results {
+            *result = std::mem::replace(result, lit(ScalarValue::Null)).cast_to(&exact, schema)?;
+        }
+    }
     Ok(Case { expr: operand, when_then_expr, else_expr })
 }
 
@@ -425,9 +473,7 @@ fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
 fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) -> Result<()> {
     if common == Common::Comparison && expressions.iter().any(|e| !is_bare_string(e) && is_char(e, schema)) {
         for expression in expressions.iter_mut() {
-            if let Some(text) = bare_string(expression) {
-                **expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
-            }
+            become_char(expression);
         }
         return Ok(());
     }
@@ -475,6 +521,23 @@ fn common_float(known: &[DataType], common: Common) -> Option<DataType> {
         return Some(first.clone());
     }
     Some(if any(&DataType::Float64) || common != Common::Result { DataType::Float64 } else { DataType::Float32 })
+}
+
+/// The exact number that exact numbers of several types become, as DataFusion will have it.
+fn common_exact(known: &[DataType]) -> Option<DataType> {
+    let (first, rest) = known.split_first()?;
+    if !known.iter().all(|t| is_signed(t) || is_decimal(t)) || rest.iter().all(|t| t == first) {
+        return None;
+    }
+    rest.iter().try_fold(first.clone(), |common, other| type_union_coercion(&common, other))
+}
+
+/// TEXT, where texts of several types stand in a column.
+fn common_text<'a>(fields: impl Iterator<Item = &'a Field>) -> Option<DataType> {
+    let types: Option<Vec<ColumnType>> = fields.map(from_field).collect();
+    let types = types?;
+    let is_mixed = types.iter().all(|t| t.is_text()) && types.iter().any(|t| t != &types[0]);
+    is_mixed.then_some(DataType::Utf8View)
 }
 
 /// The timestamp that dates beside timestamps become, which has microseconds.
@@ -541,6 +604,13 @@ pub(super) fn decimal_scalar(unscaled: i128, scale: u8) -> ScalarValue {
     ScalarValue::Decimal128(Some(unscaled), precision.clamp(1, ColumnType::PRECISION_MAX), scale.cast_signed())
 }
 
+/// Takes the blanks at the end of a bare string that is compared with a CHAR(n).
+fn become_char(expression: &mut Expr) {
+    if let Some(text) = bare_string(expression) {
+        *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
+    }
+}
+
 /// Gives an expression a type to which it can be cast without being asked.
 fn become_type(expression: &mut Expr, data_type: &DataType, schema: &DFSchema) -> Result<()> {
     let from = match bare_string(expression) {
@@ -585,6 +655,16 @@ fn become_decimal(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
 }
 
 fn cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
+    let name = cast.field.metadata().get(TYPE_KEY);
+    let digits = name.and_then(|name| name.strip_prefix("timestamp(")?.strip_suffix(')')?.parse().ok());
+    let cast = any_cast_typed(cast, schema)?;
+    Ok(match digits {
+        Some(digits) => functions::with_digits(cast, digits),
+        None => cast,
+    })
+}
+
+fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
     let Cast { expr: inner, field } = cast;
     let from = inner.get_type(schema)?;
     let any_digits = field.metadata().get(TYPE_KEY).is_some_and(|name| name == ANY_NUMERIC);

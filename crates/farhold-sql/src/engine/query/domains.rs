@@ -16,14 +16,14 @@ use crate::{SqlError, SqlState};
 
 /// Puts the functions in the place of DataFusion's.
 pub(super) fn register(context: &SessionContext) {
-    for name in ["sqrt", "exp", "ln", "log10"] {
+    for name in ["sqrt", "exp", "ln", "log", "log10", "power"] {
         if let Some(inner) = context.state().scalar_functions().get(name).cloned() {
             context.register_udf(ScalarUDF::from(Checked { inner }));
         }
     }
 }
 
-/// One of DataFusion's functions of one number.
+/// One of DataFusion's functions of numbers.
 #[derive(Debug)]
 struct Checked {
     inner: Arc<ScalarUDF>,
@@ -69,19 +69,20 @@ impl ScalarUDFImpl for Checked {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let alike = matches!(arguments.args.as_slice(), [ColumnarValue::Scalar(_)]);
+        let alike = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
         let rows = if alike { 1 } else { arguments.number_rows };
         let doubles = |value: &ColumnarValue| -> Result<ArrayRef> {
             Ok(arrow::compute::cast(&value.to_array(rows)?, &DataType::Float64)?)
         };
-        let given = match arguments.args.as_slice() {
-            [given] => doubles(given)?,
-            _ => return self.inner.invoke_with_args(arguments),
-        };
-        let given = given.as_primitive::<Float64Type>();
+        let given = arguments.args.iter().map(doubles).collect::<Result<Vec<_>>>()?;
+        let given: Vec<_> = given.iter().map(AsArray::as_primitive::<Float64Type>).collect();
         let refuse = |result: &dyn Fn(usize) -> Option<f64>| {
-            let valid = (0..rows).filter(|&row| given.is_valid(row));
-            let mut found = valid.filter_map(|row| wrong(self.name(), given.value(row), result(row)));
+            let valid = (0..rows).filter(|&row| given.iter().all(|given| given.is_valid(row)));
+            let mut found = valid.filter_map(|row| match given.as_slice() {
+                [of] => wrong(self.name(), of.value(row), result(row)),
+                [a, b] => wrong_pair(self.name(), a.value(row), b.value(row), result(row)),
+                _ => None,
+            });
             found.next().map_or(Ok(()), |(state, message)| {
                 Err(DataFusionError::External(Box::new(SqlError::new(state, message))))
             })
@@ -98,16 +99,37 @@ impl ScalarUDFImpl for Checked {
 fn wrong(name: &str, of: f64, result: Option<f64>) -> Option<(SqlState, &'static str)> {
     match name {
         "sqrt" if of < 0.0 => Some((SqlState::INVALID_POWER_ARGUMENT, "cannot take square root of a negative number")),
-        "ln" | "log10" if of == 0.0 => Some((SqlState::INVALID_LOGARITHM_ARGUMENT, "cannot take logarithm of zero")),
-        "ln" | "log10" if of < 0.0 => {
+        "ln" | "log" | "log10" if of == 0.0 => {
+            Some((SqlState::INVALID_LOGARITHM_ARGUMENT, "cannot take logarithm of zero"))
+        }
+        "ln" | "log" | "log10" if of < 0.0 => {
             Some((SqlState::INVALID_LOGARITHM_ARGUMENT, "cannot take logarithm of a negative number"))
         }
-        "exp" if of.is_finite() && result.is_some_and(f64::is_infinite) => {
-            Some((SqlState::NUMERIC_OUT_OF_RANGE, "value out of range: overflow"))
+        "exp" if of.is_finite() => out_of_range(result),
+        _ => None,
+    }
+}
+
+/// As [`wrong`], of two arguments.
+fn wrong_pair(name: &str, a: f64, b: f64, result: Option<f64>) -> Option<(SqlState, &'static str)> {
+    let power = |message| Some((SqlState::INVALID_POWER_ARGUMENT, message));
+    match name {
+        "log" if a.to_bits() == 1.0_f64.to_bits() && b > 0.0 => Some((SqlState::DIVISION_BY_ZERO, "division by zero")),
+        "log" => wrong(name, a, None).or_else(|| wrong(name, b, None)),
+        "power" if a == 0.0 && b < 0.0 => power("zero raised to a negative power is undefined"),
+        "power" if a < 0.0 && b.is_finite() && b.fract() != 0.0 => {
+            power("a negative number raised to a non-integer power yields a complex result")
         }
-        "exp" if of.is_finite() && result == Some(0.0) => {
-            Some((SqlState::NUMERIC_OUT_OF_RANGE, "value out of range: underflow"))
-        }
+        "power" if a != 0.0 && a.is_finite() && b.is_finite() => out_of_range(result),
+        _ => None,
+    }
+}
+
+/// What is wrong with a result that is neither infinite nor zero by its arguments.
+fn out_of_range(result: Option<f64>) -> Option<(SqlState, &'static str)> {
+    match result? {
+        result if result.is_infinite() => Some((SqlState::NUMERIC_OUT_OF_RANGE, "value out of range: overflow")),
+        0.0 => Some((SqlState::NUMERIC_OUT_OF_RANGE, "value out of range: underflow")),
         _ => None,
     }
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, Decimal128Array, PrimitiveArray, new_empty_array};
 use arrow::compute::kernels::numeric::{add, mul, sub};
 use arrow::compute::try_binary;
-use arrow::datatypes::{DataType, Decimal128Type, Field, FieldRef, Float32Type, Float64Type};
+use arrow::datatypes::{
+    DataType, Decimal128Type, Field, FieldRef, Float32Type, Float64Type, TimeUnit, TimestampMicrosecondType,
+};
 use arrow::error::ArrowError;
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
@@ -19,7 +21,7 @@ use datafusion::physical_expr_common::datum::apply;
 
 use super::aggregates::QUOTIENT_SCALE;
 use crate::engine::scalar::{Arithmetic, cut_to, product, quotient};
-use crate::engine::types::{cast as cast_datum, datum_at, to_arrow, to_field, to_scalar};
+use crate::engine::types::{cast as cast_datum, datum_at, round_timestamp, to_arrow, to_field, to_scalar};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -40,6 +42,12 @@ pub(super) fn checked(op: Arithmetic, a: Expr, b: Expr) -> Expr {
 pub(super) fn cast(a: Expr, to: ColumnType) -> Expr {
     let function = Cast { to, signature: Signature::any(1, Volatility::Immutable) };
     ScalarUDF::from(function).call(vec![a])
+}
+
+/// A timestamp with so many digits behind the second.
+pub(super) fn with_digits(moment: Expr, digits: u8) -> Expr {
+    let function = TimestampDigits { digits, signature: Signature::any(1, Volatility::Immutable) };
+    ScalarUDF::from(function).call(vec![moment])
 }
 
 /// A datum as an explicit cast makes it. A CHAR has no blanks at its end, as columns have it.
@@ -221,5 +229,43 @@ impl ScalarUDFImpl for Cast {
                 Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&one, 0)?))
             }
         }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct TimestampDigits {
+    digits: u8,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for TimestampDigits {
+    fn name(&self) -> &'static str {
+        "timestamp_digits"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Timestamp(TimeUnit::Microsecond, None))
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let moments = arguments.args[0].cast_to(arguments.return_type(), None)?;
+        let rounded = |moments: &ArrayRef| -> ArrayRef {
+            let moments = moments.as_primitive::<TimestampMicrosecondType>();
+            Arc::new(moments.unary::<_, TimestampMicrosecondType>(|moment| round_timestamp(moment, self.digits)))
+        };
+        Ok(match moments {
+            ColumnarValue::Array(moments) => ColumnarValue::Array(rounded(&moments)),
+            ColumnarValue::Scalar(moment) => {
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&rounded(&moment.to_array()?), 0)?)
+            }
+        })
     }
 }

@@ -6,7 +6,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::{Arithmetic, Comparison, Function, Parameters, Scalar};
 use crate::engine::sequence;
-use crate::engine::types::{cast, from_sql, parse_datum};
+use crate::engine::types::{cast, from_sql, parse_datum, round_timestamp, timestamp_digits};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -100,7 +100,10 @@ impl Binder<'_> {
             Expr::TypedString(typed) => {
                 let to = from_sql(&typed.data_type).map_err(|_| BindError::Complex)?;
                 match &typed.value.value {
-                    Value::SingleQuotedString(text) => Ok(known(Scalar::Literal(parse_datum(text, to)?), to)),
+                    Value::SingleQuotedString(text) => {
+                        let literal = Scalar::Literal(parse_datum(text, to)?);
+                        Ok(known(with_digits(literal, &typed.data_type), to))
+                    }
                     _ => Err(BindError::Complex),
                 }
             }
@@ -141,7 +144,7 @@ impl Binder<'_> {
                     None => self.resolve(bound.scalar, to)?,
                     Some(_) => bound.scalar,
                 };
-                Ok(known(fold_cast(scalar, to)?, to))
+                Ok(known(with_digits(fold_cast(scalar, to)?, data_type), to))
             }
             Expr::Case { operand, conditions, else_result, .. } => {
                 self.case(operand.as_deref(), conditions, else_result.as_deref())
@@ -675,6 +678,17 @@ fn fold_cast(scalar: Scalar, to: ColumnType) -> Result<Scalar> {
     let literal = matches!(scalar, Scalar::Literal(_));
     let cast = Scalar::Cast { inner: Box::new(scalar), to, cut: true };
     Ok(if literal { Scalar::Literal(cast.evaluate(&[], Parameters::NONE)?) } else { cast })
+}
+
+/// A timestamp with the digits behind the second that its type's name says.
+fn with_digits(scalar: Scalar, data_type: &ast::DataType) -> Scalar {
+    match (timestamp_digits(data_type), scalar) {
+        (None, scalar) => scalar,
+        (Some(digits), Scalar::Literal(Datum::Timestamp(moment))) => {
+            Scalar::Literal(Datum::Timestamp(round_timestamp(moment, digits)))
+        }
+        (Some(digits), scalar) => Scalar::Call(Function::TimestampDigits(digits), vec![scalar]),
+    }
 }
 
 fn fold_plain_cast(scalar: Scalar, to: ColumnType) -> Result<Scalar> {

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::like::like;
 use super::{Function, Parameters, Scalar};
-use crate::engine::types::{FIRST_DAY, LAST_DAY, cast};
+use crate::engine::types::{FIRST_DAY, LAST_DAY, cast, round_timestamp};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -211,6 +211,9 @@ fn call(function: Function, arguments: Vec<Datum>) -> Result<Datum, SqlError> {
                 }
             }
             Datum::Text(text)
+        }
+        (Function::TimestampDigits(digits), Some(Datum::Timestamp(moment))) => {
+            Datum::Timestamp(round_timestamp(*moment, digits))
         }
         (Function::Lower, Some(Datum::Text(text))) => Datum::Text(text.to_lowercase()),
         (Function::Upper, Some(Datum::Text(text))) => Datum::Text(text.to_uppercase()),

@@ -97,6 +97,8 @@ pub(crate) enum Function {
     Lower,
     /// `statement_timestamp()`
     StatementTime,
+    /// So many digits behind the second are left of a timestamp.
+    TimestampDigits(u8),
     /// `now()` and its like
     TransactionTime,
     Upper,

@@ -8,7 +8,8 @@ use std::collections::HashSet;
 use crate::engine::dialect::Dialect;
 use arrow::array::RecordBatch;
 use datafusion::sql::sqlparser::ast::{
-    self, CastKind, Expr, Ident, ObjectName, ObjectNamePart, Query, SelectItem, SetExpr, TableWithJoins, Value,
+    self, BinaryOperator, CastKind, Expr, Ident, ObjectName, ObjectNamePart, Query, SelectItem, SetExpr,
+    TableWithJoins, Value,
 };
 use datafusion::sql::sqlparser::parser::Parser;
 use farhold_txn::{RowHandle, Txn};
@@ -52,6 +53,12 @@ pub(super) fn typed_parameter(expression: &Expr, data_type: ColumnType) -> Optio
     }
 }
 
+/// Whether the rows of an INSERT give one of its columns anything else than DEFAULT.
+pub(super) fn gives(source: &Query, column: usize) -> bool {
+    let SetExpr::Values(values) = source.body.as_ref() else { return true };
+    values.rows.iter().any(|row| row.content.get(column).is_some_and(|value| !is_default(value)))
+}
+
 /// A value of a VALUES list as its column takes it: DEFAULT, and what has no type of its own.
 fn typed_value(expression: &Expr, table: &TableInfo, column: usize) -> Result<Option<Expr>, SqlError> {
     let data_type = table.columns()[column].data_type;
@@ -66,6 +73,13 @@ fn typed_value(expression: &Expr, table: &TableInfo, column: usize) -> Result<Op
         matches!(expression, Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_) | Value::Null));
     if is_bare_string && !data_type.is_text() {
         return Ok(Some(cast_to(expression.clone(), data_type)));
+    }
+    let may_have_length = matches!(expression, Expr::Cast { .. } | Expr::TypedString(_) | Expr::Nested(_));
+    if may_have_length && data_type.is_text() {
+        // The planner wants texts of one type, and VARCHAR(3) is another one than VARCHAR(4). Joined to nothing it is TEXT.
+        let left = Box::new(Expr::Nested(Box::new(expression.clone())));
+        let right = Box::new(Expr::Value(Value::SingleQuotedString(String::new()).into()));
+        return Ok(Some(Expr::BinaryOp { left, op: BinaryOperator::StringConcat, right }));
     }
     Ok(typed_parameter(expression, data_type))
 }

@@ -192,12 +192,13 @@ impl Session {
         let returning =
             bind_returning(&mut compiler, insert.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
         let Some(mut source) = insert.source else { return Err(SqlError::unsupported("this form of INSERT")) };
+        let given: Vec<bool> = (0..targets.len()).map(|column| dml::gives(&source, column)).collect();
         dml::type_values(&mut source, &table, &targets)?;
         let query = self.planned(*source, sql, types).await?;
         check_target_count(query.columns.len(), targets.len(), !insert.columns.is_empty())?;
         targets.truncate(query.columns.len());
-        for column in &targets {
-            table.check_given(*column, "cannot insert a non-DEFAULT value into")?;
+        for (&column, _) in targets.iter().zip(given).filter(|(_, given)| *given) {
+            table.check_given(column, "cannot insert a non-DEFAULT value into")?;
         }
         let rows = vec![default_row(&table)];
         Ok(Plan::InsertQuery(InsertQuery { insert: Insert { table, rows, on_conflict, returning }, targets, query }))

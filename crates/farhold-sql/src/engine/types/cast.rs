@@ -80,8 +80,13 @@ pub(crate) fn round_decimal(unscaled: i128, from: u8, to: u8) -> Option<i128> {
     Some(if away { quotient + unscaled.signum() } else { quotient })
 }
 
+/// By the digits that a float surely has: 6 of single precision, 15 of double.
 fn decimal_of_float(datum: &Datum, precision: u8, scale: u8) -> Result<Datum, SqlError> {
-    let text = format_datum(datum).unwrap_or_default();
+    let text = match datum {
+        Datum::Real(value) => format!("{value:.5e}"),
+        Datum::Double(value) => format!("{value:.14e}"),
+        other => format_datum(other).unwrap_or_default(),
+    };
     let decimal = ColumnType::Decimal { precision, scale };
     let parsed = parse_datum(&text, decimal).map_err(|_| field_overflow(precision, scale))?;
     cast(parsed, decimal)

@@ -53,6 +53,17 @@ pub(super) fn parse_timestamp(text: &str) -> Result<i64, SqlError> {
     }
 }
 
+/// A timestamp with so many digits behind the second, rounded as PostgreSQL does it: away from the year 2000, where its timestamps begin.
+pub(crate) fn round_timestamp(microseconds: i64, digits: u8) -> i64 {
+    const EPOCH: i64 = 946_684_800_000_000;
+    if digits >= 6 || matches!(microseconds, i64::MIN | i64::MAX) {
+        return microseconds;
+    }
+    let unit = 10_i64.pow(u32::from(6 - digits));
+    let since = microseconds.saturating_sub(EPOCH);
+    EPOCH.saturating_add((since.abs().saturating_add(unit / 2) / unit * unit) * since.signum())
+}
+
 fn out_of_range(text: &str, kind: &str) -> SqlError {
     SqlError::new(SqlState::DATETIME_OVERFLOW, format!("{kind} out of range: \"{text}\""))
 }

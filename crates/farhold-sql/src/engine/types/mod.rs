@@ -14,7 +14,7 @@ use datafusion::sql::sqlparser::ast::{self, ArrayElemTypeDef, CharacterLength, E
 pub(crate) use array::{datum_at, to_scalar};
 pub(crate) use calendar::{civil_from_days, days_from_civil};
 pub(crate) use cast::{cast, round_decimal};
-pub(crate) use datetime::{FIRST_DAY, LAST_DAY};
+pub(crate) use datetime::{FIRST_DAY, LAST_DAY, round_timestamp};
 pub use text::{format_datum, parse_datum};
 
 use super::{ColumnType, Datum};
@@ -83,6 +83,16 @@ pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError
         }
         other => return Err(SqlError::unsupported(format!("type {}", other.to_string().to_lowercase()))),
     })
+}
+
+/// The digits behind the second of `TIMESTAMP(p)`, if a timestamp may have more.
+pub(crate) fn timestamp_digits(data_type: &ast::DataType) -> Option<u8> {
+    match data_type {
+        ast::DataType::Timestamp(Some(digits @ 0..=5), TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => {
+            u8::try_from(*digits).ok()
+        }
+        _ => None,
+    }
 }
 
 fn decimal(info: &ExactNumberInfo) -> Result<ColumnType, SqlError> {
