@@ -11,9 +11,12 @@ use farhold_txn::{
     Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig, Retry, RowCounter,
     TableDef, TxnError, Worker,
 };
+use futures::poll;
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::task::Poll;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
@@ -352,6 +355,69 @@ fn while_others_run_a_node_that_has_lost_its_memory_does_not_start() {
     assert!(message.contains("nodes 0 still run"), "{message}");
     drop(first);
     open_of(&disk, &dir, 1, 2).expect("now it may");
+}
+
+/// A node whose rows others write has next to nothing in its journal but what its pages became, and that is needed until its own next checkpoint.
+#[test]
+fn pages_taken_since_a_checkpoint_outlast_the_checkpoints_of_others() {
+    const ROWS: i32 = 2000;
+    let disk = Volatile::default();
+    with_two(&disk, async |one, other| {
+        insert(one, 0..20).await.expect("inserted");
+        assert_eq!(other.node().checkpoint(&mut || true), Ok(true));
+        // Each commit is a batch in both journals, more than a segment of them in the other's; half of the rows are there.
+        insert(one, 20..ROWS).await.expect("inserted");
+        assert_eq!(one.node().checkpoint(&mut || true), Ok(true));
+        insert(one, ROWS..ROWS + 50).await.expect("inserted");
+    })
+    .expect("both start");
+    with_two(&disk, async |one, _| {
+        for id in 0..ROWS + 50 {
+            assert!(has(one, id).await, "row {id}");
+        }
+    })
+    .expect("both start");
+}
+
+/// What a snapshot has pushed into the next epoch is written with the one before it, and counts only with its own: a reader waits for that.
+#[test]
+fn nothing_is_read_that_a_power_cut_could_take_back() {
+    let disk = Volatile::default();
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| insert(&worker, 0..2).await.expect("inserted"));
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    let table = worker.node().table("people").expect("the table");
+    let name = |seen: Option<(String, i32)>| seen.map(|(name, _)| name);
+    executor.run(async {
+        let snapshot = worker.snapshot().await.expect("a snapshot");
+        let mut writing = pin!(worker.run(Retry::never(), async |txn| put(txn, &table, 2, "new", 2).await));
+        assert!(poll!(&mut writing).is_pending(), "it waits for the disk");
+        let _ = node.step_journal();
+        let mut reading = pin!(async {
+            let mut txn = worker.begin();
+            let seen = look(&mut txn, &table, 2).await;
+            txn.commit().await.expect("committed");
+            seen
+        });
+        if let Poll::Ready(seen) = poll!(&mut reading) {
+            let disk = disk.cut(&mut || 0);
+            let (node, _dir) = open(&disk).expect("a node");
+            let after = with(&node, async |worker| {
+                let table = worker.node().table("people").expect("the table");
+                name(look(&mut worker.begin(), &table, 2).await)
+            });
+            assert_eq!(name(seen), after, "a reader was told this before the power went");
+            panic!("what is durable needed another step");
+        }
+        drop(snapshot);
+        while poll!(&mut reading).is_pending() {
+            let _ = node.step_journal();
+        }
+        while poll!(&mut writing).is_pending() {
+            let _ = node.step_journal();
+        }
+    });
 }
 
 /// A counter's word changes without a commit, so the journal does not have it, and a checkpoint has what it was by chance.

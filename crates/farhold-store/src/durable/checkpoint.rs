@@ -212,7 +212,7 @@ impl Block {
         if !is_there() {
             // Given back meanwhile, when all its rows had been deleted: the journal says so.
             self.bytes.truncate(BLOCK_HEADER);
-            self.rows = 0;
+            (self.rows, self.epoch_max) = (0, 0);
         }
         let sum = hash(self.rows, &self.bytes[BLOCK_HEADER..]);
         let words = [self.bytes.len() as u64, run.page_word(), run.use_word(), self.rows, sum];
@@ -220,11 +220,16 @@ impl Block {
         true
     }
 
+    /// A row that is deleted is not in the checkpoint, which is good only once its delete counts.
     fn take_row(&mut self, store: &Store, run: &Run, offset: u64) -> bool {
         let object = Object::at(store.memory(), offset);
         for _ in 0..PATIENCE {
             let (meta, version) = (object.meta(), object.version());
-            if meta.state() != Meta::ROW || version.is_absent() {
+            if meta.state() != Meta::ROW {
+                return true;
+            }
+            if version.is_absent() {
+                self.epoch_max = self.epoch_max.max(version.epoch());
                 return true;
             }
             // Of a run that has been given back the words may be another layout's.
@@ -233,7 +238,10 @@ impl Block {
             }
             self.payload.resize(meta.payload_len(), 0);
             match object.read(meta.incarnation(), &mut self.payload) {
-                Ok(read) if read.is_absent() => return true,
+                Ok(read) if read.is_absent() => {
+                    self.epoch_max = self.epoch_max.max(read.version.epoch());
+                    return true;
+                }
                 Ok(read) => {
                     let version = Version(read.version.number());
                     let meta = Meta::new(meta.incarnation(), Meta::ROW, read.key_len(), read.payload_len());

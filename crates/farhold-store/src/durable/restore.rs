@@ -276,10 +276,17 @@ impl Plan {
         for (node, segment, counts_to) in self.segments.iter().filter(mine) {
             self.read(*node, *segment, &mut |body, _| {
                 for item in journal::items(body) {
-                    if let Item::Page(event) = item?
-                        && event.epoch <= *counts_to
-                        && (segment.0, event.sequence) > from
-                    {
+                    let Item::Page(event) = item? else { continue };
+                    if (segment.0, event.sequence) <= from {
+                        continue;
+                    }
+                    // Each start counts its events from 1.
+                    let due = if segment.0 == from.0 { from.1 + 1 } else { 1 };
+                    if event.sequence != due {
+                        return Err("a change of the pages before one of its own is missing");
+                    }
+                    from = (segment.0, event.sequence);
+                    if event.epoch <= *counts_to {
                         happen(&mut runs, &event);
                     }
                 }

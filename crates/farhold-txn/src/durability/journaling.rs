@@ -423,9 +423,10 @@ impl Journaling {
             || held(&self.members).has_news()
     }
 
-    /// Is everything that has ever been visible on this node's cluster of one durable?
+    /// Is everything that has ever been visible on this node's cluster of one durable? What is written need not count yet: a step writes records
+    /// of the epoch after the one that it closes, too.
     pub fn is_quiet(&self) -> bool {
-        self.nodes == 1 && self.pending.load(SeqCst) == 0
+        self.nodes == 1 && self.pending.load(SeqCst) == 0 && self.epoch_done.load(SeqCst) <= self.durable()
     }
 
     /// Does one step: closes the epochs that are over, and raises the epoch for it if somebody waits.
@@ -495,7 +496,8 @@ impl Journaling {
         let mut items = Vec::new();
         store.take_page_events(&mut items);
         let events_bytes = items.len() as u64;
-        let mut epoch_max = 0;
+        // A checkpoint that does not have these events was begun after an epoch before this one, so their segment stays until another one.
+        let mut epoch_max = if events_bytes > 0 { closed + 1 } else { 0 };
         for desk in &self.desks {
             let mut buffer = held(&desk.buffer);
             items.extend_from_slice(&buffer.bytes);

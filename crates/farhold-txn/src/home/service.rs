@@ -151,11 +151,18 @@ impl Core {
                 let now_ns = self.handle.now_ns();
                 let until_ns = now_ns.saturating_add(2 * self.node.config.request_timeout_ns);
                 for it in self.node.reservations.take_of(owner, answered, now_ns, until_ns) {
-                    self.cancel(&*self.table_even_dropped(it.table)?, it.reference);
+                    // With a table that is gone its reservations are.
+                    if let Ok(table) = self.table_even_dropped(it.table) {
+                        self.cancel(&table, it.reference);
+                    }
                 }
             }
             Request::Remove { table, epoch, references } => {
                 let table = self.table_even_dropped(table)?;
+                // A checkpoint without these rows waits for the epoch that has deleted them.
+                if let Some(journaling) = &self.node.journaling {
+                    journaling.has_done(epoch);
+                }
                 for reference in references {
                     self.remove_deleted(&table, reference, epoch);
                 }
@@ -356,7 +363,10 @@ impl Core {
     /// Frees what nodes that are not present have locked and reserved here, and what their snapshots hold, after their records have been redone.
     pub fn forget_absent(&self, is_present: &impl Fn(NodeId) -> bool) -> Result<(), TxnError> {
         for it in self.node.reservations.take_absent(is_present) {
-            self.undo_or_redo(&*self.table_even_dropped(it.table)?, &it);
+            // With a table that is gone its reservations are.
+            if let Ok(table) = self.table_even_dropped(it.table) {
+                self.undo_or_redo(&table, &it);
+            }
         }
         let mut found = Recovered::default();
         for table in self.node.catalog.all() {
@@ -374,7 +384,10 @@ impl Core {
             self.node.store.superblock().raise_epoch(epoch);
         }
         for it in self.node.reservations.take_before(node, incarnation) {
-            self.undo_or_redo(&*self.table_even_dropped(it.table)?, &it);
+            // With a table that is gone its reservations are.
+            if let Ok(table) = self.table_even_dropped(it.table) {
+                self.undo_or_redo(&table, &it);
+            }
         }
         let mut found = Recovered::default();
         for table in self.node.catalog.all() {
