@@ -62,11 +62,12 @@ class Queries:
         else:
             items = [expressions.of(expressions.any_type(), rng.choice([0, 0, 1, 2])) for _ in range(rng.randint(1, 4))]
         select = self.clauses(items, Node(None, table.name), conditions)
-        ordered = table.key and rng.random() < 0.4
+        # A name behind ORDER BY is that of a result's column, if there is one.
+        results = {f"c{number}" for number in range(len(items))}
+        ordered = table.key and not results & set(table.key) and rng.random() < 0.4
         if ordered:
             way = rng.choice(["", " DESC"])
-            # A bare name would be that of a result's column.
-            keys = ", ".join(f"{table.name}.{name}{way}" for name in table.key)
+            keys = ", ".join(name + way for name in table.key)
             limit = rng.choice(["", f" LIMIT {rng.choice([0, 1, 2, 5])}", f" LIMIT 3 OFFSET {rng.choice([0, 1, 2])}"])
             select.clauses["tail"] = ("", [Node(None, f"ORDER BY {keys}{limit}", simpler=[Node(None, f"ORDER BY {keys}")] if limit else [])], "")
         return select, bool(ordered)
