@@ -5,7 +5,7 @@ CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
 # Of the binary that `make release` makes: every x86 server of the last ten years. The program says so where it finds another.
 TARGET_CPU ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3)
 
-.PHONY: help demo test lint miri-full gpu-kernels gpu-suite models network-suite kills clients fuzz release figures clean
+.PHONY: help demo test lint miri-full threads gpu-kernels gpu-suite models network-suite kills clients fuzz release figures clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,6 +26,10 @@ lint: ## Formatting, clippy, licences, layers
 miri-full: ## Every test that Miri can run (an hour; `make test` runs those that race)
 	@scripts/install-deps test
 	scripts/check-miri full
+
+threads: ## Three hundred clusters of real threads that stop in the middle of their sections (minutes; SEEDS=1000; `make test` runs a few)
+	@scripts/install-deps build
+	$(CARGO) run --release -p farhold-sim -- threads --seeds $(or $(SEEDS),300)
 
 gpu-kernels: ## Compiles the GPU kernels for sm_80 and sm_90, no register spilled (downloads nvcc, half a gigabyte)
 	@scripts/install-deps build

@@ -16,4 +16,5 @@ pub mod history;
 pub mod register;
 pub mod seeds;
 pub mod teeth;
+pub mod threads;
 pub mod workload;

@@ -4,6 +4,8 @@ use farhold_fabric::Executor;
 use farhold_sim::failover::{Aftermath, Failover, Scenario, run};
 use farhold_sim::seeds::{jobs_max, run_each};
 use farhold_sim::teeth::{self, Wrong};
+use farhold_sim::threads;
+use farhold_txn::Defect;
 use std::process::ExitCode;
 
 /// Clusters come and go, some forty a second: what the system's allocator gives back to the kernel each time costs a tenth of all.
@@ -16,6 +18,8 @@ const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--jobs J] [--q
                                                         replays seeds, J at a time (all processors), with their stories
        farhold-sim scenarios                            the scenarios' flags
        farhold-sim rate [--seeds COUNT] [--jobs J]      simulated transactions a second, checks included
+       farhold-sim threads [--seed N] [--seeds COUNT] [--planted DEFECT]
+                                                        nodes on real threads, which stop in the middle of their sections
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
 
 fn main() -> ExitCode {
@@ -27,10 +31,21 @@ fn main() -> ExitCode {
     let jobs = value_of("--jobs").map_or_else(jobs_max, |jobs| jobs as usize);
     match arguments.first().map(String::as_str) {
         Some("scenarios") => {
-            Scenario::ALL.iter().for_each(|scenario| println!("{}", scenario.flag));
+            for scenario in Scenario::ALL {
+                println!("{}", scenario.flag);
+            }
             ExitCode::SUCCESS
         }
         Some("rate") => rate(value_of("--seeds").unwrap_or(200), jobs),
+        Some("threads") => {
+            let name = arguments.iter().position(|it| it == "--planted").and_then(|at| arguments.get(at + 1));
+            let planted = name.and_then(|name| Defect::OF_THREADS.into_iter().find(|it| format!("{it:?}") == *name));
+            if name.is_some() && planted.is_none() {
+                println!("none of {:?}", Defect::OF_THREADS);
+                return ExitCode::from(2);
+            }
+            run_threads(value_of("--seed").unwrap_or(0), value_of("--seeds").unwrap_or(1), planted)
+        }
         Some("teeth") => show_teeth(value_of("--seeds").unwrap_or(400), value_of("--times").unwrap_or(4)),
         Some("teeth-child") => {
             let numbers: Vec<u64> = arguments[1..].iter().filter_map(|word| word.parse().ok()).collect();
@@ -126,6 +141,24 @@ fn tell_transactions(aftermath: &Aftermath, what: &str) {
             println!("     wrote {:?} to {}", write.row, write.key);
         }
     }
+}
+
+/// Runs clusters of real threads one after the other: each has more threads than this machine is likely to have processors.
+fn run_threads(first: u64, seeds: u64, planted: Option<Defect>) -> ExitCode {
+    let mut worst = ExitCode::SUCCESS;
+    for seed in first..first + seeds {
+        let setup = threads::Setup { planted, ..threads::Setup::of_seed(seed) };
+        let outcome = threads::run(&setup);
+        let (commits, verdict) = (outcome.history.records.len(), outcome.check());
+        match verdict {
+            Ok(()) => println!("seed {seed}: in order, {commits} transactions"),
+            Err(what) => {
+                println!("seed {seed}: NOT in order, {setup:?}: {what}");
+                worst = ExitCode::FAILURE;
+            }
+        }
+    }
+    worst
 }
 
 /// Prints one line of JSON.

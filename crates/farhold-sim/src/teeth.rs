@@ -5,6 +5,7 @@
 
 use crate::cluster;
 use crate::failover::{Failover, Load, run};
+use crate::threads;
 use farhold_txn::{Defect, plant};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -20,6 +21,8 @@ pub enum Wrong {
     Replication(Defect),
     /// In journals of a cluster with copies.
     Journals(Defect),
+    /// In what several threads of a node do.
+    Threads(Defect),
     /// In the world: one node's clock is far slower than its members are told.
     Clock,
 }
@@ -31,19 +34,22 @@ impl Wrong {
         let transactions = Defect::ALL.into_iter().map(Self::Transactions);
         let replication = Defect::OF_REPLICATION.into_iter().map(Self::Replication);
         let journals = Defect::OF_JOURNALS_WITH_COPIES.into_iter().map(Self::Journals);
-        transactions.chain(replication).chain(journals).chain([Self::Clock]).collect()
+        let threads = Defect::OF_THREADS.into_iter().map(Self::Threads);
+        transactions.chain(replication).chain(journals).chain(threads).chain([Self::Clock]).collect()
     }
 
     /// Its name.
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            Self::Transactions(defect) | Self::Replication(defect) | Self::Journals(defect) => format!("{defect:?}"),
+            Self::Transactions(defect) | Self::Replication(defect) | Self::Journals(defect) | Self::Threads(defect) => {
+                format!("{defect:?}")
+            }
             Self::Clock => "ClockBeyondBound".to_owned(),
         }
     }
 
-    /// Puts it into the runs of this thread. What is wrong with the world is in the setups instead.
+    /// Puts it into the runs of this thread. What is wrong with the world, and with other threads, is in the setups instead.
     pub fn plant(self) {
         if let Self::Transactions(defect) | Self::Replication(defect) | Self::Journals(defect) = self {
             plant(Some(defect));
@@ -78,6 +84,9 @@ impl Wrong {
             // It takes a commit that has not reached its holders when its node is expelled.
             Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),
             Self::Journals(_) => run(&Failover::with_power_cuts(seed)).check(),
+            Self::Threads(defect) => {
+                threads::run(&threads::Setup { planted: Some(defect), ..threads::Setup::of_seed(seed) }).check()
+            }
             Self::Clock => {
                 let setup = Failover::of_seed(seed);
                 // The histories of mixed loads show stale reads; a bank may not.

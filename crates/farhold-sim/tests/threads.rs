@@ -1,23 +1,10 @@
 //! The same on real threads and shared memory: three nodes in one process, some threads each, with one copy of each row and with three, whose
 //! histories are merged and checked; and transfers that must not make or lose money.
 
-use farhold_fabric::{Executor, Fabric, NodeId};
-use farhold_sim::history::History;
-use farhold_sim::workload::{Client, Recorder, Tables, Workload};
+use farhold_sim::threads::{Cluster, Setup, run};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
-use farhold_txn::{HomeAgent, Node, NodeConfig, Placement, ReplicationConfig, Retry, ScanSpec, TableDef, Worker};
-use std::cell::RefCell;
-use std::path::PathBuf;
-use std::rc::Rc;
-use std::sync::Arc;
+use farhold_txn::{Placement, Retry, ScanSpec, TableDef};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-const NODES: u8 = 3;
-const THREADS: usize = 2;
-/// The machine may have much else to do.
-const PATIENCE_NS: u64 = 60_000_000_000;
-/// Nodes found their cluster within a part of it.
-const LEASE_NS: u64 = 4_000_000_000;
 
 /// The provider that they run over: `over_*.rs` run them again over others.
 fn provider() -> &'static str {
@@ -28,117 +15,39 @@ fn provider() -> &'static str {
     }
 }
 
-struct Cluster {
-    agents: Vec<HomeAgent>,
-    nodes: Vec<Arc<Node>>,
-    dir: PathBuf,
-}
-
-impl Cluster {
-    fn new(name: &str, replicas: u8) -> Self {
-        let dir = std::env::temp_dir().join(format!("farhold-threads-{name}-{replicas}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        let start = |node| {
-            let fabric = Fabric::join(&dir, NodeId(node), provider()).expect("the fabric");
-            let replication = ReplicationConfig { replicas, lease_ns: LEASE_NS, ..ReplicationConfig::default() };
-            let config = NodeConfig {
-                nodes: NODES,
-                region_bytes: 32 << 20,
-                request_timeout_ns: PATIENCE_NS,
-                replication,
-                ..NodeConfig::default()
-            };
-            Node::open(fabric, config).expect("a node")
-        };
-        let nodes: Vec<_> = (0..NODES).map(start).collect();
-        let agent = |node| if replicas > 1 { HomeAgent::start_member(node, &dir) } else { HomeAgent::start(node) };
-        let agents = nodes.iter().map(|node| agent(node).expect("an agent")).collect();
-        while !nodes.iter().all(|node| node.is_member()) {
-            std::thread::yield_now();
-        }
-        Self { agents, nodes, dir }
-    }
-
-    /// Runs `work` on some threads of each node, each with its own executor and worker.
-    fn on_all_threads<T: Send>(&self, work: impl AsyncFn(usize, Worker) -> T + Sync) -> Vec<T> {
-        let work = &work;
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..usize::from(NODES) * THREADS)
-                .map(|number| {
-                    let node = &self.nodes[number % usize::from(NODES)];
-                    scope.spawn(move || {
-                        let executor = Executor::real(number as u64);
-                        let worker = node.worker(&executor.handle()).expect("a worker");
-                        let done = executor.run(work(number, worker.clone()));
-                        assert!(executor.run(worker.drain(PATIENCE_NS)), "what transactions have left to be done");
-                        done
-                    })
-                })
-                .collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-        })
-    }
-
-    /// Runs something on a worker of the first node.
-    fn on_one<T>(&self, work: impl AsyncFnOnce(Worker) -> T) -> T {
-        let executor = Executor::real(99);
-        let worker = self.nodes[0].worker(&executor.handle()).expect("a worker");
-        executor.run(work(worker))
-    }
-
-    /// Nothing is left, once the agents have served what was told without an answer.
-    fn assert_quiet(&self) {
-        let left = || self.nodes.iter().flat_map(|node| node.left_behind()).collect::<Vec<_>>();
-        self.on_one(async |worker| {
-            // Messages on the way are seconds apart only if a thread has lost its core for so long.
-            for _ in 0..10_000 {
-                if left().is_empty() {
-                    return;
-                }
-                worker.handle().sleep_ns(1_000_000).await;
-            }
-            panic!("left behind: {:?}", left());
-        });
+/// As many threads as a machine of tests can run, three nodes, not disturbed.
+fn setup(kind: u64, replicas: u8) -> Setup {
+    Setup {
+        provider: provider(),
+        nodes: 3,
+        replicas,
+        threads: 2,
+        transactions: if provider() == "shm" { 300 } else { 60 },
+        shaken: false,
+        ..Setup::of_seed(kind)
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.agents.clear();
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
+fn check(setup: &Setup) {
+    let outcome = run(setup);
+    println!("{setup:?}: {} transactions committed", outcome.history.records.len());
+    outcome.check().unwrap_or_else(|anomaly| panic!("{setup:?}: {anomaly}"));
 }
 
 #[test]
 fn merged_histories_of_threads_are_serializable() {
     for (kind, replicas) in (0..4).flat_map(|kind| [(kind, 1), (kind, 3)]) {
-        let cluster = Cluster::new(&format!("history{kind}"), replicas);
-        let workload = Workload::of_seed(kind);
-        let clock = Arc::new(AtomicU64::new(1));
-        let recorder = |number: u64| {
-            Rc::new(RefCell::new(Recorder { clock: clock.clone(), last_id: number << 40, ..Recorder::default() }))
-        };
-        let initial = cluster.on_one(async |worker| {
-            let recorder = recorder(100);
-            Tables::create(&worker, &workload, &recorder).await.expect("the tables");
-            recorder.take().history.initial
-        });
-        let recorded = cluster.on_all_threads(async |number, worker| {
-            let recorder = recorder(number as u64);
-            Client::new(number, &worker, &workload, recorder.clone())
-                .run(if provider() == "shm" { 300 } else { 60 })
-                .await;
-            let Recorder { history, broken, .. } = recorder.take();
-            (history.records, broken)
-        });
-        let mut history = History { initial, records: Vec::new() };
-        for (records, broken) in recorded {
-            assert_eq!(broken, Vec::<String>::new());
-            history.records.extend(records);
+        check(&setup(kind, replicas));
+    }
+}
+
+/// One of each kind of load, on each kind of cluster. `farhold-sim threads` runs more.
+#[test]
+fn histories_of_threads_that_stop_in_the_middle_of_sections_are_serializable() {
+    if provider() == "shm" {
+        for seed in 0..16 {
+            check(&Setup::of_seed(seed));
         }
-        println!("workload {kind}, {replicas} copies: {} transactions committed", history.records.len());
-        history.check().unwrap_or_else(|anomaly| panic!("workload {kind}, {replicas} copies: {anomaly}"));
-        cluster.assert_quiet();
     }
 }
 
@@ -146,7 +55,7 @@ fn merged_histories_of_threads_are_serializable() {
 fn transfers_between_nodes_neither_make_nor_lose_money() {
     const ACCOUNTS: i32 = 30;
     const EACH: i64 = 100;
-    let cluster = Cluster::new("bank", 3);
+    let cluster = Cluster::start(&setup(0, 3));
     let key = |id: i32| (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes();
     cluster.on_one(async |worker| {
         let columns = vec![Column::new("id", ColumnType::Int), Column::new("balance", ColumnType::BigInt)];
@@ -205,5 +114,5 @@ fn transfers_between_nodes_neither_make_nor_lose_money() {
         }
     });
     println!("{} transfers", transfers.load(Ordering::Relaxed));
-    cluster.assert_quiet();
+    assert_eq!(cluster.left_behind(), Vec::<String>::new());
 }

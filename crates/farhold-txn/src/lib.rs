@@ -48,7 +48,7 @@ pub use membership::{
 pub use memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
 #[cfg(feature = "planted")]
-pub use planted::{Defect, last_unknown, plant};
+pub use planted::{Defect, last_unknown, plant, shake};
 pub use recovery::{Leading, Moving, Progress};
 pub use replication::ReplicationConfig;
 pub use row_counter::RowCounter;

@@ -104,6 +104,16 @@ pub enum Defect {
     PartsApart,
     /// The rows of a mirror are served before all of them have become rows.
     ServedTooEarly,
+    /// The section validates before it locks.
+    ValidatedBeforeLocked,
+    /// The section reads the epoch before it locks.
+    EpochBeforeLocks,
+    /// The section unlocks before it writes.
+    UnlockedBeforeWritten,
+    /// The stamp of a key that is not there is of a later look than the one that did not find it.
+    LateStamp,
+    /// A read of one row that was locked is not validated.
+    LockedReadBelieved,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
@@ -151,7 +161,16 @@ impl Defect {
     pub const OF_JOURNALS_WITH_COPIES: [Self; 4] =
         [Self::RedoUnwritten, Self::FinishedTooEarly, Self::TailCounts, Self::SettledTooEarly];
 
-    /// All true ones that need no replication.
+    /// Those that one thread cannot show.
+    pub const OF_THREADS: [Self; 5] = [
+        Self::ValidatedBeforeLocked,
+        Self::EpochBeforeLocks,
+        Self::UnlockedBeforeWritten,
+        Self::LateStamp,
+        Self::LockedReadBelieved,
+    ];
+
+    /// All true ones that need no replication and show in a simulation.
     pub const ALL: [Self; 10] = [
         Self::NoValidation,
         Self::NoFarLock,
@@ -177,9 +196,49 @@ pub fn plant(defect: Option<Defect>) {
     PLANTED.set(defect.map_or(0, |defect| defect as u32));
 }
 
+#[cfg(feature = "planted")]
+std::thread_local! {
+    static SHAKEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// A shaken thread stops at one of so many places, on average; a transaction passes some ten.
+#[cfg(feature = "planted")]
+const PLACES_PER_STOP: u64 = 64;
+
+/// From now on this thread stops, now and then, at places where other threads can come between: those where a defect may be planted, and
+/// some more. 0: no more.
+#[cfg(feature = "planted")]
+pub fn shake(seed: u64) {
+    SHAKEN.set(seed);
+}
+
+/// A place where other threads can come between: a [shaken](shake) thread stops here now and then.
+#[cfg(feature = "planted")]
+pub(crate) fn may_stop() {
+    let mut random = SHAKEN.get();
+    if random == 0 {
+        return;
+    }
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    SHAKEN.set(random);
+    if random.is_multiple_of(PLACES_PER_STOP) {
+        // The kernel adds some 50 µs, in which others do ten transactions.
+        #[expect(clippy::disallowed_methods, reason = "real threads alone are shaken")]
+        std::thread::sleep(std::time::Duration::from_nanos((random >> 32) % 50_000));
+    }
+}
+
+/// No thread is shaken.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub(crate) fn may_stop() {}
+
 /// Is it switched on?
 #[cfg(feature = "planted")]
 pub(crate) fn is(defect: Defect) -> bool {
+    may_stop();
     PLANTED.get() == defect as u32
 }
 
@@ -190,16 +249,17 @@ pub(crate) const fn is(_: Defect) -> bool {
     false
 }
 
-/// Is any switched on?
+/// Is one switched on that is planted in the commit by messages alone?
 #[cfg(feature = "planted")]
-pub(crate) fn is_any() -> bool {
-    PLANTED.get() != 0
+pub(crate) fn is_of_messages() -> bool {
+    let planted = PLANTED.get();
+    planted != 0 && !Defect::OF_THREADS.iter().any(|defect| *defect as u32 == planted)
 }
 
 /// None is.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
-pub(crate) const fn is_any() -> bool {
+pub(crate) const fn is_of_messages() -> bool {
     false
 }
 

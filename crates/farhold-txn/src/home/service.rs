@@ -35,6 +35,7 @@ impl Core {
         let mut message = self.inbox.take();
         let found = self.endpoint.try_recv_home_into(&mut message);
         if found {
+            crate::planted::may_stop();
             self.serve(&message);
         }
         self.inbox.set(message);
@@ -214,7 +215,7 @@ impl Core {
                 let runs = first_runs(self.table(table)?.store.pages(), from_page);
                 write_runs(self.node.store.memory(), &runs, &mut w);
             }
-            Request::Hello { node, incarnation, epoch } => self.forget_dead(node, incarnation, epoch)?,
+            Request::Hello { node, incarnation, epoch } => self.forget_dead(node, incarnation, epoch),
             Request::Announce { incarnation, configuration, number } => {
                 let holder = Holder { node: sender, incarnation };
                 let is_there = || self.is_there(sender, configuration);
@@ -361,7 +362,7 @@ impl Core {
     }
 
     /// Frees what nodes that are not present have locked and reserved here, and what their snapshots hold, after their records have been redone.
-    pub fn forget_absent(&self, is_present: &impl Fn(NodeId) -> bool) -> Result<(), TxnError> {
+    pub fn forget_absent(&self, is_present: &impl Fn(NodeId) -> bool) {
         for it in self.node.reservations.take_absent(is_present) {
             // With a table that is gone its reservations are.
             if let Ok(table) = self.table_even_dropped(it.table) {
@@ -375,11 +376,10 @@ impl Core {
         }
         self.node.far_holds.release_of(self.node.store.superblock(), |holder| !is_present(holder.node));
         self.node.add_recovered(found);
-        Ok(())
     }
 
     /// Frees what earlier starts of a node have locked and reserved here, and what their snapshots hold.
-    fn forget_dead(&self, node: NodeId, incarnation: u16, epoch: u32) -> Result<(), TxnError> {
+    fn forget_dead(&self, node: NodeId, incarnation: u16, epoch: u32) {
         if self.me == KEEPER {
             self.node.store.superblock().raise_epoch(epoch);
         }
@@ -396,7 +396,6 @@ impl Core {
         }
         self.node.far_holds.release_before(self.node.store.superblock(), Holder { node, incarnation });
         self.node.add_recovered(found);
-        Ok(())
     }
 }
 

@@ -103,6 +103,7 @@ impl Txn {
             if row.ident.node() != core.me {
                 continue;
             }
+            crate::planted::may_stop();
             match row.state {
                 RowState::Deleted => {
                     row.table().store.remove(row.ident.reference(), epoch, &mut core.alloc.borrow_mut());

@@ -10,7 +10,7 @@
 
 use crate::TxnError;
 use crate::membership::{Moment, Passed};
-use crate::planted::{is_any, next_serial, set_unknown};
+use crate::planted::{is_of_messages, next_serial, set_unknown};
 use crate::protocol::commit::before_write;
 use crate::protocol::section::{Near, latch, settle, validate, write};
 use crate::replication::{MappedRings, Replication, Writers};
@@ -25,8 +25,8 @@ impl Txn {
     /// Commits it, or leaves everything as it was. `None`: this is not a commit for this way, and nothing has happened.
     #[inline]
     pub(crate) fn commit_copied(&mut self) -> Option<Result<CommitInfo, TxnError>> {
-        // With a defect on purpose every commit takes the way on which it is planted.
-        if is_any() {
+        // A defect on purpose has to be on the way that commits take.
+        if is_of_messages() {
             return None;
         }
         let core = self.core.clone();
@@ -104,6 +104,9 @@ impl Txn {
         let odd = self.all_near(core, Version::ODD);
         let optimistic = replication.config.optimistic;
         if optimistic {
+            if planted!(UnlockedBeforeWritten) {
+                latch::unlock(&odd);
+            }
             write(&odd, epoch);
             latch::unlock(&odd);
         }

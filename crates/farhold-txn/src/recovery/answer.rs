@@ -164,7 +164,8 @@ impl Core {
             applier.begin_mirrors(next, self.me);
         }
         drop(applier);
-        self.forget_absent(&present).map(|()| true)
+        self.forget_absent(&present);
+        Ok(true)
     }
 
     fn install(&self, replication: &Replication, next: &Arc<Configuration>) -> Result<(), TxnError> {

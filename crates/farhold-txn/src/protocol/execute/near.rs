@@ -52,7 +52,7 @@ impl State {
                 std::hint::spin_loop();
             }
         };
-        self.met_lock |= read.lock != 0;
+        self.met_lock |= read.lock != 0 && !planted!(LockedReadBelieved);
         let state = if read.is_absent() { RowState::Absent } else { RowState::Read };
         let handle = self.push(table, ident, read.version, state, read.key_len(), read.payload_len());
         if read.is_absent() { NearRead::Absent } else { NearRead::Row(handle) }
@@ -123,7 +123,8 @@ impl Txn {
         for _ in 0..LOOKS_MAX {
             let found = table.store.lookup(key);
             let Some(reference) = found.found else {
-                self.keep_stamp(table, found.stamp);
+                let stamp = if planted!(LateStamp) { table.store.lookup(key).stamp } else { found.stamp };
+                self.keep_stamp(table, stamp);
                 return Some(Ok(None));
             };
             let ident = self.near_ident(reference);

@@ -18,11 +18,19 @@ pub(crate) fn commit(
     epoch: impl Fn() -> u32,
     mut before_write: impl FnMut(u32) -> Result<(), Refused>,
 ) -> Result<u32, Refused> {
+    let early = if planted!(EpochBeforeLocks) { Some(epoch()) } else { None };
+    if planted!(ValidatedBeforeLocked) {
+        validate(near)?;
+    }
     lock(near)?;
-    let epoch = epoch();
+    let epoch = early.unwrap_or_else(epoch);
+    let validate = |near: &Near<'_>| if planted!(ValidatedBeforeLocked) { Ok(()) } else { validate(near) };
     if let Err(refused) = validate(near).and_then(|()| before_write(epoch)) {
         unlock(near);
         return Err(refused);
+    }
+    if planted!(UnlockedBeforeWritten) {
+        unlock(near);
     }
     write(near, epoch);
     unlock(near);

@@ -113,6 +113,7 @@ pub(crate) fn new_version(state: RowState, old: Version, epoch: u32) -> Version 
 /// The near rows, written odd before, are replicated.
 pub(crate) fn settle(near: &Near<'_>, epoch: u32) {
     for &position in near.order {
+        crate::planted::may_stop();
         let row = &near.state.rows[position as usize];
         near.object(row).settle(new_version(row.state, row.version, epoch));
     }
@@ -135,6 +136,7 @@ fn write_narrow(near: &Near<'_>, epoch: u32) {
 #[inline(always)]
 fn write_by(near: &Near<'_>, epoch: u32, write: impl Fn(&Object<'_>, &[u8], Version)) {
     for row in near.writes() {
+        crate::planted::may_stop();
         let object = near.object(row);
         let version = new_version(row.state, row.version, epoch).with(near.odd);
         if row.has_new_value() && !row.state.leaves_nothing() {
