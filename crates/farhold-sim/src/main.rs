@@ -14,7 +14,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--jobs J] [--quiet] [--planted DEFECT]
                    [--slow-register | --slow-founding | --moving-rows | --odd-reads | --lost-host | --lonely-host |
-                    --stopped-clocks | --old-records | --other-sizes | --power-cuts | --bad-disks | --zombie-keeper]
+                    --stopped-clocks | --old-records | --other-sizes | --power-cuts | --odd-starts | --bad-disks |
+                    --zombie-keeper]
                                                         replays seeds, J at a time (all processors), with their stories
        farhold-sim scenarios                            the scenarios' flags
        farhold-sim rate [--seeds COUNT] [--jobs J]      simulated transactions a second, checks included

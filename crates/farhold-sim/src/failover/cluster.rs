@@ -3,7 +3,7 @@
 use super::bank::{Ledger, Teller};
 use super::disk::{Disks, ProcessDisk};
 use super::numbers::{self, Given, Taker};
-use super::plan::{Blow, Cut, Failover, Load, Way};
+use super::plan::{Blow, Cut, Failover, Load, Starts, Way};
 use super::shop::{self, Books, Terminal};
 use super::{Aftermath, KillAt};
 use crate::register::SimRegister;
@@ -317,6 +317,7 @@ impl Cluster {
         let nodes = usize::from(self.setup.nodes);
         let node_of = |number: usize| (number % nodes) as u8;
         (0..nodes * self.setup.clients)
+            .filter(|number| self.process(node_of(*number)).alive.get())
             .map(|number| self.client(number, node_of(number), of_node(node_of(number))))
             .collect()
     }
@@ -536,16 +537,45 @@ impl Cluster {
         self.disks.replace(after);
         self.sim.replace(Sim::new(&self.handle, Rdma, Faults::default()));
         self.register.replace(SimRegister::new(self.setup.nodes, &self.handle));
-        let again: Result<Vec<Process>, TxnError> = (0..self.setup.nodes).map(|node| self.try_start(node)).collect();
-        match again {
-            Ok(again) => drop(self.processes.replace(again)),
-            Err(error) => return broken.push(format!("a restart: {error}")),
-        }
-        let is_in = |process: &Process| process.node.is_member();
-        if !self.until(RESTART_NS_MAX, || self.processes.borrow().iter().all(is_in)).await {
-            broken.push(format!("not all are members after the restart: {:?}", self.register().configuration()));
+        if let Err(error) = self.start_all(&cut.starts).await {
+            broken.push(format!("a restart: {error}"));
         }
         self.tell("everybody has started again");
+    }
+
+    /// Everybody starts after a cut of the power.
+    async fn start_all(self: &Rc<Self>, starts: &Starts) -> Result<(), String> {
+        let start = |node: u8| self.try_start(node).map_err(|error| error.to_string());
+        let (nodes, is_away) = (self.setup.nodes, |node: u8| starts.away == Some(node));
+        let mut again: Vec<Option<Process>> = (0..nodes).map(|_| None).collect();
+        for node in (0..nodes).map(|step| (starts.first + step) % nodes).filter(|node| !is_away(*node)) {
+            again[usize::from(node)] = Some(start(node)?);
+        }
+        for (process, again) in self.processes.borrow_mut().iter_mut().zip(again) {
+            *process = again.unwrap_or_else(|| process.clone());
+        }
+        if let Some((node, after_ns)) = starts.twice.filter(|(node, _)| !is_away(*node)) {
+            self.handle.sleep_ns(after_ns).await;
+            self.tell(&format!("node {node} ends and starts again"));
+            self.kill(node, Fault::Kill(NodeId(node)));
+            self.processes.borrow_mut()[usize::from(node)] = start(node)?;
+        }
+        let are_in = || self.processes.borrow().iter().all(|it| is_away(it.node.id().0) || it.node.is_member());
+        if self.until(RESTART_NS_MAX, are_in).await {
+            return Ok(());
+        }
+        if *starts == Starts::default() {
+            return Err(format!("not all are members: {:?}", self.register().configuration()));
+        }
+        // The node that is away belongs to them, or one ended when it had founded: as the guide says, all are ended and started again.
+        self.tell("all are ended, and start again");
+        for node in 0..nodes {
+            self.kill(node, Fault::Kill(NodeId(node)));
+        }
+        self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
+        self.sim.replace(Sim::new(&self.handle, Rdma, Faults::default()));
+        self.register.replace(SimRegister::new(nodes, &self.handle));
+        Box::pin(self.start_all(&Starts::default())).await
     }
 
     /// Has a process that starts room for its files?

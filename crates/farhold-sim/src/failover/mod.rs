@@ -22,7 +22,7 @@ mod plan;
 mod shop;
 
 pub use cluster::run;
-pub use plan::{Blow, Cut, Failover, KillAt, Load, Power, Scenario, Way};
+pub use plan::{Blow, Cut, Failover, KillAt, Load, Power, Scenario, Starts, Way};
 
 use crate::history::History;
 use farhold_txn::Statistics;

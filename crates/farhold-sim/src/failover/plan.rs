@@ -114,6 +114,19 @@ pub struct Cut {
     pub with_returns: bool,
     /// What happens before, after the clients have begun.
     pub blows: Vec<(u64, Blow)>,
+    /// How the nodes start again.
+    pub starts: Starts,
+}
+
+/// How the nodes start after a cut of the power: node 0 first, and all of them, unless this says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Starts {
+    /// Which node takes the turn first.
+    pub first: u8,
+    /// A node that stays away for the next life, if the others get on without it.
+    pub away: Option<u8>,
+    /// A node whose process ends so long after its start, and is started again at once.
+    pub twice: Option<(u8, u64)>,
 }
 
 /// Nodes have journals.
@@ -173,13 +186,14 @@ pub struct Scenario {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self { flag: "", of_seed: Failover::of_seed },
         Self { flag: "--bad-disks", of_seed: Failover::with_bad_disks },
         Self { flag: "--lonely-host", of_seed: Failover::with_lonely_host },
         Self { flag: "--lost-host", of_seed: Failover::with_lost_host },
         Self { flag: "--moving-rows", of_seed: Failover::with_moving_rows },
         Self { flag: "--odd-reads", of_seed: Failover::with_odd_reads },
+        Self { flag: "--odd-starts", of_seed: Failover::with_odd_starts },
         Self { flag: "--old-records", of_seed: Failover::with_old_records },
         Self { flag: "--other-sizes", of_seed: Failover::with_other_sizes },
         Self { flag: "--power-cuts", of_seed: Failover::with_power_cuts },
@@ -401,6 +415,7 @@ impl Failover {
                 after_change_ns,
                 operations: None,
                 with_returns: true,
+                starts: Starts::default(),
                 blows: blows(seed.wrapping_mul(3) + life, (3, of_seed.replicas), &mut random),
             }
         });
@@ -409,6 +424,35 @@ impl Failover {
         let ring_bytes = of_seed.ring_bytes.max(24 << 10);
         let medium = [Medium::Disk, Medium::Nvm][random.below(2) as usize];
         Self { power: Some(Power { medium, step_ns, cuts }), blows: Vec::new(), ring_bytes, ..of_seed }
+    }
+}
+
+impl Failover {
+    /// As with cuts of the power, but a node stays away for a life of the others and is the first to start in the next, and processes end while the
+    /// cluster is being founded again.
+    #[must_use]
+    pub fn with_odd_starts(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x57a7);
+        let of_seed = Self::with_power_cuts(seed);
+        let away = random.below(3) as u8;
+        let twice = |random: &mut Random| {
+            (random.below(2) == 0).then(|| (random.below(3) as u8, random.below(2) * random.below(200_000)))
+        };
+        let leaves = vec![(100_000 + random.below(500_000), Blow::Kill(away))];
+        let cuts = [(leaves, Some(away)), (Vec::new(), None)].map(|(blows, away_next)| Cut {
+            at_ns: 4_000_000 + random.below(3_000_000),
+            after_change_ns: None,
+            operations: None,
+            with_returns: false,
+            blows,
+            starts: Starts {
+                first: if away_next.is_some() { 0 } else { away },
+                away: away_next,
+                twice: twice(&mut random),
+            },
+        });
+        let power = of_seed.power.map(|power| Power { cuts: cuts.into(), ..power });
+        Self { power, ..of_seed }
     }
 }
 
@@ -424,7 +468,14 @@ impl Failover {
         let pause = (at_ns, Blow::Pause(0, 1_500_000 + random.below(1_000_000)));
         let at_ns = at_ns + 4_000_000 + random.below(2_000_000);
         let blows = vec![slow(1), slow(2), pause];
-        let cut = Cut { at_ns, after_change_ns: None, operations: None, with_returns: false, blows };
+        let cut = Cut {
+            at_ns,
+            after_change_ns: None,
+            operations: None,
+            with_returns: false,
+            blows,
+            starts: Starts::default(),
+        };
         let power = Power { medium: Medium::Disk, step_ns: 30_000, cuts: vec![cut] };
         // So many accounts that what comes back is not overwritten.
         let load = Load::Bank(Scale { nodes: 3, accounts: 400, hot: 300 });

@@ -57,6 +57,8 @@ pub struct Begun {
     pub cluster: Cluster,
     /// The number of this start.
     pub start: u32,
+    /// The node was in this generation before, and the generation was founded: what the node had is the others'.
+    pub is_late: bool,
     /// Held as long as the node runs.
     pub lock: Box<dyn Send + Sync>,
 }
@@ -128,37 +130,39 @@ impl Cluster {
             return Err(DurableError::Foreign { file: NAME.into(), what: "number of nodes", found, expected });
         }
         let names = directory.list().map_err(failed("list"))?;
-        let mine = journal::segments(&names, node).last().map_or(0, |(start, _)| *start);
+        let last_of = |node| journal::segments(&names, node).last().map_or(0, |(start, _)| *start);
+        let mine = last_of(node);
         if mine > this.start_last {
             let (found, expected) = (u64::from(mine), u64::from(this.start_last));
             let file = format!("a journal of node {}", node.0).into();
             return Err(DurableError::Foreign { file, what: "start", found, expected });
         }
-        let mut start = this.generation;
-        if mine >= this.generation {
-            let living = this.living(directory)?;
-            if living.is_empty() {
-                this.next_generation(directory, &names)?;
-                start = this.generation;
-            } else if comes_back {
-                this.start_last += 1;
-                this.write(directory)?;
-                start = this.start_last;
-            } else {
-                let who = format!(
-                    "node {} cannot start from {}: nodes {} still run; what they have in memory and this node has lost \
-                     must be forgotten by all, so end them first",
-                    node.0,
-                    directory.name(),
-                    living.join(", ")
-                );
-                return Err(DurableError::Busy { who: who.into() });
-            }
+        let is_begun = (0..nodes).map(NodeId).any(|node| last_of(node) >= this.generation);
+        let (mut start, mut is_late) = (this.generation, false);
+        let living = if is_begun { this.living(directory)? } else { Vec::new() };
+        if is_begun && living.is_empty() {
+            // It is over, also for a node that was not there.
+            this.next_generation(directory, &names)?;
+            start = this.generation;
+        } else if mine >= this.generation && comes_back {
+            is_late = this.is_founded(directory, &names)?;
+            this.start_last += 1;
+            this.write(directory)?;
+            start = this.start_last;
+        } else if mine >= this.generation {
+            let who = format!(
+                "node {} cannot start from {}: nodes {} still run; what they have in memory and this node has lost \
+                 must be forgotten by all, so end them first",
+                node.0,
+                directory.name(),
+                living.join(", ")
+            );
+            return Err(DurableError::Busy { who: who.into() });
         }
         mark(&this, start)?;
         let running = directory.lock(&running_name(node)).map_err(failed("lock a node of"))?;
         drop(turn);
-        Ok(Begun { cluster: this, start, lock: Box::new((lock, running)) })
+        Ok(Begun { cluster: this, start, is_late, lock: Box::new((lock, running)) })
     }
 
     fn first(directory: &dyn Directory, identity: Identity) -> Result<Self, DurableError> {
@@ -182,6 +186,19 @@ impl Cluster {
             }
         }
         Ok(living)
+    }
+
+    /// Has a configuration of this generation been installed? It is in the journal of a node before a commit of the generation is durable.
+    fn is_founded(&self, directory: &dyn Directory, names: &[String]) -> Result<bool, DurableError> {
+        for node in (0..self.identity.nodes).map(NodeId) {
+            let identity = Identity { node, ..self.identity };
+            for segment in journal::segments(names, node).into_iter().filter(|(start, _)| *start >= self.generation) {
+                if journal::has_standing(directory, &identity, segment)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Ends the generation. What every node that belonged to the cluster at its end has closed counts; of a start that was over
@@ -337,21 +354,41 @@ pub fn region_bytes(directory: &dyn Directory, identity: &Identity, wanted: u64)
 
 #[cfg(test)]
 mod tests {
+    use super::super::power::Volatile;
     use super::*;
+
+    fn shape(directory: &Volatile, cluster: &Cluster, node: NodeId, start: u32) -> journal::Shape {
+        let identity = Identity { node, ..cluster.identity };
+        let segment_bytes = journal::SEGMENT_BYTES_MIN;
+        journal::Shape { directory: std::sync::Arc::new(directory.clone()), identity, start, segment_bytes }
+    }
+
+    /// A start of one of two nodes with copies.
+    fn begin(directory: &Volatile, node: u8) -> Begun {
+        let node = NodeId(node);
+        let mark = |cluster: &Cluster, start| shape(directory, cluster, node, start).make_segment(0).map(drop);
+        Cluster::begin(directory, 7, (node, 2), true, &mark).expect("a start")
+    }
+
+    /// A start writes the first configuration of its generation.
+    fn found(directory: &Volatile, begun: &Begun, number: u64) {
+        let cluster = &begun.cluster;
+        let shape = shape(directory, cluster, cluster.identity.node, begun.start);
+        let standing = Standing { number, starts: vec![begun.start; 2], rows_since: vec![1; 2], bytes: [0; 8].into() };
+        let mut item = Vec::new();
+        standing.push(&mut item);
+        let mut journal = journal::Journal::new(shape.clone(), shape.make_segment(1).expect("a segment"));
+        let closing = journal::Closing { closed: cluster.epoch_first, epoch_max: 0, configuration: number };
+        journal.write(&[&item], closing).expect("written");
+    }
 
     /// With copies a node that starts while others run comes back to them; but all may be started at once after a power cut, and who waits for
     /// his turn does not run.
     #[test]
     fn those_who_start_at_once_begin_a_generation_together() {
-        let directory = super::super::power::Volatile::default();
+        let directory = Volatile::default();
         let begin = |node| {
-            let mark = |cluster: &Cluster, start| {
-                let identity = Identity { node: NodeId(node), ..cluster.identity };
-                let directory = std::sync::Arc::new(directory.clone());
-                let segment_bytes = journal::SEGMENT_BYTES_MIN;
-                journal::Shape { directory, identity, start, segment_bytes }.make_segment(0).map(drop)
-            };
-            let begun = Cluster::begin(&directory, 7, (NodeId(node), 2), true, &mark).expect("a start");
+            let begun = begin(&directory, node);
             (begun.cluster.generation, begun.start, begun.lock)
         };
         let first = [begin(0), begin(1)];
@@ -367,6 +404,41 @@ mod tests {
         drop(waits);
         let last = begin(0);
         assert_eq!((last.0, last.1), (3, 3));
+    }
+
+    /// Node 0 begins a generation and node 1 enters it; both end. Then one begins the next one and ends, and the other takes its turn: the generation that
+    /// it finds is over, though it has not been there itself.
+    #[test]
+    fn a_generation_in_which_nobody_runs_is_entered_by_nobody() {
+        let directory = Volatile::default();
+        let begin = |node| begin(&directory, node);
+        drop([begin(0), begin(1)]);
+        drop(begin(0));
+        let other = begin(1);
+        assert_eq!((other.cluster.generation, other.start), (3, 3), "the second is over");
+        let first = begin(0);
+        assert_eq!((first.cluster.generation, first.start, first.is_late), (3, 3, false));
+    }
+
+    /// Rows of a generation that was never founded are in no mirror: a start that goes before it was founded leaves its place to the next.
+    #[test]
+    fn a_start_in_a_generation_that_is_not_founded_restores_its_rows() {
+        let directory = Volatile::default();
+        let begin = |node| begin(&directory, node);
+        drop([begin(0), begin(1)]);
+        let (ended, other) = (begin(0), begin(1));
+        assert_eq!((ended.start, other.start), (2, 2));
+        drop(ended);
+        let again = begin(0);
+        assert_eq!((again.cluster.generation, again.start, again.is_late), (2, 3, false));
+        // Then it is founded, and what a node had is the others'.
+        found(&directory, &other, 4);
+        drop(again);
+        let back = begin(0);
+        assert_eq!((back.cluster.generation, back.start, back.is_late), (2, 4, true));
+        drop((back, other));
+        let next = begin(0);
+        assert_eq!((next.cluster.generation, next.start, next.is_late), (5, 5, false));
     }
 
     fn standing() -> Standing {

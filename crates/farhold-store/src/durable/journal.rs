@@ -493,6 +493,36 @@ fn scan(
     Ok(found)
 }
 
+/// Does a segment say of a configuration? Its node may be writing it: what is not whole yet says nothing, and is no damage.
+///
+/// # Errors
+/// [`DurableError::Io`].
+pub(super) fn has_standing(
+    directory: &dyn Directory,
+    identity: &Identity,
+    (start, number): (u32, u32),
+) -> Result<bool, DurableError> {
+    let name = segment_name(identity.node, start, number);
+    let io = |error: std::io::Error| DurableError::io(&format!("read {name}"), &error);
+    let file = match directory.open(&name) {
+        Ok(file) => file,
+        // Forgotten since it was listed.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(io(error)),
+    };
+    let mut bytes = vec![0; file.len().map_err(io)? as usize];
+    file.read_at(0, &mut bytes).map_err(io)?;
+    let lsn = |at: usize| u64::from(number) * bytes.len() as u64 + at as u64;
+    let mut at = HEADER_BYTES as usize;
+    while let Some((size, words)) = batch(&bytes, at, lsn(at), start) {
+        if words[4] != 0 {
+            return Ok(true);
+        }
+        at += size;
+    }
+    Ok(false)
+}
+
 /// The batch at a position: its size and the words of its header.
 fn batch(bytes: &[u8], at: usize, lsn: u64, start: u32) -> Option<(usize, [u64; 7])> {
     let head = bytes.get(at..at + BATCH_HEADER)?;

@@ -637,9 +637,11 @@ impl Journaling {
         store: &Store,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Checkpointed>, DurableError> {
-        if !self.has_begun.load(SeqCst) {
+        let is_known = !self.generation.comes_back() || held(&self.members).rows_since(self.me).is_some();
+        if !self.has_begun.load(SeqCst) || !is_known {
             return Ok(None);
         }
+        self.check_rows()?;
         // Closed on all nodes: so every change up to it has been made here, also by commits of others.
         let epoch = self.durable().max(self.before.load(SeqCst));
         let what = (self.shape.identity, self.shape.start, epoch);
@@ -649,6 +651,20 @@ impl Journaling {
         Ok(Some(Checkpointed { written, epoch, until }))
     }
 
+    /// A checkpoint ends what earlier starts have left. That of a region that began empty may do so only if the configuration says that the node's rows
+    /// began with this start: others have those of before. If not, the journal is given up, and the files stay.
+    fn check_rows(&self) -> Result<(), DurableError> {
+        let since = held(&self.members).rows_since(self.me).unwrap_or(0);
+        if !self.generation.comes_back() || since == 0 || since == self.shape.start {
+            return Ok(());
+        }
+        let file = format!("the empty region of node {}", self.me.0).into();
+        let (found, expected) = (u64::from(self.shape.start), u64::from(since));
+        let error = DurableError::Foreign { file, what: "start in which its rows began", found, expected };
+        self.fail(&error.to_string());
+        Err(error)
+    }
+
     /// Is everything durable that is in it?
     pub fn is_good(&self, checkpoint: &Checkpointed) -> bool {
         self.durable() >= checkpoint.until
@@ -656,6 +672,7 @@ impl Journaling {
 
     /// Gives it its name.
     pub fn publish_checkpoint(&self, Checkpointed { written, epoch, .. }: &Checkpointed) -> Result<(), DurableError> {
+        self.check_rows()?;
         let directory = &*self.config.directory;
         checkpoint::publish(directory, written)?;
         self.word(Superblock::CHECKPOINTED, |word| word.store(u64::from(*epoch), SeqCst));
@@ -698,5 +715,61 @@ fn first_items(items: &[u8], before: usize, journal: &Journal) -> usize {
 impl fmt::Debug for Journaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Journaling").field("durable", &self.durable()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replication::ReplicationConfig;
+    use farhold_store::durable::power::Volatile;
+
+    /// A start of one of two nodes with copies, as far as its journal goes.
+    fn start(directory: &Volatile, node: NodeId) -> (Arc<Journaling>, Arc<Store>) {
+        let config = JournalConfig {
+            segment_bytes: journal::SEGMENT_BYTES_MIN,
+            threads: 1,
+            ..JournalConfig::new(Arc::new(directory.clone()))
+        };
+        let replication = ReplicationConfig { replicas: 2, ..ReplicationConfig::default() };
+        let generation = Generation::begin(&config, node, 2, &replication).expect("a start");
+        let memory = Arc::new(RegionMemory::anonymous(FarPtr::new(node, DATA, 0), 4 << 20).expect("memory"));
+        generation.restore(&config, &memory).expect("a region");
+        let (store, _) = Store::attach(memory.clone(), node).expect("a store");
+        let journaling = Journaling::new(config, generation, memory, true).expect("a journal");
+        (journaling, store)
+    }
+
+    /// A node that comes back has an empty region. If it is taken for a founder's all the same, its checkpoint must not end the files with the rows.
+    #[test]
+    fn an_empty_region_is_no_checkpoint_of_the_rows_before() {
+        let directory = Volatile::default();
+        let founded = Configuration { births: vec![1, 1], ..Configuration::first(2, 2) };
+        let (first, store) = start(&directory, NodeId(0));
+        let (_other, _) = start(&directory, NodeId(1));
+        first.install(&founded);
+        // The others' ends are not heard here: the epoch is.
+        while first.step(&store) != Step::Closed {}
+        drop((first, store));
+        let again = |next: &Configuration| {
+            let (back, store) = start(&directory, NodeId(0));
+            assert!(back.generation().comes_back());
+            assert!(!back.settle(3));
+            assert_eq!(
+                back.write_checkpoint(&store, &mut || true).map(|it| it.is_some()),
+                Ok(false),
+                "nothing is known"
+            );
+            back.install(next);
+            let written = back.write_checkpoint(&store, &mut || true).map(|it| it.is_some());
+            (written, back.failure().is_some())
+        };
+        let (written, has_failed) = again(&Configuration { births: vec![2, 1], ..founded.clone() });
+        assert!(matches!(written, Err(DurableError::Foreign { found: 2, expected: 1, .. })) && has_failed);
+        let joining =
+            founded.without(&[NodeId(0)], NodeId(1)).promoted(NodeId(0), NodeId(1)).with_joining(NodeId(0), 3);
+        assert_eq!(again(&joining), (Ok(true), false));
+        let joined = Configuration { births: vec![4, 1], rows_since: vec![4, 1], ..joining.joined(NodeId(0)) };
+        assert_eq!(again(&joined), (Ok(true), false));
     }
 }

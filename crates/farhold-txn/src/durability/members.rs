@@ -81,6 +81,12 @@ impl Members {
         self.installed = Some(standing(next));
     }
 
+    /// The start in which the rows of a node began that it has by the configuration installed, 0 if it has none; `None`: none is installed.
+    pub fn rows_since(&self, node: NodeId) -> Option<u32> {
+        let installed = self.installed.as_ref()?;
+        Some(installed.rows_since.get(usize::from(node.0)).copied().unwrap_or(0))
+    }
+
     /// Is there a configuration that the journal does not have yet?
     pub fn has_news(&self) -> bool {
         self.installed.as_ref().is_some_and(|standing| standing.number > self.written)

@@ -9,7 +9,7 @@ use farhold_fabric::RegionMemory;
 use farhold_store::Store;
 use farhold_store::durable::files::Directory;
 use farhold_store::durable::journal::{Segment, Shape};
-use farhold_store::durable::{Cluster, DurableError, Restored, SlotState, plan, region_bytes};
+use farhold_store::durable::{Begun, Cluster, DurableError, Restored, SlotState, plan, region_bytes};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::Ordering::SeqCst;
@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Generation {
     pub(super) cluster: Cluster,
     start: u32,
+    is_late: bool,
     replication: ReplicationConfig,
     first: Mutex<Option<Segment>>,
     directory: Arc<dyn Directory>,
@@ -55,7 +56,8 @@ impl Generation {
         });
         let begun = begun.map_err(refused)?;
         let replication = replication.clone();
-        Ok(Self { cluster: begun.cluster, start: begun.start, replication, first, directory, _lock: begun.lock })
+        let Begun { cluster, start, is_late, lock } = begun;
+        Ok(Self { cluster, start, is_late, replication, first, directory, _lock: lock })
     }
 
     /// Its number, from 1 on.
@@ -64,10 +66,11 @@ impl Generation {
         self.cluster.generation
     }
 
-    /// Have the others gone on since the node was here before? Then what it had is theirs.
+    /// Have the others gone on since the node was here before? Then what it had is theirs, and its region is empty: it never founds, it joins. Every other
+    /// start has its rows again: it founds, and never joins.
     pub(crate) fn comes_back(&self) -> bool {
         let me = self.cluster.identity.node;
-        self.start != self.cluster.generation || self.founding().is_ok_and(|founding| !founding.members.contains(&me))
+        self.is_late || self.founding().is_ok_and(|founding| !founding.members.contains(&me))
     }
 
     /// The number of this start of the node: no other has it.

@@ -69,7 +69,8 @@ impl FileRegister {
             None => Ok(true),
             Some((now, settled)) => {
                 let is_there = now.births.get(usize::from(node.0)).is_some_and(|birth| *birth != 0);
-                Ok(!is_there && (settled == now.number || !now.is_founded()))
+                // Nobody is shut out of a cluster that is not founded.
+                Ok(!now.is_founded() || (!is_there && settled == now.number))
             }
         }
     }

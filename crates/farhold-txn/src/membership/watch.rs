@@ -28,6 +28,23 @@ async fn write(register: &dyn Register, next: &Configuration) -> Result<bool, Tx
     if written == Ok(true) { Ok(true) } else { Err(TxnError::Conflict) }
 }
 
+/// A start with its rows may not join: the others have these rows by now, or know that they do not.
+fn left_behind(me: NodeId) -> TxnError {
+    let reason = format!(
+        "{me} was about to found the cluster with its rows, and the others have gone on without it: start it again"
+    );
+    TxnError::OtherCluster { reason: reason.into() }
+}
+
+/// A start without rows may not found: they would be taken for gone.
+fn unfounded(me: NodeId) -> TxnError {
+    let reason = format!(
+        "the journals say that the cluster has gone on since {me} was in it, and the register knows nothing of that: end all nodes, \
+         and start them again from the journals"
+    );
+    TxnError::OtherCluster { reason: reason.into() }
+}
+
 impl Worker {
     /// Makes this node a member of its cluster and keeps it one: founds the cluster with the others, or joins it if it has been
     /// founded before; then renews the lease and does what changes of the configuration ask of this node. Runs until the
@@ -96,12 +113,16 @@ impl Worker {
         let node = self.node().clone();
         let (me, birth) = (self.core.me, lease.birth());
         let Some(replication) = &node.replication else { return Ok(()) };
+        // With a journal a start has its rows or is empty, and found or join accordingly. Without, none has rows.
+        let comes_back = node.journaling.as_ref().map(|journaling| journaling.generation().comes_back());
+        let (is_founder, is_late) = (comes_back == Some(false), comes_back == Some(true));
         let mut founding = false;
         loop {
             let registered = register.load().await;
             self.note_register(registered.as_ref().err());
             let settled = registered.as_ref().map_or(0, |registered| registered.settled);
             match registered.map(|registered| registered.configuration) {
+                Ok(None) if is_late && node.founding.contains(me) => return Err(unfounded(me)),
                 Ok(None) => {
                     let _ = register.compare_and_set(0, &node.founding).await;
                     continue;
@@ -124,6 +145,7 @@ impl Worker {
                                 return self.join(register, birth).await;
                             }
                         }
+                        Some(0) if is_founder && !configuration.contains(me) => return Err(left_behind(me)),
                         Some(0) if !configuration.contains(me) && settled < configuration.number => {}
                         // The mirrors of what it was before are still needed, and must not be taken for its new rows'.
                         Some(0) if configuration.unserved().contains(&me) && !planted!(JoinsTooEarly) => {}
@@ -132,7 +154,9 @@ impl Worker {
                             let _ = self.change_to(register, &next).await;
                             continue;
                         }
-                        Some(0) => {
+                        Some(0) if is_late => return Err(unfounded(me)),
+                        // A journal has one living process: an earlier start that has claimed the place is over.
+                        Some(found) if found == 0 || (is_founder && !configuration.is_founded()) => {
                             let mut next = Configuration { number: configuration.number + 1, ..configuration.clone() };
                             next.births[usize::from(me.0)] = birth;
                             // Whoever installs it first may commit at once, and his records are taken only by mirrors that are there.

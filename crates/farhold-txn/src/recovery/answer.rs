@@ -20,6 +20,10 @@ impl Core {
         };
         match Message::decode(bytes)? {
             Message::Apply => drop(self.apply_log()),
+            Message::Freeze(next) | Message::Install(next) if self.is_anothers(&next) => {
+                // What this start writes would count as that of the other, which is dead.
+                return Err(TxnError::Recovering { node: self.me });
+            }
             Message::Freeze(next) => self.freeze(replication, &next)?.encode(w),
             Message::Pull { number, from } => pull(replication, number, from, w)?,
             Message::Redo { number, left } => {
@@ -37,6 +41,12 @@ impl Core {
             Message::Copy { rows } => take_copies(replication, from, &rows),
         }
         Ok(())
+    }
+
+    /// Does a configuration mean another start of this node?
+    fn is_anothers(&self, next: &Configuration) -> bool {
+        let birth = next.births.get(usize::from(self.me.0));
+        next.contains(self.me) && self.node.start.is_some_and(|start| birth != Some(&start))
     }
 
     /// Tells a node something about recovery, if it can be told at once.
