@@ -4,19 +4,17 @@
 //! from the queries' memory and given back at once: a result for which there is no room is refused (53200), and one value has at most 1 GiB,
 //! as in PostgreSQL (54000).
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray};
-use arrow::datatypes::{DataType, FieldRef, Int64Type};
+use arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
-use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
 use datafusion::prelude::SessionContext;
 
+use super::checked::{self, Check};
 use crate::{SqlError, SqlState};
 
 /// Bytes of one value.
@@ -25,63 +23,17 @@ const VALUE_BYTES_MAX: u64 = (1 << 30) - 1;
 /// Puts the functions in the place of DataFusion's.
 pub(super) fn register(context: &SessionContext) {
     let pool = Arc::clone(&context.runtime_env().memory_pool);
-    for name in ["repeat", "lpad", "rpad"] {
-        if let Some(inner) = context.state().scalar_functions().get(name).cloned() {
-            context.register_udf(ScalarUDF::from(Bounded { inner, pool: Arc::clone(&pool) }));
-        }
-    }
+    checked::register(context, &["repeat", "lpad", "rpad"], &Bounds { pool });
 }
 
-/// One of DataFusion's functions.
-#[derive(Debug)]
-struct Bounded {
-    inner: Arc<ScalarUDF>,
+#[derive(Clone, Debug)]
+struct Bounds {
     pool: Arc<dyn MemoryPool>,
 }
 
-impl PartialEq for Bounded {
-    fn eq(&self, other: &Self) -> bool {
-        self.inner == other.inner
-    }
-}
-
-impl Eq for Bounded {}
-
-impl Hash for Bounded {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.inner.hash(state);
-    }
-}
-
-impl ScalarUDFImpl for Bounded {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(arguments)
-    }
-
-    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
-        self.inner.return_field_from_args(arguments)
-    }
-
-    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        self.inner.coerce_types(arguments)
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_repeat = self.name() == "repeat";
-        let alike = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
-        let rows = if alike { 1 } else { arguments.number_rows };
+impl Check for Bounds {
+    fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
+        let is_repeat = inner.name() == "repeat";
         let mut all = 0_u64;
         if let [text, count, ..] = arguments.args.as_slice() {
             let fill = arguments.args.get(2);
@@ -105,9 +57,9 @@ impl ScalarUDFImpl for Bounded {
                 all = all.saturating_add(bytes);
             }
         }
-        let room = MemoryConsumer::new(self.name()).register(&self.pool);
+        let room = MemoryConsumer::new(inner.name()).register(&self.pool);
         room.try_grow(usize::try_from(all).unwrap_or(usize::MAX))?;
-        self.inner.invoke_with_args(arguments)
+        inner.invoke_with_args(arguments)
     }
 }
 

@@ -1,76 +1,25 @@
 //! Functions of floats that are errors where PostgreSQL's are: outside of what they are defined for, and where a result is too large or too small
 //! for its type. DataFusion's give NaN, infinity and zero.
 
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
-
 use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::{DataType, FieldRef, Float64Type};
+use arrow::datatypes::{DataType, Float64Type};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
 use datafusion::prelude::SessionContext;
 
+use super::checked::{self, Check};
 use crate::{SqlError, SqlState};
 
 /// Puts the functions in the place of DataFusion's.
 pub(super) fn register(context: &SessionContext) {
-    for name in ["sqrt", "exp", "ln", "log", "log10", "power"] {
-        if let Some(inner) = context.state().scalar_functions().get(name).cloned() {
-            context.register_udf(ScalarUDF::from(Checked { inner }));
-        }
-    }
+    checked::register(context, &["sqrt", "exp", "ln", "log", "log10", "power"], &Domains);
 }
 
-/// One of DataFusion's functions of numbers.
-#[derive(Debug)]
-struct Checked {
-    inner: Arc<ScalarUDF>,
-}
+#[derive(Clone, Debug)]
+struct Domains;
 
-impl PartialEq for Checked {
-    fn eq(&self, other: &Self) -> bool {
-        self.inner == other.inner
-    }
-}
-
-impl Eq for Checked {}
-
-impl Hash for Checked {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.inner.hash(state);
-    }
-}
-
-impl ScalarUDFImpl for Checked {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(arguments)
-    }
-
-    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
-        self.inner.return_field_from_args(arguments)
-    }
-
-    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        self.inner.coerce_types(arguments)
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let alike = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
-        let rows = if alike { 1 } else { arguments.number_rows };
+impl Check for Domains {
+    fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
         let doubles = |value: &ColumnarValue| -> Result<ArrayRef> {
             Ok(arrow::compute::cast(&value.to_array(rows)?, &DataType::Float64)?)
         };
@@ -79,8 +28,8 @@ impl ScalarUDFImpl for Checked {
         let refuse = |result: &dyn Fn(usize) -> Option<f64>| {
             let valid = (0..rows).filter(|&row| given.iter().all(|given| given.is_valid(row)));
             let mut found = valid.filter_map(|row| match given.as_slice() {
-                [of] => wrong(self.name(), of.value(row), result(row)),
-                [a, b] => wrong_pair(self.name(), a.value(row), b.value(row), result(row)),
+                [of] => wrong(inner.name(), of.value(row), result(row)),
+                [a, b] => wrong_pair(inner.name(), a.value(row), b.value(row), result(row)),
                 _ => None,
             });
             found.next().map_or(Ok(()), |(state, message)| {
@@ -88,7 +37,7 @@ impl ScalarUDFImpl for Checked {
             })
         };
         refuse(&|_| None)?;
-        let result = self.inner.invoke_with_args(arguments)?;
+        let result = inner.invoke_with_args(arguments)?;
         let results = doubles(&result)?;
         refuse(&|row| Some(results.as_primitive::<Float64Type>().value(row)))?;
         Ok(result)

@@ -6,6 +6,7 @@
 mod aggregates;
 mod bounded;
 mod catalog;
+mod checked;
 mod coerce;
 mod dates;
 mod domains;
