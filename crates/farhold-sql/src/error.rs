@@ -41,6 +41,8 @@ states! {
     INVALID_POWER_ARGUMENT = "2201F";
     /// Bytes that are not UTF-8.
     CHARACTER_NOT_IN_REPERTOIRE = "22021";
+    /// An escape of a pattern that is none.
+    INVALID_ESCAPE_SEQUENCE = "22025";
     /// A parameter or setting with a value it cannot have.
     INVALID_PARAMETER_VALUE = "22023";
     /// A sequence has come to its last number.

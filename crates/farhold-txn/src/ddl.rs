@@ -26,11 +26,22 @@ impl Worker {
         let live = vec![true; definition.indexes.len()];
         let bytes = definition.encode(&live)?;
         let id = self.record(&definition.name, &bytes).await?;
-        system::make(node, id, &bytes)?;
+        if let Err(error) = system::make(node, id, &bytes) {
+            // There is no room for it, say: the name is free again.
+            let _ = self.take_record(&definition.name, id).await;
+            return Err(error);
+        }
         // Gone, if another session has dropped it meanwhile.
         let table = node.table_by_id(id).ok_or(TxnError::SchemaChanged)?;
-        self.on_others(&Request::CreateTable { id, definition: &bytes }).await?;
-        Ok(table)
+        match self.on_others(&Request::CreateTable { id, definition: &bytes }).await {
+            Ok(()) => Ok(table),
+            // It has it when it is back.
+            Err(error @ TxnError::NodeUnavailable { .. }) => Err(error),
+            Err(error) => {
+                let _ = self.drop_table(&table).await;
+                Err(error)
+            }
+        }
     }
 
     /// Drops a table on every node; transactions that use it fail with [`TxnError::SchemaChanged`].
@@ -38,19 +49,25 @@ impl Worker {
     /// # Errors
     /// [`TxnError::NotFound`]; an unavailable node.
     pub async fn drop_table(&self, table: &Table) -> Result<(), TxnError> {
+        self.take_record(table.name(), table.id()).await?;
+        self.node().catalog.retire(table.id());
+        self.core.begin_grace();
+        self.on_others(&Request::DropTable { id: table.id() }).await
+    }
+
+    /// Deletes what [`Self::record`] has written.
+    async fn take_record(&self, name: &str, id: TableId) -> Result<(), TxnError> {
         let system = self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
-        let (key, _) = system::encode_row(system.schema(), table.name(), table.id(), &[])?;
-        let missing = || TxnError::NotFound { what: format!("table \"{}\"", table.name()).into() };
+        let (key, _) = system::encode_row(system.schema(), name, id, &[])?;
+        let missing = || TxnError::NotFound { what: format!("table \"{name}\"").into() };
         let removed = self.run(Retry::default(), async |txn| {
             let row = txn.get(&system, &key).await?.ok_or_else(missing)?;
-            if system::decode_row(system.schema(), txn.key(row), txn.value(row))?.1 != table.id() {
+            if system::decode_row(system.schema(), txn.key(row), txn.value(row))?.1 != id {
                 return Err(missing());
             }
             txn.delete(row)
         });
-        removed.await?;
-        self.node().catalog.retire(table.id());
-        self.on_others(&Request::DropTable { id: table.id() }).await
+        removed.await
     }
 
     /// Creates an index and fills it, on every node, while others go on reading and writing the table. Transactions that run

@@ -315,9 +315,10 @@ impl Core {
     pub fn next_owner(self: &Rc<Self>) -> Owner {
         let transaction = self.transactions.get().wrapping_add(1);
         self.transactions.set(transaction);
+        // Before it needs the room of a table that was dropped.
+        self.tidy_catalog();
         if transaction.is_multiple_of(COLLECT_EVERY) {
             self.alloc.borrow_mut().collect();
-            self.tidy_catalog();
             if transaction.is_multiple_of(transactions_per_epoch(self.node.config.nodes)) {
                 self.keep_epoch_rising();
             }

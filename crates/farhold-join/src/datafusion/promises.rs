@@ -13,7 +13,7 @@
 //! | row counts that are called exact, limits | at the end of each partition and of all |
 //!
 //! Not checked, since DataFusion's operators do not keep them: constants and equalities above volatile functions (it takes `nextval('s')` for a
-//! constant) and of scans of files (they name conditions by which they only skip parts), exact counts above scans that a filter reaches while they
+//! constant) and of scans of files (they name conditions by which they only skip parts), exact counts above scans with a limit, or that a filter reaches while they
 //! run. What [`HeldRule`](super::held::HeldRule) takes back is not checked of the operator that has promised it.
 
 use std::collections::HashMap;
@@ -346,15 +346,15 @@ impl Checks {
         };
         // DataFusion's scans do not count what a filter that comes later takes away.
         let is_filtered = holds(&self.plan, |expression| expression.is::<DynamicFilterPhysicalExpr>())?;
+        // Nor what a limit takes away, of each partition.
+        let is_cut = self.plan.exists(|node| Ok(node.children().is_empty() && node.fetch().is_some()))?;
         for (of, rows) in [(Some(self.partition), Some(self.rows)), (None, all)] {
             let Some(rows) = rows.filter(|_| !is_filtered) else { continue };
             let args = StatisticsArgs::new().with_partition(of);
             let promised = StatisticsContext::new().compute(self.plan.as_ref(), &args)?.num_rows;
-            // Nor what a limit takes away, of each partition.
-            let is_cut = |promised: usize| self.plan.fetch().is_some_and(|fetch| promised > rows && rows >= fetch);
             if let Precision::Exact(promised) = promised
                 && promised != rows
-                && !is_cut(promised)
+                && !(is_cut && promised > rows)
             {
                 return self.broken(format!("{promised} rows exactly, of {of:?}; found {rows}"));
             }

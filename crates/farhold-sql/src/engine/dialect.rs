@@ -48,6 +48,12 @@ impl Dialects for Dialect {
         }))
     }
 
+    /// An argument's name is an identifier in PostgreSQL. The parser's PostgreSQL has expressions there, and so reads each argument twice: 2^n
+    /// looks for calls in calls.
+    fn supports_named_fn_args_with_expr_name(&self) -> bool {
+        false
+    }
+
     as_postgresql! {
         identifier_quote_style(identifier: &str) -> Option<char>;
         is_delimited_identifier_start(character: char) -> bool;
@@ -70,7 +76,6 @@ impl Dialects for Dialect {
         supports_comment_on() -> bool;
         supports_load_extension() -> bool;
         supports_named_fn_args_with_colon_operator() -> bool;
-        supports_named_fn_args_with_expr_name() -> bool;
         supports_empty_projections() -> bool;
         supports_nested_comments() -> bool;
         supports_string_escape_constant() -> bool;

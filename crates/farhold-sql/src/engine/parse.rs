@@ -232,13 +232,25 @@ fn first_words(sql: &str) -> String {
 /// it, and within that again: 2^n looks, three times a plan. Twenty levels took 19 s, twelve take 0.1 s.
 const SUBQUERY_DEPTH_MAX: u32 = 12;
 
-/// Refuses what no planner can do: FOR UPDATE below the outermost query, and subqueries that nest too deeply.
-pub(crate) fn check_subqueries(statement: &Statement) -> Result<(), SqlError> {
+/// PostgreSQL's most dimensions. DataFusion's types nest as the arrays do, and 72 levels take more stack than a thread has.
+const DIMENSIONS_MAX: u32 = 6;
+
+/// Refuses what no planner can do: FOR UPDATE below the outermost query, and subqueries and arrays that nest too deeply.
+pub(crate) fn check_nesting(statement: &Statement) -> Result<(), SqlError> {
     struct Finder {
         depth: u32,
         locked: bool,
         nested: u32,
         nested_max: u32,
+        dimensions: u32,
+        dimensions_max: u32,
+    }
+    fn is_array(expression: &Expr) -> bool {
+        match expression {
+            Expr::Array(_) => true,
+            Expr::Function(function) => function.name.to_string().eq_ignore_ascii_case("make_array"),
+            _ => false,
+        }
     }
     fn has_query(expression: &Expr) -> bool {
         matches!(expression, Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. })
@@ -260,16 +272,19 @@ pub(crate) fn check_subqueries(statement: &Statement) -> Result<(), SqlError> {
         fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
             self.nested += u32::from(has_query(expression));
             self.nested_max = self.nested_max.max(self.nested);
+            self.dimensions += u32::from(is_array(expression));
+            self.dimensions_max = self.dimensions_max.max(self.dimensions);
             ControlFlow::Continue(())
         }
 
         fn post_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
             self.nested -= u32::from(has_query(expression));
+            self.dimensions -= u32::from(is_array(expression));
             ControlFlow::Continue(())
         }
     }
     let depth = u32::from(!matches!(statement, Statement::Query(_)));
-    let mut finder = Finder { depth, locked: false, nested: 0, nested_max: 0 };
+    let mut finder = Finder { depth, locked: false, nested: 0, nested_max: 0, dimensions: 0, dimensions_max: 0 };
     let _ = Visit::visit(statement, &mut finder);
     if finder.locked {
         return Err(SqlError::unsupported("FOR UPDATE in a subquery"));
@@ -277,6 +292,10 @@ pub(crate) fn check_subqueries(statement: &Statement) -> Result<(), SqlError> {
     if finder.nested_max > SUBQUERY_DEPTH_MAX {
         return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "subqueries are nested too deeply")
             .with_hint(format!("At most {SUBQUERY_DEPTH_MAX} may stand in each other; name some by WITH.")));
+    }
+    if finder.dimensions_max > DIMENSIONS_MAX {
+        let message = format!("number of array dimensions exceeds the maximum allowed ({DIMENSIONS_MAX})");
+        return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
     }
     Ok(())
 }
@@ -299,7 +318,7 @@ mod tests {
 
     #[test]
     fn locks_inside() {
-        let state = |sql: &str| check_subqueries(&parse_one(sql).unwrap()).err().map(|e| e.state.code());
+        let state = |sql: &str| check_nesting(&parse_one(sql).unwrap()).err().map(|e| e.state.code());
         assert_eq!(state("select * from t for update"), None);
         assert_eq!(state("select * from (select * from t for update) x"), Some("0A000"));
         assert_eq!(state("update t set a = (select 1 from u for update)"), Some("0A000"));
@@ -311,6 +330,25 @@ mod tests {
         // Those beside each other do not nest, nor do those of FROM.
         assert_eq!(state(&format!("select {}", vec!["(select 1)"; 30].join(" + "))), None);
         assert_eq!(state(&format!("select 1 from {} x", nested(20, "(select 1 from ").replace('1', "t"))), None);
+    }
+
+    /// Each level was parsed twice.
+    #[test]
+    fn nested_calls_are_parsed_once() {
+        for call in ["abs(", "coalesce(", "f(x => ", "f(x := "] {
+            assert!(parse_one(&format!("select {}1{}", call.repeat(60), ")".repeat(60))).is_ok(), "{call}");
+        }
+    }
+
+    #[test]
+    fn arrays_have_six_dimensions() {
+        let state = |sql: &str| check_nesting(&parse_one(sql).unwrap()).err().map(|e| e.state.code());
+        for (open, close) in [("array[", "]"), ("make_array(", ")")] {
+            let nested = |levels: usize| format!("select {}1{}", open.repeat(levels), close.repeat(levels));
+            assert_eq!(state(&nested(6)), None, "{open}");
+            assert_eq!(state(&nested(7)), Some("54000"), "{open}");
+            assert_eq!(state(&nested(100)), Some("54000"), "{open}");
+        }
     }
 
     #[test]

@@ -131,6 +131,38 @@ fn a_full_region_is_an_error() {
     client.ok("INSERT INTO t VALUES (-1, repeat('y', 1000))");
 }
 
+/// The room of a dropped table is for rows of every size, at once; a table for which there was none leaves nothing.
+#[test]
+fn a_full_region_has_room_after_a_drop() {
+    let db = Db::open(Dir::new(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
+    let client = db.client();
+    for round in 1..4 {
+        let bytes = 1500 / round;
+        client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
+        let rows = |from: i32| {
+            format!("INSERT INTO t SELECT value, repeat('x', {bytes}) FROM generate_series({from}, {})", from + 99)
+        };
+        let error = (0..1000).find_map(|batch| client.run(&rows(batch * 100)).err()).expect("16 MiB hold no 50 MB");
+        assert_eq!(error.state.code(), "53200", "{error}");
+        let room = client.rows("SELECT sum(length(s)) FROM t")[0].parse::<u64>().expect("a number");
+        assert!(room > 8 << 20, "round {round}: {room} bytes of rows");
+        // No room for another table, and its name is not taken by that.
+        let table = |number: i32| format!("u{number}");
+        let made = (0..4096)
+            .take_while(|number| client.run(&format!("CREATE TABLE {} (id INT PRIMARY KEY)", table(*number))).is_ok());
+        let made = made.count() as i32;
+        for _ in 0..2 {
+            let error = client.err(&format!("CREATE TABLE {} (id INT PRIMARY KEY)", table(made)));
+            assert_eq!(error.state.code(), "53200", "{error}");
+        }
+        assert_eq!(client.err(&format!("DROP TABLE {}", table(made))).state.code(), "42P01");
+        for number in 0..made {
+            client.ok(&format!("DROP TABLE {}", table(number)));
+        }
+        client.ok("DROP TABLE t");
+    }
+}
+
 #[test]
 fn a_row_too_large() {
     let db = Db::new();

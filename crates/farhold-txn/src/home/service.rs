@@ -86,15 +86,20 @@ impl Core {
             return;
         }
         self.tidy_ns.set(now_ns + TIDY_EVERY_NS);
+        self.begin_grace();
         let (catalog, nodes) = (&self.node.catalog, self.node.config.nodes);
-        for id in catalog.look_at_retired(&self.node.slots) {
+        if !self.node.store.superblock().snapshots_open() {
+            catalog.let_go(self.me, nodes, |node| !self.node.fabric.node_is_live(node));
+        }
+    }
+
+    /// Looks how far the dropped tables have come: the next transactions that begin are not waited for.
+    pub fn begin_grace(&self) {
+        for id in self.node.catalog.look_at_retired(&self.node.slots) {
             for node in self.node.others() {
                 // One that is not heard keeps its pages until it is told again by a restart.
                 self.tell_now(node, &Request::Quiet { id, node: self.me });
             }
-        }
-        if !self.node.store.superblock().snapshots_open() {
-            catalog.let_go(self.me, nodes, |node| !self.node.fabric.node_is_live(node));
         }
     }
 

@@ -19,6 +19,8 @@ mod numbers;
 mod parameters;
 mod rewrite;
 mod rows;
+mod scalars;
+mod similar;
 mod stream;
 
 use std::collections::HashMap;
@@ -336,6 +338,7 @@ fn session_state(
     let rules = context.state().physical_optimizers().iter().filter(is_kept).cloned().collect();
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_physical_optimizer_rules(rules)
+        .with_analyzer_rule(Arc::new(scalars::Nulls))
         .with_analyzer_rule(Arc::new(members::Members))
         .with_analyzer_rule(Arc::new(multisets::Multisets))
         .with_analyzer_rule(Arc::new(floats::FloatKeys))

@@ -10,8 +10,8 @@ use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf}
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
-    Ident, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, Statement, TableFactor, Value, Visit,
-    VisitMut, Visitor, VisitorMut,
+    Ident, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, Statement,
+    TableFactor, TableWithJoins, Value, Visit, VisitMut, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -24,6 +24,7 @@ use datafusion_pg_catalog::sql::rules::{
 };
 
 use super::rows::Rows;
+use super::similar::Patterns;
 use crate::SqlError;
 use crate::engine::error;
 use crate::engine::parse::parse_one;
@@ -63,7 +64,13 @@ impl Rewriter {
         if VisitMut::visit(&mut statement, &mut SampledTable).is_break() {
             return Err(SqlError::unsupported("TABLESAMPLE"));
         }
-        let _ = VisitMut::visit(&mut statement, &mut AnyOfQuery);
+        if let ControlFlow::Break(what) = VisitMut::visit(&mut statement, &mut MergedColumns) {
+            return Err(SqlError::unsupported(what).with_hint("Write ON, and coalesce() for the column of both."));
+        }
+        if let ControlFlow::Break(error) = VisitMut::visit(&mut statement, &mut Patterns) {
+            return Err(error);
+        }
+        let _ = VisitMut::visit(&mut statement, &mut AnyOfQuery { queries: 0 });
         let _ = VisitMut::visit(&mut statement, &mut SignedRanks);
         let _ = VisitMut::visit(&mut statement, &mut ScalarNames { queries: 0 });
         if let ControlFlow::Break(error) = VisitMut::visit(&mut statement, &mut Rows::default()) {
@@ -214,8 +221,55 @@ impl VisitorMut for SampledTable {
     }
 }
 
-/// `x = ANY (SELECT …)` is `x IN (SELECT …)`, `x <> ALL (SELECT …)` is `x NOT IN (SELECT …)`.
-struct AnyOfQuery;
+/// The planner takes the left side's for a column that a join has merged: it must be the right one's for RIGHT, and of either for FULL.
+struct MergedColumns;
+
+impl MergedColumns {
+    fn check(table: &mut TableWithJoins, has_wildcard: bool) -> ControlFlow<&'static str> {
+        let count = table.joins.len();
+        for join in &mut table.joins {
+            use JoinConstraint::{Natural, Using};
+            match &mut join.join_operator {
+                JoinOperator::FullOuter(Using(_) | Natural) => {
+                    return ControlFlow::Break("FULL JOIN with USING or NATURAL");
+                }
+                JoinOperator::Right(constraint @ (Using(_) | Natural))
+                | JoinOperator::RightOuter(constraint @ (Using(_) | Natural)) => {
+                    if count > 1 || has_wildcard {
+                        return ControlFlow::Break("RIGHT JOIN with USING or NATURAL beside other joins or *");
+                    }
+                    let constraint = std::mem::replace(constraint, JoinConstraint::None);
+                    join.join_operator = JoinOperator::LeftOuter(constraint);
+                    std::mem::swap(&mut join.relation, &mut table.relation);
+                }
+                _ => {}
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl VisitorMut for MergedColumns {
+    type Break = &'static str;
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<&'static str> {
+        let has_wildcard = select.projection.iter().any(|item| matches!(item, SelectItem::Wildcard(_)));
+        select.from.iter_mut().try_for_each(|table| Self::check(table, has_wildcard))
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<&'static str> {
+        match factor {
+            TableFactor::NestedJoin { table_with_joins, .. } => Self::check(table_with_joins, true),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// `x = ANY (SELECT …)` is `x IN (SELECT …)`, `x <> ALL (SELECT …)` is `x NOT IN (SELECT …)`. Beside other operators the query's column gets a name
+/// that nothing else has: the planner compares it with `x` by names.
+struct AnyOfQuery {
+    queries: usize,
+}
 
 impl VisitorMut for AnyOfQuery {
     type Break = ();
@@ -224,12 +278,48 @@ impl VisitorMut for AnyOfQuery {
         let (left, right, negated) = match expr {
             Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. } => (left, right, false),
             Expr::AllOp { left, compare_op: BinaryOperator::NotEq, right } => (left, right, true),
+            Expr::AnyOp { right, .. } | Expr::AllOp { right, .. } => {
+                if let Expr::Subquery(query) = right.as_mut() {
+                    self.queries += 1;
+                    named(query, &format!("__any_{}", self.queries));
+                }
+                return ControlFlow::Continue(());
+            }
             _ => return ControlFlow::Continue(()),
         };
         if let Expr::Subquery(query) = right.as_ref() {
             *expr = Expr::InSubquery { expr: left.clone(), subquery: query.clone(), negated };
         }
         ControlFlow::Continue(())
+    }
+}
+
+/// Names the column of a query: its expression, or as `SELECT name FROM (query) AS name(name)`, which a correlated one is not taken as.
+fn named(query: &mut Box<Query>, name: &str) {
+    let is_ordered = query.order_by.is_some();
+    if let SetExpr::Select(select) = query.body.as_mut() {
+        let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(by, _) if by.is_empty());
+        match select.projection.as_mut_slice() {
+            [item @ SelectItem::UnnamedExpr(_)] => {
+                if let SelectItem::UnnamedExpr(expr) = item {
+                    *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias: Ident::with_quote('"', name) };
+                }
+                return;
+            }
+            [SelectItem::ExprWithAlias { alias, .. }] if !is_ordered && !is_grouped => {
+                *alias = Ident::with_quote('"', name);
+                return;
+            }
+            _ => {}
+        }
+    }
+    let text = format!("SELECT \"{name}\".\"{name}\" FROM (SELECT 1) AS \"{name}\"(\"{name}\")");
+    if let Ok(Statement::Query(mut outer)) = parse_one(&text)
+        && let SetExpr::Select(select) = outer.body.as_mut()
+        && let [TableWithJoins { relation: TableFactor::Derived { subquery, .. }, .. }] = select.from.as_mut_slice()
+    {
+        std::mem::swap(subquery, query);
+        *query = outer;
     }
 }
 

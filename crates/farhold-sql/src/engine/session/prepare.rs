@@ -35,7 +35,7 @@ impl Session {
         sql: &str,
         stated: &[Option<ColumnType>],
     ) -> Result<Bound, SqlError> {
-        parse::check_subqueries(&statement)?;
+        parse::check_nesting(&statement)?;
         let tables = self.engine.catalog.tables();
         let version = tables.version;
         let mut types: Types = stated.to_vec();

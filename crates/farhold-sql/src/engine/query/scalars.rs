@@ -1,0 +1,78 @@
+//! A subquery as a value is NULL where it has no row, whatever its column is declared.
+
+use std::sync::{Arc, LazyLock};
+
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, LogicalPlan, LogicalPlanBuilder, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
+    ScalarUDFImpl, Signature, Volatility,
+};
+use datafusion::optimizer::AnalyzerRule;
+
+/// Puts a function that may be NULL, for all that the optimiser knows, around the column of a subquery that may have no row.
+#[derive(Debug)]
+pub(super) struct Nulls;
+
+impl AnalyzerRule for Nulls {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        plan.transform_up_with_subqueries(|plan| plan.map_expressions(|expr| expr.transform_up(subquery))).data()
+    }
+
+    fn name(&self) -> &'static str {
+        "scalar_nulls"
+    }
+}
+
+fn subquery(expr: Expr) -> Result<Transformed<Expr>> {
+    let Expr::ScalarSubquery(asked) = expr else { return Ok(Transformed::no(expr)) };
+    let plan = asked.subquery.as_ref();
+    if plan.schema().fields().iter().any(|field| field.is_nullable()) || has_one_row(plan) {
+        return Ok(Transformed::no(Expr::ScalarSubquery(asked)));
+    }
+    let column = plan.schema().columns().remove(0);
+    let value = NULLABLE.call(vec![Expr::Column(column.clone())]).alias(column.name);
+    let plan = LogicalPlanBuilder::from(plan.clone()).project(vec![value])?.build()?;
+    Ok(Transformed::yes(Expr::ScalarSubquery(asked.with_plan(Arc::new(plan)))))
+}
+
+/// Does it have a row whatever there is?
+fn has_one_row(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Projection(projection) => has_one_row(&projection.input),
+        LogicalPlan::SubqueryAlias(alias) => has_one_row(&alias.input),
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        LogicalPlan::EmptyRelation(empty) => empty.produce_one_row,
+        _ => false,
+    }
+}
+
+static NULLABLE: LazyLock<ScalarUDF> =
+    LazyLock::new(|| ScalarUDF::from(Nullable(Signature::any(1, Volatility::Immutable))));
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Nullable(Signature);
+
+impl ScalarUDFImpl for Nullable {
+    fn name(&self) -> &'static str {
+        "farhold_nullable"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.0
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(arguments[0].clone())
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
+        Ok(Arc::new(Field::clone(&arguments.arg_fields[0]).with_nullable(true)))
+    }
+
+    fn invoke_with_args(&self, mut arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        Ok(arguments.args.remove(0))
+    }
+}

@@ -1,0 +1,97 @@
+//! SIMILAR TO: DataFusion reads its pattern as a regular expression.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{Expr, Value, VisitorMut};
+
+use crate::{SqlError, SqlState};
+
+/// Makes regular expressions of the patterns.
+pub(super) struct Patterns;
+
+impl VisitorMut for Patterns {
+    type Break = SqlError;
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        let Expr::SimilarTo { pattern, escape_char, .. } = expr else { return ControlFlow::Continue(()) };
+        let escape = match escape_char.take().map(|value| value.value.into_string()) {
+            None => Some('\\'),
+            Some(Some(text)) if text.chars().count() <= 1 => text.chars().next(),
+            Some(_) => {
+                let error = SqlError::new(SqlState::INVALID_ESCAPE_SEQUENCE, "invalid escape string");
+                return ControlFlow::Break(error.with_hint("Escape string must be empty or one character."));
+            }
+        };
+        let text = match pattern.as_ref() {
+            Expr::Value(value) => value.value.clone(),
+            _ => return ControlFlow::Break(SqlError::unsupported("SIMILAR TO with a pattern that is not a constant")),
+        };
+        match text {
+            Value::Null => {}
+            text => match text.into_string().and_then(|text| regular(&text, escape)) {
+                Some(regular) => **pattern = Expr::value(Value::SingleQuotedString(regular)),
+                None => return ControlFlow::Break(SqlError::unsupported("this pattern of SIMILAR TO")),
+            },
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// The regular expression of a pattern; none for one that ends in its escape or marks a part for SUBSTRING.
+fn regular(pattern: &str, escape: Option<char>) -> Option<String> {
+    let mut regular = "(?s)^(?:".to_owned();
+    let (mut rest, mut in_class) = (pattern.chars(), false);
+    while let Some(next) = rest.next() {
+        if Some(next) == escape {
+            let literal = rest.next().filter(|literal| *literal != '"')?;
+            if !literal.is_alphanumeric() {
+                regular.push('\\');
+            }
+            regular.push(literal);
+            continue;
+        }
+        match next {
+            '\\' => regular.push_str("\\\\"),
+            ']' if in_class => {
+                in_class = false;
+                regular.push(next);
+            }
+            // The library has operators of sets there.
+            '[' | '&' | '~' if in_class => regular.extend(['\\', next]),
+            _ if in_class => regular.push(next),
+            '[' => {
+                in_class = true;
+                regular.push(next);
+            }
+            '%' => regular.push_str(".*"),
+            '_' => regular.push('.'),
+            '(' => regular.push_str("(?:"),
+            '.' | '^' | '$' => regular.extend(['\\', next]),
+            _ => regular.push(next),
+        }
+    }
+    regular.push_str(")$");
+    Some(regular)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_the_standard() {
+        for (pattern, becomes) in [
+            ("a%", "(?s)^(?:a.*)$"),
+            ("(a|b)_+", "(?s)^(?:(?:a|b).+)$"),
+            ("a.c^$", "(?s)^(?:a\\.c\\^\\$)$"),
+            ("100\\%", "(?s)^(?:100\\%)$"),
+            ("[%_.(]x", "(?s)^(?:[%_.(]x)$"),
+            ("[a[&&b]", "(?s)^(?:[a\\[\\&\\&b])$"),
+        ] {
+            assert_eq!(regular(pattern, Some('\\')).as_deref(), Some(becomes), "{pattern}");
+        }
+        assert_eq!(regular("a\\b", None).as_deref(), Some("(?s)^(?:a\\\\b)$"));
+        assert_eq!(regular("a!%b", Some('!')).as_deref(), Some("(?s)^(?:a\\%b)$"));
+        assert_eq!((regular("a\\", Some('\\')), regular("a\\\"b", Some('\\'))), (None, None));
+    }
+}
