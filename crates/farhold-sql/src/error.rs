@@ -39,10 +39,14 @@ states! {
     INVALID_LOGARITHM_ARGUMENT = "2201E";
     /// A root or a power of what has none.
     INVALID_POWER_ARGUMENT = "2201F";
+    /// A negative LIMIT.
+    INVALID_LIMIT = "2201W";
+    /// A negative OFFSET.
+    INVALID_OFFSET = "2201X";
+    /// A pattern that ends with its escape character.
+    INVALID_ESCAPE_SEQUENCE = "22025";
     /// Bytes that are not UTF-8.
     CHARACTER_NOT_IN_REPERTOIRE = "22021";
-    /// An escape of a pattern that is none.
-    INVALID_ESCAPE_SEQUENCE = "22025";
     /// A parameter or setting with a value it cannot have.
     INVALID_PARAMETER_VALUE = "22023";
     /// A sequence has come to its last number.

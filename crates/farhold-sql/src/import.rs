@@ -8,9 +8,11 @@ use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::csv::WriterBuilder;
+use arrow::array::{Array, RecordBatch};
 use arrow::csv::reader::Format;
 use arrow::datatypes::{DataType, Schema};
+use arrow::error::ArrowError;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
 /// Rows of a Parquet batch, and so of a chunk.
@@ -175,16 +177,42 @@ impl ImportFile {
                 let broken = |error: String| ImportError::Format(self.path.clone(), error);
                 let batch = batch.map_err(|error| broken(error.to_string()))?;
                 let mut csv = Vec::new();
-                WriterBuilder::new()
-                    .with_header(false)
-                    .with_timestamp_format("%Y-%m-%d %H:%M:%S%.f".to_owned())
-                    .build(&mut csv)
-                    .write(&batch)
-                    .map_err(|error| broken(error.to_string()))?;
+                write_csv(&batch, &mut csv).map_err(|error| broken(error.to_string()))?;
                 Ok(Some(Chunk { csv, rows: Some(batch.num_rows() as u64), file_bytes: 0 }))
             }
         }
     }
+}
+
+/// The rows as COPY's CSV. Texts are quoted: an empty one without quotes is NULL.
+fn write_csv(batch: &RecordBatch, csv: &mut Vec<u8>) -> Result<(), ArrowError> {
+    let options = FormatOptions::default().with_timestamp_format(Some("%Y-%m-%d %H:%M:%S%.f"));
+    let columns = batch.columns().iter().map(|column| {
+        let data_type = column.data_type();
+        let quoted = !(data_type.is_primitive() || matches!(data_type, DataType::Boolean | DataType::Null));
+        Ok((column, quoted, ArrayFormatter::try_new(column, &options)?))
+    });
+    let columns = columns.collect::<Result<Vec<_>, ArrowError>>()?;
+    for row in 0..batch.num_rows() {
+        for (n, (column, quoted, formatter)) in columns.iter().enumerate() {
+            if n > 0 {
+                csv.push(b',');
+            }
+            if column.is_null(row) {
+                continue;
+            }
+            let text = formatter.value(row).try_to_string()?;
+            if *quoted {
+                csv.push(b'"');
+                csv.extend_from_slice(text.replace('"', "\"\"").as_bytes());
+                csv.push(b'"');
+            } else {
+                csv.extend_from_slice(text.as_bytes());
+            }
+        }
+        csv.push(b'\n');
+    }
+    Ok(())
 }
 
 /// The SQL type that holds a column of the file.
@@ -214,8 +242,7 @@ fn quote(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{ArrayRef, Date32Array, Decimal128Array, Int64Array, StringArray};
-    use arrow::record_batch::RecordBatch;
+    use arrow::array::{ArrayRef, Date32Array, Decimal128Array, Int64Array, NullArray, StringArray};
 
     fn written(name: &str, bytes: &[u8]) -> PathBuf {
         let path = std::env::temp_dir().join(format!("farhold-import-{}-{name}", std::process::id()));
@@ -230,6 +257,8 @@ mod tests {
             ("price", Arc::new(Decimal128Array::from(vec![Some(150), None]).with_precision_and_scale(10, 2).unwrap())),
             ("name", Arc::new(StringArray::from(vec!["a,\"b\"", "c"]))),
             ("day", Arc::new(Date32Array::from(vec![0, 1]))),
+            ("note", Arc::new(StringArray::from(vec![Some(""), None]))),
+            ("nothing", Arc::new(NullArray::new(2))),
         ])
         .unwrap();
         let mut bytes = Vec::new();
@@ -241,14 +270,17 @@ mod tests {
         assert_eq!(file.rows_total(), Some(2));
         assert_eq!(
             file.create_table("t", "id").unwrap(),
-            "CREATE TABLE \"t\" (\"id\" BIGINT, \"price\" DECIMAL(10, 2), \"name\" TEXT, \"day\" DATE, PRIMARY KEY (\"id\"))"
+            "CREATE TABLE \"t\" (\"id\" BIGINT, \"price\" DECIMAL(10, 2), \"name\" TEXT, \"day\" DATE, \"note\" TEXT, \"nothing\" BIGINT, PRIMARY KEY (\"id\"))"
         );
         assert_eq!(
             file.copy_statement("t"),
-            "COPY \"t\" (\"id\", \"price\", \"name\", \"day\") FROM STDIN (FORMAT csv, HEADER false)"
+            "COPY \"t\" (\"id\", \"price\", \"name\", \"day\", \"note\", \"nothing\") FROM STDIN (FORMAT csv, HEADER false)"
         );
         let chunk = file.next_chunk().unwrap().unwrap();
-        assert_eq!(String::from_utf8(chunk.csv).unwrap(), "1,1.50,\"a,\"\"b\"\"\",1970-01-01\n2,,c,1970-01-02\n");
+        assert_eq!(
+            String::from_utf8(chunk.csv).unwrap(),
+            "1,1.50,\"a,\"\"b\"\"\",1970-01-01,\"\",\n2,,\"c\",1970-01-02,,\n"
+        );
         assert!(file.next_chunk().unwrap().is_none());
         std::fs::remove_file(path).unwrap();
     }

@@ -3,15 +3,19 @@
 //! The parser reads everything behind `IS [NOT] DISTINCT FROM` as its right side: `a IS DISTINCT FROM b AND c` becomes
 //! `a IS DISTINCT FROM (b AND c)`. In PostgreSQL the operator binds as strongly as every other `IS`.
 //!
+//! It lets a sign take in what `^` binds, `-2 ^ 2` as `-(2 ^ 2)`; in PostgreSQL a sign binds more strongly. A string that goes on
+//! behind a line end is one string; the parser took the second part for an alias.
+//!
 //! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
 //! parses all suites with both.
 
 use std::any::TypeId;
 
-use datafusion::sql::sqlparser::ast::Expr;
+use datafusion::sql::sqlparser::ast::{Expr, UnaryOperator};
 use datafusion::sql::sqlparser::dialect::{Dialect as Dialects, PostgreSqlDialect, Precedence};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
+use datafusion::sql::sqlparser::tokenizer::Token;
 
 const POSTGRESQL: PostgreSqlDialect = PostgreSqlDialect {};
 
@@ -30,6 +34,21 @@ macro_rules! as_postgresql {
 impl Dialects for Dialect {
     fn dialect(&self) -> TypeId {
         TypeId::of::<PostgreSqlDialect>()
+    }
+
+    fn supports_string_literal_concatenation_with_newline(&self) -> bool {
+        true
+    }
+
+    fn parse_prefix(&self, parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
+        let op = match parser.peek_token_ref().token {
+            Token::Minus => UnaryOperator::Minus,
+            Token::Plus => UnaryOperator::Plus,
+            _ => return None,
+        };
+        parser.advance_token();
+        let operand = parser.parse_subexpr(self.prec_value(Precedence::AtTz));
+        Some(operand.map(|operand| Expr::UnaryOp { op, expr: Box::new(operand) }))
     }
 
     fn parse_infix(&self, parser: &mut Parser<'_>, left: &Expr, _precedence: u8) -> Option<Result<Expr, ParserError>> {
@@ -127,6 +146,27 @@ mod tests {
         ] {
             assert_eq!(expression(sql), read, "{sql}");
         }
+    }
+
+    #[test]
+    fn signs_bind_more_strongly_than_powers() {
+        for (sql, read) in [
+            ("-2 ^ 2", "((- 2) ^ 2)"),
+            ("2 ^ -2", "(2 ^ (- 2))"),
+            ("-a * b", "((- a) * b)"),
+            ("- - a + b", "((- (- a)) + b)"),
+            ("+a ^ b", "((+ a) ^ b)"),
+            ("-a::int", "(- a::INT)"),
+            ("NOT -a = b", "(NOT ((- a) = b))"),
+        ] {
+            assert_eq!(expression(sql), read, "{sql}");
+        }
+    }
+
+    #[test]
+    fn strings_go_on_behind_a_line_end() {
+        assert_eq!(expression("'foo'\n  'bar' || 'x'"), "('foobar' || 'x')");
+        assert_eq!(expression("'foo'\n'bar'\n'it''s'"), "'foobarit''s'");
     }
 
     /// A method that a new `PostgreSqlDialect` overrides and [`Dialect`] does not shows as a statement read differently.

@@ -247,6 +247,10 @@ fn from_plan(message: &str) -> SqlError {
         SqlState::SYNTAX_ERROR
     } else if lower.contains("divide by zero") {
         SqlState::DIVISION_BY_ZERO
+    } else if lower.starts_with("limit must be") {
+        SqlState::INVALID_LIMIT
+    } else if lower.starts_with("offset must be") {
+        SqlState::INVALID_OFFSET
     } else if lower.contains("must be aggregated")
         || lower.contains("not supported")
         || lower.contains("unsupported")

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::engine::dialect::Dialect;
-use datafusion::sql::sqlparser::ast::{Expr, Query, Statement, Visit, Visitor};
+use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Query, Select, SelectItem, Statement, Visit, Visitor};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
@@ -211,9 +211,35 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         .and_then(|mut parser| parser.parse_statements())
         .map_err(|e| error::from_parser(&e))?;
     match (statements.pop(), statements.is_empty()) {
-        (Some(statement), true) => Ok(statement),
+        (Some(statement), true) => {
+            check_aliases(&statement)?;
+            Ok(statement)
+        }
         (None, _) => Err(SqlError::syntax("there is no statement")),
         _ => Err(SqlError::syntax("cannot insert multiple commands into a prepared statement")),
+    }
+}
+
+/// Refuses strings as names of items, which the parser takes: `SELECT 'a' 'b'`.
+fn check_aliases(statement: &Statement) -> Result<(), SqlError> {
+    struct Quoted;
+    impl Visitor for Quoted {
+        type Break = String;
+
+        fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<String> {
+            for item in &select.projection {
+                if let SelectItem::ExprWithAlias { alias, .. } = item
+                    && alias.quote_style == Some('\'')
+                {
+                    return ControlFlow::Break(alias.to_string());
+                }
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    match Visit::visit(statement, &mut Quoted) {
+        ControlFlow::Break(alias) => Err(SqlError::syntax(format!("syntax error at or near \"{alias}\""))),
+        ControlFlow::Continue(()) => Ok(()),
     }
 }
 
@@ -300,9 +326,100 @@ pub(crate) fn check_nesting(statement: &Statement) -> Result<(), SqlError> {
     Ok(())
 }
 
+/// The most that is bound of expressions beside what is written: `a BETWEEN b AND c` is `a >= b AND a <= c`, with two `a`.
+const COPIES_MAX: u64 = 250_000;
+
+/// Refuses expressions that double at each level in which they nest.
+pub(crate) fn check_copies(statement: &Statement) -> Result<(), SqlError> {
+    struct Counter {
+        /// The sizes of the operands that have been visited of each expression around.
+        around: Vec<Vec<u64>>,
+        copies: u64,
+    }
+    impl Visitor for Counter {
+        type Break = ();
+
+        fn pre_visit_expr(&mut self, _: &Expr) -> ControlFlow<()> {
+            self.around.push(Vec::new());
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
+            let operands = self.around.pop().unwrap_or_default();
+            let written = operands.iter().fold(1_u64, |sum, size| sum.saturating_add(*size));
+            let first = operands.first().copied().unwrap_or(0);
+            let again = |times: usize| first.saturating_mul(u64::try_from(times).unwrap_or(u64::MAX));
+            let mut copied = match expression {
+                Expr::Between { .. } => again(1),
+                Expr::InList { list, .. } => again(list.len().saturating_sub(1)),
+                Expr::Case { operand: Some(_), conditions, .. } => again(conditions.len().saturating_sub(1)),
+                // Rows are compared column by column, most of them twice.
+                Expr::BinaryOp { left, op, .. }
+                    if is_row(left) && !matches!(op, BinaryOperator::And | BinaryOperator::Or) =>
+                {
+                    written
+                }
+                _ => 0,
+            };
+            // A column that stands before a long list takes no more than the list.
+            if first <= 1 {
+                copied = 0;
+            }
+            self.copies = self.copies.saturating_add(copied);
+            if let Some(operands) = self.around.last_mut() {
+                operands.push(written.saturating_add(copied));
+            }
+            if self.copies > COPIES_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    if Visit::visit(statement, &mut Counter { around: Vec::new(), copies: 0 }).is_break() {
+        return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "expressions are nested too deeply").with_hint(
+            "What stands before BETWEEN or IN, or behind CASE, is bound once for each value it is compared with.",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether it is a row: `(a, b)`.
+fn is_row(expression: &Expr) -> bool {
+    match expression {
+        Expr::Nested(inner) => is_row(inner),
+        Expr::Tuple(_) => true,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_doubles_by_nesting_is_refused() {
+        let state = |sql: &str| check_copies(&parse_one(sql).unwrap()).err().map(|e| e.state.code());
+        let nested = |levels: usize, open: &str, close: &str| {
+            format!("select {}true{}", open.repeat(levels), close.repeat(levels))
+        };
+        for (open, close) in [
+            ("(", " between false and true)"),
+            ("(", " in (false, true))"),
+            ("(case ", " when true then true when false then false end)"),
+            ("((", ", 1) < (true, 1))"),
+        ] {
+            assert_eq!(state(&nested(8, open, close)), None, "{close}");
+            assert_eq!(state(&nested(35, open, close)), Some("54001"), "{close}");
+        }
+        // Lists may be long.
+        assert_eq!(state(&format!("select a in ({}1)", "1, ".repeat(300_000))), None);
+        assert_eq!(state(&format!("select a + 1 in ({}1)", "1, ".repeat(50_000))), None);
+    }
+
+    #[test]
+    fn strings_are_no_aliases() {
+        for sql in ["select 'foo' 'bar'", "select 1 as 'x'", "select a from (select 1 'a') x"] {
+            assert_eq!(parse_one(sql).unwrap_err().state.code(), "42601", "{sql}");
+        }
+        assert!(parse_one("select 'foo'\n'bar' \"x\"").is_ok());
+    }
 
     #[test]
     fn statements_are_told_apart() {

@@ -31,6 +31,28 @@ fn concurrent_increments_are_all_there() {
     assert_eq!(client.rows("SELECT n FROM c ORDER BY id"), ["600", "60"]);
 }
 
+/// A key that another transaction inserts between an upsert's look and its insert is a conflict, which is tried again.
+#[test]
+fn upserts_of_new_keys_meet_no_duplicate() {
+    const KEYS: i32 = 300;
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE up (id INT PRIMARY KEY, n INT NOT NULL)");
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let client = db.client();
+                for key in 0..KEYS {
+                    client.ok(&format!(
+                        "INSERT INTO up VALUES ({key}, 1) ON CONFLICT (id) DO UPDATE SET n = up.n + excluded.n"
+                    ));
+                }
+            });
+        }
+    });
+    assert_eq!(client.rows("SELECT sum(n) FROM up"), [(3 * KEYS).to_string()]);
+}
+
 /// Transfers keep the sum; every query sees the same one, whichever way it reads.
 #[test]
 fn queries_see_one_state() {

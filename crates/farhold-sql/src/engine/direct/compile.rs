@@ -625,14 +625,27 @@ fn is_plain(query: &Query, select: &ast::Select) -> bool {
         && select.value_table_mode.is_none()
 }
 
+/// Whether it is the name of a column and nothing more.
+pub(crate) fn is_name(expression: &Expr) -> bool {
+    match expression {
+        Expr::Identifier(_) | Expr::CompoundIdentifier(_) => true,
+        Expr::Nested(inner) => is_name(inner),
+        _ => false,
+    }
+}
+
 /// ORDER BY plain columns, nulls where PostgreSQL and our indexes have them.
 fn order_by(query: &Query, columns: &[ColumnRef]) -> Result<Vec<(usize, bool)>> {
     let Some(order_by) = &query.order_by else { return Ok(Vec::new()) };
     let OrderByKind::Expressions(expressions) = &order_by.kind else { return Err(BindError::Complex) };
     let mut order = Vec::with_capacity(expressions.len());
+    let mut bare = Vec::new();
     for item in expressions {
         let name = match &item.expr {
-            Expr::Identifier(ident) => fold(ident),
+            Expr::Identifier(ident) => {
+                bare.push(fold(ident));
+                fold(ident)
+            }
             Expr::CompoundIdentifier(parts) => parts.last().map(fold).ok_or(BindError::Complex)?,
             _ => return Err(BindError::Complex),
         };
@@ -643,12 +656,15 @@ fn order_by(query: &Query, columns: &[ColumnRef]) -> Result<Vec<(usize, bool)>> 
         }
         order.push((column, descending));
     }
-    // An alias of another column would be meant instead.
+    // By a bare name, an item of that name that is not the column would be meant instead.
     if let SetExpr::Select(select) = query.body.as_ref() {
         for item in &select.projection {
-            if let SelectItem::ExprWithAlias { alias, .. } = item
-                && order.iter().any(|(c, _)| columns[*c].name == fold(alias))
-            {
+            let name = match item {
+                SelectItem::ExprWithAlias { alias, .. } => fold(alias),
+                SelectItem::UnnamedExpr(expression) if !is_name(expression) => output_name(expression),
+                _ => continue,
+            };
+            if bare.contains(&name) {
                 return Err(BindError::Complex);
             }
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use farhold_txn::{Index, RowHandle, Txn, TxnError};
 
-use super::run::{Effect, returned};
+use super::run::{Effect, returned, stored};
 use super::write::{UniqueCheck, apply_update, check_not_null};
 use super::{Returning, unsafe_duplicate};
 use crate::engine::cancel::{CancelHandle, Pace};
@@ -121,6 +121,15 @@ impl<'a> Writer<'a> {
         if table.hidden_row_number {
             row.push(Datum::BigInt(self.numbers.rows.next()));
         }
+        let arbiter = match self.insert.on_conflict {
+            OnConflict::Fail => None,
+            OnConflict::Skip(index) => index,
+            OnConflict::Update { index, .. } => Some(index),
+        };
+        if !matches!(self.insert.on_conflict, OnConflict::Fail) {
+            // What conflicts, and what `excluded` shows, is the row as its columns take it.
+            *row = stored(table, row)?;
+        }
         if let OnConflict::Update { index, assignments, filter } = &self.insert.on_conflict {
             let old = self.existing(txn, *index, row).await?;
             if let Some(old) = old {
@@ -149,6 +158,10 @@ impl<'a> Writer<'a> {
                 }
                 Err(TxnError::DuplicateKey { .. }) if matches!(self.insert.on_conflict, OnConflict::Skip(None)) => {
                     return Ok(());
+                }
+                // The key was not there a moment ago: another transaction came between.
+                Err(TxnError::DuplicateKey { index, .. }) if arbiter == Some(index) => {
+                    return Err(error::from_txn(&TxnError::Conflict));
                 }
                 Err(e) => return Err(table.explain(&e, Some(row))),
             }

@@ -43,17 +43,40 @@ impl Program {
     }
 }
 
+/// A clause that counts rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Clause {
+    Limit,
+    Offset,
+}
+
+impl Clause {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Limit => "LIMIT",
+            Self::Offset => "OFFSET",
+        }
+    }
+
+    const fn negative(self) -> SqlState {
+        match self {
+            Self::Limit => SqlState::INVALID_LIMIT,
+            Self::Offset => SqlState::INVALID_OFFSET,
+        }
+    }
+}
+
 /// The value of LIMIT or OFFSET.
 pub(crate) fn count_of(
     scalar: Option<&Scalar>,
     parameters: Parameters<'_>,
-    clause: &str,
+    clause: Clause,
 ) -> Result<Option<usize>, SqlError> {
     let Some(scalar) = scalar else { return Ok(None) };
     match types::cast(scalar.evaluate(&[], parameters)?, ColumnType::BigInt)? {
         Datum::BigInt(count) => usize::try_from(count)
             .map(Some)
-            .map_err(|_| SqlError::new(SqlState::INVALID_PARAMETER_VALUE, format!("{clause} must not be negative"))),
+            .map_err(|_| SqlError::new(clause.negative(), format!("{} must not be negative", clause.word()))),
         _ => Ok(None),
     }
 }
@@ -61,14 +84,14 @@ pub(crate) fn count_of(
 impl Select {
     async fn run(&self, txn: &mut Txn, parameters: Parameters<'_>, cancel: &CancelHandle) -> Result<Effect, SqlError> {
         let table = &self.table;
-        let limit = count_of(self.limit.as_ref(), parameters, "LIMIT")?.unwrap_or(usize::MAX);
-        let offset = count_of(self.offset.as_ref(), parameters, "OFFSET")?.unwrap_or(0);
+        let limit = count_of(self.limit.as_ref(), parameters, Clause::Limit)?.unwrap_or(usize::MAX);
+        let offset = count_of(self.offset.as_ref(), parameters, Clause::Offset)?.unwrap_or(0);
         let wanted = limit.saturating_add(offset);
         // A filter may drop rows, so it decides for itself where the scan could have stopped.
         let scanned = if self.filter.is_some() { usize::MAX } else { wanted };
         let mut row = vec![Datum::Null; table.columns().len()];
         let mut rows = Vec::new();
-        if wanted == 0 {
+        if limit == 0 {
             return Ok(Effect { rows: Some(rows), count: 0 });
         }
         let handles = if self.access.point {
@@ -129,13 +152,11 @@ impl Select {
     }
 }
 
-/// The items of a RETURNING clause on one row, as it is stored: decimals rounded, strings cut.
-pub(crate) fn returned(
-    table: &super::TableInfo,
-    returning: &super::Returning,
-    row: &[Datum],
-    parameters: Parameters<'_>,
-) -> Result<Vec<Datum>, SqlError> {
+/// A row as it is stored: decimals rounded, blanks behind strings cut.
+///
+/// # Errors
+/// What its columns do not take.
+pub(crate) fn stored(table: &super::TableInfo, row: &[Datum]) -> Result<Vec<Datum>, SqlError> {
     let (mut key, mut value, mut stored) = (Vec::new(), Vec::new(), Vec::new());
     let schema = table.schema();
     schema
@@ -143,6 +164,17 @@ pub(crate) fn returned(
         .and_then(|()| schema.encode_value(row, &mut value))
         .and_then(|()| schema.decode_row(&key, &value, &mut stored))
         .map_err(|e| error::from_row(&e))?;
+    Ok(stored)
+}
+
+/// The items of a RETURNING clause on one row, as it is [`stored`].
+pub(crate) fn returned(
+    table: &super::TableInfo,
+    returning: &super::Returning,
+    row: &[Datum],
+    parameters: Parameters<'_>,
+) -> Result<Vec<Datum>, SqlError> {
+    let stored = stored(table, row)?;
     returning.items.iter().map(|(scalar, column)| to_output(scalar.evaluate(&stored, parameters)?, column)).collect()
 }
 

@@ -55,7 +55,7 @@ use super::cancel::{CancelHandle, Pace};
 use super::catalog::Catalog;
 use super::notices::Notices;
 use super::scalar::Parameters;
-use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, scan_key};
+use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, ScanKey, scan_key};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
 use crate::SqlError;
@@ -424,7 +424,7 @@ pub(crate) struct PlanScan {
     table: Arc<super::catalog::TableInfo>,
     with_row_number: bool,
     filters: Vec<Expr>,
-    key: String,
+    key: ScanKey,
 }
 
 /// The scans of tables of ours in a bound plan, subqueries included, each once.

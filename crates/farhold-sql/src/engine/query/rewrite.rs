@@ -10,8 +10,8 @@ use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf}
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
-    Ident, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, Statement,
-    TableFactor, TableWithJoins, Value, Visit, VisitMut, Visitor, VisitorMut,
+    Ident, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, OrderByKind, Query, Select, SelectItem, SetExpr,
+    Statement, TableFactor, TableWithJoins, Value, Visit, VisitMut, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -26,12 +26,14 @@ use datafusion_pg_catalog::sql::rules::{
 use super::rows::Rows;
 use super::similar::Patterns;
 use crate::SqlError;
+use crate::engine::ColumnType;
+use crate::engine::direct::{is_name, output_name};
 use crate::engine::error;
 use crate::engine::parse::parse_one;
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
-use crate::engine::{ColumnType, parse_datum};
+use crate::engine::types::exact_decimal;
 
 use super::parameters::to_sql as sql_type;
 
@@ -72,6 +74,7 @@ impl Rewriter {
         }
         let _ = VisitMut::visit(&mut statement, &mut AnyOfQuery { queries: 0 });
         let _ = VisitMut::visit(&mut statement, &mut SignedRanks);
+        let _ = VisitMut::visit(&mut statement, &mut OrderedItems);
         let _ = VisitMut::visit(&mut statement, &mut ScalarNames { queries: 0 });
         if let ControlFlow::Break(error) = VisitMut::visit(&mut statement, &mut Rows::default()) {
             return Err(error);
@@ -349,6 +352,36 @@ impl VisitorMut for ScalarNames {
     }
 }
 
+/// `ORDER BY id` means the item that is called so, as `id::text` is, before a column of the tables.
+struct OrderedItems;
+
+impl VisitorMut for OrderedItems {
+    type Break = ();
+
+    fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        let (Some(order), SetExpr::Select(select)) = (&query.order_by, query.body.as_mut()) else {
+            return ControlFlow::Continue(());
+        };
+        let OrderByKind::Expressions(order) = &order.kind else { return ControlFlow::Continue(()) };
+        for by in order {
+            let Expr::Identifier(ident) = &by.expr else { continue };
+            let name = fold(ident);
+            let mut called = select.projection.iter_mut().filter(|item| match item {
+                SelectItem::UnnamedExpr(expr) => output_name(expr) == name,
+                SelectItem::ExprWithAlias { alias, .. } => fold(alias) == name,
+                _ => false,
+            });
+            if let (Some(item), None) = (called.next(), called.next())
+                && let SelectItem::UnnamedExpr(expr) = item
+                && !is_name(expr)
+            {
+                *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias: Ident::with_quote('"', name) };
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 /// The place of a row in its window is an integer in PostgreSQL; DataFusion counts without a sign, which no column's type does.
 struct SignedRanks;
 
@@ -378,7 +411,7 @@ impl VisitorMut for LongNumbers {
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
         let Expr::Value(value) = expr else { return ControlFlow::Continue(()) };
         let Value::Number(text, _) = &value.value else { return ControlFlow::Continue(()) };
-        if parse_datum(text, ColumnType::Decimal { precision: ColumnType::PRECISION_MAX, scale: 0 }).is_err() {
+        if exact_decimal(text).is_none() {
             *expr = Expr::Cast {
                 kind: CastKind::Cast,
                 expr: Box::new(Expr::value(Value::SingleQuotedString(text.clone()))),

@@ -6,7 +6,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::{Arithmetic, Comparison, Function, Parameters, Scalar};
 use crate::engine::sequence;
-use crate::engine::types::{cast, from_sql, parse_datum, round_timestamp, timestamp_digits};
+use crate::engine::types::{cast, exact_decimal, from_sql, parse_datum, round_timestamp, timestamp_digits};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -293,7 +293,9 @@ impl Binder<'_> {
                 return Ok(boolean(Scalar::Or(Box::new(a), Box::new(b))));
             }
             BinaryOperator::StringConcat => {
-                if !left.data_type.is_none_or(ColumnType::is_text) && !right.data_type.is_none_or(ColumnType::is_text) {
+                let is_text = |side: &Bound| side.data_type.is_none_or(ColumnType::is_text);
+                let is_bytea = |side: &Bound| side.data_type == Some(ColumnType::Bytea);
+                if !(is_text(&left) || is_text(&right)) || is_bytea(&left) || is_bytea(&right) {
                     return Err(BindError::Complex);
                 }
                 let list = vec![self.text(left)?, self.text(right)?];
@@ -316,12 +318,17 @@ impl Binder<'_> {
                 let days = if op == Arithmetic::Add { right.scalar } else { Scalar::Negate(Box::new(right.scalar)) };
                 return Ok(known(Scalar::DatePlusDays(Box::new(left.scalar), Box::new(days)), T::Date));
             }
+            (Arithmetic::Add, Some(T::SmallInt | T::Int), Some(T::Date)) => {
+                return Ok(known(Scalar::DatePlusDays(Box::new(right.scalar), Box::new(left.scalar)), T::Date));
+            }
             (Arithmetic::Subtract, Some(T::Date), Some(T::Date)) => {
                 return Ok(known(Scalar::DateMinusDate(Box::new(left.scalar), Box::new(right.scalar)), T::Int));
             }
             _ => {}
         }
         let data_type = match (left.data_type, right.data_type) {
+            // There may be an interval in it.
+            (Some(T::Date | T::Timestamp), _) | (_, Some(T::Date | T::Timestamp)) => return Err(BindError::Complex),
             (Some(a), Some(b)) => common_number(a, b).ok_or_else(|| no_operator(op, a, b))?,
             (Some(a), None) | (None, Some(a)) if rank(a).is_some() => a,
             _ => return Err(BindError::Complex),
@@ -500,14 +507,7 @@ impl Binder<'_> {
         for data_type in list.iter().filter_map(|b| b.data_type) {
             common = Some(match common {
                 None => data_type,
-                Some(t) if same_kind(t, data_type) => match (t, data_type) {
-                    (t, u) if t == u => t,
-                    (ColumnType::Decimal { scale: a, .. }, ColumnType::Decimal { scale: b, .. }) => {
-                        ColumnType::Decimal { precision: 38, scale: a.max(b) }
-                    }
-                    _ => ColumnType::Text,
-                },
-                Some(t) => common_number(t, data_type).ok_or_else(|| {
+                Some(t) => common_type(t, data_type).ok_or_else(|| {
                     SqlError::new(SqlState::DATATYPE_MISMATCH, format!("types {t} and {data_type} cannot be matched"))
                 })?,
             });
@@ -516,12 +516,17 @@ impl Binder<'_> {
             let scalars = list.into_iter().map(|b| self.resolve(b.scalar, ColumnType::Text)).collect::<Result<_>>()?;
             return Ok((scalars, Some(ColumnType::Text)));
         };
+        // A decimal keeps the digits that it has: the type of a computed one says nothing of them.
+        let cast_to = match to {
+            ColumnType::Decimal { .. } => ColumnType::Decimal { precision: 38, scale: 0 },
+            other => other,
+        };
         let scalars = list
             .into_iter()
             .map(|bound| match bound.data_type {
                 None => self.resolve(bound.scalar, to),
-                Some(from) if from == to || (from.is_text() && to.is_text()) => Ok(bound.scalar),
-                Some(_) => Ok(Scalar::Cast { inner: Box::new(bound.scalar), to, cut: false }),
+                Some(from) if same_kind(from, to) => Ok(bound.scalar),
+                Some(_) => Ok(Scalar::Cast { inner: Box::new(bound.scalar), to: cast_to, cut: false }),
             })
             .collect::<Result<_>>()?;
         Ok((scalars, Some(to)))
@@ -653,12 +658,13 @@ fn number(text: &str) -> Result<Bound> {
             return Ok(known(Scalar::Literal(Datum::BigInt(v)), ColumnType::BigInt));
         }
     }
-    let Ok(datum) = parse_datum(text, ColumnType::Decimal { precision: 38, scale: 0 }) else {
+    match exact_decimal(text) {
+        Some(datum @ Datum::Decimal { scale, .. }) => {
+            Ok(known(Scalar::Literal(datum), ColumnType::Decimal { precision: 38, scale }))
+        }
         // More than a decimal holds.
-        return Ok(known(Scalar::Literal(parse_datum(text, ColumnType::Double)?), ColumnType::Double));
-    };
-    let Datum::Decimal { scale, .. } = datum else { return Err(BindError::Complex) };
-    Ok(known(Scalar::Literal(datum), ColumnType::Decimal { precision: 38, scale }))
+        _ => Ok(known(Scalar::Literal(parse_datum(text, ColumnType::Double)?), ColumnType::Double)),
+    }
 }
 
 fn known(scalar: Scalar, data_type: ColumnType) -> Bound {
@@ -711,17 +717,31 @@ fn rank(data_type: ColumnType) -> Option<u8> {
     })
 }
 
+/// The type in which an operator takes two numbers.
 fn common_number(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
     use ColumnType as T;
     let wider = rank(a)? >= rank(b)?;
     Some(match (a, b) {
         (T::Decimal { scale: s, .. }, T::Decimal { scale: t, .. }) => T::Decimal { precision: 38, scale: s.max(t) },
-        // PostgreSQL goes to double precision when a real meets a wider exact number.
-        (T::Real, T::Int | T::BigInt | T::Decimal { .. }) | (T::Int | T::BigInt | T::Decimal { .. }, T::Real) => {
-            T::Double
-        }
+        // PostgreSQL goes to double precision when a real meets an exact number.
+        (T::Real, T::SmallInt | T::Int | T::BigInt | T::Decimal { .. })
+        | (T::SmallInt | T::Int | T::BigInt | T::Decimal { .. }, T::Real) => T::Double,
         _ if wider => a,
         _ => b,
+    })
+}
+
+/// The type of the values of CASE, COALESCE and GREATEST: the one that the others can become. Beside exact numbers a REAL
+/// stays what it is there.
+fn common_type(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
+    use ColumnType as T;
+    Some(match (a, b) {
+        (a, b) if a == b => a,
+        (T::Decimal { scale: s, .. }, T::Decimal { scale: t, .. }) => T::Decimal { precision: 38, scale: s.max(t) },
+        (a, b) if a.is_text() && b.is_text() => T::Text,
+        (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => T::Timestamp,
+        (a, b) if rank(a)? >= rank(b)? => a,
+        (_, b) => b,
     })
 }
 

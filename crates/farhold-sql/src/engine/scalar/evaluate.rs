@@ -90,10 +90,7 @@ impl Scalar {
                 if unknown { Datum::Null } else { Datum::Boolean(false) }
             }
             Self::Like { text, pattern, any_case, escape } => match (eval(text)?, eval(pattern)?) {
-                (Datum::Text(text), Datum::Text(pattern)) if *any_case => {
-                    Datum::Boolean(like(&text.to_lowercase(), &pattern.to_lowercase(), *escape))
-                }
-                (Datum::Text(text), Datum::Text(pattern)) => Datum::Boolean(like(&text, &pattern, *escape)),
+                (Datum::Text(text), Datum::Text(pattern)) => Datum::Boolean(like(&text, &pattern, *any_case, *escape)?),
                 _ => Datum::Null,
             },
             Self::Cast { inner, to, cut } => {

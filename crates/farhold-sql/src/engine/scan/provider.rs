@@ -30,7 +30,7 @@ pub(crate) enum RowSource {
     /// One consistent state of the database, and the pages of the tables that the plan scans.
     Snapshot(Arc<Snapshot>, HashMap<TableId, Arc<[PageTask]>>),
     /// What a transaction has read for this plan, by [`scan_key`].
-    Gathered(HashMap<String, Vec<RecordBatch>>),
+    Gathered(HashMap<ScanKey, Vec<RecordBatch>>),
 }
 
 /// What a plan needs to know of the statement it belongs to.
@@ -39,14 +39,18 @@ pub(crate) struct QueryInput {
     pub(crate) cancel: CancelHandle,
 }
 
-/// Names one scan of a plan: the table and the filters that it decides.
-pub(crate) fn scan_key(table: &FarTable, filters: &[Expr]) -> String {
-    let mut key = format!("{}|{}", table.info.table.id(), table.with_row_number);
-    for filter in filters {
-        key.push('|');
-        key.push_str(&filter.to_string());
-    }
-    key
+/// Names one scan of a plan: the table and the filters that it decides. The filters themselves and not their text: two of them
+/// may be written alike, as those with dates beyond the calendar's range are.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ScanKey {
+    table: TableId,
+    with_row_number: bool,
+    filters: Vec<Expr>,
+}
+
+/// The name of the scan of `table` with `filters`.
+pub(crate) fn scan_key(table: &FarTable, filters: &[Expr]) -> ScanKey {
+    ScanKey { table: table.info.table.id(), with_row_number: table.with_row_number, filters: filters.to_vec() }
 }
 
 /// A table.

@@ -169,7 +169,7 @@ impl Session {
     }
 
     /// Whether to try again after `error`, having waited for that.
-    async fn again(&self, error: &SqlError, attempt: u32) -> Result<bool, SqlError> {
+    pub(super) async fn again(&self, error: &SqlError, attempt: u32) -> Result<bool, SqlError> {
         if error.state != SqlState::SERIALIZATION_FAILURE || attempt >= RETRY.attempts_max {
             return Ok(false);
         }

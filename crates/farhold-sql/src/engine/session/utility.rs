@@ -1,5 +1,7 @@
 //! Statements about the session, its transaction, and definitions.
 
+use std::sync::Arc;
+
 use datafusion::sql::sqlparser::ast::{
     ContextModifier, Expr, Set, TransactionAccessMode, TransactionMode, UnaryOperator, Value,
 };
@@ -7,6 +9,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::plan::Utility;
 use super::prepare::read_only_error;
 use super::{Session, aborted};
+use crate::engine::catalog::TableInfo;
 use crate::engine::{CommandTag, Datum, Output, Rows, ddl};
 use crate::{SqlError, SqlState};
 
@@ -104,11 +107,7 @@ impl Session {
             }
             Utility::Nothing(verb) => Ok(tag(verb)),
             Utility::Truncate { tables, restart } => {
-                for table in tables {
-                    let text = format!("DELETE FROM \"{}\"", table.name.replace('"', "\"\""));
-                    let prepared = self.prepare(&text, &[]).await?;
-                    Box::pin(self.run(&prepared, &[])).await?;
-                }
+                self.truncate(tables).await?;
                 if *restart {
                     let known = self.engine.catalog.tables();
                     for sequence in tables.iter().flat_map(|table| known.sequences_of(&table.name)) {
@@ -120,6 +119,37 @@ impl Session {
             }
             definition => self.define(definition).await,
         }
+    }
+
+    /// Deletes the rows of all tables, or of none.
+    async fn truncate(&mut self, tables: &[Arc<TableInfo>]) -> Result<(), SqlError> {
+        // One table's DELETE is a transaction, and within a block all of them are part of it.
+        if tables.len() == 1 || self.transaction.is_undecided() {
+            return self.delete_all(tables).await;
+        }
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            self.begin_implicit();
+            let outcome = match self.delete_all(tables).await {
+                Ok(()) => self.end_implicit().await,
+                failed => failed,
+            };
+            let Err(error) = outcome else { return Ok(()) };
+            self.failed(&error);
+            if !self.again(&error, attempt).await? {
+                return Err(error);
+            }
+        }
+    }
+
+    async fn delete_all(&mut self, tables: &[Arc<TableInfo>]) -> Result<(), SqlError> {
+        for table in tables {
+            let text = format!("DELETE FROM \"{}\"", table.name.replace('"', "\"\""));
+            let prepared = self.prepare(&text, &[]).await?;
+            Box::pin(self.run(&prepared, &[])).await?;
+        }
+        Ok(())
     }
 
     async fn define(&mut self, utility: &Utility) -> Result<Output, SqlError> {

@@ -23,19 +23,19 @@ pub fn parse_datum(text: &str, data_type: ColumnType) -> Result<Datum, SqlError>
         ColumnType::BigInt => Datum::BigInt(parse_integer(trimmed, text, data_type)?),
         ColumnType::Real => {
             let value: f32 = parse_float(trimmed).ok_or_else(|| invalid(text, data_type))?;
-            if value.is_infinite() && !trimmed.to_ascii_lowercase().contains("inf") {
+            if is_beyond(value.into(), trimmed) {
                 return Err(range(text, data_type));
             }
             Datum::Real(value)
         }
         ColumnType::Double => {
             let value: f64 = parse_float(trimmed).ok_or_else(|| invalid(text, data_type))?;
-            if value.is_infinite() && !trimmed.to_ascii_lowercase().contains("inf") {
+            if is_beyond(value, trimmed) {
                 return Err(range(text, data_type));
             }
             Datum::Double(value)
         }
-        ColumnType::Decimal { .. } => parse_decimal(trimmed).ok_or_else(|| invalid(text, data_type))??,
+        ColumnType::Decimal { .. } => parse_decimal(trimmed).ok_or_else(|| invalid(text, data_type))??.0,
         ColumnType::Char(_) => Datum::Text(text.trim_end_matches(' ').to_owned()),
         ColumnType::Varchar(_) | ColumnType::Text => Datum::Text(text.to_owned()),
         ColumnType::Bytea => Datum::Bytea(parse_bytea(text).ok_or_else(|| invalid(text, data_type))?),
@@ -109,8 +109,29 @@ fn parse_float<F: std::str::FromStr>(text: &str) -> Option<F> {
     text.parse().ok()
 }
 
-/// `None`: no number. `Some(Err)`: one that does not fit 38 digits.
-fn parse_decimal(text: &str) -> Option<Result<Datum, SqlError>> {
+/// Whether a float is infinite, or zero, only because the number that `text` says is too large or too small.
+fn is_beyond(value: f64, text: &str) -> bool {
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    (value.is_infinite() && !text.to_ascii_lowercase().contains("inf"))
+        || (value == 0.0 && mantissa.bytes().any(|b| matches!(b, b'1'..=b'9')))
+}
+
+/// The most decimals that PostgreSQL's numeric takes.
+const DECIMALS_MAX: i32 = 16_383;
+/// The most decimals that ours keeps: as many as digits.
+const SCALE_MAX: i32 = 38;
+
+/// The decimal that `text` says, unless it has digits that a decimal does not hold.
+pub(crate) fn exact_decimal(text: &str) -> Option<Datum> {
+    match parse_decimal(text)? {
+        Ok((datum, true)) => Some(datum),
+        _ => None,
+    }
+}
+
+/// A number, and whether that is all of it: digits behind the last decimal are rounded away. `None`: no number.
+/// `Some(Err)`: one that does not fit 38 digits.
+fn parse_decimal(text: &str) -> Option<Result<(Datum, bool), SqlError>> {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
         None => (text, 0),
@@ -126,27 +147,28 @@ fn parse_decimal(text: &str) -> Option<Result<Datum, SqlError>> {
     }
     let overflow =
         || SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, format!("value \"{text}\" overflows numeric format"));
-    let mut unscaled: i128 = 0;
-    for digit in whole.bytes().chain(fraction.bytes()) {
-        match unscaled.checked_mul(10).and_then(|v| v.checked_add(i128::from(digit - b'0'))) {
-            Some(v) => unscaled = v,
-            None => return Some(Err(overflow())),
-        }
+    let scale = i32::try_from(fraction.len()).ok()?.checked_sub(exponent)?;
+    if scale > DECIMALS_MAX {
+        return Some(Err(overflow()));
     }
-    let mut scale = i32::try_from(fraction.len()).ok()?.checked_sub(exponent)?;
-    while scale < 0 {
-        match unscaled.checked_mul(10) {
-            Some(v) => unscaled = v,
-            None => return Some(Err(overflow())),
-        }
-        scale += 1;
+    let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).map(|b| b - b'0').collect();
+    let dropped = usize::try_from(scale.saturating_sub(SCALE_MAX)).unwrap_or(0);
+    let (kept, rest) = digits.split_at(digits.len().saturating_sub(dropped));
+    // Digits that a larger number of dropped ones would begin with are zeros.
+    let rounds_up = rest.len() == dropped && rest.first().is_some_and(|digit| *digit >= 5);
+    let exact = rest.iter().all(|digit| *digit == 0);
+    let shifted = |unscaled: i128, digit: u8| unscaled.checked_mul(10)?.checked_add(i128::from(digit));
+    let mut unscaled = kept.iter().try_fold(0, |unscaled, digit| shifted(unscaled, *digit));
+    if let Some(digits) = unscaled.filter(|digits| *digits != 0) {
+        // One more power of ten than there are decimals is too many.
+        let zeros = (-scale).clamp(0, SCALE_MAX + 1);
+        unscaled = (0..zeros).try_fold(digits, |unscaled, _| shifted(unscaled, 0));
     }
-    while scale > 38 {
-        unscaled /= 10;
-        scale -= 1;
-    }
-    let scale = u8::try_from(scale).ok()?;
-    Some(Ok(Datum::Decimal { unscaled: if negative { -unscaled } else { unscaled }, scale }))
+    let Some(unscaled) = unscaled.and_then(|v| v.checked_add(i128::from(rounds_up))) else {
+        return Some(Err(overflow()));
+    };
+    let scale = u8::try_from(scale.clamp(0, SCALE_MAX)).ok()?;
+    Some(Ok((Datum::Decimal { unscaled: if negative { -unscaled } else { unscaled }, scale }, exact)))
 }
 
 fn format_decimal(unscaled: i128, scale: u8) -> String {
@@ -242,12 +264,38 @@ mod tests {
     }
 
     #[test]
+    fn decimals_are_rounded_and_limited() {
+        let decimal = ColumnType::Decimal { precision: 38, scale: 0 };
+        let zeros = "0".repeat(37);
+        for (text, expected) in [
+            (format!("0.{zeros}16"), format!("0.{zeros}2")),
+            (format!("-0.{zeros}14"), format!("-0.{zeros}1")),
+            ("5e-39".to_owned(), format!("0.{zeros}1")),
+            ("5e-40".to_owned(), format!("0.{zeros}0")),
+            ("0e2000000000".to_owned(), "0".to_owned()),
+            ("1e38".to_owned(), format!("1{zeros}0")),
+        ] {
+            assert_eq!(there_and_back(&text, decimal), expected, "{text}");
+        }
+        for text in ["1e-2000000000", "1e2000000000", "1e39", "1e-20000"] {
+            assert_eq!(parse_datum(text, decimal).unwrap_err().state.code(), "22003", "{text}");
+        }
+        assert!(exact_decimal("1e-38").is_some());
+        assert!(exact_decimal("10e-39").is_some());
+        assert!(exact_decimal("6.62607015e-34").is_none());
+        // Zero is zero however it is written.
+        assert_eq!(there_and_back("0e-400", ColumnType::Double), "0");
+    }
+
+    #[test]
     fn what_is_no_value_has_its_state() {
         let state = |text: &str, data_type| parse_datum(text, data_type).unwrap_err().state.code();
         assert_eq!(state("x", ColumnType::Int), "22P02");
         assert_eq!(state("", ColumnType::Int), "22P02");
         assert_eq!(state("3000000000", ColumnType::Int), "22003");
         assert_eq!(state("1e999", ColumnType::Double), "22003");
+        assert_eq!(state("-1e-400", ColumnType::Double), "22003");
+        assert_eq!(state("1e-50", ColumnType::Real), "22003");
         assert_eq!(state("1.2.3", ColumnType::Decimal { precision: 5, scale: 2 }), "22P02");
         assert_eq!(state("yesterday", ColumnType::Date), "22007");
         assert_eq!(state("2023-02-29", ColumnType::Date), "22008");
