@@ -93,6 +93,8 @@ pub(crate) struct Journaling {
     has_all: AtomicBool,
     /// A node that comes back has a journal when it is let in.
     has_begun: AtomicBool,
+    /// Rows have copies on other nodes, which go on without a node whose journal has failed.
+    has_copies: bool,
     /// All records of this start are of later epochs.
     before: AtomicU32,
     /// Somebody else does the steps.
@@ -157,6 +159,7 @@ impl Journaling {
             next_number: AtomicU32::new(1),
             has_all: AtomicBool::new(is_replicated || identity.nodes == 1),
             has_begun: AtomicBool::new(!generation.comes_back()),
+            has_copies: is_replicated,
             before: AtomicU32::new(closed),
             has_thread: AtomicBool::new(false),
             failed: Mutex::default(),
@@ -283,10 +286,11 @@ impl Journaling {
         TxnError::NotDurable { reason, committed }
     }
 
-    /// The journal is not written any more.
+    /// The journal is not written any more, which the other nodes read beside what it has closed.
     pub fn fail(&self, reason: &str) {
         held(&self.failed).get_or_insert_with(|| reason.into());
         self.is_failed.store(true, SeqCst);
+        self.word(Superblock::CLOSED, |word| word.fetch_or(Superblock::FAILED, SeqCst));
         for (_, waker) in std::mem::take(&mut *held(&self.waiters)) {
             waker.wake();
         }
@@ -357,10 +361,12 @@ impl Journaling {
             // A node of another start may have answered.
             return;
         }
+        let mut failed = None;
         for (node, words) in others.iter().zip(words) {
             let heard = &self.heard[usize::from(node.0)];
             if let (Ok(closed), Ok(checkpointed)) = words {
                 heard.is_met.store(true, SeqCst);
+                failed = failed.or((closed & Superblock::FAILED != 0).then_some(*node));
                 heard.closed.fetch_max(closed as u32, SeqCst);
                 heard.checkpointed.fetch_max(checkpointed as u32, SeqCst);
             } else {
@@ -370,6 +376,15 @@ impl Journaling {
         }
         if let Some(epoch) = epoch {
             self.epoch_heard.fetch_max(epoch as u32, SeqCst);
+        }
+        drop(members);
+        if let Some(node) = failed.filter(|_| !self.has_copies) {
+            // What all had closed by then counts.
+            self.publish();
+            self.fail(&format!(
+                "the journal of {node} cannot be written any more: without replicas nothing is durable without it, so every node of \
+                 the cluster has to end, and to start again from the journals"
+            ));
         }
     }
 
@@ -478,7 +493,8 @@ impl Journaling {
             }
         };
         self.closed.store(closed, SeqCst);
-        self.word(Superblock::CLOSED, |word| word.store(u64::from(closed), SeqCst));
+        // Another thread may have given the journal up meanwhile: that is above all epochs, and stays.
+        self.word(Superblock::CLOSED, |word| word.fetch_max(u64::from(closed), SeqCst));
         self.publish();
         self.pending.fetch_sub(written, SeqCst);
         Step::Closed
