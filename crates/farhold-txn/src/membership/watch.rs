@@ -116,7 +116,6 @@ impl Worker {
         // With a journal a start has its rows or is empty, and found or join accordingly. Without, none has rows.
         let comes_back = node.journaling.as_ref().map(|journaling| journaling.generation().comes_back());
         let (is_founder, is_late) = (comes_back == Some(false), comes_back == Some(true));
-        let mut founding = false;
         loop {
             let registered = register.load().await;
             self.note_register(registered.as_ref().err());
@@ -136,13 +135,19 @@ impl Worker {
                     match mine {
                         Some(found) if found == birth => {
                             lease.begin();
-                            if founding && configuration.is_founded() {
+                            self.note(|progress| progress.replacing = false);
+                            // What has landed is in the register, whatever was heard of it: a founder is a member at once.
+                            if !configuration.members.contains(&me) {
+                                return self.join(register, birth).await;
+                            }
+                            if configuration.is_founding_of(&node.founding) {
                                 let _ = register.settle(configuration.number).await;
                                 let body = Message::Install(Arc::new(configuration)).encode();
                                 return self.core.answer_recovery(me, &body, &mut crate::home::wire::Writer::default());
                             }
-                            if !founding {
-                                return self.join(register, birth).await;
+                            if configuration.is_founded() {
+                                // The others have gone on: whoever leads them has this node install what they have come to.
+                                return Ok(());
                             }
                         }
                         Some(0) if is_founder && !configuration.contains(me) => return Err(left_behind(me)),
@@ -165,11 +170,12 @@ impl Worker {
                             }
                             // The others may hear of the founding first. Nobody has left a cluster that is not founded.
                             node.fabric.admit(next.number, Admitted::Everybody);
-                            founding |= register.compare_and_set(configuration.number, &next).await == Ok(true);
+                            // Whether it has landed, the next look says.
+                            let _ = register.compare_and_set(configuration.number, &next).await;
                             continue;
                         }
                         // An earlier start of this node, which has to be expelled first.
-                        _ => {}
+                        _ => self.note(|progress| progress.replacing = true),
                     }
                 }
                 Err(error @ super::RegisterError::Foreign { .. }) => {
