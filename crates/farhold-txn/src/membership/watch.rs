@@ -151,12 +151,20 @@ impl Worker {
                             }
                         }
                         Some(0) if is_founder && !configuration.contains(me) => return Err(left_behind(me)),
+                        // Expelled before it was a member: the others have shut this start out.
+                        Some(0) if lease.has_begun() && !configuration.contains(me) => {
+                            return Err(TxnError::Recovering { node: me });
+                        }
                         Some(0) if !configuration.contains(me) && settled < configuration.number => {}
                         // The mirrors of what it was before are still needed, and must not be taken for its new rows'.
                         Some(0) if configuration.unserved().contains(&me) && !planted!(JoinsTooEarly) => {}
                         Some(0) if !configuration.contains(me) => {
                             let next = configuration.with_joining(me, birth);
-                            let _ = self.change_to(register, &next).await;
+                            if register.compare_and_set(configuration.number, &next).await == Ok(true) {
+                                // To lead the others takes as long as the slowest disk of them, and its lease goes on meanwhile.
+                                lease.begin();
+                                let _ = self.lead_and_settle(register, &next).await;
+                            }
                             continue;
                         }
                         Some(0) if is_late => return Err(unfounded(me)),
