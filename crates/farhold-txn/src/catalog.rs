@@ -24,6 +24,8 @@ struct Tables {
     by_id: BTreeMap<TableId, Table>,
     /// Dropped, and kept while a transaction may still use them.
     retired: Vec<Retired>,
+    /// When nodes that have said nothing of their transactions are to be asked.
+    ask_ns: u64,
 }
 
 /// A dropped table on its way out. Its pages are given back when no transaction that has begun before the drop runs on any
@@ -102,6 +104,29 @@ impl Catalog {
             tables.retired.iter_mut().filter(|it| it.grace == Grace::Waiting).for_each(|it| it.grace = phase);
         }
         over
+    }
+
+    /// Tables of which it is time to ask, and the nodes: what those have said may have been lost, or have come before this node heard of
+    /// the drop.
+    pub fn to_ask(&self, now_ns: u64, every_ns: u64, others: &[NodeId]) -> Vec<(TableId, NodeId)> {
+        let mut tables = self.write();
+        if now_ns < tables.ask_ns {
+            return Vec::new();
+        }
+        tables.ask_ns = now_ns.saturating_add(every_ns);
+        let mut unheard = Vec::new();
+        for retired in &tables.retired {
+            let id = retired.table.store.id();
+            unheard.extend(others.iter().filter(|node| !retired.quiet.contains(*node)).map(|node| (id, *node)));
+        }
+        unheard
+    }
+
+    /// Are all transactions of this node over that may use this table? It has been dropped, here or before this node began.
+    pub fn is_quiet(&self, id: TableId) -> bool {
+        let tables = self.read();
+        let mut retired = tables.retired.iter().filter(|retired| retired.table.store.id() == id);
+        !tables.by_id.contains_key(&id) && retired.all(|retired| retired.grace == Grace::Over)
     }
 
     /// Another node's transactions of before the drop are over.

@@ -387,3 +387,71 @@ async fn fill_slots(shared: &TableShared, slot: u16, handle: &Handle) -> Result<
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, NodeConfig, NodeId};
+    use farhold_fabric::Fabric;
+    use farhold_store::row::{Column, ColumnType, Schema};
+    use std::sync::Arc;
+
+    /// Longer than any machine takes.
+    const PATIENCE_NS: u64 = 60_000_000_000;
+
+    /// Runs a test on two nodes of this process that have a table of two integers.
+    fn with_two(name: &str, test: impl AsyncFnOnce(&[Worker; 2], Table)) {
+        let directory = std::env::temp_dir().join(format!("farhold-ddl-{name}-{}", std::process::id()));
+        let executor = Executor::real(1);
+        let workers = [0, 1].map(|number| {
+            let fabric = Fabric::join_shm(&directory, NodeId(number)).expect("the fabric");
+            let config = NodeConfig {
+                nodes: 2,
+                region_bytes: 16 << 20,
+                request_timeout_ns: 1_000_000_000,
+                ..NodeConfig::default()
+            };
+            Node::open(fabric, config).expect("a node").worker(&executor.handle()).expect("a worker")
+        });
+        for worker in workers.clone() {
+            drop(executor.handle().spawn(async move {
+                loop {
+                    worker.poll();
+                    worker.handle().yield_now().await;
+                }
+            }));
+        }
+        executor.run(async {
+            let columns = vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)];
+            let schema = Schema::new(columns, vec![0]).expect("a schema");
+            let table = workers[0].create_table(TableDef::new("people", schema)).await.expect("a table");
+            test(&workers, table).await;
+        });
+        drop(executor);
+        drop(workers);
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    async fn until(worker: &Worker, what: &str, is_so: impl Fn() -> bool) {
+        let until_ns = worker.handle().now_ns() + PATIENCE_NS;
+        while !is_so() {
+            assert!(worker.handle().now_ns() < until_ns, "{what}");
+            worker.handle().yield_now().await;
+        }
+    }
+
+    /// The coordinator of a drop dies when it has told node 1 alone. Node 0 still has the table, so nobody hears that its transactions are
+    /// over, and the pages would be held back for ever.
+    #[test]
+    fn what_was_not_told_of_a_drop_is_asked_for() {
+        with_two("quiet", async |workers, table| {
+            let nodes = workers.each_ref().map(|worker| worker.node().clone());
+            let id = table.id();
+            workers[1].take_record(table.name(), id).await.expect("deleted");
+            drop((table, nodes[1].catalog.retire(id)));
+            until(&workers[0], "node 0 still has it", || nodes[0].table_by_id(id).is_none()).await;
+            let is_held = |node: &Arc<Node>| node.catalog.has_retired();
+            until(&workers[0], "its pages are held back", || !nodes.iter().any(is_held)).await;
+        });
+    }
+}

@@ -57,14 +57,18 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
 /// it died, or because this node has just come.
 pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
     let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
-    let (rows, whole) = read(&system.0)?;
-    for table in node.tables() {
+    // Listed first: a table that is made meanwhile has its row before.
+    let tables = node.tables();
+    let (mut rows, whole) = read(&system.0)?;
+    // The row that counts the tables has the number of the last one, which may be gone.
+    rows.retain(|(name, _, _)| !name.is_empty());
+    for table in tables {
         // A row that is just being written is there.
         if whole && !rows.iter().any(|(_, id, _)| *id == table.id()) {
             node.catalog.retire(table.id());
         }
     }
-    for (_, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
+    for (_, id, definition) in rows {
         make(node, id, &definition)?;
     }
     Ok(())
@@ -102,10 +106,13 @@ fn read(system: &TableShared) -> Result<(Rows, bool), TxnError> {
             whole = false;
             continue;
         };
-        if !read.is_absent() {
-            let (key, value) = bytes[..read.payload_len()].split_at(read.key_len());
-            rows.push(decode_row(&system.schema, key, value)?);
+        if read.is_absent() {
+            // Its entry leaves the index any moment, or leads to where the row has moved.
+            whole = false;
+            continue;
         }
+        let (key, value) = bytes[..read.payload_len()].split_at(read.key_len());
+        rows.push(decode_row(&system.schema, key, value)?);
     }
     Ok((rows, whole))
 }

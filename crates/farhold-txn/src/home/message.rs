@@ -52,6 +52,8 @@ pub(crate) enum Request<'a> {
     FinishIndex { table: TableId, slot: u16, ready: bool },
     /// This node's transactions that have begun before it heard of this drop are over.
     Quiet { id: TableId, node: NodeId },
+    /// The asker waits for [`Self::Quiet`] about this table.
+    AskQuiet { id: TableId },
     /// How many rows? Answer: u64.
     Count { table: TableId },
     /// A node has started anew: locks and reservations of its earlier starts are nobody's. Its rows reach up to this epoch.
@@ -177,7 +179,7 @@ impl<'a> Request<'a> {
             Self::Quiet { id, node } => {
                 w.u32(id.0).u8(node.0);
             }
-            Self::DropTable { id } => {
+            Self::DropTable { id } | Self::AskQuiet { id } => {
                 w.u32(id.0);
             }
 
@@ -239,6 +241,7 @@ impl<'a> Request<'a> {
             Self::IsFilled { .. } => 13,
             Self::FinishIndex { .. } => 14,
             Self::Quiet { .. } => 15,
+            Self::AskQuiet { .. } => 16,
             Self::Count { .. } => 18,
             Self::Hello { .. } => 19,
             Self::Announce { .. } => 20,
@@ -287,6 +290,7 @@ impl<'a> Request<'a> {
             13 => Self::IsFilled { table: table(&mut r)?, slot: r.u16()? },
             14 => Self::FinishIndex { table: table(&mut r)?, slot: r.u16()?, ready: r.flag()? },
             15 => Self::Quiet { id: table(&mut r)?, node: NodeId(r.u8()?) },
+            16 => Self::AskQuiet { id: table(&mut r)? },
             18 => Self::Count { table: table(&mut r)? },
             19 => Self::Hello { node: NodeId(r.u8()?), incarnation: r.u16()?, epoch: r.u32()? },
             20 => Self::Announce { incarnation: r.u16()?, configuration: r.u64()?, number: r.u64()? },
@@ -486,6 +490,7 @@ mod tests {
             Request::IsFilled { table, slot: 1 },
             Request::FinishIndex { table, slot: 1, ready: true },
             Request::Quiet { id: table, node: NodeId(1) },
+            Request::AskQuiet { id: table },
             Request::Count { table },
             Request::Hello { node: NodeId(2), incarnation: 9, epoch: 4 },
             Request::Announce { incarnation: 2, configuration: 6, number: 3 },

@@ -87,9 +87,15 @@ impl Core {
         }
         self.tidy_ns.set(now_ns + TIDY_EVERY_NS);
         self.begin_grace();
-        let (catalog, nodes) = (&self.node.catalog, self.node.config.nodes);
-        if !self.node.store.superblock().snapshots_open() {
-            catalog.let_go(self.me, nodes, |node| !self.node.fabric.node_is_live(node));
+        let (node, catalog) = (&*self.node, &self.node.catalog);
+        let others: Vec<NodeId> = node.others().collect();
+        for (id, other) in catalog.to_ask(now_ns, node.config.request_timeout_ns, &others) {
+            self.hint(other, &Request::AskQuiet { id });
+        }
+        if !node.store.superblock().snapshots_open() {
+            // Whoever does not belong to the cluster any more has been shut out.
+            let is_gone = |other| !node.present.contains(other) || !node.fabric.node_is_live(other);
+            catalog.let_go(self.me, node.config.nodes, is_gone);
         }
     }
 
@@ -97,7 +103,7 @@ impl Core {
     pub fn begin_grace(&self) {
         for id in self.node.catalog.look_at_retired(&self.node.slots) {
             for node in self.node.others() {
-                // One that is not heard keeps its pages until it is told again by a restart.
+                // Lost, or there before the drop is known there, it is asked for.
                 self.tell_now(node, &Request::Quiet { id, node: self.me });
             }
         }
@@ -204,6 +210,15 @@ impl Core {
                 self.forget_mirrored(id);
             }
             Request::Quiet { id, node } => self.node.catalog.note_quiet(id, node),
+            Request::AskQuiet { id } => {
+                // Its coordinator may have died before it told this node of the drop.
+                if self.node.catalog.by_id(id).is_some() && self.node.is_member() {
+                    crate::system::reconcile(&self.node)?;
+                }
+                if self.node.catalog.is_quiet(id) {
+                    self.tell_now(sender, &Request::Quiet { id, node: self.me });
+                }
+            }
             Request::AddIndex { table, slot, definition } => {
                 let (definition, _) = TableDef::decode(definition)?;
                 self.add_index_here(&*self.table(table)?, slot, &definition)?;
