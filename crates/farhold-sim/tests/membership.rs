@@ -1,10 +1,11 @@
-//! How nodes become members when answers are lost, late or slow.
+//! How nodes become members when answers are lost, late or slow, and what goes with one that dies.
 
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, NodeId};
 use farhold_sim::register::{RegisterOf, SimRegister};
+use farhold_store::row::{Column, ColumnType, Schema, SecondaryIndex};
 use farhold_txn::{
-    Configuration, Node, NodeConfig, Register, RegisterError, RegisterFuture, Registered, ReplicationConfig,
+    Configuration, Node, NodeConfig, Register, RegisterError, RegisterFuture, Registered, ReplicationConfig, TableDef,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -205,5 +206,35 @@ fn a_node_keeps_its_lease_while_it_is_let_in() {
         let now = cluster.register.configuration().expect("together").number;
         // It begins to join, it is a member, and it has the other's rows; the other has had its own.
         assert!(now <= before + 4, "it was expelled on its way: configuration {now} after {before}");
+    });
+}
+
+/// A node dies while it creates an index. The others keep no half of it, and the name is free.
+#[test]
+fn an_index_goes_with_the_node_that_was_creating_it() {
+    let executor = Executor::virtual_time(6);
+    let handle = executor.handle();
+    executor.run(async {
+        let cluster = Cluster::begin(&handle, 3, Claim::Heard);
+        cluster.until("never founded", || cluster.are_members()).await;
+        let nodes: Vec<Arc<Node>> = cluster.nodes.borrow().iter().map(|(node, _)| node.clone()).collect();
+        let columns = vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)];
+        let people = TableDef::new("people", Schema::new(columns, vec![0]).expect("a schema"));
+        let by_age = || SecondaryIndex { name: "by_age".into(), columns: vec![1], unique: false };
+        let indexes = |node: usize| nodes[node].table("people").map_or(0, |table| table.indexes().len());
+        let coordinator = nodes[2].worker(&handle).expect("a worker");
+        let table = coordinator.create_table(people).await.expect("a table");
+        drop(handle.spawn(async move { drop(coordinator.create_index(&table, by_age()).await) }));
+        cluster.until("nobody hears of the index", || indexes(0) == 1).await;
+        cluster.end(2).await;
+        cluster.until("it stays", || indexes(0) == 0 && indexes(1) == 0).await;
+        let other = nodes[0].worker(&handle).expect("a worker");
+        let table = nodes[0].table("people").expect("the table");
+        // The partition of the dead has to be taken over first.
+        while let Err(error) = other.create_index(&table, by_age()).await {
+            assert!(error.is_retryable(), "{error}");
+            handle.sleep_ns(LEASE_NS / 4).await;
+        }
+        assert!(table.indexes()[0].ready && nodes[1].table("people").expect("the table").indexes()[0].ready);
     });
 }

@@ -17,7 +17,7 @@ use std::ops::Bound;
 
 const REQUEST: u8 = b'Q';
 const REPLY: u8 = b'R';
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// What a node asks of the home of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +48,8 @@ pub(crate) enum Request<'a> {
     FillIndex { table: TableId, slot: u16 },
     /// Is it filled? Answer: a flag.
     IsFilled { table: TableId, slot: u16 },
-    /// It may be read (true), or it goes (false).
-    FinishIndex { table: TableId, slot: u16, ready: bool },
+    /// It is to be another than it is.
+    StepIndex { table: TableId, slot: u16, step: IndexStep },
     /// This node's transactions that have begun before it heard of this drop are over.
     Quiet { id: TableId, node: NodeId },
     /// The asker waits for [`Self::Quiet`] about this table.
@@ -71,6 +71,28 @@ pub(crate) enum Request<'a> {
     Pages { table: TableId, from_page: u32 },
     /// Replication and recovery: see `recovery/message.rs`.
     Recovery { body: &'a [u8] },
+}
+
+/// What becomes of an index. Each is a state to be in, not a change: done twice, or by two at a time, it is done once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IndexStep {
+    /// It may be read.
+    Open = 0,
+    /// Nobody reads it, and writers keep it.
+    Close = 1,
+    /// Writers let it be.
+    Drop = 2,
+}
+
+impl IndexStep {
+    fn decode(r: &mut Reader<'_>) -> Result<Self, TxnError> {
+        match r.u8()? {
+            0 => Ok(Self::Open),
+            1 => Ok(Self::Close),
+            2 => Ok(Self::Drop),
+            _ => Err(GARBAGE),
+        }
+    }
 }
 
 /// The answer to [`Request::Lookup`].
@@ -190,8 +212,8 @@ impl<'a> Request<'a> {
                 w.u32(table.0).u16(*slot);
             }
 
-            Self::FinishIndex { table, slot, ready } => {
-                w.u32(table.0).u16(*slot).u8(u8::from(*ready));
+            Self::StepIndex { table, slot, step } => {
+                w.u32(table.0).u16(*slot).u8(*step as u8);
             }
 
             Self::Announce { incarnation, configuration, number } => {
@@ -239,7 +261,7 @@ impl<'a> Request<'a> {
             Self::AddIndex { .. } => 11,
             Self::FillIndex { .. } => 12,
             Self::IsFilled { .. } => 13,
-            Self::FinishIndex { .. } => 14,
+            Self::StepIndex { .. } => 14,
             Self::Quiet { .. } => 15,
             Self::AskQuiet { .. } => 16,
             Self::Count { .. } => 18,
@@ -288,7 +310,7 @@ impl<'a> Request<'a> {
             11 => Self::AddIndex { table: table(&mut r)?, slot: r.u16()?, definition: r.bytes()? },
             12 => Self::FillIndex { table: table(&mut r)?, slot: r.u16()? },
             13 => Self::IsFilled { table: table(&mut r)?, slot: r.u16()? },
-            14 => Self::FinishIndex { table: table(&mut r)?, slot: r.u16()?, ready: r.flag()? },
+            14 => Self::StepIndex { table: table(&mut r)?, slot: r.u16()?, step: IndexStep::decode(&mut r)? },
             15 => Self::Quiet { id: table(&mut r)?, node: NodeId(r.u8()?) },
             16 => Self::AskQuiet { id: table(&mut r)? },
             18 => Self::Count { table: table(&mut r)? },
@@ -488,7 +510,7 @@ mod tests {
             Request::AddIndex { table, slot: 2, definition: b"definition" },
             Request::FillIndex { table, slot: 1 },
             Request::IsFilled { table, slot: 1 },
-            Request::FinishIndex { table, slot: 1, ready: true },
+            Request::StepIndex { table, slot: 1, step: IndexStep::Close },
             Request::Quiet { id: table, node: NodeId(1) },
             Request::AskQuiet { id: table },
             Request::Count { table },

@@ -221,13 +221,13 @@ impl Core {
             }
             Request::AddIndex { table, slot, definition } => {
                 let (definition, _) = TableDef::decode(definition)?;
-                self.add_index_here(&*self.table(table)?, slot, &definition)?;
+                self.add_index_here(&*self.table(table)?, slot, &definition, sender)?;
             }
             Request::FillIndex { table, slot } => self.fill_index_here(&self.table_handle(table)?, slot)?,
             Request::IsFilled { table, slot } => {
                 w.u8(u8::from(self.table(table)?.is_filled(slot)?));
             }
-            Request::FinishIndex { table, slot, ready } => self.finish_index_here(&*self.table(table)?, slot, ready)?,
+            Request::StepIndex { table, slot, step } => self.step_index_here(&*self.table(table)?, slot, step)?,
             Request::Count { table } => {
                 w.u64(self.table(table)?.store.primary().len() as u64);
             }
@@ -416,6 +416,8 @@ impl Core {
         }
         self.node.far_holds.release_before(self.node.store.superblock(), Holder { node, incarnation });
         self.node.add_recovered(found);
+        // What it has recorded of tables and indexes, and did not come to say.
+        let _ = crate::system::reconcile(&self.node);
     }
 }
 

@@ -517,7 +517,7 @@ impl Txn {
             for references in references.chunks(STAMPS_MAX) {
                 let request = Request::Publish { table, references: references.to_vec(), deleted: deleted.clone() };
                 if core.node.replication.is_some() {
-                    core.insist_call(node, &request, number).await;
+                    let _ = core.insist_call(node, &request, number).await;
                 } else if core.call(node, &request).await.is_err() {
                     lost.get_or_insert(node);
                 }
@@ -602,13 +602,14 @@ impl Txn {
         self.core.leave(async move {
             for (node, table, references) in deleted {
                 for references in references.chunks(STAMPS_MAX) {
-                    core.insist_call(node, &Request::Remove { table, epoch, references: references.to_vec() }, number)
-                        .await;
+                    let request = Request::Remove { table, epoch, references: references.to_vec() };
+                    let _ = core.insist_call(node, &request, number).await;
                 }
             }
             for (node, table, references) in gone {
                 for references in references.chunks(STAMPS_MAX) {
-                    core.insist_call(node, &Request::Cancel { table, references: references.to_vec() }, number).await;
+                    let request = Request::Cancel { table, references: references.to_vec() };
+                    let _ = core.insist_call(node, &request, number).await;
                 }
             }
         });

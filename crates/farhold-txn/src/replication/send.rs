@@ -406,21 +406,30 @@ impl Core {
     }
 
     /// Asks a node until it has answered, or has left the cluster as it was in the configuration with the number `since`.
-    pub async fn insist_call(&self, node: NodeId, request: &Request<'_>, since: u64) {
-        let Some(replication) = &self.node.replication else { return };
+    ///
+    /// # Errors
+    /// What it has answered; [`TxnError::NodeUnavailable`] of this node if it has been expelled, or has ended.
+    pub async fn insist_call(&self, node: NodeId, request: &Request<'_>, since: u64) -> Result<(), TxnError> {
+        let Some(replication) = &self.node.replication else { return Ok(()) };
         let view = &replication.view;
-        for turn in 0_u32.. {
-            if !view.present.contains(node) || !view.is_same_start(node, since) || view.is_gone() {
-                return;
+        let unavailable = TxnError::NodeUnavailable { node: self.me, committed: false };
+        let mut turn = 0_u32;
+        loop {
+            if view.is_gone() {
+                return Err(unavailable);
+            }
+            if !view.present.contains(node) || !view.is_same_start(node, since) {
+                return Ok(());
             }
             match self.call(node, request).await {
-                Err(TxnError::NodeUnavailable { node: unavailable, .. }) if unavailable != self.me => {}
-                _ => return,
+                Err(error @ TxnError::NodeUnavailable { .. }) if error != unavailable => {}
+                answered => return answered.map(drop),
             }
             if !self.node.fabric.node_is_live(self.me) {
-                return;
+                return Err(unavailable);
             }
             self.handle.sleep_ns(AGAIN_NS << turn.min(AGAIN_DOUBLED_MAX)).await;
+            turn = turn.saturating_add(1);
         }
     }
 

@@ -415,7 +415,7 @@ impl Txn {
                 let number = replication.view.configuration().number;
                 // Messages may be lost, and no restart of this node will make up for it.
                 let (asking, node) = (core.clone(), *node);
-                core.leave(async move { asking.insist_call(node, &request, number).await });
+                core.leave(async move { drop(asking.insist_call(node, &request, number).await) });
             } else {
                 core.tell_now(*node, &request);
             }
