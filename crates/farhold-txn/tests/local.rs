@@ -134,6 +134,33 @@ fn duplicate_keys_are_named_and_the_transaction_goes_on() {
     });
 }
 
+/// Whoever has read what is different by now has lost to another transaction, and is told that: the key in the way is that of a row which it
+/// has changed, or has not found, and running it again may find it free.
+#[test]
+fn a_transaction_that_has_lost_is_not_told_of_duplicates() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30), (2, "bob", 40)]).await;
+        let mut swap = worker.begin();
+        let bob = swap.get(&table, &key(2)).await.expect("a read").expect("a row");
+        let ann = swap.get(&table, &key(1)).await.expect("a read").expect("a row");
+        // Her age is indexed: she is another object afterwards, of the same name.
+        let mut other = worker.begin();
+        let row = other.get(&table, &key(1)).await.expect("a read").expect("a row");
+        other.update(row, &value(&table, "ann", 31, "")).expect("updated");
+        other.commit().await.expect("committed");
+        swap.update(bob, &value(&table, "ann", 40, "")).expect("updated");
+        swap.update(ann, &value(&table, "bob", 30, "")).expect("updated");
+        assert_eq!(swap.commit().await, Err(TxnError::Conflict));
+
+        let mut late = worker.begin();
+        assert_eq!(look(&mut late, &table, 3).await, None);
+        fill(&worker, &table, &[(3, "cid", 50)]).await;
+        assert_eq!(put(&mut late, &table, 3, "cid", 50).await, Err(TxnError::Conflict));
+        let refused = put(&mut worker.begin(), &table, 3, "cid", 50).await;
+        assert_eq!(refused, Err(TxnError::DuplicateKey { table: table.id(), index: Index::Primary }));
+    });
+}
+
 #[test]
 fn a_key_that_somebody_inserts_is_a_conflict_until_he_ends() {
     with_people(async |worker, table| {

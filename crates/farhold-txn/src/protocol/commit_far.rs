@@ -457,7 +457,7 @@ impl Txn {
         Ok(snapshots_at)
     }
 
-    async fn validate_far_stamps(&mut self, core: &Core) -> Result<(), TxnError> {
+    pub(crate) async fn validate_far_stamps(&mut self, core: &Core) -> Result<(), TxnError> {
         if planted!(NoPhantomCheck) {
             return Ok(());
         }

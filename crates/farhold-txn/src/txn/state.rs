@@ -96,6 +96,11 @@ impl Row {
         self.new_at != NOWHERE
     }
 
+    /// Is it an object that was there before the transaction, and on which it depends?
+    pub fn is_of_others(&self) -> bool {
+        matches!(self.state, RowState::Read | RowState::Absent | RowState::Written | RowState::Deleted)
+    }
+
     /// The table.
     #[inline]
     pub fn table(&self) -> &TableShared {
