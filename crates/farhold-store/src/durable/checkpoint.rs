@@ -220,44 +220,40 @@ impl Block {
         true
     }
 
-    /// A row that is deleted is not in the checkpoint, which is good only once its delete counts.
+    /// A row that is deleted is not in the checkpoint, which is good only once its delete counts. A slot says when that was, in its version,
+    /// also when it is free by now, or reserved for another row.
     fn take_row(&mut self, store: &Store, run: &Run, offset: u64) -> bool {
         let object = Object::at(store.memory(), offset);
         for _ in 0..PATIENCE {
             let (meta, version) = (object.meta(), object.version());
-            if meta.state() != Meta::ROW {
-                return true;
-            }
-            if version.is_absent() {
-                self.epoch_max = self.epoch_max.max(version.epoch());
-                return true;
-            }
             // Of a run that has been given back the words may be another layout's.
             if meta.payload_len() > run.class.payload_bytes_max() {
                 return true;
             }
-            self.payload.resize(meta.payload_len(), 0);
-            match object.read(meta.incarnation(), &mut self.payload) {
-                Ok(read) if read.is_absent() => {
-                    self.epoch_max = self.epoch_max.max(read.version.epoch());
-                    return true;
-                }
-                Ok(read) => {
-                    let version = Version(read.version.number());
-                    let meta = Meta::new(meta.incarnation(), Meta::ROW, read.key_len(), read.payload_len());
-                    let payload = &self.payload[..read.payload_len()];
-                    for word in [offset, version.0, meta.0] {
-                        self.bytes.extend(word.to_le_bytes());
-                    }
-                    self.bytes.extend_from_slice(payload);
-                    self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
-                    self.rows += 1;
+            let found = if meta.state() == Meta::ROW && !version.is_absent() {
+                self.payload.resize(meta.payload_len(), 0);
+                object.read(meta.incarnation(), &mut self.payload).map(|read| (read.version, Some(read)))
+            } else {
+                Ok((version, None))
+            };
+            match found {
+                Ok((version, read)) => {
                     self.epoch_max = self.epoch_max.max(version.epoch());
+                    if let Some(read) = read.filter(|read| !read.is_absent()) {
+                        let version = Version(version.number());
+                        let meta = Meta::new(meta.incarnation(), Meta::ROW, read.key_len(), read.payload_len());
+                        let payload = &self.payload[..read.payload_len()];
+                        for word in [offset, version.0, meta.0] {
+                            self.bytes.extend(word.to_le_bytes());
+                        }
+                        self.bytes.extend_from_slice(payload);
+                        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+                        self.rows += 1;
+                    }
                     return true;
                 }
-                Err(ReadError::Stale) => return true,
-                // A writer is at it.
-                Err(ReadError::Torn | ReadError::TooShort { .. }) => std::hint::spin_loop(),
+                // A writer is at it, or has just made another slot of it.
+                Err(ReadError::Torn | ReadError::Stale | ReadError::TooShort { .. }) => std::hint::spin_loop(),
             }
         }
         false
