@@ -77,7 +77,7 @@ pub(crate) struct Row {
     pub ident: Ident,
     /// The version read; for an insert that of the reserved slot.
     pub version: Version,
-    /// Its table, which lives as long as the node.
+    /// Its table, which lives as long as the transaction.
     pub table: NonNull<TableShared>,
     /// Key and value as read (for an insert: as reserved).
     at: u32,
@@ -104,8 +104,8 @@ impl Row {
     /// The table.
     #[inline]
     pub fn table(&self) -> &TableShared {
-        // SAFETY: the node's catalog keeps every table it ever had until the node is dropped, and the worker whose
-        // transaction this is keeps the node.
+        // SAFETY: it came from `SharedTable`: the catalog keeps the table while a transaction runs that has begun before its drop, and a
+        // state has rows only while its transaction is counted in, because it is cleared before that is counted out.
         unsafe { self.table.as_ref() }
     }
 }
