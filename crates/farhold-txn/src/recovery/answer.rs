@@ -167,9 +167,12 @@ impl Core {
         }
         let present = |node: NodeId| replication.view.present.contains(node);
         let mut applier = replication.applier();
-        // Who is joining has written nothing yet; a late record of its earlier start may be there.
-        let is_joining = |node| proposed.as_ref().is_some_and(|next| next.joining.contains(&node));
-        applier.clear_rings(&replication.log, |node| present(node) && !is_joining(node));
+        // Who comes has written nothing yet; a late record of its earlier start may be there. One that has been joining for a while may have
+        // written, and goes on behind that.
+        let comes = |node| {
+            !installed.contains(node) && proposed.as_ref().is_some_and(|next| next.joining.contains(&node))
+        };
+        applier.clear_rings(&replication.log, |node| present(node) && !comes(node));
         if let Some(next) = &proposed {
             applier.begin_mirrors(next, self.me);
         }
