@@ -63,6 +63,11 @@ pub struct Begun {
     pub lock: Box<dyn Send + Sync>,
 }
 
+/// Is it the name of a file while it is made: a segment of a journal, a checkpoint, what says how long a region is?
+fn is_unfinished(name: &str) -> bool {
+    matches!(name.rsplit('.').next(), Some("fresh" | "part"))
+}
+
 fn lock_name(node: NodeId) -> String {
     format!("node-{}.lock", node.0)
 }
@@ -158,6 +163,11 @@ impl Cluster {
                 living.join(", ")
             );
             return Err(DurableError::Busy { who: who.into() });
+        }
+        // What an earlier start of the node was about to make; the lock says that it has ended.
+        let prefix = format!("node-{}.", node.0);
+        for name in names.iter().filter(|name| name.starts_with(&prefix) && is_unfinished(name)) {
+            directory.remove(name).map_err(failed("remove what was not finished from"))?;
         }
         mark(&this, start)?;
         let running = directory.lock(&running_name(node)).map_err(failed("lock a node of"))?;
@@ -418,6 +428,22 @@ mod tests {
         assert_eq!((other.cluster.generation, other.start), (3, 3), "the second is over");
         let first = begin(0);
         assert_eq!((first.cluster.generation, first.start, first.is_late), (3, 3, false));
+    }
+
+    /// A crash in the middle of making a segment leaves its bytes under another name: they would take room for ever.
+    #[test]
+    fn what_an_earlier_start_has_not_finished_goes() {
+        let directory = Volatile::default();
+        let first = begin(&directory, 0);
+        let unfinished = ["node-0.journal-00000001-00000007.fresh", "node-0.checkpoint.part"];
+        let others = ["node-1.journal-00000001-00000007.fresh", "node-00.fresh"];
+        for name in unfinished.iter().chain(&others) {
+            directory.create(name).expect("a file");
+        }
+        let has = |name: &&str| directory.list().expect("names").iter().any(|found| found == name);
+        drop(first);
+        drop(begin(&directory, 0));
+        assert!(!unfinished.iter().any(has) && others.iter().all(has), "{:?}", directory.list());
     }
 
     /// Rows of a generation that was never founded are in no mirror: a start that goes before it was founded leaves its place to the next.
