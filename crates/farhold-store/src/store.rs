@@ -25,7 +25,7 @@ pub struct Store {
     tables: Mutex<Tables>,
     /// Held while the directory of hash indexes changes.
     directory: Mutex<()>,
-    /// What dropped caches could not free yet.
+    /// What caches could not free yet, and have left to all.
     left: Mutex<Garbage>,
 }
 
@@ -279,8 +279,14 @@ impl Store {
         self.left().append(&mut garbage);
     }
 
-    pub(crate) fn take_left_garbage(&self) -> Garbage {
-        std::mem::take(&mut *self.left())
+    /// Takes out what no snapshot from `oldest` on needs, of what no cache has.
+    pub(crate) fn take_ended_garbage(&self, oldest: u32) -> Garbage {
+        self.left().take_ended(oldest)
+    }
+
+    /// How many slots no cache has that wait for snapshots to close.
+    pub(crate) fn left_garbage(&self) -> usize {
+        self.left().len()
     }
 
     fn left(&self) -> std::sync::MutexGuard<'_, Garbage> {

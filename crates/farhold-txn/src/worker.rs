@@ -4,6 +4,7 @@ use crate::home::call::Pending;
 use crate::home::message::Request;
 use crate::home::unsent::RETRY_NS;
 use crate::protocol::epoch::Epoch;
+use crate::protocol::execute::FAR_INDEXES_MIN;
 use crate::protocol::odd::Settled;
 use crate::protocol::section::rtm::Trust;
 use crate::replication::MappedRings;
@@ -59,6 +60,8 @@ pub(crate) struct Core {
     pub locations: RefCell<LocationCache>,
     /// What is known of other nodes' hash indexes.
     pub far_indexes: RefCell<HashMap<(NodeId, TableId), FarIndex>>,
+    /// How many of them there may be before those of tables that are gone are forgotten.
+    pub far_indexes_max: Cell<usize>,
     /// Batches for later.
     pub batches: RefCell<Vec<Batch>>,
     /// A record's memory.
@@ -142,6 +145,7 @@ impl Worker {
             inbox: Cell::default(),
             locations: RefCell::new(LocationCache::new(if node.config.nodes > 1 { LOCATIONS } else { 2 })),
             far_indexes: RefCell::default(),
+            far_indexes_max: Cell::new(FAR_INDEXES_MIN),
             batches: RefCell::default(),
             record: RefCell::default(),
             rings: RefCell::default(),

@@ -80,8 +80,10 @@ impl AllocCache {
         let unit = if let Some(unit) = cache.free.pop() {
             unit
         } else {
-            if cache.next == cache.end {
-                refill(store, slab, class, cache)?;
+            if cache.next == cache.end
+                && let Err(error) = refill(store, slab, class, cache)
+            {
+                return self.take_what_was_held_back(store, slab, payload_len, error);
             }
             if let Some(unit) = cache.free.pop() {
                 unit
@@ -95,6 +97,22 @@ impl AllocCache {
         let meta = object.meta();
         debug_assert_eq!(meta.state(), Meta::FREE, "{meta:?} at {:#x}", object.offset());
         Ok(Fresh { object, incarnation: meta.incarnation(), version: object.version() })
+    }
+
+    /// There is no memory. There may be some that snapshots have held back until just now.
+    #[cold]
+    fn take_what_was_held_back<'m>(
+        &mut self,
+        store: &'m Store,
+        slab: &Arc<TableSlab>,
+        payload_len: usize,
+        error: StoreError,
+    ) -> Result<Fresh<'m>, StoreError> {
+        if !matches!(error, StoreError::OutOfMemory { .. }) || self.collect() == 0 {
+            return Err(error);
+        }
+        // Each time there is less of it.
+        self.take(store, slab, payload_len)
     }
 
     /// Gives a slot back: bumps its incarnation, so that references to it are stale from now on.

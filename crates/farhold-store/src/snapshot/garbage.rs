@@ -9,6 +9,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 
+/// Slots that a cache holds back by itself. More go to the store, where every worker frees them: the one that has made them may rest.
+const OWN_MAX: usize = 64;
+/// Slots of the store's that one collection frees at most, so that nobody waits for long.
+const COLLECTED_MAX: usize = 4_096;
+
 /// Slots to free, oldest end first (nearly: epochs are read before entries are made).
 #[derive(Default)]
 pub(crate) struct Garbage(VecDeque<Ended>);
@@ -23,6 +28,16 @@ impl Garbage {
     pub fn append(&mut self, other: &mut Self) {
         self.0.append(&mut other.0);
     }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes out what no snapshot from `oldest` on needs, in order, and not more than a collection frees.
+    pub fn take_ended(&mut self, oldest: u32) -> Self {
+        let count = self.0.iter().take(COLLECTED_MAX).take_while(|ended| ended.epoch <= oldest).count();
+        Self(self.0.drain(..count).collect())
+    }
 }
 
 impl fmt::Debug for Garbage {
@@ -36,6 +51,10 @@ impl AllocCache {
     pub(crate) fn give_after(&mut self, slab: &Arc<TableSlab>, offset: u64, epoch: u32) {
         if self.store().superblock().snapshots_open() {
             self.garbage.0.push_back(Ended { epoch, slab: slab.clone(), offset });
+            if self.garbage.len() >= OWN_MAX {
+                let garbage = std::mem::take(&mut self.garbage);
+                self.store().leave_garbage(garbage);
+            }
         } else {
             if !self.garbage.0.is_empty() {
                 self.collect();
@@ -44,25 +63,27 @@ impl AllocCache {
         }
     }
 
-    /// How many slots wait for snapshots to close.
+    /// How many slots wait for snapshots to close: those of this cache, and those that no cache has.
     #[must_use]
     pub fn held_back(&self) -> usize {
-        self.garbage.0.len()
+        self.garbage.len() + self.store().left_garbage()
     }
 
-    /// Frees the slots that no open snapshot needs any more. A worker calls it now and then (every few hundred
-    /// transactions, and when idle); memory that snapshots held back is free only afterwards.
-    pub fn collect(&mut self) {
-        let mut left = self.store().take_left_garbage();
-        self.garbage.append(&mut left);
-        if self.garbage.0.is_empty() {
-            return;
-        }
+    /// Frees slots that no open snapshot needs any more, of this cache and of those that no cache has; returns how many. A worker calls it
+    /// now and then (every few hundred transactions, when idle, and when there is no memory); what snapshots held back is free only
+    /// afterwards.
+    #[allow(clippy::must_use_candidate, reason = "done for what it does")]
+    pub fn collect(&mut self) -> usize {
         let oldest = self.store().superblock().oldest_snapshot();
-        while let Some(ended) = self.garbage.0.pop_front_if(|ended| ended.epoch <= oldest) {
-            if !ended.slab.dropped.load(Acquire) {
-                self.give(&ended.slab, ended.offset);
+        let mut ended = self.garbage.take_ended(oldest);
+        ended.append(&mut self.store().take_ended_garbage(oldest));
+        let mut count = 0;
+        for Ended { slab, offset, .. } in ended.0 {
+            if !slab.dropped.load(Acquire) {
+                self.give(&slab, offset);
+                count += 1;
             }
         }
+        count
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum FarRead {
 const READS_MAX: u32 = 1_000;
 /// How often a locked row is read again before it is taken as it is.
 const LOCKED_READS_MAX: u32 = 3;
+/// Hash indexes of other nodes that are kept before a worker looks which of their tables are gone.
+pub(crate) const FAR_INDEXES_MIN: usize = 64;
 /// How often a lookup begins anew because the index has moved on.
 const LOOKUPS_MAX: u32 = 100;
 
@@ -406,7 +408,13 @@ impl Core {
     }
 
     fn keep_far_index(&self, node: NodeId, table: TableId, index: FarIndex) {
-        self.far_indexes.borrow_mut().insert((node, table), index);
+        let mut known = self.far_indexes.borrow_mut();
+        if known.len() >= self.far_indexes_max.get() {
+            // Tables come and go, and their numbers do not come again.
+            known.retain(|(_, table), _| self.node.catalog.by_id(*table).is_some());
+            self.far_indexes_max.set(2 * known.len().max(FAR_INDEXES_MIN));
+        }
+        known.insert((node, table), index);
     }
 
     /// What a refusal of the fabric means. A region registered anew is one that a node has taken over: what was known of it
