@@ -198,7 +198,7 @@ impl Txn {
                 .collect()
         };
         promise.size = 0;
-        if cfg!(not(feature = "planted")) && core.write_in_place(&replication, &mut writer, &places) {
+        if core.write_in_place(&replication, &mut writer, &places) {
             core.record.replace(writer);
             return (!replication.view.is_gone()).then_some(Sent { replication, worker, places, number });
         }
