@@ -99,12 +99,6 @@ impl Wrong {
     }
 }
 
-/// The defect of this name.
-#[must_use]
-pub fn named(name: &str) -> Option<Wrong> {
-    Wrong::all().into_iter().find(|wrong| wrong.name() == name)
-}
-
 /// How often a defect was noticed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Noticed {
