@@ -3,8 +3,7 @@
 
 mod seeds;
 
-use farhold_sim::failover::{Failover, Load};
-use farhold_sim::workload::Workload;
+use farhold_sim::failover::Failover;
 
 #[test]
 fn a_healthy_cluster_replicates() {
@@ -14,13 +13,8 @@ fn a_healthy_cluster_replicates() {
 /// Rows of up to 64 KiB are put into new mirrors, copied to nodes that come back, and redone when their writer dies.
 #[test]
 fn rows_of_the_greatest_length_survive_deaths() {
-    let long = |seed| Failover {
-        load: Load::Mixed(Workload { padding: 65_400, operations: 3, ..Workload::of_seed(seed) }),
-        transactions: 30,
-        ring_bytes: 2 << 20,
-        ..Failover::of_seed(seed)
-    };
-    seeds::are_in_order(0..16, long);
+    seeds::are_in_order(0..30, Failover::with_long_rows);
+    seeds::are_the_same_again((0..30).step_by(10), Failover::with_long_rows);
 }
 
 /// Members are expelled while they renew their leases.

@@ -163,7 +163,7 @@ impl Cluster {
         let generation = journal.as_ref().map(begin).transpose()?;
         let config = NodeConfig {
             nodes: self.setup.nodes,
-            region_bytes: 12 << 20,
+            region_bytes: self.setup.region_bytes,
             populate_bytes: 0,
             request_timeout_ns: 2_000_000,
             replication,

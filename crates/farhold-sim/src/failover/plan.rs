@@ -173,6 +173,8 @@ pub struct Failover {
     pub drift_ppm: Vec<i32>,
     /// Bytes of a ring of the log.
     pub ring_bytes: u64,
+    /// Bytes of a node's region.
+    pub region_bytes: u64,
 }
 
 /// How far two clocks of the simulated nodes are apart at most: the bound that the nodes are told (a tenth of a lease) allows
@@ -213,6 +215,7 @@ impl Failover {
             drift_ppm,
             // A shop is loaded in large transactions.
             ring_bytes: if is_shop { 512 << 10 } else { [96 << 10, 8 << 10, 24 << 10, 32 << 10][(seed % 4) as usize] },
+            region_bytes: 12 << 20,
         }
     }
 }

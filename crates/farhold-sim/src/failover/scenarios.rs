@@ -16,10 +16,11 @@ pub struct Scenario {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self { flag: "", of_seed: Failover::of_seed },
         Self { flag: "--bad-disks", of_seed: Failover::with_bad_disks },
         Self { flag: "--lonely-host", of_seed: Failover::with_lonely_host },
+        Self { flag: "--long-rows", of_seed: Failover::with_long_rows },
         Self { flag: "--lost-host", of_seed: Failover::with_lost_host },
         Self { flag: "--moving-rows", of_seed: Failover::with_moving_rows },
         Self { flag: "--odd-reads", of_seed: Failover::with_odd_reads },
@@ -117,6 +118,30 @@ impl Failover {
         let (node, at_ns) = (random.below(3) as u8, 200_000 + random.below(2_000_000));
         let dies = if random.below(2) == 0 { Blow::Kill(node) } else { Blow::Crash(node) };
         Self::scenario(seed, 4, workload, vec![(at_ns, dies)])
+    }
+
+    /// A few transactions whose rows are up to the limit, in whatever carries rows: records and what the dead leave of them, copies to new
+    /// mirrors and to nodes that come back, answers. One node dies, and in half of the seeds another when the first is back.
+    #[must_use]
+    pub fn with_long_rows(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x1096);
+        // All lengths; those of which no two fit into one message; those that fit alone and no more.
+        let padding_min = [0, 33_000, Workload::PADDING_MAX - 100][random.below(3) as usize];
+        let lengths = Workload { padding: Workload::PADDING_MAX, padding_min, ..Workload::of_seed(seed) };
+        let workload = Workload { operations: 2, ..lengths };
+        let dies = |node: u8, random: &mut Random| {
+            if random.below(2) == 0 { Blow::Kill(node) } else { Blow::Crash(node) }
+        };
+        let (first, at_ns) = (random.below(3) as u8, 50_000 + random.below(2_000_000));
+        let mut blows = vec![(at_ns, dies(first, &mut random))];
+        if random.below(2) == 0 {
+            let second = (first + 1 + random.below(2) as u8) % 3;
+            blows.push((at_ns + 8_000_000 + random.below(4_000_000), dies(second, &mut random)));
+        }
+        // A record has what a transaction writes, three times if it is in the replicated table, and is half a ring at most.
+        let (ring_bytes, region_bytes) = (1 << 20, 24 << 20);
+        let of_scenario = Self::scenario(seed, 2, workload, blows);
+        Self { transactions: 12, with_returns: true, ring_bytes, region_bytes, ..of_scenario }
     }
 
     /// As of the seed, but some nodes hear of the founding much later than those who write the first rows.

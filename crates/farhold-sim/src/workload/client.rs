@@ -316,7 +316,8 @@ impl Running<'_> {
     }
 
     fn some_padding(&self) -> u32 {
-        self.client.below(self.client.workload.padding + 1)
+        let Workload { padding, padding_min, .. } = self.client.workload;
+        padding_min + self.client.below(padding - padding_min + 1)
     }
 
     async fn update(&mut self, number: u32, key: u32) -> Result<(), TxnError> {
