@@ -5,10 +5,9 @@
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub enum Defect {
     /// Rows that were read are not validated.
-    NoValidation = 1,
+    NoValidation,
     /// Far rows are written without a lock.
     NoFarLock,
     /// A row found through the location cache is not checked for its key and incarnation.
@@ -188,13 +187,20 @@ impl Defect {
 
 #[cfg(feature = "planted")]
 std::thread_local! {
-    static PLANTED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    static PLANTED: std::cell::Cell<Option<Defect>> = const { std::cell::Cell::new(None) };
 }
 
 /// Switches a defect on for this thread (a simulation is one thread), or all off.
 #[cfg(feature = "planted")]
 pub fn plant(defect: Option<Defect>) {
-    PLANTED.set(defect.map_or(0, |defect| defect as u32));
+    PLANTED.set(defect);
+}
+
+/// What is switched on for this thread.
+#[cfg(feature = "planted")]
+#[must_use]
+pub fn planted() -> Option<Defect> {
+    PLANTED.get()
 }
 
 #[cfg(feature = "planted")]
@@ -240,7 +246,7 @@ pub(crate) fn may_stop() {}
 #[cfg(feature = "planted")]
 pub(crate) fn is(defect: Defect) -> bool {
     may_stop();
-    PLANTED.get() == defect as u32
+    PLANTED.get() == Some(defect)
 }
 
 /// Nothing is.

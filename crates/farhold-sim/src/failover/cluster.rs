@@ -1,6 +1,7 @@
 //! The safety phase: clients run, blows fall.
 
 use super::bank::{Ledger, Teller};
+use super::blocking::BlockingThread;
 use super::disk::{Disks, ProcessDisk};
 use super::numbers::{self, Given, Taker};
 use super::plan::{Blow, Cut, Failover, Load, Starts, Way};
@@ -12,8 +13,9 @@ use farhold_bench::random::Random;
 use farhold_bench::workload::smallbank;
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, JoinHandle, NodeId};
-use farhold_store::durable::power::Medium;
-use farhold_txn::{Generation, JournalConfig, Node, NodeConfig, ReplicationConfig, Statistics, TxnError, Worker};
+use farhold_txn::{
+    Generation, JournalConfig, JournalTurns, Node, NodeConfig, ReplicationConfig, Statistics, TxnError, Worker,
+};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -84,7 +86,7 @@ pub fn run(setup: &Failover) -> Aftermath {
         setup: setup.clone(),
         sim: RefCell::new(Sim::new(&handle, Rdma, Faults::default())),
         register: RefCell::new(SimRegister::new(setup.nodes, &handle)),
-        disks: RefCell::new(Disks::on(setup.power.as_ref().map_or(Medium::Disk, |power| power.medium))),
+        disks: RefCell::new(Disks::of(setup.power.as_ref(), setup.seed)),
         past_trace: Cell::new(0),
         handle,
         processes: RefCell::default(),
@@ -193,7 +195,21 @@ impl Cluster {
         }));
         if disk.is_some() {
             let keeper = node.worker(&machine).expect("a worker");
-            drop(machine.spawn(async move { keeper.keep_journal().await }));
+            if self.setup.power.as_ref().is_some_and(|power| power.delays.is_some()) {
+                let (thread, clock) = (BlockingThread::start(), machine.clone());
+                drop(machine.spawn(async move {
+                    let take = async |mut turns: JournalTurns| {
+                        let work = move || {
+                            turns.take();
+                            turns
+                        };
+                        thread.run(&clock, work).await
+                    };
+                    keeper.keep_journal_by(take).await;
+                }));
+            } else {
+                drop(machine.spawn(async move { keeper.keep_journal().await }));
+            }
         }
         Ok(Process { node, worker, alive, disk })
     }
@@ -578,9 +594,10 @@ impl Cluster {
         Box::pin(self.start_all(&Starts::default())).await
     }
 
-    /// Has a process that starts room for its files?
+    /// Has a process that starts room for its files, and need not wait for the turn of another?
     pub fn may_start(&self) -> bool {
-        !self.disks.borrow().is_full()
+        let disks = self.disks.borrow();
+        !disks.is_full() && !disks.has_turn()
     }
 
     /// Lets time pass.

@@ -13,6 +13,7 @@
 //! transactions have left it, or, of a shop (`shop.rs`: TPC-C), the twelve conditions of its specification; nothing locked, odd or half written, no ring overrun, and each mirror like its node.
 
 mod bank;
+mod blocking;
 mod cluster;
 mod disk;
 mod heal;
@@ -23,7 +24,7 @@ mod scenarios;
 mod shop;
 
 pub use cluster::run;
-pub use plan::{Blow, Cut, Failover, KillAt, Load, Power, Starts, Way};
+pub use plan::{Blow, Cut, Delays, Failover, KillAt, Load, Power, Starts, Way};
 pub use scenarios::Scenario;
 
 use crate::history::History;

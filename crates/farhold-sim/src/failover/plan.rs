@@ -129,6 +129,19 @@ pub struct Starts {
     pub twice: Option<(u8, u64)>,
 }
 
+/// How long a disk takes for what changes something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delays {
+    /// For a write, or a change of names, at most.
+    pub write_ns_max: u64,
+    /// For a sync, at most.
+    pub sync_ns_max: u64,
+    /// One of so many operations takes longer.
+    pub slow_one_in: u64,
+    /// At most so long.
+    pub slow_ns_max: u64,
+}
+
 /// Nodes have journals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Power {
@@ -136,6 +149,8 @@ pub struct Power {
     pub medium: Medium,
     /// Shortest time between two steps of a journal.
     pub step_ns: u64,
+    /// How long the disks take; none: everything is at once.
+    pub delays: Option<Delays>,
     /// The ends of all lives of the cluster but the last.
     pub cuts: Vec<Cut>,
 }

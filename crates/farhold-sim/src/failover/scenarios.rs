@@ -1,6 +1,6 @@
 //! The scenarios: what a seed becomes, by the flag that the program is given.
 
-use super::plan::{Blow, Cut, Failover, Load, Power, Random, Starts, Way, blows, clocks_set, one_clock_each};
+use super::plan::{Blow, Cut, Delays, Failover, Load, Power, Random, Starts, Way, blows, clocks_set, one_clock_each};
 use crate::workload::Workload;
 use farhold_bench::workload::smallbank::Scale;
 use farhold_store::durable::power::Medium;
@@ -16,7 +16,7 @@ pub struct Scenario {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self { flag: "", of_seed: Failover::of_seed },
         Self { flag: "--bad-disks", of_seed: Failover::with_bad_disks },
         Self { flag: "--lonely-host", of_seed: Failover::with_lonely_host },
@@ -28,6 +28,7 @@ impl Scenario {
         Self { flag: "--old-records", of_seed: Failover::with_old_records },
         Self { flag: "--other-sizes", of_seed: Failover::with_other_sizes },
         Self { flag: "--power-cuts", of_seed: Failover::with_power_cuts },
+        Self { flag: "--slow-disks", of_seed: Failover::with_slow_disks },
         Self { flag: "--slow-founding", of_seed: Failover::with_slow_founding },
         Self { flag: "--slow-register", of_seed: Failover::with_slow_register },
         Self { flag: "--stopped-clocks", of_seed: Failover::with_stopped_clocks },
@@ -242,7 +243,7 @@ impl Failover {
         let step_ns = 20_000 + random.below([30_000, 300_000][(seed % 2) as usize]);
         let ring_bytes = of_seed.ring_bytes.max(24 << 10);
         let medium = [Medium::Disk, Medium::Nvm][random.below(2) as usize];
-        Self { power: Some(Power { medium, step_ns, cuts }), blows: Vec::new(), ring_bytes, ..of_seed }
+        Self { power: Some(Power { medium, step_ns, delays: None, cuts }), blows: Vec::new(), ring_bytes, ..of_seed }
     }
 }
 
@@ -295,7 +296,7 @@ impl Failover {
             blows,
             starts: Starts::default(),
         };
-        let power = Power { medium: Medium::Disk, step_ns: 30_000, cuts: vec![cut] };
+        let power = Power { medium: Medium::Disk, step_ns: 30_000, delays: None, cuts: vec![cut] };
         // So many accounts that what comes back is not overwritten.
         let load = Load::Bank(Scale { nodes: 3, accounts: 400, hot: 300 });
         Self { power: Some(power), load, clients: 6, transactions: 400, drift_ppm: vec![0; 3], ..of_seed }
@@ -328,6 +329,24 @@ impl Failover {
 }
 
 impl Failover {
+    /// As with cuts of the power, or with bad disks, on disks that take their time, now and then longer than a lease: the power goes between a
+    /// write and its sync, or in the middle of one; and nodes join, leave and are expelled while their journals wait.
+    #[must_use]
+    pub fn with_slow_disks(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x510d);
+        let mut this = if random.below(2) == 0 { Self::with_power_cuts(seed) } else { Self::with_bad_disks(seed) };
+        let delays = Delays {
+            write_ns_max: 2_000 + random.below(20_000),
+            sync_ns_max: 10_000 + random.below(200_000),
+            slow_one_in: 20 + random.below(200),
+            slow_ns_max: 500_000 + random.below(4_000_000),
+        };
+        if let Some(power) = &mut this.power {
+            power.delays = Some(delays);
+        }
+        this
+    }
+
     /// Two, four or five nodes.
     #[must_use]
     pub fn with_other_sizes(seed: u64) -> Self {
