@@ -17,6 +17,13 @@ fn rows_of_the_greatest_length_survive_deaths() {
     seeds::are_the_same_again((0..30).step_by(10), Failover::with_long_rows);
 }
 
+/// Tables and indexes come and go while nodes die, in regions that run full: rows that were acknowledged are there, in every index and snapshot.
+#[test]
+fn tables_change_while_nodes_die() {
+    seeds::are_in_order(0..40, Failover::with_changing_tables);
+    seeds::are_the_same_again((0..40).step_by(10), Failover::with_changing_tables);
+}
+
 /// Members are expelled while they renew their leases.
 #[test]
 fn a_slow_register_expels_nobody_who_still_acts() {

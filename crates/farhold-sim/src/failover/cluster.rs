@@ -2,6 +2,7 @@
 
 use super::bank::{Ledger, Teller};
 use super::blocking::BlockingThread;
+use super::changing::{self, Changer, Kept};
 use super::disk::{Disks, ProcessDisk};
 use super::numbers::{self, Given, Taker};
 use super::plan::{Blow, Cut, Failover, Load, Starts, Way};
@@ -73,6 +74,7 @@ pub(super) struct Cluster {
     pub recorder: Rc<RefCell<Recorder>>,
     pub ledger: Rc<RefCell<Ledger>>,
     pub given: Rc<RefCell<Given>>,
+    pub kept: Rc<RefCell<Kept>>,
     pub books: Rc<RefCell<Books>>,
     pub steps: Cell<u64>,
 }
@@ -95,6 +97,7 @@ pub fn run(setup: &Failover) -> Aftermath {
         recorder: Rc::default(),
         ledger: Rc::default(),
         given: Rc::default(),
+        kept: Rc::default(),
         books: Rc::default(),
         steps: Cell::new(0),
     });
@@ -105,9 +108,11 @@ pub fn run(setup: &Failover) -> Aftermath {
     drop(executor);
     let Recorder { history, broken: seen, .. } = cluster.recorder.take();
     let (ledger, books, given) = (cluster.ledger.take(), cluster.books.take(), cluster.given.take());
-    broken.extend(seen.into_iter().chain(ledger.broken).chain(books.broken).chain(given.broken));
+    let kept = cluster.kept.take();
+    let by_clients = [seen, ledger.broken, books.broken, given.broken, kept.broken];
+    broken.extend(by_clients.into_iter().flatten());
     let (story, steps) = (cluster.story.take(), cluster.steps.get());
-    let audited_commits = ledger.commits + books.commits + given.blocks;
+    let audited_commits = ledger.commits + books.commits + given.blocks + kept.commits;
     Aftermath { trace_hash, history, audited_commits, statistics, broken, story, configuration, steps }
 }
 
@@ -292,6 +297,7 @@ impl Cluster {
                 Ok(())
             }
             Load::Numbers => numbers::create(&first).await,
+            Load::Tables => changing::create(&first).await,
             Load::Shop => shop::load(&first).await,
         }
     }
@@ -315,6 +321,11 @@ impl Cluster {
             Load::Numbers => {
                 let taker = Taker::new(number, node, &process.worker, self.given.clone());
                 machine.spawn(run_through(taker, transactions, alive, begun))
+            }
+            Load::Tables => {
+                let taker = Taker::new(number, node, &process.worker, self.given.clone());
+                let changer = Changer::new(number, &process.worker, taker, self.kept.clone());
+                machine.spawn(run_through(changer, transactions, alive, begun))
             }
             Load::Shop => {
                 let terminal = Terminal::new(number, NodeId(node), &process.worker, self.books.clone());

@@ -1,5 +1,6 @@
 //! What must be true at the end.
 
+use super::changing;
 use super::cluster::{Cluster, SERVE_NS};
 use super::plan::Load;
 use crate::workload::Client;
@@ -24,6 +25,11 @@ impl Cluster {
                 }
             }
             Load::Numbers => {}
+            Load::Tables => {
+                if let Err(what) = changing::audit(&worker, &self.kept).await {
+                    broken.push(what);
+                }
+            }
             Load::Shop => {
                 let audited = self.books.borrow().audit(&worker);
                 if let Err(what) = audited.await {

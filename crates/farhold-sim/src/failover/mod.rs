@@ -14,6 +14,7 @@
 
 mod bank;
 mod blocking;
+mod changing;
 mod cluster;
 mod disk;
 mod heal;

@@ -84,6 +84,8 @@ pub enum Load {
     Bank(Scale),
     /// Numbers are taken from counters in rows.
     Numbers,
+    /// Tables and indexes are created and dropped, and regions run full.
+    Tables,
     /// TPC-C, as small as it can be: its consistency conditions are checked at the end.
     Shop,
 }

@@ -16,9 +16,10 @@ pub struct Scenario {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self { flag: "", of_seed: Failover::of_seed },
         Self { flag: "--bad-disks", of_seed: Failover::with_bad_disks },
+        Self { flag: "--changing-tables", of_seed: Failover::with_changing_tables },
         Self { flag: "--lonely-host", of_seed: Failover::with_lonely_host },
         Self { flag: "--long-rows", of_seed: Failover::with_long_rows },
         Self { flag: "--lost-host", of_seed: Failover::with_lost_host },
@@ -143,6 +144,17 @@ impl Failover {
         let (ring_bytes, region_bytes) = (1 << 20, 24 << 20);
         let of_scenario = Self::scenario(seed, 2, workload, blows);
         Self { transactions: 12, with_returns: true, ring_bytes, region_bytes, ..of_scenario }
+    }
+
+    /// Tables and indexes come and go, numbers are taken, snapshots are open and regions run full, while nodes die.
+    #[must_use]
+    pub fn with_changing_tables(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x7ab1);
+        // What the clients have beside the tables that fill regions is less than a megabyte, on a node that serves two partitions too.
+        let region_bytes = [3 << 19, 2 << 20, 3 << 20][random.below(3) as usize];
+        let (load, transactions, with_returns) = (Load::Tables, 30, random.below(2) == 0);
+        // A row that takes a page has a copy on each node, and a record is half a ring at most.
+        Self { load, transactions, with_returns, region_bytes, ring_bytes: 128 << 10, ..Self::of_seed(seed) }
     }
 
     /// As of the seed, but some nodes hear of the founding much later than those who write the first rows.

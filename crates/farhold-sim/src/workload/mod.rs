@@ -117,7 +117,8 @@ pub struct Tables {
 }
 
 impl Tables {
-    fn definition(name: &str, placement: Placement, hash: bool) -> TableDef {
+    /// A table of such [rows](Row), with an index by attribute.
+    pub(crate) fn definition(name: &str, placement: Placement, hash: bool) -> TableDef {
         let columns = vec![
             Column::new("key", ColumnType::Int),
             Column::new("writer", ColumnType::BigInt),
