@@ -173,7 +173,8 @@ impl Cluster {
     /// What is left once the agents have had time to serve what was told without an answer.
     #[must_use]
     pub fn left_behind(&self) -> Vec<String> {
-        let left = || self.nodes.iter().flat_map(|node| node.left_behind()).collect::<Vec<_>>();
+        let left_on = |node: &Arc<Node>| node.left_behind().into_iter().chain(node.leaks()).collect::<Vec<_>>();
+        let left = || self.nodes.iter().flat_map(left_on).collect::<Vec<_>>();
         self.on_one(async |worker| {
             // Messages on the way are seconds apart only if a thread has lost its core for so long.
             for _ in 0..10_000 {

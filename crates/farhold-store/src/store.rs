@@ -7,7 +7,7 @@ use crate::slab::{AllocCache, PageKind, PageTable, Pages, Run, TableSlab};
 use crate::snapshot::Garbage;
 use crate::superblock::{Found, Holder, Superblock};
 use farhold_fabric::object::ALIGN;
-use farhold_fabric::{NodeId, RegionMemory};
+use farhold_fabric::{Meta, NodeId, RegionMemory};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -172,6 +172,28 @@ impl Store {
         for run in &runs {
             self.pages.give_back(run);
         }
+    }
+
+    /// What of the accounts of pages and slots does not add up, in words: each page is free, rests, or is a table's, once; each slot in a list
+    /// of free ones is free, and there once. Exact while nobody writes. A walk over all pages, for checks.
+    #[must_use]
+    pub fn inconsistencies(&self) -> Vec<String> {
+        let mut wrong = self.pages.inconsistencies();
+        for slab in self.tables().places.iter().flatten() {
+            let entered = |run: &Run| self.pages.table().run_at(run.page).is_ok_and(|found| found == Some(*run));
+            let missing = slab.runs().into_iter().filter(|run| !entered(run));
+            wrong.extend(missing.map(|run| format!("{run:?} is not in the page table")));
+            for slots in slab.free().iter() {
+                let mut slots = slots.clone();
+                slots.sort_unstable();
+                let twice = slots.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+                let state = |unit: u32| Object::at(&self.memory, u64::from(unit) * ALIGN).meta().state();
+                let taken = slots.iter().copied().filter(|unit| state(*unit) != Meta::FREE);
+                let bad = twice.chain(taken).map(|unit| u64::from(unit) * ALIGN);
+                wrong.extend(bad.map(|offset| format!("{:?}: the slot at {offset:#x} is no free one", slab.table)));
+            }
+        }
+        wrong
     }
 
     /// Sets the clean flag. All transactions have ended.

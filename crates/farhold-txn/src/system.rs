@@ -90,6 +90,34 @@ pub(crate) fn half_dropped(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
     Ok(left)
 }
 
+/// Where this node's tables and indexes are not those of its system table, in words. Exact while nobody changes them.
+pub(crate) fn differences(node: &Node) -> Vec<String> {
+    let Some(system) = node.catalog.by_id(ID) else { return vec!["there is no system table".to_owned()] };
+    let rows = match read(&system.0) {
+        Ok((rows, _)) => rows,
+        Err(error) => return vec![error.to_string()],
+    };
+    let mut wrong = Vec::new();
+    for table in node.tables().iter().filter(|table| !rows.iter().any(|(_, id, _)| *id == table.id())) {
+        wrong.push(format!("table \"{}\" is not recorded", table.name()));
+    }
+    for (name, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
+        let (Some(table), Ok((_, live))) = (node.catalog.by_id(id), TableDef::decode(&definition)) else {
+            wrong.push(format!("table \"{name}\" is recorded and not there"));
+            continue;
+        };
+        let indexes = table.indexes();
+        for index in indexes.iter().filter(|index| !index.ready) {
+            wrong.push(format!("index \"{}\" of \"{name}\" is neither ready nor gone", index.definition.name));
+        }
+        let (ready, recorded) = (indexes.iter().filter(|it| it.ready).count(), live.iter().filter(|it| **it == Recorded::Live).count());
+        if ready != recorded {
+            wrong.push(format!("table \"{name}\" has {ready} indexes, of which {recorded} are recorded"));
+        }
+    }
+    wrong
+}
+
 /// Makes a table on this node, unless it is there: whoever comes first may be its creator, or who reconciles.
 pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
     let _turn = node.catalog.turn_of_makers();

@@ -217,7 +217,8 @@ impl Worker {
     }
 
     /// Serves this node's home inbox for a while: returns after `timeout_ns` without a request, or when `served_max` have
-    /// been answered. For tasks that do nothing else, on an executor where other tasks run meanwhile.
+    /// been answered. For tasks that do nothing else, on an executor where other tasks run meanwhile. What snapshots held back that are
+    /// closed is free afterwards.
     pub async fn serve(&self, timeout_ns: u64, served_max: usize) -> usize {
         let (mut served, mut idle_ns) = (0, 0);
         while served < served_max && idle_ns < timeout_ns {
@@ -241,6 +242,7 @@ impl Worker {
                 self.core.handle.yield_now().await;
             }
         }
+        self.core.alloc.borrow_mut().collect();
         served
     }
 

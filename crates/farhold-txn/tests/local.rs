@@ -430,3 +430,37 @@ fn a_snapshot_stays_as_it_was() {
         assert_eq!(sum(&worker.snapshot().await.expect("a snapshot")), (52, 25 + 16 * 3 + 30 + 7));
     });
 }
+
+/// Memory that never comes back is noticed by nothing else before there is none left.
+#[test]
+fn what_is_kept_for_nobody_is_told() {
+    with_people(async |worker, table| {
+        let leaks = || worker.node().leaks();
+        let nothing = Vec::<String>::new();
+        fill(&worker, &table, &[(1, "ann", 30), (2, "bob", 20)]).await;
+        assert_eq!(leaks(), nothing);
+        let snapshot = worker.snapshot().await.expect("a snapshot");
+        let mut txn = worker.begin();
+        for id in [1, 2] {
+            let row = txn.get(&table, &key(id)).await.expect("a read").expect("a row");
+            let written = if id == 1 { txn.update(row, &value(&table, "ann", 31, "")) } else { txn.delete(row) };
+            written.expect("written");
+        }
+        txn.commit().await.expect("committed");
+        let kept = leaks();
+        assert_eq!(kept.iter().filter(|what| what.ends_with("an older copy of a row")).count(), 2, "{kept:?}");
+        assert_eq!(kept.iter().filter(|what| what.ends_with("a deleted row")).count(), 1, "{kept:?}");
+        drop(snapshot);
+        worker.serve(0, 0).await;
+        assert_eq!(leaks(), nothing);
+        // Its pages are kept for a transaction that has begun before.
+        let before = worker.begin();
+        worker.drop_table(&table).await.expect("dropped");
+        assert!(leaks().iter().any(|what| what.starts_with("pages of ")), "{:?}", leaks());
+        drop(before);
+        while !leaks().is_empty() {
+            worker.poll();
+            worker.handle().sleep_ns(100_000).await;
+        }
+    });
+}

@@ -186,15 +186,15 @@ impl Cluster {
         let machine = self.machine(number);
         let worker = node.worker(&machine).expect("a worker");
         let alive = Rc::new(Cell::new(true));
+        // As a home agent, it serves, and looks after the membership.
         let server = node.worker(&machine).expect("a worker");
-        let serving = alive.clone();
+        let (member, serving) = (server.clone(), alive.clone());
         drop(machine.spawn(async move {
             while serving.get() {
                 server.serve(SERVE_NS, 64).await;
             }
         }));
         let register = Rc::new(self.register().of(NodeId(number), &machine, &alive));
-        let member = node.worker(&machine).expect("a worker");
         drop(machine.spawn(async move {
             let _ = member.keep_membership(register).await;
         }));

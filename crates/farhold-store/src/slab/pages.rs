@@ -327,6 +327,28 @@ impl Pages {
         self.lock().total() * PAGE_BYTES
     }
 
+    /// What does not add up: all pages together are free, resting and those of the page table, each once.
+    pub fn inconsistencies(&self) -> Vec<String> {
+        let (free, resting) = (self.lock(), self.resting());
+        let runs = match self.table().runs() {
+            Ok(runs) => runs,
+            Err(error) => return vec![error.to_string()],
+        };
+        let mut spans: Vec<(u32, u32)> = free.0.iter().map(|(start, pages)| (*start, *pages)).collect();
+        spans.extend(resting.iter().chain(&runs).map(|run| (run.page, run.pages)));
+        spans.sort_unstable();
+        spans.push((self.table().count(), 0));
+        let (mut wrong, mut next) = (Vec::new(), self.table().first());
+        for (start, pages) in spans {
+            if start != next {
+                let what = if start > next { "nobody's" } else { "of two" };
+                wrong.push(format!("pages {} to {} are {what}", start.min(next), start.max(next) - 1));
+            }
+            next = start + pages;
+        }
+        wrong
+    }
+
     fn take(&self, table: TableId, pages: u32) -> Result<u32, StoreError> {
         let wanted_bytes = u64::from(pages) * PAGE_BYTES;
         let full = |free_bytes, file_system_bytes| {
@@ -466,5 +488,26 @@ impl FreeRuns {
 
     fn total(&self) -> u64 {
         self.0.values().map(|len| u64::from(*len)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+    use farhold_fabric::{FarPtr, NodeId, RegionId};
+
+    #[test]
+    fn pages_of_nobody_and_of_two_are_found() {
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(1), 0), 1 << 20).expect("memory");
+        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
+        let (pages, table) = (store.pages(), TableId(7));
+        assert_eq!(pages.inconsistencies(), Vec::<String>::new());
+        let page = pages.take(table, 2).expect("room");
+        assert_eq!(pages.inconsistencies(), [format!("pages {page} to {} are nobody's", page + 1)]);
+        pages.enter(&Run { page, pages: 2, table, class: SizeClass(0), kind: PageKind::Hash });
+        assert_eq!(pages.inconsistencies(), Vec::<String>::new());
+        pages.lock().put(page + 1, 1);
+        assert!(pages.inconsistencies().iter().any(|what| what.ends_with("are of two")));
     }
 }
