@@ -24,6 +24,13 @@ fn tables_change_while_nodes_die() {
     seeds::are_the_same_again((0..40).step_by(10), Failover::with_changing_tables);
 }
 
+/// What a cut has lost is done after its initiator has given it up.
+#[test]
+fn instructions_that_come_late_change_nothing_that_was_done_since() {
+    seeds::are_in_order(0..60, Failover::with_late_instructions);
+    seeds::are_the_same_again((0..60).step_by(10), Failover::with_late_instructions);
+}
+
 /// Members are expelled while they renew their leases.
 #[test]
 fn a_slow_register_expels_nobody_who_still_acts() {

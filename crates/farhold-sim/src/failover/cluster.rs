@@ -501,6 +501,7 @@ impl Cluster {
                 later(for_ns, Box::new(|this| this.register().slow(0)));
             }
             Blow::SlowFence(fence_ns) => self.sim().inject(Fault::SlowFence(fence_ns)),
+            Blow::Late(percent) => self.sim().inject(Fault::Late(percent)),
             Blow::Lose(node, way) | Blow::Isolate(node, way) => {
                 self.register().cut(NodeId(node), matches!(blow, Blow::Lose(..)));
                 for other in (0..self.setup.nodes).filter(|other| *other != node) {

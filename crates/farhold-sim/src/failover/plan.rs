@@ -29,6 +29,8 @@ pub enum Blow {
     SlowRegister(u64, u64),
     /// To shut a node out takes so long from now on.
     SlowFence(u64),
+    /// Of the instructions that cuts lose from now on, so many of a hundred are done all the same, after they were given up.
+    Late(u64),
     /// The node's host is cut off from the register and, this way, from the others, for as long as its process lives.
     Lose(u8, Way),
     /// As that, but it reaches the register, and renews its lease there.
@@ -59,6 +61,7 @@ impl Blow {
             | Self::Crash(_)
             | Self::SetDay(..)
             | Self::SlowFence(_)
+            | Self::Late(_)
             | Self::Lose(..)
             | Self::Isolate(..)
             | Self::FailDisk(_) => 0,

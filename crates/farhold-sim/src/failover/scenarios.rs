@@ -16,10 +16,11 @@ pub struct Scenario {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self { flag: "", of_seed: Failover::of_seed },
         Self { flag: "--bad-disks", of_seed: Failover::with_bad_disks },
         Self { flag: "--changing-tables", of_seed: Failover::with_changing_tables },
+        Self { flag: "--late-instructions", of_seed: Failover::with_late_instructions },
         Self { flag: "--lonely-host", of_seed: Failover::with_lonely_host },
         Self { flag: "--long-rows", of_seed: Failover::with_long_rows },
         Self { flag: "--lost-host", of_seed: Failover::with_lost_host },
@@ -144,6 +145,23 @@ impl Failover {
         let (ring_bytes, region_bytes) = (1 << 20, 24 << 20);
         let of_scenario = Self::scenario(seed, 2, workload, blows);
         Self { transactions: 12, with_returns: true, ring_bytes, region_bytes, ..of_scenario }
+    }
+
+    /// Ways are cut for less than a lease, again and again, and what they lose is done all the same, some of it when its node has given it up and gone
+    /// on to other things.
+    #[must_use]
+    pub fn with_late_instructions(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x1a7e);
+        let rows = 4 + random.below(8) as u32;
+        let workload = Workload { on_copies: 10, read_only: 10, operations: 3, ..few_rows(rows, [20, 70, 10]) };
+        let mut blows = vec![(0, Blow::Late(20 + random.below(81)))];
+        for _ in 0..8 {
+            let from = random.below(3) as u8;
+            let to = (from + 1 + random.below(2) as u8) % 3;
+            let (both, for_ns) = (random.below(2) == 0, 5_000 + random.below(300_000));
+            blows.push((random.below(4_000_000), Blow::Cut(from, to, both, for_ns)));
+        }
+        Self::scenario(seed, 3, workload, blows)
     }
 
     /// Tables and indexes come and go, numbers are taken, snapshots are open and regions run full, while nodes die.
