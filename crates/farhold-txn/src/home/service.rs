@@ -92,11 +92,10 @@ impl Core {
         for (id, other) in catalog.to_ask(now_ns, node.config.request_timeout_ns, &others) {
             self.hint(other, &Request::AskQuiet { id });
         }
-        if !node.store.superblock().snapshots_open() {
-            // Whoever does not belong to the cluster any more has been shut out.
-            let is_gone = |other| !node.present.contains(other) || !node.fabric.node_is_live(other);
-            catalog.let_go(self.me, node.config.nodes, is_gone);
-        }
+        // Whoever does not belong to the cluster any more has been shut out.
+        let is_gone = |other| !node.present.contains(other) || !node.fabric.node_is_live(other);
+        let is_unread = || !node.store.superblock().snapshots_open();
+        catalog.let_go(self.me, node.config.nodes, is_gone, is_unread);
     }
 
     /// Looks how far the dropped tables have come: the next transactions that begin are not waited for.
@@ -305,6 +304,7 @@ impl Core {
         let mut alloc = self.alloc.borrow_mut();
         let reserved = table.store.reserve(key, value, &mut alloc, &mine, &mut |step| moved.push(step));
         drop(alloc);
+        crate::planted::may_stop();
         let outcome = match reserved.map_err(|error| TxnError::store(error, self.me))? {
             Reserve::Reserved { reference, replaces } => {
                 let reservation = Reservation { owner, table: table.store.id(), reference, replaced: Arc::default() };
