@@ -15,7 +15,7 @@ const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--jobs J] [--q
                                                         replays seeds, J at a time (all processors), with their stories
        farhold-sim scenarios                            the scenarios' flags
        farhold-sim rate [--seeds COUNT] [--jobs J]      simulated transactions a second, checks included
-       farhold-sim threads [--seed N] [--seeds COUNT] [--planted DEFECT]
+       farhold-sim threads [--seed N] [--seeds COUNT] [--planted DEFECT] [--power-cuts]
                                                         nodes on real threads, which stop in the middle of their sections
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
 
@@ -35,7 +35,10 @@ fn main() -> ExitCode {
         }
         Some("rate") => rate(value_of("--seeds").unwrap_or(200), jobs),
         Some("threads") => match planted_of(&arguments, |wrong| matches!(wrong, Wrong::Threads(_))) {
-            Ok(planted) => run_threads(value_of("--seed").unwrap_or(0), value_of("--seeds").unwrap_or(1), planted),
+            Ok(planted) => {
+                let has_cuts = arguments.iter().any(|argument| argument == "--power-cuts");
+                run_threads(value_of("--seed").unwrap_or(0), value_of("--seeds").unwrap_or(1), planted, has_cuts)
+            }
             Err(refused) => refused,
         },
         Some("teeth") => show_teeth(value_of("--seeds").unwrap_or(400), value_of("--times").unwrap_or(4)),
@@ -154,11 +157,13 @@ fn tell_transactions(aftermath: &Aftermath, what: &str) {
 }
 
 /// Runs clusters of real threads one after the other: each has more threads than this machine is likely to have processors.
-fn run_threads(first: u64, seeds: u64, planted: Option<Wrong>) -> ExitCode {
+fn run_threads(first: u64, seeds: u64, planted: Option<Wrong>, has_cuts: bool) -> ExitCode {
     let planted = planted.and_then(|wrong| if let Wrong::Threads(defect) = wrong { Some(defect) } else { None });
     let mut worst = ExitCode::SUCCESS;
     for seed in first..first + seeds {
-        let setup = threads::Setup { planted, ..threads::Setup::of_seed(seed) };
+        let of_seed: fn(u64) -> threads::Setup =
+            if has_cuts { threads::Setup::with_power_cuts } else { threads::Setup::of_seed };
+        let setup = threads::Setup { planted, ..of_seed(seed) };
         let outcome = threads::run(&setup);
         let (commits, verdict) = (outcome.history.records.len(), outcome.check());
         match verdict {

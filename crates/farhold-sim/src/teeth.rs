@@ -85,7 +85,12 @@ impl Wrong {
             Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),
             Self::Journals(_) => run(&Failover::with_power_cuts(seed)).check(),
             Self::Threads(defect) => {
-                threads::run(&threads::Setup { planted: Some(defect), ..threads::Setup::of_seed(seed) }).check()
+                let setup = match defect {
+                    // They take a cut of the power.
+                    Defect::OpenIgnored | Defect::LateRecord => threads::Setup::with_power_cuts(seed),
+                    _ => threads::Setup::of_seed(seed),
+                };
+                threads::run(&threads::Setup { planted: Some(defect), ..setup }).check()
             }
             Self::Clock => {
                 let setup = Failover::of_seed(seed);
@@ -118,6 +123,8 @@ impl Noticed {
 
 /// A seed takes some 10 ms, a few take seconds on a loaded machine; this long means for ever.
 const STUCK: Duration = Duration::from_secs(10);
+/// The same for one on real threads, which may take seconds on a quiet machine.
+const STUCK_WITH_THREADS: Duration = Duration::from_mins(1);
 /// Seeds that the child has begun.
 static DONE: AtomicU64 = AtomicU64::new(0);
 
@@ -154,10 +161,11 @@ pub fn run_in_child(program: &Path, wrong: Wrong, seeds: u64, enough: usize) -> 
 pub fn child(numbers: &[u64]) {
     let [number, first, seeds, enough] = *numbers else { return };
     let Some(wrong) = Wrong::all().get(number as usize).copied() else { return };
-    std::thread::spawn(|| {
+    let stuck = if matches!(wrong, Wrong::Threads(_)) { STUCK_WITH_THREADS } else { STUCK };
+    std::thread::spawn(move || {
         let mut last = u64::MAX;
         loop {
-            std::thread::park_timeout(STUCK);
+            std::thread::park_timeout(stuck);
             let now = DONE.load(Ordering::Relaxed);
             if now == last {
                 std::process::abort();

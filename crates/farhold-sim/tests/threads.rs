@@ -1,7 +1,7 @@
 //! The same on real threads and shared memory: three nodes in one process, some threads each, with one copy of each row and with three, whose
 //! histories are merged and checked; and transfers that must not make or lose money.
 
-use farhold_sim::threads::{Cluster, Setup, run};
+use farhold_sim::threads::{Cluster, Journals, Setup, run};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{Placement, Retry, ScanSpec, TableDef};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,9 @@ fn setup(kind: u64, replicas: u8) -> Setup {
         replicas,
         threads: 2,
         transactions: if provider() == "shm" { 300 } else { 60 },
+        beside: false,
+        region_bytes: 32 << 20,
+        journals: Journals::None,
         shaken: false,
         ..Setup::of_seed(kind)
     }

@@ -219,6 +219,7 @@ impl Store {
         for run in &empty {
             self.pages.leave(run);
         }
+        crate::planted::may_stop();
         if self.superblock().snapshots_open() {
             for run in empty {
                 self.pages.enter(&run);
@@ -281,6 +282,7 @@ impl Store {
             free.iter_mut().for_each(Vec::clear);
             slab.take_runs()
         };
+        crate::planted::may_stop();
         let mut tables = self.tables();
         tables.places[slab.place] = None;
         if forget {

@@ -376,6 +376,7 @@ impl Core {
     ) -> Result<(), TxnError> {
         let number = self.node.configuration().map_or(0, |installed| installed.number);
         table.add_index(slot, definition, (coordinator, number))?;
+        crate::planted::may_stop();
         self.node.catalog.indexes_changed();
         self.node.catalog.changed();
         Ok(())
@@ -389,7 +390,9 @@ impl Core {
             drop(self.handle.spawn(fill(table, slot, self.handle.clone())));
             return Ok(());
         }
+        let hand_on = crate::planted::hand_on();
         let run = move || {
+            hand_on();
             let executor = Executor::real(u64::from(slot));
             executor.run(fill(table, slot, executor.handle()));
         };
@@ -482,6 +485,7 @@ async fn fill_slots(shared: &TableShared, slot: u16, handle: &Handle) -> Result<
         if count.is_multiple_of(SLOTS_PER_TURN) {
             handle.yield_now().await;
         }
+        crate::planted::may_stop();
         let until_ns = handle.now_ns() + LOCKED_NS_MAX;
         while !shared.store.fill_slot(index.number(), offset, &mut room).map_err(refused)? {
             if handle.now_ns() > until_ns {

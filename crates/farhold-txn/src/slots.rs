@@ -264,6 +264,7 @@ impl OwnSlot {
     #[inline]
     fn begin_in(&self, phase: u64) -> Option<Running> {
         let parity = (phase & 1) as u8;
+        crate::planted::may_stop();
         let running = &self.slot().running[usize::from(parity)];
         // The swap's full barrier is what orders the count before the transaction's reads, and before the second look at the phase; nobody
         // else writes the word.

@@ -4,6 +4,7 @@ use super::{Run, TableSlab};
 use crate::error::StoreError;
 use crate::object::size_class::{COUNT, RUN_BYTES, SizeClass};
 use crate::object::{Link, Object, ObjectRef, write};
+use crate::planted::{self, Defect};
 use crate::snapshot::Garbage;
 use crate::store::Store;
 use farhold_fabric::object::ALIGN;
@@ -132,10 +133,8 @@ impl AllocCache {
 
     #[inline]
     fn table(&mut self, slab: &Arc<TableSlab>) -> &mut TableCache {
-        let known = self
-            .tables
-            .get(slab.place)
-            .is_some_and(|cache| cache.as_ref().is_some_and(|cache| cache.slab.serial == slab.serial));
+        let is_its = |cache: &TableCache| cache.slab.serial == slab.serial || planted::is(Defect::StaleCache);
+        let known = self.tables.get(slab.place).is_some_and(|cache| cache.as_deref().is_some_and(is_its));
         if !known {
             self.open(slab);
         }
@@ -198,6 +197,7 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
     let shared = &mut free[class.0 as usize];
     if shared.is_empty() {
         drop(free);
+        planted::may_stop();
         let pages = slab.next_run_pages(class);
         let take = |pages| store.pages().take_slots(slab.table, class, pages);
         let full = |result: &Result<Run, StoreError>| matches!(result, Err(StoreError::OutOfMemory { .. }));
@@ -209,6 +209,7 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
             run = take(class.run_pages_min());
         }
         let run = run?;
+        planted::may_stop();
         slab.add_run(run);
         cache.next = (run.offset() / ALIGN) as u32;
         cache.end = cache.next + run.slot_count() * (class.slot_bytes() as u64 / ALIGN) as u32;

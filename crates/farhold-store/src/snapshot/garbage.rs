@@ -3,6 +3,7 @@
 //! A copy that ended at epoch E (it was overwritten, or its row deleted, by a commit of E) is seen by snapshots below E
 //! alone. New snapshots get the epoch of now, which is E at least; so once no open one is below E, nobody can come to it.
 
+use crate::planted::{self, Defect};
 use crate::slab::{AllocCache, TableSlab};
 use std::collections::VecDeque;
 use std::fmt;
@@ -49,7 +50,7 @@ impl fmt::Debug for Garbage {
 impl AllocCache {
     /// Frees a slot whose content ended at `epoch`, now or when no open snapshot is older.
     pub(crate) fn give_after(&mut self, slab: &Arc<TableSlab>, offset: u64, epoch: u32) {
-        if self.store().superblock().snapshots_open() {
+        if self.store().superblock().snapshots_open() && !planted::is(Defect::CopiesNotHeld) {
             self.garbage.0.push_back(Ended { epoch, slab: slab.clone(), offset });
             if self.garbage.len() >= OWN_MAX {
                 let garbage = std::mem::take(&mut self.garbage);

@@ -53,6 +53,7 @@ impl TableStore {
         });
         alloc.payload = payload;
         let offset = saved?;
+        crate::planted::may_stop();
         object.set_prev(Link::new(version.epoch(), offset));
         alloc.give_after(self.slab(), offset, epoch);
         Ok(())

@@ -483,6 +483,7 @@ impl Journaling {
         if self.is_failed.load(SeqCst) {
             return Step::Stuck;
         }
+        crate::planted::may_stop();
         let closed = target - 1;
         let written = match self.write(store, closed) {
             Ok(Some(written)) => written,
@@ -492,9 +493,11 @@ impl Journaling {
                 return Step::Stuck;
             }
         };
+        crate::planted::may_stop();
         self.closed.store(closed, SeqCst);
         // Another thread may have given the journal up meanwhile: that is above all epochs, and stays.
         self.word(Superblock::CLOSED, |word| word.fetch_max(u64::from(closed), SeqCst));
+        crate::planted::may_stop();
         self.publish();
         self.pending.fetch_sub(written, SeqCst);
         Step::Closed

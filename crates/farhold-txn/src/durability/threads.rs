@@ -44,6 +44,11 @@ impl JournalThreads {
             move || make_checkpoints(&node, &journaling, &stop)
         };
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let hand_on = crate::planted::hand_on();
+            let run = move || {
+                hand_on();
+                run();
+            };
             let spawned = std::thread::Builder::new().name(name.into()).spawn(run);
             spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
         };
@@ -75,6 +80,7 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
     let (mut seen, mut stopped_ns) = (0, None);
     loop {
         executor.run(journaling.look(&endpoint));
+        crate::planted::may_stop();
         expect_all(node, journaling);
         let began_ns = handle.now_ns();
         if stop.load(SeqCst) {
@@ -190,7 +196,10 @@ fn make_checkpoints(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool
     while !stop.load(SeqCst) {
         let made = journaling.make_spare();
         if journaling.bytes() >= at_bytes || first {
-            let mut go_on = || !stop.load(SeqCst);
+            let mut go_on = || {
+                crate::planted::may_stop();
+                !stop.load(SeqCst)
+            };
             if let Ok(true) = journaling.checkpoint(&node.store, &mut go_on) {
                 first = false;
                 at_bytes = journaling.bytes() + journaling.config.checkpoint_bytes;

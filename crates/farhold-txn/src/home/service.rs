@@ -94,7 +94,7 @@ impl Core {
         }
         // Whoever does not belong to the cluster any more has been shut out.
         let is_gone = |other| !node.present.contains(other) || !node.fabric.node_is_live(other);
-        let is_unread = || !node.store.superblock().snapshots_open();
+        let is_unread = || !node.store.superblock().snapshots_open() || planted!(PagesUnderSnapshot);
         catalog.let_go(self.me, node.config.nodes, is_gone, is_unread);
     }
 

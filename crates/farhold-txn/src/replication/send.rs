@@ -353,6 +353,13 @@ impl Core {
                 }
             }
             let (behind, mark) = record.place(place.lsn, place.finished);
+            if planted!(MarkBeforeBody)
+                && memory.copy_in(at(place.lsn) + 8, &behind[..record::HEADER_BYTES - 8]).is_ok()
+                && let Ok(word) = memory.word(at(place.lsn))
+            {
+                word.store(mark, Release);
+                crate::planted::may_stop();
+            }
             if memory.copy_in(at(place.lsn) + 8, behind).is_err() {
                 return false;
             }
@@ -360,6 +367,7 @@ impl Core {
                 *slot = Some((memory, at(place.lsn), mark));
             }
         }
+        crate::planted::may_stop();
         // Stores in order are seen in order: each body is there before any mark is.
         marks.iter().flatten().all(|(memory, at, mark)| {
             let word = memory.word(*at);
