@@ -410,3 +410,41 @@ impl Checkpoint {
         Ok(size)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::power::Volatile;
+    use super::*;
+    use crate::object::Owner;
+    use crate::table::{Reserve, TableDef, TableStore};
+    use farhold_btree::KeyShape;
+    use farhold_fabric::{FarPtr, RegionId, RegionMemory};
+
+    /// The row is not in the checkpoint, so what deletes it has to be durable before the checkpoint takes the place of what has the row.
+    #[test]
+    fn a_checkpoint_is_as_late_as_the_deletes_of_the_rows_that_it_lacks() {
+        const ME: Owner = Owner::new(1, NodeId(0), 0, 1);
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 4 << 20).unwrap();
+        let store = Store::format(Arc::new(memory), NodeId(0)).unwrap();
+        let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries: Vec::new() };
+        let table = TableStore::create(&store, def).unwrap();
+        let mut alloc = store.alloc_cache();
+        let references = [1_u64, 2].map(|key| {
+            let reserved = table.reserve(&key.to_be_bytes(), b"a value", &mut alloc, &|_| false, &mut |_| ()).unwrap();
+            let Reserve::Reserved { reference, .. } = reserved else { panic!("{reserved:?}") };
+            reference
+        });
+        let commit = |reference, epoch, flags| {
+            let object = store.object(reference);
+            let version = object.lock(reference.incarnation(), ME).unwrap();
+            object.restamp(version.next(epoch).with(flags));
+            object.unlock();
+        };
+        references.into_iter().for_each(|reference| commit(reference, 5, 0));
+        let identity = Identity { cluster: 1, node: NodeId(0), nodes: 1 };
+        let write = || write(&store, &Volatile::default(), (identity, 1, 5), &mut || true).unwrap().unwrap();
+        assert_eq!((write().rows, write().epoch_max), (2, 5));
+        commit(references[1], 9, Version::ABSENT);
+        assert_eq!((write().rows, write().epoch_max), (1, 9));
+    }
+}

@@ -741,7 +741,13 @@ impl fmt::Debug for Journaling {
 mod tests {
     use super::*;
     use crate::replication::ReplicationConfig;
+    use crate::{Node, NodeConfig, Placement, Retry, TableDef, Worker};
+    use farhold_fabric::{Executor, Fabric};
     use farhold_store::durable::power::Volatile;
+    use farhold_store::row::{Column, ColumnType, Datum, Schema};
+    use futures::poll;
+    use std::pin::pin;
+    use std::task::Poll;
 
     /// A start of one of two nodes with copies, as far as its journal goes.
     fn start(directory: &Volatile, node: NodeId) -> (Arc<Journaling>, Arc<Store>) {
@@ -790,5 +796,102 @@ mod tests {
         assert_eq!(again(&joining), (Ok(true), false));
         let joined = Configuration { births: vec![4, 1], rows_since: vec![4, 1], ..joining.joined(NodeId(0)) };
         assert_eq!(again(&joined), (Ok(true), false));
+    }
+
+    fn journaling_of(worker: &Worker) -> &Journaling {
+        worker.node().journaling.as_ref().expect("a journal")
+    }
+
+    /// A look of each node at the other's journal, and a step of its own.
+    async fn step_all(workers: &[Worker]) {
+        for worker in workers {
+            let journaling = journaling_of(worker);
+            journaling.look(&worker.core.endpoint).await;
+            let _ = journaling.make_spare();
+            journaling.step(&worker.node().store);
+            worker.handle().yield_now().await;
+        }
+    }
+
+    /// Runs something while the journals are stepped.
+    async fn with_steps<T>(workers: &[Worker], work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            if let Poll::Ready(done) = poll!(&mut work) {
+                return done;
+            }
+            step_all(workers).await;
+        }
+    }
+
+    /// A worker of node 0 deletes a row of node 1, whose slot is free at once, and node 1 has heard of no epoch so late. A checkpoint of node 1 does not
+    /// have the row, so it must wait for that epoch all the same.
+    #[test]
+    fn a_checkpoint_waits_for_deletes_by_other_nodes() {
+        let directory = Volatile::default();
+        let regions = std::env::temp_dir().join(format!("farhold-deletes-{}", std::process::id()));
+        let nodes = [NodeId(0), NodeId(1)].map(|id| {
+            let journal = JournalConfig { threads: 1, ..JournalConfig::new(Arc::new(directory.clone())) };
+            let generation = Generation::begin(&journal, id, 2, &ReplicationConfig::default()).expect("a start");
+            let config = NodeConfig {
+                nodes: 2,
+                region_bytes: 8 << 20,
+                request_timeout_ns: 60_000_000_000,
+                journal: Some(JournalConfig { segment_bytes: 1 << 20, ..journal }),
+                ..NodeConfig::default()
+            };
+            Node::open_durable(Fabric::join_shm(&regions, id).expect("the fabric"), config, generation).expect("a node")
+        });
+        let executor = Executor::real(1);
+        let workers = nodes.each_ref().map(|node| node.worker(&executor.handle()).expect("a worker"));
+        for worker in workers.clone() {
+            drop(executor.handle().spawn(async move {
+                loop {
+                    worker.poll();
+                    worker.handle().yield_now().await;
+                }
+            }));
+        }
+        executor.run(async {
+            let [one, other] = &workers;
+            while workers.iter().any(|worker| !journaling_of(worker).unknown().is_empty()) {
+                step_all(&workers).await;
+            }
+            let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+            let definition = TableDef { placement: Placement::ByInteger, ..TableDef::new("t", schema) };
+            let table = with_steps(&workers, one.create_table(definition)).await.expect("a table");
+            let key = |id: u32| (id ^ 0x8000_0000).to_be_bytes();
+            let mut value = Vec::new();
+            table.schema().encode_value(&[Datum::Int(0)], &mut value).expect("a value");
+            let filled = one.run(Retry::never(), async |txn| {
+                for id in 1..=4 {
+                    txn.insert(&table, &key(id), &value).await?;
+                }
+                Ok(())
+            });
+            with_steps(&workers, filled).await.expect("rows");
+            let _ = one.node().store.superblock().advance_epoch();
+            let mut deleted = pin!(one.run(Retry::never(), async |txn| {
+                let row = txn.get(&table, &key(2)).await?.expect("a row");
+                txn.delete(row)
+            }));
+            let its_rows = || other.node().table("t").expect("the table").row_count();
+            assert_eq!(its_rows(), 2);
+            while its_rows() == 2 {
+                assert!(poll!(&mut deleted).is_pending(), "no journal has it");
+                one.handle().yield_now().await;
+            }
+            let (epoch, journaling) = (one.node().store.superblock().epoch(), journaling_of(other));
+            assert!(journaling.epoch() >= epoch, "{} at a delete of epoch {epoch}", journaling.epoch());
+            let written = journaling.write_checkpoint(&other.node().store, &mut || true).expect("written");
+            let written = written.expect("begun");
+            assert!(written.until >= epoch && !journaling.is_good(&written));
+            with_steps(&workers, deleted).await.expect("deleted");
+            while !journaling.is_good(&written) {
+                step_all(&workers).await;
+            }
+        });
+        drop((workers, executor, nodes));
+        std::fs::remove_dir_all(&regions).expect("removed");
     }
 }

@@ -465,3 +465,54 @@ fn scan(
     (page.rows, page.last) = (rows, last);
     Ok(page)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, NodeConfig};
+    use farhold_fabric::{Executor, Fabric};
+    use farhold_store::row::{Column, ColumnType, Datum, Schema};
+
+    /// A transaction of another node has reserved a key in each of two tables. One of them is dropped and gone when the transaction, or the next start of
+    /// its node, gives them back.
+    #[test]
+    fn reservations_are_given_back_although_another_table_is_gone() {
+        for (gone, by_next_start) in [(0, false), (1, false), (0, true), (1, true)] {
+            let name = format!("farhold-given-back-{}-{gone}-{by_next_start}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
+            let config = NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() };
+            let node = Node::open(fabric, config).unwrap();
+            let executor = Executor::real(1);
+            let worker = node.worker(&executor.handle()).unwrap();
+            let core = &*worker.core;
+            let (ids, owner) = ([TableId(20), TableId(21)], Owner::new(1, NodeId(1), 0, 1).word());
+            for id in ids {
+                let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).unwrap();
+                let definition = TableDef::new(format!("t{}", id.0), schema);
+                core.create_table_here(id, &definition.encode(&[]).unwrap()).unwrap();
+                let mut value = Vec::new();
+                definition.schema.encode_value(&[Datum::Int(0)], &mut value).unwrap();
+                let key = 0x8000_0001_u32.to_be_bytes();
+                let request = Request::Reserve { table: id, owner, key: &key, value: &value, mine: Vec::new() };
+                assert!(core.answer(NodeId(1), request).is_ok());
+            }
+            assert_eq!(node.left_behind().len(), 2);
+            node.catalog.retire(ids[gone]);
+            assert!(node.catalog.look_at_retired(&node.slots).is_empty());
+            assert_eq!(node.catalog.look_at_retired(&node.slots), [ids[gone]]);
+            node.catalog.let_go(NodeId(0), 2, |_| true, || true);
+            assert!(node.catalog.even_dropped(ids[gone]).is_none());
+            assert_eq!(node.left_behind().len(), 1);
+            let request = if by_next_start {
+                Request::Hello { node: NodeId(1), incarnation: 2, epoch: 1 }
+            } else {
+                Request::Forget { owner, answered: true }
+            };
+            assert!(core.answer(NodeId(1), request).is_ok());
+            assert_eq!(node.left_behind(), Vec::<String>::new());
+            drop((worker, node));
+            std::fs::remove_dir_all(&directory).unwrap();
+        }
+    }
+}
