@@ -106,7 +106,13 @@ impl Db {
         let opened: Vec<_> = (0..nodes)
             .map(|id| {
                 let fabric = Fabric::join_shm(&dir.0, NodeId(id)).expect("the fabric");
-                let config = NodeConfig { nodes, region_bytes: 64 << 20, ..NodeConfig::default() };
+                let config = NodeConfig {
+                    nodes,
+                    region_bytes: 64 << 20,
+                    // These tests are not about time, and machines that run them may have much else to do.
+                    request_timeout_ns: 60_000_000_000,
+                    ..NodeConfig::default()
+                };
                 let node = Node::open(fabric, config).expect("a node");
                 let agent = HomeAgent::start(&node).expect("an agent");
                 (node, agent)
@@ -117,6 +123,16 @@ impl Db {
             .into_iter()
             .map(|(node, agent)| Self::over(node, Some(agent), Arc::clone(&dir), config.clone()))
             .collect()
+    }
+
+    /// What other nodes ask is answered by this node's workers alone.
+    pub fn stop_serving(&mut self) {
+        self.agent = None;
+    }
+
+    /// What other nodes ask is answered.
+    pub fn serve(&mut self) {
+        self.agent = Some(HomeAgent::start(&self.node).expect("an agent"));
     }
 
     pub fn open(dir: impl Into<Arc<Dir>>, config: EngineConfig, region_bytes: u64) -> Self {
