@@ -98,6 +98,9 @@ pub struct Loaded {
 
 /// Runs the demo; the error is for a person.
 pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
+    /// The end of a process is known without it. Where more is to be done than there are processors, threads that renew leases were seen to
+    /// stand for more than a second.
+    const LEASE_MS: u64 = 2_000;
     let warehouses = args.warehouses.max(u32::from(args.nodes) * u32::from(args.workers));
     let plan = ClusterPlan {
         nodes: args.nodes,
@@ -113,7 +116,11 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
         listen: Some(args.listen),
         ch: false,
         provider: args.provider.clone(),
-        replicas: ReplicaArgs { replicas: if args.kill { args.nodes.min(3) } else { 1 }, ..ReplicaArgs::NONE },
+        replicas: ReplicaArgs {
+            replicas: if args.kill { args.nodes.min(3) } else { 1 },
+            lease_ms: LEASE_MS,
+            ..ReplicaArgs::NONE
+        },
         durability: DurabilityArgs::NONE,
     };
     if args.kill && args.nodes < 2 {
