@@ -30,12 +30,11 @@ fn open_on(disk: Arc<dyn Directory>, dir: &Dir, node: u8, nodes: u8) -> Result<A
     let generation = Generation::begin(&journal, NodeId(node), nodes, &ReplicationConfig::default())?;
     let regions = dir.0.join(generation.number().to_string());
     let fabric = Fabric::join_shm(regions, NodeId(node)).expect("the fabric");
-    let timeout = 200_000_000;
     let config = NodeConfig {
         nodes,
         region_bytes: 16 << 20,
         journal: Some(journal),
-        request_timeout_ns: timeout,
+        request_timeout_ns: common::PATIENCE_NS,
         ..NodeConfig::default()
     };
     Node::open_durable(fabric, config, generation)

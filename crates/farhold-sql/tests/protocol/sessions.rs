@@ -114,8 +114,8 @@ fn settings_go_with_what_is_undone() {
     assert_eq!((told(&answers, "application_name"), status(&answers)), (vec!["c".to_owned()], b'E'));
     client.run("ROLLBACK");
     // A time-out that is undone is none.
-    client.run("BEGIN; SET statement_timeout = 1; ROLLBACK");
-    client.run("SELECT count(*) FROM generate_series(1, 3000000)");
+    client.run("BEGIN; SET statement_timeout = '50ms'; ROLLBACK");
+    client.run("SELECT count(*) FROM generate_series(1, 20000000)");
     // For one string.
     client.run("SET LOCAL application_name = 'e'; SELECT 1");
     assert_eq!(name(&mut client), "c");
@@ -166,11 +166,11 @@ fn a_fetch_can_be_cancelled_and_times_out() {
         client.run("ROLLBACK");
     }
     client.run(&format!("BEGIN; DECLARE c CURSOR FOR {ENDLESS}"));
-    client.run("SET LOCAL statement_timeout = '20ms'");
+    client.run("SET LOCAL statement_timeout = '100ms'");
     assert_eq!(states(&mut client, "FETCH c"), ["57014"]);
     client.run("ROLLBACK");
     // A portal of the protocol that is read in parts.
-    client.run("BEGIN; SET LOCAL statement_timeout = '20ms'");
+    client.run("BEGIN; SET LOCAL statement_timeout = '100ms'");
     let slow = format!("SELECT 1 UNION ALL {ENDLESS}");
     let answers =
         client.ask(&[parse("", &slow), bind("p", "", &[]), execute("p", 1), execute("p", 1), sync()].concat());
@@ -385,7 +385,9 @@ fn a_long_message_of_copy_data() {
     let answers = client.ask(&[message(b'd', lines.as_bytes()), message(b'c', b"")].concat());
     assert_eq!(outcomes(&answers), ["COPY 50000"]);
     // A client that never stops sending is stopped.
-    client.run("SET statement_timeout = '50ms'; TRUNCATE s_copy");
+    client.run("TRUNCATE s_copy");
+    // Long enough for the COPY to begin.
+    client.run("SET statement_timeout = '2s'");
     client.send(&query("COPY s_copy FROM STDIN"));
     assert_eq!(client.answer().unwrap().0, b'G');
     let mut sent = 0_u32;
