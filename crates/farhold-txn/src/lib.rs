@@ -26,6 +26,7 @@ mod home;
 mod membership;
 mod memory;
 mod node;
+mod phases;
 mod protocol;
 mod recovery;
 mod replication;

@@ -4,9 +4,10 @@ mod scan;
 pub(crate) mod state;
 
 use crate::home::message::Request;
+use crate::phases::Running;
 use crate::protocol::commit_far::{Held, unlock_far};
 use crate::protocol::ident::Ident;
-use crate::slots::{Counter, Running};
+use crate::slots::Counter;
 use crate::table::TableShared;
 use crate::worker::Core;
 use crate::{Index, NodeId, Table, TxnError};
