@@ -33,7 +33,7 @@ impl Bank {
         for id in 1..=ACCOUNTS {
             txn.insert(&table, &Row::key(id), &value).await?;
         }
-        txn.commit().await.map(drop)
+        txn.commit().await.map(|_| ())
     }
 
     /// Those of the worker's node.

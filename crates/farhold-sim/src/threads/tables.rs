@@ -20,7 +20,7 @@ const FILLERS: [u32; 5] = [8, 150, 850, 2_900, 7_000];
 /// Attempts of a look at an index that writers change all the time.
 const LOOK: Retry = Retry { attempts_max: 20, backoff_ns: 10_000, backoff_ns_max: 1_000_000 };
 /// Rows of a table that fills regions, at most, and of one of its transactions.
-const FILLING_ROWS_MAX: u32 = 2_400;
+const FILLING_ROWS_MAX: u32 = 1_200;
 const FILLING_ROWS: u32 = 12;
 /// Bytes that fill each of them.
 const FILLING_BYTES: u32 = 7_000;
