@@ -831,13 +831,17 @@ mod tests {
         let directory = Volatile::default();
         let regions = std::env::temp_dir().join(format!("farhold-deletes-{}", std::process::id()));
         let nodes = [NodeId(0), NodeId(1)].map(|id| {
-            let journal = JournalConfig { threads: 1, ..JournalConfig::new(Arc::new(directory.clone())) };
+            let journal = JournalConfig {
+                segment_bytes: 1 << 20,
+                threads: 1,
+                ..JournalConfig::new(Arc::new(directory.clone()))
+            };
             let generation = Generation::begin(&journal, id, 2, &ReplicationConfig::default()).expect("a start");
             let config = NodeConfig {
                 nodes: 2,
                 region_bytes: 8 << 20,
                 request_timeout_ns: 60_000_000_000,
-                journal: Some(JournalConfig { segment_bytes: 1 << 20, ..journal }),
+                journal: Some(journal),
                 ..NodeConfig::default()
             };
             Node::open_durable(Fabric::join_shm(&regions, id).expect("the fabric"), config, generation).expect("a node")
