@@ -219,8 +219,8 @@ mod tests {
     use farhold_fabric::{Executor, Fabric};
     use farhold_store::row::{Column, ColumnType, Schema};
 
-    /// A worker that looks for snapshots first, and is held up then, misses one that lists the table's pages, before the table is dropped and its last
-    /// transaction ends.
+    /// A worker that looks for snapshots first, and is held up then, misses one that lists the table's pages before the table is dropped and its
+    /// last transaction ends.
     #[test]
     fn snapshots_are_looked_for_once_a_dropped_table_is_over() {
         let directory = std::env::temp_dir().join(format!("farhold-let-go-{}", std::process::id()));

@@ -824,8 +824,8 @@ mod tests {
         }
     }
 
-    /// A worker of node 0 deletes a row of node 1, whose slot is free at once, and node 1 has heard of no epoch so late. A checkpoint of node 1 does not
-    /// have the row, so it must wait for that epoch all the same.
+    /// A worker of node 0 deletes a row of node 1, whose slot is free at once, and node 1 has heard of no epoch so late. A checkpoint of node 1
+    /// does not have the row, so it must wait for that epoch all the same.
     #[test]
     fn a_checkpoint_waits_for_deletes_by_other_nodes() {
         let directory = Volatile::default();
