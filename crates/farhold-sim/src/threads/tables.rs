@@ -224,7 +224,8 @@ pub(super) async fn come_and_go(
     are_small: bool,
     is_over: impl Fn() -> bool,
 ) -> Result<(), String> {
-    for (count, turn) in (0_u32..).zip((seed % 30) as u32..) {
+    let first = (seed % 30) as u32;
+    for (count, turn) in (0_u32..).zip(first..) {
         let is_last = is_over() && count >= TURNS_MIN;
         unless_gone(table_comes(worker, turn).await).map_err(|error| format!("turn {turn}: {error}"))?;
         index_comes(worker, turn, is_last).await.map_err(|error| format!("turn {turn}, an index: {error}"))?;
