@@ -139,13 +139,7 @@ impl Catalog {
     /// Lets go of the dropped tables that nobody uses any more; `is_gone` says of a node that it has no transactions, `is_unread` that no
     /// snapshot is open. It is asked when the tables are known to be over: by then no node lists their pages for a scan any more, so a scan
     /// that still reads them has its snapshot open.
-    pub fn let_go(
-        &self,
-        me: NodeId,
-        nodes: u8,
-        is_gone: impl Fn(NodeId) -> bool,
-        is_unread: impl FnOnce() -> bool,
-    ) {
+    pub fn let_go(&self, me: NodeId, nodes: u8, is_gone: impl Fn(NodeId) -> bool, is_unread: impl FnOnce() -> bool) {
         let mut tables = self.write();
         let is_over = |retired: &Retired| {
             let mut others = (0..nodes).map(NodeId).filter(|node| *node != me);

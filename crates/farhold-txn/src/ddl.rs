@@ -107,7 +107,9 @@ impl Worker {
             // Recorded, but for one node, which cannot be reached.
             Ok(()) | Err(TxnError::NodeUnavailable { committed: true, .. }) => {}
             // The others, or a restart, find out what is recorded.
-            Err(error @ (TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. })) => return Err(error),
+            Err(error @ (TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. })) => {
+                return Err(error);
+            }
             Err(error) => {
                 // A node that is down will not find it in the definition.
                 let _ = self.step_index(table, slot, IndexStep::Drop).await;
@@ -592,7 +594,10 @@ mod tests {
                     workers[1].drop_everywhere(&tables[1], slot).await.expect("dropped");
                 } else {
                     system::reconcile(workers[1].node()).expect("definitions");
-                    assert!(!tables[1].indexes()[0].ready && tables[1].0.has_secondary(), "others may still read theirs");
+                    assert!(
+                        !tables[1].indexes()[0].ready && tables[1].0.has_secondary(),
+                        "others may still read theirs"
+                    );
                     workers[1].finish_drops().await;
                 }
                 assert_eq!(count(), [(0, false); 2]);

@@ -126,7 +126,11 @@ impl FarPages {
 
 /// Waits for a question; `None`: for want of questions nobody can be asked any more. That is so under the lock under which whoever has a
 /// question looks for somebody to ask, so none is sent to a thread that has gone.
-fn next_question<L>(asked: Receiver<Question>, idle: Duration, lock: &Mutex<L>) -> Option<(Question, Receiver<Question>)> {
+fn next_question<L>(
+    asked: Receiver<Question>,
+    idle: Duration,
+    lock: &Mutex<L>,
+) -> Option<(Question, Receiver<Question>)> {
     match asked.recv_timeout(idle) {
         Ok(question) => Some((question, asked)),
         Err(RecvTimeoutError::Disconnected) => None,

@@ -560,7 +560,8 @@ impl Node {
         for worker in 0..replication.config.rings {
             let Ok(writers) = replication.writers(worker) else { continue };
             let busy = writers.iter().filter(|(holder, it)| self.present.contains(*holder) && !it.is_quiet());
-            unfinished.extend(busy.map(|(holder, _)| format!("a record of worker {worker} for {holder} is unfinished")));
+            unfinished
+                .extend(busy.map(|(holder, _)| format!("a record of worker {worker} for {holder} is unfinished")));
         }
         unfinished
     }

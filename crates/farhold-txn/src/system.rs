@@ -110,7 +110,8 @@ pub(crate) fn differences(node: &Node) -> Vec<String> {
         for index in indexes.iter().filter(|index| !index.ready) {
             wrong.push(format!("index \"{}\" of \"{name}\" is neither ready nor gone", index.definition.name));
         }
-        let (ready, recorded) = (indexes.iter().filter(|it| it.ready).count(), live.iter().filter(|it| **it == Recorded::Live).count());
+        let (ready, recorded) =
+            (indexes.iter().filter(|it| it.ready).count(), live.iter().filter(|it| **it == Recorded::Live).count());
         if ready != recorded {
             wrong.push(format!("table \"{name}\" has {ready} indexes, of which {recorded} are recorded"));
         }

@@ -111,12 +111,7 @@ impl Process {
     }
 
     /// An operation that changes something. Without power no process hears that anything has been done.
-    fn change<T>(
-        &self,
-        disks: &Disks,
-        change: Change,
-        operation: impl FnOnce() -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn change<T>(&self, disks: &Disks, change: Change, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let (before_ns, after_ns) = disks.takes_ns(change);
         self.wait(before_ns)?;
         if self.fails.swap(false, SeqCst) {

@@ -74,10 +74,13 @@ impl Bank {
         for look in ["first", "second"] {
             let found = sum_of(&self.worker, snapshot, &tasks, "balance").await;
             let expected = (u64::from(ACCOUNTS), i64::from(ACCOUNTS) * EACH);
-            let found = found.map_err(|error| format!("the bank in a snapshot of epoch {}: {error}", snapshot.epoch()))?;
+            let found =
+                found.map_err(|error| format!("the bank in a snapshot of epoch {}: {error}", snapshot.epoch()))?;
             if found != expected {
                 let epoch = snapshot.epoch();
-                return Err(format!("{look} look at a snapshot of epoch {epoch}: {found:?}, not {expected:?} (accounts, sum)"));
+                return Err(format!(
+                    "{look} look at a snapshot of epoch {epoch}: {found:?}, not {expected:?} (accounts, sum)"
+                ));
             }
             pause(&self.worker).await;
         }
@@ -97,7 +100,11 @@ impl Bank {
         });
         let found = found.await.map_err(failed)?;
         let expected = (ACCOUNTS as usize, i64::from(ACCOUNTS) * EACH);
-        if found == expected { Ok(()) } else { Err(format!("the bank has {found:?}, not {expected:?} (accounts, sum)")) }
+        if found == expected {
+            Ok(())
+        } else {
+            Err(format!("the bank has {found:?}, not {expected:?} (accounts, sum)"))
+        }
     }
 }
 

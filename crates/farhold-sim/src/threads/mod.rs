@@ -233,8 +233,7 @@ impl Cluster {
     /// As [`Self::start`], with journals on a disk, and what is in them.
     fn start_on(setup: &Setup, disk: Option<Arc<dyn Directory>>) -> Self {
         let dir = fresh_directory();
-        let nodes: Vec<_> =
-            (0..setup.nodes).map(|node| open_node(setup, NodeId(node), &dir, disk.as_ref())).collect();
+        let nodes: Vec<_> = (0..setup.nodes).map(|node| open_node(setup, NodeId(node), &dir, disk.as_ref())).collect();
         // The nodes' own threads have the defect of this one, and are shaken if it is.
         plant(setup.planted);
         shake(if setup.shaken { setup.seed + 1 } else { 0 });

@@ -831,11 +831,8 @@ mod tests {
         let directory = Volatile::default();
         let regions = std::env::temp_dir().join(format!("farhold-deletes-{}", std::process::id()));
         let nodes = [NodeId(0), NodeId(1)].map(|id| {
-            let journal = JournalConfig {
-                segment_bytes: 1 << 20,
-                threads: 1,
-                ..JournalConfig::new(Arc::new(directory.clone()))
-            };
+            let journal =
+                JournalConfig { segment_bytes: 1 << 20, threads: 1, ..JournalConfig::new(Arc::new(directory.clone())) };
             let generation = Generation::begin(&journal, id, 2, &ReplicationConfig::default()).expect("a start");
             let config = NodeConfig {
                 nodes: 2,

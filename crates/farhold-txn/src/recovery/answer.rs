@@ -169,9 +169,8 @@ impl Core {
         let mut applier = replication.applier();
         // Who comes has written nothing yet; a late record of its earlier start may be there. One that has been joining for a while may have
         // written, and goes on behind that.
-        let comes = |node| {
-            !installed.contains(node) && proposed.as_ref().is_some_and(|next| next.joining.contains(&node))
-        };
+        let comes =
+            |node| !installed.contains(node) && proposed.as_ref().is_some_and(|next| next.joining.contains(&node));
         applier.clear_rings(&replication.log, |node| present(node) && !comes(node));
         if let Some(next) = &proposed {
             applier.begin_mirrors(next, self.me);

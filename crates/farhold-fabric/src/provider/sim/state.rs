@@ -363,14 +363,7 @@ impl State {
     }
 
     /// Starts a batch: its instructions go out one after the other.
-    pub fn start(
-        &mut self,
-        from: Address,
-        incarnation: u64,
-        content: Box<Content>,
-        keys: Vec<u64>,
-        left: u32,
-    ) -> u64 {
+    pub fn start(&mut self, from: Address, incarnation: u64, content: Box<Content>, keys: Vec<u64>, left: u32) -> u64 {
         let node = from.node;
         let flight = Flight {
             node,
