@@ -227,6 +227,8 @@ impl Worker {
             let wait_ns = if self.core.node.unsent.is_empty() { rest_ns } else { rest_ns.min(RETRY_NS) };
             let mut has_served = self.poll();
             if !has_served {
+                // The home of others' messages may never be without one for so long.
+                self.core.alloc.borrow_mut().collect();
                 if !self.core.endpoint.arrival(wait_ns).await {
                     idle_ns += wait_ns;
                     continue;

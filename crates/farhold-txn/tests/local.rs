@@ -449,7 +449,8 @@ fn what_is_kept_for_nobody_is_told() {
         txn.commit().await.expect("committed");
         let kept = leaks();
         assert_eq!(kept.iter().filter(|what| what.ends_with("an older copy of a row")).count(), 2, "{kept:?}");
-        assert_eq!(kept.iter().filter(|what| what.ends_with("a deleted row")).count(), 1, "{kept:?}");
+        // A row whose key in an index changes moves, and its old place is that of a deleted one.
+        assert_eq!(kept.iter().filter(|what| what.ends_with("a deleted row")).count(), 2, "{kept:?}");
         drop(snapshot);
         worker.serve(0, 0).await;
         assert_eq!(leaks(), nothing);

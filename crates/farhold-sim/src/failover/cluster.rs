@@ -264,6 +264,7 @@ impl Cluster {
             return Statistics::default();
         }
         self.register().slow(0);
+        self.disks.borrow().slow();
         self.tell("clients begin");
         if let Some(kill_at) = self.setup.kill_at {
             self.one_transaction(kill_at, broken).await;

@@ -26,6 +26,8 @@ pub(super) struct Disks {
     locks: Locks,
     is_full: Arc<AtomicBool>,
     delays: Option<Delays>,
+    /// Whether they take it: not while tables are filled, since journals that do not keep up refuse commits.
+    is_slow: Arc<AtomicBool>,
     /// Draws how long each operation takes.
     random: Arc<Mutex<Random>>,
 }
@@ -41,12 +43,17 @@ impl Disks {
     pub fn of(power: Option<&Power>, seed: u64) -> Self {
         let files = Volatile::on(power.map_or(Medium::Disk, |power| power.medium));
         let (delays, random) = (power.and_then(|power| power.delays), Arc::new(Mutex::new(Random::new(seed))));
-        Self { files, locks: Locks::default(), is_full: Arc::default(), delays, random }
+        Self { files, locks: Locks::default(), is_full: Arc::default(), delays, is_slow: Arc::default(), random }
+    }
+
+    /// From here on operations take their time, if these disks are such.
+    pub fn slow(&self) {
+        self.is_slow.store(true, SeqCst);
     }
 
     /// How long an operation takes before it is done, and then until its process hears of it.
     fn takes_ns(&self, change: Change) -> (u64, u64) {
-        let Some(delays) = self.delays else { return (0, 0) };
+        let Some(delays) = self.delays.filter(|_| self.is_slow.load(SeqCst)) else { return (0, 0) };
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         let usual_ns_max = if change == Change::Sync { delays.sync_ns_max } else { delays.write_ns_max };
         let is_slow = random.below(delays.slow_one_in) == 0;
@@ -72,8 +79,8 @@ impl Disks {
     /// What is there after a cut of the power: what was synced or flushed, and of the rest some.
     pub fn cut(&self, random: &mut dyn FnMut() -> u64) -> Self {
         let files = self.files.survivor().unwrap_or_else(|| self.files.cut(random));
-        let (delays, random) = (self.delays, self.random.clone());
-        Self { files, locks: Locks::default(), is_full: Arc::default(), delays, random }
+        let (delays, is_slow, random) = (self.delays, self.is_slow.clone(), self.random.clone());
+        Self { files, locks: Locks::default(), is_full: Arc::default(), delays, is_slow, random }
     }
 
     /// The power goes before the operation on files after so many others, in the middle of whatever a process is writing.
