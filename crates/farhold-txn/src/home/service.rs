@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// How often a worker looks after dropped tables: the look may ask the kernel about other nodes.
 const TIDY_EVERY_NS: u64 = 1_000_000;
+/// How often other nodes are asked at least whether they are done with a dropped table: memory waits for it, however patient requests are.
+const ASK_EVERY_NS_MAX: u64 = 100_000_000;
 /// Most rows and leaves in one page of a scan: what surely fits a message beside the longest key.
 const PAGE_ROWS_MAX: usize = 1500;
 
@@ -89,7 +91,8 @@ impl Core {
         self.begin_grace();
         let (node, catalog) = (&*self.node, &self.node.catalog);
         let others: Vec<NodeId> = node.others().collect();
-        for (id, other) in catalog.to_ask(now_ns, node.config.request_timeout_ns, &others) {
+        let every_ns = node.config.request_timeout_ns.min(ASK_EVERY_NS_MAX);
+        for (id, other) in catalog.to_ask(now_ns, every_ns, &others) {
             self.hint(other, &Request::AskQuiet { id });
         }
         // Whoever does not belong to the cluster any more has been shut out.
