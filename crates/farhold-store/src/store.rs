@@ -7,7 +7,7 @@ use crate::slab::{AllocCache, PageKind, PageTable, Pages, Run, TableSlab};
 use crate::snapshot::Garbage;
 use crate::superblock::{Found, Holder, Superblock};
 use farhold_fabric::object::ALIGN;
-use farhold_fabric::{Meta, NodeId, RegionMemory};
+use farhold_fabric::{Meta, NodeId, RegionMemory, Version};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -160,6 +160,13 @@ impl Store {
         (run.kind == PageKind::Slots && page < run.page + run.pages).then_some(run.table)
     }
 
+    /// Pages whose slots have all been free since their first use, each with its floor: what a slot there was at or below this version, it
+    /// is not any more. To be asked for behind a look at a table's slots: a run that has left its table by then has its floors.
+    #[must_use]
+    pub fn floors(&self) -> Vec<(u32, Version)> {
+        self.pages.version_floors()
+    }
+
     /// Tables whose rows were found in the region and that have not been attached.
     #[must_use]
     pub fn unclaimed(&self) -> Vec<TableId> {
@@ -217,7 +224,7 @@ impl Store {
         // Out of the page table first, then the look at the snapshots: one that is announced later finds them gone, one
         // that was before makes us put them back.
         for run in &empty {
-            self.pages.leave(run);
+            self.pages.leave_empty(run);
         }
         crate::planted::may_stop();
         if self.superblock().snapshots_open() {

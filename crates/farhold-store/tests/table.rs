@@ -5,6 +5,7 @@ mod common;
 use common::{ME, delete, fresh, insert, region, reserve, table, unique, value_of};
 use farhold_btree::KeyShape;
 use farhold_fabric::NodeId;
+use farhold_store::object::size_class::PAGE_BYTES;
 use farhold_store::{
     AllocCache, Lookup, Moved, ObjectRef, Owner, Reserve, Stamp, Store, StoreError, TableDef, TableId, TableStore,
     Version,
@@ -132,6 +133,41 @@ fn a_full_region_is_an_error_with_numbers_and_deletes_make_room() {
     (0..rows_max).for_each(|key| _ = insert(&other, &mut alloc, key, &value));
     let too_large = table.reserve(&2_u64.to_be_bytes(), &vec![0; 65_600], &mut alloc, &|_| false, &mut |_| ());
     assert_eq!(too_large, Err(StoreError::TooLarge { payload_bytes: 65_608, payload_bytes_max: 65_504 }));
+}
+
+/// A row of a run's next use is above all that was in the run before, whichever slot it has: mirrors go by that.
+#[test]
+fn a_run_begins_its_next_use_above_all_that_was_in_it() {
+    let store = Store::format(region(8 * (64 << 10)), NodeId(0)).expect("a store");
+    let mut alloc = store.alloc_cache();
+    let table = table(&store, vec![]);
+    let rows: Vec<ObjectRef> = (0..100).map(|key| insert(&table, &mut alloc, key, &[7; 1000])).collect();
+    let object = store.object(rows[0]);
+    for _ in 0..50 {
+        let version = object.lock(rows[0].incarnation(), ME).expect("free");
+        object.restamp(version.next(store.superblock().epoch()));
+        object.unlock();
+    }
+    let highest = object.version();
+    for row in &rows {
+        delete(&table, &mut alloc, *row);
+    }
+    alloc.flush();
+    assert!(store.release_empty_pages() > 0);
+    let floors = store.floors();
+    let floor_of = |row: ObjectRef| {
+        let page = row.offset() / PAGE_BYTES;
+        floors.iter().find(|(number, _)| u64::from(*number) == page).map(|(_, floor)| *floor)
+    };
+    assert!(rows.iter().all(|row| floor_of(*row).is_some()), "each page was given back");
+    assert!(floor_of(rows[0]).is_some_and(|floor| floor > highest));
+    let def = TableDef { id: TableId(8), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+    let other = TableStore::create(&store, def).expect("a table");
+    for key in 0..100 {
+        let row = insert(&other, &mut alloc, key, &[7; 1000]);
+        let floor = floor_of(row).expect("a run that rests is taken first");
+        assert!(store.object(row).version() > floor, "{:?} below {floor:?}", store.object(row).version());
+    }
 }
 
 /// A transaction of another node has found a row, and locks it by one instruction later, when the row has been deleted and its page has

@@ -14,6 +14,9 @@
 //! was dropped, and all transactions of before are over. A reference to a slot that is free may be in use at any time, also in a
 //! `compare_swap` of another node under way, so the word that it takes for a lock has to stay a lock. Runs that a living table gives
 //! back, to make room, therefore *rest*: another table may take them, for slots of the same class, at the same places.
+//!
+//! Whatever leaves its table raises the floors first, and each of its slots to them. So a state of one of its slots at or below the floor
+//! of its page is of before, wherever it is kept, and a run that is in no table has its floors.
 
 use crate::error::{StoreError, TableId};
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
@@ -22,7 +25,7 @@ use crate::superblock::{SUPERBLOCK_BYTES, Superblock, page_table_pages};
 use farhold_fabric::{FabricError, Meta, RegionMemory, Version};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of an entry of the page table.
@@ -305,11 +308,17 @@ impl Pages {
         self.lock().put(run.page, run.pages);
     }
 
-    /// Takes a run back whose slots are all free, and which has been taken out of the page table. Transactions may still have references to
-    /// its slots.
+    /// Takes a run out of the page table whose slots are all free.
+    pub fn leave_empty(&self, run: &Run) {
+        let floor = self.raise_floors(run);
+        for offset in run.slots() {
+            Object::at(&self.memory, offset).store(Word::Version, floor | Version::ABSENT, Release);
+        }
+        self.leave(run);
+    }
+
+    /// Takes a run back that [has left](Self::leave_empty). Transactions may still have references to its slots.
     pub fn rest(&self, run: Run) {
-        // For its next use after a restart, when nothing tells it from other free pages.
-        self.raise_floors(&run);
         self.resting().push(run);
     }
 
@@ -380,7 +389,7 @@ impl Pages {
     }
 
     /// Takes a run out of the page table.
-    pub fn leave(&self, run: &Run) {
+    fn leave(&self, run: &Run) {
         let mut events = self.events();
         events.add(run, false);
         for page in run.page..run.page + run.pages {
@@ -427,6 +436,13 @@ impl Pages {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The floor of each page that has one.
+    pub fn version_floors(&self) -> Vec<(u32, Version)> {
+        let table = self.table();
+        let floor = |page| (page, Version(table.word(page, 1).load(Relaxed)));
+        (table.first()..table.count()).map(floor).filter(|(_, floor)| floor.0 != 0).collect()
+    }
+
     fn floors(&self, run: &Run) -> (u64, u32) {
         let table = self.table();
         let pages = run.page..run.page + run.pages;
@@ -435,8 +451,8 @@ impl Pages {
         (versions.unwrap_or(0), incarnations.unwrap_or(0) as u32 & ObjectRef::INCARNATION_BITS)
     }
 
-    /// Incarnations wrap, so the "highest" is one past the last of the slot used most; after a wrap it may be any.
-    fn raise_floors(&self, run: &Run) {
+    /// Returns that of versions. Incarnations wrap, so the "highest" is one past the last of the slot used most; after a wrap it may be any.
+    fn raise_floors(&self, run: &Run) -> u64 {
         let (mut versions, mut incarnations) = self.floors(run);
         for offset in run.slots() {
             let slot = Object::at(&self.memory, offset);
@@ -448,6 +464,7 @@ impl Pages {
             self.table().word(page, 1).store(versions, Relaxed);
             self.table().word(page, 2).store(u64::from(incarnations), Relaxed);
         }
+        versions
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, FreeRuns> {

@@ -8,6 +8,7 @@ use crate::home::wire::Writer;
 use crate::membership::Configuration;
 use crate::replication::Replication;
 use crate::worker::Core;
+use farhold_fabric::Version;
 use farhold_store::log::{Change, Entry, RecordWriter, patch};
 use farhold_store::{Object, Owner};
 use std::sync::Arc;
@@ -39,6 +40,7 @@ impl Core {
             }
             Message::Install(next) => self.install(replication, &next)?,
             Message::Copy { rows } => take_copies(replication, from, &rows),
+            Message::Floors { pages } => take_floors(replication, from, &pages),
         }
         Ok(())
     }
@@ -256,6 +258,15 @@ fn pull(replication: &Replication, number: u64, from: u32, w: &mut Writer) -> Re
     let entries = entries.iter().map(|bytes| LeftEntry::of_bytes(bytes)).collect::<Result<_, _>>()?;
     Left { count, epoch_seen: applier.epoch_seen(), entries }.encode(w);
     Ok(())
+}
+
+fn take_floors(replication: &Replication, from: NodeId, pages: &[(u32, Version)]) {
+    let mut applier = replication.applier();
+    if let Some(mirror) = applier.mirror(from) {
+        for (page, floor) in pages {
+            mirror.raise_floor(*page, *floor);
+        }
+    }
 }
 
 fn take_copies(replication: &Replication, from: NodeId, rows: &[CopyRow<'_>]) {

@@ -1,8 +1,9 @@
 //! A new mirror gets the rows that its node has, while transactions go on: it gets their records already, and of two states
-//! of a slot the newer stays.
+//! of a slot the newer stays. Of slots that are no table's it gets the floors of their pages: records from before the mirror may still be
+//! redone into it, and must not bring back what was there.
 
 use super::Moving;
-use super::message::{CopyRow, MESSAGE_BYTES, Message, ROW_BYTES};
+use super::message::{CopyRow, FLOORS_PER_MESSAGE, MESSAGE_BYTES, Message, ROW_BYTES};
 use crate::home::message::Request;
 use crate::{NodeId, Placement, TableId, TxnError, Worker};
 use farhold_fabric::{Meta, Version};
@@ -58,7 +59,20 @@ impl Worker {
                 moving.rows += 1;
             }
         }
-        self.send_copies(on, &rows).await
+        self.send_copies(on, &rows).await?;
+        // Behind the rows: a run that has left its table since the table was asked for its runs has its floors.
+        self.send_floors(on).await
+    }
+
+    async fn send_floors(&self, on: NodeId) -> Result<(), TxnError> {
+        if planted!(NoTombstones) {
+            return Ok(());
+        }
+        for pages in self.node().store.floors().chunks(FLOORS_PER_MESSAGE) {
+            let body = Message::Floors { pages: pages.to_vec() }.encode();
+            self.core.call(on, &Request::Recovery { body: &body }).await?;
+        }
+        Ok(())
     }
 
     /// What a slot holds, when nobody is about to change it: who holds its lock, or has not replicated it yet, may have got his
