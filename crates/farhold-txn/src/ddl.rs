@@ -470,9 +470,22 @@ impl Drop for Unfinished<'_> {
 
 /// Brings all rows of this node into an index.
 async fn fill(table: Table, slot: u16, handle: Handle) {
-    let shared = &table.0;
-    let outcome = fill_slots(shared, slot, &handle).await;
-    shared.end_filling(slot, outcome);
+    let outcome = Err(TxnError::Corrupt { what: "a thread that fills an index has ended early" });
+    let mut filling = Filling { table, slot, outcome };
+    filling.outcome = fill_slots(&filling.table.0, slot, &handle).await;
+}
+
+/// Dropped, it says how filling an index has ended: also for a thread that panics, because others wait for it without an end.
+struct Filling {
+    table: Table,
+    slot: u16,
+    outcome: Result<(), TxnError>,
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        self.table.0.end_filling(self.slot, self.outcome.clone());
+    }
 }
 
 async fn fill_slots(shared: &TableShared, slot: u16, handle: &Handle) -> Result<(), TxnError> {
@@ -504,7 +517,7 @@ mod tests {
     use super::*;
     use crate::{Node, NodeConfig, NodeId};
     use farhold_fabric::Fabric;
-    use farhold_store::row::{Column, ColumnType, Schema};
+    use farhold_store::row::{Column, ColumnType, Datum, Schema};
     use std::sync::Arc;
 
     /// Longer than any machine takes.
@@ -602,6 +615,29 @@ mod tests {
                 }
                 assert_eq!(count(), [(0, false); 2]);
             }
+        });
+    }
+
+    /// Whoever fills an index ends before it is full. Its coordinator hears that, where it would ask for ever.
+    #[test]
+    fn an_index_whose_filler_ends_early_is_refused() {
+        with_two("given-up", async |workers, table| {
+            let mut value = Vec::new();
+            table.schema().encode_value(&[Datum::Int(1), Datum::Int(30)], &mut value).expect("a value");
+            let filled = workers[0].run(Retry::never(), async |txn| {
+                for id in 1..=16_u32 {
+                    txn.insert(&table, &(id ^ 0x8000_0000).to_be_bytes(), &value).await?;
+                }
+                Ok(())
+            });
+            filled.await.expect("rows");
+            let (slot, definition) = workers[0].record_index(&table, &by_age()).await.expect("recorded");
+            workers[0].core.add_index_here(&table.0, slot, &definition, NodeId(0)).expect("kept");
+            table.0.begin_filling(slot).expect("begun");
+            let mut filling = Box::pin(fill(table.clone(), slot, workers[0].handle().clone()));
+            assert!(futures::poll!(&mut filling).is_pending() && table.0.is_filled(slot) == Ok(false));
+            drop(filling);
+            assert!(matches!(table.0.is_filled(slot), Err(TxnError::Corrupt { .. })));
         });
     }
 
