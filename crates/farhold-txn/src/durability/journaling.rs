@@ -603,16 +603,8 @@ impl Journaling {
 
     /// Tells everybody what is durable, and forgets what no restart needs.
     fn publish(&self) {
-        let (counted, may_forget) = {
-            let members = held(&self.members);
-            (members.counted().to_vec(), members.may_forget())
-        };
-        let all = |mine: u32, of: &dyn Fn(&Heard) -> u32| {
-            let of = |node: &NodeId| if *node == self.me { mine } else { of(&self.heard[usize::from(node.0)]) };
-            counted.iter().map(of).min().unwrap_or(0)
-        };
-        let durable = all(self.closed(), &|heard| heard.closed.load(SeqCst));
-        if durable > self.durable.fetch_max(durable, SeqCst) {
+        let (durable, checkpointed) = self.count(&held(&self.members));
+        if let Some(durable) = durable {
             let mut waiters = held(&self.waiters);
             let (ready, waiting) = std::mem::take(&mut *waiters).into_iter().partition(|(epoch, _)| *epoch <= durable);
             *waiters = waiting;
@@ -622,15 +614,31 @@ impl Journaling {
                 waker.wake();
             }
         }
-        let mine = self.word(Superblock::CHECKPOINTED, |word| word.load(SeqCst) as u32).unwrap_or(0);
-        let checkpointed = all(mine, &|heard| heard.checkpointed.load(SeqCst));
-        if may_forget && checkpointed > self.checkpointed.fetch_max(checkpointed, SeqCst) {
+        if let Some(checkpointed) = checkpointed {
             // What cannot be removed now is with the next checkpoint.
             let _ = held(&self.journal).forget(checkpointed);
             if checkpointed >= self.before.load(SeqCst) {
                 let _ = journal::remove_before(&*self.config.directory, self.me, self.shape.start);
             }
         }
+    }
+
+    /// Raises what is durable, and what all checkpoints contain, to the least that any node has that counts; what has been raised. Under the
+    /// lock of the members to its end: once a node that comes in counts, the others close epochs that it has not, and a list from before
+    /// would take theirs for everybody's.
+    fn count(&self, members: &Members) -> (Option<u32>, Option<u32>) {
+        let all = |mine: u32, of: &dyn Fn(&Heard) -> u32| {
+            let of = |node: &NodeId| if *node == self.me { mine } else { of(&self.heard[usize::from(node.0)]) };
+            members.counted().iter().map(of).min().unwrap_or(0)
+        };
+        let durable = all(self.closed(), &|heard| heard.closed.load(SeqCst));
+        let mine = self.word(Superblock::CHECKPOINTED, |word| word.load(SeqCst) as u32).unwrap_or(0);
+        let checkpointed = all(mine, &|heard| heard.checkpointed.load(SeqCst));
+        let is_raised = |word: &AtomicU32, value: u32| value > word.fetch_max(value, SeqCst);
+        (
+            is_raised(&self.durable, durable).then_some(durable),
+            (members.may_forget() && is_raised(&self.checkpointed, checkpointed)).then_some(checkpointed),
+        )
     }
 
     /// Bytes of the journal of this start.
