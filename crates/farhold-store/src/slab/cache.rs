@@ -118,8 +118,31 @@ impl AllocCache {
 
     /// Gives a slot back: bumps its incarnation, so that references to it are stale from now on.
     pub(crate) fn give(&mut self, slab: &Arc<TableSlab>, offset: u64) {
+        let class = self.retire(offset);
+        self.keep(slab, offset, class);
+    }
+
+    /// As [`Self::give`], for a caller that keeps the table by nothing: false, and nothing is touched, if it is gone.
+    pub(crate) fn give_if_there(&mut self, slab: &Arc<TableSlab>, offset: u64) -> bool {
+        let class = {
+            // Under the lock under which a table goes: a moment later the slot may be in the middle of another table's row.
+            let _free = slab.free();
+            if slab.dropped.load(Acquire) {
+                return false;
+            }
+            planted::may_stop();
+            self.retire(offset)
+        };
+        self.keep(slab, offset, class);
+        true
+    }
+
+    fn retire(&self, offset: u64) -> SizeClass {
         retire(Object::at(self.store.memory(), offset));
-        let class = self.store.pages().table().class_at(offset);
+        self.store.pages().table().class_at(offset)
+    }
+
+    fn keep(&mut self, slab: &Arc<TableSlab>, offset: u64, class: SizeClass) {
         let cache = &mut self.table(slab).classes[class.0 as usize];
         cache.free.push((offset / ALIGN) as u32);
         // Small classes keep up to two batches here; a slot of a large one is worth the lock.

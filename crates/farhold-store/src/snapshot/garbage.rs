@@ -8,7 +8,6 @@ use crate::slab::{AllocCache, TableSlab};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
 
 /// Slots that a cache holds back by itself. More go to the store, where every worker frees them: the one that has made them may rest.
 const OWN_MAX: usize = 64;
@@ -80,11 +79,50 @@ impl AllocCache {
         ended.append(&mut self.store().take_ended_garbage(oldest));
         let mut count = 0;
         for Ended { slab, offset, .. } in ended.0 {
-            if !slab.dropped.load(Acquire) {
-                self.give(&slab, offset);
-                count += 1;
-            }
+            count += usize::from(self.give_if_there(&slab, offset));
         }
         count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Object, Reserve, Snapshot, Store, TableDef, TableId, TableStore};
+    use farhold_btree::KeyShape;
+    use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
+    use std::sync::atomic::Ordering::Release;
+
+    /// A table goes while a worker frees what a snapshot has held back of it: from its look whether the table is there to its store, the table
+    /// stays.
+    #[test]
+    fn nothing_is_freed_while_a_table_goes() {
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
+        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
+        let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+        let table = TableStore::create(&store, def).expect("a table");
+        let mut alloc = store.alloc_cache();
+        let snapshot = Snapshot::open(&store).expect("a slot");
+        let epoch = store.superblock().epoch();
+        let reserved = table.reserve(&[0; 8], &[], &mut alloc, &|_| false, &mut |_| ());
+        let Ok(Reserve::Reserved { reference, .. }) = reserved else { panic!("{reserved:?}") };
+        alloc.give_after(table.slab(), reference.offset(), epoch);
+        drop(snapshot);
+        let meta = || Object::at(store.memory(), reference.offset()).meta();
+        let before = meta();
+        let freed = std::thread::scope(|scope| {
+            let free = table.slab().free();
+            let worker = scope.spawn(|| alloc.collect());
+            for _ in 0..10_000 {
+                if worker.is_finished() || meta() != before {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            table.slab().dropped.store(true, Release);
+            drop(free);
+            worker.join().expect("a worker")
+        });
+        assert_eq!((freed, meta()), (0, before));
     }
 }
