@@ -2,7 +2,7 @@
 
 use crate::error::{StoreError, TableId};
 use crate::object::size_class::{PAGE_BYTES, RUN_PAGES_MAX};
-use crate::object::{Object, ObjectRef};
+use crate::object::{Object, ObjectRef, Owner};
 use crate::slab::{AllocCache, PageKind, PageTable, Pages, Run, TableSlab};
 use crate::snapshot::Garbage;
 use crate::superblock::{Found, Holder, Superblock};
@@ -240,6 +240,12 @@ impl Store {
             self.pages.rest(run);
         }
         pages
+    }
+
+    /// As [`release_locks`](crate::TableStore::release_locks), of slots in pages that living tables have given back. To be called before and
+    /// behind that of all tables: a run may have gone to a table just before the first call, and come from one until the second.
+    pub fn release_resting_locks(&self, is_dead: impl Fn(Owner) -> bool) {
+        self.pages.release_resting_locks(&is_dead);
     }
 
     /// From here on changes of the page table are kept for [`Self::take_page_events`]; `epoch` tells the epoch.

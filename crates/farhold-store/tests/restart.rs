@@ -268,6 +268,31 @@ fn locks_of_a_dead_node_are_released_and_its_half_written_rows_kept_locked() {
     assert_eq!(locks, [0, owner(6).word(), owner(5).word(), 0]);
 }
 
+/// A node dies with the lock of a row that has been deleted meanwhile, and whose page rests. No table gets it with the lock, which nobody would
+/// look for there.
+#[test]
+fn a_dead_node_s_lock_does_not_come_to_a_table_with_its_page() {
+    let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");
+    let mut alloc = store.alloc_cache();
+    let [one, other, third] = [1, 2, 3].map(|id| {
+        let def = TableDef { id: TableId(id), hash: false, ..def(vec![]) };
+        TableStore::create(&store, def).expect("a table")
+    });
+    let row = insert(&one, &mut alloc, 1, b"row");
+    delete(&one, &mut alloc, row);
+    alloc.flush();
+    assert!(store.release_empty_pages() > 0);
+    let dead = Owner::new(1, NodeId(5), 0, 1);
+    store.object(row).store(Word::Lock, dead.word(), Relaxed);
+    assert_ne!(insert(&other, &mut alloc, 1, b"row").offset(), row.offset(), "not with the lock");
+    store.release_resting_locks(|owner| owner.node() == NodeId(6));
+    assert_eq!(store.object(row).lock_word(), dead.word(), "its owner lives");
+    store.release_resting_locks(|owner| owner.node() == NodeId(5));
+    assert_eq!(store.object(row).lock_word(), 0);
+    assert_eq!(insert(&third, &mut alloc, 1, b"row").offset(), row.offset());
+    assert_eq!(store.inconsistencies(), Vec::<String>::new());
+}
+
 /// A checkpoint lacks rows that are deleted, and is good only once that is durable. So it has to know when they were deleted, also of slots
 /// that are free by then, or reserved for other rows.
 #[test]

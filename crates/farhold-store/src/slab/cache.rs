@@ -222,7 +222,7 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
         drop(free);
         planted::may_stop();
         let pages = slab.next_run_pages(class);
-        let take = |pages| store.pages().take_slots(slab.table, class, pages);
+        let take = |pages| store.pages().take_slots(slab, class, pages);
         let full = |result: &Result<Run, StoreError>| matches!(result, Err(StoreError::OutOfMemory { .. }));
         let mut run = take(pages);
         if full(&run) {
@@ -232,8 +232,6 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
             run = take(class.run_pages_min());
         }
         let run = run?;
-        planted::may_stop();
-        slab.add_run(run);
         cache.next = (run.offset() / ALIGN) as u32;
         cache.end = cache.next + run.slot_count() * (class.slot_bytes() as u64 / ALIGN) as u32;
     } else {

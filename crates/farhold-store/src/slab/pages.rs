@@ -20,7 +20,8 @@
 
 use crate::error::{StoreError, TableId};
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
-use crate::object::{Object, ObjectRef, Word, Words};
+use crate::object::{Object, ObjectRef, Owner, Word, Words};
+use crate::slab::TableSlab;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, page_table_pages};
 use farhold_fabric::{FabricError, Meta, RegionMemory, Version};
 use std::collections::BTreeMap;
@@ -266,16 +267,14 @@ impl Pages {
         PageTable { memory: &self.memory, at: SUPERBLOCK_BYTES, count: pages as u32, first: first_page(pages) }
     }
 
-    /// A run of slots of `class`, every slot of it free and ready, entered in the page table: a resting one, of whatever length, or one of
-    /// `pages`.
-    pub fn take_slots(&self, table: TableId, class: SizeClass, pages: u32) -> Result<Run, StoreError> {
-        if let Some(resting) = self.take_resting(class) {
-            let run = Run { table, ..resting };
-            self.enter(&run);
+    /// Gives a table a run of slots of `class`, every slot of it free and ready, and enters it in the page table: a resting one, of whatever
+    /// length, or one of `pages`.
+    pub fn take_slots(&self, slab: &TableSlab, class: SizeClass, pages: u32) -> Result<Run, StoreError> {
+        if let Some(run) = self.take_resting(slab, class) {
             return Ok(run);
         }
-        let page = self.take(table, pages)?;
-        let run = Run { page, pages, table, class, kind: PageKind::Slots };
+        let page = self.take(slab.table, pages)?;
+        let run = Run { page, pages, table: slab.table, class, kind: PageKind::Slots };
         let (versions, incarnations) = self.floors(&run);
         for offset in run.slots() {
             let slot = Object::at(&self.memory, offset);
@@ -285,6 +284,8 @@ impl Pages {
             slot.store(Word::Lock, 0, Relaxed);
         }
         self.enter(&run);
+        crate::planted::may_stop();
+        slab.add_run(run);
         Ok(run)
     }
 
@@ -322,10 +323,28 @@ impl Pages {
         self.resting().push(run);
     }
 
-    fn take_resting(&self, class: SizeClass) -> Option<Run> {
+    /// Not one with a lock. Its owner has a stale reference and gives it back, or is dead: then it is looked for where runs rest, and not on
+    /// the way to a table. So the table has the run before the lock of those that rest is given back.
+    fn take_resting(&self, slab: &TableSlab, class: SizeClass) -> Option<Run> {
         let mut resting = self.resting();
-        let found = resting.iter().position(|run| run.class == class)?;
-        Some(resting.swap_remove(found))
+        let is_locked = |offset| Object::at(&self.memory, offset).lock_word() != 0;
+        let found = resting.iter().position(|run| run.class == class && !run.slots().any(is_locked))?;
+        let run = Run { table: slab.table, ..resting.swap_remove(found) };
+        self.enter(&run);
+        crate::planted::may_stop();
+        slab.add_run(run);
+        Some(run)
+    }
+
+    /// Releases the locks of dead owners in runs that rest.
+    pub fn release_resting_locks(&self, is_dead: &dyn Fn(Owner) -> bool) {
+        for offset in self.resting().iter().flat_map(Run::slots) {
+            let object = Object::at(&self.memory, offset);
+            if let Some(owner) = Owner::from_word(object.lock_word()).filter(|owner| is_dead(*owner)) {
+                // Refused: it has given it back before it died.
+                let _ = object.release_dead(owner);
+            }
+        }
     }
 
     fn resting(&self) -> std::sync::MutexGuard<'_, Vec<Run>> {

@@ -392,12 +392,18 @@ impl Core {
                 self.undo_or_redo(&table, &it);
             }
         }
-        let mut found = Recovered::default();
-        for table in self.node.catalog.all() {
-            let absent = |owner: Owner| !is_present(owner.node()) && !planted!(LocksStay);
-            found.add(table.name(), &table.0.store.release_locks(absent));
-        }
+        self.release_locks(|owner| !is_present(owner.node()) && !planted!(LocksStay));
         self.node.far_holds.release_of(self.node.store.superblock(), |holder| !is_present(holder.node));
+    }
+
+    /// Frees what dead owners have locked here.
+    fn release_locks(&self, is_dead: impl Fn(Owner) -> bool) {
+        let mut found = Recovered::default();
+        self.node.store.release_resting_locks(&is_dead);
+        for table in self.node.catalog.all() {
+            found.add(table.name(), &table.0.store.release_locks(&is_dead));
+        }
+        self.node.store.release_resting_locks(&is_dead);
         self.node.add_recovered(found);
     }
 
@@ -412,13 +418,8 @@ impl Core {
                 self.undo_or_redo(&table, &it);
             }
         }
-        let mut found = Recovered::default();
-        for table in self.node.catalog.all() {
-            let dead = |owner: Owner| owner.node() == node && owner.incarnation() != incarnation;
-            found.add(table.name(), &table.0.store.release_locks(dead));
-        }
+        self.release_locks(|owner| owner.node() == node && owner.incarnation() != incarnation);
         self.node.far_holds.release_before(self.node.store.superblock(), Holder { node, incarnation });
-        self.node.add_recovered(found);
         // What it has recorded of tables and indexes, and did not come to say.
         let _ = crate::system::reconcile(&self.node);
     }
