@@ -269,6 +269,30 @@ fn deleted_rows_stay_for_those_who_may_see_them() {
     assert_eq!(scan(&table, &new), BTreeMap::new());
 }
 
+/// A commit of another node asks for a copy of a row, and gives up before it is made. What is copied then, while others write, is no state of
+/// the row.
+#[test]
+fn no_copy_is_made_for_an_owner_that_has_unlocked_the_row() {
+    let (table, mut alloc) = fresh(vec![]);
+    let reference = insert(&table, &mut alloc, 1, &row(5, 8));
+    let snapshot = Snapshot::open(table.store()).expect("a slot");
+    let epoch = table.store().superblock().epoch();
+    let object = table.store().object(reference);
+    let [gone, other] = [1, 2].map(|number| Owner::new(1, NodeId(1), 0, number));
+    let mut save_for = |owner: Owner| {
+        table.save_undo_for(owner.word(), reference, epoch, &mut alloc).expect("room");
+        !object.prev().is_none()
+    };
+    assert!(!save_for(gone), "nobody holds it");
+    object.lock(reference.incarnation(), other).expect("free");
+    assert!(!save_for(gone), "another holds it");
+    assert!(save_for(other));
+    let version = object.version();
+    object.write(&row(6, 8), version.next(epoch));
+    object.unlock();
+    assert_eq!(scan(&table, &snapshot), BTreeMap::from([(1, 5)]));
+}
+
 /// What a worker has overwritten under a snapshot is free when the snapshot is closed, though the worker rests, and another has looked for
 /// garbage before.
 #[test]

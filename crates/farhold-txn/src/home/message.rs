@@ -37,7 +37,7 @@ pub(crate) enum Request<'a> {
     /// Are these leaves as they were? Answer: a flag.
     Validate { table: TableId, index: u16, leaves: Vec<LeafStamp> },
     /// The asker holds these rows' locks and may write next: save older copies.
-    SaveUndo { epoch: u32, rows: Vec<(TableId, ObjectRef)> },
+    SaveUndo { owner: u64, epoch: u32, rows: Vec<(TableId, ObjectRef)> },
     /// Create a table here.
     CreateTable { id: TableId, definition: &'a [u8] },
     /// Take a table out of use.
@@ -181,8 +181,8 @@ impl<'a> Request<'a> {
                     w.leaf(*it);
                 });
             }
-            Self::SaveUndo { epoch, rows } => {
-                w.u32(*epoch).list(rows, |w, (table, reference)| {
+            Self::SaveUndo { owner, epoch, rows } => {
+                w.u64(*owner).u32(*epoch).list(rows, |w, (table, reference)| {
                     w.u32(table.0).reference(*reference);
                 });
             }
@@ -304,7 +304,11 @@ impl<'a> Request<'a> {
             5 => Self::Forget { owner: r.u64()?, answered: r.flag()? },
             6 => Self::Remove { table: table(&mut r)?, epoch: r.u32()?, references: r.list(Reader::reference)? },
             7 => Self::Validate { table: table(&mut r)?, index: r.u16()?, leaves: r.list(Reader::leaf)? },
-            8 => Self::SaveUndo { epoch: r.u32()?, rows: r.list(|r| Ok((TableId(r.u32()?), r.reference()?)))? },
+            8 => Self::SaveUndo {
+                owner: r.u64()?,
+                epoch: r.u32()?,
+                rows: r.list(|r| Ok((TableId(r.u32()?), r.reference()?)))?,
+            },
             9 => Self::CreateTable { id: table(&mut r)?, definition: r.bytes()? },
             10 => Self::DropTable { id: table(&mut r)? },
             11 => Self::AddIndex { table: table(&mut r)?, slot: r.u16()?, definition: r.bytes()? },
@@ -503,7 +507,7 @@ mod tests {
             Request::Forget { owner: 3, answered: false },
             Request::Remove { table, epoch: 4, references: vec![reference] },
             Request::Validate { table, index: 1, leaves: vec![leaf; 3] },
-            Request::SaveUndo { epoch: 3, rows: vec![(table, reference); 2] },
+            Request::SaveUndo { owner: 17, epoch: 3, rows: vec![(table, reference); 2] },
             Request::Publish { table, references: vec![reference], deleted: vec![reference; 2] },
             Request::CreateTable { id: table, definition: b"definition" },
             Request::DropTable { id: table },

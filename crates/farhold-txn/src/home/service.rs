@@ -187,11 +187,11 @@ impl Core {
                     table.store.index(index.into()).is_some_and(|it| leaves.iter().all(|leaf| it.validate(*leaf)));
                 w.u8(u8::from(valid));
             }
-            Request::SaveUndo { epoch, rows } => {
+            Request::SaveUndo { owner, epoch, rows } => {
                 for (table, reference) in rows {
                     if self.row(reference).is_some() {
                         let table = self.table_even_dropped(table)?;
-                        let saved = table.store.save_undo(reference, epoch, &mut self.alloc.borrow_mut());
+                        let saved = table.store.save_undo_for(owner, reference, epoch, &mut self.alloc.borrow_mut());
                         saved.map_err(|error| TxnError::store(error, self.me))?;
                     }
                 }

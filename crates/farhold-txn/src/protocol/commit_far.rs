@@ -494,7 +494,8 @@ impl Txn {
             let rows = self.far_writes().filter(wanted).map(|row| (row.table().store.id(), row.ident.reference()));
             let rows: Vec<(TableId, ObjectRef)> = rows.collect();
             for rows in rows.chunks(STAMPS_MAX) {
-                core.call(node, &Request::SaveUndo { epoch, rows: rows.to_vec() }).await?;
+                let request = Request::SaveUndo { owner: self.owner.word(), epoch, rows: rows.to_vec() };
+                core.call(node, &request).await?;
             }
         }
         Ok(())
