@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 
 use crate::engine::dialect::Dialect;
-use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Query, Select, SelectItem, Statement, Visit, Visitor};
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, Expr, Query, Select, SelectItem, Statement, Value, Visit, Visitor,
+};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
@@ -212,34 +214,11 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         .map_err(|e| error::from_parser(&e))?;
     match (statements.pop(), statements.is_empty()) {
         (Some(statement), true) => {
-            check_aliases(&statement)?;
+            check(&statement)?;
             Ok(statement)
         }
         (None, _) => Err(SqlError::syntax("there is no statement")),
         _ => Err(SqlError::syntax("cannot insert multiple commands into a prepared statement")),
-    }
-}
-
-/// Refuses strings as names of items, which the parser takes: `SELECT 'a' 'b'`.
-fn check_aliases(statement: &Statement) -> Result<(), SqlError> {
-    struct Quoted;
-    impl Visitor for Quoted {
-        type Break = String;
-
-        fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<String> {
-            for item in &select.projection {
-                if let SelectItem::ExprWithAlias { alias, .. } = item
-                    && alias.quote_style == Some('\'')
-                {
-                    return ControlFlow::Break(alias.to_string());
-                }
-            }
-            ControlFlow::Continue(())
-        }
-    }
-    match Visit::visit(statement, &mut Quoted) {
-        ControlFlow::Break(alias) => Err(SqlError::syntax(format!("syntax error at or near \"{alias}\""))),
-        ControlFlow::Continue(()) => Ok(()),
     }
 }
 
@@ -261,123 +240,163 @@ const SUBQUERY_DEPTH_MAX: u32 = 12;
 /// PostgreSQL's most dimensions. DataFusion's types nest as the arrays do, and 72 levels take more stack than a thread has.
 const DIMENSIONS_MAX: u32 = 6;
 
-/// Refuses what no planner can do: FOR UPDATE below the outermost query, and subqueries and arrays that nest too deeply.
-pub(crate) fn check_nesting(statement: &Statement) -> Result<(), SqlError> {
-    struct Finder {
-        depth: u32,
-        locked: bool,
-        nested: u32,
-        nested_max: u32,
-        dimensions: u32,
-        dimensions_max: u32,
-    }
-    fn is_array(expression: &Expr) -> bool {
-        match expression {
-            Expr::Array(_) => true,
-            Expr::Function(function) => function.name.to_string().eq_ignore_ascii_case("make_array"),
-            _ => false,
-        }
-    }
-    fn has_query(expression: &Expr) -> bool {
-        matches!(expression, Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. })
-    }
-    impl Visitor for Finder {
-        type Break = ();
-
-        fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
-            self.locked |= self.depth > 0 && !query.locks.is_empty();
-            self.depth += 1;
-            ControlFlow::Continue(())
-        }
-
-        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.depth -= 1;
-            ControlFlow::Continue(())
-        }
-
-        fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
-            self.nested += u32::from(has_query(expression));
-            self.nested_max = self.nested_max.max(self.nested);
-            self.dimensions += u32::from(is_array(expression));
-            self.dimensions_max = self.dimensions_max.max(self.dimensions);
-            ControlFlow::Continue(())
-        }
-
-        fn post_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
-            self.nested -= u32::from(has_query(expression));
-            self.dimensions -= u32::from(is_array(expression));
-            ControlFlow::Continue(())
-        }
-    }
-    let depth = u32::from(!matches!(statement, Statement::Query(_)));
-    let mut finder = Finder { depth, locked: false, nested: 0, nested_max: 0, dimensions: 0, dimensions_max: 0 };
-    let _ = Visit::visit(statement, &mut finder);
-    if finder.locked {
-        return Err(SqlError::unsupported("FOR UPDATE in a subquery"));
-    }
-    if finder.nested_max > SUBQUERY_DEPTH_MAX {
-        return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "subqueries are nested too deeply")
-            .with_hint(format!("At most {SUBQUERY_DEPTH_MAX} may stand in each other; name some by WITH.")));
-    }
-    if finder.dimensions_max > DIMENSIONS_MAX {
-        let message = format!("number of array dimensions exceeds the maximum allowed ({DIMENSIONS_MAX})");
-        return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
-    }
-    Ok(())
-}
-
 /// The most that is bound of expressions beside what is written: `a BETWEEN b AND c` is `a >= b AND a <= c`, with two `a`.
 const COPIES_MAX: u64 = 250_000;
 
-/// Refuses expressions that double at each level in which they nest.
-pub(crate) fn check_copies(statement: &Statement) -> Result<(), SqlError> {
-    struct Counter {
-        /// The sizes of the operands that have been visited of each expression around.
-        around: Vec<Vec<u64>>,
-        copies: u64,
+/// Refuses what the parser takes and no planner can do: strings as names of items (`SELECT 'a' 'b'`), FOR UPDATE below the outermost query,
+/// subqueries and arrays that nest too deeply, and expressions that double at each level in which they nest.
+fn check(statement: &Statement) -> Result<(), SqlError> {
+    let outermost = match statement {
+        Statement::Explain { statement, .. } => statement.as_ref(),
+        other => other,
+    };
+    let queries = u32::from(!matches!(outermost, Statement::Query(_)));
+    match Visit::visit(outermost, &mut Checks { queries, ..Checks::default() }) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
     }
-    impl Visitor for Counter {
+}
+
+#[derive(Default)]
+struct Checks {
+    /// Queries around.
+    queries: u32,
+    /// Subqueries of expressions around.
+    nested: u32,
+    /// Arrays around.
+    dimensions: u32,
+    /// The sizes of the operands that have been visited of each expression around.
+    around: Vec<Vec<u64>>,
+    copies: u64,
+}
+
+impl Visitor for Checks {
+    type Break = SqlError;
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<SqlError> {
+        if self.queries > 0 && !query.locks.is_empty() {
+            return ControlFlow::Break(SqlError::unsupported("FOR UPDATE in a subquery"));
+        }
+        self.queries += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _: &Query) -> ControlFlow<SqlError> {
+        self.queries -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<SqlError> {
+        for item in &select.projection {
+            if let SelectItem::ExprWithAlias { alias, .. } = item
+                && alias.quote_style == Some('\'')
+            {
+                return ControlFlow::Break(SqlError::syntax(format!("syntax error at or near \"{alias}\"")));
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<SqlError> {
+        self.nested += u32::from(has_query(expression));
+        if self.nested > SUBQUERY_DEPTH_MAX {
+            let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "subqueries are nested too deeply");
+            let hint = format!("At most {SUBQUERY_DEPTH_MAX} may stand in each other; name some by WITH.");
+            return ControlFlow::Break(error.with_hint(hint));
+        }
+        self.dimensions += u32::from(is_array(expression));
+        if self.dimensions > DIMENSIONS_MAX {
+            let message = format!("number of array dimensions exceeds the maximum allowed ({DIMENSIONS_MAX})");
+            return ControlFlow::Break(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
+        }
+        self.around.push(Vec::new());
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expression: &Expr) -> ControlFlow<SqlError> {
+        self.nested -= u32::from(has_query(expression));
+        self.dimensions -= u32::from(is_array(expression));
+        let operands = self.around.pop().unwrap_or_default();
+        let written = operands.iter().fold(1_u64, |sum, size| sum.saturating_add(*size));
+        let first = operands.first().copied().unwrap_or(0);
+        let copied = copies(expression, first, written);
+        self.copies = self.copies.saturating_add(copied);
+        if let Some(operands) = self.around.last_mut() {
+            operands.push(written.saturating_add(copied));
+        }
+        if self.copies > COPIES_MAX {
+            let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "expressions are nested too deeply");
+            return ControlFlow::Break(error.with_hint(
+                "What stands before BETWEEN, IN or ANY, or behind CASE, is bound once for each value it is compared with.",
+            ));
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn is_array(expression: &Expr) -> bool {
+    match expression {
+        Expr::Array(_) => true,
+        Expr::Function(function) => function.name.to_string().eq_ignore_ascii_case("make_array"),
+        _ => false,
+    }
+}
+
+fn has_query(expression: &Expr) -> bool {
+    matches!(expression, Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. })
+}
+
+/// What is bound of an expression beside what is written. `first` is the size of its first operand, `written` that of all.
+fn copies(expression: &Expr, first: u64, written: u64) -> u64 {
+    let again = |times: usize| match first {
+        // A column that stands before a long list takes no more than the list.
+        0 | 1 => 0,
+        first => first.saturating_mul(u64::try_from(times).unwrap_or(u64::MAX)),
+    };
+    match expression {
+        Expr::Between { .. } => again(1),
+        Expr::InList { list, .. } => again(list.len().saturating_sub(1)),
+        Expr::AnyOp { right, .. } | Expr::AllOp { right, .. } => match elements(right) {
+            Some(count) => again(count),
+            None => written.saturating_mul(QUERY_COPIES),
+        },
+        Expr::InSubquery { expr, .. } if asks(expr) => written.saturating_mul(QUERY_COPIES),
+        Expr::Case { operand: Some(_), conditions, .. } => again(conditions.len().saturating_sub(1)),
+        // Rows are compared column by column, most of them twice.
+        Expr::BinaryOp { left, op, .. } if is_row(left) && !matches!(op, BinaryOperator::And | BinaryOperator::Or) => {
+            written
+        }
+        _ => 0,
+    }
+}
+
+/// How often the planner's form of `x < ANY (SELECT …)` has the query beside the first time.
+const QUERY_COPIES: u64 = 3;
+
+/// The elements of what ANY and ALL compare with; `None` for a query.
+fn elements(array: &Expr) -> Option<usize> {
+    match array {
+        Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => elements(inner),
+        Expr::Array(array) => Some(array.elem.len()),
+        Expr::Value(value) => match &value.value {
+            Value::SingleQuotedString(text) => Some(text.matches(',').count() + 1),
+            _ => Some(1),
+        },
+        other => (!asks(other)).then_some(1),
+    }
+}
+
+/// Whether there is a query in an expression.
+fn asks(expression: &Expr) -> bool {
+    struct Queries;
+    impl Visitor for Queries {
         type Break = ();
 
-        fn pre_visit_expr(&mut self, _: &Expr) -> ControlFlow<()> {
-            self.around.push(Vec::new());
-            ControlFlow::Continue(())
-        }
-
-        fn post_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
-            let operands = self.around.pop().unwrap_or_default();
-            let written = operands.iter().fold(1_u64, |sum, size| sum.saturating_add(*size));
-            let first = operands.first().copied().unwrap_or(0);
-            let again = |times: usize| first.saturating_mul(u64::try_from(times).unwrap_or(u64::MAX));
-            let mut copied = match expression {
-                Expr::Between { .. } => again(1),
-                Expr::InList { list, .. } => again(list.len().saturating_sub(1)),
-                Expr::Case { operand: Some(_), conditions, .. } => again(conditions.len().saturating_sub(1)),
-                // Rows are compared column by column, most of them twice.
-                Expr::BinaryOp { left, op, .. }
-                    if is_row(left) && !matches!(op, BinaryOperator::And | BinaryOperator::Or) =>
-                {
-                    written
-                }
-                _ => 0,
-            };
-            // A column that stands before a long list takes no more than the list.
-            if first <= 1 {
-                copied = 0;
-            }
-            self.copies = self.copies.saturating_add(copied);
-            if let Some(operands) = self.around.last_mut() {
-                operands.push(written.saturating_add(copied));
-            }
-            if self.copies > COPIES_MAX { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            ControlFlow::Break(())
         }
     }
-    if Visit::visit(statement, &mut Counter { around: Vec::new(), copies: 0 }).is_break() {
-        return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "expressions are nested too deeply").with_hint(
-            "What stands before BETWEEN or IN, or behind CASE, is bound once for each value it is compared with.",
-        ));
-    }
-    Ok(())
+    Visit::visit(expression, &mut Queries).is_break()
 }
 
 /// Whether it is a row: `(a, b)`.
@@ -395,7 +414,7 @@ mod tests {
 
     #[test]
     fn what_doubles_by_nesting_is_refused() {
-        let state = |sql: &str| check_copies(&parse_one(sql).unwrap()).err().map(|e| e.state.code());
+        let state = |sql: &str| parse_one(sql).err().map(|e| e.state.code());
         let nested = |levels: usize, open: &str, close: &str| {
             format!("select {}true{}", open.repeat(levels), close.repeat(levels))
         };
@@ -404,9 +423,14 @@ mod tests {
             ("(", " in (false, true))"),
             ("(case ", " when true then true when false then false end)"),
             ("((", ", 1) < (true, 1))"),
+            ("(", " = any (array[false, true]))"),
         ] {
             assert_eq!(state(&nested(8, open, close)), None, "{close}");
             assert_eq!(state(&nested(35, open, close)), Some("54001"), "{close}");
+        }
+        for open in ["1 < any (select 1 where ", "(select 1) in (select 1 where "] {
+            assert_eq!(state(&format!("select {}true{}", open.repeat(4), ")".repeat(4))), None, "{open}");
+            assert_eq!(state(&format!("select {}true{}", open.repeat(11), ")".repeat(11))), Some("54001"), "{open}");
         }
         // Lists may be long.
         assert_eq!(state(&format!("select a in ({}1)", "1, ".repeat(300_000))), None);
@@ -435,7 +459,7 @@ mod tests {
 
     #[test]
     fn locks_inside() {
-        let state = |sql: &str| check_nesting(&parse_one(sql).unwrap()).err().map(|e| e.state.code());
+        let state = |sql: &str| parse_one(sql).err().map(|e| e.state.code());
         assert_eq!(state("select * from t for update"), None);
         assert_eq!(state("select * from (select * from t for update) x"), Some("0A000"));
         assert_eq!(state("update t set a = (select 1 from u for update)"), Some("0A000"));
@@ -459,7 +483,7 @@ mod tests {
 
     #[test]
     fn arrays_have_six_dimensions() {
-        let state = |sql: &str| check_nesting(&parse_one(sql).unwrap()).err().map(|e| e.state.code());
+        let state = |sql: &str| parse_one(sql).err().map(|e| e.state.code());
         for (open, close) in [("array[", "]"), ("make_array(", ")")] {
             let nested = |levels: usize| format!("select {}1{}", open.repeat(levels), close.repeat(levels));
             assert_eq!(state(&nested(6)), None, "{open}");
