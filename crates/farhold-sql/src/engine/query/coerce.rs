@@ -14,6 +14,7 @@
 //! | CASE and UNION of exact numbers of several types | the first one's type, for what is calculated with them | the common type |
 //! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT |
 //! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
+//! | LIKE with a pattern that ends with its escape | the escape is a character | 22025 |
 //!
 //! The rule runs before DataFusion's own coercion, on every expression of every node, and once more when parameters have been
 //! put in: a parameter is a literal by then. It must be idempotent.
@@ -27,7 +28,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::expr::{
-    Between, Case, GroupingSet, InList, InSubquery, ScalarFunction, Sort, WindowFunctionParams,
+    Between, Case, GroupingSet, InList, InSubquery, Like, ScalarFunction, Sort, WindowFunctionParams,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::planner::TypePlanner;
@@ -139,15 +140,22 @@ fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     Ok(Transformed::yes(plan))
 }
 
-/// The rows of a VALUES list without the lengths of CHAR(n) and VARCHAR(n), which may differ from row to row.
+/// The rows of a VALUES list without the lengths of CHAR(n) and VARCHAR(n), which may differ from row to row, and with texts of one Arrow type: which
+/// one a CASE has is decided behind this rule.
 fn nameless(rows: Vec<Vec<Expr>>) -> Result<Vec<Vec<Expr>>> {
     let schema = DFSchema::empty();
     let of_any_length = |expression: Expr| -> Result<Expr> {
-        Ok(match expression.to_field(&schema) {
-            Ok((_, field)) if field.metadata().contains_key(TYPE_KEY) => {
-                Expr::Cast(Cast::new(Box::new(expression), field.data_type().clone()))
-            }
-            _ => expression,
+        let Ok((_, field)) = expression.to_field(&schema) else { return Ok(expression) };
+        let has_name = field.metadata().contains_key(TYPE_KEY);
+        if let Some(text) = bare_string(&expression) {
+            return Ok(lit(ScalarValue::Utf8View(Some(text))));
+        }
+        let data_type = if field.data_type().is_string() { &DataType::Utf8View } else { field.data_type() };
+        let is_cast = matches!(expression, Expr::Cast(_)) && data_type == field.data_type();
+        Ok(if has_name || data_type.is_string() && !is_cast {
+            Expr::Cast(Cast::new(Box::new(expression), data_type.clone()))
+        } else {
+            expression
         })
     };
     rows.into_iter().map(|row| row.into_iter().map(of_any_length).collect()).collect()
@@ -251,7 +259,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::ScalarFunction(ScalarFunction { func, mut args }) => {
             let common = match func.name() {
                 "coalesce" | "greatest" | "least" => Some(Common::Result),
-                "nullif" => Some(Common::Comparison),
+                "nullif" => Some(Common::Equality),
                 _ => None,
             };
             if let Some(common) = common {
@@ -261,6 +269,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Expr::ScalarFunction(ScalarFunction { func, args })
         }
         Expr::Cast(cast) => cast_typed(cast, schema)?,
+        Expr::Like(like) => like_typed(like, schema),
         Expr::WindowFunction(mut function) => {
             let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
             let is_bytes = |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary());
@@ -280,6 +289,25 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::IsNotUnknown(of) if is_boolean(&of, schema) => Expr::IsNotNull(of),
         other => return Ok(Transformed::no(other)),
     }))
+}
+
+/// LIKE with a pattern that is no constant, that ends with its escape or has another one than DataFusion's, by our own function.
+fn like_typed(like: Like, schema: &DFSchema) -> Expr {
+    let escape = like.escape_char.unwrap_or('\\');
+    let is_plain = match like.pattern.as_ref() {
+        Expr::Placeholder(_) => true,
+        Expr::Literal(value, _) if value.is_null() => true,
+        pattern => bare_string(pattern).is_some_and(|pattern| {
+            let escapes = pattern.chars().rev().take_while(|c| *c == '\\').count();
+            escape == '\\' && escapes % 2 == 0
+        }),
+    };
+    let is_text = |expression: &Expr| expression.get_type(schema).is_ok_and(|t| t.is_string());
+    if is_plain || !is_text(&like.expr) || !is_text(&like.pattern) {
+        return Expr::Like(like);
+    }
+    let matched = functions::like(*like.expr, *like.pattern, like.case_insensitive, escape);
+    if like.negated { Expr::Not(Box::new(matched)) } else { matched }
 }
 
 /// Whether an expression may stand before `IS TRUE`.
@@ -441,6 +469,8 @@ fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
 enum Common {
     /// They are compared.
     Comparison,
+    /// They are compared, and the first one is the result.
+    Equality,
     /// They are calculated with.
     Arithmetic,
     /// One of them is the result.
@@ -471,7 +501,8 @@ fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
 /// Gives expressions that are compared, or that stand for each other, the type that PostgreSQL gives them. What DataFusion
 /// resolves in the same way stays as it is.
 fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) -> Result<()> {
-    if common == Common::Comparison && expressions.iter().any(|e| !is_bare_string(e) && is_char(e, schema)) {
+    let is_compared = matches!(common, Common::Comparison | Common::Equality);
+    if is_compared && expressions.iter().any(|e| !is_bare_string(e) && is_char(e, schema)) {
         for expression in expressions.iter_mut() {
             become_char(expression);
         }
