@@ -102,7 +102,6 @@ DEFECTS = {
     "types within plans": says("Physical input schema should be the same", "Invalid arithmetic operation: Int"),
     "a CHAR that becomes text keeps its blanks": any_of(rows_of("CHAR(", "(1042, "), lambda f: f.kind == "rows" and 1042 in f.expected.types),
     "ON CONFLICT meets a row twice that its WHERE leaves alone": says("cannot affect row a second time"),
-    "<> ALL of a query of texts": says("array_has does not support"),
     "rows of columns of an outer join": says("StructArray", "a thread panicked"),
     "ceil of decimals below one": says("Decimal overflow while applying"),
     "types of comparisons with subqueries": lambda f: f.kind in ("code", "accepted") and f.expected.state == "42883",

@@ -113,6 +113,7 @@ suites! {
     indexes
     joins
     literals
+    names
     numbers
     orders
     sequences

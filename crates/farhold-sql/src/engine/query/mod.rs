@@ -15,13 +15,16 @@ mod functions;
 mod guard;
 mod members;
 mod multisets;
+mod names;
 mod numbers;
 mod parameters;
+mod quantifiers;
 mod rewrite;
 mod rows;
 mod scalars;
 mod similar;
 mod stream;
+mod subqueries;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -52,7 +55,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinError;
 
 use super::cancel::{CancelHandle, Pace};
-use super::catalog::Catalog;
+use super::catalog::{Catalog, Tables};
 use super::notices::Notices;
 use super::scalar::Parameters;
 use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, ScanKey, scan_key};
@@ -104,7 +107,8 @@ impl QueryEngine {
             .map_err(|e| SqlError::internal(format!("the query threads cannot be started: {e}")))?;
         let database = Arc::new(catalog::Database::new(Arc::clone(catalog), nodes));
         let state = session_state(&database, catalog, config).map_err(|e| error::from_datafusion(&e))?;
-        Ok(Self { runtime: Some(runtime), state, database, compatibility: rewrite::Rewriter::new() })
+        let compatibility = rewrite::Rewriter::new(&state);
+        Ok(Self { runtime: Some(runtime), state, database, compatibility })
     }
 
     /// The query threads.
@@ -128,21 +132,28 @@ impl QueryEngine {
         state
     }
 
-    /// Plans a query. `stated` are the types that the client gives to parameters; others are found. A cancelled statement does
+    /// Plans a query over `tables`. `stated` are the types that the client gives to parameters; others are found. A cancelled statement does
     /// not wait for the planner, which looks at no flag: its thread goes on until the plan stands.
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
         sql: &str,
+        tables: &Tables,
         stated: &[Option<ColumnType>],
         user: &str,
         cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
-        let statement = self.compatibility.rewrite(query, sql, user)?;
+        let (statement, names) = self.compatibility.rewrite(query, sql, tables, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let stated = stated.to_vec();
         let task = self.runtime().spawn(async move { plan(&state, statement, &stated).await });
-        until_cancelled(cancel, task).await
+        let mut planned = until_cancelled(cancel, task).await?;
+        if let Some(names) = names.filter(|names| names.len() == planned.columns.len()) {
+            for (column, name) in planned.columns.iter_mut().zip(names) {
+                column.name = name;
+            }
+        }
+        Ok(planned)
     }
 
     /// Puts the parameters in and optimises.
@@ -328,6 +339,7 @@ fn session_state(
     let relations = Arc::clone(catalog) as Arc<dyn crate::pg_catalog::Relations>;
     crate::pg_catalog::register(&context, &config.database, &relations)?;
     rewrite::register_functions(&context);
+    scalars::register(&context);
     numbers::register(&context);
     bounded::register(&context);
     dates::register(&context);

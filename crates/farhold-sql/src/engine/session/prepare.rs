@@ -5,7 +5,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::plan::{Bound, DeleteQuery, InsertQuery, Plan, UpdateQuery, Utility};
-use super::{Session, columns, dml};
+use super::{Session, dml};
 use crate::engine::catalog::{Tables, table_name};
 use crate::engine::copy::CopyFormat;
 use crate::engine::direct::{
@@ -77,9 +77,9 @@ impl Session {
     ) -> Result<Plan, SqlError> {
         match statement {
             Statement::Query(query) => self.plan_query(query, sql, tables, types).await,
-            Statement::Insert(insert) => self.plan_insert(insert, sql, tables, types).await,
-            Statement::Update(update) => self.plan_update(update, sql, tables, types).await,
-            Statement::Delete(delete) => self.plan_delete(delete, sql, tables, types).await,
+            Statement::Insert(insert) => self.plan_insert(insert, tables, types).await,
+            Statement::Update(update) => self.plan_update(update, tables, types).await,
+            Statement::Delete(delete) => self.plan_delete(delete, tables, types).await,
             Statement::Explain { analyze, statement, options, format, .. } => {
                 let mut analyze = analyze;
                 for option in options.iter().flatten() {
@@ -154,27 +154,19 @@ impl Session {
             }
             Err(BindError::Complex) => *types = before,
         }
-        let names = columns::name_columns(&mut query, sql);
         let (user, cancel) = (self.settings.user(), &self.cancel);
-        let mut query = self.engine.queries.plan(Statement::Query(query), sql, types, user, cancel).await?;
-        if let Some(names) = names.filter(|names| names.len() == query.columns.len()) {
-            for (column, name) in query.columns.iter_mut().zip(names) {
-                column.name = name;
-            }
-        }
+        let query = self.engine.queries.plan(Statement::Query(query), sql, tables, types, user, cancel).await?;
         Ok(Plan::Query(query))
     }
 
-    async fn planned(&self, mut query: Query, sql: &str, types: &Types) -> Result<PlannedQuery, SqlError> {
-        let _ = columns::name_columns(&mut query, sql);
+    async fn planned(&self, query: Query, tables: &Tables, types: &Types) -> Result<PlannedQuery, SqlError> {
         let (user, cancel) = (self.settings.user(), &self.cancel);
-        self.engine.queries.plan(Statement::Query(Box::new(query)), "", types, user, cancel).await
+        self.engine.queries.plan(Statement::Query(Box::new(query)), "", tables, types, user, cancel).await
     }
 
     async fn plan_insert(
         &self,
         insert: ast::Insert,
-        sql: &str,
         tables: &Tables,
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
@@ -193,7 +185,7 @@ impl Session {
         let Some(mut source) = insert.source else { return Err(SqlError::unsupported("this form of INSERT")) };
         let given: Vec<bool> = (0..targets.len()).map(|column| dml::gives(&source, column)).collect();
         dml::type_values(&mut source, &table, &targets)?;
-        let query = self.planned(*source, sql, types).await?;
+        let query = self.planned(*source, tables, types).await?;
         check_target_count(query.columns.len(), targets.len(), !insert.columns.is_empty())?;
         targets.truncate(query.columns.len());
         for (&column, _) in targets.iter().zip(given).filter(|(_, given)| *given) {
@@ -206,7 +198,6 @@ impl Session {
     async fn plan_update(
         &self,
         update: ast::Update,
-        sql: &str,
         tables: &Tables,
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
@@ -228,7 +219,7 @@ impl Session {
             Some(ast::UpdateTableFromKind::BeforeSet(from) | ast::UpdateTableFromKind::AfterSet(from)) => from,
         };
         let query = dml::update_query(&table, &qualifier, &pairs, from, update.selection.as_ref());
-        let query = self.planned(query, sql, types).await?;
+        let query = self.planned(query, tables, types).await?;
         let assigned = pairs.iter().map(|(column, _)| *column).collect();
         let defaults = pairs.iter().filter(|(_, e)| e.is_none()).map(|(column, _)| *column).collect();
         Ok(Plan::UpdateQuery(UpdateQuery { table, assigned, defaults, query, returning }))
@@ -237,7 +228,6 @@ impl Session {
     async fn plan_delete(
         &self,
         delete: ast::Delete,
-        sql: &str,
         tables: &Tables,
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
@@ -254,7 +244,7 @@ impl Session {
             bind_returning(&mut compiler, delete.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
         let using = delete.using.as_deref().unwrap_or_default();
         let query = dml::update_query(&table, &qualifier, &[], using, delete.selection.as_ref());
-        let query = self.planned(query, sql, types).await?;
+        let query = self.planned(query, tables, types).await?;
         Ok(Plan::DeleteQuery(DeleteQuery { table, query, returning }))
     }
 
