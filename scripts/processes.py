@@ -18,10 +18,10 @@ def run(*args, **more):
     return subprocess.run([FARHOLD, *map(str, args)], capture_output=True, text=True, timeout=LIMIT_S, **more)
 
 
-def start(*args):
+def start(*args, **more):
     """Starts the binary; its standard output comes line by line."""
     return subprocess.Popen(
-        [FARHOLD, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [FARHOLD, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **more
     )
 
 

@@ -16,6 +16,7 @@ use super::demo::{self, MixPlan, Outcome};
 use super::event::{Command, Event, Memory, quantile};
 use super::failure::{Failure, LostNode};
 use super::plot;
+use super::signal::Endings;
 
 /// `farhold bench tpcc`.
 pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
@@ -42,10 +43,11 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
     // Fine enough to see a failure of some tens of milliseconds.
     let tick_ms = if args.plot.is_some() || failure.is_some() { 20 } else { 1_000 };
     let mix = MixPlan { seconds: args.seconds, tick_ms, failure };
+    let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {
         outcome = run_tpcc(&mut cluster, &plan, mix, args.audit, json) => outcome,
-        _ = tokio::signal::ctrl_c() => Err("stopped by Ctrl-C".to_owned()),
+        signal = endings.next() => Err(format!("stopped by {signal}")),
     };
     drop(cluster);
     let (memory_after_load, outcome) = outcome?;
@@ -218,10 +220,11 @@ pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
         replicas: ReplicaArgs::NONE,
         durability: DurabilityArgs::NONE,
     };
+    let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {
         outcome = run_ch(&mut cluster, args, json) => outcome,
-        _ = tokio::signal::ctrl_c() => if args.stay { Ok(()) } else { Err("stopped by Ctrl-C".to_owned()) },
+        signal = endings.next() => if args.stay { Ok(()) } else { Err(format!("stopped by {signal}")) },
     };
     drop(cluster);
     outcome

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, Command as Process, Stdio};
 use std::thread::JoinHandle;
 
 use clap::ValueEnum;
+use farhold_fabric::ephemeral::Ephemeral;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::args::{DurabilityArgs, ReplicaArgs};
@@ -50,8 +51,9 @@ pub struct ClusterPlan {
 pub struct Cluster {
     plan: ClusterPlan,
     program: PathBuf,
-    dir: PathBuf,
     nodes: Vec<NodeProcess>,
+    /// Of the regions; removed when the nodes have ended.
+    dir: Ephemeral,
     /// Given to the readers of nodes.
     sender: UnboundedSender<(usize, Event)>,
     events: UnboundedReceiver<(usize, Event)>,
@@ -68,12 +70,12 @@ struct NodeProcess {
 impl Cluster {
     /// Starts the processes; they are not ready yet.
     pub fn start(plan: &ClusterPlan) -> Result<Self, String> {
-        let dir = crate::database::ephemeral_directory().map_err(|error| error.to_string())?;
+        let dir = Ephemeral::new().map_err(|error| error.to_string())?;
         let program = std::env::current_exe().map_err(|error| format!("this program's own path: {error}"))?;
         let (sender, events) = unbounded_channel();
         let mut cluster = Self { plan: plan.clone(), program, dir, nodes: Vec::new(), sender, events };
         for node in 0..plan.nodes {
-            let process = spawn_node(&cluster.program, &cluster.dir, plan, node, cluster.sender.clone())?;
+            let process = spawn_node(&cluster.program, cluster.dir(), plan, node, cluster.sender.clone())?;
             cluster.nodes.push(process);
         }
         Ok(cluster)
@@ -81,7 +83,7 @@ impl Cluster {
 
     /// The directory of the regions.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.dir.path()
     }
 
     /// How many nodes it has.
@@ -113,7 +115,7 @@ impl Cluster {
     pub fn start_again(&mut self, node: usize) -> Result<(), String> {
         let number = u8::try_from(node).map_err(|_| "no such node".to_owned())?;
         let plan = ClusterPlan { listen: None, ..self.plan.clone() };
-        self.nodes[node] = spawn_node(&self.program, &self.dir, &plan, number, self.sender.clone())?;
+        self.nodes[node] = spawn_node(&self.program, self.dir(), &plan, number, self.sender.clone())?;
         Ok(())
     }
 
@@ -125,15 +127,14 @@ impl Cluster {
     /// Starts all nodes again after [`kill_all`](Self::kill_all), without the regions that they had. Each says `Ready` when its rows are
     /// back from its journal.
     pub fn start_all_again(&mut self) -> Result<(), String> {
-        let emptied = std::fs::remove_dir_all(&self.dir).and_then(|()| std::fs::create_dir(&self.dir));
-        emptied.map_err(|error| format!("{}: {error}", self.dir.display()))?;
+        self.dir.clear().map_err(|error| format!("{}: {error}", self.dir().display()))?;
         // Nothing that the dead have said may be taken for a word of their successors.
         for reader in self.nodes.iter_mut().filter_map(|node| node.reader.take()) {
             let _ = reader.join(); // it only reads
         }
         while self.events.try_recv().is_ok() {}
         for (node, process) in (0..self.plan.nodes).zip(&mut self.nodes) {
-            *process = spawn_node(&self.program, &self.dir, &self.plan, node, self.sender.clone())?;
+            *process = spawn_node(&self.program, self.dir.path(), &self.plan, node, self.sender.clone())?;
         }
         Ok(())
     }
@@ -211,7 +212,6 @@ impl Drop for Cluster {
                 let _ = reader.join();
             }
         }
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

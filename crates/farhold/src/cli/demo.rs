@@ -21,6 +21,7 @@ use super::clock::Stopwatch;
 use super::cluster::{Cluster, ClusterPlan};
 use super::event::{Command, Event, Interval, Memory, TypeTotals, merge_buckets, quantile};
 use super::failure::{Failure, LOOK_EVERY, LostNode, Mark, Story};
+use super::signal::Endings;
 
 /// Analytical questions that run while the mix does. Each row of the first must stay empty at every moment, because a
 /// query sees one consistent state.
@@ -127,10 +128,11 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
         return Err("--kill needs two nodes at least: the others go on".to_owned());
     }
     let whole = Stopwatch::start();
+    let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {
         outcome = drive(&mut cluster, args, &plan, json) => outcome,
-        _ = tokio::signal::ctrl_c() => Err("stopped by Ctrl-C; the processes have ended and their shared memory is removed".to_owned()),
+        signal = endings.next() => Err(format!("stopped by {signal}; the processes have ended and their shared memory is removed")),
     };
     drop(cluster);
     outcome?;
