@@ -183,7 +183,7 @@ class Expressions:
                 return Node(type_, f"{name}(", self.tame(type_, depth - 1), ")")
             if type_.name == "float8":
                 name = rng.choice(["abs", "floor", "ceil", "trunc", "round", "sqrt", "exp"])
-                tags = {"risky", "libm", "floats"} if name in ("sqrt", "exp") else {"half"} if name == "round" else ()
+                tags = {"risky", "libm", "floats"} if name in ("sqrt", "exp") else ()
                 return Node(type_, f"{name}(", self.tame(type_, depth - 1), ")", tags=tags)
             return Node(type_, "abs(", self.tame(type_, depth - 1), ")", tags={"risky"})
         if kind == "cast":

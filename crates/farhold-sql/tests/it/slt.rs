@@ -110,6 +110,7 @@ suites! {
     dml
     expressions
     floats
+    functions
     indexes
     joins
     literals

@@ -19,6 +19,8 @@ use crate::{SqlError, SqlState};
 
 /// Bytes of one value.
 const VALUE_BYTES_MAX: u64 = (1 << 30) - 1;
+/// What PostgreSQL has before each value.
+const HEADER_BYTES: u64 = 4;
 
 /// Puts the functions in the place of DataFusion's.
 pub(super) fn register(context: &SessionContext) {
@@ -37,20 +39,19 @@ impl Check for Bounds {
         let mut all = 0_u64;
         if let [text, count, ..] = arguments.args.as_slice() {
             let fill = arguments.args.get(2);
-            for row in 0..rows {
-                let count = u64::try_from(number(count, row)).unwrap_or(0);
-                let bytes = if is_repeat {
-                    size(text, row).bytes.saturating_mul(count)
+            for row in (0..rows).filter(|row| !arguments.args.iter().any(|argument| is_null(argument, *row))) {
+                let (text, count) = (size(text, row), u64::try_from(number(count, row)).unwrap_or(0));
+                let (bytes, taken) = if is_repeat {
+                    let bytes = text.bytes.saturating_mul(count);
+                    (bytes, bytes)
                 } else {
-                    padded_bytes(
-                        size(text, row),
-                        fill.map_or(Size { bytes: 1, characters: 1 }, |f| size(f, row)),
-                        count,
-                    )
+                    let fill = fill.map_or(Size { bytes: 1, characters: 1 }, |fill| size(fill, row));
+                    // Where there is nothing to fill with, a text is only cut.
+                    let count = if fill.characters == 0 { count.min(text.characters) } else { count };
+                    // PostgreSQL takes room for the longest characters.
+                    (padded_bytes(text, fill, count), count.saturating_mul(4))
                 };
-                // PostgreSQL takes room for the longest characters.
-                let taken = if is_repeat { bytes } else { count.saturating_mul(4) };
-                if taken > VALUE_BYTES_MAX {
+                if taken > VALUE_BYTES_MAX - HEADER_BYTES {
                     let error = SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large");
                     return Err(DataFusionError::External(Box::new(error)));
                 }
@@ -76,11 +77,18 @@ fn padded_bytes(text: Size, fill: Size, count: u64) -> u64 {
     text.bytes.saturating_add(times.saturating_mul(fill.bytes))
 }
 
-/// A row's text; nothing of a null.
+/// Whether a row's argument is null; so is the result then.
+fn is_null(value: &ColumnarValue, row: usize) -> bool {
+    match value {
+        ColumnarValue::Scalar(value) => value.is_null(),
+        ColumnarValue::Array(array) => array.is_null(row),
+    }
+}
+
+/// A row's text.
 fn size(value: &ColumnarValue, row: usize) -> Size {
     let text = match value {
         ColumnarValue::Scalar(value) => value.try_as_str().flatten().unwrap_or_default(),
-        ColumnarValue::Array(array) if array.is_null(row) => "",
         ColumnarValue::Array(array) => match array.data_type() {
             DataType::Utf8 => array.as_string::<i32>().value(row),
             DataType::LargeUtf8 => array.as_string::<i64>().value(row),
@@ -91,7 +99,7 @@ fn size(value: &ColumnarValue, row: usize) -> Size {
     Size { bytes: text.len() as u64, characters: text.chars().count() as u64 }
 }
 
-/// A row's number; 0 of a null.
+/// A row's number.
 fn number(value: &ColumnarValue, row: usize) -> i64 {
     match value {
         ColumnarValue::Scalar(ScalarValue::Int64(number)) => number.unwrap_or(0),

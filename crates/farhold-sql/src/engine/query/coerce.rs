@@ -15,6 +15,9 @@
 //! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT |
 //! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
 //! | LIKE with a pattern that ends with its escape | the escape is a character | 22025 |
+//! | EXTRACT | an integer | numeric ([`parts`]) |
+//! | values in `concat` and `concat_ws` | Arrow's forms | the forms that clients get |
+//! | a bare string in `encode` | its bytes | read as bytea |
 //!
 //! The rule runs before DataFusion's own coercion, on every expression of every node, and once more when parameters have been
 //! put in: a parameter is a literal by then. It must be idempotent.
@@ -42,6 +45,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value};
+use super::parts;
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
     TYPE_KEY, datum_at, from_arrow, from_field, from_sql, parse_datum, round_decimal, timestamp_digits, to_arrow,
@@ -266,7 +270,15 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 together(&mut args.iter_mut().collect::<Vec<_>>(), schema, common)?;
             }
             rounded(func.name(), &mut args, schema)?;
-            Expr::ScalarFunction(ScalarFunction { func, args })
+            if matches!(func.name(), "concat" | "concat_ws") {
+                args.iter_mut().try_for_each(|argument| printed(argument, schema))?;
+            }
+            if let ("encode", [bytes, _]) = (func.name(), args.as_mut_slice())
+                && is_bare_string(bytes)
+            {
+                become_type(bytes, &DataType::Binary, schema)?;
+            }
+            Expr::ScalarFunction(ScalarFunction { func: parts::in_place_of(func), args })
         }
         Expr::Cast(cast) => cast_typed(cast, schema)?,
         Expr::Like(like) => like_typed(like, schema),
@@ -342,6 +354,23 @@ fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> 
         }
         _ => Ok(()),
     }
+}
+
+/// The text of a value as clients get it, which of a boolean is not that of a cast.
+fn printed(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
+    // A parameter may have no type yet.
+    let Ok(data_type) = argument.get_type(schema) else { return Ok(()) };
+    let Some(from) = from_arrow(&data_type).filter(|from| !from.is_text()) else { return Ok(()) };
+    let inner = std::mem::replace(argument, lit(ScalarValue::Null));
+    *argument = match from {
+        ColumnType::Boolean => {
+            let word = |value: bool, word: &str| (Box::new(lit(value)), Box::new(lit(word)));
+            let when_then_expr = vec![word(true, "t"), word(false, "f")];
+            Expr::Case(Case { expr: Some(Box::new(inner)), when_then_expr, else_expr: None })
+        }
+        _ => explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?,
+    };
+    Ok(())
 }
 
 /// Whether a frame goes by range from the first row to the last peer. By groups it is the same, of types that have no distance as well.

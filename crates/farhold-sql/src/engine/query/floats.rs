@@ -32,6 +32,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
 use super::aggregates::{GREATEST, LEAST};
+use super::choices;
 
 /// Puts `float_key` where floats are compared; see the module.
 #[derive(Debug)]
@@ -233,13 +234,11 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let case = Case { expr: Some(base.data), when_then_expr: ways.data, else_expr };
             Ok(Transformed::new_transformed(Expr::Case(case), is_changed))
         }
-        Expr::ScalarFunction(mut function) if matches!(function.name(), "nullif" | "greatest" | "least") => {
-            // The key of a float may be the result, that of an interval shows another one.
-            let is_float = |expr: &Expr| expr.get_type(schema).is_ok_and(|data_type| data_type.is_floating());
-            let float_key = |expr: Expr| if is_float(&expr) { by_key(expr) } else { Ok(Transformed::no(expr)) };
-            let arguments = all(function.args, float_key)?;
-            function.args = arguments.data;
-            Ok(Transformed::new_transformed(Expr::ScalarFunction(function), arguments.transformed))
+        Expr::ScalarFunction(mut function) => {
+            let choice = choices::in_place_of(&function, schema);
+            let is_changed = choice.is_some();
+            function.func = choice.unwrap_or(function.func);
+            Ok(Transformed::new_transformed(Expr::ScalarFunction(function), is_changed))
         }
         Expr::AggregateFunction(mut function) => {
             let AggregateFunctionParams { args, distinct, order_by, .. } = &mut function.params;
