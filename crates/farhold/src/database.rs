@@ -228,7 +228,7 @@ impl Database {
         let replicas = config.replication.replicas;
         if replicas == 0 || replicas > config.nodes {
             return Err(OpenError::Settings(
-                "each replica is on a node of its own: there can be as many as nodes, and at least 1",
+                "each replica is on a node of its own: replicas must be at least 1 and at most the number of nodes",
             ));
         }
         let is_replicated = replicas > 1;

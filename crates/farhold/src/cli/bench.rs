@@ -132,21 +132,28 @@ const PLOT_BIN: f64 = 0.05;
 fn failure_of(args: &TpccArgs) -> Result<Option<Failure>, String> {
     let seconds = |value: f64| {
         let fits = value > 0.0 && value < f64::from(args.seconds);
-        if fits { Ok(Duration::from_secs_f64(value)) } else { Err("a failure must be inside of the run".to_owned()) }
+        if fits {
+            return Ok(Duration::from_secs_f64(value));
+        }
+        Err(format!("a failure after {value} s is not within the run of {} s; change it or --seconds", args.seconds))
     };
     if let Some(after) = args.kill_all_after {
         if !args.durability.has_journal() {
-            return Err("--kill-all-after needs --durability disk or nvm: nobody else has the rows then".to_owned());
+            return Err("--kill-all-after needs --durability disk or nvm: the rows come back from journals".to_owned());
         }
         return Ok(Some(Failure::All(seconds(after)?)));
     }
     let Some(after) = args.kill_after else { return Ok(None) };
     let node = usize::from(args.kill_node.unwrap_or(args.nodes - 1));
     if args.replicas.replicas < 2 {
-        return Err("--kill-after needs --replicas 2 or more: nobody else has the killed node's rows".to_owned());
+        return Err("--kill-after needs --replicas 2 or more: without them the killed node's rows are lost".to_owned());
     }
-    if node >= usize::from(args.nodes) || args.audit && node == 0 {
-        return Err("--kill-node: no such node, or the one that answers the audit's questions".to_owned());
+    if node >= usize::from(args.nodes) {
+        return Err(format!("--kill-node {node} of --nodes {}: nodes are numbered 0 to {}", args.nodes, args.nodes - 1));
+    }
+    if args.audit && node == 0 {
+        let why = "--kill-node 0: node 0 answers the questions of --audit; kill another node, or leave --audit out";
+        return Err(why.to_owned());
     }
     let return_after = args.return_after.map(seconds).transpose()?;
     Ok(Some(Failure::One(LostNode { node, after: seconds(after)?, freeze: args.freeze, return_after })))

@@ -113,7 +113,7 @@ impl Cluster {
 
     /// Starts a killed node again. It says `Ready` when the others have let it in.
     pub fn start_again(&mut self, node: usize) -> Result<(), String> {
-        let number = u8::try_from(node).map_err(|_| "no such node".to_owned())?;
+        let number = u8::try_from(node).map_err(|_| format!("there is no node {node}"))?;
         let plan = ClusterPlan { listen: None, ..self.plan.clone() };
         self.nodes[node] = spawn_node(&self.program, self.dir(), &plan, number, self.sender.clone())?;
         Ok(())
@@ -153,10 +153,12 @@ impl Cluster {
     /// Sends a command to one node.
     pub fn tell(&mut self, node: usize, command: &Command) -> Result<(), String> {
         let line = serde_json::to_string(command).map_err(|error| error.to_string())?;
-        let Some(stdin) = &mut self.nodes[node].stdin else { return Err(format!("node {node} has left")) };
+        let Some(stdin) = &mut self.nodes[node].stdin else {
+            return Err(format!("node {node} has ended, and takes no command"));
+        };
         writeln!(stdin, "{line}")
             .and_then(|()| stdin.flush())
-            .map_err(|error| format!("node {node} does not listen: {error}"))
+            .map_err(|error| format!("node {node} takes no command: {error}"))
     }
 
     /// Sends a command to every node.
@@ -172,7 +174,7 @@ impl Cluster {
                 Some((node, Event::Failed { .. })) if !self.nodes[node].wanted => {}
                 Some((node, Event::Failed { message })) => return Err(format!("node {node}: {message}")),
                 Some(event) => return Ok(event),
-                None => return Err("every node process has ended".to_owned()),
+                None => return Err("all node processes have ended".to_owned()),
             }
         }
     }
@@ -269,13 +271,13 @@ fn spawn_node(
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             let event = serde_json::from_str(&line)
-                .unwrap_or_else(|error| Event::Failed { message: format!("said `{line}`: {error}") });
+                .unwrap_or_else(|error| Event::Failed { message: format!("wrote `{line}`, no event: {error}") });
             if events.send((usize::from(node), event)).is_err() {
                 return;
             }
         }
         // After a quit nobody listens any more; before it this is how a death is noticed.
-        let _ = events.send((usize::from(node), Event::Failed { message: "the process ended".to_owned() }));
+        let _ = events.send((usize::from(node), Event::Failed { message: "its process has ended".to_owned() }));
     });
     Ok(NodeProcess { wanted: true, child, stdin, reader: Some(reader) })
 }

@@ -125,14 +125,16 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
         durability: DurabilityArgs::NONE,
     };
     if args.kill && args.nodes < 2 {
-        return Err("--kill needs two nodes at least: the others go on".to_owned());
+        return Err("--kill needs --nodes 2 or more: the others take over the killed node's rows".to_owned());
     }
     let whole = Stopwatch::start();
     let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {
         outcome = drive(&mut cluster, args, &plan, json) => outcome,
-        signal = endings.next() => Err(format!("stopped by {signal}; the processes have ended and their shared memory is removed")),
+        signal = endings.next() => {
+            Err(format!("stopped by {signal}; the processes have ended and their shared memory is removed"))
+        }
     };
     drop(cluster);
     outcome?;
@@ -168,7 +170,7 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
     let run = MixPlan { seconds: args.seconds, tick_ms: 1_000, failure };
     let outcome = mix(cluster, run, &answers, json).await?;
     stop.store(true, Ordering::Relaxed);
-    asking.await.map_err(|error| format!("the SQL client: {error}"))?;
+    asking.await.map_err(|error| format!("the SQL client has failed: {error}"))?;
 
     let connection = client::connect(&url).await?;
     let conditions = check::conditions(&connection.client, json).await?;
@@ -186,7 +188,7 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
 
 /// Starts, creates, loads with progress; returns the URL of the database.
 async fn load(cluster: &mut Cluster, json: bool) -> Result<String, String> {
-    let listen = cluster.ready().await?.ok_or("no node answers SQL")?;
+    let listen = cluster.ready().await?.ok_or("no node of the cluster answers SQL")?;
     let clock = Stopwatch::start();
     let live = std::io::stdout().is_terminal() && !json;
     let loaded = create_and_load(cluster, |rows, total| {
@@ -306,7 +308,7 @@ pub async fn run_mix(
         || !story.is_over()
     {
         if story.seconds() > patience {
-            return Err(format!("the cluster does not come to rest: {:?}", story.marks));
+            return Err(format!("the cluster has not recovered {PATIENCE_SECONDS} s after the run: {:?}", story.marks));
         }
         let (node, event) = tokio::select! {
             event = cluster.next() => event?,
