@@ -140,57 +140,103 @@ fn dollar_end(sql: &str, start: usize) -> Result<Option<usize>, SqlError> {
     }
 }
 
-/// Texts up to here cannot nest more deeply than a thread's stack bears.
+/// Texts up to here cannot nest more deeply than a thread's stack bears, if they have few brackets.
 const SHORT_BYTES: usize = 8_000;
 /// The most operators that may hang on each other in a longer one.
 const OPERATORS_MAX: usize = 2_000;
+/// The most brackets that may be open at a time: more than the parser's own limit, which it keeps everywhere but in types.
+const BRACKETS_MAX: usize = 250;
 
 /// Refuses expressions so deep that walking them takes more stack than a thread has: `1 + 1 + 1 + …` for pages. The parser
-/// limits parentheses, but not chains of operators, each of which is one level of the tree.
+/// limits parentheses, but not chains of operators, each of which is one level of the tree, and not types within types.
 fn check_depth(sql: &str) -> Result<(), SqlError> {
-    if sql.len() <= SHORT_BYTES {
+    let few_brackets = || sql.bytes().filter(|byte| matches!(byte, b'(' | b'[' | b'<')).count() <= BRACKETS_MAX;
+    if sql.len() <= SHORT_BYTES && few_brackets() {
         return Ok(());
     }
     let tokens = Tokenizer::new(&Dialect, sql).tokenize().map_err(|e| SqlError::syntax(e.to_string()))?;
-    // Operators since the last comma, one count a level of parentheses.
-    let mut levels = vec![0_usize];
+    let too_deep = || SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "the statement is nested too deeply");
+    // Operators since the last comma: of the innermost brackets, of each pair around them, and of all.
+    let (mut depth, mut around, mut all) = (0_usize, Vec::new(), 0_usize);
+    // `ARRAY<`, which PostgreSQL does not have.
+    let mut angles = 0_usize;
+    // Whether nothing but a number stands behind the last `[`: `int[][3]` is an array of arrays.
+    let mut bare = false;
+    let mut last_is_array = false;
     for token in &tokens {
-        let depth: &mut usize = levels.last_mut().expect("one level is always there");
+        let mut operators = 0;
+        let was_bare = std::mem::replace(&mut bare, bare && matches!(token, Token::Whitespace(_) | Token::Number(..)));
         match token {
-            Token::LParen | Token::LBracket => levels.push(0),
-            Token::RParen | Token::RBracket => {
-                if levels.len() > 1 {
-                    levels.pop();
-                }
+            Token::LParen | Token::LBracket => {
+                around.push(std::mem::take(&mut depth));
+                bare = *token == Token::LBracket;
             }
-            Token::Comma | Token::SemiColon => *depth = 0,
-            Token::Word(word) => match word.keyword {
-                Keyword::AND
-                | Keyword::OR
-                | Keyword::NOT
-                | Keyword::IS
-                | Keyword::UNION
-                | Keyword::INTERSECT
-                | Keyword::EXCEPT
-                | Keyword::JOIN
-                | Keyword::CASE
-                | Keyword::LIKE
-                | Keyword::COLLATE => *depth += 1,
-                _ => {}
-            },
+            Token::RParen | Token::RBracket => {
+                if let Some(outer) = around.pop() {
+                    all -= std::mem::replace(&mut depth, outer);
+                }
+                operators = usize::from(was_bare && *token == Token::RBracket);
+            }
+            Token::Comma | Token::SemiColon => all -= std::mem::take(&mut depth),
+            Token::Word(word) => operators = usize::from(goes_on(word.keyword)),
             Token::Whitespace(_)
             | Token::Number(..)
             | Token::SingleQuotedString(_)
             | Token::Placeholder(_)
             | Token::Period => {}
-            _ => *depth += 1,
+            Token::Lt => {
+                angles += usize::from(last_is_array);
+                operators = 1;
+            }
+            _ => operators = 1,
         }
-        if levels.iter().sum::<usize>() > OPERATORS_MAX {
-            return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "the statement is nested too deeply")
-                .with_hint(format!("At most {OPERATORS_MAX} operators may depend on each other.")));
+        depth += operators;
+        all += operators;
+        if around.len() > BRACKETS_MAX || angles > BRACKETS_MAX {
+            return Err(too_deep());
+        }
+        if all > OPERATORS_MAX {
+            return Err(too_deep().with_hint(format!("At most {OPERATORS_MAX} operators may depend on each other.")));
+        }
+        if !matches!(token, Token::Whitespace(_)) {
+            last_is_array = matches!(token, Token::Word(word) if word.keyword == Keyword::ARRAY);
         }
     }
     Ok(())
+}
+
+/// Whether what stands before such a word may become a part of what the word begins. BETWEEN counts with its AND.
+fn goes_on(word: Keyword) -> bool {
+    matches!(
+        word,
+        Keyword::AND
+            | Keyword::OR
+            | Keyword::XOR
+            | Keyword::NOT
+            | Keyword::IS
+            | Keyword::NOTNULL
+            | Keyword::IN
+            | Keyword::LIKE
+            | Keyword::ILIKE
+            | Keyword::SIMILAR
+            | Keyword::RLIKE
+            | Keyword::REGEXP
+            | Keyword::MATCH
+            | Keyword::MEMBER
+            | Keyword::OVERLAPS
+            | Keyword::OPERATOR
+            | Keyword::DIV
+            | Keyword::AT
+            | Keyword::COLLATE
+            | Keyword::CASE
+            | Keyword::UNION
+            | Keyword::INTERSECT
+            | Keyword::EXCEPT
+            | Keyword::MINUS
+            | Keyword::JOIN
+            | Keyword::PIVOT
+            | Keyword::UNPIVOT
+    )
 }
 
 /// The one statement of a text.
@@ -471,6 +517,49 @@ mod tests {
         // Those beside each other do not nest, nor do those of FROM.
         assert_eq!(state(&format!("select {}", vec!["(select 1)"; 30].join(" + "))), None);
         assert_eq!(state(&format!("select 1 from {} x", nested(20, "(select 1 from ").replace('1', "t"))), None);
+    }
+
+    /// Whatever links it, each link is a level that takes stack when the tree is dropped.
+    #[test]
+    fn long_chains_are_refused() {
+        let state = |sql: &str| parse_one(sql).err().map(|e| e.state.code());
+        for link in [
+            " notnull",
+            " is null",
+            " not null",
+            " in (true)",
+            " between 1 and 2",
+            " ilike 'a'",
+            " similar to 'a'",
+            " at time zone 'utc'",
+            " xor true",
+            " overlaps true",
+            " operator(+) 1",
+            " + 1",
+        ] {
+            assert_eq!(state(&format!("select 1{}", link.repeat(100_000))), Some("54000"), "{link}");
+        }
+        assert_eq!(state(&format!("select null::int{}", "[]".repeat(100_000))), Some("54000"));
+        assert_eq!(state(&format!("select null::int{}", "[3]".repeat(100_000))), Some("54000"));
+        // Items of lists hang on nothing.
+        assert_eq!(state(&format!("select {}1", "array[1], a[1] is null, null::int[], ".repeat(3_000))), None);
+        assert_eq!(state(&format!("select 1 in ({}1)", "(1 between 0 and 2) notnull, ".repeat(3_000))), None);
+    }
+
+    /// The parser does not count types within types, also in short texts.
+    #[test]
+    fn nested_types_are_refused() {
+        let state = |sql: &str| parse_one(sql).err().map(|e| e.state.code());
+        assert_eq!(state(&format!("select cast(1 as {}int", "array<".repeat(1_200))), Some("54000"));
+        assert_eq!(state(&format!("select cast(1 as {}int", "table(a ".repeat(900))), Some("54000"));
+    }
+
+    #[test]
+    fn a_million_brackets_are_refused_at_once() {
+        for bracket in ["(", "[", "array["] {
+            let refused = parse_one(&format!("select {}", bracket.repeat(1_000_000))).unwrap_err();
+            assert_eq!(refused.state.code(), "54000", "{bracket}");
+        }
     }
 
     /// Each level was parsed twice.
