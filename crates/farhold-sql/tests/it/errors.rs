@@ -108,6 +108,53 @@ fn pads_take_the_room_that_their_result_needs() {
     assert_eq!(client.err("SELECT length(rpad(s, 300000000)) FROM t").state.code(), "54000");
 }
 
+/// What is written would not fit the machine.
+#[test]
+fn results_far_longer_than_what_they_are_made_of_are_refused() {
+    let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 8 << 20, ..EngineConfig::default() });
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
+    client.ok("INSERT INTO t SELECT value, 'a' FROM generate_series(1, 5000)");
+    let million = "repeat('a', 1000000)";
+    for long in [
+        format!("replace({million}, 'a', {million})"),
+        format!("regexp_replace({million}, 'a', {million}, 'g')"),
+        format!("regexp_replace({million}, '(.*)', '{}')", "\\1".repeat(2000)),
+        "array_repeat(1, 2147483647)".to_owned(),
+        "array_resize(ARRAY[1], 2147483647, 2)".to_owned(),
+        "range(0, 1000000000000)".to_owned(),
+        "generate_series(1000000000000, 0, -1)".to_owned(),
+        format!("array_to_string(range(0, 100000), {million})"),
+        format!("concat_ws({million}{})", ", 'a'".repeat(2000)),
+    ] {
+        assert_eq!(client.err(&format!("SELECT {long}")).state.code(), "54000", "{long}");
+    }
+    // A batch of 5,000 rows.
+    for long in ["repeat('a', 10000) || s", "concat(s, repeat('a', 10000))", "replace(s, 'a', repeat('b', 10000))"] {
+        assert_eq!(client.err(&format!("SELECT max(length({long})) FROM t")).state.code(), "53200", "{long}");
+    }
+    for (short, length) in [
+        ("replace(repeat('a', 1000000), 'ab', repeat('c', 1000000))", 1_000_000),
+        ("regexp_replace(repeat('a', 1000000), 'a$', repeat('c', 1000000), 'g')", 1_999_999),
+        ("repeat('a', 1000000) || repeat('b', 1000000)", 2_000_000),
+    ] {
+        assert_eq!(client.rows(&format!("SELECT length({short})")), [length.to_string()], "{short}");
+    }
+    assert_eq!(client.rows("SELECT s || id || NULL, s || id FROM t WHERE id + 0 = 7"), ["NULL|a7"]);
+    assert_eq!(client.rows("SELECT array_repeat(1, 3), range(1, 4)"), ["{1,1,1}|{1,2,3}"]);
+}
+
+/// Its steps are the product of the lengths, and it looks at no flag on the way.
+#[test]
+fn levenshtein_takes_short_texts() {
+    let db = Db::new();
+    let client = db.client();
+    assert_eq!(client.rows("SELECT levenshtein('kitten', 'sitting')"), ["3"]);
+    assert_eq!(client.rows("SELECT levenshtein(repeat('a', 255), 'b')"), ["255"]);
+    let error = client.err("SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))");
+    assert_eq!(error.state.code(), "22023");
+}
+
 #[test]
 fn a_full_region_is_an_error() {
     let db = Db::open(Dir::new(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);

@@ -361,6 +361,7 @@ fn session_state(
         .with_analyzer_rule(Arc::new(members::Members))
         .with_analyzer_rule(Arc::new(multisets::Multisets))
         .with_analyzer_rule(Arc::new(floats::FloatKeys))
+        .with_analyzer_rule(Arc::new(bounded::Concatenations::new(&context.runtime_env().memory_pool)))
         .with_optimizer_rule(Arc::new(floats::FloatKeys));
     let type_names = coerce::TypeNames(state.type_planner().take());
     if let Some(analyzer) = state.analyzer() {
