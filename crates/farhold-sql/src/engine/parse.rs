@@ -289,7 +289,20 @@ const DIMENSIONS_MAX: u32 = 6;
 /// The most that is bound of expressions beside what is written: `a BETWEEN b AND c` is `a >= b AND a <= c`, with two `a`.
 const COPIES_MAX: u64 = 250_000;
 
-/// Refuses what the parser takes and no planner can do: strings as names of items (`SELECT 'a' 'b'`), FOR UPDATE below the outermost query,
+/// PostgreSQL's limit. The protocol counts columns in two bytes.
+const COLUMNS_MAX: usize = 1664;
+
+/// Refuses more columns than a query may have.
+pub(crate) fn check_count(count: usize) -> Result<(), SqlError> {
+    if count > COLUMNS_MAX {
+        let message = format!("target lists can have at most {COLUMNS_MAX} entries");
+        return Err(SqlError::new(SqlState::TOO_MANY_COLUMNS, message));
+    }
+    Ok(())
+}
+
+/// Refuses what the parser takes and no planner can do: lists of too many columns, which take minutes to plan, strings as names of items
+/// (`SELECT 'a' 'b'`), FOR UPDATE below the outermost query,
 /// subqueries and arrays that nest too deeply, and expressions that double at each level in which they nest.
 fn check(statement: &Statement) -> Result<(), SqlError> {
     let outermost = match statement {
@@ -333,6 +346,9 @@ impl Visitor for Checks {
     }
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<SqlError> {
+        if let Err(error) = check_count(select.projection.len()) {
+            return ControlFlow::Break(error);
+        }
         for item in &select.projection {
             if let SelectItem::ExprWithAlias { alias, .. } = item
                 && alias.quote_style == Some('\'')

@@ -17,9 +17,6 @@ use crate::engine::scalar::{BindError, fold};
 use crate::engine::{ColumnType, parse};
 use crate::{SqlError, SqlState};
 
-/// PostgreSQL's limit. The protocol counts columns in two bytes.
-const RESULT_COLUMNS_MAX: usize = 1664;
-
 /// Whether a statement may be given in a failed transaction.
 pub(super) fn ends_failure(statement: &Statement) -> bool {
     matches!(statement, Statement::Commit { .. } | Statement::Rollback { .. })
@@ -61,10 +58,7 @@ impl Session {
             }
             Plan::CopyIn { .. } | Plan::Utility(_) => (Vec::new(), None),
         };
-        if columns.as_ref().is_some_and(|columns| columns.len() > RESULT_COLUMNS_MAX) {
-            let message = format!("target lists can have at most {RESULT_COLUMNS_MAX} entries");
-            return Err(SqlError::new(SqlState::TOO_MANY_COLUMNS, message));
-        }
+        parse::check_count(columns.as_ref().map_or(0, Vec::len))?;
         Ok(Bound { version, parameters, columns, plan })
     }
 
