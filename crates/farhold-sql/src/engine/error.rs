@@ -278,11 +278,7 @@ const OF_FUNCTIONS: [(&str, SqlState, &str); 9] = [
     ("negative count not allowed", SqlState::SUBSTRING_ERROR, "negative substring length not allowed"),
     ("overlay start position must be", SqlState::SUBSTRING_ERROR, "negative substring length not allowed"),
     ("field position must not be zero", SqlState::INVALID_PARAMETER_VALUE, "field position must not be zero"),
-    (
-        "factorial of a negative number",
-        SqlState::NUMERIC_OUT_OF_RANGE,
-        "factorial of a negative number is undefined",
-    ),
+    ("factorial of a negative number", SqlState::NUMERIC_OUT_OF_RANGE, "factorial of a negative number is undefined"),
     ("month value '", SqlState::DATETIME_OVERFLOW, "date field value out of range"),
     ("day value '", SqlState::DATETIME_OVERFLOW, "date field value out of range"),
     ("unable to parse date from", SqlState::DATETIME_OVERFLOW, "date field value out of range"),

@@ -24,6 +24,7 @@ mod sequence;
 mod session;
 mod settings;
 mod types;
+mod walk;
 
 use std::path::PathBuf;
 use std::rc::Rc;

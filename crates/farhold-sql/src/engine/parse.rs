@@ -3,14 +3,12 @@
 use std::ops::ControlFlow;
 
 use crate::engine::dialect::Dialect;
-use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Query, Select, SelectItem, Statement, Value, Visit, Visitor,
-};
+use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Query, Select, SelectItem, Statement, Value, Visitor};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
-use super::error;
+use super::{error, walk};
 use crate::{SqlError, SqlState};
 
 /// How deeply expressions may nest.
@@ -165,7 +163,8 @@ fn check_depth(sql: &str) -> Result<(), SqlError> {
     let mut last_is_array = false;
     for token in &tokens {
         let mut operators = 0;
-        let was_bare = std::mem::replace(&mut bare, bare && matches!(token, Token::Whitespace(_) | Token::Number(..)));
+        let was_bare = bare;
+        bare &= matches!(token, Token::Whitespace(_) | Token::Number(..));
         match token {
             Token::LParen | Token::LBracket => {
                 around.push(std::mem::take(&mut depth));
@@ -310,7 +309,7 @@ fn check(statement: &Statement) -> Result<(), SqlError> {
         other => other,
     };
     let queries = u32::from(!matches!(outermost, Statement::Query(_)));
-    match Visit::visit(outermost, &mut Checks { queries, ..Checks::default() }) {
+    match walk::visit(outermost, &mut Checks { queries, ..Checks::default() }) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
     }
@@ -458,7 +457,7 @@ fn asks(expression: &Expr) -> bool {
             ControlFlow::Break(())
         }
     }
-    Visit::visit(expression, &mut Queries).is_break()
+    walk::visit(expression, &mut Queries).is_break()
 }
 
 /// Whether it is a row: `(a, b)`.

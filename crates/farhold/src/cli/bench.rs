@@ -149,7 +149,11 @@ fn failure_of(args: &TpccArgs) -> Result<Option<Failure>, String> {
         return Err("--kill-after needs --replicas 2 or more: without them the killed node's rows are lost".to_owned());
     }
     if node >= usize::from(args.nodes) {
-        return Err(format!("--kill-node {node} of --nodes {}: nodes are numbered 0 to {}", args.nodes, args.nodes - 1));
+        return Err(format!(
+            "--kill-node {node} of --nodes {}: nodes are numbered 0 to {}",
+            args.nodes,
+            args.nodes - 1
+        ));
     }
     if args.audit && node == 0 {
         let why = "--kill-node 0: node 0 answers the questions of --audit; kill another node, or leave --audit out";

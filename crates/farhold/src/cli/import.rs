@@ -17,11 +17,9 @@ pub async fn run(args: &ImportArgs, json: bool) -> Result<(), String> {
     let kind = kind_of(args)?;
     let table = match &args.table {
         Some(table) => table.clone(),
-        None => args
-            .file
-            .file_stem()
-            .map(|s| s.to_string_lossy().to_lowercase())
-            .ok_or_else(|| format!("{} has no name that the table could have; say --table NAME", args.file.display()))?,
+        None => args.file.file_stem().map(|s| s.to_string_lossy().to_lowercase()).ok_or_else(|| {
+            format!("{} has no name that the table could have; say --table NAME", args.file.display())
+        })?,
     };
     let mut file = ImportFile::open(&args.file, kind).map_err(|error| error.to_string())?;
     let connection = client::connect(&args.connect.connect).await?;

@@ -79,7 +79,9 @@ fn check(args: &ServeArgs) -> Result<(), String> {
         return Err("several nodes need --dir DIRECTORY, the same for all: they find each other there".to_owned());
     }
     if args.register.is_some() && !is_replicated {
-        return Err("--register has no effect without --replicas 2 or more; add that or leave --register out".to_owned());
+        return Err(
+            "--register has no effect without --replicas 2 or more; add that or leave --register out".to_owned()
+        );
     }
     args.durability.check()
 }

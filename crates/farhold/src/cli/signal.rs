@@ -63,8 +63,7 @@ pub fn ended() -> Result<Receiver<()>, String> {
 /// Gives back what libraries have taken before `main`. PSM, which Debian's libfabric loads, handles the signals that end a process: Ctrl-C
 /// ends it whatever is registered later, and a crash leaves a `.btr` file in the working directory instead of what the system does.
 pub fn restore() {
-    for signal in
-        [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGBUS, libc::SIGILL, libc::SIGSEGV]
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGBUS, libc::SIGILL, libc::SIGSEGV]
     {
         if is_handled_by_a_library(signal) {
             // SAFETY: a valid disposition for each of these signals, and this process has one thread.

@@ -1,8 +1,7 @@
 //! Functions whose result may be far longer than what they are given, and those that may take far more steps.
 //!
 //! What a function makes of a batch is in no operator's reservation. So before such a function makes its result, the bytes of it are taken
-//! from the queries' memory and given back at once: a result for which there is no room is refused (53200), and one let element = arguments.get(2).map_or(Ok(ScalarValue::Null), |value| scalar(value, row))?;
-                element_bytes(&element).saturating_mul(count(arguments, row)) has at most 1 GiB,
+//! from the queries' memory and given back at once: a result for which there is no room is refused (53200), and one value has at most 1 GiB,
 //! as in PostgreSQL (54000). `||` is an operator of DataFusion's; the rule [`Concatenations`] puts a function in its place.
 
 use std::sync::Arc;
@@ -196,8 +195,8 @@ impl Growth {
                 None => 0,
             },
             Self::Resize => {
-                let element = arguments.get(2).map_or(Ok(0), |value| scalar(value, row).map(|value| value.size()))?;
-                (element.max(ELEMENT_BYTES) as u64).saturating_mul(count(arguments, row))
+                let element = arguments.get(2).map_or(Ok(ScalarValue::Null), |value| scalar(value, row))?;
+                element_bytes(&element).saturating_mul(count(arguments, row))
             }
             Self::Series => series_bytes(arguments, row)?,
         })
@@ -224,12 +223,7 @@ fn replaced_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
     }
     let flags = flags.replace('g', "");
     let texts = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
-    let found = regexp_count_func(&[
-        texts(whole),
-        texts(pattern),
-        Arc::new(Int64Array::from(vec![1])),
-        texts(&flags),
-    ])?;
+    let found = regexp_count_func(&[texts(whole), texts(pattern), Arc::new(Int64Array::from(vec![1])), texts(&flags)])?;
     let found = ColumnarValue::Array(found);
     Ok(bytes(u64::try_from(number(&found, 0)).unwrap_or(0)))
 }
@@ -313,8 +307,7 @@ impl Check for Steps {
     fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
         for value in &arguments.args {
             if (0..rows).any(|row| size(value, row).characters > LEVENSHTEIN_MAX) {
-                let message =
-                    format!("levenshtein argument exceeds maximum length of {LEVENSHTEIN_MAX} characters");
+                let message = format!("levenshtein argument exceeds maximum length of {LEVENSHTEIN_MAX} characters");
                 return Err(external(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message)));
             }
         }
@@ -329,10 +322,8 @@ pub(super) struct Concatenations(Arc<ScalarUDF>);
 impl Concatenations {
     /// The rule, with the queries' memory.
     pub(super) fn new(pool: &Arc<dyn MemoryPool>) -> Self {
-        let function = Concatenation {
-            pool: Pool(Arc::clone(pool)),
-            signature: Signature::any(2, Volatility::Immutable),
-        };
+        let function =
+            Concatenation { pool: Pool(Arc::clone(pool)), signature: Signature::any(2, Volatility::Immutable) };
         Self(Arc::new(ScalarUDF::from(function)))
     }
 }

@@ -5,26 +5,30 @@ use std::ops::ControlFlow;
 use datafusion::common::{ParamValues, ScalarValue};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::sqlparser::ast::{
-    self, BinaryOperator, CharacterLength, ExactNumberInfo, Expr, LimitClause, Query, TimezoneInfo, Value,
-    visit_expressions,
+    self, BinaryOperator, CharacterLength, ExactNumberInfo, Expr, LimitClause, Query, TimezoneInfo, Value, Visitor,
 };
-use datafusion::sql::sqlparser::ast::{Visit, Visitor};
 
 use crate::SqlError;
 use crate::engine::scalar::parameter_index;
 use crate::engine::types::{from_arrow, from_sql};
-use crate::engine::{ColumnType, error};
+use crate::engine::{ColumnType, error, walk};
 
 /// The highest parameter of a statement.
 pub(super) fn count(statement: &ast::Statement) -> usize {
-    let mut count = 0;
-    let _ = visit_expressions(statement, |expression| {
-        if let Some(index) = placeholder(expression) {
-            count = count.max(index + 1);
+    struct Highest(usize);
+    impl Visitor for Highest {
+        type Break = ();
+
+        fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
+            if let Some(index) = placeholder(expression) {
+                self.0 = self.0.max(index + 1);
+            }
+            ControlFlow::Continue(())
         }
-        ControlFlow::<()>::Continue(())
-    });
-    count
+    }
+    let mut highest = Highest(0);
+    let _ = walk::visit(statement, &mut highest);
+    highest.0
 }
 
 fn placeholder(expression: &Expr) -> Option<usize> {
@@ -52,7 +56,7 @@ pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) {
 /// Finds types by where a parameter stands: `CAST($1 AS t)`, LIMIT, LIKE, beside a literal.
 pub(super) fn infer_by_syntax(statement: &ast::Statement, types: &mut [Option<ColumnType>]) {
     let mut finder = Finder { types };
-    let _ = Visit::visit(statement, &mut finder);
+    let _ = walk::visit(statement, &mut finder);
 }
 
 struct Finder<'a> {

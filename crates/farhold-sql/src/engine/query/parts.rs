@@ -34,8 +34,7 @@ pub(super) fn register(context: &SessionContext) {
 
 /// EXTRACT, if a function is the one that DataFusion's planner makes of it.
 pub(super) fn in_place_of(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
-    static EXTRACT: LazyLock<Arc<ScalarUDF>> =
-        LazyLock::new(|| Arc::new(ScalarUDF::from(Part::new(Form::Extract))));
+    static EXTRACT: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| Arc::new(ScalarUDF::from(Part::new(Form::Extract))));
     if function == date_part() { Arc::clone(&EXTRACT) } else { function }
 }
 

@@ -16,11 +16,12 @@ use std::ops::ControlFlow;
 use datafusion::sql::sqlparser::ast::{
     ArrayElemTypeDef, BinaryOperator, CastKind, DataType as SqlType, Expr, Function, FunctionArguments, Ident, Query,
     Select, SelectItem, SetExpr, TableAlias, TableAliasColumnDef, TableFactor, TableWithJoins, UnaryOperator, Value,
-    Visit, VisitMut, Visitor, VisitorMut,
+    Visitor, VisitorMut,
 };
 
 use super::subqueries::{self, call};
 use crate::SqlError;
+use crate::engine::walk;
 
 /// See the module.
 #[derive(Default)]
@@ -38,8 +39,8 @@ impl VisitorMut for Quantifiers {
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
         let (mut selection, mut having) = (select.selection.take(), select.having.take());
         let was_condition = std::mem::replace(&mut self.is_condition, true);
-        VisitMut::visit(&mut selection, self)?;
-        VisitMut::visit(&mut having, self)?;
+        walk::change(&mut selection, self)?;
+        walk::change(&mut having, self)?;
         self.is_condition = false;
         self.around.push((was_condition, selection, having));
         ControlFlow::Continue(())
@@ -340,7 +341,7 @@ fn is_of_queries(expr: &Expr) -> bool {
         }
     }
     let mut parts = Parts::default();
-    !is_row(expr) && Visit::visit(expr, &mut parts).is_continue() && parts.has_query
+    !is_row(expr) && walk::visit(expr, &mut parts).is_continue() && parts.has_query
 }
 
 /// Whether a function is called, which may be an aggregate.
@@ -353,7 +354,7 @@ fn calls(expr: &Expr) -> bool {
             if matches!(expr, Expr::Function(_)) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
     }
-    Visit::visit(expr, &mut Calls).is_break()
+    walk::visit(expr, &mut Calls).is_break()
 }
 
 fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {

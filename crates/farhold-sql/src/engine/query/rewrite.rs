@@ -11,7 +11,7 @@ use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf}
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
     CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName,
-    ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value, Visit, VisitMut, Visitor, VisitorMut,
+    ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -38,6 +38,7 @@ use crate::engine::settings::SERVER_VERSION;
 use crate::engine::types::exact_decimal;
 
 use super::parameters::to_sql as sql_type;
+use crate::engine::walk;
 
 /// Rewrites statements before they are planned.
 pub(super) struct Rewriter {
@@ -74,7 +75,7 @@ impl Rewriter {
         user: &str,
     ) -> Result<(Statement, Option<Vec<String>>), SqlError> {
         let mut statement = statement;
-        if VisitMut::visit(&mut statement, &mut SampledTable).is_break() {
+        if walk::change(&mut statement, &mut SampledTable).is_break() {
             return Err(SqlError::unsupported("TABLESAMPLE"));
         }
         visited(&mut statement, &mut Patterns)?;
@@ -87,17 +88,17 @@ impl Rewriter {
             Statement::Query(query) => names::resolve(query, tables, &self.aggregates)?,
             _ => None,
         };
-        let _ = VisitMut::visit(&mut statement, &mut SignedRanks);
+        let _ = walk::change(&mut statement, &mut SignedRanks);
         visited(&mut statement, &mut Rows::default())?;
         let mut calls = SequenceCalls { met: false };
-        let _ = VisitMut::visit(&mut statement, &mut calls);
+        let _ = walk::change(&mut statement, &mut calls);
         let mut statement = if reads_catalogs {
             let text = if calls.met || sql.is_empty() { &statement.to_string() } else { sql };
             self.catalog_query(text)?
         } else {
             let mut names = CatalogNames { defined: defined_names(&statement) };
-            let _ = VisitMut::visit(&mut statement, &mut names);
-            let _ = VisitMut::visit(&mut statement, &mut LongNumbers);
+            let _ = walk::change(&mut statement, &mut names);
+            let _ = walk::change(&mut statement, &mut LongNumbers);
             self.rules.iter().fold(statement, |statement, rule| rule.rewrite(statement))
         };
         name_user(&mut statement, user);
@@ -121,7 +122,7 @@ impl Rewriter {
 
 /// Visits a statement; what breaks it off is an error.
 fn visited(statement: &mut Statement, visitor: &mut impl VisitorMut<Break = SqlError>) -> Result<(), SqlError> {
-    match VisitMut::visit(statement, visitor) {
+    match walk::change(statement, visitor) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
     }
@@ -141,7 +142,7 @@ fn defined_names(statement: &Statement) -> HashSet<String> {
         }
     }
     let mut names = Names(HashSet::new());
-    let _ = Visit::visit(statement, &mut names);
+    let _ = walk::visit(statement, &mut names);
     names.0
 }
 
@@ -181,7 +182,7 @@ fn reads_catalogs_alone(statement: &Statement) -> bool {
         }
     }
     let mut relations = Relations { defined: defined_names(statement), catalogs: false, others: false };
-    let _ = Visit::visit(statement, &mut relations);
+    let _ = walk::visit(statement, &mut relations);
     relations.catalogs && !relations.others
 }
 
@@ -312,7 +313,7 @@ impl VisitorMut for SequenceCalls {
 
 /// Puts the user's name in the place of `current_user` and its like: the planner serves all sessions.
 fn name_user(statement: &mut Statement, user: &str) {
-    let _ = VisitMut::visit(statement, &mut UserNamer { user });
+    let _ = walk::change(statement, &mut UserNamer { user });
 }
 
 struct UserNamer<'a> {

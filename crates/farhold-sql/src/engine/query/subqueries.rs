@@ -6,13 +6,14 @@ use std::ops::ControlFlow;
 use datafusion::sql::sqlparser::ast::{
     Distinct, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
     FunctionArgumentList, FunctionArguments, GroupByExpr, Ident, LimitClause, OrderByExpr, OrderByKind, Query, Select,
-    SelectItem, SetExpr, Statement, TableWithJoins, Value, Values, Visit, Visitor,
+    SelectItem, SetExpr, Statement, TableWithJoins, Value, Values, Visitor,
 };
 
 use super::scalars::SINGLE_VALUE;
 use crate::SqlError;
 use crate::engine::parse::parse_one;
 use crate::engine::scalar::fold;
+use crate::engine::walk;
 
 /// `name(arguments)`.
 pub(super) fn call(name: &str, arguments: Vec<Expr>) -> Expr {
@@ -61,7 +62,7 @@ pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, Sql
             ControlFlow::Break(())
         }
     }
-    if Visit::visit(values, &mut Subqueries).is_continue() {
+    if walk::visit(values, &mut Subqueries).is_continue() {
         return Ok(None);
     }
     let count = values.rows.first().map_or(0, |row| row.content.len());
@@ -84,8 +85,7 @@ pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, Sql
 /// of the rows would be checked as well. A subquery without FROM is its item. `None` for other forms.
 pub(super) fn single_value(query: &Query, name: &str, aggregates: &HashSet<String>) -> Option<Expr> {
     let SetExpr::Select(select) = query.body.as_ref() else { return None };
-    let [SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }] =
-        select.projection.as_slice()
+    let [SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }] = select.projection.as_slice()
     else {
         return None;
     };
@@ -176,5 +176,5 @@ fn summarises(expr: &Expr, aggregates: &HashSet<String>) -> bool {
             ControlFlow::Continue(())
         }
     }
-    Visit::visit(expr, &mut Calls { aggregates, depth: 0 }).is_break()
+    walk::visit(expr, &mut Calls { aggregates, depth: 0 }).is_break()
 }

@@ -158,12 +158,7 @@ impl Session {
         self.engine.queries.plan(Statement::Query(Box::new(query)), "", tables, types, user, cancel).await
     }
 
-    async fn plan_insert(
-        &self,
-        insert: ast::Insert,
-        tables: &Tables,
-        types: &mut Types,
-    ) -> Result<Plan, SqlError> {
+    async fn plan_insert(&self, insert: ast::Insert, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: types }).insert(&insert) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -189,12 +184,7 @@ impl Session {
         Ok(Plan::InsertQuery(InsertQuery { insert: Insert { table, rows, on_conflict, returning }, targets, query }))
     }
 
-    async fn plan_update(
-        &self,
-        update: ast::Update,
-        tables: &Tables,
-        types: &mut Types,
-    ) -> Result<Plan, SqlError> {
+    async fn plan_update(&self, update: ast::Update, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: types }).update(&update) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -219,12 +209,7 @@ impl Session {
         Ok(Plan::UpdateQuery(UpdateQuery { table, assigned, defaults, query, returning }))
     }
 
-    async fn plan_delete(
-        &self,
-        delete: ast::Delete,
-        tables: &Tables,
-        types: &mut Types,
-    ) -> Result<Plan, SqlError> {
+    async fn plan_delete(&self, delete: ast::Delete, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: types }).delete(&delete) {
             Ok(program) => return Ok(Plan::Direct(program)),

@@ -8,7 +8,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::super::ROWS_SCHEMA;
 use super::super::rewrite::{identifiers, is_catalog_relation};
 use super::super::subqueries;
-use super::{Apart, Names, Naming, Output, Outputs, Scope, Visible, column, quoted, unnested};
+use super::{Apart, Names, Naming, Output, Outputs, Scope, Visible, quoted, unnested};
 use crate::engine::catalog::TableInfo;
 use crate::engine::scalar::fold;
 use crate::{SqlError, SqlState};
@@ -33,10 +33,8 @@ pub(super) fn renamed(alias: &mut TableAlias, outputs: Outputs) -> Result<Output
     let rest = outputs.into_iter().skip(given.len()).map(|output| output.name);
     let mut apart = Apart::default();
     let names: Vec<String> = given.into_iter().chain(rest).collect();
-    let outputs: Vec<Output> =
-        names.into_iter().map(|name| Output { planned: apart.take(&name), name }).collect();
-    alias.columns =
-        outputs.iter().map(|o| TableAliasColumnDef { name: quoted(&o.planned), data_type: None }).collect();
+    let outputs: Vec<Output> = names.into_iter().map(|name| Output { planned: apart.take(&name), name }).collect();
+    alias.columns = outputs.iter().map(|o| TableAliasColumnDef { name: quoted(&o.planned), data_type: None }).collect();
     Ok(Some(outputs))
 }
 
@@ -104,12 +102,7 @@ impl Names<'_> {
         outcome
     }
 
-    fn factor(
-        &mut self,
-        factor: &mut TableFactor,
-        before: &Scope,
-        left: Option<&Scope>,
-    ) -> Result<Scope, SqlError> {
+    fn factor(&mut self, factor: &mut TableFactor, before: &Scope, left: Option<&Scope>) -> Result<Scope, SqlError> {
         if let Some(series) = series(factor) {
             *factor = series;
         }
@@ -234,8 +227,10 @@ impl Names<'_> {
             JoinConstraint::None => return Ok(left.and(right)),
             JoinConstraint::Using(_) | JoinConstraint::Natural if left.is_open || right.is_open => {
                 if side != Side::Left {
-                    return Err(SqlError::unsupported("RIGHT or FULL JOIN with USING or NATURAL of a catalog's relation")
-                        .with_hint("Write ON, and coalesce() for the column of both."));
+                    return Err(SqlError::unsupported(
+                        "RIGHT or FULL JOIN with USING or NATURAL of a catalog's relation",
+                    )
+                    .with_hint("Write ON, and coalesce() for the column of both."));
                 }
                 // Only the planner knows what is merged.
                 left.visible.clear();

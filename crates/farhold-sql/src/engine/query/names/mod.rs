@@ -257,12 +257,7 @@ impl Names<'_> {
     }
 
     #[recursive::recursive]
-    fn body(
-        &mut self,
-        body: &mut SetExpr,
-        order: Option<&mut OrderBy>,
-        naming: Naming,
-    ) -> Result<Outputs, SqlError> {
+    fn body(&mut self, body: &mut SetExpr, order: Option<&mut OrderBy>, naming: Naming) -> Result<Outputs, SqlError> {
         if let SetExpr::Values(values) = &*body
             && let Some(query) = subqueries::rows_as_queries(values)?
         {

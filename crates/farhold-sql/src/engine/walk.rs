@@ -1,0 +1,94 @@
+//! Walks through the tree of a statement.
+//!
+//! The parser's `visit` is generic over the visitor, and so is each of the hundreds of functions below it: twenty types of visitors made four
+//! fifths of this crate's code. Here all visitors share one walk, which calls them through a table of functions.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    Expr, ObjectName, Query, Select, Statement, TableFactor, ValueWithSpan, Visit, VisitMut, Visitor, VisitorMut,
+};
+
+/// Shows a tree to a visitor.
+pub(crate) fn visit<V: Visitor>(tree: &impl Visit, visitor: &mut V) -> ControlFlow<V::Break> {
+    let mut stopping = Stopping { visitor, stopped: None };
+    let _ = tree.visit(&mut Looking(&mut stopping));
+    stopping.stopped.map_or(ControlFlow::Continue(()), ControlFlow::Break)
+}
+
+/// Lets a visitor change a tree.
+pub(crate) fn change<V: VisitorMut>(tree: &mut impl VisitMut, visitor: &mut V) -> ControlFlow<V::Break> {
+    let mut stopping = Stopping { visitor, stopped: None };
+    let _ = tree.visit(&mut Changing(&mut stopping));
+    stopping.stopped.map_or(ControlFlow::Continue(()), ControlFlow::Break)
+}
+
+/// A visitor, and what it has stopped with.
+struct Stopping<'a, V, B> {
+    visitor: &'a mut V,
+    stopped: Option<B>,
+}
+
+/// What all visitors are to the one walk.
+macro_rules! walk {
+    ($walk:ident, $steps:ident, $visitor:ident, $($step:ident($node:ty),)+) => {
+        trait $steps {
+            $(fn $step(&mut self, node: $node) -> ControlFlow<()>;)+
+        }
+
+        impl<V: $visitor> $steps for Stopping<'_, V, V::Break> {
+            $(fn $step(&mut self, node: $node) -> ControlFlow<()> {
+                self.visitor.$step(node).map_break(|with| self.stopped = Some(with))
+            })+
+        }
+
+        struct $walk<'a>(&'a mut dyn $steps);
+
+        impl $visitor for $walk<'_> {
+            type Break = ();
+
+            $(fn $step(&mut self, node: $node) -> ControlFlow<()> {
+                self.0.$step(node)
+            })+
+        }
+    };
+}
+
+walk!(
+    Looking,
+    Look,
+    Visitor,
+    pre_visit_query(&Query),
+    post_visit_query(&Query),
+    pre_visit_select(&Select),
+    post_visit_select(&Select),
+    pre_visit_relation(&ObjectName),
+    post_visit_relation(&ObjectName),
+    pre_visit_table_factor(&TableFactor),
+    post_visit_table_factor(&TableFactor),
+    pre_visit_expr(&Expr),
+    post_visit_expr(&Expr),
+    pre_visit_statement(&Statement),
+    post_visit_statement(&Statement),
+    pre_visit_value(&ValueWithSpan),
+    post_visit_value(&ValueWithSpan),
+);
+walk!(
+    Changing,
+    Change,
+    VisitorMut,
+    pre_visit_query(&mut Query),
+    post_visit_query(&mut Query),
+    pre_visit_select(&mut Select),
+    post_visit_select(&mut Select),
+    pre_visit_relation(&mut ObjectName),
+    post_visit_relation(&mut ObjectName),
+    pre_visit_table_factor(&mut TableFactor),
+    post_visit_table_factor(&mut TableFactor),
+    pre_visit_expr(&mut Expr),
+    post_visit_expr(&mut Expr),
+    pre_visit_statement(&mut Statement),
+    post_visit_statement(&mut Statement),
+    pre_visit_value(&mut ValueWithSpan),
+    post_visit_value(&mut ValueWithSpan),
+);
