@@ -221,6 +221,26 @@ fn a_unique_key_passes_from_a_deleted_row_to_another() {
     });
 }
 
+/// Rows move in the order in which they were read, which is not the one in which their keys come free.
+#[test]
+fn rows_may_trade_unique_keys() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30), (2, "bob", 40)]).await;
+        let mut txn = worker.begin();
+        for (id, name) in [(2, "ann"), (1, "bob")] {
+            let row = txn.get(&table, &key(id)).await.expect("a read").expect("a row");
+            txn.update(row, &value(&table, name, id, "")).expect("updated");
+        }
+        txn.commit().await.expect("both names are there once");
+        let mut txn = worker.begin();
+        assert_eq!(look(&mut txn, &table, 1).await, Some(("bob".into(), 1)));
+        assert_eq!(look(&mut txn, &table, 2).await, Some(("ann".into(), 2)));
+        let ann = index_key(&table, NAME, Datum::Text("ann".into()));
+        let found = txn.get_by(&table, NAME, &ann).await.expect("a read").expect("a row");
+        assert_eq!(txn.key(found), key(2));
+    });
+}
+
 #[test]
 fn a_row_outgrows_its_slot_and_changes_its_keys() {
     with_people(async |worker, table| {

@@ -27,6 +27,7 @@ use crate::planted::{last_epoch, next_serial, set_unknown};
 use crate::protocol::commit::{before_write, is_plain};
 use crate::protocol::execute::by_node;
 use crate::protocol::ident::{DATA, Ident};
+use crate::protocol::prepare::{Moving, moved_meanwhile};
 use crate::protocol::section::{Near, Refused, latch, new_version, settle, validate, write};
 use crate::replication::{Promise, Replication, ReplicationConfig, Sent, Step};
 use crate::slots::Counter;
@@ -630,13 +631,16 @@ impl Txn {
 
     /// Moves the far rows that have to, and brings the copies of changed replicated rows into the write set.
     async fn prepare_far(&mut self) -> Result<(), TxnError> {
-        let count = self.state.rows.len();
-        for position in 0..count {
-            let handle = RowHandle(position as u32);
-            let row = *self.state.row(handle);
+        let mut moving = Vec::new();
+        for handle in (0..self.state.rows.len() as u32).map(RowHandle) {
+            let row = self.state.row(handle);
             if row.ident.node() != self.core.me && row.has_new_value() && self.must_move_far(handle)? {
-                self.move_far(handle).await?;
+                moving.push(handle);
             }
+        }
+        let moving: Vec<Moving> = moving.into_iter().map(|handle| self.take_out(handle)).collect();
+        for moving in moving {
+            self.put_far(moving).await?;
         }
         for position in 0..self.state.rows.len() {
             let row = *self.state.row(RowHandle(position as u32));
@@ -664,15 +668,9 @@ impl Txn {
         if row.table().has_secondary() { row.table().changes_keys(key, old, new) } else { Ok(false) }
     }
 
-    async fn move_far(&mut self, handle: RowHandle) -> Result<(), TxnError> {
-        let row = *self.state.row(handle);
-        let (key, value) = (self.state.key(&row).to_vec(), self.state.value(&row).to_vec());
-        self.state.delete(handle);
-        match self.insert_far(SharedTable(row.table), row.ident.node(), &key, &value).await {
-            Ok(_) => Ok(()),
-            Err(TxnError::DuplicateKey { index: Index::Primary, .. }) => Err(TxnError::Conflict),
-            Err(error) => Err(error),
-        }
+    async fn put_far(&mut self, moving: Moving) -> Result<(), TxnError> {
+        let Moving { table, node, key, value } = moving;
+        self.insert_far(table, node, &key, &value).await.map(|_| ()).map_err(moved_meanwhile)
     }
 
     /// Does to a node's copy of a replicated row what is to be done to ours.
@@ -697,7 +695,12 @@ impl Txn {
             return Ok(());
         }
         self.state.set_value(copy, &value);
-        if self.must_move_far(copy)? { self.move_far(copy).await } else { Ok(()) }
+        if self.must_move_far(copy)? {
+            let moving = self.take_out(copy);
+            self.put_far(moving).await
+        } else {
+            Ok(())
+        }
     }
 }
 

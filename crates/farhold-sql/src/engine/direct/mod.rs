@@ -17,7 +17,7 @@ pub(crate) use compile::{
 };
 pub(crate) use insert::{Insert, OnConflict, RowNumbers, Writer};
 pub(crate) use run::{Effect, returned};
-pub(crate) use write::{Delete, UniqueCheck, Update, apply_update, insert_moved, unsafe_duplicate};
+pub(crate) use write::{Delete, UniqueKeys, Update, apply_update, insert_moved, unsafe_duplicate};
 
 use std::sync::Arc;
 

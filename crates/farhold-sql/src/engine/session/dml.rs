@@ -19,7 +19,7 @@ use crate::SqlError;
 use crate::engine::cancel::Pace;
 use crate::engine::catalog::TableInfo;
 use crate::engine::direct::{
-    Effect, UniqueCheck, Writer, apply_update, default_of, insert_moved, is_default, returned,
+    Effect, UniqueKeys, Writer, apply_update, default_of, insert_moved, is_default, returned,
 };
 use crate::engine::parse::parse_expr;
 use crate::engine::query::{ROWS_SCHEMA, sql_type};
@@ -198,7 +198,7 @@ impl UpdateQuery {
         let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
         let mut finder = Finder::new(table);
         let mut moved = Vec::new();
-        let mut unique = UniqueCheck::new(table, self.assigned.iter().copied());
+        let unique = UniqueKeys::new(table, self.assigned.iter().copied());
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
         let mut pace = Pace::new(cancel);
@@ -215,9 +215,8 @@ impl UpdateQuery {
                         cast(datum_at(batch.column(keys + value), n)?, data_type)?
                     };
                 }
-                match apply_update(txn, table, handle, &row)? {
-                    Some(again) => moved.push((again, row.clone())),
-                    None => unique.changed(handle, &row),
+                if let Some(again) = apply_update(txn, table, &unique, handle, &row)? {
+                    moved.push((again, row.clone()));
                 }
                 effect.count += 1;
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
@@ -226,7 +225,6 @@ impl UpdateQuery {
             }
         }
         insert_moved(txn, table, moved, &mut pace).await?;
-        unique.check(txn, table, &mut pace).await?;
         Ok(effect)
     }
 }
@@ -288,7 +286,7 @@ impl InsertQuery {
                 for (column, &target) in batch.columns().iter().zip(&self.targets) {
                     row[target] = cast(datum_at(column, n)?, table.columns()[target].data_type)?;
                 }
-                writer.write(txn, &mut row, parameters, &mut pace).await?;
+                writer.write(txn, &mut row, parameters).await?;
             }
         }
         Ok(writer.finish())
