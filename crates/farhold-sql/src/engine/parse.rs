@@ -1,9 +1,12 @@
 //! From text to statements.
 
+use std::fmt::Display;
 use std::ops::ControlFlow;
 
 use crate::engine::dialect::Dialect;
-use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Query, Select, SelectItem, Statement, Value, Visitor};
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, Expr, Query, Select, SelectItem, Statement, Value, ValueWithSpan, Visitor, VisitorMut,
+};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
@@ -271,6 +274,35 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
 pub(crate) fn parse_expr(text: &str) -> Result<Expr, SqlError> {
     let parsed = Parser::new(&Dialect).try_with_sql(text).and_then(|mut parser| parser.parse_expr());
     parsed.map_err(|e| error::from_parser(&e))
+}
+
+/// A text that reads as a statement or an expression does. The parser's own takes `''` and `\'` in a string for what is escaped already, and puts two
+/// signs together, which begins a comment.
+pub(crate) fn to_text<T: VisitMut + Clone + Display>(tree: &T) -> String {
+    struct Plain;
+    impl VisitorMut for Plain {
+        type Break = ();
+
+        fn pre_visit_value(&mut self, value: &mut ValueWithSpan) -> ControlFlow<()> {
+            if let Value::SingleQuotedString(text) | Value::NationalStringLiteral(text) = &mut value.value {
+                *text = text.replace('\'', "''");
+            }
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+            if let Expr::UnaryOp { expr: inner, .. } = expression
+                && matches!(**inner, Expr::UnaryOp { .. })
+            {
+                let signed = std::mem::replace(inner.as_mut(), Expr::value(Value::Null));
+                **inner = Expr::Nested(Box::new(signed));
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut tree = tree.clone();
+    let _ = walk::change(&mut tree, &mut Plain);
+    tree.to_string()
 }
 
 /// The beginning in lower case.
@@ -594,6 +626,21 @@ mod tests {
             assert_eq!(state(&nested(7)), Some("54000"), "{open}");
             assert_eq!(state(&nested(100)), Some("54000"), "{open}");
         }
+    }
+
+    #[test]
+    fn texts_of_trees_read_as_they_do() {
+        for sql in ["'a''''b'", "'\\'''", "'\\'", "''''", "- -1", "- - + 1", "-(-1)", "$$a'b$$", "E'a\\'b\\\\c\\n'", "'it''s' || 'x'''"] {
+            let tree = parse_expr(sql).unwrap();
+            let text = to_text(&tree);
+            let plain = |expr: &Expr| to_text(expr).replace(['(', ')'], "");
+            assert_eq!(plain(&parse_expr(&text).unwrap()), plain(&tree), "{text}");
+            if let Expr::Value(_) = tree {
+                assert_eq!(parse_expr(&text).unwrap(), tree, "{text}");
+            }
+        }
+        let query = parse_one("select 'a''''b' from t where x = '\\'''").unwrap();
+        assert_eq!(parse_one(&to_text(&query)).unwrap(), query);
     }
 
     #[test]

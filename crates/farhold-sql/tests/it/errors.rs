@@ -1,6 +1,9 @@
 //! What goes wrong has PostgreSQL's SQLSTATE, the transaction is rolled back, and nothing stays reserved.
 
-use farhold_sql::{EngineConfig, TransactionState};
+use farhold_fabric::Executor;
+use farhold_sql::{ColumnType, EngineConfig, TransactionState};
+use farhold_store::row::{Column, Schema};
+use farhold_txn::TableDef;
 
 use crate::harness::{Db, Dir};
 
@@ -153,6 +156,27 @@ fn levenshtein_takes_short_texts() {
     assert_eq!(client.rows("SELECT levenshtein(repeat('a', 255), 'b')"), ["255"]);
     let error = client.err("SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))");
     assert_eq!(error.state.code(), "22023");
+}
+
+/// A table that SQL cannot read keeps its name only until somebody drops it.
+#[test]
+fn a_table_that_cannot_be_read_can_be_dropped() {
+    let db = Db::new();
+    let client = db.client();
+    // A default that is no expression, as the attributes of tables have it.
+    let mut attributes = vec![b'S', 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, b'\''];
+    attributes.extend([0, 0]);
+    let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+    let definition = TableDef { attributes, ..TableDef::new("broken", schema) };
+    let executor = Executor::real(1);
+    let worker = db.node.worker(&executor.handle()).expect("a worker");
+    executor.run(async move {
+        worker.create_table(definition).await.expect("a table");
+    });
+    assert_eq!(client.err("SELECT * FROM broken").state.code(), "42P01");
+    assert_eq!(client.err("CREATE TABLE broken (id INT PRIMARY KEY)").state.code(), "42P07");
+    assert_eq!(client.ok("DROP TABLE broken"), "DROP TABLE");
+    client.ok("CREATE TABLE broken (id INT PRIMARY KEY)");
 }
 
 #[test]

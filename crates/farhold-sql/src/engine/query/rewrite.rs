@@ -31,7 +31,7 @@ use crate::SqlError;
 use crate::engine::ColumnType;
 use crate::engine::catalog::Tables;
 use crate::engine::error;
-use crate::engine::parse::parse_one;
+use crate::engine::parse::{parse_one, to_text};
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
@@ -93,7 +93,7 @@ impl Rewriter {
         let mut calls = SequenceCalls { met: false };
         let _ = walk::change(&mut statement, &mut calls);
         let mut statement = if reads_catalogs {
-            let text = if calls.met || sql.is_empty() { &statement.to_string() } else { sql };
+            let text = if calls.met || sql.is_empty() { &to_text(&statement) } else { sql };
             self.catalog_query(text)?
         } else {
             let mut names = CatalogNames { defined: defined_names(&statement) };

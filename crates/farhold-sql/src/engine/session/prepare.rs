@@ -101,7 +101,7 @@ impl Session {
                 ) {
                     return Err(SqlError::unsupported("EXPLAIN of this statement"));
                 }
-                let text = statement.to_string();
+                let text = parse::to_text(statement.as_ref());
                 let inner = Box::pin(self.bind(*statement, &text, types)).await?;
                 Ok(Plan::Explain { inner: Box::new(inner), analyze })
             }
@@ -243,8 +243,8 @@ impl Session {
             }
         }
         if to {
-            let text = match source {
-                CopySource::Query(query) => query.to_string(),
+            let statement = match source {
+                CopySource::Query(query) => Statement::Query(query),
                 CopySource::Table { table_name: name, columns } => {
                     let table = written_table(tables, &name)?;
                     let list: Vec<String> = if columns.is_empty() {
@@ -252,10 +252,11 @@ impl Session {
                     } else {
                         columns.iter().map(|c| quoted(&fold(c))).collect()
                     };
-                    format!("SELECT {} FROM {}", list.join(", "), quoted(&table.name))
+                    parse::parse_one(&format!("SELECT {} FROM {}", list.join(", "), quoted(&table.name)))?
                 }
             };
-            let inner = Box::pin(self.bind(parse::parse_one(&text)?, &text, &[])).await?;
+            let text = parse::to_text(&statement);
+            let inner = Box::pin(self.bind(statement, &text, &[])).await?;
             return Ok(Plan::CopyOut { inner: Box::new(inner), format });
         }
         let CopySource::Table { table_name: name, columns } = source else {
