@@ -1,6 +1,6 @@
 //! Running a program in a transaction.
 
-use farhold_txn::Txn;
+use farhold_txn::{RowHandle, Txn};
 
 use super::{Program, Select, to_output};
 use crate::engine::cancel::{CancelHandle, Pace};
@@ -103,7 +103,7 @@ impl Select {
                     if self.matches(&row, parameters)? {
                         rows.push(self.project(&row, parameters)?);
                         if self.for_update {
-                            let _ = txn.value_mut(handle);
+                            mark_written(txn, handle)?;
                         }
                     }
                     Vec::new()
@@ -127,7 +127,7 @@ impl Select {
             }
             rows.push(self.project(&row, parameters)?);
             if self.for_update {
-                let _ = txn.value_mut(handle);
+                mark_written(txn, handle)?;
             }
             if rows.len() == limit {
                 break;
@@ -150,6 +150,12 @@ impl Select {
             })
             .collect()
     }
+}
+
+/// Writes a row as it is, so that nobody else may write it before this transaction's commit.
+fn mark_written(txn: &mut Txn, handle: RowHandle) -> Result<(), SqlError> {
+    let value = txn.value(handle).to_vec();
+    txn.update(handle, &value).map_err(txn_error)
 }
 
 /// A row as it is stored: decimals rounded, blanks behind strings cut.
