@@ -40,7 +40,9 @@ pub use output::{CommandTag, Output, OutputColumn, Prepared, QueryRows, Rows};
 pub(crate) use parse::{Opaque, opaque_end};
 pub(crate) use session::Mark;
 pub use session::{Session, TransactionState};
-pub(crate) use types::{cast as cast_datum, civil_from_days, datum_at, from_arrow, to_arrow};
+pub(crate) use types::{
+    cast as cast_datum, civil_from_days, datum_at, from_arrow, put_interval, put_list, put_padded, put_time, to_arrow,
+};
 pub use types::{format_datum, parse_datum};
 
 use self::catalog::Catalog;

@@ -86,3 +86,11 @@ fn a_query_is_copied_as_it_is_written() {
     assert_eq!(to_stdout("SELECT '\\''', 1 + 1"), ["\\\\'\t2"]);
     assert_eq!(to_stdout("SELECT 'x''''y' FROM pg_catalog.pg_class WHERE relname = 'none' UNION ALL SELECT 'a''''b'"), ["a''b"]);
 }
+
+#[test]
+fn lists_and_intervals_are_copied_as_they_are_sent() {
+    let db = Db::new();
+    let client = db.client();
+    let lines = client.rows("COPY (SELECT ARRAY[1, NULL, 3], INTERVAL '1 mon 2 days') TO STDOUT");
+    assert_eq!(lines, ["{1,NULL,3}\t1 mon 2 days"]);
+}

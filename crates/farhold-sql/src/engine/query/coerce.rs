@@ -485,7 +485,9 @@ fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
     let texts = sides.iter().filter(|side| side.get_type(schema).is_ok_and(|t| t.is_string())).count();
     for side in sides {
         let data_type = side.get_type(schema)?;
-        if texts == 1 && from_arrow(&data_type).is_some_and(|t| !t.is_text()) && !data_type.is_null() {
+        let is_other = from_arrow(&data_type).is_none_or(|t| !t.is_text());
+        // A list takes the text as one more element.
+        if texts == 1 && is_other && !data_type.is_null() && !data_type.is_list() {
             let inner = std::mem::replace(*side, lit(ScalarValue::Null));
             **side = explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?;
         }
@@ -758,7 +760,12 @@ fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DF
     use ColumnType as T;
     let plain = |inner: Expr| Ok(Expr::Cast(Cast::new(Box::new(inner), arrow_type.clone())));
     let data_type = inner.get_type(schema)?;
-    let Some(from) = from_arrow(&data_type).filter(|from| from.is_text() || to_arrow(*from) == data_type) else {
+    let known = from_arrow(&data_type);
+    if known.is_none() && to.is_text() {
+        // Lists, intervals and times in Arrow's forms are not PostgreSQL's.
+        return Ok(functions::cast(inner, to));
+    }
+    let Some(from) = known.filter(|from| from.is_text() || to_arrow(*from) == data_type) else {
         return plain(inner);
     };
     #[expect(clippy::match_same_arms, reason = "they are asked in this order")]
