@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a float beside a decimal, or a real beside another number | decimal, real | double precision |
 //! | a bare string beside a value of another type | the text of the value, or its bytes | the string is read as a value of the type |
-//! | CHAR(n) beside a bare string | blanks count | blanks at the end do not count |
+//! | CHAR(n) beside a bare string or a VARCHAR(n) | blanks count | blanks at the end do not count |
 //! | `+ - *` and negation that pass the end of their type | wrap, or infinity | 22003 |
 //! | a quotient of decimals | four digits more than the dividend, truncated | sixteen digits, rounded |
 //! | a product of decimals of more than 38 digits together | all digits behind the point, few before it | twenty digits, rounded |
@@ -230,7 +230,7 @@ fn in_subquery_typed(mut query: InSubquery, schema: &DFSchema) -> Result<InSubqu
         let plan = LogicalPlan::clone(&query.subquery.subquery);
         query.subquery.subquery = Arc::new(projected(plan, &[Some(common)])?);
     } else if is_char {
-        become_char(&mut query.expr);
+        become_char(&mut query.expr, schema);
     } else if is_bare_string(&query.expr) {
         become_type(&mut query.expr, &listed, schema)?;
     }
@@ -535,7 +535,7 @@ fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) ->
     let is_compared = matches!(common, Common::Comparison | Common::Equality);
     if is_compared && expressions.iter().any(|e| !is_bare_string(e) && is_char(e, schema)) {
         for expression in expressions.iter_mut() {
-            become_char(expression);
+            become_char(expression, schema);
         }
         return Ok(());
     }
@@ -666,10 +666,13 @@ pub(super) fn decimal_scalar(unscaled: i128, scale: u8) -> ScalarValue {
     ScalarValue::Decimal128(Some(unscaled), precision.clamp(1, ColumnType::PRECISION_MAX), scale.cast_signed())
 }
 
-/// Takes the blanks at the end of a bare string that is compared with a CHAR(n).
-fn become_char(expression: &mut Expr) {
+/// Takes the blanks at the end of what is compared with a CHAR(n): a bare string or a VARCHAR(n). Those of a TEXT count.
+fn become_char(expression: &mut Expr, schema: &DFSchema) {
     if let Some(text) = bare_string(expression) {
         *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
+    } else if expression.to_field(schema).is_ok_and(|(_, field)| matches!(from_field(&field), Some(ColumnType::Varchar(_)))) {
+        let inner = std::mem::replace(expression, lit(ScalarValue::Null));
+        *expression = functions::cast(inner, ColumnType::Char(ColumnType::CHARACTERS_MAX));
     }
 }
 
