@@ -2,7 +2,7 @@
 
 use super::numeric::{self, Decimal};
 use super::{binary, datetime, text};
-use crate::engine::{ColumnType, Datum};
+use crate::engine::{ColumnType, Datum, parse_datum};
 
 fn shown(put: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut out = Vec::new();
