@@ -1,6 +1,7 @@
 //! Sequences of several sessions, several nodes and several lives of a node.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use farhold_sql::Datum;
 
