@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use crate::engine::dialect::Dialect;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Query, Select, SelectItem, Statement, Value, ValueWithSpan, Visitor, VisitorMut,
+    BinaryOperator, Expr, Query, Select, SelectItem, Statement, Value, ValueWithSpan, VisitMut, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -630,7 +630,18 @@ mod tests {
 
     #[test]
     fn texts_of_trees_read_as_they_do() {
-        for sql in ["'a''''b'", "'\\'''", "'\\'", "''''", "- -1", "- - + 1", "-(-1)", "$$a'b$$", "E'a\\'b\\\\c\\n'", "'it''s' || 'x'''"] {
+        for sql in [
+            "'a''''b'",
+            "'\\'''",
+            "'\\'",
+            "''''",
+            "- -1",
+            "- - + 1",
+            "-(-1)",
+            "$$a'b$$",
+            "E'a\\'b\\\\c\\n'",
+            "'it''s' || 'x'''",
+        ] {
             let tree = parse_expr(sql).unwrap();
             let text = to_text(&tree);
             let plain = |expr: &Expr| to_text(expr).replace(['(', ')'], "");

@@ -84,7 +84,10 @@ fn a_query_is_copied_as_it_is_written() {
     assert_eq!(to_stdout("SELECT 'a''''b'"), ["a''b"]);
     assert_eq!(to_stdout("SELECT - -1, 'header 1'"), ["1\theader 1"]);
     assert_eq!(to_stdout("SELECT '\\''', 1 + 1"), ["\\\\'\t2"]);
-    assert_eq!(to_stdout("SELECT 'x''''y' FROM pg_catalog.pg_class WHERE relname = 'none' UNION ALL SELECT 'a''''b'"), ["a''b"]);
+    assert_eq!(
+        to_stdout("SELECT 'x''''y' FROM pg_catalog.pg_class WHERE relname = 'none' UNION ALL SELECT 'a''''b'"),
+        ["a''b"]
+    );
 }
 
 #[test]

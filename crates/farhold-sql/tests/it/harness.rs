@@ -224,10 +224,12 @@ async fn answer(session: &mut Session, sql: &str, parameters: &[Datum]) -> Resul
     let prepared = session.prepare(sql, &[]).await?;
     let columns = prepared.columns.iter().flatten().map(|c| (c.name.clone(), c.data_type)).collect();
     let text = |row: &Vec<Datum>| row.iter().map(format_datum).collect::<Vec<_>>();
+    let mut direct = prepared.is_direct();
     let (rows, tag) = match session.execute(&prepared, parameters).await? {
         Output::Command(tag) => (Vec::new(), tag),
         Output::Rows(Rows::Direct { rows, tag }) => (rows.iter().map(text).collect(), tag),
         Output::Rows(Rows::Batches(mut batches)) => {
+            direct = false;
             let mut all = Vec::new();
             while let Some(rows) = batches.next_rows().await {
                 all.extend(rows?.iter().map(text));
@@ -245,7 +247,7 @@ async fn answer(session: &mut Session, sql: &str, parameters: &[Datum]) -> Resul
         Output::CopyIn(copy) => return Err(copy.abort("a test that gives no data")),
     };
     let notices = session.notices().into_iter().map(|n| n.message).collect();
-    Ok(Answer { columns, rows, tag: tag.to_string(), direct: prepared.is_direct(), notices })
+    Ok(Answer { columns, rows, tag: tag.to_string(), direct, notices })
 }
 
 /// A simple-query string, as the wire protocol runs it.

@@ -81,7 +81,20 @@ pub(crate) fn count_of(
     }
 }
 
+/// More rows than these are a query's: read here, all of them are in memory at once, and validated.
+const ROWS_MAX: usize = 10_000;
+
 impl Select {
+    /// Whether nothing but its LIMIT bounds the rows that it reads, and leaves many.
+    pub(crate) fn is_long(&self, parameters: Parameters<'_>) -> Result<bool, SqlError> {
+        if self.for_update || self.access.is_narrow(&self.table) {
+            return Ok(false);
+        }
+        let limit = count_of(self.limit.as_ref(), parameters, Clause::Limit)?.unwrap_or(usize::MAX);
+        let offset = count_of(self.offset.as_ref(), parameters, Clause::Offset)?.unwrap_or(0);
+        Ok(limit > 0 && limit.saturating_add(offset) > ROWS_MAX)
+    }
+
     async fn run(&self, txn: &mut Txn, parameters: Parameters<'_>, cancel: &CancelHandle) -> Result<Effect, SqlError> {
         let table = &self.table;
         let limit = count_of(self.limit.as_ref(), parameters, Clause::Limit)?.unwrap_or(usize::MAX);

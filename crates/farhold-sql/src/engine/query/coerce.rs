@@ -670,7 +670,10 @@ pub(super) fn decimal_scalar(unscaled: i128, scale: u8) -> ScalarValue {
 fn become_char(expression: &mut Expr, schema: &DFSchema) {
     if let Some(text) = bare_string(expression) {
         *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
-    } else if expression.to_field(schema).is_ok_and(|(_, field)| matches!(from_field(&field), Some(ColumnType::Varchar(_)))) {
+    } else if expression
+        .to_field(schema)
+        .is_ok_and(|(_, field)| matches!(from_field(&field), Some(ColumnType::Varchar(_))))
+    {
         let inner = std::mem::replace(expression, lit(ScalarValue::Null));
         *expression = functions::cast(inner, ColumnType::Char(ColumnType::CHARACTERS_MAX));
     }

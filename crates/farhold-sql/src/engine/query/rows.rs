@@ -97,7 +97,8 @@ impl Rows {
             Expr::InSubquery { expr, subquery, negated } => {
                 let Some(row) = columns(expr) else { return Ok(None) };
                 let (found, unknown) = self.found(&row, subquery)?;
-                let mut case = parse_expr(&format!("CASE WHEN a THEN {} WHEN b THEN NULL ELSE {negated} END", !negated))?;
+                let mut case =
+                    parse_expr(&format!("CASE WHEN a THEN {} WHEN b THEN NULL ELSE {negated} END", !negated))?;
                 if let Expr::Case { conditions, .. } = &mut case {
                     for (when, condition) in conditions.iter_mut().zip([found, unknown]) {
                         when.condition = condition;
@@ -119,7 +120,8 @@ impl Rows {
         let equal = pairs.reduce(|one, other| binary(one, BinaryOperator::And, other));
         let equal = equal.ok_or_else(|| SqlError::syntax("a row without columns"))?;
         // The frame comes from text, what is the user's goes in as it was parsed.
-        let frame = format!("EXISTS (SELECT 1 FROM (SELECT 1) AS __rows_{} ({}) WHERE true)", self.queries, names.join(", "));
+        let frame =
+            format!("EXISTS (SELECT 1 FROM (SELECT 1) AS __rows_{} ({}) WHERE true)", self.queries, names.join(", "));
         let frame = parse_expr(&frame)?;
         let exists = |condition: Expr| {
             let mut exists = frame.clone();

@@ -18,9 +18,7 @@ use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
 use crate::SqlError;
 use crate::engine::cancel::Pace;
 use crate::engine::catalog::TableInfo;
-use crate::engine::direct::{
-    Effect, UniqueKeys, Writer, apply_update, default_of, insert_moved, is_default, returned,
-};
+use crate::engine::direct::{Effect, UniqueKeys, Writer, apply_update, default_of, insert_moved, is_default, returned};
 use crate::engine::parse::parse_expr;
 use crate::engine::query::{ROWS_SCHEMA, sql_type};
 use crate::engine::scalar::Parameters;

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use datafusion::sql::sqlparser::ast;
 use farhold_txn::{Retry, Txn};
 
 use super::plan::{Bound, Plan};
@@ -15,7 +16,7 @@ use crate::engine::query::{Giver, PlannedQuery, all_narrow, gather, scans, snaps
 use crate::engine::scalar::Parameters;
 use crate::engine::scan::RowSource;
 use crate::engine::types::cast;
-use crate::engine::{ColumnType, CommandTag, Datum, Output, Rows, error, parse};
+use crate::engine::{ColumnType, CommandTag, Datum, Output, OutputColumn, Rows, error, parse};
 use crate::{SqlError, SqlState};
 
 /// How often a statement outside of a transaction block is tried against conflicts before its user hears of them.
@@ -44,13 +45,22 @@ impl Session {
         self.transaction.enter(&self.worker);
         let parameters = Parameters { values, times: self.transaction.times() };
         match &bound.plan {
-            Plan::Direct(program) => match self.direct(program, parameters).await {
-                // An index that it was bound to is gone; bound anew, it finds another way.
-                Err(e) if e.state == SqlState::SERIALIZATION_FAILURE && self.is_outdated(&bound) => {
-                    Box::pin(self.run(prepared, values)).await
+            Plan::Direct(program) => {
+                if let Program::Select(select) = program
+                    && !self.transaction.is_open()
+                    && select.is_long(parameters)?
+                    && let Some(query) = Box::pin(self.long_query(prepared, &bound)).await?
+                {
+                    return Box::pin(self.query(&query, parameters)).await;
                 }
-                outcome => outcome,
-            },
+                match self.direct(program, parameters).await {
+                    // An index that it was bound to is gone; bound anew, it finds another way.
+                    Err(e) if e.state == SqlState::SERIALIZATION_FAILURE && self.is_outdated(&bound) => {
+                        Box::pin(self.run(prepared, values)).await
+                    }
+                    outcome => outcome,
+                }
+            }
             // What may be slow is boxed: the future of a direct statement, which every statement makes, stays small.
             Plan::Query(query) => Box::pin(self.query(query, parameters)).await,
             Plan::Explain { inner, analyze } => Box::pin(self.explain(inner, parameters, *analyze)).await,
@@ -111,6 +121,17 @@ impl Session {
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, "cached plan must not change result type"));
         }
         Ok(prepared.rebind(again))
+    }
+
+    /// A query of many rows by the planner: its rows come batch by batch, out of a snapshot. `None` if they would be of other types than those that
+    /// the client has been told.
+    async fn long_query(&self, prepared: &Prepared, bound: &Bound) -> Result<Option<PlannedQuery>, SqlError> {
+        let ast::Statement::Query(query) = parse::parse_one(&prepared.sql)? else { return Ok(None) };
+        let stated: Vec<_> = bound.parameters.iter().map(|t| Some(*t)).collect();
+        let query = self.by_planner(query, &prepared.sql, &self.engine.catalog.tables(), &stated).await?;
+        let types = |columns: &[OutputColumn]| columns.iter().map(|c| c.data_type).collect::<Vec<_>>();
+        let same = bound.columns.as_ref().is_some_and(|columns| types(columns) == types(&query.columns));
+        Ok(same.then_some(query))
     }
 
     /// Is the statement its own transaction, and bound to a catalog that has changed since?

@@ -13,7 +13,7 @@ use crate::engine::direct::{
     check_target_count, check_update, default_row, output_column,
 };
 use crate::engine::query::PlannedQuery;
-use crate::engine::scalar::{BindError, fold};
+use crate::engine::scalar::{BindError, Parameters, fold};
 use crate::engine::{ColumnType, parse};
 use crate::{SqlError, SqlState};
 
@@ -123,21 +123,7 @@ impl Session {
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
         refuse_select_into(&query)?;
-        let mut locked = false;
-        for lock in &mut query.locks {
-            match lock.nonblock {
-                Some(NonBlock::SkipLocked) => return Err(SqlError::unsupported("SKIP LOCKED")),
-                // Reading a row never waits.
-                Some(NonBlock::Nowait) | None => lock.nonblock = None,
-            }
-            lock.of = None;
-            locked |= lock.lock_type == LockType::Update;
-        }
-        if !locked {
-            // Whatever a transaction reads is validated when it commits: FOR SHARE asks for nothing more.
-            query.locks.clear();
-        }
-        query.locks.truncate(1);
+        let locked = plain_locks(&mut query)?;
         let before = types.clone();
         match (Compiler { tables, parameters: types }).select(&query) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -148,9 +134,20 @@ impl Session {
             }
             Err(BindError::Complex) => *types = before,
         }
+        self.by_planner(query, sql, tables, types).await.map(Plan::Query)
+    }
+
+    /// A query by the planner, whether or not it could do without.
+    pub(super) async fn by_planner(
+        &self,
+        mut query: Box<Query>,
+        sql: &str,
+        tables: &Tables,
+        types: &[Option<ColumnType>],
+    ) -> Result<PlannedQuery, SqlError> {
+        plain_locks(&mut query)?;
         let (user, cancel) = (self.settings.user(), &self.cancel);
-        let query = self.engine.queries.plan(Statement::Query(query), sql, tables, types, user, cancel).await?;
-        Ok(Plan::Query(query))
+        self.engine.queries.plan(Statement::Query(query), sql, tables, types, user, cancel).await
     }
 
     async fn planned(&self, query: Query, tables: &Tables, types: &Types) -> Result<PlannedQuery, SqlError> {
@@ -256,7 +253,17 @@ impl Session {
                 }
             };
             let text = parse::to_text(&statement);
-            let inner = Box::pin(self.bind(statement, &text, &[])).await?;
+            let mut inner = Box::pin(self.bind(statement.clone(), &text, &[])).await?;
+            let is_long = match &inner.plan {
+                Plan::Direct(Program::Select(select)) if !self.transaction.is_open() => {
+                    select.is_long(Parameters::NONE).unwrap_or(false)
+                }
+                _ => false,
+            };
+            if is_long && let Statement::Query(query) = statement {
+                let query = Box::pin(self.by_planner(query, &text, &self.engine.catalog.tables(), &[])).await?;
+                inner = Bound { columns: Some(query.columns.clone()), plan: Plan::Query(query), ..inner };
+            }
             return Ok(Plan::CopyOut { inner: Box::new(inner), format });
         }
         let CopySource::Table { table_name: name, columns } = source else {
@@ -270,6 +277,26 @@ impl Session {
         };
         Ok(Plan::CopyIn { table, columns, format })
     }
+}
+
+/// Leaves of a query's locks one FOR UPDATE, if there is one, and says whether.
+fn plain_locks(query: &mut Query) -> Result<bool, SqlError> {
+    let mut locked = false;
+    for lock in &mut query.locks {
+        match lock.nonblock {
+            Some(NonBlock::SkipLocked) => return Err(SqlError::unsupported("SKIP LOCKED")),
+            // Reading a row never waits.
+            Some(NonBlock::Nowait) | None => lock.nonblock = None,
+        }
+        lock.of = None;
+        locked |= lock.lock_type == LockType::Update;
+    }
+    if !locked {
+        // Whatever a transaction reads is validated when it commits: FOR SHARE asks for nothing more.
+        query.locks.clear();
+    }
+    query.locks.truncate(1);
+    Ok(locked)
 }
 
 /// What the direct path cannot do of a statement, and a planner neither.

@@ -79,11 +79,7 @@ pub(crate) fn put_interval(months: i32, days: i32, micros: i64, out: &mut Vec<u8
 }
 
 /// Writes a list as an array literal, `{1,NULL,"a b"}`; `put` writes an element that is not null.
-pub(crate) fn put_list(
-    elements: &ArrayRef,
-    out: &mut Vec<u8>,
-    put: &mut dyn FnMut(&ArrayRef, usize, &mut Vec<u8>),
-) {
+pub(crate) fn put_list(elements: &ArrayRef, out: &mut Vec<u8>, put: &mut dyn FnMut(&ArrayRef, usize, &mut Vec<u8>)) {
     out.push(b'{');
     for index in 0..elements.len() {
         if index > 0 {

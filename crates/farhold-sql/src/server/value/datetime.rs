@@ -4,8 +4,8 @@
 //! `0044-03-15 BC` is year -43.
 
 use super::text::put_integer;
-pub(crate) use crate::engine::{put_interval, put_time};
 use crate::engine::{civil_from_days, put_padded};
+pub(crate) use crate::engine::{put_interval, put_time};
 
 /// Days from 1970-01-01 to 2000-01-01.
 pub const EPOCH_SHIFT_DAYS: i32 = 10_957;
