@@ -13,7 +13,7 @@ use arrow::datatypes::{
     IntervalMonthDayNanoType, IntervalUnit, Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
 };
 
-use super::{Column, Shape, put_value};
+use super::{Column, Shape, check_length, put_value};
 use crate::engine::{ColumnType, OutputColumn, put_list};
 use crate::error::SqlError;
 use crate::server::value::datetime::{put_interval, put_time, put_timestamp};
@@ -117,7 +117,10 @@ impl BatchEncoder {
     }
 
     /// Writes the next row. There must be one.
-    pub fn put_row(&mut self, shape: &Shape, formats: Formats<'_>, output: &mut Output) {
+    ///
+    /// # Errors
+    /// As [`Shape::put_row`].
+    pub fn put_row(&mut self, shape: &Shape, formats: Formats<'_>, output: &mut Output) -> Result<(), SqlError> {
         let row = self.next;
         self.next += 1;
         let message = output.open(b'D');
@@ -130,9 +133,11 @@ impl BatchEncoder {
                     Format::Text => put_text(array, row, column, out),
                     Format::Binary => put_binary(array, row, column, out),
                 });
+                check_length(&message, output)?;
             }
         }
         output.close(&message);
+        Ok(())
     }
 }
 
