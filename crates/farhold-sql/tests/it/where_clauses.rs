@@ -235,6 +235,7 @@ fn parameters_in_clauses() {
 /// What nothing but a long LIMIT bounds is a query like others: out of a snapshot, batch by batch.
 #[test]
 fn long_limits_are_for_the_planner() {
+    use farhold_sql::Datum;
     let db = Db::new();
     let client = db.client();
     client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
