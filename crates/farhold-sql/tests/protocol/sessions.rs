@@ -351,6 +351,23 @@ fn prepare_and_declare_take_what_postgresql_takes() {
     assert_eq!(states(&mut client, &format!("ROLLBACK; {nested} SELECT 1")).pop().as_deref(), Some("42601"));
 }
 
+/// What a query gives to be written is written batch by batch: all of it would not fit the memory.
+#[test]
+fn planned_writes_begin_before_their_query_ends() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_stream (i int PRIMARY KEY, n int NOT NULL); SET statement_timeout = '10s'");
+    let endless = "FROM generate_series(1, 100000) a, generate_series(1, 100000) b";
+    assert_eq!(states(&mut client, &format!("INSERT INTO s_stream SELECT 1, 1 {endless}")), ["23505"]);
+    client.run("INSERT INTO s_stream VALUES (1, 1), (2, 2)");
+    let update = format!("UPDATE s_stream SET n = nullif(a.value, a.value) {endless}");
+    assert_eq!(states(&mut client, &update), ["23502"]);
+    assert_eq!(client.rows("SELECT i FROM s_stream ORDER BY i"), [["1"], ["2"]]);
+    // A row that a join gives often is written once.
+    let few = "(SELECT g.value FROM generate_series(1, 20000) g) x";
+    assert_eq!(states(&mut client, &format!("DELETE FROM s_stream USING {few} WHERE i = 2")), ["DELETE 1"]);
+}
+
 #[test]
 fn columns_are_counted() {
     let server = server();

@@ -222,24 +222,6 @@ impl QueryEngine {
         BatchStream::new(receiver, requests, task, stop, cancel.clone(), unread)
     }
 
-    /// Runs a bound plan to its end and gives all rows; for plans whose result the session needs whole.
-    pub(crate) async fn collect(
-        &self,
-        plan: LogicalPlan,
-        rows: RowSource,
-        giver: Giver,
-        cancel: &CancelHandle,
-        notices: &Notices,
-        unread: &Unread,
-    ) -> Result<Vec<RecordBatch>, SqlError> {
-        let mut stream = self.run(plan, rows, giver, cancel, notices, unread);
-        let mut batches = Vec::new();
-        while let Some(batch) = stream.next().await {
-            batches.push(batch?);
-        }
-        Ok(batches)
-    }
-
     /// The physical plan as text; with `analyze`, after it has run.
     pub(crate) async fn explain(
         &self,

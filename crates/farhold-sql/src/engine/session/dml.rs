@@ -20,7 +20,7 @@ use crate::engine::cancel::Pace;
 use crate::engine::catalog::TableInfo;
 use crate::engine::direct::{Effect, UniqueKeys, Writer, apply_update, default_of, insert_moved, is_default, returned};
 use crate::engine::parse::parse_expr;
-use crate::engine::query::{ROWS_SCHEMA, sql_type};
+use crate::engine::query::{BatchStream, ROWS_SCHEMA, sql_type};
 use crate::engine::scalar::Parameters;
 use crate::engine::sequence::Numbers;
 use crate::engine::types::{cast, datum_at};
@@ -186,7 +186,7 @@ impl UpdateQuery {
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
-        batches: &[RecordBatch],
+        batches: &mut BatchStream,
         parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
@@ -200,10 +200,11 @@ impl UpdateQuery {
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
         let mut pace = Pace::new(cancel);
-        for batch in batches {
+        while let Some(batch) = batches.next().await {
+            let batch = batch?;
             for n in 0..batch.num_rows() {
                 pace.step().await?;
-                let Some(handle) = finder.find(txn, batch, n).await? else { continue };
+                let Some(handle) = finder.find(txn, &batch, n).await? else { continue };
                 table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
                 for (value, &column) in self.assigned.iter().enumerate() {
                     let data_type = table.columns()[column].data_type;
@@ -232,7 +233,7 @@ impl DeleteQuery {
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
-        batches: &[RecordBatch],
+        batches: &mut BatchStream,
         parameters: Parameters<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
@@ -242,10 +243,11 @@ impl DeleteQuery {
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
         let mut pace = Pace::new(cancel);
-        for batch in batches {
+        while let Some(batch) = batches.next().await {
+            let batch = batch?;
             for n in 0..batch.num_rows() {
                 pace.step().await?;
-                let Some(handle) = finder.find(txn, batch, n).await? else { continue };
+                let Some(handle) = finder.find(txn, &batch, n).await? else { continue };
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
                     table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
                     rows.push(returned(table, returning, &row, parameters)?);
@@ -263,7 +265,7 @@ impl InsertQuery {
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
-        batches: &[RecordBatch],
+        batches: &mut BatchStream,
         parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
@@ -272,7 +274,8 @@ impl InsertQuery {
         let mut writer = Writer::new(&self.insert, numbers);
         let defaults = self.insert.rows.first().map_or(&[][..], Vec::as_slice);
         let mut pace = Pace::new(cancel);
-        for batch in batches {
+        while let Some(batch) = batches.next().await {
+            let batch = batch?;
             for n in 0..batch.num_rows() {
                 pace.step().await?;
                 let mut row = Vec::with_capacity(table.columns().len());

@@ -249,12 +249,12 @@ impl Session {
         let numbers = giver.numbers();
         let body = async |txn: &mut Txn| -> Result<Effect, SqlError> {
             let rows = gather(&scans, txn, &cancel).await?;
-            let batches =
-                engine.queries.collect(logical.clone(), rows, giver.clone(), &cancel, &notices, &unread).await?;
+            // What its scans read has been read: rows can be written while others come.
+            let mut batches = engine.queries.run(logical.clone(), rows, giver.clone(), &cancel, &notices, &unread);
             match plan {
-                Plan::InsertQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
-                Plan::UpdateQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
-                Plan::DeleteQuery(p) => p.apply(txn, &batches, parameters, &cancel).await,
+                Plan::InsertQuery(p) => p.apply(txn, &mut batches, parameters, numbers, &cancel).await,
+                Plan::UpdateQuery(p) => p.apply(txn, &mut batches, parameters, numbers, &cancel).await,
+                Plan::DeleteQuery(p) => p.apply(txn, &mut batches, parameters, &cancel).await,
                 _ => Err(SqlError::internal("not a writing plan")),
             }
         };
