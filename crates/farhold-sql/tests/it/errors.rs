@@ -111,6 +111,24 @@ fn pads_take_the_room_that_their_result_needs() {
     assert_eq!(client.err("SELECT length(rpad(s, 300000000)) FROM t").state.code(), "54000");
 }
 
+/// What a block's query reads through the transaction counts as its memory: the columns that it wants, and no others.
+#[test]
+fn a_query_of_a_block_has_a_limit_too() {
+    let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 2 << 20, ..EngineConfig::default() });
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL, n INT)");
+    client.ok("INSERT INTO t SELECT value, repeat('x', 1000), value FROM generate_series(1, 10000)");
+    client.ok("BEGIN");
+    assert_eq!(client.rows("SELECT count(*) FROM t"), ["10000"]);
+    assert_eq!(client.rows("SELECT sum(n), min(id) FROM t WHERE n > 5000"), ["37502500|5001"]);
+    assert_eq!(client.rows("SELECT max(a.n) FROM t a JOIN t b ON a.id = b.n WHERE b.id < 10"), ["9"]);
+    client.ok("SAVEPOINT s");
+    assert_eq!(client.err("SELECT max(length(s)) FROM t").state.code(), "53200");
+    client.ok("ROLLBACK TO s");
+    assert_eq!(client.rows("SELECT max(length(s)) FROM t WHERE id < 10"), ["1000"]);
+    client.ok("ROLLBACK");
+}
+
 /// What is written would not fit the machine.
 #[test]
 fn results_far_longer_than_what_they_are_made_of_are_refused() {

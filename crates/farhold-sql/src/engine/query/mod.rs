@@ -30,11 +30,10 @@ mod stream;
 mod subqueries;
 mod texts;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use arrow::datatypes::TimestampMicrosecondType;
 use arrow::temporal_conversions::as_datetime;
 use datafusion::catalog::CatalogProvider;
@@ -43,7 +42,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::SessionState;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryReservation, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
@@ -54,7 +53,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use datafusion::sql::sqlparser::ast;
 use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins};
-use farhold_txn::{ScanSpec, Txn, Worker};
+use farhold_txn::{ScanSpec, Txn, TxnError, Worker};
 use tokio::runtime::Runtime;
 use tokio::task::JoinError;
 
@@ -62,10 +61,10 @@ use super::cancel::{CancelHandle, Pace};
 use super::catalog::{Catalog, Tables};
 use super::notices::Notices;
 use super::scalar::Parameters;
-use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, ScanKey, scan_key};
+use super::scan::{BatchDecoder, FarTable, Gathered, QueryInput, RowFilter, RowSource, ScanKey, scan_key};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
-use crate::SqlError;
+use crate::{SqlError, SqlState};
 
 pub(crate) use catalog::ROWS_SCHEMA;
 pub(in crate::engine) use floats::without_key;
@@ -189,6 +188,22 @@ impl QueryEngine {
             state.optimize(&plan).map_err(|e| error::from_datafusion(&e))
         });
         until_cancelled(cancel, task).await
+    }
+
+    /// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit. The columns that the plan
+    /// wants of the rows are taken from the queries' memory until it ends.
+    pub(crate) async fn gather(
+        &self,
+        scans: &[PlanScan],
+        txn: &mut Txn,
+        cancel: &CancelHandle,
+    ) -> Result<RowSource, SqlError> {
+        let room = MemoryConsumer::new("rows of the transaction").register(&self.state.runtime_env().memory_pool);
+        let mut gathered = HashMap::with_capacity(scans.len());
+        for scan in scans {
+            gathered.insert(scan.key.clone(), gather(scan, txn, cancel, &room).await?);
+        }
+        Ok(RowSource::Gathered(gathered, Some(room)))
     }
 
     /// Runs a bound plan; its batches come by the stream.
@@ -426,6 +441,8 @@ pub(crate) struct PlanScan {
     table: Arc<super::catalog::TableInfo>,
     with_row_number: bool,
     filters: Vec<Expr>,
+    /// What scans of this key want, in the order of the table.
+    columns: BTreeSet<usize>,
     key: ScanKey,
 }
 
@@ -440,13 +457,21 @@ pub(crate) fn scans(plan: &LogicalPlan) -> Result<Vec<PlanScan>, SqlError> {
             // The planner strips the qualifiers before it asks the table, and so do we.
             let filters: Vec<Expr> = unnormalize_cols(scan.filters.iter().cloned());
             let key = scan_key(table, &filters);
-            if !found.iter().any(|s| s.key == key) {
-                found.push(PlanScan {
+            let is_decided = RowFilter::split(&table.info, &filters).1.is_empty();
+            let columns: BTreeSet<usize> = match &scan.projection {
+                // Filters that a row's bytes do not decide are decided of all columns.
+                Some(columns) if is_decided => columns.iter().copied().collect(),
+                _ => (0..scan.source.schema().fields().len()).collect(),
+            };
+            match found.iter_mut().find(|known| known.key == key) {
+                Some(known) => known.columns.extend(columns),
+                None => found.push(PlanScan {
                     table: Arc::clone(&table.info),
                     with_row_number: table.with_row_number,
                     filters,
+                    columns,
                     key,
-                });
+                }),
             }
         }
         Ok(TreeNodeRecursion::Continue)
@@ -467,7 +492,13 @@ pub(crate) fn all_narrow(scans: &[PlanScan]) -> bool {
 
 /// One state of the database, with the pages of the tables that the scans of a plan read.
 pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowSource, SqlError> {
-    let snapshot = worker.snapshot().await.map_err(|e| error::from_txn(&e))?;
+    let snapshot = worker.snapshot().await.map_err(|e| match e {
+        // A query takes one: these are queries at the same time, which end.
+        TxnError::TooMany { limit, .. } => {
+            SqlError::new(SqlState::TOO_MANY_CONNECTIONS, format!("more than {limit} queries at the same time"))
+        }
+        other => error::from_txn(&other),
+    })?;
     let mut pages = HashMap::with_capacity(scans.len());
     for scan in scans {
         let table = &scan.table.table;
@@ -479,40 +510,48 @@ pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowS
     Ok(RowSource::Snapshot(Arc::new(snapshot), pages))
 }
 
-/// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit.
-pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHandle) -> Result<RowSource, SqlError> {
-    let mut gathered = HashMap::with_capacity(scans.len());
+/// The rows of one scan through a transaction.
+async fn gather(
+    scan: &PlanScan,
+    txn: &mut Txn,
+    cancel: &CancelHandle,
+    room: &MemoryReservation,
+) -> Result<Gathered, SqlError> {
+    let table = &scan.table;
+    let (filter, _) = RowFilter::split(table, &scan.filters);
+    let (access, _, _) = super::direct::choose(table, filter.sargs(), &[]);
+    let full = if scan.with_row_number { &table.arrow_full } else { &table.arrow };
+    let columns: Vec<usize> = scan.columns.iter().copied().collect();
+    let schema = Arc::new(full.project(&columns).map_err(|e| SqlError::internal(e.to_string()))?);
+    let mut decoder = BatchDecoder::new(table, &columns, Arc::clone(&schema), BATCH_ROWS);
+    let mut batches = Vec::new();
+    let mut finish = |decoder: &mut BatchDecoder| -> Result<(), SqlError> {
+        let batch = decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?;
+        room.try_grow(batch.get_array_memory_size()).map_err(|e| error::from_datafusion(&e))?;
+        batches.push(batch);
+        Ok(())
+    };
     let mut pace = Pace::new(cancel);
-    for scan in scans {
-        let table = &scan.table;
-        let (filter, _) = RowFilter::split(table, &scan.filters);
-        let (access, _, _) = super::direct::choose(table, filter.sargs(), &[]);
-        let schema = if scan.with_row_number { &table.arrow_full } else { &table.arrow };
-        let columns: Vec<usize> = (0..schema.fields().len()).collect();
-        let mut decoder = BatchDecoder::new(table, &columns, Arc::clone(schema), BATCH_ROWS);
-        let mut batches = Vec::new();
-        let mut scratch = Vec::new();
-        let whole = access.equal.is_empty() && access.lower.is_none() && access.upper.is_none();
-        let handles = if whole {
-            super::direct::scan(txn, table, ScanSpec::all(), cancel).await?
-        } else {
-            access.rows(txn, table, Parameters::NONE, usize::MAX, cancel).await?
-        };
-        for handle in handles {
-            pace.step().await?;
-            let (key, value) = (txn.key(handle), txn.value(handle));
-            if !filter.matches(key, value, &mut scratch) {
-                continue;
-            }
-            decoder.append(key, value);
-            if decoder.is_full() {
-                batches.push(decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?);
-            }
+    let mut scratch = Vec::new();
+    let whole = access.equal.is_empty() && access.lower.is_none() && access.upper.is_none();
+    let handles = if whole {
+        super::direct::scan(txn, table, ScanSpec::all(), cancel).await?
+    } else {
+        access.rows(txn, table, Parameters::NONE, usize::MAX, cancel).await?
+    };
+    for handle in handles {
+        pace.step().await?;
+        let (key, value) = (txn.key(handle), txn.value(handle));
+        if !filter.matches(key, value, &mut scratch) {
+            continue;
         }
-        if decoder.rows() > 0 {
-            batches.push(decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?);
+        decoder.append(key, value);
+        if decoder.is_full() {
+            finish(&mut decoder)?;
         }
-        gathered.insert(scan.key.clone(), batches);
     }
-    Ok(RowSource::Gathered(gathered))
+    if decoder.rows() > 0 {
+        finish(&mut decoder)?;
+    }
+    Ok(Gathered { columns, schema, batches })
 }

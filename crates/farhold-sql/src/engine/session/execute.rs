@@ -12,7 +12,7 @@ use super::{Session, TransactionState, aborted};
 use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program};
 use crate::engine::output::{Prepared, QueryRows};
-use crate::engine::query::{Giver, PlannedQuery, all_narrow, gather, scans, snapshot};
+use crate::engine::query::{Giver, PlanScan, PlannedQuery, all_narrow, scans, snapshot};
 use crate::engine::scalar::Parameters;
 use crate::engine::scan::RowSource;
 use crate::engine::types::cast;
@@ -199,6 +199,20 @@ impl Session {
         Ok(true)
     }
 
+    /// One state of the database; waits a little while all places for one are taken.
+    async fn snapshot(&self, scans: &[PlanScan]) -> Result<RowSource, SqlError> {
+        for attempt in 1..RETRY.attempts_max {
+            match snapshot(scans, &self.worker).await {
+                Err(e) if e.state == SqlState::TOO_MANY_CONNECTIONS => {
+                    self.cancel.check()?;
+                    self.worker.back_off(RETRY, attempt).await;
+                }
+                outcome => return outcome,
+            }
+        }
+        snapshot(scans, &self.worker).await
+    }
+
     fn giver(&self) -> Giver {
         Giver { engine: Arc::clone(&self.engine), worker: Rc::clone(&self.worker), session: Rc::clone(&self.numbers) }
     }
@@ -208,15 +222,15 @@ impl Session {
         self.cancel.check()?;
         let scans = scans(&plan)?;
         let rows = if scans.is_empty() {
-            RowSource::Gathered(std::collections::HashMap::new())
+            RowSource::none()
         } else if let Some(txn) = self.transaction.txn() {
-            gather(&scans, txn, &self.cancel).await?
+            self.engine.queries.gather(&scans, txn, &self.cancel).await?
         } else if all_narrow(&scans) {
             let mut attempt = 0;
             loop {
                 attempt += 1;
                 let mut txn = self.worker.begin_read_only();
-                let outcome = match gather(&scans, &mut txn, &self.cancel).await {
+                let outcome = match self.engine.queries.gather(&scans, &mut txn, &self.cancel).await {
                     Ok(rows) => txn.commit().await.map(|_| rows).map_err(|e| error::from_txn(&e)),
                     Err(e) => Err(e),
                 };
@@ -227,7 +241,7 @@ impl Session {
                 }
             }
         } else {
-            snapshot(&scans, &self.worker).await?
+            self.snapshot(&scans).await?
         };
         let stream = self.engine.queries.run(plan, rows, self.giver(), &self.cancel, &self.notices, &self.unread);
         Ok(Output::Rows(Rows::Batches(QueryRows::new(stream))))
@@ -248,7 +262,7 @@ impl Session {
         let giver = self.giver();
         let numbers = giver.numbers();
         let body = async |txn: &mut Txn| -> Result<Effect, SqlError> {
-            let rows = gather(&scans, txn, &cancel).await?;
+            let rows = engine.queries.gather(&scans, txn, &cancel).await?;
             // What its scans read has been read: rows can be written while others come.
             let mut batches = engine.queries.run(logical.clone(), rows, giver.clone(), &cancel, &notices, &unread);
             match plan {
@@ -316,11 +330,11 @@ impl Session {
                 let scans = scans(&logical)?;
                 let transactional = writes || self.transaction.is_open() || all_narrow(&scans);
                 let rows = if scans.is_empty() {
-                    RowSource::Gathered(std::collections::HashMap::new())
+                    RowSource::none()
                 } else if let Some(txn) = self.transaction.txn().filter(|_| analyze && !writes) {
-                    gather(&scans, txn, &self.cancel).await?
+                    self.engine.queries.gather(&scans, txn, &self.cancel).await?
                 } else {
-                    snapshot(&scans, &self.worker).await?
+                    self.snapshot(&scans).await?
                 };
                 if !scans.is_empty() {
                     lines.push(
