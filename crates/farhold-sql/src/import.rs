@@ -350,7 +350,8 @@ mod tests {
     /// The types of a CSV file come from all of its lines.
     #[test]
     fn a_text_far_behind_decides_the_type() {
-        let lines: String = (1..20_000).map(|n| format!("{n},{n}\n")).collect();
+        let lines: Vec<String> = (1..20_000).map(|n| format!("{n},{n}\n")).collect();
+        let lines = lines.concat();
         let path = written("codes.csv", format!("id,code\n{lines}20000,007\n").as_bytes());
         let file = ImportFile::open(&path, FileKind::Csv).unwrap();
         assert_eq!(

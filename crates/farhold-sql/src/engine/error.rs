@@ -137,19 +137,19 @@ pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
             errors.first().map_or_else(|| SqlError::internal("a query failed"), from_datafusion)
         }
         DataFusionError::SQL(inner, _) => from_parser(inner),
-        DataFusionError::External(inner) => match inner.downcast_ref::<SqlError>() {
-            Some(error) => error.clone(),
-            None => match inner.downcast_ref::<DataFusionError>() {
-                Some(error) => from_datafusion(error),
-                None => match inner.downcast_ref::<JoinError>() {
-                    Some(error) => from_join(error),
-                    None => {
-                        let message = inner.to_string();
-                        of_function(&message).unwrap_or_else(|| SqlError::internal(message))
-                    }
-                },
-            },
-        },
+        DataFusionError::External(inner) => {
+            if let Some(error) = inner.downcast_ref::<SqlError>() {
+                return error.clone();
+            }
+            if let Some(error) = inner.downcast_ref::<DataFusionError>() {
+                return from_datafusion(error);
+            }
+            if let Some(error) = inner.downcast_ref::<JoinError>() {
+                return from_join(error);
+            }
+            let message = inner.to_string();
+            of_function(&message).unwrap_or_else(|| SqlError::internal(message))
+        }
         DataFusionError::SchemaError(inner, _) => from_schema(inner),
         DataFusionError::ArrowError(inner, _) => from_arrow(inner),
         DataFusionError::ResourcesExhausted(message) => {

@@ -2,8 +2,8 @@
 //!
 //! The clauses are those that a table's own hooks in the planner are known to lose or to widen.
 
-use farhold_store::row::datum::Datum;
 use crate::harness::{Client, Db};
+use farhold_sql::Datum;
 
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -208,7 +208,6 @@ fn what_the_planner_cannot_is_refused() {
 
 #[test]
 fn parameters_in_clauses() {
-    use farhold_sql::Datum;
     let db = Db::new();
     let client = db.client();
     let world = world();

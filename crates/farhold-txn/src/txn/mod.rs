@@ -96,8 +96,8 @@ impl Txn {
     /// The row with this primary key.
     ///
     /// # Errors
-    /// [`TxnError::Conflict`], an unavailable node, a dropped table; [`TxnError::Row`] for a key that is none; [`TxnError::TooLarge`] if the transaction
-    /// holds 2 GiB.
+    /// [`TxnError::Conflict`], an unavailable node, a dropped table; [`TxnError::Row`] for a key that is none;
+    /// [`TxnError::TooLarge`] if the transaction holds 2 GiB.
     #[inline]
     pub async fn get(&mut self, table: &Table, key: &[u8]) -> Result<Option<RowHandle>, TxnError> {
         let shared = self.enter(table)?;

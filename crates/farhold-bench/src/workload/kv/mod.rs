@@ -197,7 +197,7 @@ fn is_whole(value: &[u8]) -> bool {
 /// The cluster of a run, in a directory of its own: two nodes in this process.
 struct Cluster {
     // Fields are dropped in this order.
-    agents: Vec<HomeAgent>,
+    _agents: Vec<HomeAgent>,
     far: Fabric,
     home: Fabric,
     nodes: [Arc<Node>; 2],
@@ -227,7 +227,7 @@ impl Cluster {
         // On a thread of its own, whose processor the home agent inherits.
         let (home, one) = std::thread::scope(|scope| scope.spawn(|| open(1)).join().expect("the rows' node"))?;
         let agents = vec![HomeAgent::start(&zero)?, HomeAgent::start(&one)?];
-        Ok(Self { agents, far, home, nodes: [zero, one], _directory: directory })
+        Ok(Self { _agents: agents, far, home, nodes: [zero, one], _directory: directory })
     }
 
     /// Creates the table and its rows.

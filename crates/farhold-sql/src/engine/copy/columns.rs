@@ -172,7 +172,8 @@ mod tests {
     use super::*;
 
     fn type_of(texts: &[&str]) -> ColumnType {
-        let file = format!("a,b\n{}", texts.iter().map(|text| format!("{text},x\n")).collect::<String>());
+        let lines: Vec<String> = texts.iter().map(|text| format!("{text},x\n")).collect();
+        let file = format!("a,b\n{}", lines.concat());
         csv_types(file.as_bytes()).unwrap()[0]
     }
 

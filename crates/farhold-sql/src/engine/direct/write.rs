@@ -58,8 +58,8 @@ pub(crate) fn check_not_null(table: &TableInfo, row: &[Datum]) -> Result<(), Sql
 }
 
 /// Gives the row at `handle` the columns `row`. When its primary key or one of its `unique` keys changes the row is deleted, and what is to be
-/// inserted in its place comes back: all deletes of a statement go before its inserts, so keys may trade places, and a key that is free or taken is so
-/// for the transaction's next statement.
+/// inserted in its place comes back: all deletes of a statement go before its inserts, so keys may trade places. A key that is free or
+/// taken is so for the next statement.
 pub(crate) fn apply_update(
     txn: &mut Txn,
     table: &TableInfo,

@@ -51,7 +51,7 @@ impl Choose {
     }
 
     fn chosen<T: ArrowPrimitiveType<Native: Into<f64>>>(&self, arguments: &[ArrayRef], rows: usize) -> ArrayRef {
-        let arguments: Vec<&PrimitiveArray<T>> = arguments.iter().map(|array| array.as_primitive::<T>()).collect();
+        let arguments: Vec<&PrimitiveArray<T>> = arguments.iter().map(AsArray::as_primitive::<T>).collect();
         let choose = |row: usize| -> Option<T::Native> {
             let mut given = arguments.iter().map(|array| array.is_valid(row).then(|| array.value(row)));
             let best = |wanted: Ordering| {
@@ -94,10 +94,10 @@ impl ScalarUDFImpl for Choose {
     }
 
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        match arguments.iter().find(|data_type| is_float(data_type)) {
-            Some(data_type) => Ok(data_type.clone()),
-            None => internal_err!("{} of floats has none", self.name()),
-        }
+        let Some(data_type) = arguments.iter().find(|data_type| is_float(data_type)) else {
+            return internal_err!("{} of floats has none", self.name());
+        };
+        Ok(data_type.clone())
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {

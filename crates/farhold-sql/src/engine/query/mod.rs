@@ -30,8 +30,8 @@ mod stream;
 mod subqueries;
 mod texts;
 
-use std::collections::{BTreeSet, HashMap};
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arrow::datatypes::TimestampMicrosecondType;

@@ -148,13 +148,11 @@ impl ScalarUDFImpl for Part {
 
     fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         let of = arguments.arg_fields[1].data_type();
-        let unit = match arguments.scalar_arguments.first().copied().flatten() {
-            Some(unit) => unit.try_as_str().flatten().map(|name| Unit::named(name, of)).transpose()?,
-            None => {
-                let message = format!("{} by a unit that differs from row to row", self.name());
-                return Err(external(SqlState::FEATURE_NOT_SUPPORTED, message));
-            }
+        let Some(unit) = arguments.scalar_arguments.first().copied().flatten() else {
+            let message = format!("{} by a unit that differs from row to row", self.name());
+            return Err(external(SqlState::FEATURE_NOT_SUPPORTED, message));
         };
+        let unit = unit.try_as_str().flatten().map(|name| Unit::named(name, of)).transpose()?;
         Ok(Arc::new(Field::new(self.name(), self.result_type(unit, of), true)))
     }
 

@@ -164,7 +164,7 @@ fn text_elements(text: &str) -> Option<Vec<Expr>> {
     let mut elements = Vec::new();
     let mut rest = inside.chars().peekable();
     loop {
-        while rest.next_if(|c| c.is_ascii_whitespace()).is_some() {}
+        while rest.next_if(char::is_ascii_whitespace).is_some() {}
         let mut element = String::new();
         let is_quoted = rest.next_if_eq(&'"').is_some();
         if is_quoted {
@@ -175,7 +175,7 @@ fn text_elements(text: &str) -> Option<Vec<Expr>> {
                     other => element.push(other),
                 }
             }
-            while rest.next_if(|c| c.is_ascii_whitespace()).is_some() {}
+            while rest.next_if(char::is_ascii_whitespace).is_some() {}
         } else {
             while let Some(next) = rest.next_if(|c| *c != ',') {
                 match next {

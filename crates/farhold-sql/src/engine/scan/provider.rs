@@ -31,7 +31,10 @@ pub(crate) enum RowSource {
     /// One consistent state of the database, and the pages of the tables that the plan scans.
     Snapshot(Arc<Snapshot>, HashMap<TableId, Arc<[PageTask]>>),
     /// What a transaction has read for this plan, by [`scan_key`], and its room in the queries' memory.
-    Gathered(HashMap<ScanKey, Gathered>, Option<MemoryReservation>),
+    Gathered(
+        HashMap<ScanKey, Gathered>,
+        #[expect(dead_code, reason = "held as long as the rows")] Option<MemoryReservation>,
+    ),
 }
 
 impl RowSource {

@@ -100,7 +100,10 @@ fn check_length(message: &Open, output: &mut Output) -> Result<(), SqlError> {
         return Ok(());
     }
     output.drop_unfinished();
-    Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, format!("a row of more than {ROW_BYTES_MAX} bytes cannot be sent")))
+    Err(SqlError::new(
+        SqlState::PROGRAM_LIMIT_EXCEEDED,
+        format!("a row of more than {ROW_BYTES_MAX} bytes cannot be sent"),
+    ))
 }
 
 /// Writes a value with its length in front.

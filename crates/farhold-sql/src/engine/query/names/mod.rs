@@ -134,6 +134,7 @@ enum Naming {
 }
 
 /// An item of a SELECT.
+#[expect(clippy::large_enum_variant, reason = "most items are known, and none is kept")]
 enum Item {
     Known {
         name: String,
@@ -359,7 +360,9 @@ impl Names<'_> {
             }
         }
         let mut orders_by_others = false;
-        if let Some(OrderBy { kind: OrderByKind::Expressions(by), .. }) = order {
+        if let Some(order) = order
+            && let OrderByKind::Expressions(by) = &mut order.kind
+        {
             for OrderByExpr { expr, .. } in by {
                 orders_by_others |= self.ordered_by(expr, &items, is_known, is_on)?;
             }

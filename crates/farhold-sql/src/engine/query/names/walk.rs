@@ -128,7 +128,8 @@ impl VisitorMut for Walk<'_, '_> {
         let replaced = match &*expr {
             Expr::Identifier(ident) if user_word(expr).is_none() => self.names.unqualified(&fold(ident)),
             Expr::CompoundIdentifier(parts) => self.names.qualified(parts),
-            Expr::Subquery(query) if self.is_correlated => {
+            // One that ANY or ALL compares with has any number of rows.
+            Expr::Subquery(query) if self.is_correlated && self.compared == 0 => {
                 let name = self.names.made_up("value");
                 Ok(subqueries::single_value(query, &name, self.names.aggregates))
             }
