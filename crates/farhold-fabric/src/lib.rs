@@ -14,7 +14,6 @@
 
 pub mod batch;
 pub mod bytes;
-pub mod ephemeral;
 pub mod executor;
 pub mod object;
 pub mod persist;

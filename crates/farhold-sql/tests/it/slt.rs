@@ -110,11 +110,9 @@ suites! {
     dml
     expressions
     floats
-    functions
     indexes
     joins
     literals
-    names
     numbers
     orders
     sequences

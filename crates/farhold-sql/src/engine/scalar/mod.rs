@@ -15,7 +15,6 @@ pub(crate) use bind::{
 };
 
 pub(crate) use evaluate::cut_to;
-pub(crate) use like::like;
 
 use super::sequence::Call;
 use super::{ColumnType, Datum};

@@ -24,14 +24,7 @@ struct Block {
 /// The node's blocks, of all sequences.
 #[derive(Debug, Default)]
 pub(crate) struct Sequences {
-    blocks: Mutex<HashMap<TableId, Blocks>>,
-}
-
-#[derive(Debug, Default)]
-struct Blocks {
-    queue: VecDeque<Block>,
-    /// How often the sequence has been set on this node: a block that was on its way meanwhile is of before.
-    sets: u64,
+    blocks: Mutex<HashMap<TableId, VecDeque<Block>>>,
 }
 
 /// What a session remembers.
@@ -57,14 +50,14 @@ pub(crate) struct Numbers<'a> {
 }
 
 impl Sequences {
-    fn blocks(&self) -> MutexGuard<'_, HashMap<TableId, Blocks>> {
+    fn blocks(&self) -> MutexGuard<'_, HashMap<TableId, VecDeque<Block>>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next number of the node's blocks.
     fn take(&self, sequence: &SequenceInfo) -> Option<i64> {
         let mut blocks = self.blocks();
-        let queue = &mut blocks.get_mut(&sequence.table.id())?.queue;
+        let queue = blocks.get_mut(&sequence.table.id())?;
         let block = queue.front_mut()?;
         let number = block.next;
         block.left -= 1;
@@ -78,24 +71,7 @@ impl Sequences {
 
     /// Forgets the node's blocks of a sequence that has been set.
     pub(crate) fn forget(&self, sequence: &SequenceInfo) {
-        let mut blocks = self.blocks();
-        let blocks = blocks.entry(sequence.table.id()).or_default();
-        blocks.queue.clear();
-        blocks.sets += 1;
-    }
-
-    /// How often a sequence has been set on this node.
-    fn sets(&self, sequence: &SequenceInfo) -> u64 {
-        self.blocks().get(&sequence.table.id()).map_or(0, |blocks| blocks.sets)
-    }
-
-    /// Takes a block in, unless the sequence has been set since `sets` was read.
-    fn put(&self, sequence: &SequenceInfo, block: Block, sets: u64) {
-        let mut blocks = self.blocks();
-        let blocks = blocks.entry(sequence.table.id()).or_default();
-        if blocks.sets == sets {
-            blocks.queue.push_back(block);
-        }
+        self.blocks().remove(&sequence.table.id());
     }
 
     /// The next number of a sequence.
@@ -104,9 +80,8 @@ impl Sequences {
             if let Some(number) = self.take(sequence) {
                 return Ok(number);
             }
-            let sets = self.sets(sequence);
             if let Some(block) = fetch(sequence, worker).await? {
-                self.put(sequence, block, sets);
+                self.blocks().entry(sequence.table.id()).or_default().push_back(block);
             }
         }
     }

@@ -18,9 +18,11 @@ use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
 use crate::SqlError;
 use crate::engine::cancel::Pace;
 use crate::engine::catalog::TableInfo;
-use crate::engine::direct::{Effect, UniqueKeys, Writer, apply_update, default_of, insert_moved, is_default, returned};
+use crate::engine::direct::{
+    Effect, UniqueCheck, Writer, apply_update, default_of, insert_moved, is_default, returned,
+};
 use crate::engine::parse::parse_expr;
-use crate::engine::query::{BatchStream, ROWS_SCHEMA, sql_type};
+use crate::engine::query::{ROWS_SCHEMA, sql_type};
 use crate::engine::scalar::Parameters;
 use crate::engine::sequence::Numbers;
 use crate::engine::types::{cast, datum_at};
@@ -186,7 +188,7 @@ impl UpdateQuery {
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
-        batches: &mut BatchStream,
+        batches: &[RecordBatch],
         parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
@@ -196,15 +198,14 @@ impl UpdateQuery {
         let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
         let mut finder = Finder::new(table);
         let mut moved = Vec::new();
-        let unique = UniqueKeys::new(table, self.assigned.iter().copied());
+        let mut unique = UniqueCheck::new(table, self.assigned.iter().copied());
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
         let mut pace = Pace::new(cancel);
-        while let Some(batch) = batches.next().await {
-            let batch = batch?;
+        for batch in batches {
             for n in 0..batch.num_rows() {
                 pace.step().await?;
-                let Some(handle) = finder.find(txn, &batch, n).await? else { continue };
+                let Some(handle) = finder.find(txn, batch, n).await? else { continue };
                 table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
                 for (value, &column) in self.assigned.iter().enumerate() {
                     let data_type = table.columns()[column].data_type;
@@ -214,8 +215,9 @@ impl UpdateQuery {
                         cast(datum_at(batch.column(keys + value), n)?, data_type)?
                     };
                 }
-                if let Some(again) = apply_update(txn, table, &unique, handle, &row)? {
-                    moved.push((again, row.clone()));
+                match apply_update(txn, table, handle, &row)? {
+                    Some(again) => moved.push((again, row.clone())),
+                    None => unique.changed(handle, &row),
                 }
                 effect.count += 1;
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
@@ -224,6 +226,7 @@ impl UpdateQuery {
             }
         }
         insert_moved(txn, table, moved, &mut pace).await?;
+        unique.check(txn, table, &mut pace).await?;
         Ok(effect)
     }
 }
@@ -233,7 +236,7 @@ impl DeleteQuery {
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
-        batches: &mut BatchStream,
+        batches: &[RecordBatch],
         parameters: Parameters<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
@@ -243,11 +246,10 @@ impl DeleteQuery {
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
         let mut pace = Pace::new(cancel);
-        while let Some(batch) = batches.next().await {
-            let batch = batch?;
+        for batch in batches {
             for n in 0..batch.num_rows() {
                 pace.step().await?;
-                let Some(handle) = finder.find(txn, &batch, n).await? else { continue };
+                let Some(handle) = finder.find(txn, batch, n).await? else { continue };
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
                     table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
                     rows.push(returned(table, returning, &row, parameters)?);
@@ -265,7 +267,7 @@ impl InsertQuery {
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
-        batches: &mut BatchStream,
+        batches: &[RecordBatch],
         parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
@@ -274,8 +276,7 @@ impl InsertQuery {
         let mut writer = Writer::new(&self.insert, numbers);
         let defaults = self.insert.rows.first().map_or(&[][..], Vec::as_slice);
         let mut pace = Pace::new(cancel);
-        while let Some(batch) = batches.next().await {
-            let batch = batch?;
+        for batch in batches {
             for n in 0..batch.num_rows() {
                 pace.step().await?;
                 let mut row = Vec::with_capacity(table.columns().len());
@@ -287,7 +288,7 @@ impl InsertQuery {
                 for (column, &target) in batch.columns().iter().zip(&self.targets) {
                     row[target] = cast(datum_at(column, n)?, table.columns()[target].data_type)?;
                 }
-                writer.write(txn, &mut row, parameters).await?;
+                writer.write(txn, &mut row, parameters, &mut pace).await?;
             }
         }
         Ok(writer.finish())

@@ -1,5 +1,6 @@
 //! One connection.
 
+mod columns;
 mod dml;
 mod execute;
 mod plan;
