@@ -1,7 +1,7 @@
 //! Walks through the tree of a statement.
 //!
-//! The parser's `visit` is generic over the visitor, and so is each of the hundreds of functions below it: twenty types of visitors made four
-//! fifths of this crate's code. Here all visitors share one walk, which calls them through a table of functions.
+//! The parser's `visit` is generic over the visitor, and so is each of the hundreds of functions below it: 19 types of visitors were 9.4 of the
+//! 14.9 MB of this crate's code. Here all visitors share one walk, which calls them through a table of functions.
 
 use std::ops::ControlFlow;
 
@@ -54,41 +54,27 @@ macro_rules! walk {
     };
 }
 
-walk!(
-    Looking,
-    Look,
-    Visitor,
-    pre_visit_query(&Query),
-    post_visit_query(&Query),
-    pre_visit_select(&Select),
-    post_visit_select(&Select),
-    pre_visit_relation(&ObjectName),
-    post_visit_relation(&ObjectName),
-    pre_visit_table_factor(&TableFactor),
-    post_visit_table_factor(&TableFactor),
-    pre_visit_expr(&Expr),
-    post_visit_expr(&Expr),
-    pre_visit_statement(&Statement),
-    post_visit_statement(&Statement),
-    pre_visit_value(&ValueWithSpan),
-    post_visit_value(&ValueWithSpan),
-);
-walk!(
-    Changing,
-    Change,
-    VisitorMut,
-    pre_visit_query(&mut Query),
-    post_visit_query(&mut Query),
-    pre_visit_select(&mut Select),
-    post_visit_select(&mut Select),
-    pre_visit_relation(&mut ObjectName),
-    post_visit_relation(&mut ObjectName),
-    pre_visit_table_factor(&mut TableFactor),
-    post_visit_table_factor(&mut TableFactor),
-    pre_visit_expr(&mut Expr),
-    post_visit_expr(&mut Expr),
-    pre_visit_statement(&mut Statement),
-    post_visit_statement(&mut Statement),
-    pre_visit_value(&mut ValueWithSpan),
-    post_visit_value(&mut ValueWithSpan),
-);
+/// Both walks, by the steps of a visitor.
+macro_rules! walks {
+    ($($step:ident($node:ident),)+) => {
+        walk!(Looking, Look, Visitor, $($step(&$node),)+);
+        walk!(Changing, Change, VisitorMut, $($step(&mut $node),)+);
+    };
+}
+
+walks! {
+    pre_visit_query(Query),
+    post_visit_query(Query),
+    pre_visit_select(Select),
+    post_visit_select(Select),
+    pre_visit_relation(ObjectName),
+    post_visit_relation(ObjectName),
+    pre_visit_table_factor(TableFactor),
+    post_visit_table_factor(TableFactor),
+    pre_visit_expr(Expr),
+    post_visit_expr(Expr),
+    pre_visit_statement(Statement),
+    post_visit_statement(Statement),
+    pre_visit_value(ValueWithSpan),
+    post_visit_value(ValueWithSpan),
+}
