@@ -4,11 +4,13 @@ import os
 import pathlib
 import signal
 import subprocess
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FARHOLD = os.environ.get("FARHOLD", str(ROOT / "target/debug/farhold"))
-LIMIT_S = 120
+# Ends what hangs, also on a third of a processor.
+LIMIT_S = 600
 
 
 def run(*args, **more):
@@ -16,20 +18,25 @@ def run(*args, **more):
     return subprocess.run([FARHOLD, *map(str, args)], capture_output=True, text=True, timeout=LIMIT_S, **more)
 
 
-def start(*args):
+def start(*args, **more):
     """Starts the binary; its standard output comes line by line."""
     return subprocess.Popen(
-        [FARHOLD, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [FARHOLD, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **more
     )
 
 
 def line_with(process, text):
-    """Reads the process's output up to a line that holds `text`."""
+    """Reads the process's output up to a line that holds `text`; one that does not come in the end is not waited for."""
     seen = []
-    for line in process.stdout:
-        seen.append(line)
-        if text in line:
-            return line
+    watchdog = threading.Timer(LIMIT_S, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stdout:
+            seen.append(line)
+            if text in line:
+                return line
+    finally:
+        watchdog.cancel()
     raise AssertionError(f"ended without {text!r}: {seen} {process.stderr.read()}")
 
 

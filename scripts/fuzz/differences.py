@@ -58,14 +58,13 @@ def blanks(f):
     return f.kind == "rows" and "blanks" in f.tags
 
 
-def half(f):
-    return f.kind == "rows" and "half" in f.tags
-
-
 def zeros(f):
-    """The same rows, had they no -0."""
-    plain = lambda rows: sorted(tuple(PLAIN_ZERO.get(value, value or b"NULL") for value in row) for row in rows)
-    return f.kind == "rows" and plain(f.expected.rows) == plain(f.got.rows)
+    """A -0 of PostgreSQL's is 0 here, and never the other way about; the rows are the same otherwise."""
+    if f.kind != "rows":
+        return False
+    plain = lambda rows: Counter(tuple(PLAIN_ZERO.get(value, value) for value in row) for row in rows)
+    negative = lambda rows: sum(value in PLAIN_ZERO for row in rows for value in row)
+    return plain(f.expected.rows) == plain(f.got.rows) and negative(f.got.rows) < negative(f.expected.rows)
 
 
 def any_of(*explain):
@@ -80,7 +79,6 @@ DIFFERENCES = {
     "integers of planned queries": any_of(types(PLANNED_INTEGERS), wide_integers),
     "texts of planned queries": types(PLANNED_TEXTS, PLANNED_INTEGERS),
     "blanks of CHAR in patterns": blanks,
-    "halves of doubles": half,
     "zeros of keys": zeros,
 }
 
@@ -102,9 +100,7 @@ DEFECTS = {
     "types within plans": says("Physical input schema should be the same", "Invalid arithmetic operation: Int"),
     "a CHAR that becomes text keeps its blanks": any_of(rows_of("CHAR(", "(1042, "), lambda f: f.kind == "rows" and 1042 in f.expected.types),
     "ON CONFLICT meets a row twice that its WHERE leaves alone": says("cannot affect row a second time"),
-    "<> ALL of a query of texts": says("array_has does not support"),
     "rows of columns of an outer join": says("StructArray", "a thread panicked"),
-    "ceil of decimals below one": says("Decimal overflow while applying"),
     "types of comparisons with subqueries": lambda f: f.kind in ("code", "accepted") and f.expected.state == "42883",
     "types of scalar subqueries and nullif": types({(23, 25), (25, 1043)}),
 }

@@ -134,17 +134,33 @@ class Queries:
     def joined(self, depth):
         rng = self.rng
         left = self.source(depth)
-        for _ in range(rng.choices([0, 1, 2], [5, 5, 2])[0]):
+        count = rng.choices([0, 1, 2], [5, 5, 2])[0]
+        for number in range(count):
             right = self.source(depth)
             kind = rng.choice(["JOIN", "JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "CROSS JOIN"])
             columns = left.columns + right.columns
-            if kind == "CROSS JOIN":
+            merged = self.merged(left, right) if kind != "CROSS JOIN" and number == count - 1 and rng.random() < 0.2 else None
+            if merged:
+                node = Node(None, left.node, f" {kind} ", right.node, f" USING ({merged.sql()})", simpler=[left.node, right.node], tags={"join"})
+                columns = columns + [merged]
+            elif kind == "CROSS JOIN":
                 node = Node(None, left.node, " CROSS JOIN ", right.node, simpler=[left.node, right.node])
             else:
                 on = self.join_condition(left, right, kind)
                 node = Node(None, left.node, f" {kind} ", right.node, " ON ", on, simpler=[left.node, right.node], tags={"join"})
             left = Source(node, columns, left.order + right.order)
         return left
+
+    def merged(self, left, right):
+        """A column that USING may merge, without a qualifier; the join must be the last one, or others may have the name as well."""
+        named = lambda columns: {c.sql().split(".")[-1]: c for c in columns}
+        once = lambda columns, name: [c.sql().split(".")[-1] for c in columns].count(name) == 1
+        a, b = named(left.columns), named(right.columns)
+        names = [n for n in a if n in b and once(left.columns, n) and once(right.columns, n) and a[n].type.name == b[n].type.name]
+        if not names:
+            return None
+        name = self.rng.choice(names)
+        return Reference(a[name].type, name, a[name].wild or b[name].wild)
 
     def join_condition(self, left, right, kind):
         """Mostly an equality of columns; PostgreSQL refuses a FULL JOIN by anything else."""
@@ -189,21 +205,31 @@ class Queries:
         made.items = items
         return made
 
-    def order(self, select):
-        """An order by all columns, and perhaps a limit."""
+    def order(self, select, before=()):
+        """An order by all columns, and perhaps a limit. `before`: what it begins with."""
         rng = self.rng
-        keys = []
+        keys = [*before]
         for number in rng.sample(range(len(select.items)), len(select.items)):
-            keys.append(f"{number + 1}{rng.choice(['', '', ' DESC', ' ASC', ' NULLS FIRST', ' DESC NULLS LAST'])}")
+            # A bare name is the item's, whatever columns there are.
+            item = rng.choice([str(number + 1), str(number + 1), f"c{number}", f"(c{number})"])
+            keys.append(f"{item}{rng.choice(['', '', ' DESC', ' ASC', ' NULLS FIRST', ' DESC NULLS LAST'])}")
         order = f"ORDER BY {', '.join(keys)}"
         limit = rng.choice(["", f" LIMIT {rng.choice([0, 1, 3, 10])}", f" LIMIT 4 OFFSET {rng.choice([0, 1, 3])}", f" OFFSET {rng.choice([1, 4])}"])
         select.clauses["tail"] = ("", [Node(None, order + limit, simpler=[Node(None, order)] if limit else [], tags={"representative"} | ({"limit"} if limit else set()))], "")
 
-    def maybe_ordered(self, select):
+    def maybe_ordered(self, select, before=()):
         ordered = self.rng.random() < 0.4
         if ordered:
-            self.order(select)
+            self.order(select, before)
         return select, ordered
+
+    def by_column(self, source):
+        """What ORDER BY may begin with that is no item: a column of FROM, which items may be called as."""
+        rng = self.rng
+        column = rng.choice(source.columns).sql()
+        name = column.split(".")[-1]
+        alone = [c.sql().split(".")[-1] for c in source.columns].count(name) == 1
+        return rng.choice([column, f"({column} IS NULL)", f"({name} IS NULL)" if alone else f"({column}) DESC"])
 
     def select(self):
         rng = self.rng
@@ -211,10 +237,13 @@ class Queries:
         expressions = Expressions(rng, source.columns, self.subqueries(2))
         items = [expressions.of(expressions.any_type(), rng.choice([0, 1, 2, 3])) for _ in range(rng.randint(1, 4))]
         conditions = [expressions.condition(rng.choice([1, 2, 3]))] if rng.random() < 0.65 else []
-        made = self.clauses(items, source.node, conditions, distinct=rng.random() < 0.15)
+        distinct = rng.random() < 0.15
+        made = self.clauses(items, source.node, conditions, distinct=distinct)
+        before = [] if distinct or rng.random() < 0.7 else [self.by_column(source)]
         if rng.random() < 0.1:
+            before = []
             self.with_part(made)
-        return self.maybe_ordered(made)
+        return self.maybe_ordered(made, before)
 
     def with_part(self, select):
         """A WITH that FROM joins by nothing."""
@@ -376,7 +405,7 @@ class Subqueries:
         subject = outer.of(inner_column.type, depth - 1)
         if kind == "in":
             return Node(s.BOOL, "(", subject, rng.choice([" IN (", " NOT IN ("]), inner, "))", tags={"subquery"})
-        word = rng.choice([" = ANY (", " <> ALL (", " > ALL (", " < ANY ("])
+        word = rng.choice([" = ANY (", " <> ALL (", " > ALL (", " < ANY (", " <> ANY (", " = ALL (", " >= ANY (", " <= ALL ("])
         return Node(s.BOOL, "(", subject, word, inner, "))", tags={"subquery"})
 
     def scalar(self, outer, type_):
@@ -385,5 +414,10 @@ class Subqueries:
         fitting = [c for c in source.columns if c.type.name == type_.name]
         if not fitting or type_.name in ("bool", "bytea"):
             return outer.leaf(type_)
+        if rng.random() < 0.25:
+            first = self.queries.clauses([rng.choice(fitting)], source.node, conditions)
+            first.clauses["tail"] = ("", [Node(None, f"ORDER BY 1{rng.choice(['', ' DESC'])} LIMIT 1", tags={"representative"})], "")
+            first.optional = tuple(name for name in first.optional if name != "tail")
+            return Node(type_, "(", first, ")", tags={"subquery"})
         inner = Node(type_, rng.choice(["min(", "max("]), rng.choice(fitting), ")", tags={"representative"})
         return Node(type_, "(", self.queries.clauses([inner], source.node, conditions), ")", tags={"subquery"})

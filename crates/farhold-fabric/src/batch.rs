@@ -50,6 +50,11 @@ impl Content {
         Self { ops, data: self.data.same_size(), used: self.used, errors }
     }
 
+    /// The same instructions with their bytes, as they are.
+    pub(crate) fn copy(&self) -> Self {
+        Self { ops: self.ops.clone(), data: Buffer(self.data.0.clone()), used: self.used, errors: Vec::new() }
+    }
+
     /// All parts that doing instructions needs.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut [Op], &mut Buffer, &mut Vec<FabricError>) {

@@ -234,7 +234,7 @@ impl fmt::Display for FabricError {
                     path.display()
                 )
             }
-            Self::NoSuchPort { to } => write!(f, "nobody listens at {to}; its endpoint was dropped or never opened"),
+            Self::NoSuchPort { to } => write!(f, "no endpoint listens at {to}; it was dropped or never opened"),
             Self::PortInUse { port } => write!(
                 f,
                 "port {port} is in use by another endpoint of this node; choose another, or let the fabric choose"

@@ -14,6 +14,7 @@
 
 pub mod batch;
 pub mod bytes;
+pub mod ephemeral;
 pub mod executor;
 pub mod object;
 pub mod persist;

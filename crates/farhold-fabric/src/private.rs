@@ -27,6 +27,14 @@ const OTHERS_WRITE: u32 = 0o022;
 /// [`ErrorKind::PermissionDenied`] if it is not this user's alone to change; the file system's.
 pub fn directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    check_directory(path)
+}
+
+/// Checks that a directory is this user's alone to change.
+///
+/// # Errors
+/// [`ErrorKind::PermissionDenied`] if not; the file system's.
+pub fn check_directory(path: &Path) -> io::Result<()> {
     // Without a trailing slash, which would follow a link.
     let path: PathBuf = path.components().collect();
     let found = std::fs::symlink_metadata(&path)?;

@@ -26,8 +26,10 @@ const REGION: RegionId = RegionId(1);
 const BYTES: u64 = 4 << 20;
 const PORT: u16 = 7400;
 const NODES: u8 = 3;
-/// The provider's time-outs are 1 s here; a paused machine may make it more.
-const IN_TIME_NS: u64 = 30_000_000_000;
+/// Longer than a process waits for its turn on a third of a processor.
+const TIMEOUT_NS: u64 = 4_000_000_000;
+/// A host that is cut off is told of within the provider's time-outs; a paused machine may make it more.
+const IN_TIME_NS: u64 = 60_000_000_000;
 
 // ---------------------------------------------------------------------------------------------------------------------
 // A process
@@ -52,8 +54,8 @@ impl Host {
         let peers = (0..NODES).filter(|peer| *peer != node).map(|peer| (NodeId(peer), at_host(peer))).collect();
         let config = Config {
             rendezvous: Rendezvous::Hosts { listen: at_host(node), peers },
-            connect_timeout_ns: 1_000_000_000,
-            request_timeout_ns: 1_000_000_000,
+            connect_timeout_ns: TIMEOUT_NS,
+            request_timeout_ns: TIMEOUT_NS,
             ..Config::new("tcp;ofi_rxm", Secret::new(b"a secret of three hosts").unwrap())
         };
         let fabric = Fabric::join_libfabric(dir, NodeId(node), config).expect("the fabric");

@@ -45,7 +45,7 @@ pub struct Outcome {
     pub statistics: Statistics,
     /// Rows whose bytes were no row of any transaction; errors that no run may meet.
     pub broken: Vec<String>,
-    /// Locks and reservations that nobody holds any more.
+    /// Locks and reservations that nobody holds any more, and what is kept for nobody.
     pub left_behind: Vec<String>,
 }
 
@@ -119,9 +119,14 @@ async fn drive(setup: Setup, nodes: Vec<Arc<Node>>, handle: Handle) -> Outcome {
     handle.sleep_ns(SERVE_NS).await;
     let last = Client::new(usize::MAX, &workers[0], &setup.workload, recorder.clone());
     last.look_at_everything().await;
-    // The others hear that the snapshot of this look is closed.
-    handle.sleep_ns(2 * SERVE_NS).await;
-    let left_behind = nodes.iter().flat_map(|node| node.left_behind()).collect();
+    // The others hear that the snapshot of this look is closed, and what was kept for it goes.
+    for _ in 0..2 {
+        handle.sleep_ns(2 * SERVE_NS).await;
+        for worker in &workers {
+            worker.serve(0, 0).await;
+        }
+    }
+    let left_behind = nodes.iter().flat_map(|node| node.left_behind().into_iter().chain(node.leaks())).collect();
     let statistics = nodes.iter().fold(Statistics::default(), |sum, node| sum + node.statistics());
     let Recorder { history, broken, .. } = recorder.take();
     Outcome { trace_hash: 0, history, statistics, broken, left_behind }

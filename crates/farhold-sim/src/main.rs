@@ -5,21 +5,17 @@ use farhold_sim::failover::{Aftermath, Failover, Scenario, run};
 use farhold_sim::seeds::{jobs_max, run_each};
 use farhold_sim::teeth::{self, Wrong};
 use farhold_sim::threads;
-use farhold_txn::Defect;
 use std::process::ExitCode;
 
 /// Clusters come and go, some forty a second: what the system's allocator gives back to the kernel each time costs a tenth of all.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--jobs J] [--quiet] [--planted DEFECT]
-                   [--slow-register | --slow-founding | --moving-rows | --odd-reads | --lost-host | --lonely-host |
-                    --stopped-clocks | --old-records | --other-sizes | --power-cuts | --odd-starts | --bad-disks |
-                    --zombie-keeper]
+const USAGE: &str = "usage: farhold-sim --seed N [--seeds COUNT] [--jobs J] [--quiet] [--planted DEFECT] [SCENARIO]
                                                         replays seeds, J at a time (all processors), with their stories
        farhold-sim scenarios                            the scenarios' flags
        farhold-sim rate [--seeds COUNT] [--jobs J]      simulated transactions a second, checks included
-       farhold-sim threads [--seed N] [--seeds COUNT] [--planted DEFECT]
+       farhold-sim threads [--seed N] [--seeds COUNT] [--planted DEFECT] [--power-cuts]
                                                         nodes on real threads, which stop in the middle of their sections
        farhold-sim teeth [--seeds MOST] [--times COUNT] how many seeds it takes to notice each planted defect";
 
@@ -38,49 +34,65 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some("rate") => rate(value_of("--seeds").unwrap_or(200), jobs),
-        Some("threads") => {
-            let name = arguments.iter().position(|it| it == "--planted").and_then(|at| arguments.get(at + 1));
-            let planted = name.and_then(|name| Defect::OF_THREADS.into_iter().find(|it| format!("{it:?}") == *name));
-            if name.is_some() && planted.is_none() {
-                println!("none of {:?}", Defect::OF_THREADS);
-                return ExitCode::from(2);
+        Some("threads") => match planted_of(&arguments, |wrong| matches!(wrong, Wrong::Threads(_))) {
+            Ok(planted) => {
+                let has_cuts = arguments.iter().any(|argument| argument == "--power-cuts");
+                run_threads(value_of("--seed").unwrap_or(0), value_of("--seeds").unwrap_or(1), planted, has_cuts)
             }
-            run_threads(value_of("--seed").unwrap_or(0), value_of("--seeds").unwrap_or(1), planted)
-        }
+            Err(refused) => refused,
+        },
         Some("teeth") => show_teeth(value_of("--seeds").unwrap_or(400), value_of("--times").unwrap_or(4)),
         Some("teeth-child") => {
             let numbers: Vec<u64> = arguments[1..].iter().filter_map(|word| word.parse().ok()).collect();
             teeth::child(&numbers);
             ExitCode::SUCCESS
         }
-        _ => {
-            let Some(first) = value_of("--seed") else {
-                println!("{USAGE}");
-                return ExitCode::from(2);
-            };
-            let quiet = arguments.iter().any(|argument| argument == "--quiet");
-            let has = |name: &str| arguments.iter().any(|argument| argument == name);
-            let named = Scenario::ALL.into_iter().find(|scenario| has(scenario.flag));
-            let of_seed = named.map_or(Failover::of_seed as fn(u64) -> Failover, |scenario| scenario.of_seed);
-            let mut planted = None;
-            if let Some(at) = arguments.iter().position(|argument| argument == "--planted") {
-                let name = arguments.get(at + 1).map_or("", String::as_str);
-                planted = teeth::named(name);
-                if planted.is_none() {
-                    println!("no defect is called {name:?}; they are in the table of `farhold-sim teeth`");
-                    return ExitCode::from(2);
+        _ => match (value_of("--seed"), scenario_of(&arguments)) {
+            (Some(first), Some(scenario)) => {
+                match planted_of(&arguments, |wrong| !matches!(wrong, Wrong::Threads(_) | Wrong::Clock)) {
+                    Ok(planted) => {
+                        let quiet = arguments.iter().any(|argument| argument == "--quiet");
+                        let one = |seed| {
+                            planted.inspect(|wrong| wrong.plant());
+                            let setup = (scenario.of_seed)(seed);
+                            let aftermath = run(&setup);
+                            let outcome = aftermath.check();
+                            (!quiet || outcome.is_err()).then_some((setup, aftermath, outcome))
+                        };
+                        replay(first..first + value_of("--seeds").unwrap_or(1), jobs, one)
+                    }
+                    Err(refused) => refused,
                 }
             }
-            let one = |seed| {
-                planted.inspect(|wrong| wrong.plant());
-                let setup = of_seed(seed);
-                let aftermath = run(&setup);
-                let outcome = aftermath.check();
-                (!quiet || outcome.is_err()).then_some((setup, aftermath, outcome))
-            };
-            replay(first..first + value_of("--seeds").unwrap_or(1), jobs, one)
-        }
+            _ => {
+                let flags: Vec<&str> = Scenario::ALL.iter().map(|it| it.flag).filter(|it| !it.is_empty()).collect();
+                println!("{USAGE}\nSCENARIO is one of {}", flags.join(" "));
+                ExitCode::from(2)
+            }
+        },
     }
+}
+
+/// The scenario of the arguments; `None` for a flag that is not known.
+fn scenario_of(arguments: &[String]) -> Option<Scenario> {
+    let is_other = |flag: &&String| ["--seed", "--seeds", "--jobs", "--quiet", "--planted"].contains(&flag.as_str());
+    let mut flags = arguments.iter().filter(|it| it.starts_with("--")).filter(|flag| !is_other(flag));
+    let named = Scenario::named(flags.next().map_or("", String::as_str));
+    named.filter(|_| flags.next().is_none())
+}
+
+/// The defect that `--planted` names, one of those that the runs can have.
+fn planted_of(arguments: &[String], can_have: impl Fn(&Wrong) -> bool) -> Result<Option<Wrong>, ExitCode> {
+    let Some(at) = arguments.iter().position(|argument| argument == "--planted") else { return Ok(None) };
+    let name = arguments.get(at + 1).map_or("", String::as_str);
+    let possible: Vec<Wrong> = Wrong::all().into_iter().filter(can_have).collect();
+    let found = possible.iter().copied().find(|wrong| wrong.name() == name);
+    if found.is_none() {
+        let names: Vec<String> = possible.into_iter().map(Wrong::name).collect();
+        println!("no defect of these runs is called {name:?}, but {}", names.join(", "));
+        return Err(ExitCode::from(2));
+    }
+    Ok(found)
 }
 
 /// A run that is to be told.
@@ -145,10 +157,13 @@ fn tell_transactions(aftermath: &Aftermath, what: &str) {
 }
 
 /// Runs clusters of real threads one after the other: each has more threads than this machine is likely to have processors.
-fn run_threads(first: u64, seeds: u64, planted: Option<Defect>) -> ExitCode {
+fn run_threads(first: u64, seeds: u64, planted: Option<Wrong>, has_cuts: bool) -> ExitCode {
+    let planted = planted.and_then(|wrong| if let Wrong::Threads(defect) = wrong { Some(defect) } else { None });
     let mut worst = ExitCode::SUCCESS;
     for seed in first..first + seeds {
-        let setup = threads::Setup { planted, ..threads::Setup::of_seed(seed) };
+        let of_seed: fn(u64) -> threads::Setup =
+            if has_cuts { threads::Setup::with_power_cuts } else { threads::Setup::of_seed };
+        let setup = threads::Setup { planted, ..of_seed(seed) };
         let outcome = threads::run(&setup);
         let (commits, verdict) = (outcome.history.records.len(), outcome.check());
         match verdict {

@@ -7,7 +7,7 @@ use crate::cluster;
 use crate::failover::{Failover, Load, run};
 use crate::threads;
 use farhold_txn::{Defect, plant};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -85,7 +85,12 @@ impl Wrong {
             Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),
             Self::Journals(_) => run(&Failover::with_power_cuts(seed)).check(),
             Self::Threads(defect) => {
-                threads::run(&threads::Setup { planted: Some(defect), ..threads::Setup::of_seed(seed) }).check()
+                let setup = match defect {
+                    // They take a cut of the power.
+                    Defect::OpenIgnored | Defect::LateRecord => threads::Setup::with_power_cuts(seed),
+                    _ => threads::Setup::of_seed(seed),
+                };
+                threads::run(&threads::Setup { planted: Some(defect), ..setup }).check()
             }
             Self::Clock => {
                 let setup = Failover::of_seed(seed);
@@ -97,12 +102,6 @@ impl Wrong {
             }
         }
     }
-}
-
-/// The defect of this name.
-#[must_use]
-pub fn named(name: &str) -> Option<Wrong> {
-    Wrong::all().into_iter().find(|wrong| wrong.name() == name)
 }
 
 /// How often a defect was noticed.
@@ -124,6 +123,8 @@ impl Noticed {
 
 /// A seed takes some 10 ms, a few take seconds on a loaded machine; this long means for ever.
 const STUCK: Duration = Duration::from_secs(10);
+/// The same for one on real threads, which may take seconds on a quiet machine.
+const STUCK_WITH_THREADS: Duration = Duration::from_mins(1);
 /// Seeds that the child has begun.
 static DONE: AtomicU64 = AtomicU64::new(0);
 
@@ -131,16 +132,20 @@ static DONE: AtomicU64 = AtomicU64::new(0);
 /// this package's binary.
 ///
 /// # Panics
-/// If no process can be started.
+/// If no process or directory can be had.
 #[must_use]
 pub fn run_in_child(program: &Path, wrong: Wrong, seeds: u64, enough: usize) -> Noticed {
     let number = Wrong::all().iter().position(|other| *other == wrong).unwrap_or(0);
+    // A process that aborts leaves clusters behind, and libraries of fabrics a report where it ran.
+    let room = Room::new();
     let mut noticed = Noticed::default();
     while noticed.seeds < seeds && noticed.by.len() < enough {
         let child = Command::new(program)
             .args(["teeth-child", &number.to_string(), &noticed.seeds.to_string(), &seeds.to_string()])
             .arg((enough - noticed.by.len()).to_string())
             .env("RUST_BACKTRACE", "0")
+            .env("TMPDIR", &room.0)
+            .current_dir(&room.0)
             .stderr(Stdio::null())
             .output()
             .expect("a child process");
@@ -156,14 +161,34 @@ pub fn run_in_child(program: &Path, wrong: Wrong, seeds: u64, enough: usize) -> 
     noticed
 }
 
+/// A directory for the processes of one defect.
+struct Room(PathBuf);
+
+impl Room {
+    fn new() -> Self {
+        static ROOMS: AtomicU64 = AtomicU64::new(0);
+        let name = format!("farhold-teeth-{}-{}", std::process::id(), ROOMS.fetch_add(1, Ordering::Relaxed));
+        let this = Self(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(&this.0).expect("a directory");
+        this
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// The other side of [`run_in_child`]: prints a line a seed.
 pub fn child(numbers: &[u64]) {
     let [number, first, seeds, enough] = *numbers else { return };
     let Some(wrong) = Wrong::all().get(number as usize).copied() else { return };
-    std::thread::spawn(|| {
+    let stuck = if matches!(wrong, Wrong::Threads(_)) { STUCK_WITH_THREADS } else { STUCK };
+    std::thread::spawn(move || {
         let mut last = u64::MAX;
         loop {
-            std::thread::park_timeout(STUCK);
+            std::thread::park_timeout(stuck);
             let now = DONE.load(Ordering::Relaxed);
             if now == last {
                 std::process::abort();

@@ -3,8 +3,7 @@
 
 mod seeds;
 
-use farhold_sim::failover::{Failover, Load};
-use farhold_sim::workload::Workload;
+use farhold_sim::failover::Failover;
 
 #[test]
 fn a_healthy_cluster_replicates() {
@@ -14,13 +13,22 @@ fn a_healthy_cluster_replicates() {
 /// Rows of up to 64 KiB are put into new mirrors, copied to nodes that come back, and redone when their writer dies.
 #[test]
 fn rows_of_the_greatest_length_survive_deaths() {
-    let long = |seed| Failover {
-        load: Load::Mixed(Workload { padding: 65_400, operations: 3, ..Workload::of_seed(seed) }),
-        transactions: 30,
-        ring_bytes: 2 << 20,
-        ..Failover::of_seed(seed)
-    };
-    seeds::are_in_order(0..16, long);
+    seeds::are_in_order(0..30, Failover::with_long_rows);
+    seeds::are_the_same_again((0..30).step_by(10), Failover::with_long_rows);
+}
+
+/// Tables and indexes come and go while nodes die, in regions that run full: rows that were acknowledged are there, in every index and snapshot.
+#[test]
+fn tables_change_while_nodes_die() {
+    seeds::are_in_order(0..40, Failover::with_changing_tables);
+    seeds::are_the_same_again((0..40).step_by(10), Failover::with_changing_tables);
+}
+
+/// What a cut has lost is done after its initiator has given it up.
+#[test]
+fn instructions_that_come_late_change_nothing_that_was_done_since() {
+    seeds::are_in_order(0..60, Failover::with_late_instructions);
+    seeds::are_the_same_again((0..60).step_by(10), Failover::with_late_instructions);
 }
 
 /// Members are expelled while they renew their leases.

@@ -4,7 +4,7 @@
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, NodeId};
 use farhold_sim::workload::{Recorder, Row, Tables, Workload};
-use farhold_txn::{Node, NodeConfig, Retry, TxnError, Worker};
+use farhold_txn::{Node, NodeConfig, Retry, TableDef, TxnError, Worker};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -185,6 +185,44 @@ fn snapshots_leave_nothing_behind_when_messages_are_lost() {
             }
         }
         assert!(failed > 5, "{failed} snapshots failed");
+    });
+}
+
+/// Nothing gets through one way while a table is dropped: a while after the way has healed it is gone on both nodes, and so are its pages.
+#[test]
+fn a_dropped_table_goes_everywhere_when_messages_are_lost() {
+    let executor = Executor::virtual_time(9);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (home, other) = (start(&sim, 0), start(&sim, 1));
+    executor.run(async {
+        let (dropping, _server) = (serve(&home, &handle), serve(&other, &handle));
+        let recorder = Rc::new(RefCell::new(Recorder::default()));
+        Tables::create(&dropping, &Workload::of_seed(1), &recorder).await.expect("the tables");
+        let definition = Tables::of(&dropping).spread.definition();
+        let mut failed = 0;
+        for (from, to) in [(0, 1), (1, 0)] {
+            for step in 0..30 {
+                let again = TableDef { name: "again".to_owned(), ..definition.clone() };
+                let table = dropping.create_table(again).await.expect("the name is free");
+                let worker = dropping.clone();
+                let dropped = handle.spawn(async move { worker.drop_table(&table).await });
+                while home.table("again").is_some() {
+                    handle.sleep_ns(100).await;
+                }
+                handle.sleep_ns(step * 500).await;
+                let hop = Hop { from: NodeId(from), to: NodeId(to) };
+                sim.inject(Fault::Cut(hop));
+                handle.sleep_ns(5_000_000).await;
+                failed += u32::from(dropped.try_take().is_some_and(|dropped| dropped.is_err()));
+                sim.inject(Fault::Heal(hop));
+                handle.sleep_ns(10_000_000).await;
+                for node in [&home, &other] {
+                    assert_eq!(node.leaks(), Vec::<String>::new(), "{hop:?} cut after {step} steps, {}", node.id());
+                }
+            }
+        }
+        assert!(failed > 2, "{failed} drops were not heard");
     });
 }
 

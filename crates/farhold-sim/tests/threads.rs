@@ -1,7 +1,7 @@
 //! The same on real threads and shared memory: three nodes in one process, some threads each, with one copy of each row and with three, whose
 //! histories are merged and checked; and transfers that must not make or lose money.
 
-use farhold_sim::threads::{Cluster, Setup, run};
+use farhold_sim::threads::{Cluster, Journals, Setup, run};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{Placement, Retry, ScanSpec, TableDef};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +23,9 @@ fn setup(kind: u64, replicas: u8) -> Setup {
         replicas,
         threads: 2,
         transactions: if provider() == "shm" { 300 } else { 60 },
+        beside: false,
+        region_bytes: 32 << 20,
+        journals: Journals::None,
         shaken: false,
         ..Setup::of_seed(kind)
     }
@@ -41,12 +44,13 @@ fn merged_histories_of_threads_are_serializable() {
     }
 }
 
-/// One of each kind of load, on each kind of cluster. `farhold-sim threads` runs more.
+/// One of each kind of load, on each kind of cluster. `farhold-sim threads` runs more, and tables that come and go beside them, of which runs
+/// are known that fail (docs/internals/simulation.md).
 #[test]
 fn histories_of_threads_that_stop_in_the_middle_of_sections_are_serializable() {
     if provider() == "shm" {
         for seed in 0..16 {
-            check(&Setup::of_seed(seed));
+            check(&Setup { beside: false, ..Setup::of_seed(seed) });
         }
     }
 }

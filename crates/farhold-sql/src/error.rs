@@ -33,8 +33,14 @@ states! {
     INVALID_DATETIME = "22007";
     /// A date or time outside of what the type can hold.
     DATETIME_OVERFLOW = "22008";
+    /// An offset from UTC that no time zone has.
+    INVALID_TIME_ZONE = "22009";
+    /// A part of a text with a negative length, or before its beginning.
+    SUBSTRING_ERROR = "22011";
     /// Division by zero.
     DIVISION_BY_ZERO = "22012";
+    /// A pattern that is no regular expression.
+    INVALID_REGULAR_EXPRESSION = "2201B";
     /// The logarithm of what has none.
     INVALID_LOGARITHM_ARGUMENT = "2201E";
     /// A root or a power of what has none.

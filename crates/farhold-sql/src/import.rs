@@ -2,25 +2,25 @@
 //!
 //! One way in for every file: the server's COPY checks types, lengths and keys, so the importer only has to spell the
 //! values. A Parquet file is read batch by batch; a CSV file is passed through as it is.
+//!
+//! Nothing is lost on the way: a column of a CSV file has a type only if that writes every text of it as it stands, and a type of Parquet's that
+//! has no counterpart here, or a value that its counterpart cannot hold, is refused.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek};
+use std::io::{BufReader, ErrorKind, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use arrow::array::{Array, RecordBatch};
-use arrow::csv::reader::Format;
-use arrow::datatypes::{DataType, Schema};
-use arrow::error::ArrowError;
-use arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, TimeUnit, TimestampNanosecondType};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+
+use crate::engine::{ColumnType, csv_names, csv_types, datum_at, format_datum, from_arrow, to_arrow};
 
 /// Rows of a Parquet batch, and so of a chunk.
 const BATCH_ROWS: usize = 8192;
 /// Bytes of a chunk of a CSV file.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// Rows of a CSV file that decide the types of its columns.
-const INFER_ROWS: usize = 10_000;
 
 /// Why a file cannot be imported.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub enum FileKind {
 /// A file on its way into a table.
 pub struct ImportFile {
     path: PathBuf,
-    schema: Arc<Schema>,
+    columns: Vec<String>,
     source: Source,
     bytes_total: u64,
     rows_total: Option<u64>,
@@ -75,7 +75,7 @@ pub struct ImportFile {
 
 enum Source {
     Csv(BufReader<File>),
-    Parquet(ParquetRecordBatchReader),
+    Parquet { reader: ParquetRecordBatchReader, types: Vec<ColumnType> },
 }
 
 /// A piece of CSV text.
@@ -96,13 +96,10 @@ impl ImportFile {
         let bytes_total = file.metadata().map_err(io)?.len();
         match kind {
             FileKind::Csv => {
-                let (schema, _) = Format::default()
-                    .with_header(true)
-                    .infer_schema(&mut BufReader::new(&mut file), Some(INFER_ROWS))
-                    .map_err(|error| ImportError::Format(path.to_owned(), format!("not readable as CSV: {error}")))?;
+                let columns = csv_names(&mut file).map_err(|error| csv_error(path, error))?;
                 file.rewind().map_err(io)?;
                 let source = Source::Csv(BufReader::with_capacity(CHUNK_BYTES, file));
-                Ok(Self { path: path.to_owned(), schema: Arc::new(schema), source, bytes_total, rows_total: None })
+                Ok(Self { path: path.to_owned(), columns, source, bytes_total, rows_total: None })
             }
             FileKind::Parquet => {
                 let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| {
@@ -110,17 +107,16 @@ impl ImportFile {
                 })?;
                 let schema = builder.schema().clone();
                 let rows = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
-                for field in schema.fields() {
-                    sql_type(field.name(), field.data_type())?;
-                }
+                let types = schema.fields().iter().map(|field| column_type(field.name(), field.data_type()));
+                let types = types.collect::<Result<_, _>>()?;
                 let reader = builder
                     .with_batch_size(BATCH_ROWS)
                     .build()
                     .map_err(|error| ImportError::Format(path.to_owned(), error.to_string()))?;
                 Ok(Self {
                     path: path.to_owned(),
-                    schema,
-                    source: Source::Parquet(reader),
+                    columns: schema.fields().iter().map(|field| field.name().clone()).collect(),
+                    source: Source::Parquet { reader, types },
                     bytes_total,
                     rows_total: Some(rows),
                 })
@@ -138,27 +134,27 @@ impl ImportFile {
         self.rows_total
     }
 
-    /// The column names, in the file's order.
-    pub fn columns(&self) -> Vec<String> {
-        self.schema.fields().iter().map(|f| f.name().clone()).collect()
-    }
-
-    /// `CREATE TABLE` for the file's columns.
+    /// `CREATE TABLE` for the file's columns. A CSV file is read to its end for their types.
     pub fn create_table(&self, table: &str, key: &str) -> Result<String, ImportError> {
-        if !self.schema.fields().iter().any(|f| f.name() == key) {
-            let known = self.columns().join(", ");
+        if !self.columns.iter().any(|column| column == key) {
+            let known = self.columns.join(", ");
             return Err(ImportError::Format(self.path.clone(), format!("has no column `{key}`; it has {known}")));
         }
-        let mut columns = Vec::new();
-        for field in self.schema.fields() {
-            columns.push(format!("{} {}", quote(field.name()), sql_type(field.name(), field.data_type())?));
-        }
-        Ok(format!("CREATE TABLE {} ({}, PRIMARY KEY ({}))", quote(table), columns.join(", "), quote(key)))
+        let types = match &self.source {
+            Source::Csv(_) => {
+                let file = File::open(&self.path).map_err(|error| ImportError::Io(self.path.clone(), error))?;
+                csv_types(file).map_err(|error| csv_error(&self.path, error))?
+            }
+            Source::Parquet { types, .. } => types.clone(),
+        };
+        let columns = self.columns.iter().zip(types).map(|(name, data_type)| format!("{} {data_type}", quote(name)));
+        let columns = columns.collect::<Vec<_>>().join(", ");
+        Ok(format!("CREATE TABLE {} ({columns}, PRIMARY KEY ({}))", quote(table), quote(key)))
     }
 
     /// The `COPY` statement that takes the chunks.
     pub fn copy_statement(&self, table: &str) -> String {
-        let columns: Vec<String> = self.columns().iter().map(|c| quote(c)).collect();
+        let columns: Vec<String> = self.columns.iter().map(|column| quote(column)).collect();
         let header = matches!(self.source, Source::Csv(_));
         format!("COPY {} ({}) FROM STDIN (FORMAT csv, HEADER {header})", quote(table), columns.join(", "))
     }
@@ -172,37 +168,41 @@ impl ImportFile {
                 csv.truncate(length);
                 Ok((length > 0).then_some(Chunk { csv, rows: None, file_bytes: length as u64 }))
             }
-            Source::Parquet(reader) => {
+            Source::Parquet { reader, types } => {
                 let Some(batch) = reader.next() else { return Ok(None) };
                 let broken = |error: String| ImportError::Format(self.path.clone(), error);
                 let batch = batch.map_err(|error| broken(error.to_string()))?;
                 let mut csv = Vec::new();
-                write_csv(&batch, &mut csv).map_err(|error| broken(error.to_string()))?;
+                write_csv(&batch, types, &mut csv).map_err(broken)?;
                 Ok(Some(Chunk { csv, rows: Some(batch.num_rows() as u64), file_bytes: 0 }))
             }
         }
     }
 }
 
+fn csv_error(path: &Path, error: std::io::Error) -> ImportError {
+    match error.kind() {
+        ErrorKind::InvalidData => ImportError::Format(path.to_owned(), format!("not readable as CSV: {error}")),
+        _ => ImportError::Io(path.to_owned(), error),
+    }
+}
+
 /// The rows as COPY's CSV. Texts are quoted: an empty one without quotes is NULL.
-fn write_csv(batch: &RecordBatch, csv: &mut Vec<u8>) -> Result<(), ArrowError> {
-    let options = FormatOptions::default().with_timestamp_format(Some("%Y-%m-%d %H:%M:%S%.f"));
-    let columns = batch.columns().iter().map(|column| {
-        let data_type = column.data_type();
-        let quoted = !(data_type.is_primitive() || matches!(data_type, DataType::Boolean | DataType::Null));
-        Ok((column, quoted, ArrayFormatter::try_new(column, &options)?))
+fn write_csv(batch: &RecordBatch, types: &[ColumnType], csv: &mut Vec<u8>) -> Result<(), String> {
+    let columns = batch.columns().iter().zip(types).zip(batch.schema_ref().fields()).map(|((column, to), field)| {
+        let is_quoted = to.is_text() || *to == ColumnType::Bytea;
+        let values = values(column, *to).map_err(|error| format!("column {}: {error}", field.name()))?;
+        Ok((is_quoted, values))
     });
-    let columns = columns.collect::<Result<Vec<_>, ArrowError>>()?;
+    let columns = columns.collect::<Result<Vec<_>, String>>()?;
     for row in 0..batch.num_rows() {
-        for (n, (column, quoted, formatter)) in columns.iter().enumerate() {
+        for (n, (is_quoted, values)) in columns.iter().enumerate() {
             if n > 0 {
                 csv.push(b',');
             }
-            if column.is_null(row) {
-                continue;
-            }
-            let text = formatter.value(row).try_to_string()?;
-            if *quoted {
+            let datum = datum_at(values, row).map_err(|error| error.to_string())?;
+            let Some(text) = format_datum(&datum) else { continue };
+            if *is_quoted {
                 csv.push(b'"');
                 csv.extend_from_slice(text.replace('"', "\"\"").as_bytes());
                 csv.push(b'"');
@@ -215,24 +215,34 @@ fn write_csv(batch: &RecordBatch, csv: &mut Vec<u8>) -> Result<(), ArrowError> {
     Ok(())
 }
 
-/// The SQL type that holds a column of the file.
-fn sql_type(column: &str, data_type: &DataType) -> Result<String, ImportError> {
-    Ok(match data_type {
-        DataType::Boolean => "BOOLEAN".to_owned(),
-        DataType::Int8 | DataType::UInt8 | DataType::Int16 => "SMALLINT".to_owned(),
-        DataType::UInt16 | DataType::Int32 => "INT".to_owned(),
-        DataType::UInt32 | DataType::Int64 | DataType::Null => "BIGINT".to_owned(),
-        DataType::UInt64 => "DECIMAL(20, 0)".to_owned(),
-        DataType::Float16 | DataType::Float32 => "REAL".to_owned(),
-        DataType::Float64 => "DOUBLE PRECISION".to_owned(),
-        DataType::Decimal32(p, s) | DataType::Decimal64(p, s) | DataType::Decimal128(p, s) => {
-            format!("DECIMAL({p}, {s})")
+/// A column's values in the array that holds values of the column type. Moments with a time zone are those of UTC.
+fn values(column: &ArrayRef, to: ColumnType) -> Result<ArrayRef, String> {
+    let cast = |column: &ArrayRef, to: &DataType| {
+        let options = CastOptions { safe: false, ..CastOptions::default() };
+        cast_with_options(column, to, &options).map_err(|error| error.to_string())
+    };
+    match column.data_type() {
+        DataType::Dictionary(_, of) => values(&cast(column, of)?, to),
+        DataType::Timestamp(unit, zone) => {
+            let is_exact = *unit != TimeUnit::Nanosecond
+                || column.as_primitive::<TimestampNanosecondType>().iter().flatten().all(|moment| moment % 1000 == 0);
+            if !is_exact {
+                return Err("a timestamp has nanoseconds; round it to microseconds in the file".to_owned());
+            }
+            cast(column, &DataType::Timestamp(TimeUnit::Microsecond, zone.clone()))
         }
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "TEXT".to_owned(),
-        DataType::Date32 | DataType::Date64 => "DATE".to_owned(),
-        DataType::Timestamp(_, None) => "TIMESTAMP".to_owned(),
-        other => return Err(ImportError::Type { column: column.to_owned(), data_type: other.to_string() }),
-    })
+        _ => cast(column, &to_arrow(to)),
+    }
+}
+
+/// The type that holds a column of a Parquet file.
+fn column_type(column: &str, data_type: &DataType) -> Result<ColumnType, ImportError> {
+    match data_type {
+        // It has no values.
+        DataType::Null => Ok(ColumnType::BigInt),
+        data_type => from_arrow(data_type)
+            .ok_or_else(|| ImportError::Type { column: column.to_owned(), data_type: data_type.to_string() }),
+    }
 }
 
 fn quote(name: &str) -> String {
@@ -242,12 +252,27 @@ fn quote(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{ArrayRef, Date32Array, Decimal128Array, Int64Array, NullArray, StringArray};
+    use std::sync::Arc;
+
+    use arrow::array::{
+        BinaryArray, Date32Array, Decimal128Array, Int64Array, NullArray, StringArray, TimestampMillisecondArray,
+        TimestampNanosecondArray,
+    };
+
+    use crate::engine::{Datum, parse_datum};
 
     fn written(name: &str, bytes: &[u8]) -> PathBuf {
         let path = std::env::temp_dir().join(format!("farhold-import-{}-{name}", std::process::id()));
         std::fs::write(&path, bytes).unwrap();
         path
+    }
+
+    fn parquet(name: &str, batch: &RecordBatch) -> PathBuf {
+        let mut bytes = Vec::new();
+        let mut writer = parquet::arrow::ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
+        writer.write(batch).unwrap();
+        writer.close().unwrap();
+        written(&format!("{name}.parquet"), &bytes)
     }
 
     #[test]
@@ -261,16 +286,12 @@ mod tests {
             ("nothing", Arc::new(NullArray::new(2))),
         ])
         .unwrap();
-        let mut bytes = Vec::new();
-        let mut writer = parquet::arrow::ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
-        writer.write(&batch).unwrap();
-        writer.close().unwrap();
-        let path = written("rows.parquet", &bytes);
+        let path = parquet("rows", &batch);
         let mut file = ImportFile::open(&path, FileKind::Parquet).unwrap();
         assert_eq!(file.rows_total(), Some(2));
         assert_eq!(
             file.create_table("t", "id").unwrap(),
-            "CREATE TABLE \"t\" (\"id\" BIGINT, \"price\" DECIMAL(10, 2), \"name\" TEXT, \"day\" DATE, \"note\" TEXT, \"nothing\" BIGINT, PRIMARY KEY (\"id\"))"
+            "CREATE TABLE \"t\" (\"id\" bigint, \"price\" numeric(10,2), \"name\" text, \"day\" date, \"note\" text, \"nothing\" bigint, PRIMARY KEY (\"id\"))"
         );
         assert_eq!(
             file.copy_statement("t"),
@@ -282,6 +303,61 @@ mod tests {
             "1,1.50,\"a,\"\"b\"\"\",1970-01-01,\"\",\n2,,\"c\",1970-01-02,,\n"
         );
         assert!(file.next_chunk().unwrap().is_none());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn dates_bytes_and_moments_of_a_parquet_file_are_kept() {
+        let moments = TimestampMillisecondArray::from(vec![Some(1), Some(-62_135_596_800_001)]);
+        let whole = TimestampNanosecondArray::from(vec![Some(1_000), None]);
+        let batch = RecordBatch::try_from_iter([
+            ("id", Arc::new(Int64Array::from(vec![1, 2])) as ArrayRef),
+            ("day", Arc::new(Date32Array::from(vec![-800_000, i32::MAX]))),
+            ("picture", Arc::new(BinaryArray::from_opt_vec(vec![Some(b"\x00\xff\"".as_slice()), None]))),
+            ("at", Arc::new(moments.with_timezone("+02:00"))),
+            ("whole", Arc::new(whole)),
+        ])
+        .unwrap();
+        let path = parquet("kinds", &batch);
+        let mut file = ImportFile::open(&path, FileKind::Parquet).unwrap();
+        let definition = file.create_table("t", "id").unwrap();
+        for column in ["\"day\" date", "\"picture\" bytea", "\"at\" timestamp without time zone"] {
+            assert!(definition.contains(column), "{definition}");
+        }
+        let csv = String::from_utf8(file.next_chunk().unwrap().unwrap().csv).unwrap();
+        let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+        assert!(lines[0][1].ends_with(" BC"), "{csv}");
+        assert_eq!(parse_datum(lines[0][1], ColumnType::Date).unwrap(), Datum::Date(-800_000));
+        assert_eq!((lines[1][1], lines[0][2], lines[1][2]), ("infinity", "\"\\x00ff22\"", ""));
+        assert_eq!((lines[0][3], lines[1][3]), ("1970-01-01 00:00:00.001", "0001-12-31 23:59:59.999 BC"));
+        assert_eq!((lines[0][4], lines[1][4]), ("1970-01-01 00:00:00.000001", ""));
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn nanoseconds_that_a_column_cannot_hold_are_refused() {
+        let batch = RecordBatch::try_from_iter([
+            ("id", Arc::new(Int64Array::from(vec![1])) as ArrayRef),
+            ("at", Arc::new(TimestampNanosecondArray::from(vec![1_001]))),
+        ])
+        .unwrap();
+        let path = parquet("nanoseconds", &batch);
+        let Err(error) = ImportFile::open(&path, FileKind::Parquet).unwrap().next_chunk() else { panic!("rounded") };
+        assert!(error.to_string().contains("column at: a timestamp has nanoseconds"), "{error}");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    /// The types of a CSV file come from all of its lines.
+    #[test]
+    fn a_text_far_behind_decides_the_type() {
+        let lines: Vec<String> = (1..20_000).map(|n| format!("{n},{n}\n")).collect();
+        let lines = lines.concat();
+        let path = written("codes.csv", format!("id,code\n{lines}20000,007\n").as_bytes());
+        let file = ImportFile::open(&path, FileKind::Csv).unwrap();
+        assert_eq!(
+            file.create_table("t", "id").unwrap(),
+            "CREATE TABLE \"t\" (\"id\" bigint, \"code\" text, PRIMARY KEY (\"id\"))"
+        );
         std::fs::remove_file(path).unwrap();
     }
 

@@ -29,6 +29,9 @@ pub mod slab;
 pub mod snapshot;
 pub mod table;
 
+#[doc(hidden)]
+pub mod planted;
+
 mod error;
 mod store;
 mod superblock;

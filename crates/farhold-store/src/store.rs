@@ -2,12 +2,12 @@
 
 use crate::error::{StoreError, TableId};
 use crate::object::size_class::{PAGE_BYTES, RUN_PAGES_MAX};
-use crate::object::{Object, ObjectRef};
+use crate::object::{Object, ObjectRef, Owner};
 use crate::slab::{AllocCache, PageKind, PageTable, Pages, Run, TableSlab};
 use crate::snapshot::Garbage;
 use crate::superblock::{Found, Holder, Superblock};
 use farhold_fabric::object::ALIGN;
-use farhold_fabric::{NodeId, RegionMemory};
+use farhold_fabric::{Meta, NodeId, RegionMemory, Version};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ pub struct Store {
     tables: Mutex<Tables>,
     /// Held while the directory of hash indexes changes.
     directory: Mutex<()>,
-    /// What dropped caches could not free yet.
+    /// What caches could not free yet, and have left to all.
     left: Mutex<Garbage>,
 }
 
@@ -160,6 +160,13 @@ impl Store {
         (run.kind == PageKind::Slots && page < run.page + run.pages).then_some(run.table)
     }
 
+    /// Pages whose slots have all been free since their first use, each with its floor: what a slot there was at or below this version, it
+    /// is not any more. To be asked for behind a look at a table's slots: a run that has left its table by then has its floors.
+    #[must_use]
+    pub fn floors(&self) -> Vec<(u32, Version)> {
+        self.pages.version_floors()
+    }
+
     /// Tables whose rows were found in the region and that have not been attached.
     #[must_use]
     pub fn unclaimed(&self) -> Vec<TableId> {
@@ -172,6 +179,28 @@ impl Store {
         for run in &runs {
             self.pages.give_back(run);
         }
+    }
+
+    /// What of the accounts of pages and slots does not add up, in words: each page is free, rests, or is a table's, once; each slot in a list
+    /// of free ones is free, and there once. Exact while nobody writes. A walk over all pages, for checks.
+    #[must_use]
+    pub fn inconsistencies(&self) -> Vec<String> {
+        let mut wrong = self.pages.inconsistencies();
+        for slab in self.tables().places.iter().flatten() {
+            let entered = |run: &Run| self.pages.table().run_at(run.page).is_ok_and(|found| found == Some(*run));
+            let missing = slab.runs().into_iter().filter(|run| !entered(run));
+            wrong.extend(missing.map(|run| format!("{run:?} is not in the page table")));
+            for slots in slab.free().iter() {
+                let mut slots = slots.clone();
+                slots.sort_unstable();
+                let twice = slots.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+                let state = |unit: u32| Object::at(&self.memory, u64::from(unit) * ALIGN).meta().state();
+                let taken = slots.iter().copied().filter(|unit| state(*unit) != Meta::FREE);
+                let bad = twice.chain(taken).map(|unit| u64::from(unit) * ALIGN);
+                wrong.extend(bad.map(|offset| format!("{:?}: the slot at {offset:#x} is no free one", slab.table)));
+            }
+        }
+        wrong
     }
 
     /// Sets the clean flag. All transactions have ended.
@@ -195,8 +224,9 @@ impl Store {
         // Out of the page table first, then the look at the snapshots: one that is announced later finds them gone, one
         // that was before makes us put them back.
         for run in &empty {
-            self.pages.leave(run);
+            self.pages.leave_empty(run);
         }
+        crate::planted::may_stop();
         if self.superblock().snapshots_open() {
             for run in empty {
                 self.pages.enter(&run);
@@ -210,6 +240,12 @@ impl Store {
             self.pages.rest(run);
         }
         pages
+    }
+
+    /// As [`release_locks`](crate::TableStore::release_locks), of slots in pages that living tables have given back. To be called before and
+    /// behind that of all tables: a run may have gone to a table just before the first call, and come from one until the second.
+    pub fn release_resting_locks(&self, is_dead: impl Fn(Owner) -> bool) {
+        self.pages.release_resting_locks(&is_dead);
     }
 
     /// From here on changes of the page table are kept for [`Self::take_page_events`]; `epoch` tells the epoch.
@@ -259,6 +295,7 @@ impl Store {
             free.iter_mut().for_each(Vec::clear);
             slab.take_runs()
         };
+        crate::planted::may_stop();
         let mut tables = self.tables();
         tables.places[slab.place] = None;
         if forget {
@@ -279,8 +316,14 @@ impl Store {
         self.left().append(&mut garbage);
     }
 
-    pub(crate) fn take_left_garbage(&self) -> Garbage {
-        std::mem::take(&mut *self.left())
+    /// Takes out what no snapshot from `oldest` on needs, of what no cache has.
+    pub(crate) fn take_ended_garbage(&self, oldest: u32) -> Garbage {
+        self.left().take_ended(oldest)
+    }
+
+    /// How many slots no cache has that wait for snapshots to close.
+    pub(crate) fn left_garbage(&self) -> usize {
+        self.left().len()
     }
 
     fn left(&self) -> std::sync::MutexGuard<'_, Garbage> {

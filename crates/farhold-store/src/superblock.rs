@@ -101,10 +101,12 @@ impl<'m> Superblock<'m> {
     pub const EPOCH: u64 = 64;
     /// Offset of the word that has a bit for each open or announced snapshot.
     pub const ACTIVE: u64 = 72;
-    /// Offset of the last epoch that this node's journal has closed and made durable, 0 without a journal.
+    /// Offset of the last epoch that this node's journal has closed and made durable, 0 without a journal; with [`Self::FAILED`].
     pub const CLOSED: u64 = 80;
     /// Offset of the epoch that this node's last checkpoint contains.
     pub const CHECKPOINTED: u64 = 88;
+    /// In the word at [`Self::CLOSED`]: the journal is not written any more, and closes no later epoch.
+    pub const FAILED: u64 = 1 << 63;
 
     /// The superblock of a mapped region, checked.
     ///

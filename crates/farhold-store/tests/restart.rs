@@ -2,13 +2,15 @@
 
 mod common;
 
-use common::{ME, delete, insert, region, reserve, unique, value_of};
+use common::{ME, delete, fresh, insert, region, reserve, unique, value_of};
 use farhold_btree::KeyShape;
 use farhold_fabric::{NodeId, RegionMemory};
+use farhold_store::durable::power::Volatile;
+use farhold_store::durable::{Identity, checkpoint};
 use farhold_store::object::{Word, Words};
 use farhold_store::{
-    Holder, IndexDef, LAYOUT_VERSION, Owner, PageTable, Snapshot, Store, StoreError, Superblock, TableDef, TableId,
-    TableStore,
+    Holder, IndexDef, LAYOUT_VERSION, Owner, PageTable, Reserve, Snapshot, Store, StoreError, Superblock, TableDef,
+    TableId, TableStore,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -264,4 +266,54 @@ fn locks_of_a_dead_node_are_released_and_its_half_written_rows_kept_locked() {
     assert_eq!(found.damaged[0].reference, rows[2]);
     let locks: Vec<_> = rows.iter().map(|row| table.store().object(*row).lock_word()).collect();
     assert_eq!(locks, [0, owner(6).word(), owner(5).word(), 0]);
+}
+
+/// A node dies with the lock of a row that has been deleted meanwhile, and whose page rests. No table gets it with the lock, which nobody would
+/// look for there.
+#[test]
+fn a_dead_node_s_lock_does_not_come_to_a_table_with_its_page() {
+    let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");
+    let mut alloc = store.alloc_cache();
+    let [one, other, third] = [1, 2, 3].map(|id| {
+        let def = TableDef { id: TableId(id), hash: false, ..def(vec![]) };
+        TableStore::create(&store, def).expect("a table")
+    });
+    let row = insert(&one, &mut alloc, 1, b"row");
+    delete(&one, &mut alloc, row);
+    alloc.flush();
+    assert!(store.release_empty_pages() > 0);
+    let dead = Owner::new(1, NodeId(5), 0, 1);
+    store.object(row).store(Word::Lock, dead.word(), Relaxed);
+    assert_ne!(insert(&other, &mut alloc, 1, b"row").offset(), row.offset(), "not with the lock");
+    store.release_resting_locks(|owner| owner.node() == NodeId(6));
+    assert_eq!(store.object(row).lock_word(), dead.word(), "its owner lives");
+    store.release_resting_locks(|owner| owner.node() == NodeId(5));
+    assert_eq!(store.object(row).lock_word(), 0);
+    assert_eq!(insert(&third, &mut alloc, 1, b"row").offset(), row.offset());
+    assert_eq!(store.inconsistencies(), Vec::<String>::new());
+}
+
+/// A checkpoint lacks rows that are deleted, and is good only once that is durable. So it has to know when they were deleted, also of slots
+/// that are free by then, or reserved for other rows.
+#[test]
+fn a_checkpoint_knows_when_the_rows_that_it_lacks_were_deleted() {
+    let (table, mut alloc) = fresh(vec![]);
+    let store = table.store().clone();
+    let kept = insert(&table, &mut alloc, 1, b"kept");
+    let deleted = insert(&table, &mut alloc, 2, b"deleted");
+    let disk = Volatile::default();
+    let identity = Identity { cluster: 7, node: NodeId(0), nodes: 1 };
+    let write = || {
+        let written = checkpoint::write(&store, &disk, (identity, 1, 1), &mut || true).expect("a disk");
+        let written = written.expect("no writer is at work");
+        (written.rows, written.epoch_max)
+    };
+    assert_eq!(write(), (2, 1));
+    store.superblock().raise_epoch(20);
+    delete(&table, &mut alloc, deleted);
+    assert_eq!(write(), (1, 20), "its slot is free");
+    let Reserve::Reserved { reference, .. } = reserve(&table, &mut alloc, 3, b"another") else { panic!("taken") };
+    assert_eq!(reference.offset(), deleted.offset());
+    assert_eq!(write(), (1, 20), "its slot is reserved");
+    assert_eq!(value_of(&table, kept), Some(b"kept".to_vec()));
 }

@@ -5,7 +5,9 @@ mod common;
 use common::{fresh, insert, value_of};
 use farhold_fabric::NodeId;
 use farhold_store::snapshot::RunScan;
-use farhold_store::{AllocCache, Holder, ObjectRef, Owner, Reserve, Snapshot, TableStore, Version};
+use farhold_store::{
+    AllocCache, Holder, ObjectRef, Owner, REGION_BYTES_MIN, Reserve, Snapshot, Store, StoreError, TableStore, Version,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -265,4 +267,77 @@ fn deleted_rows_stay_for_those_who_may_see_them() {
     alloc.collect();
     assert_eq!(alloc.held_back(), 0, "the newer snapshot does not need them");
     assert_eq!(scan(&table, &new), BTreeMap::new());
+}
+
+/// A commit of another node asks for a copy of a row, and gives up before it is made. What is copied then, while others write, is no state of
+/// the row.
+#[test]
+fn no_copy_is_made_for_an_owner_that_has_unlocked_the_row() {
+    let (table, mut alloc) = fresh(vec![]);
+    let reference = insert(&table, &mut alloc, 1, &row(5, 8));
+    let snapshot = Snapshot::open(table.store()).expect("a slot");
+    let epoch = table.store().superblock().epoch();
+    let object = table.store().object(reference);
+    let [gone, other] = [1, 2].map(|number| Owner::new(1, NodeId(1), 0, number));
+    let mut save_for = |owner: Owner| {
+        table.save_undo_for(owner.word(), reference, epoch, &mut alloc).expect("room");
+        !object.prev().is_none()
+    };
+    assert!(!save_for(gone), "nobody holds it");
+    object.lock(reference.incarnation(), other).expect("free");
+    assert!(!save_for(gone), "another holds it");
+    assert!(save_for(other));
+    let version = object.version();
+    object.write(&row(6, 8), version.next(epoch));
+    object.unlock();
+    assert_eq!(scan(&table, &snapshot), BTreeMap::from([(1, 5)]));
+}
+
+/// What a worker has overwritten under a snapshot is free when the snapshot is closed, though the worker rests, and another has looked for
+/// garbage before.
+#[test]
+fn what_a_worker_that_rests_held_back_is_freed_by_others() {
+    const UPDATES: usize = 200;
+    let (table, mut rests) = fresh(vec![]);
+    let reference = insert(&table, &mut rests, 1, &row(1, 8));
+    let mut looks_early = table.store().alloc_cache();
+    let mut looks_late = table.store().alloc_cache();
+    let first = Snapshot::open(table.store()).expect("a slot");
+    for value in 0..UPDATES {
+        let _reads_this_state = Snapshot::open(table.store()).expect("a slot");
+        update(&table, &mut rests, reference, value as u64);
+    }
+    assert_eq!(rests.held_back(), UPDATES);
+    assert_eq!(looks_early.collect(), 0);
+    drop(first);
+    assert!(looks_late.collect() > 0);
+    assert!(rests.held_back() < UPDATES / 3, "{}", rests.held_back());
+}
+
+/// Memory is full of states that a snapshot held back. As soon as it is closed they can be used again.
+#[test]
+fn memory_that_was_held_back_is_there_when_it_is_needed() {
+    let store = Store::format(common::region(REGION_BYTES_MIN + (1 << 20)), NodeId(0)).expect("a store");
+    let (table, mut alloc) = (common::table(&store, vec![]), store.alloc_cache());
+    let reference = insert(&table, &mut alloc, 1, &row(1, 4_000));
+    let mut snapshots = vec![Snapshot::open(&store).expect("a slot")];
+    let full = loop {
+        let object = store.object(reference);
+        let version = object.lock(reference.incarnation(), common::ME).expect("free");
+        let epoch = store.superblock().epoch();
+        let saved = table.save_undo(reference, epoch, &mut alloc);
+        if saved.is_ok() {
+            object.write(&row(u64::from(epoch), 4_000), version.next(epoch));
+        }
+        object.unlock();
+        if let Err(error) = saved {
+            break error;
+        }
+        // The one before is held open beside the first, so that each state has a reader.
+        snapshots.truncate(1);
+        snapshots.push(Snapshot::open(&store).expect("a slot"));
+    };
+    assert!(matches!(full, StoreError::OutOfMemory { .. }), "{full}");
+    drop(snapshots);
+    insert(&table, &mut alloc, 2, &row(2, 4_000));
 }

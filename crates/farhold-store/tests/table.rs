@@ -3,10 +3,12 @@
 mod common;
 
 use common::{ME, delete, fresh, insert, region, reserve, table, unique, value_of};
-use farhold_btree::KeyShape;
+use farhold_btree::{KeyShape, OrderedIndex};
 use farhold_fabric::NodeId;
+use farhold_store::object::size_class::PAGE_BYTES;
+use farhold_store::table::FillRoom;
 use farhold_store::{
-    AllocCache, Lookup, Moved, ObjectRef, Owner, Reserve, Stamp, Store, StoreError, TableDef, TableId, TableStore,
+    AllocCache, Lookup, Moved, ObjectRef, Owner, Reserve, Run, Stamp, Store, StoreError, TableDef, TableId, TableStore,
     Version,
 };
 use std::sync::atomic::Ordering::SeqCst;
@@ -132,6 +134,65 @@ fn a_full_region_is_an_error_with_numbers_and_deletes_make_room() {
     (0..rows_max).for_each(|key| _ = insert(&other, &mut alloc, key, &value));
     let too_large = table.reserve(&2_u64.to_be_bytes(), &vec![0; 65_600], &mut alloc, &|_| false, &mut |_| ());
     assert_eq!(too_large, Err(StoreError::TooLarge { payload_bytes: 65_608, payload_bytes_max: 65_504 }));
+}
+
+/// While an index is filled, a run that the filler has in its list is given back, and taken by another table.
+#[test]
+fn an_index_gets_the_rows_of_its_own_table() {
+    let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");
+    let mut alloc = store.alloc_cache();
+    let table = table(&store, vec![]);
+    let row = insert(&table, &mut alloc, 1, b"one's row");
+    let runs = table.pages();
+    delete(&table, &mut alloc, row);
+    alloc.flush();
+    assert!(store.release_empty_pages() > 0);
+    let def = TableDef { id: TableId(8), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+    let other = TableStore::create(&store, def).expect("a table");
+    let [there, locked] = [1, 2].map(|key| insert(&other, &mut alloc, key, b"other's row"));
+    assert_eq!(there.offset(), runs[0].offset(), "it has the run");
+    store.object(locked).lock(locked.incarnation(), ME).expect("free");
+    table.begin_index(1, unique()).expect("an index");
+    let mut room = FillRoom::default();
+    for offset in runs.iter().flat_map(Run::slots) {
+        assert_eq!(table.fill_slot(1, offset, &mut room), Ok(true), "there is nothing to wait for");
+    }
+    assert_eq!(table.index(1).map(OrderedIndex::len), Some(0));
+}
+
+/// A row of a run's next use is above all that was in the run before, whichever slot it has: mirrors go by that.
+#[test]
+fn a_run_begins_its_next_use_above_all_that_was_in_it() {
+    let store = Store::format(region(8 * (64 << 10)), NodeId(0)).expect("a store");
+    let mut alloc = store.alloc_cache();
+    let table = table(&store, vec![]);
+    let rows: Vec<ObjectRef> = (0..100).map(|key| insert(&table, &mut alloc, key, &[7; 1000])).collect();
+    let object = store.object(rows[0]);
+    for _ in 0..50 {
+        let version = object.lock(rows[0].incarnation(), ME).expect("free");
+        object.restamp(version.next(store.superblock().epoch()));
+        object.unlock();
+    }
+    let highest = object.version();
+    for row in &rows {
+        delete(&table, &mut alloc, *row);
+    }
+    alloc.flush();
+    assert!(store.release_empty_pages() > 0);
+    let floors = store.floors();
+    let floor_of = |row: ObjectRef| {
+        let page = row.offset() / PAGE_BYTES;
+        floors.iter().find(|(number, _)| u64::from(*number) == page).map(|(_, floor)| *floor)
+    };
+    assert!(rows.iter().all(|row| floor_of(*row).is_some()), "each page was given back");
+    assert!(floor_of(rows[0]).is_some_and(|floor| floor > highest));
+    let def = TableDef { id: TableId(8), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+    let other = TableStore::create(&store, def).expect("a table");
+    for key in 0..100 {
+        let row = insert(&other, &mut alloc, key, &[7; 1000]);
+        let floor = floor_of(row).expect("a run that rests is taken first");
+        assert!(store.object(row).version() > floor, "{:?} below {floor:?}", store.object(row).version());
+    }
 }
 
 /// A transaction of another node has found a row, and locks it by one instruction later, when the row has been deleted and its page has

@@ -24,6 +24,8 @@ struct Tables {
     by_id: BTreeMap<TableId, Table>,
     /// Dropped, and kept while a transaction may still use them.
     retired: Vec<Retired>,
+    /// When nodes that have said nothing of their transactions are to be asked.
+    ask_ns: u64,
 }
 
 /// A dropped table on its way out. Its pages are given back when no transaction that has begun before the drop runs on any
@@ -104,6 +106,29 @@ impl Catalog {
         over
     }
 
+    /// Tables of which it is time to ask, and the nodes: what those have said may have been lost, or have come before this node heard of
+    /// the drop.
+    pub fn to_ask(&self, now_ns: u64, every_ns: u64, others: &[NodeId]) -> Vec<(TableId, NodeId)> {
+        let mut tables = self.write();
+        if now_ns < tables.ask_ns {
+            return Vec::new();
+        }
+        tables.ask_ns = now_ns.saturating_add(every_ns);
+        let mut unheard = Vec::new();
+        for retired in &tables.retired {
+            let id = retired.table.store.id();
+            unheard.extend(others.iter().filter(|node| !retired.quiet.contains(*node)).map(|node| (id, *node)));
+        }
+        unheard
+    }
+
+    /// Are all transactions of this node over that may use this table? It has been dropped, here or before this node began.
+    pub fn is_quiet(&self, id: TableId) -> bool {
+        let tables = self.read();
+        let mut retired = tables.retired.iter().filter(|retired| retired.table.store.id() == id);
+        !tables.by_id.contains_key(&id) && retired.all(|retired| retired.grace == Grace::Over)
+    }
+
     /// Another node's transactions of before the drop are over.
     pub fn note_quiet(&self, id: TableId, node: NodeId) {
         if let Some(retired) = self.write().retired.iter_mut().find(|retired| retired.table.store.id() == id) {
@@ -111,17 +136,23 @@ impl Catalog {
         }
     }
 
-    /// Lets go of the dropped tables that nobody uses any more; `is_gone` says of a node that it has no transactions.
-    pub fn let_go(&self, me: NodeId, nodes: u8, is_gone: impl Fn(NodeId) -> bool) {
+    /// Lets go of the dropped tables that nobody uses any more; `is_gone` says of a node that it has no transactions, `is_unread` that no
+    /// snapshot is open. It is asked when the tables are known to be over: by then no node lists their pages for a scan any more, so a scan
+    /// that still reads them has its snapshot open.
+    pub fn let_go(&self, me: NodeId, nodes: u8, is_gone: impl Fn(NodeId) -> bool, is_unread: impl FnOnce() -> bool) {
         let mut tables = self.write();
         let is_over = |retired: &Retired| {
             let mut others = (0..nodes).map(NodeId).filter(|node| *node != me);
             retired.grace == Grace::Over && others.all(|node| retired.quiet.contains(&node) || is_gone(node))
         };
-        let (gone, kept): (Vec<_>, Vec<_>) = tables.retired.drain(..).partition(is_over);
+        let (mut gone, kept): (Vec<_>, Vec<_>) = tables.retired.drain(..).partition(is_over);
         tables.retired = kept;
+        if !gone.is_empty() && !is_unread() {
+            tables.retired.append(&mut gone);
+        }
         self.any_retired.store(!tables.retired.is_empty(), Release);
         drop(tables);
+        crate::planted::may_stop();
         // Rows and indexes go with the last handle, without the lock.
         drop(gone);
     }
@@ -172,5 +203,39 @@ impl Catalog {
 
     fn write(&self) -> RwLockWriteGuard<'_, Tables> {
         self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, NodeConfig, TableDef};
+    use farhold_fabric::{Executor, Fabric};
+    use farhold_store::row::{Column, ColumnType, Schema};
+
+    /// A worker that looks for snapshots first, and is held up then, misses one that lists the table's pages before the table is dropped and its
+    /// last transaction ends.
+    #[test]
+    fn snapshots_are_looked_for_once_a_dropped_table_is_over() {
+        let directory = std::env::temp_dir().join(format!("farhold-let-go-{}", std::process::id()));
+        let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
+        let node = Node::open(fabric, NodeConfig { region_bytes: 8 << 20, ..NodeConfig::default() }).unwrap();
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).unwrap();
+        let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).unwrap();
+        let id = executor.run(worker.create_table(TableDef::new("t", schema))).unwrap().id();
+        let catalog = &node.catalog;
+        catalog.retire(id);
+        let let_go = |is_unread: &dyn Fn() -> bool| catalog.let_go(NodeId(0), 1, |_| false, is_unread);
+        let_go(&|| panic!("transactions that use it may still run"));
+        // The first look begins to wait for them, the second one finds that they are over.
+        assert!(catalog.look_at_retired(&node.slots).is_empty());
+        assert_eq!(catalog.look_at_retired(&node.slots), [id]);
+        let_go(&|| false);
+        assert!(catalog.even_dropped(id).is_some() && catalog.has_retired(), "a snapshot is open");
+        let_go(&|| true);
+        assert!(catalog.even_dropped(id).is_none() && !catalog.has_retired());
+        drop((worker, node));
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -1,16 +1,19 @@
 //! Creating and dropping tables and indexes.
 
-use crate::definition::TableDef;
-use crate::home::message::Request;
+use crate::definition::{Recorded, TableDef};
+use crate::home::message::{IndexStep, Request};
 use crate::home::wire::{read_flag, read_u64};
 use crate::system;
 use crate::table::{Table, TableShared};
 use crate::worker::Core;
-use crate::{Index, Retry, TableId, TxnError, Worker};
+use crate::{Index, NodeId, Retry, TableId, TxnError, Worker};
 use farhold_fabric::{Executor, Handle};
 use farhold_store::StoreError;
 use farhold_store::row::SecondaryIndex;
 use farhold_store::table::{FillRoom, SECONDARIES_EVER_MAX, SECONDARIES_MAX};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
 
 impl Worker {
     /// Creates a table on every node and records it.
@@ -23,8 +26,7 @@ impl Worker {
         if definition.name == system::NAME {
             return Err(TxnError::AlreadyExists { name: definition.name.into() });
         }
-        let live = vec![true; definition.indexes.len()];
-        let bytes = definition.encode(&live)?;
+        let bytes = definition.encode(&vec![Recorded::Live; definition.indexes.len()])?;
         let id = self.record(&definition.name, &bytes).await?;
         if let Err(error) = system::make(node, id, &bytes) {
             // There is no room for it, say: the name is free again.
@@ -47,12 +49,12 @@ impl Worker {
     /// Drops a table on every node; transactions that use it fail with [`TxnError::SchemaChanged`].
     ///
     /// # Errors
-    /// [`TxnError::NotFound`]; an unavailable node.
+    /// [`TxnError::NotFound`]; an unavailable node, with `committed` if it has been dropped, and that node hears of it later.
     pub async fn drop_table(&self, table: &Table) -> Result<(), TxnError> {
         self.take_record(table.name(), table.id()).await?;
         self.node().catalog.retire(table.id());
         self.core.begin_grace();
-        self.on_others(&Request::DropTable { id: table.id() }).await
+        self.tell_others(&Request::DropTable { id: table.id() }).await
     }
 
     /// Deletes what [`Self::record`] has written.
@@ -75,29 +77,46 @@ impl Worker {
     ///
     /// # Errors
     /// [`TxnError::DuplicateKey`] when rows there contradict a unique index; [`TxnError::AlreadyExists`];
-    /// [`TxnError::TooMany`] at a time, or over the table's life; [`TxnError::Row`] for a definition that does not fit; an unavailable
-    /// node.
+    /// [`TxnError::TooMany`] at a time, or over the table's life; [`TxnError::Row`] for a definition that does not fit;
+    /// [`TxnError::Recovering`] if a node has come or gone meanwhile; an unavailable node. There is an index only after
+    /// [`TxnError::NodeUnavailable`] with `committed`.
     pub async fn create_index(&self, table: &Table, definition: SecondaryIndex) -> Result<Index, TxnError> {
+        let configuration = self.configuration_number();
         let (slot, recorded) = self.record_index(table, &definition).await?;
         let mut unfinished = Unfinished { core: &self.core, table, slot, is_over: false };
-        let filled = match self.fill_everywhere(table, slot, &recorded).await {
-            Ok(()) => self.set_live(table, slot, true).await,
-            Err(error) => Err(error),
+        let filled = self.fill_everywhere(table, slot, &recorded).await;
+        unfinished.is_over = true;
+        let (worker, table) = (self.clone(), table.clone());
+        // What is recorded by then has to be so everywhere.
+        ToItsEnd::of(&self.core, async move { worker.finish_index(&table, slot, configuration, filled).await }).await
+    }
+
+    /// Records that an index is complete, and opens it; one that could not be filled goes.
+    async fn finish_index(
+        &self,
+        table: &Table,
+        slot: u16,
+        configuration: u64,
+        filled: Result<(), TxnError>,
+    ) -> Result<Index, TxnError> {
+        let recorded = match filled {
+            Ok(()) => self.record_live(table, slot, configuration).await,
+            refused => refused,
         };
-        match filled {
+        match recorded {
             // Recorded, but for one node, which cannot be reached.
             Ok(()) | Err(TxnError::NodeUnavailable { committed: true, .. }) => {}
+            // The others, or a restart, find out what is recorded.
+            Err(error @ (TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. })) => {
+                return Err(error);
+            }
             Err(error) => {
                 // A node that is down will not find it in the definition.
-                let _ = self.step_down(table, slot).await;
-                unfinished.is_over = true;
+                let _ = self.step_index(table, slot, IndexStep::Drop).await;
                 return Err(error);
             }
         }
-        unfinished.is_over = true;
-        let opened = self.core.finish_index_here(&table.0, slot, true);
-        let told = self.on_all_others(&Request::FinishIndex { table: table.id(), slot, ready: true }).await;
-        match opened.and(told) {
+        match self.step_index(table, slot, IndexStep::Open).await {
             Ok(()) => Ok(Index::Secondary(slot)),
             // It has it when it is back.
             Err(error @ TxnError::NodeUnavailable { .. }) => Err(error),
@@ -112,7 +131,8 @@ impl Worker {
     /// Drops the secondary index of this name. Transactions that have read it fail at their commit.
     ///
     /// # Errors
-    /// [`TxnError::NotFound`], also for an index that is still being created; an unavailable node.
+    /// [`TxnError::NotFound`], also for an index that is still being created; an unavailable node. Only after
+    /// [`TxnError::NodeUnavailable`] with `committed` it has been dropped, and writers may keep it until that node is back.
     pub async fn drop_index(&self, table: &Table, name: &str) -> Result<(), TxnError> {
         let found = table.indexes().into_iter().find(|index| index.ready && index.definition.name == name);
         let Some(Index::Secondary(slot)) = found.map(|index| index.index) else {
@@ -121,32 +141,54 @@ impl Worker {
         self.take_away(table, slot).await
     }
 
-    /// Takes an index away that may be read: first nobody anywhere reads it any more, and what was read in it counts no more;
-    /// only then do writers let it be. In one step a writer of one node would change rows under a reader of another's.
+    /// Takes an index away that may be read.
     async fn take_away(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
-        self.set_live(table, slot, false).await?;
-        self.step_down(table, slot).await?;
-        self.step_down(table, slot).await
+        self.record_drop(table, slot).await?;
+        let (worker, table) = (self.clone(), table.clone());
+        // The index is dropped by now.
+        ToItsEnd::of(&self.core, async move { worker.drop_everywhere(&table, slot).await }).await
     }
 
-    /// Takes an index a step out of use on every living node.
-    async fn step_down(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
-        self.core.step_down_here(&table.0, slot);
-        self.on_all_others(&Request::FinishIndex { table: table.id(), slot, ready: false }).await
+    /// What follows a recorded drop: first nobody anywhere reads the index any more, and what was read in it counts no more; only then do
+    /// writers let it be. In one step a writer of one node would change rows under a reader of another's.
+    async fn drop_everywhere(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
+        self.step_index(table, slot, IndexStep::Close).await?;
+        self.step_index(table, slot, IndexStep::Drop).await
+    }
+
+    /// Does to the end what coordinators that have died may have left of drops. Everybody does: a node that has missed something
+    /// knows.
+    pub(crate) async fn finish_drops(&self) {
+        for (table, slot) in system::half_dropped(self.node()).unwrap_or_default() {
+            // Who cannot be told has an index that nobody reads.
+            let _ = self.drop_everywhere(&table, slot).await;
+        }
+    }
+
+    /// Makes an index what it is to be, on every living node.
+    async fn step_index(&self, table: &Table, slot: u16, step: IndexStep) -> Result<(), TxnError> {
+        let here = self.core.step_index_here(&table.0, slot, step);
+        here.and(self.tell_others(&Request::StepIndex { table: table.id(), slot, step }).await)
+    }
+
+    /// The number of the configuration that this node has installed; 0 without copies.
+    fn configuration_number(&self) -> u64 {
+        self.node().configuration().map_or(0, |installed| installed.number)
     }
 
     /// Enters the index into the table's recorded definition, not live yet: which gives it its slot.
     async fn record_index(&self, table: &Table, index: &SecondaryIndex) -> Result<(u16, TableDef), TxnError> {
         let nodes = self.node().config().nodes;
-        let entered = self.change_definition(table, async |definition, live| {
+        let entered = self.change_definition(table, async |definition, recorded| {
             definition.check_index(index, nodes)?;
-            let taken = definition.indexes.iter().zip(&*live).any(|(other, live)| *live && other.name == index.name);
-            if taken {
+            let is_live = |recorded: &Recorded| *recorded == Recorded::Live;
+            let mut others = definition.indexes.iter().zip(&*recorded);
+            if others.any(|(other, recorded)| is_live(recorded) && other.name == index.name) {
                 return Err(TxnError::AlreadyExists { name: index.name.as_str().into() });
             }
-            let count = live.iter().filter(|live| **live).count();
+            let count = recorded.iter().filter(|recorded| is_live(recorded)).count();
             definition.indexes.push(index.clone());
-            live.push(false);
+            recorded.push(Recorded::Begun);
             if count >= SECONDARIES_MAX {
                 return Err(TxnError::TooMany { what: "indexes of a table", limit: SECONDARIES_MAX });
             }
@@ -160,25 +202,43 @@ impl Worker {
         Ok(((definition.indexes.len() - 1) as u16, definition))
     }
 
-    async fn set_live(&self, table: &Table, slot: u16, is_live: bool) -> Result<(), TxnError> {
-        let set = self.change_definition(table, async |definition, live| {
-            let slot = usize::from(slot);
-            *live.get_mut(slot).ok_or(TxnError::SchemaChanged)? = is_live;
-            if !is_live {
-                // The number alone is kept: the definition is one row, with all indexes that there ever were.
-                let columns = definition.schema.key()[..1].to_vec();
-                definition.indexes[slot] = SecondaryIndex { name: DROPPED.into(), columns, unique: false };
+    /// Records that every node has an index complete. Not in a later configuration: a node that has come since has only what was recorded.
+    async fn record_live(&self, table: &Table, slot: u16, configuration: u64) -> Result<(), TxnError> {
+        let set = self.change_definition(table, async |_, recorded| {
+            match recorded.get_mut(usize::from(slot)) {
+                // A change of the configuration from here on refuses the commit.
+                Some(recorded) if *recorded == Recorded::Begun && self.configuration_number() == configuration => {
+                    *recorded = Recorded::Live;
+                    Ok(())
+                }
+                _ => Err(TxnError::SchemaChanged),
             }
+        });
+        match set.await {
+            Err(TxnError::SchemaChanged) if self.configuration_number() != configuration => {
+                Err(TxnError::Recovering { node: self.core.me })
+            }
+            set => set.map(drop),
+        }
+    }
+
+    async fn record_drop(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
+        let set = self.change_definition(table, async |definition, recorded| {
+            let slot = usize::from(slot);
+            *recorded.get_mut(slot).ok_or(TxnError::SchemaChanged)? = Recorded::Dropped;
+            // The number alone is kept: the definition is one row, with all indexes that there ever were.
+            let columns = definition.schema.key()[..1].to_vec();
+            definition.indexes[slot] = SecondaryIndex { name: DROPPED.into(), columns, unique: false };
             Ok(())
         });
-        set.await.map(|_| ())
+        set.await.map(drop)
     }
 
     /// Changes a table's definition as it is recorded.
     async fn change_definition(
         &self,
         table: &Table,
-        mut change: impl AsyncFnMut(&mut TableDef, &mut Vec<bool>) -> Result<(), TxnError>,
+        mut change: impl AsyncFnMut(&mut TableDef, &mut Vec<Recorded>) -> Result<(), TxnError>,
     ) -> Result<TableDef, TxnError> {
         let system = self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
         let (key, _) = system::encode_row(system.schema(), table.name(), table.id(), &[])?;
@@ -188,9 +248,9 @@ impl Worker {
             if id != table.id() {
                 return Err(TxnError::SchemaChanged);
             }
-            let (mut definition, mut live) = TableDef::decode(&bytes)?;
-            change(&mut definition, &mut live).await?;
-            let (_, value) = system::encode_row(system.schema(), &name, id, &definition.encode(&live)?)?;
+            let (mut definition, mut recorded) = TableDef::decode(&bytes)?;
+            change(&mut definition, &mut recorded).await?;
+            let (_, value) = system::encode_row(system.schema(), &name, id, &definition.encode(&recorded)?)?;
             txn.update(row, &value)?;
             Ok(definition)
         });
@@ -201,8 +261,8 @@ impl Worker {
     /// may anybody make an entry: a writer elsewhere changes rows here without asking, and would leave the entry behind.
     async fn fill_everywhere(&self, table: &Table, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
         let id = table.id();
-        let bytes = definition.encode(&vec![true; definition.indexes.len()])?;
-        self.core.add_index_here(&table.0, slot, definition)?;
+        let bytes = definition.encode(&vec![Recorded::Live; definition.indexes.len()])?;
+        self.core.add_index_here(&table.0, slot, definition, self.core.me)?;
         self.on_others(&Request::AddIndex { table: id, slot, definition: &bytes }).await?;
         self.core.fill_index_here(table, slot)?;
         self.on_others(&Request::FillIndex { table: id, slot }).await?;
@@ -245,14 +305,27 @@ impl Worker {
         Ok(())
     }
 
-    /// As [`Self::on_others`], but goes on after an error; a node that is dead is none.
-    async fn on_all_others(&self, request: &Request<'_>) -> Result<(), TxnError> {
-        let mut outcome = Ok(());
+    /// Tells all other nodes what is recorded by now. Goes on after an error; a node that is dead, or expelled meanwhile, is none, and one
+    /// that is joining goes by what is recorded when it is in.
+    ///
+    /// # Errors
+    /// What a node has answered; [`TxnError::NodeUnavailable`], with `committed`, of one that does not answer.
+    async fn tell_others(&self, request: &Request<'_>) -> Result<(), TxnError> {
+        let (core, mut outcome) = (&*self.core, Ok(()));
+        let number = self.configuration_number();
         for node in self.node().others() {
-            outcome = match self.core.call(node, request).await {
+            let told = if self.node().replication.is_some() {
+                core.insist_call(node, request, number).await
+            } else {
+                core.call(node, request).await.map(drop)
+            };
+            outcome = match told {
+                Ok(()) | Err(TxnError::Recovering { .. }) => outcome,
                 Err(TxnError::NodeUnavailable { .. }) if !self.node().fabric.node_is_live(node) => outcome,
+                Err(TxnError::NodeUnavailable { node, .. }) => {
+                    outcome.and(Err(TxnError::NodeUnavailable { node, committed: true }))
+                }
                 Err(error) => outcome.and(Err(error)),
-                Ok(_) => outcome,
             };
         }
         outcome
@@ -296,8 +369,16 @@ const LOCKED_NS_MAX: u64 = 10_000_000_000;
 impl Core {
     /// Lets this node's writers know of an index. Transactions that have begun before will be refused at their commit, or hold
     /// the locks of what they write.
-    pub fn add_index_here(&self, table: &TableShared, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
-        table.add_index(slot, definition)?;
+    pub fn add_index_here(
+        &self,
+        table: &TableShared,
+        slot: u16,
+        definition: &TableDef,
+        coordinator: NodeId,
+    ) -> Result<(), TxnError> {
+        let number = self.node.configuration().map_or(0, |installed| installed.number);
+        table.add_index(slot, definition, (coordinator, number))?;
+        crate::planted::may_stop();
         self.node.catalog.indexes_changed();
         self.node.catalog.changed();
         Ok(())
@@ -311,7 +392,9 @@ impl Core {
             drop(self.handle.spawn(fill(table, slot, self.handle.clone())));
             return Ok(());
         }
+        let hand_on = crate::planted::hand_on();
         let run = move || {
+            hand_on();
             let executor = Executor::real(u64::from(slot));
             executor.run(fill(table, slot, executor.handle()));
         };
@@ -319,21 +402,48 @@ impl Core {
         spawned.map(|_| ()).map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
     }
 
-    /// Makes it readable, or takes it a step out of use.
-    pub fn finish_index_here(&self, table: &TableShared, slot: u16, ready: bool) -> Result<(), TxnError> {
-        if ready {
-            table.open_index(slot)?;
-            self.node.catalog.changed();
-        } else {
-            self.step_down_here(table, slot);
+    /// Makes it what it is to be.
+    pub fn step_index_here(&self, table: &TableShared, slot: u16, step: IndexStep) -> Result<(), TxnError> {
+        match step {
+            IndexStep::Open => table.open_index(slot)?,
+            IndexStep::Close => table.close_index(slot),
+            IndexStep::Drop => table.drop_index(slot),
         }
+        self.node.catalog.changed();
         Ok(())
     }
+}
 
-    /// Takes it a step out of use.
-    pub fn step_down_here(&self, table: &TableShared, slot: u16) {
-        table.step_down(slot);
-        self.node.catalog.changed();
+/// Work that comes to its end: whoever waits for it does it, and the executor goes on with it if nobody does any more.
+struct ToItsEnd<T: 'static> {
+    work: Option<Pin<Box<dyn Future<Output = T>>>>,
+    core: Rc<Core>,
+}
+
+impl<T: 'static> ToItsEnd<T> {
+    fn of(core: &Rc<Core>, work: impl Future<Output = T> + 'static) -> Self {
+        Self { work: Some(Box::pin(work)), core: core.clone() }
+    }
+}
+
+impl<T: 'static> Future for ToItsEnd<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let work = self.work.as_mut().expect("not polled again after its end");
+        let done = work.as_mut().poll(cx);
+        if done.is_ready() {
+            self.work = None;
+        }
+        done
+    }
+}
+
+impl<T: 'static> Drop for ToItsEnd<T> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.core.leave(async move { drop(work.await) });
+        }
     }
 }
 
@@ -350,19 +460,32 @@ impl Drop for Unfinished<'_> {
         if self.is_over {
             return;
         }
-        let core = self.core;
-        core.step_down_here(&self.table.0, self.slot);
+        let (core, slot, step) = (self.core, self.slot, IndexStep::Drop);
+        let _ = core.step_index_here(&self.table.0, slot, step);
         for node in core.node.others() {
-            core.tell_now(node, &Request::FinishIndex { table: self.table.id(), slot: self.slot, ready: false });
+            core.tell_now(node, &Request::StepIndex { table: self.table.id(), slot, step });
         }
     }
 }
 
 /// Brings all rows of this node into an index.
 async fn fill(table: Table, slot: u16, handle: Handle) {
-    let shared = &table.0;
-    let outcome = fill_slots(shared, slot, &handle).await;
-    shared.end_filling(slot, outcome);
+    let outcome = Err(TxnError::Corrupt { what: "a thread that fills an index has ended early" });
+    let mut filling = Filling { table, slot, outcome };
+    filling.outcome = fill_slots(&filling.table.0, slot, &handle).await;
+}
+
+/// Dropped, it says how filling an index has ended: also for a thread that panics, because others wait for it without an end.
+struct Filling {
+    table: Table,
+    slot: u16,
+    outcome: Result<(), TxnError>,
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        self.table.0.end_filling(self.slot, self.outcome.clone());
+    }
 }
 
 async fn fill_slots(shared: &TableShared, slot: u16, handle: &Handle) -> Result<(), TxnError> {
@@ -377,6 +500,7 @@ async fn fill_slots(shared: &TableShared, slot: u16, handle: &Handle) -> Result<
         if count.is_multiple_of(SLOTS_PER_TURN) {
             handle.yield_now().await;
         }
+        crate::planted::may_stop();
         let until_ns = handle.now_ns() + LOCKED_NS_MAX;
         while !shared.store.fill_slot(index.number(), offset, &mut room).map_err(refused)? {
             if handle.now_ns() > until_ns {
@@ -386,4 +510,154 @@ async fn fill_slots(shared: &TableShared, slot: u16, handle: &Handle) -> Result<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, NodeConfig, NodeId};
+    use farhold_fabric::Fabric;
+    use farhold_store::row::{Column, ColumnType, Datum, Schema};
+    use std::sync::Arc;
+
+    /// Longer than any machine takes.
+    const PATIENCE_NS: u64 = 60_000_000_000;
+
+    /// Runs a test on two nodes of this process that have a table of two integers.
+    fn with_two(name: &str, test: impl AsyncFnOnce(&[Worker; 2], Table)) {
+        let directory = std::env::temp_dir().join(format!("farhold-ddl-{name}-{}", std::process::id()));
+        let executor = Executor::real(1);
+        let workers = [0, 1].map(|number| {
+            let fabric = Fabric::join_shm(&directory, NodeId(number)).expect("the fabric");
+            let config = NodeConfig {
+                nodes: 2,
+                region_bytes: 16 << 20,
+                request_timeout_ns: 1_000_000_000,
+                ..NodeConfig::default()
+            };
+            Node::open(fabric, config).expect("a node").worker(&executor.handle()).expect("a worker")
+        });
+        for worker in workers.clone() {
+            drop(executor.handle().spawn(async move {
+                loop {
+                    worker.poll();
+                    worker.handle().yield_now().await;
+                }
+            }));
+        }
+        executor.run(async {
+            let columns = vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)];
+            let schema = Schema::new(columns, vec![0]).expect("a schema");
+            let table = workers[0].create_table(TableDef::new("people", schema)).await.expect("a table");
+            test(&workers, table).await;
+        });
+        drop(executor);
+        drop(workers);
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    fn by_age() -> SecondaryIndex {
+        SecondaryIndex { name: "by_age".into(), columns: vec![1], unique: false }
+    }
+
+    async fn until(worker: &Worker, what: &str, is_so: impl Fn() -> bool) {
+        let until_ns = worker.handle().now_ns() + PATIENCE_NS;
+        while !is_so() {
+            assert!(worker.handle().now_ns() < until_ns, "{what}");
+            worker.handle().yield_now().await;
+        }
+    }
+
+    /// The coordinator of a drop dies when it has told node 1 alone. Node 0 still has the table, so nobody hears that its transactions are
+    /// over, and the pages would be held back for ever.
+    #[test]
+    fn what_was_not_told_of_a_drop_is_asked_for() {
+        with_two("quiet", async |workers, table| {
+            let nodes = workers.each_ref().map(|worker| worker.node().clone());
+            let id = table.id();
+            workers[1].take_record(table.name(), id).await.expect("deleted");
+            drop((table, nodes[1].catalog.retire(id)));
+            until(&workers[0], "node 0 still has it", || nodes[0].table_by_id(id).is_none()).await;
+            let is_held = |node: &Arc<Node>| node.catalog.has_retired();
+            until(&workers[0], "its pages are held back", || !nodes.iter().any(is_held)).await;
+        });
+    }
+
+    /// The coordinator of a drop dies when it has recorded it and closed the index on its own node, where nobody can name it any more. It may
+    /// be dropped again from the other, and each node does it to the end that knows of it. However often it is told to be closed, writers
+    /// keep it until all have heard that.
+    #[test]
+    fn a_drop_that_was_told_in_part_comes_to_its_end() {
+        with_two("dropped", async |workers, table| {
+            let tables = [table.clone(), workers[1].node().table_by_id(table.id()).expect("the table")];
+            let count = || tables.each_ref().map(|table| (table.indexes().len(), table.0.has_secondary()));
+            for is_retried in [true, false] {
+                let Ok(Index::Secondary(slot)) = workers[0].create_index(&table, by_age()).await else {
+                    panic!("no index")
+                };
+                workers[0].record_drop(&table, slot).await.expect("recorded");
+                workers[0].core.step_index_here(&table.0, slot, IndexStep::Close).expect("closed");
+                assert!(workers[0].drop_index(&table, "by_age").await.is_err(), "there is none of this name here");
+                assert!(tables[1].indexes()[0].ready, "it has not heard of it");
+                if is_retried {
+                    for _ in 0..2 {
+                        workers[1].step_index(&tables[1], slot, IndexStep::Close).await.expect("closed");
+                        assert_eq!(count(), [(1, true); 2], "writers keep it");
+                    }
+                    workers[1].drop_everywhere(&tables[1], slot).await.expect("dropped");
+                } else {
+                    system::reconcile(workers[1].node()).expect("definitions");
+                    assert!(
+                        !tables[1].indexes()[0].ready && tables[1].0.has_secondary(),
+                        "others may still read theirs"
+                    );
+                    workers[1].finish_drops().await;
+                }
+                assert_eq!(count(), [(0, false); 2]);
+            }
+        });
+    }
+
+    /// Whoever fills an index ends before it is full. Its coordinator hears that, where it would ask for ever.
+    #[test]
+    fn an_index_whose_filler_ends_early_is_refused() {
+        with_two("given-up", async |workers, table| {
+            let mut value = Vec::new();
+            table.schema().encode_value(&[Datum::Int(1), Datum::Int(30)], &mut value).expect("a value");
+            let filled = workers[0].run(Retry::never(), async |txn| {
+                for id in 1..=16_u32 {
+                    txn.insert(&table, &(id ^ 0x8000_0000).to_be_bytes(), &value).await?;
+                }
+                Ok(())
+            });
+            filled.await.expect("rows");
+            let (slot, definition) = workers[0].record_index(&table, &by_age()).await.expect("recorded");
+            workers[0].core.add_index_here(&table.0, slot, &definition, NodeId(0)).expect("kept");
+            table.0.begin_filling(slot).expect("begun");
+            let mut filling = Box::pin(fill(table.clone(), slot, workers[0].handle().clone()));
+            assert!(futures::poll!(&mut filling).is_pending() && table.0.is_filled(slot) == Ok(false));
+            drop(filling);
+            assert!(matches!(table.0.is_filled(slot), Err(TxnError::Corrupt { .. })));
+        });
+    }
+
+    /// An index whose coordinator has died goes, but for one that is recorded as complete: that one is opened.
+    #[test]
+    fn an_index_whose_coordinator_is_gone_is_what_is_recorded() {
+        with_two("orphan", async |workers, table| {
+            let state = || table.indexes().first().map(|index| index.ready);
+            for recorded in [Recorded::Begun, Recorded::Live] {
+                let (slot, definition) = workers[0].record_index(&table, &by_age()).await.expect("recorded");
+                let all = vec![recorded; usize::from(slot) + 1];
+                workers[0].fill_everywhere(&table, slot, &definition).await.expect("filled");
+                assert_eq!(table.0.orphans(&|_| true), []);
+                table.0.follow(&all, &[]);
+                assert_eq!(state(), Some(recorded == Recorded::Live), "its coordinator goes on");
+                let orphans = table.0.orphans(&|_| false);
+                assert_eq!(orphans.is_empty(), recorded == Recorded::Live);
+                table.0.follow(&all, &orphans);
+                assert_eq!(state(), (recorded == Recorded::Live).then_some(true));
+            }
+        });
+    }
 }

@@ -1,7 +1,7 @@
 //! What is said of a table when it is created, and its form in the system table.
 //!
 //! ```text
-//! 'T' │ version u8 │ placement u8 │ flags u8 (1: hash) │ slots u16 │ { live u8 }* │ attributes u32, bytes │ name u8, bytes
+//! 'T' │ version u8 │ placement u8 │ flags u8 (1: hash) │ slots u16 │ { recorded u8 }* │ attributes u32, bytes │ name u8, bytes
 //!     │ schema and indexes (`farhold_store::row::encode_definition`)
 //! ```
 //! One slot for each index the table ever had, in order, so that an index keeps its number while others go.
@@ -37,6 +37,17 @@ pub struct TableDef {
     pub indexes: Vec<SecondaryIndex>,
     /// For the layer above: kept with the definition and given back, never read here.
     pub attributes: Vec<u8>,
+}
+
+/// What has become of an index of a table, as all nodes can read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recorded {
+    /// It is being created. Nobody reads it, and its coordinator may have died.
+    Begun = 0,
+    /// All nodes have it complete.
+    Live = 1,
+    /// It has been dropped, for good.
+    Dropped = 2,
 }
 
 const MAGIC: u8 = b'T';
@@ -93,20 +104,20 @@ impl TableDef {
         Ok(())
     }
 
-    /// The definition as bytes; `live` says of each index whether it has not been dropped.
+    /// The definition as bytes; `recorded` says of each index what has become of it.
     ///
     /// # Errors
     /// [`TxnError::Row`] if an index does not fit the schema.
-    pub(crate) fn encode(&self, live: &[bool]) -> Result<Vec<u8>, TxnError> {
-        debug_assert_eq!(live.len(), self.indexes.len());
+    pub(crate) fn encode(&self, recorded: &[Recorded]) -> Result<Vec<u8>, TxnError> {
+        debug_assert_eq!(recorded.len(), self.indexes.len());
         let placement = match self.placement {
             Placement::Replicated => 0,
             Placement::ByInteger => 1,
             Placement::ByHash => 2,
         };
         let mut out = vec![MAGIC, VERSION, placement, if self.hash { HASH } else { 0 }];
-        out.extend(u16::try_from(live.len()).unwrap_or(u16::MAX).to_le_bytes());
-        out.extend(live.iter().map(|live| u8::from(*live)));
+        out.extend(u16::try_from(recorded.len()).unwrap_or(u16::MAX).to_le_bytes());
+        out.extend(recorded.iter().map(|recorded| *recorded as u8));
         out.extend(u32::try_from(self.attributes.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend(&self.attributes);
         out.push(u8::try_from(self.name.len()).unwrap_or(u8::MAX));
@@ -119,7 +130,7 @@ impl TableDef {
     ///
     /// # Errors
     /// [`TxnError::Corrupt`] or [`TxnError::Row`] for bytes that are no definition.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Vec<bool>), TxnError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Vec<Recorded>), TxnError> {
         const CORRUPT: TxnError = TxnError::Corrupt { what: "not a table's definition" };
         fn take<'b>(rest: &mut &'b [u8], len: usize) -> Result<&'b [u8], TxnError> {
             let (head, tail) = rest.split_at_checked(len).ok_or(CORRUPT)?;
@@ -135,16 +146,22 @@ impl TableDef {
             _ => return Err(CORRUPT),
         };
         let slots = usize::from(u16::from_le_bytes([low, high]));
-        let live: Vec<bool> = take(&mut rest, slots)?.iter().map(|live| *live != 0).collect();
+        let recorded = take(&mut rest, slots)?.iter().map(|byte| match byte {
+            0 => Ok(Recorded::Begun),
+            1 => Ok(Recorded::Live),
+            2 => Ok(Recorded::Dropped),
+            _ => Err(CORRUPT),
+        });
+        let recorded: Vec<Recorded> = recorded.collect::<Result<_, _>>()?;
         let attributes = u32::from_le_bytes(take(&mut rest, 4)?.try_into().map_err(|_| CORRUPT)?);
         let attributes = take(&mut rest, attributes as usize)?.to_vec();
         let name = usize::from(take(&mut rest, 1)?[0]);
         let name = String::from_utf8(take(&mut rest, name)?.to_vec()).map_err(|_| CORRUPT)?;
         let (schema, indexes, rest) = decode_definition(rest)?;
-        if !rest.is_empty() || live.len() != indexes.len() {
+        if !rest.is_empty() || recorded.len() != indexes.len() {
             return Err(CORRUPT);
         }
-        Ok((Self { name, schema, placement, hash: flags & HASH != 0, indexes, attributes }, live))
+        Ok((Self { name, schema, placement, hash: flags & HASH != 0, indexes, attributes }, recorded))
     }
 }
 
@@ -163,8 +180,11 @@ mod tests {
     #[test]
     fn a_definition_comes_back_and_no_other_bytes_are_one() {
         let definition = definition();
-        let bytes = definition.encode(&[true]).expect("bytes");
-        assert_eq!(TableDef::decode(&bytes).expect("a definition"), (definition, vec![true]));
+        for recorded in [Recorded::Begun, Recorded::Live, Recorded::Dropped] {
+            let bytes = definition.encode(&[recorded]).expect("bytes");
+            assert_eq!(TableDef::decode(&bytes), Ok((definition.clone(), vec![recorded])));
+        }
+        let bytes = definition.encode(&[Recorded::Live]).expect("bytes");
         for len in 0..bytes.len() {
             TableDef::decode(&bytes[..len]).expect_err("cut off");
         }

@@ -161,7 +161,9 @@ impl fmt::Display for TxnError {
             Self::DuplicateKey { table, index } => write!(f, "a row with this key exists in {index} of {table}"),
             Self::NotFound { what } => write!(f, "there is no {what}"),
             Self::AlreadyExists { name } => write!(f, "\"{name}\" exists already"),
-            Self::TooLarge { what, bytes, bytes_max } => write!(f, "{what} of {bytes} bytes, the limit is {bytes_max}"),
+            Self::TooLarge { what, bytes, bytes_max } => {
+                write!(f, "{what} has {bytes} bytes, and the limit is {bytes_max}")
+            }
             Self::NodeUnavailable { node, committed: false } => write!(f, "{node} is unavailable; nothing was written"),
             Self::NodeUnavailable { node, committed: true } => {
                 write!(
@@ -169,8 +171,9 @@ impl fmt::Display for TxnError {
                     "{node} became unavailable after the commit point; its part of the transaction may be missing"
                 )
             }
-            Self::OutOfMemory { node } => write!(f, "the region of {node} is full"),
-            Self::TooMany { what, limit } => write!(f, "no more than {limit} {what} are possible"),
+            Self::OutOfMemory { node } => write!(f, "the memory of {node} is full"),
+            Self::TooMany { what, limit: 0 } => write!(f, "the system gives this process no more {what}"),
+            Self::TooMany { what, limit } => write!(f, "there are {limit} {what} already, which is the limit"),
             Self::Recovering { node } => {
                 write!(f, "{node} is being replaced, or its cluster is changing; run the transaction again")
             }

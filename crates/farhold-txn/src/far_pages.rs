@@ -102,7 +102,7 @@ impl FarPages {
                 Ok(worker) => {
                     drop(node);
                     let _ = started.send(Ok(()));
-                    answer_all(&executor, &worker, &asked);
+                    answer_all(&executor, &worker, asked);
                 }
                 Err(error) => drop(started.send(Err(error))),
             }
@@ -124,12 +124,29 @@ impl FarPages {
     }
 }
 
-fn answer_all(executor: &Executor, worker: &Worker, asked: &Receiver<Question>) {
-    loop {
-        let first = match asked.recv_timeout(IDLE) {
-            Ok(first) => first,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
-        };
+/// Waits for a question; `None`: for want of questions nobody can be asked any more. That is so under the lock under which whoever has a
+/// question looks for somebody to ask, so none is sent to a thread that has gone.
+fn next_question<L>(
+    asked: Receiver<Question>,
+    idle: Duration,
+    lock: &Mutex<L>,
+) -> Option<(Question, Receiver<Question>)> {
+    match asked.recv_timeout(idle) {
+        Ok(question) => Some((question, asked)),
+        Err(RecvTimeoutError::Disconnected) => None,
+        Err(RecvTimeoutError::Timeout) => {
+            let nobody_asks = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            // Without one the receiver goes here.
+            let heard = asked.try_recv().ok().map(|question| (question, asked));
+            drop(nobody_asks);
+            heard
+        }
+    }
+}
+
+fn answer_all(executor: &Executor, worker: &Worker, mut asked: Receiver<Question>) {
+    while let Some((first, rest)) = next_question(asked, IDLE, &worker.node().far_pages.0) {
+        asked = rest;
         executor.run(async {
             let under_way = Rc::new(Cell::new(0));
             let mut next = Some(first);
@@ -167,5 +184,29 @@ async fn answer(worker: &Worker, question: Question) {
             let read = worker.scan_run(node, part, as_of, &mut |key, value| rows.push(key, value)).await;
             let _ = answer.send(read.map(|()| rows));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The thread has waited long enough, and somebody has a question before it is gone.
+    #[test]
+    fn a_question_to_a_thread_that_is_about_to_go_is_heard() {
+        let (questions, asked) = channel();
+        let lock = Arc::new(Mutex::new(()));
+        let asking = lock.lock().expect("nobody panics");
+        let waits = lock.clone();
+        let thread = std::thread::spawn(move || {
+            next_question(asked, Duration::ZERO, &waits).map(|(question, _)| matches!(question, Question::Runs { .. }))
+        });
+        let (answer, _answered) = channel();
+        let sent = questions.send(Question::Runs { node: NodeId(1), table: TableId(7), answer });
+        assert!(sent.is_ok(), "the thread is there");
+        drop(asking);
+        assert_eq!(thread.join().expect("no panic"), Some(true));
+        let (_questions, asked) = channel();
+        assert!(next_question(asked, Duration::ZERO, &lock).is_none());
     }
 }

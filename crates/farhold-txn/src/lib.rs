@@ -26,6 +26,7 @@ mod home;
 mod membership;
 mod memory;
 mod node;
+mod phases;
 mod protocol;
 mod recovery;
 mod replication;
@@ -38,7 +39,7 @@ mod txn;
 mod worker;
 
 pub use definition::{Placement, TableDef};
-pub use durability::{Generation, JournalConfig, JournalThreads};
+pub use durability::{Generation, JournalConfig, JournalThreads, JournalTurns};
 pub use error::TxnError;
 pub use farhold_fabric::NodeId;
 pub use home::HomeAgent;
@@ -48,7 +49,7 @@ pub use membership::{
 pub use memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
 #[cfg(feature = "planted")]
-pub use planted::{Defect, last_unknown, plant, shake};
+pub use planted::{Defect, last_unknown, plant, planted, shake};
 pub use recovery::{Leading, Moving, Progress};
 pub use replication::ReplicationConfig;
 pub use row_counter::RowCounter;

@@ -1,13 +1,13 @@
 //! Defects on purpose, one at a time: what the tests of the tests switch on to see whether they notice.
 //!
-//! Only with the feature `planted`; without it every question is `false` at compile time.
+//! Only with the feature `planted`; without it every question is `false` at compile time. No other module asks for the feature: what runs
+//! with it is what ships. It adds a number for each commit, places where threads of tests may stop, and, once planted, the defect itself.
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub enum Defect {
     /// Rows that were read are not validated.
-    NoValidation = 1,
+    NoValidation,
     /// Far rows are written without a lock.
     NoFarLock,
     /// A row found through the location cache is not checked for its key and incarnation.
@@ -114,6 +114,20 @@ pub enum Defect {
     LateStamp,
     /// A read of one row that was locked is not validated.
     LockedReadBelieved,
+    /// The mark of a record is in a mapped ring before its body.
+    MarkBeforeBody,
+    /// A snapshot is announced after the epoch has been raised.
+    AnnouncedLate,
+    /// A commit does not ask whether an index has been begun since its transaction began.
+    IndexUnseen,
+    /// The pages of a dropped table go although a snapshot is open.
+    PagesUnderSnapshot,
+    /// Older copies of rows are freed although a snapshot is open.
+    CopiesNotHeld,
+    /// A worker takes slots for a table from its stock for a dropped one.
+    StaleCache,
+    /// A run of pages is given up although one of its slots is in use.
+    PagesInUse,
     /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
     SoftRtm,
 }
@@ -161,14 +175,35 @@ impl Defect {
     pub const OF_JOURNALS_WITH_COPIES: [Self; 4] =
         [Self::RedoUnwritten, Self::FinishedTooEarly, Self::TailCounts, Self::SettledTooEarly];
 
-    /// Those that one thread cannot show.
-    pub const OF_THREADS: [Self; 5] = [
+    /// Those that one thread cannot show, or that take what only clusters of threads do: tables that come and go, pages that are released.
+    pub const OF_THREADS: [Self; 14] = [
         Self::ValidatedBeforeLocked,
         Self::EpochBeforeLocks,
         Self::UnlockedBeforeWritten,
         Self::LateStamp,
         Self::LockedReadBelieved,
+        Self::MarkBeforeBody,
+        Self::AnnouncedLate,
+        Self::IndexUnseen,
+        Self::PagesUnderSnapshot,
+        Self::CopiesNotHeld,
+        Self::StaleCache,
+        Self::PagesInUse,
+        Self::OpenIgnored,
+        Self::LateRecord,
     ];
+
+    /// The defect of the store that this is.
+    #[cfg(feature = "planted")]
+    fn of_store(self) -> Option<farhold_store::planted::Defect> {
+        use farhold_store::planted::Defect;
+        match self {
+            Self::CopiesNotHeld => Some(Defect::CopiesNotHeld),
+            Self::StaleCache => Some(Defect::StaleCache),
+            Self::PagesInUse => Some(Defect::PagesInUse),
+            _ => None,
+        }
+    }
 
     /// All true ones that need no replication and show in a simulation.
     pub const ALL: [Self; 10] = [
@@ -187,79 +222,55 @@ impl Defect {
 
 #[cfg(feature = "planted")]
 std::thread_local! {
-    static PLANTED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    static PLANTED: std::cell::Cell<Option<Defect>> = const { std::cell::Cell::new(None) };
 }
 
 /// Switches a defect on for this thread (a simulation is one thread), or all off.
 #[cfg(feature = "planted")]
 pub fn plant(defect: Option<Defect>) {
-    PLANTED.set(defect.map_or(0, |defect| defect as u32));
+    PLANTED.set(defect);
+    farhold_store::planted::plant(defect.and_then(Defect::of_store));
 }
 
+/// What is switched on for this thread.
 #[cfg(feature = "planted")]
-std::thread_local! {
-    static SHAKEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+#[must_use]
+pub fn planted() -> Option<Defect> {
+    PLANTED.get()
 }
 
-/// A shaken thread stops at one of so many places, on average; a transaction passes some ten.
+pub(crate) use farhold_store::planted::may_stop;
 #[cfg(feature = "planted")]
-const PLACES_PER_STOP: u64 = 64;
+pub use farhold_store::planted::shake;
 
-/// From now on this thread stops, now and then, at places where other threads can come between: those where a defect may be planted, and
-/// some more. 0: no more.
+/// To be called by a thread that this one starts: it has the same defect, and is [shaken](shake) if this one is.
 #[cfg(feature = "planted")]
-pub fn shake(seed: u64) {
-    SHAKEN.set(seed);
-}
-
-/// A place where other threads can come between: a [shaken](shake) thread stops here now and then.
-#[cfg(feature = "planted")]
-pub(crate) fn may_stop() {
-    let mut random = SHAKEN.get();
-    if random == 0 {
-        return;
-    }
-    random ^= random << 13;
-    random ^= random >> 7;
-    random ^= random << 17;
-    SHAKEN.set(random);
-    if random.is_multiple_of(PLACES_PER_STOP) {
-        // The kernel adds some 50 µs, in which others do ten transactions.
-        #[expect(clippy::disallowed_methods, reason = "real threads alone are shaken")]
-        std::thread::sleep(std::time::Duration::from_nanos((random >> 32) % 50_000));
+pub(crate) fn hand_on() -> impl FnOnce() + Send + 'static {
+    let (planted, of_store) = (PLANTED.get(), farhold_store::planted::hand_on());
+    move || {
+        PLANTED.set(planted);
+        of_store();
     }
 }
 
-/// No thread is shaken.
+/// There is nothing to hand on.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
-pub(crate) fn may_stop() {}
+pub(crate) fn hand_on() -> impl FnOnce() + Send + 'static {
+    || ()
+}
 
 /// Is it switched on?
 #[cfg(feature = "planted")]
 pub(crate) fn is(defect: Defect) -> bool {
     may_stop();
-    PLANTED.get() == defect as u32
+    PLANTED.get() == Some(defect)
 }
 
 /// Nothing is.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
 pub(crate) const fn is(_: Defect) -> bool {
-    false
-}
-
-/// Is one switched on that is planted in the commit by messages alone?
-#[cfg(feature = "planted")]
-pub(crate) fn is_of_messages() -> bool {
-    let planted = PLANTED.get();
-    planted != 0 && !Defect::OF_THREADS.iter().any(|defect| *defect as u32 == planted)
-}
-
-/// None is.
-#[cfg(not(feature = "planted"))]
-#[inline(always)]
-pub(crate) const fn is_of_messages() -> bool {
     false
 }
 
@@ -282,11 +293,12 @@ pub(crate) fn last_epoch(_: crate::NodeId, now: u32) -> u32 {
     now
 }
 
-/// The next serial number of a commit.
+/// The next serial number of a commit. Relaxed, so that it orders nothing that is not ordered without it: two commits that write one row
+/// draw theirs one after the other, because the row's lock is between them.
 #[cfg(feature = "planted")]
 pub(crate) fn next_serial() -> u64 {
     static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-    SERIALS.fetch_add(1, std::sync::atomic::Ordering::SeqCst)
+    SERIALS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
 #[cfg(feature = "planted")]

@@ -1,9 +1,9 @@
 //! What a node's workers say of themselves to the rest of the node: whether transactions run, and what became of them.
 //!
-//! A transaction counts itself into its worker's slot under the phase that it finds. Who wants to know that every
-//! transaction begun so far is over turns the phase and waits for the old one's counts to be zero.
+//! A transaction counts itself into its worker's slot under the phase that it finds: see [`phases`].
 
 use crate::TxnError;
+use crate::phases::{self, Running};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -217,13 +217,12 @@ impl Slots {
     /// Begins to wait: [`Self::is_over`] will tell of every transaction that runs now. The wait before must be over: there are counts for two
     /// phases.
     pub fn turn_phase(&self) -> u64 {
-        self.phase.fetch_add(1, SeqCst)
+        phases::turn(&self.phase)
     }
 
     /// Has every transaction ended that ran when `turn_phase` returned `phase`?
     pub fn is_over(&self, phase: u64) -> bool {
-        let old = (phase & 1) as usize;
-        self.all.iter().all(|slot| slot.running[old].load(SeqCst) == 0)
+        phases::is_over(phase, self.all.iter().map(|slot| &slot.running))
     }
 }
 
@@ -233,10 +232,6 @@ pub(crate) struct OwnSlot {
     number: usize,
     _not_send: PhantomData<Cell<()>>,
 }
-
-/// A transaction that has counted itself in; to be counted out with [`OwnSlot::end`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Running(u8);
 
 impl OwnSlot {
     #[inline]
@@ -252,35 +247,13 @@ impl OwnSlot {
     /// Counts a transaction in. What it reads from here on, it reads after the count is visible.
     #[inline]
     pub fn begin(&self) -> Running {
-        loop {
-            if let Some(running) = self.begin_in(self.slots.phase.load(Relaxed)) {
-                return running;
-            }
-        }
-    }
-
-    /// As [`Self::begin`], in this phase, unless it has been turned meanwhile: counted under a phase that is over, the transaction would be
-    /// missed by whoever waits for the next one.
-    #[inline]
-    fn begin_in(&self, phase: u64) -> Option<Running> {
-        let parity = (phase & 1) as u8;
-        let running = &self.slot().running[usize::from(parity)];
-        // The swap's full barrier is what orders the count before the transaction's reads, and before the second look at the phase; nobody
-        // else writes the word.
-        running.swap(running.load(Relaxed) + 1, SeqCst);
-        let begun = Running(parity);
-        if self.slots.phase.load(SeqCst) == phase {
-            return Some(begun);
-        }
-        self.end(begun);
-        None
+        phases::begin(&self.slots.phase, &self.slot().running)
     }
 
     /// Counts a transaction out.
     #[inline]
     pub fn end(&self, running: Running) {
-        let running = &self.slot().running[usize::from(running.0)];
-        running.store(running.load(Relaxed) - 1, Release);
+        phases::end(&self.slot().running, running);
     }
 
     #[inline]
@@ -325,7 +298,7 @@ mod tests {
         let looked_at = slots.phase.load(Relaxed);
         let first = slots.turn_phase();
         assert!(slots.is_over(first), "it has not begun");
-        assert!(one.begin_in(looked_at).is_none(), "it has to look again");
+        assert!(phases::begin_in(&slots.phase, &one.slot().running, looked_at).is_none(), "it has to look again");
         let begun = one.begin();
         let second = slots.turn_phase();
         assert!(!slots.is_over(second), "it may use what is dropped second");

@@ -132,7 +132,9 @@ impl Worker {
         let as_of = AsOf { epoch: 0, configuration };
         let mut snapshot = Snapshot { node: node.clone(), as_of, places: Vec::new(), number: None };
         let holder = node.store.holder();
+        let early = if planted!(AnnouncedLate) { Some(self.advance_epoch(&snapshot).await?) } else { None };
         for id in node.everybody() {
+            crate::planted::may_stop();
             let memory =
                 if id == core.me { Some(node.store.memory_shared().clone()) } else { core.endpoint.mapped(id, DATA) };
             let mapped = memory.map(|memory| MappedPlace::take(memory, holder)).transpose();
@@ -145,9 +147,12 @@ impl Worker {
             }
             snapshot.places.push(Place { node: id, mapped });
         }
-        snapshot.as_of.epoch = self.advance_epoch(&snapshot).await?;
-        let epoch = snapshot.as_of.epoch;
+        crate::planted::may_stop();
+        let raised = if let Some(early) = early { Ok(early) } else { self.advance_epoch(&snapshot).await };
+        let epoch = raised?;
+        snapshot.as_of.epoch = epoch;
         for place in &snapshot.places {
+            crate::planted::may_stop();
             if let Some(mapped) = &place.mapped {
                 if !mapped.superblock().confirm(mapped.slot, holder, epoch) {
                     return Err(TxnError::Recovering { node: place.node });
@@ -469,6 +474,7 @@ impl Snapshot {
             self.node.far_pages.rows(&self.node, place.node, task.part, self.as_of)?.visit(visit);
             return Ok(());
         };
+        crate::planted::may_stop();
         let mut scan = RunScan::new(memory, task.part.run, self.as_of.epoch).values_up_to(value_bytes);
         let mut patience = Patience::new(self.node.config().request_timeout_ns);
         loop {

@@ -6,9 +6,9 @@
 //!   "orders"           │ 7  │ 'T' ...
 //! ```
 
-use crate::definition::{Placement, TableDef};
+use crate::definition::{Placement, Recorded, TableDef};
 use crate::node::{Node, Recovered};
-use crate::table::{Cluster, Open, Table, TableShared};
+use crate::table::{Cluster, Coordinator, Open, Table, TableShared};
 use crate::{TableId, TxnError};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use std::sync::Arc;
@@ -35,8 +35,8 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     let mut recovered = Recovered::default();
     let threads = node.journaling.as_ref().map_or(1, |journaling| journaling.config.threads);
     let how = |id| if node.store.unclaimed().contains(&id) { Open::Attach { threads } } else { Open::Create };
-    let mut shared = |id, definition, live: &[bool]| {
-        let (table, found) = TableShared::open(&node.store, id, definition, live, how(id), Cluster::of(node))?;
+    let mut shared = |id, definition, recorded: &[Recorded]| {
+        let (table, found) = TableShared::open(&node.store, id, definition, recorded, how(id), Cluster::of(node))?;
         recovered.add(&table.name, &found);
         Ok::<_, TxnError>(table)
     };
@@ -44,8 +44,8 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     let (rows, _) = read(&system)?;
     node.catalog.add(Table(Arc::new(system)))?;
     for (_, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
-        let (definition, live) = TableDef::decode(&definition)?;
-        node.catalog.add(Table(Arc::new(shared(id, definition, &live)?)))?;
+        let (definition, recorded) = TableDef::decode(&definition)?;
+        node.catalog.add(Table(Arc::new(shared(id, definition, &recorded)?)))?;
     }
     for id in node.store.unclaimed() {
         node.store.discard(id);
@@ -53,21 +53,70 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     Ok(recovered)
 }
 
-/// Makes the tables of this node those of its system table: for a node that may have missed what a coordinator told, because
-/// it died, or because this node has just come.
+/// Makes the tables and indexes of this node those of its system table: for a node that may have missed what a coordinator told,
+/// because it died, or because this node has just come.
 pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
     let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
-    let (rows, whole) = read(&system.0)?;
-    for table in node.tables() {
-        // A row that is just being written is there.
-        if whole && !rows.iter().any(|(_, id, _)| *id == table.id()) {
-            node.catalog.retire(table.id());
+    let is_there = |(other, since): Coordinator| {
+        node.replication.as_ref().is_none_or(|replication| replication.view.is_there(other, since))
+    };
+    // Listed first: a table that is made meanwhile has its row before, and coordinators that are gone by now record nothing later.
+    let tables: Vec<_> = node.tables().into_iter().map(|table| (table.0.orphans(&is_there), table)).collect();
+    let (rows, whole) = rows(&system)?;
+    for (orphans, table) in tables {
+        match rows.iter().find(|(_, id, _)| *id == table.id()) {
+            Some((_, _, definition)) => table.0.follow(&TableDef::decode(definition)?.1, &orphans),
+            None if whole => drop(node.catalog.retire(table.id())),
+            // A row that is just being written is there.
+            None => {}
         }
     }
-    for (_, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
+    node.catalog.changed();
+    for (_, id, definition) in rows {
         make(node, id, &definition)?;
     }
     Ok(())
+}
+
+/// Indexes of this node that are recorded as dropped and not gone here.
+pub(crate) fn half_dropped(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
+    let Some(system) = node.catalog.by_id(ID) else { return Ok(Vec::new()) };
+    let mut left = Vec::new();
+    for (_, id, definition) in rows(&system)?.0 {
+        let Some(table) = node.catalog.by_id(id) else { continue };
+        let slots = table.0.closed_of(&TableDef::decode(&definition)?.1);
+        left.extend(slots.into_iter().map(|slot| (table.clone(), slot)));
+    }
+    Ok(left)
+}
+
+/// Where this node's tables and indexes are not those of its system table, in words. Exact while nobody changes them.
+pub(crate) fn differences(node: &Node) -> Vec<String> {
+    let Some(system) = node.catalog.by_id(ID) else { return vec!["there is no system table".to_owned()] };
+    let rows = match read(&system.0) {
+        Ok((rows, _)) => rows,
+        Err(error) => return vec![error.to_string()],
+    };
+    let mut wrong = Vec::new();
+    for table in node.tables().iter().filter(|table| !rows.iter().any(|(_, id, _)| *id == table.id())) {
+        wrong.push(format!("table \"{}\" is not recorded", table.name()));
+    }
+    for (name, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
+        let (Some(table), Ok((_, live))) = (node.catalog.by_id(id), TableDef::decode(&definition)) else {
+            wrong.push(format!("table \"{name}\" is recorded and not there"));
+            continue;
+        };
+        let indexes = table.indexes();
+        for index in indexes.iter().filter(|index| !index.ready) {
+            wrong.push(format!("index \"{}\" of \"{name}\" is neither ready nor gone", index.definition.name));
+        }
+        let (ready, recorded) =
+            (indexes.iter().filter(|it| it.ready).count(), live.iter().filter(|it| **it == Recorded::Live).count());
+        if ready != recorded {
+            wrong.push(format!("table \"{name}\" has {ready} indexes, of which {recorded} are recorded"));
+        }
+    }
+    wrong
 }
 
 /// Makes a table on this node, unless it is there: whoever comes first may be its creator, or who reconciles.
@@ -76,13 +125,21 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
     if node.catalog.by_id(id).is_some() {
         return Ok(());
     }
-    let (definition, live) = TableDef::decode(definition)?;
-    let (table, _) = TableShared::open(&node.store, id, definition, &live, Open::Create, Cluster::of(node))?;
+    let (definition, recorded) = TableDef::decode(definition)?;
+    let (table, _) = TableShared::open(&node.store, id, definition, &recorded, Open::Create, Cluster::of(node))?;
     node.catalog.add(Table(Arc::new(table)))
 }
 
 /// Name, number and definition of each table.
 type Rows = Vec<(String, TableId, Vec<u8>)>;
+
+/// Those of all tables; and whether none was just being written.
+fn rows(system: &Table) -> Result<(Rows, bool), TxnError> {
+    let (mut rows, whole) = read(&system.0)?;
+    // The row that counts the tables has the number of the last one, which may be gone.
+    rows.retain(|(name, _, _)| !name.is_empty());
+    Ok((rows, whole))
+}
 
 /// All rows that are there, as they are; and whether none was just being written.
 fn read(system: &TableShared) -> Result<(Rows, bool), TxnError> {
@@ -102,10 +159,13 @@ fn read(system: &TableShared) -> Result<(Rows, bool), TxnError> {
             whole = false;
             continue;
         };
-        if !read.is_absent() {
-            let (key, value) = bytes[..read.payload_len()].split_at(read.key_len());
-            rows.push(decode_row(&system.schema, key, value)?);
+        if read.is_absent() {
+            // Its entry leaves the index any moment, or leads to where the row has moved.
+            whole = false;
+            continue;
         }
+        let (key, value) = bytes[..read.payload_len()].split_at(read.key_len());
+        rows.push(decode_row(&system.schema, key, value)?);
     }
     Ok((rows, whole))
 }

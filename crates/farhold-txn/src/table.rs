@@ -1,6 +1,6 @@
 //! Tables: the handle through which transactions name one, and what of it lies on this node.
 
-use crate::definition::{Placement, TableDef};
+use crate::definition::{Placement, Recorded, TableDef};
 use crate::durability::on_threads;
 use crate::membership::{NOBODY, ServingMap};
 use crate::node::Node;
@@ -93,7 +93,11 @@ struct IndexSlot {
     definition: SecondaryIndex,
     keys: Arc<SecondaryKeys>,
     state: IndexState,
+    coordinator: Option<Coordinator>,
 }
+
+/// Who creates an index: a node, as it was in the configuration with this number.
+pub(crate) type Coordinator = (NodeId, u64);
 
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum IndexState {
@@ -289,7 +293,7 @@ impl TableShared {
         store: &Arc<Store>,
         id: TableId,
         definition: TableDef,
-        live: &[bool],
+        recorded: &[Recorded],
         open: Open,
         cluster: Cluster,
     ) -> Result<(Self, Rebuilt), TxnError> {
@@ -298,15 +302,16 @@ impl TableShared {
         let mut secondaries = Vec::with_capacity(indexes.len());
         let mut later = Vec::new();
         let mut slots = Vec::with_capacity(indexes.len());
-        for (index, live) in indexes.into_iter().zip(live) {
+        for (index, recorded) in indexes.into_iter().zip(recorded) {
+            let is_live = *recorded == Recorded::Live;
             let (def, keys) = index_def(&schema, &index)?;
-            if *live && secondaries.len() == slots.len() {
+            if is_live && secondaries.len() == slots.len() {
                 secondaries.push(def);
-            } else if *live {
+            } else if is_live {
                 later.push((slots.len() + 1, def));
             }
-            let state = if *live { IndexState::Ready } else { IndexState::Dropped };
-            slots.push(IndexSlot { definition: index, keys, state });
+            let state = if is_live { IndexState::Ready } else { IndexState::Dropped };
+            slots.push(IndexSlot { definition: index, keys, state, coordinator: None });
         }
         let def = farhold_store::TableDef { id, primary: primary_shape(&schema), hash, secondaries };
         let table = match open {
@@ -324,7 +329,7 @@ impl TableShared {
         }
         let owner = cluster.tag;
         let route = Route::new(placement, cluster, store.node(), &schema);
-        let has_secondary = AtomicBool::new(live.contains(&true));
+        let has_secondary = AtomicBool::new(recorded.contains(&Recorded::Live));
         let this = Self {
             store: table,
             name,
@@ -414,7 +419,7 @@ impl TableShared {
 
     /// Lets writers know of an index to be: they change its keys of no object in place from now on. There is nothing yet that
     /// an entry could be made in, because writers of other nodes may not know yet, and would change rows under their entries.
-    pub fn add_index(&self, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
+    pub fn add_index(&self, slot: u16, definition: &TableDef, coordinator: Coordinator) -> Result<(), TxnError> {
         let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
         let position = usize::from(slot);
         if position >= definition.indexes.len() {
@@ -423,11 +428,12 @@ impl TableShared {
         // Slots of other indexes that are being created at the same moment.
         for index in definition.indexes.iter().take(position + 1).skip(slots.len()) {
             let keys = Arc::new(SecondaryKeys::new(&self.schema, index)?);
-            slots.push(IndexSlot { definition: index.clone(), keys, state: IndexState::Dropped });
+            slots.push(IndexSlot { definition: index.clone(), keys, state: IndexState::Dropped, coordinator: None });
         }
         let definition = definition.indexes[position].clone();
         let keys = Arc::new(SecondaryKeys::new(&self.schema, &definition)?);
-        slots[position] = IndexSlot { definition, keys, state: IndexState::Filling };
+        let coordinator = Some(coordinator);
+        slots[position] = IndexSlot { definition, keys, state: IndexState::Filling, coordinator };
         self.has_secondary.store(true, SeqCst);
         Ok(())
     }
@@ -477,19 +483,58 @@ impl TableShared {
         Ok(())
     }
 
-    /// Takes an index a step out of use: one that is read is closed, any other goes.
-    pub fn step_down(&self, slot: u16) {
+    /// Nobody here reads an index from now on; writers still keep it. One that nobody may read yet never will be.
+    pub fn close_index(&self, slot: u16) {
+        let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
+        let found = slots.get_mut(usize::from(slot));
+        if let Some(found) = found.filter(|slot| matches!(slot.state, IndexState::Filled | IndexState::Ready)) {
+            found.state = IndexState::Closed;
+            self.store.close_index(usize::from(slot) + 1);
+        }
+    }
+
+    /// Writers let an index be from now on. Nobody reads it, on any node.
+    pub fn drop_index(&self, slot: u16) {
         let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = slots.get_mut(usize::from(slot)) {
-            if found.state == IndexState::Ready {
-                found.state = IndexState::Closed;
-                self.store.close_index(usize::from(slot) + 1);
-            } else {
-                found.state = IndexState::Dropped;
-                self.store.drop_index(usize::from(slot) + 1);
-            }
+            found.state = IndexState::Dropped;
+            self.store.drop_index(usize::from(slot) + 1);
         }
         self.has_secondary.store(slots.iter().any(|slot| slot.state != IndexState::Dropped), Relaxed);
+    }
+
+    /// Indexes that are being created here and whose coordinators are not there any more.
+    pub fn orphans(&self, is_there: &dyn Fn(Coordinator) -> bool) -> Vec<u16> {
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let is_orphan = |slot: &IndexSlot| {
+            matches!(slot.state, IndexState::Filling | IndexState::Filled | IndexState::Refused(_))
+                && slot.coordinator.is_some_and(|coordinator| !is_there(coordinator))
+        };
+        (0_u16..).zip(slots.iter()).filter(|(_, slot)| is_orphan(slot)).map(|(slot, _)| slot).collect()
+    }
+
+    /// Does what is recorded and what the coordinators of indexes may not have come to say here. Of `orphans` goes what is not recorded as
+    /// complete; what is recorded as dropped is closed alone, because there may still be readers on other nodes.
+    pub fn follow(&self, recorded: &[Recorded], orphans: &[u16]) {
+        for (slot, recorded) in (0_u16..).zip(recorded) {
+            match recorded {
+                // Refused: it is not complete here, and has a coordinator that finds out.
+                Recorded::Live => drop(self.open_index(slot)),
+                Recorded::Dropped => self.close_index(slot),
+                Recorded::Begun if orphans.contains(&slot) => self.drop_index(slot),
+                Recorded::Begun => {}
+            }
+        }
+    }
+
+    /// Indexes that are recorded as dropped, and not gone here.
+    pub fn closed_of(&self, recorded: &[Recorded]) -> Vec<u16> {
+        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
+        let is_left = |(slot, recorded): (&IndexSlot, &Recorded)| {
+            *recorded == Recorded::Dropped && slot.state != IndexState::Dropped
+        };
+        let left = (0_u16..).zip(slots.iter().zip(recorded)).filter(|(_, it)| is_left(*it));
+        left.map(|(slot, _)| slot).collect()
     }
 
     /// Does every key of the index begin with the column that places its row?

@@ -4,6 +4,7 @@ use crate::home::call::Pending;
 use crate::home::message::Request;
 use crate::home::unsent::RETRY_NS;
 use crate::protocol::epoch::Epoch;
+use crate::protocol::execute::FAR_INDEXES_MIN;
 use crate::protocol::odd::Settled;
 use crate::protocol::section::rtm::Trust;
 use crate::replication::MappedRings;
@@ -59,6 +60,8 @@ pub(crate) struct Core {
     pub locations: RefCell<LocationCache>,
     /// What is known of other nodes' hash indexes.
     pub far_indexes: RefCell<HashMap<(NodeId, TableId), FarIndex>>,
+    /// How many of them there may be before those of tables that are gone are forgotten.
+    pub far_indexes_max: Cell<usize>,
     /// Batches for later.
     pub batches: RefCell<Vec<Batch>>,
     /// A record's memory.
@@ -142,6 +145,7 @@ impl Worker {
             inbox: Cell::default(),
             locations: RefCell::new(LocationCache::new(if node.config.nodes > 1 { LOCATIONS } else { 2 })),
             far_indexes: RefCell::default(),
+            far_indexes_max: Cell::new(FAR_INDEXES_MIN),
             batches: RefCell::default(),
             record: RefCell::default(),
             rings: RefCell::default(),
@@ -213,7 +217,8 @@ impl Worker {
     }
 
     /// Serves this node's home inbox for a while: returns after `timeout_ns` without a request, or when `served_max` have
-    /// been answered. For tasks that do nothing else, on an executor where other tasks run meanwhile.
+    /// been answered. For tasks that do nothing else, on an executor where other tasks run meanwhile. What snapshots held back that are
+    /// closed is free afterwards.
     pub async fn serve(&self, timeout_ns: u64, served_max: usize) -> usize {
         let (mut served, mut idle_ns) = (0, 0);
         while served < served_max && idle_ns < timeout_ns {
@@ -222,6 +227,8 @@ impl Worker {
             let wait_ns = if self.core.node.unsent.is_empty() { rest_ns } else { rest_ns.min(RETRY_NS) };
             let mut has_served = self.poll();
             if !has_served {
+                // The home of others' messages may never be without one for so long.
+                self.core.alloc.borrow_mut().collect();
                 if !self.core.endpoint.arrival(wait_ns).await {
                     idle_ns += wait_ns;
                     continue;
@@ -237,6 +244,7 @@ impl Worker {
                 self.core.handle.yield_now().await;
             }
         }
+        self.core.alloc.borrow_mut().collect();
         served
     }
 

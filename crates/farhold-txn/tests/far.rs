@@ -121,6 +121,13 @@ fn far_conflicts_are_found() {
         let mut b = two.begin();
         assert_eq!(put(&mut b, &tables[1], 18, "x", 1).await, Err(TxnError::Conflict));
         drop((a, b));
+        let mut late = one.begin();
+        assert_eq!(look(&mut late, &tables[0], 20).await, None);
+        let mut b = two.begin();
+        put(&mut b, &tables[1], 20, "first", 1).await.expect("inserted");
+        b.commit().await.expect("committed");
+        assert_eq!(put(&mut late, &tables[0], 20, "second", 1).await, Err(TxnError::Conflict), "it has lost already");
+        drop(late);
         let mut b = two.begin();
         cluster.serve().await;
         put(&mut b, &tables[1], 18, "x", 1).await.expect("free again");

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Dir, key, look, people, put};
+use common::{Dir, PATIENCE_NS, key, look, people, put};
 use farhold_fabric::{Executor, Fabric};
-use farhold_store::durable::files::Directory;
+use farhold_store::durable::files::{Directory, DurableFile};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::{Column, ColumnType, Schema};
 use farhold_txn::{
@@ -13,28 +13,28 @@ use farhold_txn::{
 };
 use futures::poll;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::task::Poll;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
-fn config(disk: &Volatile) -> JournalConfig {
-    JournalConfig { segment_bytes: SEGMENT_BYTES, threads: 2, ..JournalConfig::new(Arc::new(disk.clone())) }
+fn open_of(disk: &Volatile, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
+    open_on(Arc::new(disk.clone()), dir, node, nodes)
 }
 
-fn open_of(disk: &Volatile, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
-    let journal = config(disk);
+fn open_on(disk: Arc<dyn Directory>, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
+    let journal = JournalConfig { segment_bytes: SEGMENT_BYTES, threads: 2, ..JournalConfig::new(disk) };
     let generation = Generation::begin(&journal, NodeId(node), nodes, &ReplicationConfig::default())?;
     let regions = dir.0.join(generation.number().to_string());
     let fabric = Fabric::join_shm(regions, NodeId(node)).expect("the fabric");
-    let timeout = 200_000_000;
     let config = NodeConfig {
         nodes,
         region_bytes: 16 << 20,
         journal: Some(journal),
-        request_timeout_ns: timeout,
+        request_timeout_ns: common::PATIENCE_NS,
         ..NodeConfig::default()
     };
     Node::open_durable(fabric, config, generation)
@@ -279,8 +279,14 @@ fn two_nodes_with_one_name_are_one_too_many() {
 
 /// Runs a test on two nodes of this process, each with the threads of its journal.
 fn with_two(disk: &Volatile, test: impl AsyncFnOnce(&Worker, &Worker)) -> Result<(), TxnError> {
+    with_two_on([Arc::new(disk.clone()), Arc::new(disk.clone())], test)
+}
+
+/// The same, each node with a way of its own to the disk.
+fn with_two_on(disks: [Arc<dyn Directory>; 2], test: impl AsyncFnOnce(&Worker, &Worker)) -> Result<(), TxnError> {
     let dir = Dir::new();
-    let nodes = [open_of(disk, &dir, 0, 2)?, open_of(disk, &dir, 1, 2)?];
+    let [one, other] = disks;
+    let nodes = [open_on(one, &dir, 0, 2)?, open_on(other, &dir, 1, 2)?];
     let threads: Vec<_> = nodes.iter().map(|node| JournalThreads::start(node).expect("threads")).collect();
     let executor = Executor::real(1);
     let workers = nodes.each_ref().map(|node| node.worker(&executor.handle()).expect("a worker"));
@@ -342,6 +348,121 @@ fn without_the_other_node_s_journal_nothing_is_written() {
     let other = open_of(&disk, &dir, 1, 2).expect("the other starts");
     drop((node, other));
     with_two(&disk, async |one, _| assert!(has(one, 2).await)).expect("both start");
+}
+
+/// A way to a disk on which every sync fails from some moment on.
+#[derive(Clone, Debug)]
+struct Failing {
+    disk: Volatile,
+    fails: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct FailingFile(Arc<dyn DurableFile>, Arc<AtomicBool>);
+
+impl Failing {
+    fn file(&self, file: Arc<dyn DurableFile>) -> Arc<dyn DurableFile> {
+        Arc::new(FailingFile(file, self.fails.clone()))
+    }
+}
+
+impl Directory for Failing {
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
+        self.disk.create(name).map(|file| self.file(file))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
+        self.disk.open(name).map(|file| self.file(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        self.disk.lock(name)
+    }
+
+    fn name(&self) -> String {
+        self.disk.name()
+    }
+}
+
+impl DurableFile for FailingFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(at, into)
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_at(at, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.1.load(Ordering::SeqCst) { Err(io::Error::other("the disk reports an error")) } else { self.0.sync() }
+    }
+}
+
+/// What a future comes to; a panic if it waits for longer than any machine takes.
+async fn in_time<T>(worker: &Worker, future: impl Future<Output = T>) -> T {
+    let until_ns = worker.handle().now_ns() + PATIENCE_NS;
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(done) = poll!(&mut future) {
+            return done;
+        }
+        assert!(worker.handle().now_ns() < until_ns, "it waits for ever");
+        worker.handle().yield_now().await;
+    }
+}
+
+/// Rows have one copy each, so nothing is durable without the journal of every node: when one of them cannot be written any more, the
+/// sessions of all nodes hear it.
+#[test]
+fn a_journal_that_fails_ends_those_of_all_nodes() {
+    let disk = Volatile::default();
+    let failing = Failing { disk: disk.clone(), fails: Arc::default() };
+    let mut told = 0;
+    let ways: [Arc<dyn Directory>; 2] = [Arc::new(disk.clone()), Arc::new(failing.clone())];
+    let tested = with_two_on(ways, async |one, other| {
+        insert(one, 0..10).await.expect("inserted");
+        failing.fails.store(true, Ordering::SeqCst);
+        let error = loop {
+            match in_time(one, insert(one, std::iter::once(10 + told))).await {
+                Ok(()) => told += 1,
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains("the journal of node 1 cannot be written"), "{error}");
+        for worker in [one, other] {
+            let refused = in_time(worker, insert(worker, std::iter::once(1000))).await.expect_err("refused");
+            assert!(matches!(refused, TxnError::NotDurable { committed: false, .. }), "{refused:?}");
+        }
+        assert!(one.node().journal_failure().is_some() && other.node().journal_failure().is_some());
+    });
+    tested.expect("both start");
+    with_two(&disk, async |one, _| {
+        for id in 0..10 + told {
+            assert!(has(one, id).await, "row {id} was acknowledged");
+        }
+        assert!(!has(one, 1000).await);
+    })
+    .expect("both start again");
 }
 
 #[test]

@@ -134,6 +134,33 @@ fn duplicate_keys_are_named_and_the_transaction_goes_on() {
     });
 }
 
+/// Whoever has read what is different by now has lost to another transaction, and is told that: the key in the way is that of a row which it
+/// has changed, or has not found, and running it again may find it free.
+#[test]
+fn a_transaction_that_has_lost_is_not_told_of_duplicates() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30), (2, "bob", 40)]).await;
+        let mut swap = worker.begin();
+        let bob = swap.get(&table, &key(2)).await.expect("a read").expect("a row");
+        let ann = swap.get(&table, &key(1)).await.expect("a read").expect("a row");
+        // Her age is indexed: she is another object afterwards, of the same name.
+        let mut other = worker.begin();
+        let row = other.get(&table, &key(1)).await.expect("a read").expect("a row");
+        other.update(row, &value(&table, "ann", 31, "")).expect("updated");
+        other.commit().await.expect("committed");
+        swap.update(bob, &value(&table, "ann", 40, "")).expect("updated");
+        swap.update(ann, &value(&table, "bob", 30, "")).expect("updated");
+        assert_eq!(swap.commit().await, Err(TxnError::Conflict));
+
+        let mut late = worker.begin();
+        assert_eq!(look(&mut late, &table, 3).await, None);
+        fill(&worker, &table, &[(3, "cid", 50)]).await;
+        assert_eq!(put(&mut late, &table, 3, "cid", 50).await, Err(TxnError::Conflict));
+        let refused = put(&mut worker.begin(), &table, 3, "cid", 50).await;
+        assert_eq!(refused, Err(TxnError::DuplicateKey { table: table.id(), index: Index::Primary }));
+    });
+}
+
 #[test]
 fn a_key_that_somebody_inserts_is_a_conflict_until_he_ends() {
     with_people(async |worker, table| {
@@ -189,6 +216,26 @@ fn a_unique_key_passes_from_a_deleted_row_to_another() {
         assert_eq!(txn.key(found), key(2));
         txn.commit().await.expect("committed");
         let mut txn = worker.begin();
+        let found = txn.get_by(&table, NAME, &ann).await.expect("a read").expect("a row");
+        assert_eq!(txn.key(found), key(2));
+    });
+}
+
+/// Rows move in the order in which they were read, which is not the one in which their keys come free.
+#[test]
+fn rows_may_trade_unique_keys() {
+    with_people(async |worker, table| {
+        fill(&worker, &table, &[(1, "ann", 30), (2, "bob", 40)]).await;
+        let mut txn = worker.begin();
+        for (id, name) in [(2, "ann"), (1, "bob")] {
+            let row = txn.get(&table, &key(id)).await.expect("a read").expect("a row");
+            txn.update(row, &value(&table, name, id, "")).expect("updated");
+        }
+        txn.commit().await.expect("both names are there once");
+        let mut txn = worker.begin();
+        assert_eq!(look(&mut txn, &table, 1).await, Some(("bob".into(), 1)));
+        assert_eq!(look(&mut txn, &table, 2).await, Some(("ann".into(), 2)));
+        let ann = index_key(&table, NAME, Datum::Text("ann".into()));
         let found = txn.get_by(&table, NAME, &ann).await.expect("a read").expect("a row");
         assert_eq!(txn.key(found), key(2));
     });
@@ -401,5 +448,45 @@ fn a_snapshot_stays_as_it_was() {
         assert_eq!(sum(&second), (51, 25 + 16 * 3 + 30));
         drop(second);
         assert_eq!(sum(&worker.snapshot().await.expect("a snapshot")), (52, 25 + 16 * 3 + 30 + 7));
+    });
+}
+
+/// Memory that never comes back is noticed by nothing else before there is none left.
+#[test]
+fn what_is_kept_for_nobody_is_told() {
+    with_people(async |worker, table| {
+        let leaks = || worker.node().leaks();
+        let nothing = Vec::<String>::new();
+        fill(&worker, &table, &[(1, "ann", 30), (2, "bob", 20)]).await;
+        assert_eq!(leaks(), nothing);
+        let snapshot = worker.snapshot().await.expect("a snapshot");
+        let mut txn = worker.begin();
+        for id in [1, 2] {
+            let row = txn.get(&table, &key(id)).await.expect("a read").expect("a row");
+            let written = if id == 1 { txn.update(row, &value(&table, "ann", 31, "")) } else { txn.delete(row) };
+            written.expect("written");
+        }
+        txn.commit().await.expect("committed");
+        let kept = leaks();
+        assert_eq!(kept.iter().filter(|what| what.ends_with("an older copy of a row")).count(), 2, "{kept:?}");
+        // A row whose key in an index changes moves, and its old place is that of a deleted one.
+        assert_eq!(kept.iter().filter(|what| what.ends_with("a deleted row")).count(), 2, "{kept:?}");
+        drop(snapshot);
+        worker.serve(0, 0).await;
+        assert_eq!(leaks(), nothing);
+        // Its pages are kept for a transaction that has begun before.
+        let before = worker.begin();
+        worker.drop_table(&table).await.expect("dropped");
+        assert!(leaks().iter().any(|what| what.starts_with("pages of ")), "{:?}", leaks());
+        // They go with the last handle.
+        drop((before, table));
+        for _ in 0..10_000 {
+            if leaks().is_empty() {
+                break;
+            }
+            worker.poll();
+            worker.handle().sleep_ns(1_000_000).await;
+        }
+        assert_eq!(leaks(), nothing);
     });
 }

@@ -1,11 +1,11 @@
 //! The façade: a node of a database, opened with a few settings, and a worker to run transactions on.
 
 use std::fmt;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use farhold_fabric::ephemeral::Ephemeral;
 use farhold_fabric::persist::Domain;
 use farhold_fabric::{Executor, Fabric, FabricError, Handle, NodeId, private};
 use farhold_store::durable::Progress;
@@ -221,14 +221,14 @@ impl Database {
         let dir = match &config.dir {
             Some(path) => {
                 private::directory(path).map_err(|error| OpenError::Directory(path.clone(), error))?;
-                Directory { path: path.clone(), ephemeral: false }
+                Directory::Named(path.clone())
             }
-            None => Directory { path: ephemeral_directory()?, ephemeral: true },
+            None => Directory::Ephemeral(Ephemeral::new().map_err(OpenError::Fabric)?),
         };
         let replicas = config.replication.replicas;
         if replicas == 0 || replicas > config.nodes {
             return Err(OpenError::Settings(
-                "each replica is on a node of its own: there can be as many as nodes, and at least 1",
+                "each replica is on a node of its own: replicas must be at least 1 and at most the number of nodes",
             ));
         }
         let is_replicated = replicas > 1;
@@ -249,8 +249,8 @@ impl Database {
         };
         // Regions of before are of no use to anybody, and must not be taken for those of now; nor must members of before.
         let number = generation.as_ref().map(Generation::number);
-        let regions = number.map_or(Ok(dir.path.clone()), |number| generation_directory(&dir.path, number))?;
-        let register = Place::of(config, &dir.path, number)?;
+        let regions = number.map_or(Ok(dir.path().to_owned()), |number| generation_directory(dir.path(), number))?;
+        let register = Place::of(config, dir.path(), number)?;
         if let (true, Place::File(path)) = (is_replicated, &register) {
             let is_free = || FileRegister::is_free(path, id);
             wait(&|| is_free().map_err(|error| OpenError::Membership(error.to_string())))?;
@@ -271,7 +271,7 @@ impl Database {
         let node = node.map_err(OpenError::Node)?;
         let journal = JournalThreads::start(&node).map_err(OpenError::Node)?;
         let agent = if is_replicated {
-            let agent = register.start_member(&node, config, &dir.path)?;
+            let agent = register.start_member(&node, config, dir.path())?;
             wait(&|| {
                 if let Some(error) = node.refusal() {
                     return Err(OpenError::Node(error));
@@ -302,7 +302,7 @@ impl Database {
     /// The directory of the regions.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        &self.dir.path
+        self.dir.path()
     }
 
     /// Runs `body` to its end on this thread, with a worker and the executor's handle (clock, waiting, more tasks), and what its
@@ -433,39 +433,19 @@ fn generation_directory(dir: &Path, generation: u32) -> Result<PathBuf, OpenErro
     Ok(path)
 }
 
-/// The directory, removed at the end if it was made for this database alone.
+/// The directory of the regions.
 #[derive(Debug)]
-struct Directory {
-    path: PathBuf,
-    ephemeral: bool,
+enum Directory {
+    Named(PathBuf),
+    /// Removed at the end.
+    Ephemeral(Ephemeral),
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if self.ephemeral {
-            let _ = std::fs::remove_dir_all(&self.path); // nothing is lost: nobody else knows the name
-        }
-    }
-}
-
-/// Where directories that nobody named are made.
-pub(crate) const DIRECTORY_VARIABLE: &str = "FARHOLD_SHM_DIR";
-
-/// A new directory below the one that the environment names, in shared memory, or in the temporary folder where there is none.
-pub(crate) fn ephemeral_directory() -> Result<PathBuf, OpenError> {
-    let shm = Path::new("/dev/shm");
-    let root = match std::env::var_os(DIRECTORY_VARIABLE) {
-        Some(root) => PathBuf::from(root),
-        None if shm.is_dir() => shm.to_owned(),
-        None => std::env::temp_dir(),
-    };
-    let mut attempt = 0_u32;
-    loop {
-        let path = root.join(format!("farhold-{}-{attempt}", std::process::id()));
-        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && attempt < 1000 => attempt += 1,
-            Err(error) => return Err(OpenError::Directory(path, error)),
+impl Directory {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Named(path) => path,
+            Self::Ephemeral(directory) => directory.path(),
         }
     }
 }

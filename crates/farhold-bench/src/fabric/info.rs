@@ -1,9 +1,9 @@
 //! What the fabric's providers are on this machine, what the hardware does and what a program does in its place, and what an
 //! instruction costs: the measures behind `farhold fabric info`.
 
-use super::Scratch;
 use crate::measure::LatencyRecorder;
 use farhold_fabric::batch::OpKind;
+use farhold_fabric::ephemeral::Ephemeral;
 use farhold_fabric::provider::{self, Doer, Kind};
 use farhold_fabric::{
     Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, Meta, NodeId, RegionId, Slot, Version, object,
@@ -98,8 +98,8 @@ fn of_kind(kind: &Kind, span_ns: u64) -> Vec<Info> {
 
 /// Of two nodes of this machine.
 fn figures(name: &str, span_ns: u64) -> Result<Vec<Figure>, String> {
-    let scratch = Scratch::new("info");
-    let join = |node| Fabric::join(&scratch.0, NodeId(node), name).map_err(|error| error.to_string());
+    let directory = Ephemeral::new().map_err(|error| error.to_string())?;
+    let join = |node| Fabric::join(directory.path(), NodeId(node), name).map_err(|error| error.to_string());
     measure(&join(0)?, &join(1)?, span_ns).map_err(|error| error.to_string())
 }
 

@@ -4,8 +4,8 @@
 //! 10 pauses of its processor (medium: a third of a microsecond on a Zen) or 100 (low). The home agent is one more thread,
 //! on the processor after those of the others. `mixed` is figure 9's: the first thread of each socket uses its processor, the others the agent.
 
-use super::Scratch;
 use super::placement::{Order, Processor, bind_to, machine};
+use farhold_fabric::ephemeral::Ephemeral;
 use farhold_fabric::sync::actor::{Agent, Cpu, Posted, WordAgent};
 use farhold_fabric::sync::{Counter, Holder, Latch, WordOp, Words, counter, latch};
 use farhold_fabric::{Address, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId};
@@ -312,8 +312,8 @@ impl Bed<'_> {
         who: Who,
         body: impl AsyncFn(&Any, usize, &AtomicBool) -> Result<(u64, u64), FabricError> + Sync,
     ) -> Result<Outcome, FabricError> {
-        let scratch = Scratch::new("words");
-        let fabric = Fabric::join_shm(&scratch.0, NodeId(0))?;
+        let directory = Ephemeral::new()?;
+        let fabric = Fabric::join_shm(directory.path(), NodeId(0))?;
         fabric.create_region(REGION, 64 << 10)?;
         let (stop, agent_stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let (done, tried) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -92,7 +92,7 @@ fn joined_rows(build: Arc<dyn ExecutionPlan>, probe: Arc<dyn ExecutionPlan>) -> 
 fn meeting() -> impl Fn() -> Result<()> + Send + Sync {
     let meeting = Meeting::default();
     move || {
-        if meeting.meet(2, Duration::from_secs(10)) { Ok(()) } else { exec_err!("the other partition has not begun") }
+        if meeting.meet(2, Duration::from_mins(2)) { Ok(()) } else { exec_err!("the other partition has not begun") }
     }
 }
 

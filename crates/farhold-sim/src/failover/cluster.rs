@@ -1,6 +1,8 @@
 //! The safety phase: clients run, blows fall.
 
 use super::bank::{Ledger, Teller};
+use super::blocking::BlockingThread;
+use super::changing::{self, Changer, Kept};
 use super::disk::{Disks, ProcessDisk};
 use super::numbers::{self, Given, Taker};
 use super::plan::{Blow, Cut, Failover, Load, Starts, Way};
@@ -12,8 +14,9 @@ use farhold_bench::random::Random;
 use farhold_bench::workload::smallbank;
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, JoinHandle, NodeId};
-use farhold_store::durable::power::Medium;
-use farhold_txn::{Generation, JournalConfig, Node, NodeConfig, ReplicationConfig, Statistics, TxnError, Worker};
+use farhold_txn::{
+    Generation, JournalConfig, JournalTurns, Node, NodeConfig, ReplicationConfig, Statistics, TxnError, Worker,
+};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -71,6 +74,7 @@ pub(super) struct Cluster {
     pub recorder: Rc<RefCell<Recorder>>,
     pub ledger: Rc<RefCell<Ledger>>,
     pub given: Rc<RefCell<Given>>,
+    pub kept: Rc<RefCell<Kept>>,
     pub books: Rc<RefCell<Books>>,
     pub steps: Cell<u64>,
 }
@@ -84,7 +88,7 @@ pub fn run(setup: &Failover) -> Aftermath {
         setup: setup.clone(),
         sim: RefCell::new(Sim::new(&handle, Rdma, Faults::default())),
         register: RefCell::new(SimRegister::new(setup.nodes, &handle)),
-        disks: RefCell::new(Disks::on(setup.power.as_ref().map_or(Medium::Disk, |power| power.medium))),
+        disks: RefCell::new(Disks::of(setup.power.as_ref(), setup.seed)),
         past_trace: Cell::new(0),
         handle,
         processes: RefCell::default(),
@@ -93,6 +97,7 @@ pub fn run(setup: &Failover) -> Aftermath {
         recorder: Rc::default(),
         ledger: Rc::default(),
         given: Rc::default(),
+        kept: Rc::default(),
         books: Rc::default(),
         steps: Cell::new(0),
     });
@@ -103,9 +108,11 @@ pub fn run(setup: &Failover) -> Aftermath {
     drop(executor);
     let Recorder { history, broken: seen, .. } = cluster.recorder.take();
     let (ledger, books, given) = (cluster.ledger.take(), cluster.books.take(), cluster.given.take());
-    broken.extend(seen.into_iter().chain(ledger.broken).chain(books.broken).chain(given.broken));
+    let kept = cluster.kept.take();
+    let by_clients = [seen, ledger.broken, books.broken, given.broken, kept.broken];
+    broken.extend(by_clients.into_iter().flatten());
     let (story, steps) = (cluster.story.take(), cluster.steps.get());
-    let audited_commits = ledger.commits + books.commits + given.blocks;
+    let audited_commits = ledger.commits + books.commits + given.blocks + kept.commits;
     Aftermath { trace_hash, history, audited_commits, statistics, broken, story, configuration, steps }
 }
 
@@ -163,7 +170,7 @@ impl Cluster {
         let generation = journal.as_ref().map(begin).transpose()?;
         let config = NodeConfig {
             nodes: self.setup.nodes,
-            region_bytes: 12 << 20,
+            region_bytes: self.setup.region_bytes,
             populate_bytes: 0,
             request_timeout_ns: 2_000_000,
             replication,
@@ -179,21 +186,35 @@ impl Cluster {
         let machine = self.machine(number);
         let worker = node.worker(&machine).expect("a worker");
         let alive = Rc::new(Cell::new(true));
+        // As a home agent, it serves, and looks after the membership.
         let server = node.worker(&machine).expect("a worker");
-        let serving = alive.clone();
+        let (member, serving) = (server.clone(), alive.clone());
         drop(machine.spawn(async move {
             while serving.get() {
                 server.serve(SERVE_NS, 64).await;
             }
         }));
         let register = Rc::new(self.register().of(NodeId(number), &machine, &alive));
-        let member = node.worker(&machine).expect("a worker");
         drop(machine.spawn(async move {
             let _ = member.keep_membership(register).await;
         }));
         if disk.is_some() {
             let keeper = node.worker(&machine).expect("a worker");
-            drop(machine.spawn(async move { keeper.keep_journal().await }));
+            if self.setup.power.as_ref().is_some_and(|power| power.delays.is_some()) {
+                let (thread, clock) = (BlockingThread::start(), machine.clone());
+                drop(machine.spawn(async move {
+                    let take = async |mut turns: JournalTurns| {
+                        let work = move || {
+                            turns.take();
+                            turns
+                        };
+                        thread.run(&clock, work).await
+                    };
+                    keeper.keep_journal_by(take).await;
+                }));
+            } else {
+                drop(machine.spawn(async move { keeper.keep_journal().await }));
+            }
         }
         Ok(Process { node, worker, alive, disk })
     }
@@ -243,6 +264,7 @@ impl Cluster {
             return Statistics::default();
         }
         self.register().slow(0);
+        self.disks.borrow().slow();
         self.tell("clients begin");
         if let Some(kill_at) = self.setup.kill_at {
             self.one_transaction(kill_at, broken).await;
@@ -276,6 +298,7 @@ impl Cluster {
                 Ok(())
             }
             Load::Numbers => numbers::create(&first).await,
+            Load::Tables => changing::create(&first).await,
             Load::Shop => shop::load(&first).await,
         }
     }
@@ -299,6 +322,11 @@ impl Cluster {
             Load::Numbers => {
                 let taker = Taker::new(number, node, &process.worker, self.given.clone());
                 machine.spawn(run_through(taker, transactions, alive, begun))
+            }
+            Load::Tables => {
+                let taker = Taker::new(number, node, &process.worker, self.given.clone());
+                let changer = Changer::new(number, &process.worker, taker, self.kept.clone());
+                machine.spawn(run_through(changer, transactions, alive, begun))
             }
             Load::Shop => {
                 let terminal = Terminal::new(number, NodeId(node), &process.worker, self.books.clone());
@@ -474,6 +502,7 @@ impl Cluster {
                 later(for_ns, Box::new(|this| this.register().slow(0)));
             }
             Blow::SlowFence(fence_ns) => self.sim().inject(Fault::SlowFence(fence_ns)),
+            Blow::Late(percent) => self.sim().inject(Fault::Late(percent)),
             Blow::Lose(node, way) | Blow::Isolate(node, way) => {
                 self.register().cut(NodeId(node), matches!(blow, Blow::Lose(..)));
                 for other in (0..self.setup.nodes).filter(|other| *other != node) {
@@ -578,9 +607,10 @@ impl Cluster {
         Box::pin(self.start_all(&Starts::default())).await
     }
 
-    /// Has a process that starts room for its files?
+    /// Has a process that starts room for its files, and need not wait for the turn of another?
     pub fn may_start(&self) -> bool {
-        !self.disks.borrow().is_full()
+        let disks = self.disks.borrow();
+        !disks.is_full() && !disks.has_turn()
     }
 
     /// Lets time pass.

@@ -1,5 +1,8 @@
 //! The disks of a simulated cluster: one directory whose power can be cut, as each process has it while it lives.
 
+use super::blocking;
+use super::plan::{Delays, Power};
+use farhold_bench::random::Random;
 use farhold_store::durable::files::{Directory, DurableFile};
 use farhold_store::durable::power::{Medium, Volatile};
 use std::collections::BTreeMap;
@@ -11,21 +14,57 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Whether the process that holds each lock has ended: then it is free.
 type Locks = Arc<Mutex<BTreeMap<String, Arc<AtomicBool>>>>;
 
+/// The lock that a process holds for a while, not for its life.
+const TURN: &str = "cluster.lock";
+/// How long a process waits before it looks at a lock again.
+const LOCK_LOOK_NS: u64 = 5_000;
+
 /// What all nodes write to.
 #[derive(Clone, Debug)]
 pub(super) struct Disks {
     files: Volatile,
     locks: Locks,
     is_full: Arc<AtomicBool>,
+    delays: Option<Delays>,
+    /// Whether they take it: not while tables are filled, since journals that do not keep up refuse commits.
+    is_slow: Arc<AtomicBool>,
+    /// Draws how long each operation takes.
+    random: Arc<Mutex<Random>>,
+}
+
+/// An operation that changes something.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Write,
+    Sync,
 }
 
 impl Disks {
-    pub fn on(medium: Medium) -> Self {
-        Self::of(Volatile::on(medium))
+    pub fn of(power: Option<&Power>, seed: u64) -> Self {
+        let files = Volatile::on(power.map_or(Medium::Disk, |power| power.medium));
+        let (delays, random) = (power.and_then(|power| power.delays), Arc::new(Mutex::new(Random::new(seed))));
+        Self { files, locks: Locks::default(), is_full: Arc::default(), delays, is_slow: Arc::default(), random }
     }
 
-    fn of(files: Volatile) -> Self {
-        Self { files, locks: Locks::default(), is_full: Arc::default() }
+    /// From here on operations take their time, if these disks are such.
+    pub fn slow(&self) {
+        self.is_slow.store(true, SeqCst);
+    }
+
+    /// How long an operation takes before it is done, and then until its process hears of it.
+    fn takes_ns(&self, change: Change) -> (u64, u64) {
+        let Some(delays) = self.delays.filter(|_| self.is_slow.load(SeqCst)) else { return (0, 0) };
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        let usual_ns_max = if change == Change::Sync { delays.sync_ns_max } else { delays.write_ns_max };
+        let is_slow = random.below(delays.slow_one_in) == 0;
+        let ns = random.below(if is_slow { delays.slow_ns_max } else { usual_ns_max });
+        if random.below(2) == 0 { (ns, 0) } else { (0, ns) }
+    }
+
+    /// Does a living process hold the lock that a start waits for?
+    pub fn has_turn(&self) -> bool {
+        let locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.get(TURN).is_some_and(|holder| !holder.load(SeqCst))
     }
 
     pub fn name(&self) -> String {
@@ -39,7 +78,9 @@ impl Disks {
 
     /// What is there after a cut of the power: what was synced or flushed, and of the rest some.
     pub fn cut(&self, random: &mut dyn FnMut() -> u64) -> Self {
-        Self::of(self.files.survivor().unwrap_or_else(|| self.files.cut(random)))
+        let files = self.files.survivor().unwrap_or_else(|| self.files.cut(random));
+        let (delays, is_slow, random) = (self.delays, self.is_slow.clone(), self.random.clone());
+        Self { files, locks: Locks::default(), is_full: Arc::default(), delays, is_slow, random }
     }
 
     /// The power goes before the operation on files after so many others, in the middle of whatever a process is writing.
@@ -77,13 +118,24 @@ impl Process {
     }
 
     /// An operation that changes something. Without power no process hears that anything has been done.
-    fn change<T>(&self, files: &Volatile, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        self.check()?;
+    fn change<T>(&self, disks: &Disks, change: Change, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let (before_ns, after_ns) = disks.takes_ns(change);
+        self.wait(before_ns)?;
         if self.fails.swap(false, SeqCst) {
             return Err(io::Error::other("the disk reports an error"));
         }
         let done = operation();
-        if files.survivor().is_some() { Err(io::Error::other("the power is gone")) } else { done }
+        self.wait(after_ns)?;
+        if disks.is_cut() { Err(io::Error::other("the power is gone")) } else { done }
+    }
+
+    /// Waits for the disk, as long as the process lives.
+    fn wait(&self, ns: u64) -> io::Result<()> {
+        self.check()?;
+        if ns > 0 {
+            blocking::wait_ns(ns)?;
+        }
+        self.check()
     }
 }
 
@@ -109,12 +161,12 @@ impl ProcessDisk {
         self.process.check().map(|()| &self.disks.files)
     }
 
-    fn change<T>(&self, operation: impl FnOnce(&Volatile) -> io::Result<T>) -> io::Result<T> {
-        self.process.change(&self.disks.files, || operation(&self.disks.files))
+    fn change<T>(&self, change: Change, operation: impl FnOnce(&Volatile) -> io::Result<T>) -> io::Result<T> {
+        self.process.change(&self.disks, change, || operation(&self.disks.files))
     }
 
     fn file(&self, file: Arc<dyn DurableFile>) -> Arc<dyn DurableFile> {
-        Arc::new(ProcessFile { file, files: self.disks.files.clone(), process: self.process.clone() })
+        Arc::new(ProcessFile { file, disks: self.disks.clone(), process: self.process.clone() })
     }
 
     fn locks(&self) -> MutexGuard<'_, BTreeMap<String, Arc<AtomicBool>>> {
@@ -128,7 +180,7 @@ impl Directory for ProcessDisk {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
-        self.change(|files| files.create(name)).map(|file| self.file(file))
+        self.change(Change::Write, |files| files.create(name)).map(|file| self.file(file))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
@@ -136,31 +188,38 @@ impl Directory for ProcessDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.change(|files| files.rename(from, to))
+        self.change(Change::Write, |files| files.rename(from, to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.change(|files| files.remove(name))
+        self.change(Change::Write, |files| files.remove(name))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.change(Directory::sync)
+        self.change(Change::Sync, Directory::sync)
     }
 
     fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Send + Sync>>> {
-        /// A lock for a while, not for the life of its process.
-        struct Turn(Locks, String);
-        impl Drop for Turn {
+        /// Until its end, or that of the process.
+        struct Held(Locks, String, Arc<AtomicBool>);
+        impl Drop for Held {
             fn drop(&mut self) {
-                self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+                let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                // Of a process that has ended, another may have it by now.
+                if locks.get(&self.1).is_some_and(|holder| Arc::ptr_eq(holder, &self.2)) {
+                    locks.remove(&self.1);
+                }
             }
         }
         let mut locks = self.locks();
         if locks.get(name).is_some_and(|holder| !holder.load(SeqCst)) {
-            return Ok(None);
+            drop(locks);
+            // Whoever has it may be waiting for the disk, and looks are made until it is free.
+            return self.process.wait(LOCK_LOOK_NS).map(|()| None);
         }
-        locks.insert(name.into(), self.process.has_ended.clone());
-        Ok(Some(Box::new(Turn(self.disks.locks.clone(), name.into()))))
+        let process = self.process.has_ended.clone();
+        locks.insert(name.into(), process.clone());
+        Ok(Some(Box::new(Held(self.disks.locks.clone(), name.into(), process))))
     }
 
     fn name(&self) -> String {
@@ -171,7 +230,7 @@ impl Directory for ProcessDisk {
 #[derive(Debug)]
 struct ProcessFile {
     file: Arc<dyn DurableFile>,
-    files: Volatile,
+    disks: Disks,
     process: Arc<Process>,
 }
 
@@ -187,10 +246,10 @@ impl DurableFile for ProcessFile {
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.process.change(&self.files, || self.file.write_at(at, bytes))
+        self.process.change(&self.disks, Change::Write, || self.file.write_at(at, bytes))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.process.change(&self.files, || self.file.sync())
+        self.process.change(&self.disks, Change::Sync, || self.file.sync())
     }
 }

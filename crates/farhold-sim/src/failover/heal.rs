@@ -1,6 +1,8 @@
 //! The liveness phase: everything comes back, and then all must be well within a time.
 
-use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS};
+use super::changing::HOG;
+use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS, Process};
+use super::plan::Load;
 use crate::workload::Ended;
 use farhold_fabric::NodeId;
 use farhold_fabric::provider::sim::Fault;
@@ -12,6 +14,11 @@ const TRANSACTIONS_AFTER: usize = 3;
 
 impl Cluster {
     pub async fn heal(self: &Rc<Self>, broken: &mut Vec<String>) {
+        if self.setup.load == Load::Tables {
+            // Its clients may be gone, and a full region takes over nothing.
+            let this = self.clone();
+            drop(self.handle.spawn(async move { this.drop_hogs().await }));
+        }
         let mut back = Vec::new();
         let mut whole = || {
             for number in 0..self.setup.nodes {
@@ -43,6 +50,26 @@ impl Cluster {
                 Ended::Gone => broken.push("a node is lost after everything has healed".into()),
                 Ended::Done => {}
             }
+        }
+    }
+
+    /// Drops the tables that fill regions, from whatever member, until there are none.
+    async fn drop_hogs(self: Rc<Self>) {
+        let until_ns = self.handle.now_ns() + HEALING_NS_MAX;
+        while self.handle.now_ns() < until_ns {
+            let processes = self.processes.borrow().clone();
+            let mut is_any = false;
+            for Process { node, worker, .. } in processes.iter().filter(|it| it.alive.get() && it.node.is_member()) {
+                for table in node.tables().into_iter().filter(|table| table.name().starts_with(HOG)) {
+                    is_any = true;
+                    // Another has dropped it, or the cluster is just changing.
+                    let _ = worker.drop_table(&table).await;
+                }
+            }
+            if !is_any && self.is_whole() {
+                return;
+            }
+            self.handle.sleep_ns(LEASE_NS).await;
         }
     }
 

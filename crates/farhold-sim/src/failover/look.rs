@@ -1,8 +1,12 @@
 //! What must be true at the end.
 
-use super::cluster::{Cluster, SERVE_NS};
+use super::changing;
+use super::cluster::{Cluster, Process, SERVE_NS};
 use super::plan::Load;
 use crate::workload::Client;
+
+/// Looks at what is left: drops of tables take several turns of all nodes, each of them a millisecond.
+const LEFT_LOOKS_MAX: usize = 10;
 
 impl Cluster {
     pub async fn look(&self, broken: &mut Vec<String>) {
@@ -24,6 +28,11 @@ impl Cluster {
                 }
             }
             Load::Numbers => {}
+            Load::Tables => {
+                if let Err(what) = changing::audit(&worker, &self.kept).await {
+                    broken.push(what);
+                }
+            }
             Load::Shop => {
                 let audited = self.books.borrow().audit(&worker);
                 if let Err(what) = audited.await {
@@ -31,12 +40,8 @@ impl Cluster {
                 }
             }
         }
-        // The others hear that the snapshot of this look is closed.
-        self.handle.sleep_ns(2 * SERVE_NS).await;
+        broken.extend(self.left().await);
         let processes = self.processes.borrow();
-        for process in processes.iter() {
-            broken.extend(process.node.left_behind().into_iter().map(|left| format!("left behind: {left}")));
-        }
         let Some(configuration) = self.register().configuration() else { return };
         // A counter's word changes beside its row's copies.
         let mirrors = if self.setup.load == Load::Numbers { &[] } else { &configuration.mirrors[..] };
@@ -50,5 +55,25 @@ impl Cluster {
                 broken.push(format!("{} has other tables", process.node.id()));
             }
         }
+    }
+
+    /// What is left behind, or kept for nobody, when the others have heard that the snapshot of this look is closed, and of dropped tables.
+    async fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for _ in 0..LEFT_LOOKS_MAX {
+            self.handle.sleep_ns(2 * SERVE_NS).await;
+            left.clear();
+            let processes = self.processes.borrow().clone();
+            for Process { node, worker, .. } in &processes {
+                // Of the clients, which have ended: what it does now and then between transactions.
+                worker.serve(0, 0).await;
+                left.extend(node.left_behind().into_iter().map(|what| format!("left behind: {what}")));
+                left.extend(node.leaks().into_iter().map(|what| format!("{}: {what}", node.id())));
+            }
+            if left.is_empty() {
+                break;
+            }
+        }
+        left
     }
 }

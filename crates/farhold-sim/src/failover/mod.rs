@@ -1,11 +1,11 @@
 //! A replicated cluster whose nodes die, pause, are cut off and come back, while clients run; and what must be true of it.
 //!
 //! ```text
-//!   seed ──► plan.rs: nodes, load, blows ──► cluster.rs: clients run, blows fall (safety)
-//!                                                 │
-//!                                            heal.rs: everything comes back, and there has to be progress (liveness)
-//!                                                 │
-//!                                            look.rs: what must be true at the end
+//!   seed ──► scenarios.rs, plan.rs: nodes, load, blows ──► cluster.rs: clients run, blows fall (safety)
+//!                                                               │
+//!                                                          heal.rs: everything comes back, and there has to be progress (liveness)
+//!                                                               │
+//!                                                          look.rs: what must be true at the end
 //! ```
 //!
 //! After the blows everything heals: killed nodes come back, every mirror becomes whole, every client commits again. What was
@@ -13,16 +13,20 @@
 //! transactions have left it, or, of a shop (`shop.rs`: TPC-C), the twelve conditions of its specification; nothing locked, odd or half written, no ring overrun, and each mirror like its node.
 
 mod bank;
+mod blocking;
+mod changing;
 mod cluster;
 mod disk;
 mod heal;
 mod look;
 mod numbers;
 mod plan;
+mod scenarios;
 mod shop;
 
 pub use cluster::run;
-pub use plan::{Blow, Cut, Failover, KillAt, Load, Power, Scenario, Starts, Way};
+pub use plan::{Blow, Cut, Delays, Failover, KillAt, Load, Power, Starts, Way};
+pub use scenarios::Scenario;
 
 use crate::history::History;
 use farhold_txn::Statistics;

@@ -46,6 +46,13 @@ impl Taker {
         Self { name: format!("taker {number} of node {node}"), worker: worker.clone(), given }
     }
 
+    /// Takes a block from some counter.
+    pub async fn take_some(&self) -> Result<(), TxnError> {
+        let table = self.worker.node().table(TABLE).ok_or(TxnError::SchemaChanged)?;
+        let counter = self.worker.handle().random_u64() % COUNTERS.cast_unsigned();
+        self.take(&table, counter.cast_signed()).await
+    }
+
     async fn take(&self, table: &Table, counter: i64) -> Result<(), TxnError> {
         let (key, promise_key) = (key(counter), key(counter + COUNTERS));
         let it = RowCounter { table, key: &key, promise_key: &promise_key, first: 1, last: i64::MAX };

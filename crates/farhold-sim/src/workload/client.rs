@@ -24,6 +24,8 @@ pub struct Client {
     recorder: Rc<RefCell<Recorder>>,
     /// Whether its transactions are all the one of [`Self::try_everything`].
     scripted: bool,
+    /// Whether regions may be full now and then.
+    in_small_regions: bool,
 }
 
 /// A transaction with what it has seen and done.
@@ -50,7 +52,14 @@ impl Client {
             workload: workload.clone(),
             recorder,
             scripted: false,
+            in_small_regions: false,
         }
+    }
+
+    /// Others fill the regions now and then: a transaction that finds no room is tried again.
+    #[must_use]
+    pub fn in_small_regions(self) -> Self {
+        Self { in_small_regions: true, ..self }
     }
 
     /// Its transactions are not drawn: each updates, deletes and inserts a row of every node, and updates a replicated row.
@@ -69,7 +78,7 @@ impl Client {
             for attempt in 1..=ATTEMPTS {
                 match self.try_one().await {
                     Ok(()) => break,
-                    Err(error) if is_expected(&error) => self.worker.back_off(Retry::default(), attempt).await,
+                    Err(error) if self.expects(&error) => self.worker.back_off(Retry::default(), attempt).await,
                     Err(error) => {
                         self.broken(&format!("{}: {error}", self.name));
                         return;
@@ -98,6 +107,10 @@ impl Client {
         let mut running = self.begin(true);
         running.range_by_key(number, 1, self.workload.keys, usize::MAX, false).await?;
         running.commit().await
+    }
+
+    fn expects(&self, error: &TxnError) -> bool {
+        is_expected(error) || (self.in_small_regions && matches!(error, TxnError::OutOfMemory { .. }))
     }
 
     fn below(&self, limit: u32) -> u32 {
@@ -316,7 +329,8 @@ impl Running<'_> {
     }
 
     fn some_padding(&self) -> u32 {
-        self.client.below(self.client.workload.padding + 1)
+        let Workload { padding, padding_min, .. } = self.client.workload;
+        padding_min + self.client.below(padding - padding_min + 1)
     }
 
     async fn update(&mut self, number: u32, key: u32) -> Result<(), TxnError> {

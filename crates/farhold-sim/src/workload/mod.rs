@@ -47,11 +47,16 @@ pub struct Workload {
     pub snapshots: u32,
     /// Longest padding of a value in bytes: long ones are torn more often, and change their slots.
     pub padding: u32,
+    /// Shortest padding of a value that is written.
+    pub padding_min: u32,
     /// Whether the spread table has a hash index.
     pub hash: bool,
 }
 
 impl Workload {
+    /// The longest padding: a row with it is the longest that there can be, less than a hundred bytes.
+    pub const PADDING_MAX: u32 = 65_400;
+
     /// One of a few kinds, by the seed.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
@@ -69,6 +74,7 @@ impl Workload {
             read_only: 15,
             snapshots: 1,
             padding: 300,
+            padding_min: 0,
             hash: !seed.is_multiple_of(3),
         };
         match seed % 4 {
@@ -111,7 +117,8 @@ pub struct Tables {
 }
 
 impl Tables {
-    fn definition(name: &str, placement: Placement, hash: bool) -> TableDef {
+    /// A table of such [rows](Row), with an index by attribute.
+    pub(crate) fn definition(name: &str, placement: Placement, hash: bool) -> TableDef {
         let columns = vec![
             Column::new("key", ColumnType::Int),
             Column::new("writer", ColumnType::BigInt),

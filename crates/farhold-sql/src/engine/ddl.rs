@@ -11,6 +11,7 @@ use farhold_store::row::{Column, Schema, SecondaryIndex};
 use farhold_txn::{Placement, Table, TableDef, TxnError, Worker};
 
 use super::catalog::{Attributes, Catalog, ROW_NUMBER, TableInfo, Tables, no_such_table, table_name};
+use super::parse::{parse_expr, to_text};
 use super::scalar::{BindError, Binder, fold};
 use super::sequence::{Owner, Restart, SequenceDef, SequenceInfo, Sequences};
 use super::types::from_sql;
@@ -92,7 +93,10 @@ pub(crate) async fn drop(
                     }
                     Some(drop_with_sequences(worker, &tables, table).await)
                 }
-                None => None,
+                None => match tables.unread(&name) {
+                    Some(table) => Some(worker.drop_table(table).await),
+                    None => None,
+                },
             }
         } else if object == ObjectType::Sequence {
             match tables.sequence(&name) {
@@ -526,9 +530,9 @@ impl Definition {
                 ColumnOption::Null => {}
                 ColumnOption::NotNull => self.columns[position].nullable = false,
                 ColumnOption::Default(expression) => {
-                    check_default(expression, &name, data_type)?;
+                    let text = default_text(expression, &name, data_type)?;
                     self.check_plain(position)?;
-                    self.defaults.push((position, expression.to_string()));
+                    self.defaults.push((position, text));
                 }
                 ColumnOption::PrimaryKey(_) => {
                     self.set_primary_key(option.name.as_ref(), std::slice::from_ref(&name))?;
@@ -620,14 +624,26 @@ fn serial_type(data_type: &ast::DataType) -> Option<ColumnType> {
     }
 }
 
-fn check_default(expression: &Expr, column: &str, data_type: ColumnType) -> Result<(), SqlError> {
-    let mut parameters = Vec::new();
-    let mut binder = Binder { columns: &[], parameters: &mut parameters };
-    match binder.bind_to(expression, data_type) {
-        Ok(_) if parameters.is_empty() => Ok(()),
-        Err(BindError::Wrong(error)) => Err(error),
-        _ => Err(SqlError::unsupported(format!("this DEFAULT of column \"{column}\""))
-            .with_hint("Use a literal, now() or nextval().")),
+/// The text of a column's DEFAULT, from which it is bound wherever the table is opened.
+fn default_text(expression: &Expr, column: &str, data_type: ColumnType) -> Result<String, SqlError> {
+    let refused = || {
+        SqlError::unsupported(format!("this DEFAULT of column \"{column}\""))
+            .with_hint("Use a literal, now() or nextval().")
+    };
+    let bound = |expression: &Expr| {
+        let mut parameters = Vec::new();
+        let mut binder = Binder { columns: &[], parameters: &mut parameters };
+        match binder.bind_to(expression, data_type) {
+            Ok(scalar) if parameters.is_empty() => Ok(format!("{scalar:?}")),
+            Err(BindError::Wrong(error)) => Err(error),
+            _ => Err(refused()),
+        }
+    };
+    let text = to_text(expression);
+    let meant = bound(expression)?;
+    match parse_expr(&text) {
+        Ok(read) if bound(&read)? == meant => Ok(text),
+        _ => Err(refused()),
     }
 }
 

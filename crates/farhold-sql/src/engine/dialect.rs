@@ -5,6 +5,7 @@
 //!
 //! It lets a sign take in what `^` binds, `-2 ^ 2` as `-(2 ^ 2)`; in PostgreSQL a sign binds more strongly. A string that goes on
 //! behind a line end is one string; the parser took the second part for an alias.
+//! INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
 //!
 //! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
 //! parses all suites with both.
@@ -41,6 +42,9 @@ impl Dialects for Dialect {
     }
 
     fn parse_prefix(&self, parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
+        if is_named_interval(parser) {
+            return Some(parser.parse_identifier().map(Expr::Identifier));
+        }
         let op = match parser.peek_token_ref().token {
             Token::Minus => UnaryOperator::Minus,
             Token::Plus => UnaryOperator::Plus,
@@ -114,6 +118,29 @@ impl Dialects for Dialect {
     }
 }
 
+/// Whether INTERVAL is a name here: PostgreSQL has no interval of anything but a string, and the parser also takes numbers.
+fn is_named_interval(parser: &Parser<'_>) -> bool {
+    let token = |n| &parser.peek_nth_token_ref(n).token;
+    if !matches!(token(0), Token::Word(word) if word.keyword == Keyword::INTERVAL) {
+        return false;
+    }
+    match token(1) {
+        Token::Number(..)
+        | Token::Placeholder(_)
+        | Token::SingleQuotedString(_)
+        | Token::EscapedStringLiteral(_)
+        | Token::UnicodeStringLiteral(_)
+        | Token::NationalStringLiteral(_)
+        | Token::DollarQuotedString(_) => false,
+        // `INTERVAL(3) '...'`
+        Token::LParen => !matches!(
+            (token(2), token(3), token(4)),
+            (Token::Number(..), Token::RParen, Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_))
+        ),
+        _ => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,6 +185,23 @@ mod tests {
             ("+a ^ b", "((+ a) ^ b)"),
             ("-a::int", "(- a::INT)"),
             ("NOT -a = b", "(NOT ((- a) = b))"),
+        ] {
+            assert_eq!(expression(sql), read, "{sql}");
+        }
+    }
+
+    /// The parser tried each of them twice, as a type and as a word: 2^n looks.
+    #[test]
+    fn intervals_of_intervals_are_names() {
+        for link in ["interval ", "interval -", "interval second "] {
+            let sql = format!("{}(", link.repeat(60));
+            let mut parser = Parser::new(&Dialect).try_with_sql(&sql).expect("tokens");
+            assert!(parser.parse_expr().is_err() || parser.peek_token_ref().token != Token::EOF, "{link}");
+        }
+        for (sql, read) in [
+            ("interval '1 day' + interval", "(INTERVAL '1 day' + interval)"),
+            ("interval(3) '1 day' - interval.a", "(INTERVAL '1 day' - interval.a)"),
+            ("interval 1 day + interval", "(INTERVAL 1 DAY + interval)"),
         ] {
             assert_eq!(expression(sql), read, "{sql}");
         }

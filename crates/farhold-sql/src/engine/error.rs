@@ -137,16 +137,19 @@ pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
             errors.first().map_or_else(|| SqlError::internal("a query failed"), from_datafusion)
         }
         DataFusionError::SQL(inner, _) => from_parser(inner),
-        DataFusionError::External(inner) => match inner.downcast_ref::<SqlError>() {
-            Some(error) => error.clone(),
-            None => match inner.downcast_ref::<DataFusionError>() {
-                Some(error) => from_datafusion(error),
-                None => match inner.downcast_ref::<JoinError>() {
-                    Some(error) => from_join(error),
-                    None => SqlError::internal(inner.to_string()),
-                },
-            },
-        },
+        DataFusionError::External(inner) => {
+            if let Some(error) = inner.downcast_ref::<SqlError>() {
+                return error.clone();
+            }
+            if let Some(error) = inner.downcast_ref::<DataFusionError>() {
+                return from_datafusion(error);
+            }
+            if let Some(error) = inner.downcast_ref::<JoinError>() {
+                return from_join(error);
+            }
+            let message = inner.to_string();
+            of_function(&message).unwrap_or_else(|| SqlError::internal(message))
+        }
         DataFusionError::SchemaError(inner, _) => from_schema(inner),
         DataFusionError::ArrowError(inner, _) => from_arrow(inner),
         DataFusionError::ResourcesExhausted(message) => {
@@ -247,6 +250,8 @@ fn from_plan(message: &str) -> SqlError {
         SqlState::SYNTAX_ERROR
     } else if lower.contains("divide by zero") {
         SqlState::DIVISION_BY_ZERO
+    } else if lower.contains("does not support the \"global\" option") {
+        SqlState::INVALID_PARAMETER_VALUE
     } else if lower.starts_with("limit must be") {
         SqlState::INVALID_LIMIT
     } else if lower.starts_with("offset must be") {
@@ -268,7 +273,31 @@ fn from_plan(message: &str) -> SqlError {
     SqlError::new(state, text)
 }
 
+/// What DataFusion's functions say of their arguments, the state of PostgreSQL's, and its words.
+const OF_FUNCTIONS: [(&str, SqlState, &str); 9] = [
+    ("negative count not allowed", SqlState::SUBSTRING_ERROR, "negative substring length not allowed"),
+    ("overlay start position must be", SqlState::SUBSTRING_ERROR, "negative substring length not allowed"),
+    ("field position must not be zero", SqlState::INVALID_PARAMETER_VALUE, "field position must not be zero"),
+    ("factorial of a negative number", SqlState::NUMERIC_OUT_OF_RANGE, "factorial of a negative number is undefined"),
+    ("month value '", SqlState::DATETIME_OVERFLOW, "date field value out of range"),
+    ("day value '", SqlState::DATETIME_OVERFLOW, "date field value out of range"),
+    ("unable to parse date from", SqlState::DATETIME_OVERFLOW, "date field value out of range"),
+    ("regular expression did not compile", SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression"),
+    ("regex parse error", SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression"),
+];
+
+/// An error of a function that is known by its words.
+fn of_function(message: &str) -> Option<SqlError> {
+    let text = first_line(message);
+    let lower = text.to_ascii_lowercase();
+    let (_, state, words) = OF_FUNCTIONS.iter().find(|(said, ..)| lower.contains(said))?;
+    Some(SqlError::new(*state, *words).with_detail(text))
+}
+
 fn from_execution(message: &str) -> SqlError {
+    if let Some(error) = of_function(message) {
+        return error;
+    }
     let text = first_line(message);
     let lower = text.to_ascii_lowercase();
     if lower.contains("divide by zero") || lower.contains("division by zero") {

@@ -33,13 +33,16 @@ use std::sync::Arc;
 pub use cancel::CancelHandle;
 pub(crate) use cancel::Pace;
 pub use copy::{CopyIn, CopyOut};
+pub(crate) use copy::{csv_names, csv_types};
 pub use farhold_store::row::{ColumnType, Datum};
 pub use farhold_txn::{Node, Worker};
 pub use output::{CommandTag, Output, OutputColumn, Prepared, QueryRows, Rows};
 pub(crate) use parse::{Opaque, opaque_end};
 pub(crate) use session::Mark;
 pub use session::{Session, TransactionState};
-pub(crate) use types::{cast as cast_datum, civil_from_days, datum_at};
+pub(crate) use types::{
+    cast as cast_datum, civil_from_days, datum_at, from_arrow, put_interval, put_list, put_padded, put_time, to_arrow,
+};
 pub use types::{format_datum, parse_datum};
 
 use self::catalog::Catalog;

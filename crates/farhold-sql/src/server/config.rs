@@ -110,8 +110,8 @@ impl fmt::Display for ServerError {
         match self {
             Self::NoPassword(address) => write!(
                 f,
-                "refusing to listen on {address} without passwords: anybody who reaches that address could read and change \
-                 everything; give a password file, or listen on 127.0.0.1"
+                "refusing to listen on {address} without passwords: every client that reaches that address could read and \
+                 change all rows; set a password file, or listen on 127.0.0.1"
             ),
             Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::Thread(error) => write!(f, "cannot start a front-end thread: {error}"),

@@ -9,7 +9,7 @@ def psql(*arguments, script=None, ok=True):
     """Runs psql and returns what it printed; `script` is fed to its standard input."""
     done = subprocess.run(
         ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", *arguments],
-        input=script, capture_output=True, text=True, timeout=60,
+        input=script, capture_output=True, text=True, timeout=300,
     )
     if ok and done.returncode != 0:
         raise AssertionError(f"psql failed: {done.stderr}")

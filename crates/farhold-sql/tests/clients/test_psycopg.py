@@ -217,11 +217,21 @@ class Psycopg(unittest.TestCase):
 
     def test_cancel_and_timeout(self):
         slow = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b, generate_series(1, 100) c"
-        timer = threading.Timer(0.3, self.connection.cancel)
-        timer.start()
-        with self.assertRaises(psycopg.errors.QueryCanceled):
-            self.connection.execute(slow)
-        timer.join()
+        over = threading.Event()
+
+        def cancel():
+            # One that comes before the statement runs cancels nothing.
+            while not over.wait(0.3):
+                self.connection.cancel()
+
+        canceller = threading.Thread(target=cancel)
+        canceller.start()
+        try:
+            with self.assertRaises(psycopg.errors.QueryCanceled):
+                self.connection.execute(slow)
+        finally:
+            over.set()
+            canceller.join()
         self.connection.execute("SET statement_timeout = 200")
         with self.assertRaisesRegex(psycopg.errors.QueryCanceled, "statement timeout"):
             self.connection.execute(slow)

@@ -75,3 +75,25 @@ fn in_a_block_and_in_chunks() {
     assert_eq!(error.hint.as_deref(), Some("The first 20 rows have been committed (farhold.copy_chunk_rows)."));
     assert_eq!(client.rows("SELECT count(*) FROM t"), ["20"]);
 }
+
+#[test]
+fn a_query_is_copied_as_it_is_written() {
+    let db = Db::new();
+    let client = db.client();
+    let to_stdout = |query: &str| client.rows(&format!("COPY ({query}) TO STDOUT"));
+    assert_eq!(to_stdout("SELECT 'a''''b'"), ["a''b"]);
+    assert_eq!(to_stdout("SELECT - -1, 'header 1'"), ["1\theader 1"]);
+    assert_eq!(to_stdout("SELECT '\\''', 1 + 1"), ["\\\\'\t2"]);
+    assert_eq!(
+        to_stdout("SELECT 'x''''y' FROM pg_catalog.pg_class WHERE relname = 'none' UNION ALL SELECT 'a''''b'"),
+        ["a''b"]
+    );
+}
+
+#[test]
+fn lists_and_intervals_are_copied_as_they_are_sent() {
+    let db = Db::new();
+    let client = db.client();
+    let lines = client.rows("COPY (SELECT ARRAY[1, NULL, 3], INTERVAL '1 mon 2 days') TO STDOUT");
+    assert_eq!(lines, ["{1,NULL,3}\t1 mon 2 days"]);
+}

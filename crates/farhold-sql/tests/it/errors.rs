@@ -1,6 +1,9 @@
 //! What goes wrong has PostgreSQL's SQLSTATE, the transaction is rolled back, and nothing stays reserved.
 
-use farhold_sql::{EngineConfig, TransactionState};
+use farhold_fabric::Executor;
+use farhold_sql::{ColumnType, EngineConfig, TransactionState};
+use farhold_store::row::{Column, Schema};
+use farhold_txn::TableDef;
 
 use crate::harness::{Db, Dir};
 
@@ -106,6 +109,92 @@ fn pads_take_the_room_that_their_result_needs() {
     assert_eq!(client.rows("SELECT length(lpad(s, 900000)) FROM t ORDER BY id"), ["900000", "900000"]);
     assert_eq!(client.err("SELECT length(rpad(s, 900000, 'ü')) FROM t").state.code(), "53200");
     assert_eq!(client.err("SELECT length(rpad(s, 300000000)) FROM t").state.code(), "54000");
+}
+
+/// What a block's query reads through the transaction counts as its memory: the columns that it wants, and no others.
+#[test]
+fn a_query_of_a_block_has_a_limit_too() {
+    let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 2 << 20, ..EngineConfig::default() });
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL, n INT)");
+    client.ok("INSERT INTO t SELECT value, repeat('x', 1000), value FROM generate_series(1, 10000)");
+    client.ok("BEGIN");
+    assert_eq!(client.rows("SELECT count(*) FROM t"), ["10000"]);
+    assert_eq!(client.rows("SELECT sum(n), min(id) FROM t WHERE n > 5000"), ["37502500|5001"]);
+    assert_eq!(client.rows("SELECT max(a.n) FROM t a JOIN t b ON a.id = b.n WHERE b.id < 10"), ["9"]);
+    client.ok("SAVEPOINT s");
+    assert_eq!(client.err("SELECT max(length(s)) FROM t").state.code(), "53200");
+    client.ok("ROLLBACK TO s");
+    assert_eq!(client.rows("SELECT max(length(s)) FROM t WHERE id < 10"), ["1000"]);
+    client.ok("ROLLBACK");
+}
+
+/// What is written would not fit the machine.
+#[test]
+fn results_far_longer_than_what_they_are_made_of_are_refused() {
+    let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 8 << 20, ..EngineConfig::default() });
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
+    client.ok("INSERT INTO t SELECT value, 'a' FROM generate_series(1, 5000)");
+    let million = "repeat('a', 1000000)";
+    for long in [
+        format!("replace({million}, 'a', {million})"),
+        format!("regexp_replace({million}, 'a', {million}, 'g')"),
+        format!("regexp_replace({million}, '(.*)', '{}')", "\\1".repeat(2000)),
+        "array_repeat(1, 2147483647)".to_owned(),
+        "array_resize(ARRAY[1], 2147483647, 2)".to_owned(),
+        "range(0, 1000000000000)".to_owned(),
+        "generate_series(1000000000000, 0, -1)".to_owned(),
+        format!("array_to_string(range(0, 100000), {million})"),
+        format!("concat_ws({million}{})", ", 'a'".repeat(2000)),
+    ] {
+        assert_eq!(client.err(&format!("SELECT {long}")).state.code(), "54000", "{long}");
+    }
+    // A batch of 5,000 rows.
+    for long in ["repeat('a', 10000) || s", "concat(s, repeat('a', 10000))", "replace(s, 'a', repeat('b', 10000))"] {
+        assert_eq!(client.err(&format!("SELECT max(length({long})) FROM t")).state.code(), "53200", "{long}");
+    }
+    for (short, length) in [
+        ("replace(repeat('a', 1000000), 'ab', repeat('c', 1000000))", 1_000_000),
+        ("regexp_replace(repeat('a', 1000000), 'a$', repeat('c', 1000000), 'g')", 1_999_999),
+        ("repeat('a', 1000000) || repeat('b', 1000000)", 2_000_000),
+    ] {
+        assert_eq!(client.rows(&format!("SELECT length({short})")), [length.to_string()], "{short}");
+    }
+    assert_eq!(client.rows("SELECT s || id || NULL, s || id FROM t WHERE id + 0 = 7"), ["NULL|a7"]);
+    assert_eq!(client.rows("SELECT array_repeat(1, 3), range(1, 4)"), ["{1,1,1}|{1,2,3}"]);
+}
+
+/// Its steps are the product of the lengths, and it looks at no flag on the way.
+#[test]
+fn levenshtein_takes_short_texts() {
+    let db = Db::new();
+    let client = db.client();
+    assert_eq!(client.rows("SELECT levenshtein('kitten', 'sitting')"), ["3"]);
+    assert_eq!(client.rows("SELECT levenshtein(repeat('a', 255), 'b')"), ["255"]);
+    let error = client.err("SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))");
+    assert_eq!(error.state.code(), "22023");
+}
+
+/// A table that SQL cannot read keeps its name only until somebody drops it.
+#[test]
+fn a_table_that_cannot_be_read_can_be_dropped() {
+    let db = Db::new();
+    let client = db.client();
+    // A default that is no expression, as the attributes of tables have it.
+    let mut attributes = vec![b'S', 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, b'\''];
+    attributes.extend([0, 0]);
+    let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+    let definition = TableDef { attributes, ..TableDef::new("broken", schema) };
+    let executor = Executor::real(1);
+    let worker = db.node.worker(&executor.handle()).expect("a worker");
+    executor.run(async move {
+        worker.create_table(definition).await.expect("a table");
+    });
+    assert_eq!(client.err("SELECT * FROM broken").state.code(), "42P01");
+    assert_eq!(client.err("CREATE TABLE broken (id INT PRIMARY KEY)").state.code(), "42P07");
+    assert_eq!(client.ok("DROP TABLE broken"), "DROP TABLE");
+    client.ok("CREATE TABLE broken (id INT PRIMARY KEY)");
 }
 
 #[test]

@@ -106,7 +106,13 @@ impl Db {
         let opened: Vec<_> = (0..nodes)
             .map(|id| {
                 let fabric = Fabric::join_shm(&dir.0, NodeId(id)).expect("the fabric");
-                let config = NodeConfig { nodes, region_bytes: 64 << 20, ..NodeConfig::default() };
+                let config = NodeConfig {
+                    nodes,
+                    region_bytes: 64 << 20,
+                    // These tests are not about time, and machines that run them may have much else to do.
+                    request_timeout_ns: 60_000_000_000,
+                    ..NodeConfig::default()
+                };
                 let node = Node::open(fabric, config).expect("a node");
                 let agent = HomeAgent::start(&node).expect("an agent");
                 (node, agent)
@@ -117,6 +123,16 @@ impl Db {
             .into_iter()
             .map(|(node, agent)| Self::over(node, Some(agent), Arc::clone(&dir), config.clone()))
             .collect()
+    }
+
+    /// What other nodes ask is answered by this node's workers alone.
+    pub fn stop_serving(&mut self) {
+        self.agent = None;
+    }
+
+    /// What other nodes ask is answered.
+    pub fn serve(&mut self) {
+        self.agent = Some(HomeAgent::start(&self.node).expect("an agent"));
     }
 
     pub fn open(dir: impl Into<Arc<Dir>>, config: EngineConfig, region_bytes: u64) -> Self {
@@ -208,10 +224,12 @@ async fn answer(session: &mut Session, sql: &str, parameters: &[Datum]) -> Resul
     let prepared = session.prepare(sql, &[]).await?;
     let columns = prepared.columns.iter().flatten().map(|c| (c.name.clone(), c.data_type)).collect();
     let text = |row: &Vec<Datum>| row.iter().map(format_datum).collect::<Vec<_>>();
+    let mut direct = prepared.is_direct();
     let (rows, tag) = match session.execute(&prepared, parameters).await? {
         Output::Command(tag) => (Vec::new(), tag),
         Output::Rows(Rows::Direct { rows, tag }) => (rows.iter().map(text).collect(), tag),
         Output::Rows(Rows::Batches(mut batches)) => {
+            direct = false;
             let mut all = Vec::new();
             while let Some(rows) = batches.next_rows().await {
                 all.extend(rows?.iter().map(text));
@@ -229,7 +247,7 @@ async fn answer(session: &mut Session, sql: &str, parameters: &[Datum]) -> Resul
         Output::CopyIn(copy) => return Err(copy.abort("a test that gives no data")),
     };
     let notices = session.notices().into_iter().map(|n| n.message).collect();
-    Ok(Answer { columns, rows, tag: tag.to_string(), direct: prepared.is_direct(), notices })
+    Ok(Answer { columns, rows, tag: tag.to_string(), direct, notices })
 }
 
 /// A simple-query string, as the wire protocol runs it.

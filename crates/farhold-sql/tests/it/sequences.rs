@@ -1,6 +1,7 @@
 //! Sequences of several sessions, several nodes and several lives of a node.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use farhold_sql::Datum;
 
@@ -169,4 +170,35 @@ fn queries_take_numbers_from_their_sessions() {
     assert_eq!(client.rows("SELECT nextval('s') > 30002 FROM t WHERE id = 1"), ["t"]);
     let shown = client.rows("EXPLAIN ANALYZE SELECT nextval('s') FROM t WHERE id > 1");
     assert!(shown.iter().any(|line| line.contains("nextval")), "{shown:?}");
+}
+
+/// A block that a session has asked for before the sequence is set is of before, also if it comes behind.
+#[test]
+fn a_sequence_that_is_set_goes_on_from_there() {
+    const ROUNDS: i64 = 1_000;
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE SEQUENCE s CACHE 2");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let client = db.client();
+                while !over.load(Ordering::Relaxed) {
+                    client.ok("SELECT nextval('s')");
+                }
+            });
+        }
+        let numbers: Vec<(i64, i64)> = (1..=ROUNDS)
+            .map(|round| {
+                let from = round * 1_000_000;
+                client.ok(&format!("SELECT setval('s', {from})"));
+                (from, client.rows("SELECT nextval('s')")[0].parse().unwrap())
+            })
+            .collect();
+        over.store(true, Ordering::Relaxed);
+        for (from, number) in numbers {
+            assert!(number > from, "{number} behind setval('s', {from})");
+        }
+    });
 }

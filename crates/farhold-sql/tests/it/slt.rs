@@ -110,9 +110,11 @@ suites! {
     dml
     expressions
     floats
+    functions
     indexes
     joins
     literals
+    names
     numbers
     orders
     sequences

@@ -1,12 +1,15 @@
 //! Transactions of several sessions.
 
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use farhold_fabric::Handle;
-use farhold_sql::{Datum, TransactionState};
+use farhold_sql::{CancelHandle, Datum, SqlError, TransactionState};
+use farhold_txn::NodeId;
 
-use crate::harness::{Db, run};
+use crate::harness::{Client, Db, run};
 
 #[test]
 fn concurrent_increments_are_all_there() {
@@ -31,26 +34,154 @@ fn concurrent_increments_are_all_there() {
     assert_eq!(client.rows("SELECT n FROM c ORDER BY id"), ["600", "60"]);
 }
 
-/// A key that another transaction inserts between an upsert's look and its insert is a conflict, which is tried again.
+/// Another session inserts the key between any two steps of an upsert, so also between its look, which finds nothing, and its insert, for which it waits
+/// for the node of the key here. That is a conflict, which is tried again, and no duplicate.
 #[test]
-fn upserts_of_new_keys_meet_no_duplicate() {
-    const KEYS: i32 = 300;
+fn an_upsert_meets_another_at_each_of_its_waits() {
+    const UPSERT: &str = "INSERT INTO up VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET n = up.n + excluded.n";
+    /// More than the other session takes for an insert that nobody is in the way of.
+    const ALONE: u32 = 100;
+    let mut nodes = Db::cluster(2);
+    nodes[0].client().ok("CREATE TABLE up (id INT PRIMARY KEY, n INT NOT NULL)");
+    // From here on messages are served where this test says so.
+    nodes.iter_mut().for_each(Db::stop_serving);
+    let table = nodes[0].node.table("up").expect("the table");
+    let is_far = |id: &i32| table.home_of(&(id.cast_unsigned() ^ 0x8000_0000).to_be_bytes()) == NodeId(1);
+    let handles = [1, 2, 3].map(Handle::standalone);
+    let worker = |node: usize, handle: &Handle| nodes[node].node.worker(handle).expect("a worker");
+    let mut here = nodes[0].engine.session(Rc::new(worker(0, &handles[0])), "here");
+    let mut there = nodes[1].engine.session(Rc::new(worker(1, &handles[1])), "there");
+    let server = worker(1, &handles[2]);
+    let mut beside = handles.each_ref().map(|handle| Box::pin(handle.drive()));
+    let mut go_on = || {
+        server.poll();
+        beside.iter_mut().for_each(|beside| assert!(now(beside.as_mut()).is_none()));
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let _entered = runtime.enter();
+    let upsert_here = runtime.block_on(here.prepare(UPSERT, &[])).expect("prepared");
+    let upsert_there = runtime.block_on(there.prepare(UPSERT, &[])).expect("prepared");
+    assert!(upsert_here.is_direct() && upsert_there.is_direct());
+    // Of each number of waits, whether the other session came in between.
+    let mut came_between = Vec::new();
+    for id in (1..).filter(is_far) {
+        let row = |n| [Datum::Int(id), Datum::Int(n)];
+        let (one, other) = (row(1), row(10));
+        let (mut one, mut other) = (pin!(here.execute(&upsert_here, &one)), pin!(there.execute(&upsert_there, &other)));
+        let mut first = None;
+        for wait in 0..came_between.len() {
+            if wait > 0 {
+                go_on();
+            }
+            first = now(one.as_mut());
+            if first.is_some() {
+                break;
+            }
+        }
+        let is_last = first.is_some();
+        let mut second = (0..ALONE).find_map(|_| now(other.as_mut()));
+        came_between.push(first.is_none() && second.is_some());
+        while first.is_none() || second.is_none() {
+            go_on();
+            first = first.or_else(|| now(one.as_mut()));
+            second = second.or_else(|| now(other.as_mut()));
+        }
+        for outcome in [first, second].into_iter().flatten() {
+            outcome.unwrap_or_else(|error| panic!("after {} waits: {error}", came_between.len() - 1));
+        }
+        if is_last {
+            break;
+        }
+    }
+    assert!(came_between[1..].contains(&true), "before each wait: {came_between:?}");
+    drop((here, there, server));
+    nodes.iter_mut().for_each(Db::serve);
+    let rows = format!("{}|11|11", came_between.len());
+    assert_eq!(nodes[0].client().rows("SELECT count(*), min(n), max(n) FROM up"), [rows]);
+}
+
+/// What a future gives at once, if it gives something.
+fn now<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
+}
+
+/// Runs a statement in the session's thread; `between` is called whenever it lets others go on.
+fn run_with_waits(
+    client: &Client,
+    sql: &'static str,
+    mut between: impl AsyncFnMut(&CancelHandle) + Send + 'static,
+) -> Result<String, SqlError> {
+    client.with(move |session, runtime| {
+        let cancel = session.cancel_handle();
+        runtime.block_on(async {
+            let mut statement = pin!(run(session, sql, &[]));
+            loop {
+                tokio::select! {
+                    biased;
+                    done = statement.as_mut() => return done.map(|answer| answer.tag),
+                    () = tokio::task::yield_now() => between(&cancel).await,
+                }
+            }
+        })
+    })
+}
+
+const COUNTS: &str = "SELECT (SELECT count(*) FROM emptied) AS a, (SELECT count(*) FROM emptied_too) AS b";
+
+fn two_tables(client: &Client, rows: usize) {
+    for table in ["emptied", "emptied_too"] {
+        client.ok(&format!("CREATE TABLE {table} (id INT PRIMARY KEY)"));
+        client.ok(&format!("INSERT INTO {table} SELECT value FROM generate_series(1, {rows})"));
+    }
+}
+
+/// Whoever looks while it runs sees all rows of all tables, or none.
+#[test]
+fn truncate_empties_all_tables_at_one_moment() {
+    const ROWS: usize = 3000;
+    let db = Db::new();
+    let (client, neighbour) = (db.client(), db.client());
+    two_tables(&client, ROWS);
+    let (looked, looks) = std::sync::mpsc::channel();
+    let look = async move |_: &CancelHandle| looked.send(neighbour.rows(COUNTS)).expect("the test listens");
+    let truncated = run_with_waits(&client, "TRUNCATE emptied, emptied_too", look);
+    assert_eq!(truncated.expect("truncated"), "TRUNCATE TABLE");
+    let looks: Vec<Vec<String>> = looks.iter().collect();
+    // Some of them while the second table is emptied.
+    assert!(looks.len() >= 2 * ROWS / 256 / 2, "{} looks", looks.len());
+    let (full, empty) = (format!("{ROWS}|{ROWS}"), "0|0");
+    assert!(looks.iter().all(|look| *look == [full.as_str()] || *look == [empty]), "{looks:?}");
+    assert_eq!(client.rows(COUNTS), [empty]);
+}
+
+/// It is stopped after each of its waits in turn: all rows of all tables are there, until it is not stopped any more.
+#[test]
+fn truncate_that_is_stopped_empties_no_table() {
+    const ROWS: usize = 1500;
     let db = Db::new();
     let client = db.client();
-    client.ok("CREATE TABLE up (id INT PRIMARY KEY, n INT NOT NULL)");
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let client = db.client();
-                for key in 0..KEYS {
-                    client.ok(&format!(
-                        "INSERT INTO up VALUES ({key}, 1) ON CONFLICT (id) DO UPDATE SET n = up.n + excluded.n"
-                    ));
-                }
-            });
+    two_tables(&client, ROWS);
+    for waits in 0.. {
+        let mut left = waits;
+        let stop = async move |cancel: &CancelHandle| {
+            if left == 0 {
+                cancel.cancel();
+            }
+            left = left.saturating_sub(1);
+        };
+        match run_with_waits(&client, "TRUNCATE emptied, emptied_too", stop) {
+            Ok(_) => {
+                assert!(waits >= 2 * ROWS / 256 / 2, "stopped {waits} times");
+                break;
+            }
+            Err(error) => assert_eq!(error.state.code(), "57014", "{error}"),
         }
-    });
-    assert_eq!(client.rows("SELECT sum(n) FROM up"), [(3 * KEYS).to_string()]);
+        assert_eq!(client.rows(COUNTS), [format!("{ROWS}|{ROWS}")], "stopped after {waits} waits");
+    }
+    assert_eq!(client.rows(COUNTS), ["0|0"]);
 }
 
 /// Transfers keep the sum; every query sees the same one, whichever way it reads.

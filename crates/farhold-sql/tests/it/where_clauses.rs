@@ -3,6 +3,7 @@
 //! The clauses are those that a table's own hooks in the planner are known to lose or to widen.
 
 use crate::harness::{Client, Db};
+use farhold_sql::Datum;
 
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -197,7 +198,7 @@ fn what_the_planner_cannot_is_refused() {
     let db = Db::new();
     let client = db.client();
     fill(&client, &world());
-    for clause in ["a > (SELECT min(x) FROM q WHERE q.x > t.b)", "a = (SELECT x FROM q WHERE q.x = t.b)"] {
+    for clause in ["a > (SELECT min(x) FROM q WHERE q.x > t.b)", "a = (SELECT x FROM q WHERE q.x > t.b)"] {
         for sql in [format!("DELETE FROM t WHERE {clause}"), format!("UPDATE t SET mark = 1 WHERE {clause}")] {
             assert_eq!(client.err(&sql).state.code(), "0A000", "{sql}");
         }
@@ -207,7 +208,6 @@ fn what_the_planner_cannot_is_refused() {
 
 #[test]
 fn parameters_in_clauses() {
-    use farhold_sql::Datum;
     let db = Db::new();
     let client = db.client();
     let world = world();
@@ -227,4 +227,32 @@ fn parameters_in_clauses() {
     assert_eq!(count("SELECT id FROM t WHERE s = $1 AND b >= $2", &[Datum::Text("beta".into()), int(0)]), "SELECT 8");
     assert_eq!(count("SELECT count(*) FROM t WHERE id > $1 LIMIT $2", &[int(3), Datum::BigInt(1)]), "SELECT 1");
     assert_eq!(count("INSERT INTO q SELECT $1", &[int(7)]), "INSERT 0 1");
+    let series = [Datum::BigInt(1), Datum::BigInt(5)];
+    assert_eq!(count("SELECT n FROM generate_series($1, $2) AS g (n) WHERE n > 1", &series), "SELECT 4");
+}
+
+/// What nothing but a long LIMIT bounds is a query like others: out of a snapshot, batch by batch.
+#[test]
+fn long_limits_are_for_the_planner() {
+    use farhold_sql::Datum;
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
+    client.ok("INSERT INTO t SELECT value, 'x' || value FROM generate_series(1, 20000)");
+    let is_direct = |sql: &str, values: &[Datum]| {
+        let answer = client.run_with(sql, values).unwrap();
+        (answer.rows.len(), answer.direct)
+    };
+    assert_eq!(is_direct("SELECT * FROM t LIMIT 100", &[]), (100, true));
+    assert_eq!(is_direct("SELECT * FROM t LIMIT 15000", &[]), (15_000, false));
+    assert_eq!(is_direct("SELECT * FROM t LIMIT 10 OFFSET 15000", &[]), (10, false));
+    let by_parameter = "SELECT id, s FROM t WHERE id > $1 ORDER BY id LIMIT $2";
+    assert_eq!(is_direct(by_parameter, &[Datum::Int(5), Datum::BigInt(7)]), (7, true));
+    assert_eq!(is_direct(by_parameter, &[Datum::Int(5), Datum::BigInt(15_000)]), (15_000, false));
+    assert_eq!(is_direct("SELECT * FROM t WHERE id = 3 LIMIT 15000", &[]), (1, true));
+    assert_eq!(client.rows("COPY (SELECT id FROM t LIMIT 15000) TO STDOUT").len(), 15_000);
+    // A block reads through its transaction either way.
+    client.ok("BEGIN");
+    assert_eq!(is_direct("SELECT * FROM t LIMIT 15000", &[]), (15_000, true));
+    client.ok("COMMIT");
 }

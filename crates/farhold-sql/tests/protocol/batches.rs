@@ -223,3 +223,33 @@ fn a_commit_that_fails_behind_an_empty_query_is_told() {
     assert_eq!((tags(&answers), error(&answers).as_deref()), (b"IEZ".to_vec(), Some("40001")));
     assert_eq!(client.rows("SELECT n FROM b_late"), [["1"]]);
 }
+
+/// What a Bind says of formats fails the batch, as other errors in it do.
+#[test]
+fn wrong_formats_fail_the_batch_alone() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    // No names; formats of parameters; one parameter, 7; formats of the result.
+    let bind = |parameters: &[u16], results: &[u16]| {
+        let codes = |codes: &[u16]| {
+            let count = u16::try_from(codes.len()).unwrap().to_be_bytes();
+            [&count[..], &codes.iter().flat_map(|code| code.to_be_bytes()).collect::<Vec<_>>()].concat()
+        };
+        message(b'B', &[&b"\0\0"[..], &codes(parameters), b"\0\x01\0\0\0\x017", &codes(results)].concat())
+    };
+    let run = |client: &mut Client, parameters: &[u16], results: &[u16]| {
+        let sql = "SELECT CAST($1 AS INT) + 1";
+        client.ask(&[parse("", sql), bind(parameters, results), execute("", 0), sync()].concat())
+    };
+    for (parameters, results, state) in [
+        (&[0, 0][..], &[][..], "08P01"),
+        (&[2], &[], "22023"),
+        (&[0x0100], &[], "22023"),
+        (&[0], &[0, 0], "08P01"),
+        (&[0], &[0x0101], "22023"),
+    ] {
+        let answers = run(&mut client, parameters, results);
+        assert_eq!((error(&answers).as_deref(), status(&answers)), (Some(state), b'I'), "{parameters:?} {results:?}");
+        assert_eq!(rows(&run(&mut client, &[0], &[0])), [["8"]]);
+    }
+}

@@ -252,17 +252,18 @@ fn those_who_open_wait_for_a_place() {
 
 #[test]
 fn silent_clients_are_sent_away() {
-    let server = server_with(|config| {
-        config.limits.startup_timeout = Duration::from_millis(50);
-        config.limits.idle_timeout = Some(Duration::from_millis(50));
-    });
-    assert_eq!(Client::open(server.local_addr()).until_end(), []);
-    let mut half = Client::open(server.local_addr());
+    // A server for each limit: those who are to meet one may be slow, and must not meet another.
+    const SHORT: Duration = Duration::from_millis(50);
+    let for_strangers = server_with(|config| config.limits.startup_timeout = SHORT);
+    assert_eq!(Client::open(for_strangers.local_addr()).until_end(), []);
+    let mut half = Client::open(for_strangers.local_addr());
     half.send(&startup(0, &[("user", "test")])[..9]);
     assert_eq!(half.until_end(), []);
-    let mut idle = Client::connect(server.local_addr());
+    let for_the_idle = server_with(|config| config.limits.idle_timeout = Some(SHORT));
+    let mut idle = Client::connect(for_the_idle.local_addr());
     assert_eq!(error(&idle.until_end()).as_deref(), Some("57P05"));
     // In a transaction its own limit holds.
+    let server = server();
     let mut client = Client::connect(server.local_addr());
     client.send(&query("SET idle_in_transaction_session_timeout = 50; BEGIN"));
     client.until_ready();

@@ -114,8 +114,8 @@ fn settings_go_with_what_is_undone() {
     assert_eq!((told(&answers, "application_name"), status(&answers)), (vec!["c".to_owned()], b'E'));
     client.run("ROLLBACK");
     // A time-out that is undone is none.
-    client.run("BEGIN; SET statement_timeout = 1; ROLLBACK");
-    client.run("SELECT count(*) FROM generate_series(1, 3000000)");
+    client.run("BEGIN; SET statement_timeout = '50ms'; ROLLBACK");
+    client.run("SELECT count(*) FROM generate_series(1, 20000000)");
     // For one string.
     client.run("SET LOCAL application_name = 'e'; SELECT 1");
     assert_eq!(name(&mut client), "c");
@@ -166,11 +166,11 @@ fn a_fetch_can_be_cancelled_and_times_out() {
         client.run("ROLLBACK");
     }
     client.run(&format!("BEGIN; DECLARE c CURSOR FOR {ENDLESS}"));
-    client.run("SET LOCAL statement_timeout = '20ms'");
+    client.run("SET LOCAL statement_timeout = '100ms'");
     assert_eq!(states(&mut client, "FETCH c"), ["57014"]);
     client.run("ROLLBACK");
     // A portal of the protocol that is read in parts.
-    client.run("BEGIN; SET LOCAL statement_timeout = '20ms'");
+    client.run("BEGIN; SET LOCAL statement_timeout = '100ms'");
     let slow = format!("SELECT 1 UNION ALL {ENDLESS}");
     let answers =
         client.ask(&[parse("", &slow), bind("p", "", &[]), execute("p", 1), execute("p", 1), sync()].concat());
@@ -351,6 +351,23 @@ fn prepare_and_declare_take_what_postgresql_takes() {
     assert_eq!(states(&mut client, &format!("ROLLBACK; {nested} SELECT 1")).pop().as_deref(), Some("42601"));
 }
 
+/// What a query gives to be written is written batch by batch: all of it would not fit the memory.
+#[test]
+fn planned_writes_begin_before_their_query_ends() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_stream (i int PRIMARY KEY, n int NOT NULL); SET statement_timeout = '10s'");
+    let endless = "FROM generate_series(1, 100000) a, generate_series(1, 100000) b";
+    assert_eq!(states(&mut client, &format!("INSERT INTO s_stream SELECT 1, 1 {endless}")), ["23505"]);
+    client.run("INSERT INTO s_stream VALUES (1, 1), (2, 2)");
+    let update = format!("UPDATE s_stream SET n = nullif(a.value, a.value) {endless}");
+    assert_eq!(states(&mut client, &update), ["23502"]);
+    assert_eq!(client.rows("SELECT i FROM s_stream ORDER BY i"), [["1"], ["2"]]);
+    // A row that a join gives often is written once.
+    let few = "(SELECT g.value FROM generate_series(1, 20000) g) x";
+    assert_eq!(states(&mut client, &format!("DELETE FROM s_stream USING {few} WHERE i = 2")), ["DELETE 1"]);
+}
+
 #[test]
 fn columns_are_counted() {
     let server = server();
@@ -361,6 +378,9 @@ fn columns_are_counted() {
         format!("SELECT {}", columns(1665)),
         format!("SELECT {}", columns(65_536)),
         format!("SELECT {} FROM generate_series(1, 2)", columns(1665)),
+        // Before they are compared with each other, which takes minutes.
+        format!("SELECT {} FROM generate_series(1, 2)", columns(400_000)),
+        format!("SELECT 1 FROM (SELECT {} FROM generate_series(1, 2)) x", columns(400_000)),
         format!("VALUES ({})", vec!["1"; 1665].join(", ")),
         format!("COPY (SELECT {}) TO STDOUT", columns(65_536)),
         format!("PREPARE p AS SELECT {}", columns(65_536)),
@@ -385,7 +405,9 @@ fn a_long_message_of_copy_data() {
     let answers = client.ask(&[message(b'd', lines.as_bytes()), message(b'c', b"")].concat());
     assert_eq!(outcomes(&answers), ["COPY 50000"]);
     // A client that never stops sending is stopped.
-    client.run("SET statement_timeout = '50ms'; TRUNCATE s_copy");
+    client.run("TRUNCATE s_copy");
+    // Long enough for the COPY to begin.
+    client.run("SET statement_timeout = '2s'");
     client.send(&query("COPY s_copy FROM STDIN"));
     assert_eq!(client.answer().unwrap().0, b'G');
     let mut sent = 0_u32;

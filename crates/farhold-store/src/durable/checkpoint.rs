@@ -220,44 +220,40 @@ impl Block {
         true
     }
 
-    /// A row that is deleted is not in the checkpoint, which is good only once its delete counts.
+    /// A row that is deleted is not in the checkpoint, which is good only once its delete counts. A slot says when that was, in its version,
+    /// also when it is free by now, or reserved for another row.
     fn take_row(&mut self, store: &Store, run: &Run, offset: u64) -> bool {
         let object = Object::at(store.memory(), offset);
         for _ in 0..PATIENCE {
             let (meta, version) = (object.meta(), object.version());
-            if meta.state() != Meta::ROW {
-                return true;
-            }
-            if version.is_absent() {
-                self.epoch_max = self.epoch_max.max(version.epoch());
-                return true;
-            }
             // Of a run that has been given back the words may be another layout's.
             if meta.payload_len() > run.class.payload_bytes_max() {
                 return true;
             }
-            self.payload.resize(meta.payload_len(), 0);
-            match object.read(meta.incarnation(), &mut self.payload) {
-                Ok(read) if read.is_absent() => {
-                    self.epoch_max = self.epoch_max.max(read.version.epoch());
-                    return true;
-                }
-                Ok(read) => {
-                    let version = Version(read.version.number());
-                    let meta = Meta::new(meta.incarnation(), Meta::ROW, read.key_len(), read.payload_len());
-                    let payload = &self.payload[..read.payload_len()];
-                    for word in [offset, version.0, meta.0] {
-                        self.bytes.extend(word.to_le_bytes());
-                    }
-                    self.bytes.extend_from_slice(payload);
-                    self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
-                    self.rows += 1;
+            let found = if meta.state() == Meta::ROW && !version.is_absent() {
+                self.payload.resize(meta.payload_len(), 0);
+                object.read(meta.incarnation(), &mut self.payload).map(|read| (read.version, Some(read)))
+            } else {
+                Ok((version, None))
+            };
+            match found {
+                Ok((version, read)) => {
                     self.epoch_max = self.epoch_max.max(version.epoch());
+                    if let Some(read) = read.filter(|read| !read.is_absent()) {
+                        let version = Version(version.number());
+                        let meta = Meta::new(meta.incarnation(), Meta::ROW, read.key_len(), read.payload_len());
+                        let payload = &self.payload[..read.payload_len()];
+                        for word in [offset, version.0, meta.0] {
+                            self.bytes.extend(word.to_le_bytes());
+                        }
+                        self.bytes.extend_from_slice(payload);
+                        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+                        self.rows += 1;
+                    }
                     return true;
                 }
-                Err(ReadError::Stale) => return true,
-                // A writer is at it.
-                Err(ReadError::Torn | ReadError::TooShort { .. }) => std::hint::spin_loop(),
+                // A writer is at it, or has just made another slot of it.
+                Err(ReadError::Torn | ReadError::Stale | ReadError::TooShort { .. }) => std::hint::spin_loop(),
             }
         }
         false
@@ -412,5 +408,43 @@ impl Checkpoint {
             visit(&row).map_err(damaged)?;
         }
         Ok(size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::power::Volatile;
+    use super::*;
+    use crate::object::Owner;
+    use crate::table::{Reserve, TableDef, TableStore};
+    use farhold_btree::KeyShape;
+    use farhold_fabric::{FarPtr, RegionId, RegionMemory};
+
+    /// The row is not in the checkpoint, so what deletes it has to be durable before the checkpoint takes the place of what has the row.
+    #[test]
+    fn a_checkpoint_is_as_late_as_the_deletes_of_the_rows_that_it_lacks() {
+        const ME: Owner = Owner::new(1, NodeId(0), 0, 1);
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 4 << 20).unwrap();
+        let store = Store::format(Arc::new(memory), NodeId(0)).unwrap();
+        let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries: Vec::new() };
+        let table = TableStore::create(&store, def).unwrap();
+        let mut alloc = store.alloc_cache();
+        let references = [1_u64, 2].map(|key| {
+            let reserved = table.reserve(&key.to_be_bytes(), b"a value", &mut alloc, &|_| false, &mut |_| ()).unwrap();
+            let Reserve::Reserved { reference, .. } = reserved else { panic!("{reserved:?}") };
+            reference
+        });
+        let commit = |reference, epoch, flags| {
+            let object = store.object(reference);
+            let version = object.lock(reference.incarnation(), ME).unwrap();
+            object.restamp(version.next(epoch).with(flags));
+            object.unlock();
+        };
+        references.into_iter().for_each(|reference| commit(reference, 5, 0));
+        let identity = Identity { cluster: 1, node: NodeId(0), nodes: 1 };
+        let write = || write(&store, &Volatile::default(), (identity, 1, 5), &mut || true).unwrap().unwrap();
+        assert_eq!((write().rows, write().epoch_max), (2, 5));
+        commit(references[1], 9, Version::ABSENT);
+        assert_eq!((write().rows, write().epoch_max), (1, 9));
     }
 }

@@ -63,6 +63,11 @@ pub struct Begun {
     pub lock: Box<dyn Send + Sync>,
 }
 
+/// Is it the name of a file while it is made: a segment of a journal, a checkpoint, what says how long a region is?
+fn is_unfinished(name: &str) -> bool {
+    matches!(name.rsplit('.').next(), Some("fresh" | "part"))
+}
+
 fn lock_name(node: NodeId) -> String {
     format!("node-{}.lock", node.0)
 }
@@ -73,11 +78,14 @@ fn running_name(node: NodeId) -> String {
 }
 
 /// The lock under which the file is changed. Held for as long as it takes to look at the ends of the journals.
-fn turn(directory: &dyn Directory) -> Result<Box<dyn Send + Sync>, DurableError> {
+const TURN: &str = "cluster.lock";
+
+/// Waits for a lock that is never held for long.
+fn wait_for(directory: &dyn Directory, name: &str) -> Result<Box<dyn Send + Sync>, DurableError> {
     loop {
-        let turn = directory.lock("cluster.lock");
-        if let Some(turn) = turn.map_err(|error| DurableError::io(&format!("lock {}", directory.name()), &error))? {
-            return Ok(turn);
+        let lock = directory.lock(name);
+        if let Some(lock) = lock.map_err(|error| DurableError::io(&format!("lock {}", directory.name()), &error))? {
+            return Ok(lock);
         }
         std::thread::yield_now();
     }
@@ -119,7 +127,7 @@ impl Cluster {
             let who = format!("node {} of {} is held by a living process", node.0, directory.name());
             return Err(DurableError::Busy { who: who.into() });
         };
-        let turn = turn(directory)?;
+        let turn = wait_for(directory, TURN)?;
         let mut this = match Self::read(directory)? {
             Some(found) => found,
             None => Self::first(directory, Identity { cluster, node, nodes })?,
@@ -159,8 +167,14 @@ impl Cluster {
             );
             return Err(DurableError::Busy { who: who.into() });
         }
+        // What an earlier start of the node was about to make; the lock says that it has ended.
+        let prefix = format!("node-{}.", node.0);
+        for name in names.iter().filter(|name| name.starts_with(&prefix) && is_unfinished(name)) {
+            directory.remove(name).map_err(failed("remove what was not finished from"))?;
+        }
         mark(&this, start)?;
-        let running = directory.lock(&running_name(node)).map_err(failed("lock a node of"))?;
+        // The process of the start before may be about to end: the system takes its locks one by one, and this one last.
+        let running = wait_for(directory, &running_name(node))?;
         drop(turn);
         Ok(Begun { cluster: this, start, is_late, lock: Box::new((lock, running)) })
     }
@@ -248,7 +262,7 @@ impl Cluster {
     /// # Errors
     /// [`DurableError::Io`], [`DurableError::Damaged`].
     pub fn forget(directory: &dyn Directory) -> Result<(), DurableError> {
-        let _turn = turn(directory)?;
+        let _turn = wait_for(directory, TURN)?;
         let Some(mut this) = Self::read(directory)? else { return Ok(()) };
         let names = directory.list().map_err(|error| DurableError::io("list", &error))?;
         let before = this.cuts.len();
@@ -356,6 +370,8 @@ pub fn region_bytes(directory: &dyn Directory, identity: &Identity, wanted: u64)
 mod tests {
     use super::super::power::Volatile;
     use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::SeqCst;
 
     fn shape(directory: &Volatile, cluster: &Cluster, node: NodeId, start: u32) -> journal::Shape {
         let identity = Identity { node, ..cluster.identity };
@@ -418,6 +434,49 @@ mod tests {
         assert_eq!((other.cluster.generation, other.start), (3, 3), "the second is over");
         let first = begin(0);
         assert_eq!((first.cluster.generation, first.start, first.is_late), (3, 3, false));
+    }
+
+    /// The process of a start ends, and has one of its two locks left. The next start does not go on without that one: others would take it for
+    /// one that does not run.
+    #[test]
+    fn a_start_waits_until_the_one_before_has_ended() {
+        let directory = Volatile::default();
+        drop([begin(&directory, 0), begin(&directory, 1)]);
+        let left = directory.lock(&running_name(NodeId(0))).expect("a lock").expect("free");
+        let has_ended = AtomicBool::new(false);
+        let (has_waited, begun) = std::thread::scope(|scope| {
+            let start = scope.spawn(|| {
+                let begun = begin(&directory, 0);
+                (has_ended.load(SeqCst), begun)
+            });
+            for _ in 0..10_000 {
+                if start.is_finished() {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            has_ended.store(true, SeqCst);
+            drop(left);
+            start.join().expect("a start")
+        });
+        assert!(has_waited && directory.lock(&running_name(NodeId(0))).is_ok_and(|lock| lock.is_none()));
+        drop(begun);
+    }
+
+    /// A crash in the middle of making a segment leaves its bytes under another name: they would take room for ever.
+    #[test]
+    fn what_an_earlier_start_has_not_finished_goes() {
+        let directory = Volatile::default();
+        let first = begin(&directory, 0);
+        let unfinished = ["node-0.journal-00000001-00000007.fresh", "node-0.checkpoint.part"];
+        let others = ["node-1.journal-00000001-00000007.fresh", "node-00.fresh"];
+        for name in unfinished.iter().chain(&others) {
+            directory.create(name).expect("a file");
+        }
+        let has = |name: &&str| directory.list().expect("names").iter().any(|found| found == name);
+        drop(first);
+        drop(begin(&directory, 0));
+        assert!(!unfinished.iter().any(has) && others.iter().all(has), "{:?}", directory.list());
     }
 
     /// Rows of a generation that was never founded are in no mirror: a start that goes before it was founded leaves its place to the next.

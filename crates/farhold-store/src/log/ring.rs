@@ -220,6 +220,9 @@ impl RingReader {
                     at += found.size;
                 }
                 Err(LogError::Unmarked) => at += GRANULE,
+                // It was whole when it was read. The writer has finished it since, and overwritten its end, behind a record of which nothing
+                // has come.
+                Err(LogError::Damaged { .. }) if at < self.applied => at += GRANULE,
                 Err(error) => return Err(error),
             }
         }
@@ -519,6 +522,41 @@ mod tests {
         let mut left = Vec::new();
         reader.left_behind(&mut |record| left.push(record.owner())).expect("no damage");
         assert_eq!(left, [3]);
+    }
+
+    /// The writer knows of more that is finished than the reader. It takes a place on the next lap of which nothing arrives, and one behind
+    /// that is written over the end of a record that was read and finished long ago.
+    #[test]
+    fn what_was_finished_and_overwritten_in_part_is_no_damage() {
+        let region = region();
+        let (mut writer, mut reader) = (RingWriter::new(&LAYOUT), region.reader(RING.0, RING.1));
+        let put = |writer: &mut RingWriter, number: u64, len: usize, is_written: bool| {
+            let mut record = record(number, len);
+            let place = writer.take_now(record.len());
+            if is_written {
+                write_record(&region.memory, &LAYOUT, RING, &place, &mut record);
+            }
+            (place, record.len())
+        };
+        // One long record at the beginning; then as many as fill the lap.
+        let (long, long_bytes) = put(&mut writer, 1, 700, true);
+        let (short_bytes, mut number) = (record(2, 0).len(), 2);
+        let mut places = vec![long];
+        while writer.tail() + short_bytes <= LAYOUT.ring_bytes {
+            places.push(put(&mut writer, number, 0, true).0);
+            number += 1;
+        }
+        let mut records = Records::default();
+        while reader.next(&mut records).expect("whole records") {}
+        writer.heard(reader.applied());
+        places.iter().for_each(|place| writer.finish(place));
+        let lost = put(&mut writer, number, 0, false).0;
+        let there = put(&mut writer, number + 1, 0, true).0;
+        assert!(lost.at < there.at && there.at < long_bytes, "over the end of the long one: {there:?}");
+        let mut left = Vec::new();
+        reader.left_behind(&mut |record| left.push(record.owner())).expect("no damage");
+        assert_eq!(left.last(), Some(&(number + 1)));
+        assert!(!left.contains(&1), "it cannot be told any more, and is finished");
     }
 
     #[test]

@@ -150,6 +150,11 @@ impl<'m> Object<'m> {
         self.store(Word::Prev, link.0, Release);
     }
 
+    /// Sets the older copy if it is still `old`; false if it is not.
+    pub(crate) fn swap_prev(&self, old: Link, new: Link) -> bool {
+        self.compare_exchange(Word::Prev, old.0, new.0, SeqCst).is_ok()
+    }
+
     /// One whole state of the row into `into[..payload_len]`. Does not wait: a locked row is read as it is (the lock word
     /// comes with it), which validation will judge.
     ///

@@ -4,6 +4,7 @@ use super::{Run, TableSlab};
 use crate::error::StoreError;
 use crate::object::size_class::{COUNT, RUN_BYTES, SizeClass};
 use crate::object::{Link, Object, ObjectRef, write};
+use crate::planted::{self, Defect};
 use crate::snapshot::Garbage;
 use crate::store::Store;
 use farhold_fabric::object::ALIGN;
@@ -80,8 +81,10 @@ impl AllocCache {
         let unit = if let Some(unit) = cache.free.pop() {
             unit
         } else {
-            if cache.next == cache.end {
-                refill(store, slab, class, cache)?;
+            if cache.next == cache.end
+                && let Err(error) = refill(store, slab, class, cache)
+            {
+                return self.take_what_was_held_back(store, slab, payload_len, error);
             }
             if let Some(unit) = cache.free.pop() {
                 unit
@@ -97,10 +100,49 @@ impl AllocCache {
         Ok(Fresh { object, incarnation: meta.incarnation(), version: object.version() })
     }
 
+    /// There is no memory. There may be some that snapshots have held back until just now.
+    #[cold]
+    fn take_what_was_held_back<'m>(
+        &mut self,
+        store: &'m Store,
+        slab: &Arc<TableSlab>,
+        payload_len: usize,
+        error: StoreError,
+    ) -> Result<Fresh<'m>, StoreError> {
+        if !matches!(error, StoreError::OutOfMemory { .. }) || self.collect() == 0 {
+            return Err(error);
+        }
+        // Each time there is less of it.
+        self.take(store, slab, payload_len)
+    }
+
     /// Gives a slot back: bumps its incarnation, so that references to it are stale from now on.
     pub(crate) fn give(&mut self, slab: &Arc<TableSlab>, offset: u64) {
+        let class = self.retire(offset);
+        self.keep(slab, offset, class);
+    }
+
+    /// As [`Self::give`], for a caller that keeps the table by nothing: false, and nothing is touched, if it is gone.
+    pub(crate) fn give_if_there(&mut self, slab: &Arc<TableSlab>, offset: u64) -> bool {
+        let class = {
+            // Under the lock under which a table goes: a moment later the slot may be in the middle of another table's row.
+            let _free = slab.free();
+            if slab.dropped.load(Acquire) {
+                return false;
+            }
+            planted::may_stop();
+            self.retire(offset)
+        };
+        self.keep(slab, offset, class);
+        true
+    }
+
+    fn retire(&self, offset: u64) -> SizeClass {
         retire(Object::at(self.store.memory(), offset));
-        let class = self.store.pages().table().class_at(offset);
+        self.store.pages().table().class_at(offset)
+    }
+
+    fn keep(&mut self, slab: &Arc<TableSlab>, offset: u64, class: SizeClass) {
         let cache = &mut self.table(slab).classes[class.0 as usize];
         cache.free.push((offset / ALIGN) as u32);
         // Small classes keep up to two batches here; a slot of a large one is worth the lock.
@@ -114,10 +156,8 @@ impl AllocCache {
 
     #[inline]
     fn table(&mut self, slab: &Arc<TableSlab>) -> &mut TableCache {
-        let known = self
-            .tables
-            .get(slab.place)
-            .is_some_and(|cache| cache.as_ref().is_some_and(|cache| cache.slab.serial == slab.serial));
+        let is_its = |cache: &TableCache| cache.slab.serial == slab.serial || planted::is(Defect::StaleCache);
+        let known = self.tables.get(slab.place).is_some_and(|cache| cache.as_deref().is_some_and(is_its));
         if !known {
             self.open(slab);
         }
@@ -180,8 +220,9 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
     let shared = &mut free[class.0 as usize];
     if shared.is_empty() {
         drop(free);
+        planted::may_stop();
         let pages = slab.next_run_pages(class);
-        let take = |pages| store.pages().take_slots(slab.table, class, pages);
+        let take = |pages| store.pages().take_slots(slab, class, pages);
         let full = |result: &Result<Run, StoreError>| matches!(result, Err(StoreError::OutOfMemory { .. }));
         let mut run = take(pages);
         if full(&run) {
@@ -191,7 +232,6 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
             run = take(class.run_pages_min());
         }
         let run = run?;
-        slab.add_run(run);
         cache.next = (run.offset() / ALIGN) as u32;
         cache.end = cache.next + run.slot_count() * (class.slot_bytes() as u64 / ALIGN) as u32;
     } else {

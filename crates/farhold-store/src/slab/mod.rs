@@ -18,6 +18,7 @@ pub use pages::{PageEvent, PageKind, PageTable, Run};
 
 use crate::error::TableId;
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
+use crate::planted::{self, Defect};
 use farhold_fabric::object::ALIGN;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -97,6 +98,7 @@ impl TableSlab {
     pub fn take_empty_runs(&self, free: &mut [Vec<u32>; COUNT]) -> Vec<Run> {
         let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
         let mut empty = Vec::new();
+        let used_max = usize::from(planted::is(Defect::PagesInUse));
         for class in (0..COUNT as u8).map(SizeClass) {
             let slots = &mut free[class.0 as usize];
             if slots.len() < class.slots(class.run_pages_min()) as usize {
@@ -112,7 +114,7 @@ impl TableSlab {
                 }
                 let first = slots.partition_point(|unit| offset(unit) < run.offset());
                 let last = slots.partition_point(|unit| offset(unit) < end);
-                let whole = last - first == run.slot_count() as usize;
+                let whole = last - first + used_max >= run.slot_count() as usize;
                 if whole {
                     slots.drain(first..last);
                     empty.push(*run);

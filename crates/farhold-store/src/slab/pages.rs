@@ -14,15 +14,19 @@
 //! was dropped, and all transactions of before are over. A reference to a slot that is free may be in use at any time, also in a
 //! `compare_swap` of another node under way, so the word that it takes for a lock has to stay a lock. Runs that a living table gives
 //! back, to make room, therefore *rest*: another table may take them, for slots of the same class, at the same places.
+//!
+//! Whatever leaves its table raises the floors first, and each of its slots to them. So a state of one of its slots at or below the floor
+//! of its page is of before, wherever it is kept, and a run that is in no table has its floors.
 
 use crate::error::{StoreError, TableId};
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
-use crate::object::{Object, ObjectRef, Word, Words};
+use crate::object::{Object, ObjectRef, Owner, Word, Words};
+use crate::slab::TableSlab;
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock, page_table_pages};
 use farhold_fabric::{FabricError, Meta, RegionMemory, Version};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of an entry of the page table.
@@ -263,16 +267,14 @@ impl Pages {
         PageTable { memory: &self.memory, at: SUPERBLOCK_BYTES, count: pages as u32, first: first_page(pages) }
     }
 
-    /// A run of slots of `class`, every slot of it free and ready, entered in the page table: a resting one, of whatever length, or one of
-    /// `pages`.
-    pub fn take_slots(&self, table: TableId, class: SizeClass, pages: u32) -> Result<Run, StoreError> {
-        if let Some(resting) = self.take_resting(class) {
-            let run = Run { table, ..resting };
-            self.enter(&run);
+    /// Gives a table a run of slots of `class`, every slot of it free and ready, and enters it in the page table: a resting one, of whatever
+    /// length, or one of `pages`.
+    pub fn take_slots(&self, slab: &TableSlab, class: SizeClass, pages: u32) -> Result<Run, StoreError> {
+        if let Some(run) = self.take_resting(slab, class) {
             return Ok(run);
         }
-        let page = self.take(table, pages)?;
-        let run = Run { page, pages, table, class, kind: PageKind::Slots };
+        let page = self.take(slab.table, pages)?;
+        let run = Run { page, pages, table: slab.table, class, kind: PageKind::Slots };
         let (versions, incarnations) = self.floors(&run);
         for offset in run.slots() {
             let slot = Object::at(&self.memory, offset);
@@ -282,6 +284,8 @@ impl Pages {
             slot.store(Word::Lock, 0, Relaxed);
         }
         self.enter(&run);
+        crate::planted::may_stop();
+        slab.add_run(run);
         Ok(run)
     }
 
@@ -305,18 +309,42 @@ impl Pages {
         self.lock().put(run.page, run.pages);
     }
 
-    /// Takes a run back whose slots are all free, and which has been taken out of the page table. Transactions may still have references to
-    /// its slots.
+    /// Takes a run out of the page table whose slots are all free.
+    pub fn leave_empty(&self, run: &Run) {
+        let floor = self.raise_floors(run);
+        for offset in run.slots() {
+            Object::at(&self.memory, offset).store(Word::Version, floor | Version::ABSENT, Release);
+        }
+        self.leave(run);
+    }
+
+    /// Takes a run back that [has left](Self::leave_empty). Transactions may still have references to its slots.
     pub fn rest(&self, run: Run) {
-        // For its next use after a restart, when nothing tells it from other free pages.
-        self.raise_floors(&run);
         self.resting().push(run);
     }
 
-    fn take_resting(&self, class: SizeClass) -> Option<Run> {
+    /// Not one with a lock. Its owner has a stale reference and gives it back, or is dead: then it is looked for where runs rest, and not on
+    /// the way to a table. So the table has the run before the lock of those that rest is given back.
+    fn take_resting(&self, slab: &TableSlab, class: SizeClass) -> Option<Run> {
         let mut resting = self.resting();
-        let found = resting.iter().position(|run| run.class == class)?;
-        Some(resting.swap_remove(found))
+        let is_locked = |offset| Object::at(&self.memory, offset).lock_word() != 0;
+        let found = resting.iter().position(|run| run.class == class && !run.slots().any(is_locked))?;
+        let run = Run { table: slab.table, ..resting.swap_remove(found) };
+        self.enter(&run);
+        crate::planted::may_stop();
+        slab.add_run(run);
+        Some(run)
+    }
+
+    /// Releases the locks of dead owners in runs that rest.
+    pub fn release_resting_locks(&self, is_dead: &dyn Fn(Owner) -> bool) {
+        for offset in self.resting().iter().flat_map(Run::slots) {
+            let object = Object::at(&self.memory, offset);
+            if let Some(owner) = Owner::from_word(object.lock_word()).filter(|owner| is_dead(*owner)) {
+                // Refused: it has given it back before it died.
+                let _ = object.release_dead(owner);
+            }
+        }
     }
 
     fn resting(&self) -> std::sync::MutexGuard<'_, Vec<Run>> {
@@ -325,6 +353,28 @@ impl Pages {
 
     pub fn free_bytes(&self) -> u64 {
         self.lock().total() * PAGE_BYTES
+    }
+
+    /// What does not add up: all pages together are free, resting and those of the page table, each once.
+    pub fn inconsistencies(&self) -> Vec<String> {
+        let (free, resting) = (self.lock(), self.resting());
+        let runs = match self.table().runs() {
+            Ok(runs) => runs,
+            Err(error) => return vec![error.to_string()],
+        };
+        let mut spans: Vec<(u32, u32)> = free.0.iter().map(|(start, pages)| (*start, *pages)).collect();
+        spans.extend(resting.iter().chain(&runs).map(|run| (run.page, run.pages)));
+        spans.sort_unstable();
+        spans.push((self.table().count(), 0));
+        let (mut wrong, mut next) = (Vec::new(), self.table().first());
+        for (start, pages) in spans {
+            if start != next {
+                let what = if start > next { "nobody's" } else { "of two" };
+                wrong.push(format!("pages {} to {} are {what}", start.min(next), start.max(next) - 1));
+            }
+            next = start + pages;
+        }
+        wrong
     }
 
     fn take(&self, table: TableId, pages: u32) -> Result<u32, StoreError> {
@@ -358,7 +408,7 @@ impl Pages {
     }
 
     /// Takes a run out of the page table.
-    pub fn leave(&self, run: &Run) {
+    fn leave(&self, run: &Run) {
         let mut events = self.events();
         events.add(run, false);
         for page in run.page..run.page + run.pages {
@@ -405,6 +455,13 @@ impl Pages {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The floor of each page that has one.
+    pub fn version_floors(&self) -> Vec<(u32, Version)> {
+        let table = self.table();
+        let floor = |page| (page, Version(table.word(page, 1).load(Relaxed)));
+        (table.first()..table.count()).map(floor).filter(|(_, floor)| floor.0 != 0).collect()
+    }
+
     fn floors(&self, run: &Run) -> (u64, u32) {
         let table = self.table();
         let pages = run.page..run.page + run.pages;
@@ -413,8 +470,8 @@ impl Pages {
         (versions.unwrap_or(0), incarnations.unwrap_or(0) as u32 & ObjectRef::INCARNATION_BITS)
     }
 
-    /// Incarnations wrap, so the "highest" is one past the last of the slot used most; after a wrap it may be any.
-    fn raise_floors(&self, run: &Run) {
+    /// Returns that of versions. Incarnations wrap, so the "highest" is one past the last of the slot used most; after a wrap it may be any.
+    fn raise_floors(&self, run: &Run) -> u64 {
         let (mut versions, mut incarnations) = self.floors(run);
         for offset in run.slots() {
             let slot = Object::at(&self.memory, offset);
@@ -426,6 +483,7 @@ impl Pages {
             self.table().word(page, 1).store(versions, Relaxed);
             self.table().word(page, 2).store(u64::from(incarnations), Relaxed);
         }
+        versions
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, FreeRuns> {
@@ -466,5 +524,26 @@ impl FreeRuns {
 
     fn total(&self) -> u64 {
         self.0.values().map(|len| u64::from(*len)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+    use farhold_fabric::{FarPtr, NodeId, RegionId};
+
+    #[test]
+    fn pages_of_nobody_and_of_two_are_found() {
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(1), 0), 1 << 20).expect("memory");
+        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
+        let (pages, table) = (store.pages(), TableId(7));
+        assert_eq!(pages.inconsistencies(), Vec::<String>::new());
+        let page = pages.take(table, 2).expect("room");
+        assert_eq!(pages.inconsistencies(), [format!("pages {page} to {} are nobody's", page + 1)]);
+        pages.enter(&Run { page, pages: 2, table, class: SizeClass(0), kind: PageKind::Hash });
+        assert_eq!(pages.inconsistencies(), Vec::<String>::new());
+        pages.lock().put(page + 1, 1);
+        assert!(pages.inconsistencies().iter().any(|what| what.ends_with("are of two")));
     }
 }

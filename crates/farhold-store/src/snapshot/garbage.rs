@@ -3,11 +3,16 @@
 //! A copy that ended at epoch E (it was overwritten, or its row deleted, by a commit of E) is seen by snapshots below E
 //! alone. New snapshots get the epoch of now, which is E at least; so once no open one is below E, nobody can come to it.
 
+use crate::planted::{self, Defect};
 use crate::slab::{AllocCache, TableSlab};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
+
+/// Slots that a cache holds back by itself. More go to the store, where every worker frees them: the one that has made them may rest.
+const OWN_MAX: usize = 64;
+/// Slots of the store's that one collection frees at most, so that nobody waits for long.
+const COLLECTED_MAX: usize = 4_096;
 
 /// Slots to free, oldest end first (nearly: epochs are read before entries are made).
 #[derive(Default)]
@@ -23,6 +28,16 @@ impl Garbage {
     pub fn append(&mut self, other: &mut Self) {
         self.0.append(&mut other.0);
     }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes out what no snapshot from `oldest` on needs, in order, and not more than a collection frees.
+    pub fn take_ended(&mut self, oldest: u32) -> Self {
+        let count = self.0.iter().take(COLLECTED_MAX).take_while(|ended| ended.epoch <= oldest).count();
+        Self(self.0.drain(..count).collect())
+    }
 }
 
 impl fmt::Debug for Garbage {
@@ -34,8 +49,12 @@ impl fmt::Debug for Garbage {
 impl AllocCache {
     /// Frees a slot whose content ended at `epoch`, now or when no open snapshot is older.
     pub(crate) fn give_after(&mut self, slab: &Arc<TableSlab>, offset: u64, epoch: u32) {
-        if self.store().superblock().snapshots_open() {
+        if self.store().superblock().snapshots_open() && !planted::is(Defect::CopiesNotHeld) {
             self.garbage.0.push_back(Ended { epoch, slab: slab.clone(), offset });
+            if self.garbage.len() >= OWN_MAX {
+                let garbage = std::mem::take(&mut self.garbage);
+                self.store().leave_garbage(garbage);
+            }
         } else {
             if !self.garbage.0.is_empty() {
                 self.collect();
@@ -44,25 +63,66 @@ impl AllocCache {
         }
     }
 
-    /// How many slots wait for snapshots to close.
+    /// How many slots wait for snapshots to close: those of this cache, and those that no cache has.
     #[must_use]
     pub fn held_back(&self) -> usize {
-        self.garbage.0.len()
+        self.garbage.len() + self.store().left_garbage()
     }
 
-    /// Frees the slots that no open snapshot needs any more. A worker calls it now and then (every few hundred
-    /// transactions, and when idle); memory that snapshots held back is free only afterwards.
-    pub fn collect(&mut self) {
-        let mut left = self.store().take_left_garbage();
-        self.garbage.append(&mut left);
-        if self.garbage.0.is_empty() {
-            return;
-        }
+    /// Frees slots that no open snapshot needs any more, of this cache and of those that no cache has; returns how many. A worker calls it
+    /// now and then (every few hundred transactions, when idle, and when there is no memory); what snapshots held back is free only
+    /// afterwards.
+    #[allow(clippy::must_use_candidate, reason = "done for what it does")]
+    pub fn collect(&mut self) -> usize {
         let oldest = self.store().superblock().oldest_snapshot();
-        while let Some(ended) = self.garbage.0.pop_front_if(|ended| ended.epoch <= oldest) {
-            if !ended.slab.dropped.load(Acquire) {
-                self.give(&ended.slab, ended.offset);
-            }
+        let mut ended = self.garbage.take_ended(oldest);
+        ended.append(&mut self.store().take_ended_garbage(oldest));
+        let mut count = 0;
+        for Ended { slab, offset, .. } in ended.0 {
+            count += usize::from(self.give_if_there(&slab, offset));
         }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Object, Reserve, Snapshot, Store, TableDef, TableId, TableStore};
+    use farhold_btree::KeyShape;
+    use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
+    use std::sync::atomic::Ordering::Release;
+
+    /// A table goes while a worker frees what a snapshot has held back of it: from its look whether the table is there to its store, the table
+    /// stays.
+    #[test]
+    fn nothing_is_freed_while_a_table_goes() {
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
+        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
+        let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+        let table = TableStore::create(&store, def).expect("a table");
+        let mut alloc = store.alloc_cache();
+        let snapshot = Snapshot::open(&store).expect("a slot");
+        let epoch = store.superblock().epoch();
+        let reserved = table.reserve(&[0; 8], &[], &mut alloc, &|_| false, &mut |_| ());
+        let Ok(Reserve::Reserved { reference, .. }) = reserved else { panic!("{reserved:?}") };
+        alloc.give_after(table.slab(), reference.offset(), epoch);
+        drop(snapshot);
+        let meta = || Object::at(store.memory(), reference.offset()).meta();
+        let before = meta();
+        let freed = std::thread::scope(|scope| {
+            let free = table.slab().free();
+            let worker = scope.spawn(|| alloc.collect());
+            for _ in 0..10_000 {
+                if worker.is_finished() || meta() != before {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            table.slab().dropped.store(true, Release);
+            drop(free);
+            worker.join().expect("a worker")
+        });
+        assert_eq!((freed, meta()), (0, before));
     }
 }

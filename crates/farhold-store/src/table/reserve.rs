@@ -288,8 +288,8 @@ impl TableStore {
     }
 
     /// Puts the row of a slot, if there is one, into an index made by [`begin_index`](Self::begin_index). To be called for
-    /// every slot of [`pages`](Self::pages). False: a writer holds the row, or the key belongs to an insert that may or may
-    /// not commit; ask again later.
+    /// every slot of [`pages`](Self::pages); of one that has become another table's since then nothing is taken. False: a writer holds the
+    /// row, or the key belongs to an insert that may or may not commit; ask again later.
     ///
     /// The caller has seen to it that whoever locks a row from now on, and changes it in place, knows of the index.
     ///
@@ -298,7 +298,7 @@ impl TableStore {
     pub fn fill_slot(&self, index: usize, offset: u64, room: &mut FillRoom) -> Result<bool, StoreError> {
         // Free now means that the next writer takes the lock, and looks which indexes there are, after this.
         if Object::at(self.store.memory(), offset).lock_word() != 0 {
-            return Ok(false);
+            return Ok(!self.has_slot(offset));
         }
         match self.enter_slot(index, offset, room) {
             Ok(()) => Ok(true),
@@ -316,6 +316,10 @@ impl TableStore {
         self.store.object(reference).lock_word() == 0 && self.occupant(reference) == Occupant::Live
     }
 
+    fn has_slot(&self, offset: u64) -> bool {
+        self.store.table_of(offset) == Some(self.id)
+    }
+
     fn enter_slot(&self, index: usize, offset: u64, room: &mut FillRoom) -> Result<(), StoreError> {
         let Some(secondary) = self.secondary(index) else { return Ok(()) };
         let object = Object::at(self.store.memory(), offset);
@@ -324,6 +328,10 @@ impl TableStore {
             return Ok(());
         }
         let Some((key, value)) = payload_of(object, reference, &mut room.payload) else { return Ok(()) };
+        // Behind the read: the run may have gone to another table since the caller asked for it.
+        if !self.has_slot(offset) {
+            return Ok(());
+        }
         secondary.def.keys.make(key, value, &mut room.key).map_err(StoreError::Row)?;
         let entered = self.enter(&secondary.index, index as u16, &room.key, reference, &|_| false, &mut |_| ());
         // Whoever removed the row since we read it may have come before our entry.

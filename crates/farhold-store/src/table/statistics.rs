@@ -60,6 +60,16 @@ impl Statistics {
 }
 
 impl TableStore {
+    /// Entries of each index that writers keep, with its name: as many as there are live rows, while nobody writes.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(String, u64)> {
+        let mut entries = vec![("the primary key".to_owned(), self.primary().len() as u64)];
+        entries.extend(self.hash.iter().map(|index| ("the hash index".to_owned(), index.len())));
+        let secondaries = self.secondaries().map(|(number, it)| (format!("index {number}"), it.index.len() as u64));
+        entries.extend(secondaries);
+        entries
+    }
+
     /// Counts.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

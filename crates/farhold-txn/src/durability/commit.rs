@@ -144,6 +144,7 @@ impl Core {
         let mut open = self.open_commits.borrow_mut();
         let bound = journaling.bound();
         *open.entry(bound).or_insert(0_u32) += 1;
+        crate::planted::may_stop();
         journaling.set_open(self.slot.number(), open.keys().next().copied());
         Some(OpenCommit { core: self.clone(), bound })
     }

@@ -93,6 +93,8 @@ pub(crate) struct Journaling {
     has_all: AtomicBool,
     /// A node that comes back has a journal when it is let in.
     has_begun: AtomicBool,
+    /// Rows have copies on other nodes, which go on without a node whose journal has failed.
+    has_copies: bool,
     /// All records of this start are of later epochs.
     before: AtomicU32,
     /// Somebody else does the steps.
@@ -157,6 +159,7 @@ impl Journaling {
             next_number: AtomicU32::new(1),
             has_all: AtomicBool::new(is_replicated || identity.nodes == 1),
             has_begun: AtomicBool::new(!generation.comes_back()),
+            has_copies: is_replicated,
             before: AtomicU32::new(closed),
             has_thread: AtomicBool::new(false),
             failed: Mutex::default(),
@@ -283,10 +286,11 @@ impl Journaling {
         TxnError::NotDurable { reason, committed }
     }
 
-    /// The journal is not written any more.
+    /// The journal is not written any more, which the other nodes read beside what it has closed.
     pub fn fail(&self, reason: &str) {
         held(&self.failed).get_or_insert_with(|| reason.into());
         self.is_failed.store(true, SeqCst);
+        self.word(Superblock::CLOSED, |word| word.fetch_or(Superblock::FAILED, SeqCst));
         for (_, waker) in std::mem::take(&mut *held(&self.waiters)) {
             waker.wake();
         }
@@ -357,10 +361,12 @@ impl Journaling {
             // A node of another start may have answered.
             return;
         }
+        let mut failed = None;
         for (node, words) in others.iter().zip(words) {
             let heard = &self.heard[usize::from(node.0)];
             if let (Ok(closed), Ok(checkpointed)) = words {
                 heard.is_met.store(true, SeqCst);
+                failed = failed.or((closed & Superblock::FAILED != 0).then_some(*node));
                 heard.closed.fetch_max(closed as u32, SeqCst);
                 heard.checkpointed.fetch_max(checkpointed as u32, SeqCst);
             } else {
@@ -370,6 +376,15 @@ impl Journaling {
         }
         if let Some(epoch) = epoch {
             self.epoch_heard.fetch_max(epoch as u32, SeqCst);
+        }
+        drop(members);
+        if let Some(node) = failed.filter(|_| !self.has_copies) {
+            // What all had closed by then counts.
+            self.publish();
+            self.fail(&format!(
+                "the journal of {node} cannot be written any more: without replicas nothing is durable without it, so every node of \
+                 the cluster has to end, and to start again from the journals"
+            ));
         }
     }
 
@@ -468,6 +483,7 @@ impl Journaling {
         if self.is_failed.load(SeqCst) {
             return Step::Stuck;
         }
+        crate::planted::may_stop();
         let closed = target - 1;
         let written = match self.write(store, closed) {
             Ok(Some(written)) => written,
@@ -477,8 +493,11 @@ impl Journaling {
                 return Step::Stuck;
             }
         };
+        crate::planted::may_stop();
         self.closed.store(closed, SeqCst);
-        self.word(Superblock::CLOSED, |word| word.store(u64::from(closed), SeqCst));
+        // Another thread may have given the journal up meanwhile: that is above all epochs, and stays.
+        self.word(Superblock::CLOSED, |word| word.fetch_max(u64::from(closed), SeqCst));
+        crate::planted::may_stop();
         self.publish();
         self.pending.fetch_sub(written, SeqCst);
         Step::Closed
@@ -584,16 +603,8 @@ impl Journaling {
 
     /// Tells everybody what is durable, and forgets what no restart needs.
     fn publish(&self) {
-        let (counted, may_forget) = {
-            let members = held(&self.members);
-            (members.counted().to_vec(), members.may_forget())
-        };
-        let all = |mine: u32, of: &dyn Fn(&Heard) -> u32| {
-            let of = |node: &NodeId| if *node == self.me { mine } else { of(&self.heard[usize::from(node.0)]) };
-            counted.iter().map(of).min().unwrap_or(0)
-        };
-        let durable = all(self.closed(), &|heard| heard.closed.load(SeqCst));
-        if durable > self.durable.fetch_max(durable, SeqCst) {
+        let (durable, checkpointed) = self.count(&held(&self.members));
+        if let Some(durable) = durable {
             let mut waiters = held(&self.waiters);
             let (ready, waiting) = std::mem::take(&mut *waiters).into_iter().partition(|(epoch, _)| *epoch <= durable);
             *waiters = waiting;
@@ -603,15 +614,31 @@ impl Journaling {
                 waker.wake();
             }
         }
-        let mine = self.word(Superblock::CHECKPOINTED, |word| word.load(SeqCst) as u32).unwrap_or(0);
-        let checkpointed = all(mine, &|heard| heard.checkpointed.load(SeqCst));
-        if may_forget && checkpointed > self.checkpointed.fetch_max(checkpointed, SeqCst) {
+        if let Some(checkpointed) = checkpointed {
             // What cannot be removed now is with the next checkpoint.
             let _ = held(&self.journal).forget(checkpointed);
             if checkpointed >= self.before.load(SeqCst) {
                 let _ = journal::remove_before(&*self.config.directory, self.me, self.shape.start);
             }
         }
+    }
+
+    /// Raises what is durable, and what all checkpoints contain, to the least that any node has that counts; what has been raised. Under the
+    /// lock of the members to its end: once a node that comes in counts, the others close epochs that it has not, and a list from before
+    /// would take theirs for everybody's.
+    fn count(&self, members: &Members) -> (Option<u32>, Option<u32>) {
+        let all = |mine: u32, of: &dyn Fn(&Heard) -> u32| {
+            let of = |node: &NodeId| if *node == self.me { mine } else { of(&self.heard[usize::from(node.0)]) };
+            members.counted().iter().map(of).min().unwrap_or(0)
+        };
+        let durable = all(self.closed(), &|heard| heard.closed.load(SeqCst));
+        let mine = self.word(Superblock::CHECKPOINTED, |word| word.load(SeqCst) as u32).unwrap_or(0);
+        let checkpointed = all(mine, &|heard| heard.checkpointed.load(SeqCst));
+        let is_raised = |word: &AtomicU32, value: u32| value > word.fetch_max(value, SeqCst);
+        (
+            is_raised(&self.durable, durable).then_some(durable),
+            (members.may_forget() && is_raised(&self.checkpointed, checkpointed)).then_some(checkpointed),
+        )
     }
 
     /// Bytes of the journal of this start.
@@ -722,7 +749,13 @@ impl fmt::Debug for Journaling {
 mod tests {
     use super::*;
     use crate::replication::ReplicationConfig;
+    use crate::{Node, NodeConfig, Placement, Retry, TableDef, Worker};
+    use farhold_fabric::{Executor, Fabric};
     use farhold_store::durable::power::Volatile;
+    use farhold_store::row::{Column, ColumnType, Datum, Schema};
+    use futures::poll;
+    use std::pin::pin;
+    use std::task::Poll;
 
     /// A start of one of two nodes with copies, as far as its journal goes.
     fn start(directory: &Volatile, node: NodeId) -> (Arc<Journaling>, Arc<Store>) {
@@ -771,5 +804,103 @@ mod tests {
         assert_eq!(again(&joining), (Ok(true), false));
         let joined = Configuration { births: vec![4, 1], rows_since: vec![4, 1], ..joining.joined(NodeId(0)) };
         assert_eq!(again(&joined), (Ok(true), false));
+    }
+
+    fn journaling_of(worker: &Worker) -> &Journaling {
+        worker.node().journaling.as_ref().expect("a journal")
+    }
+
+    /// A look of each node at the other's journal, and a step of its own.
+    async fn step_all(workers: &[Worker]) {
+        for worker in workers {
+            let journaling = journaling_of(worker);
+            journaling.look(&worker.core.endpoint).await;
+            let _ = journaling.make_spare();
+            journaling.step(&worker.node().store);
+            worker.handle().yield_now().await;
+        }
+    }
+
+    /// Runs something while the journals are stepped.
+    async fn with_steps<T>(workers: &[Worker], work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            if let Poll::Ready(done) = poll!(&mut work) {
+                return done;
+            }
+            step_all(workers).await;
+        }
+    }
+
+    /// A worker of node 0 deletes a row of node 1, whose slot is free at once, and node 1 has heard of no epoch so late. A checkpoint of node 1
+    /// does not have the row, so it must wait for that epoch all the same.
+    #[test]
+    fn a_checkpoint_waits_for_deletes_by_other_nodes() {
+        let directory = Volatile::default();
+        let regions = std::env::temp_dir().join(format!("farhold-deletes-{}", std::process::id()));
+        let nodes = [NodeId(0), NodeId(1)].map(|id| {
+            let journal =
+                JournalConfig { segment_bytes: 1 << 20, threads: 1, ..JournalConfig::new(Arc::new(directory.clone())) };
+            let generation = Generation::begin(&journal, id, 2, &ReplicationConfig::default()).expect("a start");
+            let config = NodeConfig {
+                nodes: 2,
+                region_bytes: 8 << 20,
+                request_timeout_ns: 60_000_000_000,
+                journal: Some(journal),
+                ..NodeConfig::default()
+            };
+            Node::open_durable(Fabric::join_shm(&regions, id).expect("the fabric"), config, generation).expect("a node")
+        });
+        let executor = Executor::real(1);
+        let workers = nodes.each_ref().map(|node| node.worker(&executor.handle()).expect("a worker"));
+        for worker in workers.clone() {
+            drop(executor.handle().spawn(async move {
+                loop {
+                    worker.poll();
+                    worker.handle().yield_now().await;
+                }
+            }));
+        }
+        executor.run(async {
+            let [one, other] = &workers;
+            while workers.iter().any(|worker| !journaling_of(worker).unknown().is_empty()) {
+                step_all(&workers).await;
+            }
+            let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+            let definition = TableDef { placement: Placement::ByInteger, ..TableDef::new("t", schema) };
+            let table = with_steps(&workers, one.create_table(definition)).await.expect("a table");
+            let key = |id: u32| (id ^ 0x8000_0000).to_be_bytes();
+            let mut value = Vec::new();
+            table.schema().encode_value(&[Datum::Int(0)], &mut value).expect("a value");
+            let filled = one.run(Retry::never(), async |txn| {
+                for id in 1..=4 {
+                    txn.insert(&table, &key(id), &value).await?;
+                }
+                Ok(())
+            });
+            with_steps(&workers, filled).await.expect("rows");
+            let _ = one.node().store.superblock().advance_epoch();
+            let mut deleted = pin!(one.run(Retry::never(), async |txn| {
+                let row = txn.get(&table, &key(2)).await?.expect("a row");
+                txn.delete(row)
+            }));
+            let its_rows = || other.node().table("t").expect("the table").row_count();
+            assert_eq!(its_rows(), 2);
+            while its_rows() == 2 {
+                assert!(poll!(&mut deleted).is_pending(), "no journal has it");
+                one.handle().yield_now().await;
+            }
+            let (epoch, journaling) = (one.node().store.superblock().epoch(), journaling_of(other));
+            assert!(journaling.epoch() >= epoch, "{} at a delete of epoch {epoch}", journaling.epoch());
+            let written = journaling.write_checkpoint(&other.node().store, &mut || true).expect("written");
+            let written = written.expect("begun");
+            assert!(written.until >= epoch && !journaling.is_good(&written));
+            with_steps(&workers, deleted).await.expect("deleted");
+            while !journaling.is_good(&written) {
+                step_all(&workers).await;
+            }
+        });
+        drop((workers, executor, nodes));
+        std::fs::remove_dir_all(&regions).expect("removed");
     }
 }

@@ -25,7 +25,7 @@ pub(crate) use commit::{Durably, GONE};
 pub(crate) use journaling::Journaling;
 pub use open::Generation;
 pub(crate) use open::on_threads;
-pub use threads::JournalThreads;
+pub use threads::{JournalThreads, JournalTurns};
 
 use farhold_store::durable::Progress;
 use farhold_store::durable::files::Directory;

@@ -1,7 +1,7 @@
 //! The threads of a node's journal: one does its steps, one makes segments and checkpoints.
 
 use super::Journaling;
-use super::journaling::Step;
+use super::journaling::{Checkpointed, Step};
 use crate::{Node, NodeId, TxnError, Worker};
 use farhold_fabric::Executor;
 use std::sync::Arc;
@@ -44,6 +44,11 @@ impl JournalThreads {
             move || make_checkpoints(&node, &journaling, &stop)
         };
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let hand_on = crate::planted::hand_on();
+            let run = move || {
+                hand_on();
+                run();
+            };
             let spawned = std::thread::Builder::new().name(name.into()).spawn(run);
             spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
         };
@@ -75,6 +80,7 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
     let (mut seen, mut stopped_ns) = (0, None);
     loop {
         executor.run(journaling.look(&endpoint));
+        crate::planted::may_stop();
         expect_all(node, journaling);
         let began_ns = handle.now_ns();
         if stop.load(SeqCst) {
@@ -117,32 +123,67 @@ fn expect_all(node: &Node, journaling: &Journaling) {
 /// Slots of rows between two looks of a simulated checkpoint at whether it may go on.
 const PATIENCE: u32 = 1_000_000;
 
+/// What [`JournalThreads`] do with the files of a node's journal, in turns: for a program without threads.
+pub struct JournalTurns {
+    node: Arc<Node>,
+    journaling: Arc<Journaling>,
+    /// A checkpoint is due when the journal has so many bytes.
+    at_bytes: u64,
+    /// One that has no name yet.
+    written: Option<Checkpointed>,
+}
+
+impl JournalTurns {
+    /// Takes one: makes a segment, does a step, goes on with a checkpoint, as far as that is due. Waits for the disk.
+    pub fn take(&mut self) {
+        let (node, journaling) = (&self.node, &self.journaling);
+        // Why there is none is said to those who want one.
+        let _ = journaling.make_spare();
+        journaling.step(&node.store);
+        if let Some(good) = self.written.take_if(|written| journaling.is_good(written)) {
+            let _ = journaling.publish_checkpoint(&good);
+            self.at_bytes = journaling.bytes() + journaling.config.checkpoint_bytes;
+        } else if self.written.is_none() && journaling.bytes() >= self.at_bytes {
+            let mut left = PATIENCE;
+            let mut go_on = || {
+                left -= 1;
+                left > 0
+            };
+            self.written = journaling.write_checkpoint(&node.store, &mut go_on).ok().flatten();
+        }
+    }
+}
+
 impl Worker {
     /// Does for the journal what [`JournalThreads`] do, as a task: for a program without threads. Ends when the journal has failed.
     pub async fn keep_journal(&self) {
+        let in_place = async |mut turns: JournalTurns| {
+            turns.take();
+            turns
+        };
+        self.keep_journal_in_turns(in_place).await;
+    }
+
+    /// As [`Self::keep_journal`], with turns that somebody else [takes](JournalTurns::take): nobody here waits for the disk, not even
+    /// a commit for which there is no room.
+    pub async fn keep_journal_by(&self, take: impl AsyncFn(JournalTurns) -> JournalTurns) {
+        if let Some(journaling) = &self.node().journaling {
+            journaling.has_thread.store(true, SeqCst);
+        }
+        self.keep_journal_in_turns(take).await;
+    }
+
+    async fn keep_journal_in_turns(&self, take: impl AsyncFn(JournalTurns) -> JournalTurns) {
         let node = self.node().clone();
         let Some(journaling) = node.journaling.clone() else { return };
-        let mut at_bytes = if node.needs_checkpoint { 0 } else { journaling.config.checkpoint_bytes };
-        let mut written = None;
+        let at_bytes = if node.needs_checkpoint { 0 } else { journaling.config.checkpoint_bytes };
+        let mut turns = JournalTurns { node: node.clone(), journaling: journaling.clone(), at_bytes, written: None };
         while journaling.failure().is_none() {
             journaling.look(&self.core.endpoint).await;
             if !node.fabric.node_is_live(node.id()) {
                 return journaling.fail("this node has ended");
             }
-            // Why there is none is said to those who want one.
-            let _ = journaling.make_spare();
-            journaling.step(&node.store);
-            if let Some(good) = written.take_if(|written| journaling.is_good(written)) {
-                let _ = journaling.publish_checkpoint(&good);
-                at_bytes = journaling.bytes() + journaling.config.checkpoint_bytes;
-            } else if written.is_none() && journaling.bytes() >= at_bytes {
-                let mut left = PATIENCE;
-                let mut go_on = || {
-                    left -= 1;
-                    left > 0
-                };
-                written = journaling.write_checkpoint(&node.store, &mut go_on).ok().flatten();
-            }
+            turns = take(turns).await;
             self.handle().sleep_ns(journaling.config.step_ns).await;
         }
     }
@@ -155,7 +196,10 @@ fn make_checkpoints(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool
     while !stop.load(SeqCst) {
         let made = journaling.make_spare();
         if journaling.bytes() >= at_bytes || first {
-            let mut go_on = || !stop.load(SeqCst);
+            let mut go_on = || {
+                crate::planted::may_stop();
+                !stop.load(SeqCst)
+            };
             if let Ok(true) = journaling.checkpoint(&node.store, &mut go_on) {
                 first = false;
                 at_bytes = journaling.bytes() + journaling.config.checkpoint_bytes;

@@ -79,7 +79,9 @@ impl HomeAgent {
         let mirrors = node.replication.as_ref().map(MirrorKeeper::start).transpose()?;
         let (stopped, node) = (stop.clone(), node.clone());
         let (report, started) = std::sync::mpsc::channel();
+        let hand_on = crate::planted::hand_on();
         let run = move || {
+            hand_on();
             // Each start of a node draws another number for itself.
             let executor = Executor::real(RandomState::new().build_hasher().finish());
             let worker = match node.worker(&executor.handle()) {
@@ -178,6 +180,7 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
         }
         let (mut idle, mut served) = (0, 0);
         while idle < LOOKS && served < SERVED_MAX && !stop.load(Acquire) {
+            crate::planted::may_stop();
             if worker.poll() {
                 (idle, served) = (0, served + 1);
             } else {
@@ -186,6 +189,7 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
             }
         }
         core.alloc.borrow_mut().collect();
+        crate::planted::may_stop();
         looks = core.node.slots.inbox_looks();
         if idle == LOOKS {
             // Nothing rings when an inbox of another node has room again.

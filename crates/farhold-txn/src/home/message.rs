@@ -17,7 +17,7 @@ use std::ops::Bound;
 
 const REQUEST: u8 = b'Q';
 const REPLY: u8 = b'R';
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// What a node asks of the home of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) enum Request<'a> {
     /// Are these leaves as they were? Answer: a flag.
     Validate { table: TableId, index: u16, leaves: Vec<LeafStamp> },
     /// The asker holds these rows' locks and may write next: save older copies.
-    SaveUndo { epoch: u32, rows: Vec<(TableId, ObjectRef)> },
+    SaveUndo { owner: u64, epoch: u32, rows: Vec<(TableId, ObjectRef)> },
     /// Create a table here.
     CreateTable { id: TableId, definition: &'a [u8] },
     /// Take a table out of use.
@@ -48,10 +48,12 @@ pub(crate) enum Request<'a> {
     FillIndex { table: TableId, slot: u16 },
     /// Is it filled? Answer: a flag.
     IsFilled { table: TableId, slot: u16 },
-    /// It may be read (true), or it goes (false).
-    FinishIndex { table: TableId, slot: u16, ready: bool },
+    /// It is to be another than it is.
+    StepIndex { table: TableId, slot: u16, step: IndexStep },
     /// This node's transactions that have begun before it heard of this drop are over.
     Quiet { id: TableId, node: NodeId },
+    /// The asker waits for [`Self::Quiet`] about this table.
+    AskQuiet { id: TableId },
     /// How many rows? Answer: u64.
     Count { table: TableId },
     /// A node has started anew: locks and reservations of its earlier starts are nobody's. Its rows reach up to this epoch.
@@ -69,6 +71,28 @@ pub(crate) enum Request<'a> {
     Pages { table: TableId, from_page: u32 },
     /// Replication and recovery: see `recovery/message.rs`.
     Recovery { body: &'a [u8] },
+}
+
+/// What becomes of an index. Each is a state to be in, not a change: done twice, or by two at a time, it is done once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IndexStep {
+    /// It may be read.
+    Open = 0,
+    /// Nobody reads it, and writers keep it.
+    Close = 1,
+    /// Writers let it be.
+    Drop = 2,
+}
+
+impl IndexStep {
+    fn decode(r: &mut Reader<'_>) -> Result<Self, TxnError> {
+        match r.u8()? {
+            0 => Ok(Self::Open),
+            1 => Ok(Self::Close),
+            2 => Ok(Self::Drop),
+            _ => Err(GARBAGE),
+        }
+    }
 }
 
 /// The answer to [`Request::Lookup`].
@@ -157,8 +181,8 @@ impl<'a> Request<'a> {
                     w.leaf(*it);
                 });
             }
-            Self::SaveUndo { epoch, rows } => {
-                w.u32(*epoch).list(rows, |w, (table, reference)| {
+            Self::SaveUndo { owner, epoch, rows } => {
+                w.u64(*owner).u32(*epoch).list(rows, |w, (table, reference)| {
                     w.u32(table.0).reference(*reference);
                 });
             }
@@ -177,7 +201,7 @@ impl<'a> Request<'a> {
             Self::Quiet { id, node } => {
                 w.u32(id.0).u8(node.0);
             }
-            Self::DropTable { id } => {
+            Self::DropTable { id } | Self::AskQuiet { id } => {
                 w.u32(id.0);
             }
 
@@ -188,8 +212,8 @@ impl<'a> Request<'a> {
                 w.u32(table.0).u16(*slot);
             }
 
-            Self::FinishIndex { table, slot, ready } => {
-                w.u32(table.0).u16(*slot).u8(u8::from(*ready));
+            Self::StepIndex { table, slot, step } => {
+                w.u32(table.0).u16(*slot).u8(*step as u8);
             }
 
             Self::Announce { incarnation, configuration, number } => {
@@ -237,8 +261,9 @@ impl<'a> Request<'a> {
             Self::AddIndex { .. } => 11,
             Self::FillIndex { .. } => 12,
             Self::IsFilled { .. } => 13,
-            Self::FinishIndex { .. } => 14,
+            Self::StepIndex { .. } => 14,
             Self::Quiet { .. } => 15,
+            Self::AskQuiet { .. } => 16,
             Self::Count { .. } => 18,
             Self::Hello { .. } => 19,
             Self::Announce { .. } => 20,
@@ -279,14 +304,19 @@ impl<'a> Request<'a> {
             5 => Self::Forget { owner: r.u64()?, answered: r.flag()? },
             6 => Self::Remove { table: table(&mut r)?, epoch: r.u32()?, references: r.list(Reader::reference)? },
             7 => Self::Validate { table: table(&mut r)?, index: r.u16()?, leaves: r.list(Reader::leaf)? },
-            8 => Self::SaveUndo { epoch: r.u32()?, rows: r.list(|r| Ok((TableId(r.u32()?), r.reference()?)))? },
+            8 => Self::SaveUndo {
+                owner: r.u64()?,
+                epoch: r.u32()?,
+                rows: r.list(|r| Ok((TableId(r.u32()?), r.reference()?)))?,
+            },
             9 => Self::CreateTable { id: table(&mut r)?, definition: r.bytes()? },
             10 => Self::DropTable { id: table(&mut r)? },
             11 => Self::AddIndex { table: table(&mut r)?, slot: r.u16()?, definition: r.bytes()? },
             12 => Self::FillIndex { table: table(&mut r)?, slot: r.u16()? },
             13 => Self::IsFilled { table: table(&mut r)?, slot: r.u16()? },
-            14 => Self::FinishIndex { table: table(&mut r)?, slot: r.u16()?, ready: r.flag()? },
+            14 => Self::StepIndex { table: table(&mut r)?, slot: r.u16()?, step: IndexStep::decode(&mut r)? },
             15 => Self::Quiet { id: table(&mut r)?, node: NodeId(r.u8()?) },
+            16 => Self::AskQuiet { id: table(&mut r)? },
             18 => Self::Count { table: table(&mut r)? },
             19 => Self::Hello { node: NodeId(r.u8()?), incarnation: r.u16()?, epoch: r.u32()? },
             20 => Self::Announce { incarnation: r.u16()?, configuration: r.u64()?, number: r.u64()? },
@@ -477,15 +507,16 @@ mod tests {
             Request::Forget { owner: 3, answered: false },
             Request::Remove { table, epoch: 4, references: vec![reference] },
             Request::Validate { table, index: 1, leaves: vec![leaf; 3] },
-            Request::SaveUndo { epoch: 3, rows: vec![(table, reference); 2] },
+            Request::SaveUndo { owner: 17, epoch: 3, rows: vec![(table, reference); 2] },
             Request::Publish { table, references: vec![reference], deleted: vec![reference; 2] },
             Request::CreateTable { id: table, definition: b"definition" },
             Request::DropTable { id: table },
             Request::AddIndex { table, slot: 2, definition: b"definition" },
             Request::FillIndex { table, slot: 1 },
             Request::IsFilled { table, slot: 1 },
-            Request::FinishIndex { table, slot: 1, ready: true },
+            Request::StepIndex { table, slot: 1, step: IndexStep::Close },
             Request::Quiet { id: table, node: NodeId(1) },
+            Request::AskQuiet { id: table },
             Request::Count { table },
             Request::Hello { node: NodeId(2), incarnation: 9, epoch: 4 },
             Request::Announce { incarnation: 2, configuration: 6, number: 3 },

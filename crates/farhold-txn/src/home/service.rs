@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// How often a worker looks after dropped tables: the look may ask the kernel about other nodes.
 const TIDY_EVERY_NS: u64 = 1_000_000;
+/// How often other nodes are asked at least whether they are done with a dropped table: memory waits for it, however patient requests are.
+const ASK_EVERY_NS_MAX: u64 = 100_000_000;
 /// Most rows and leaves in one page of a scan: what surely fits a message beside the longest key.
 const PAGE_ROWS_MAX: usize = 1500;
 
@@ -87,17 +89,23 @@ impl Core {
         }
         self.tidy_ns.set(now_ns + TIDY_EVERY_NS);
         self.begin_grace();
-        let (catalog, nodes) = (&self.node.catalog, self.node.config.nodes);
-        if !self.node.store.superblock().snapshots_open() {
-            catalog.let_go(self.me, nodes, |node| !self.node.fabric.node_is_live(node));
+        let (node, catalog) = (&*self.node, &self.node.catalog);
+        let others: Vec<NodeId> = node.others().collect();
+        let every_ns = node.config.request_timeout_ns.min(ASK_EVERY_NS_MAX);
+        for (id, other) in catalog.to_ask(now_ns, every_ns, &others) {
+            self.hint(other, &Request::AskQuiet { id });
         }
+        // Whoever does not belong to the cluster any more has been shut out.
+        let is_gone = |other| !node.present.contains(other) || !node.fabric.node_is_live(other);
+        let is_unread = || !node.store.superblock().snapshots_open() || planted!(PagesUnderSnapshot);
+        catalog.let_go(self.me, node.config.nodes, is_gone, is_unread);
     }
 
     /// Looks how far the dropped tables have come: the next transactions that begin are not waited for.
     pub fn begin_grace(&self) {
         for id in self.node.catalog.look_at_retired(&self.node.slots) {
             for node in self.node.others() {
-                // One that is not heard keeps its pages until it is told again by a restart.
+                // Lost, or there before the drop is known there, it is asked for.
                 self.tell_now(node, &Request::Quiet { id, node: self.me });
             }
         }
@@ -179,11 +187,11 @@ impl Core {
                     table.store.index(index.into()).is_some_and(|it| leaves.iter().all(|leaf| it.validate(*leaf)));
                 w.u8(u8::from(valid));
             }
-            Request::SaveUndo { epoch, rows } => {
+            Request::SaveUndo { owner, epoch, rows } => {
                 for (table, reference) in rows {
                     if self.row(reference).is_some() {
                         let table = self.table_even_dropped(table)?;
-                        let saved = table.store.save_undo(reference, epoch, &mut self.alloc.borrow_mut());
+                        let saved = table.store.save_undo_for(owner, reference, epoch, &mut self.alloc.borrow_mut());
                         saved.map_err(|error| TxnError::store(error, self.me))?;
                     }
                 }
@@ -204,15 +212,24 @@ impl Core {
                 self.forget_mirrored(id);
             }
             Request::Quiet { id, node } => self.node.catalog.note_quiet(id, node),
+            Request::AskQuiet { id } => {
+                // Its coordinator may have died before it told this node of the drop.
+                if self.node.catalog.by_id(id).is_some() && self.node.is_member() {
+                    crate::system::reconcile(&self.node)?;
+                }
+                if self.node.catalog.is_quiet(id) {
+                    self.tell_now(sender, &Request::Quiet { id, node: self.me });
+                }
+            }
             Request::AddIndex { table, slot, definition } => {
                 let (definition, _) = TableDef::decode(definition)?;
-                self.add_index_here(&*self.table(table)?, slot, &definition)?;
+                self.add_index_here(&*self.table(table)?, slot, &definition, sender)?;
             }
             Request::FillIndex { table, slot } => self.fill_index_here(&self.table_handle(table)?, slot)?,
             Request::IsFilled { table, slot } => {
                 w.u8(u8::from(self.table(table)?.is_filled(slot)?));
             }
-            Request::FinishIndex { table, slot, ready } => self.finish_index_here(&*self.table(table)?, slot, ready)?,
+            Request::StepIndex { table, slot, step } => self.step_index_here(&*self.table(table)?, slot, step)?,
             Request::Count { table } => {
                 w.u64(self.table(table)?.store.primary().len() as u64);
             }
@@ -290,6 +307,7 @@ impl Core {
         let mut alloc = self.alloc.borrow_mut();
         let reserved = table.store.reserve(key, value, &mut alloc, &mine, &mut |step| moved.push(step));
         drop(alloc);
+        crate::planted::may_stop();
         let outcome = match reserved.map_err(|error| TxnError::store(error, self.me))? {
             Reserve::Reserved { reference, replaces } => {
                 let reservation = Reservation { owner, table: table.store.id(), reference, replaced: Arc::default() };
@@ -374,12 +392,18 @@ impl Core {
                 self.undo_or_redo(&table, &it);
             }
         }
-        let mut found = Recovered::default();
-        for table in self.node.catalog.all() {
-            let absent = |owner: Owner| !is_present(owner.node()) && !planted!(LocksStay);
-            found.add(table.name(), &table.0.store.release_locks(absent));
-        }
+        self.release_locks(|owner| !is_present(owner.node()) && !planted!(LocksStay));
         self.node.far_holds.release_of(self.node.store.superblock(), |holder| !is_present(holder.node));
+    }
+
+    /// Frees what dead owners have locked here.
+    fn release_locks(&self, is_dead: impl Fn(Owner) -> bool) {
+        let mut found = Recovered::default();
+        self.node.store.release_resting_locks(&is_dead);
+        for table in self.node.catalog.all() {
+            found.add(table.name(), &table.0.store.release_locks(&is_dead));
+        }
+        self.node.store.release_resting_locks(&is_dead);
         self.node.add_recovered(found);
     }
 
@@ -394,13 +418,10 @@ impl Core {
                 self.undo_or_redo(&table, &it);
             }
         }
-        let mut found = Recovered::default();
-        for table in self.node.catalog.all() {
-            let dead = |owner: Owner| owner.node() == node && owner.incarnation() != incarnation;
-            found.add(table.name(), &table.0.store.release_locks(dead));
-        }
+        self.release_locks(|owner| owner.node() == node && owner.incarnation() != incarnation);
         self.node.far_holds.release_before(self.node.store.superblock(), Holder { node, incarnation });
-        self.node.add_recovered(found);
+        // What it has recorded of tables and indexes, and did not come to say.
+        let _ = crate::system::reconcile(&self.node);
     }
 }
 
@@ -447,4 +468,55 @@ fn scan(
     }
     (page.rows, page.last) = (rows, last);
     Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, NodeConfig};
+    use farhold_fabric::{Executor, Fabric};
+    use farhold_store::row::{Column, ColumnType, Datum, Schema};
+
+    /// A transaction of another node has reserved a key in each of two tables. One of them is dropped and gone when the transaction, or the next start of
+    /// its node, gives them back.
+    #[test]
+    fn reservations_are_given_back_although_another_table_is_gone() {
+        for (gone, by_next_start) in [(0, false), (1, false), (0, true), (1, true)] {
+            let name = format!("farhold-given-back-{}-{gone}-{by_next_start}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
+            let config = NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() };
+            let node = Node::open(fabric, config).unwrap();
+            let executor = Executor::real(1);
+            let worker = node.worker(&executor.handle()).unwrap();
+            let core = &*worker.core;
+            let (ids, owner) = ([TableId(20), TableId(21)], Owner::new(1, NodeId(1), 0, 1).word());
+            for id in ids {
+                let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).unwrap();
+                let definition = TableDef::new(format!("t{}", id.0), schema);
+                core.create_table_here(id, &definition.encode(&[]).unwrap()).unwrap();
+                let mut value = Vec::new();
+                definition.schema.encode_value(&[Datum::Int(0)], &mut value).unwrap();
+                let key = 0x8000_0001_u32.to_be_bytes();
+                let request = Request::Reserve { table: id, owner, key: &key, value: &value, mine: Vec::new() };
+                assert!(core.answer(NodeId(1), request).is_ok());
+            }
+            assert_eq!(node.left_behind().len(), 2);
+            node.catalog.retire(ids[gone]);
+            assert!(node.catalog.look_at_retired(&node.slots).is_empty());
+            assert_eq!(node.catalog.look_at_retired(&node.slots), [ids[gone]]);
+            node.catalog.let_go(NodeId(0), 2, |_| true, || true);
+            assert!(node.catalog.even_dropped(ids[gone]).is_none());
+            assert_eq!(node.left_behind().len(), 1);
+            let request = if by_next_start {
+                Request::Hello { node: NodeId(1), incarnation: 2, epoch: 1 }
+            } else {
+                Request::Forget { owner, answered: true }
+            };
+            assert!(core.answer(NodeId(1), request).is_ok());
+            assert_eq!(node.left_behind(), Vec::<String>::new());
+            drop((worker, node));
+            std::fs::remove_dir_all(&directory).unwrap();
+        }
+    }
 }

@@ -63,6 +63,11 @@ impl OpenSnapshots {
         number
     }
 
+    /// How many are open.
+    pub fn count(&self) -> usize {
+        lock(&self.list).open.len()
+    }
+
     /// It is closed.
     pub fn close(&self, number: u64) {
         lock(&self.list).open.remove(&number);

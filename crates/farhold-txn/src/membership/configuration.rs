@@ -82,6 +82,13 @@ impl Configuration {
         self.members.iter().all(|node| self.births[usize::from(node.0)] != 0)
     }
 
+    /// Has every node of `first` started, and nothing happened since? All of them then begin with this one, each by itself.
+    #[must_use]
+    pub fn is_founding_of(&self, first: &Self) -> bool {
+        let claimed = Self { number: self.number, births: self.births.clone(), ..first.clone() };
+        self.is_founded() && *self == claimed
+    }
+
     /// Members and those who are joining.
     pub fn everybody(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.members.iter().chain(&self.joining).copied()

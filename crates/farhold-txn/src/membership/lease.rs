@@ -195,6 +195,11 @@ impl Lease {
         self.begun.store(true, Release);
     }
 
+    /// Has this start been in the register?
+    pub fn has_begun(&self) -> bool {
+        self.begun.load(Acquire)
+    }
+
     /// What has been seen of the leases of others.
     pub fn of_others(&self) -> MutexGuard<'_, Leases> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)

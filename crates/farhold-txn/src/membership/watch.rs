@@ -6,7 +6,7 @@ use crate::durability::GONE;
 use crate::home::message::Request;
 use crate::node::other_shape;
 use crate::recovery::Message;
-use crate::{NodeId, Progress, TxnError, Worker};
+use crate::{NodeId, Progress, TxnError, Worker, system};
 use farhold_fabric::{Admitted, JoinHandle};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,6 +20,8 @@ struct Work {
     promoting: Option<(NodeId, Task)>,
     /// To which node, and which start of it.
     copying: Option<(NodeId, u64, Task)>,
+    /// The configuration in which drops of indexes were looked at that the dead may have left half done.
+    finished_drops: u64,
 }
 
 /// Writes a configuration without some nodes. It is led into from the next look on, when the leases of the expelled have ended.
@@ -116,7 +118,6 @@ impl Worker {
         // With a journal a start has its rows or is empty, and found or join accordingly. Without, none has rows.
         let comes_back = node.journaling.as_ref().map(|journaling| journaling.generation().comes_back());
         let (is_founder, is_late) = (comes_back == Some(false), comes_back == Some(true));
-        let mut founding = false;
         loop {
             let registered = register.load().await;
             self.note_register(registered.as_ref().err());
@@ -136,22 +137,36 @@ impl Worker {
                     match mine {
                         Some(found) if found == birth => {
                             lease.begin();
-                            if founding && configuration.is_founded() {
+                            self.note(|progress| progress.replacing = false);
+                            // What has landed is in the register, whatever was heard of it: a founder is a member at once.
+                            if !configuration.members.contains(&me) {
+                                return self.join(register, birth).await;
+                            }
+                            if configuration.is_founding_of(&node.founding) {
                                 let _ = register.settle(configuration.number).await;
                                 let body = Message::Install(Arc::new(configuration)).encode();
                                 return self.core.answer_recovery(me, &body, &mut crate::home::wire::Writer::default());
                             }
-                            if !founding {
-                                return self.join(register, birth).await;
+                            if configuration.is_founded() {
+                                // The others have gone on: whoever leads them has this node install what they have come to.
+                                return Ok(());
                             }
                         }
                         Some(0) if is_founder && !configuration.contains(me) => return Err(left_behind(me)),
+                        // Expelled before it was a member: the others have shut this start out.
+                        Some(0) if lease.has_begun() && !configuration.contains(me) => {
+                            return Err(TxnError::Recovering { node: me });
+                        }
                         Some(0) if !configuration.contains(me) && settled < configuration.number => {}
                         // The mirrors of what it was before are still needed, and must not be taken for its new rows'.
                         Some(0) if configuration.unserved().contains(&me) && !planted!(JoinsTooEarly) => {}
                         Some(0) if !configuration.contains(me) => {
                             let next = configuration.with_joining(me, birth);
-                            let _ = self.change_to(register, &next).await;
+                            if register.compare_and_set(configuration.number, &next).await == Ok(true) {
+                                // To lead the others takes as long as the slowest disk of them, and its lease goes on meanwhile.
+                                lease.begin();
+                                let _ = self.lead_and_settle(register, &next).await;
+                            }
                             continue;
                         }
                         Some(0) if is_late => return Err(unfounded(me)),
@@ -165,11 +180,12 @@ impl Worker {
                             }
                             // The others may hear of the founding first. Nobody has left a cluster that is not founded.
                             node.fabric.admit(next.number, Admitted::Everybody);
-                            founding |= register.compare_and_set(configuration.number, &next).await == Ok(true);
+                            // Whether it has landed, the next look says.
+                            let _ = register.compare_and_set(configuration.number, &next).await;
                             continue;
                         }
                         // An earlier start of this node, which has to be expelled first.
-                        _ => {}
+                        _ => self.note(|progress| progress.replacing = true),
                     }
                 }
                 Err(error @ super::RegisterError::Foreign { .. }) => {
@@ -303,6 +319,12 @@ impl Worker {
         work: &mut Work,
     ) -> Result<(), TxnError> {
         let me = self.core.me;
+        if std::mem::replace(&mut work.finished_drops, configuration.number) != configuration.number
+            && system::half_dropped(self.node()).is_ok_and(|left| !left.is_empty())
+        {
+            let worker = self.clone();
+            drop(self.handle().spawn(async move { worker.finish_drops().await }));
+        }
         if let Some((gone, task)) = &work.promoting {
             let (gone, Some(done)) = (*gone, task.try_take()) else { return Ok(()) };
             work.promoting = None;

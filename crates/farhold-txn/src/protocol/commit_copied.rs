@@ -10,7 +10,7 @@
 
 use crate::TxnError;
 use crate::membership::{Moment, Passed};
-use crate::planted::{is_of_messages, next_serial, set_unknown};
+use crate::planted::{next_serial, set_unknown};
 use crate::protocol::commit::before_write;
 use crate::protocol::section::{Near, latch, settle, validate, write};
 use crate::replication::{MappedRings, Replication, Writers};
@@ -25,10 +25,6 @@ impl Txn {
     /// Commits it, or leaves everything as it was. `None`: this is not a commit for this way, and nothing has happened.
     #[inline]
     pub(crate) fn commit_copied(&mut self) -> Option<Result<CommitInfo, TxnError>> {
-        // A defect on purpose has to be on the way that commits take.
-        if is_of_messages() {
-            return None;
-        }
         let core = self.core.clone();
         if !self.odd_rows_settle(&core) {
             return None;

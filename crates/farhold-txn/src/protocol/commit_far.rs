@@ -27,6 +27,7 @@ use crate::planted::{last_epoch, next_serial, set_unknown};
 use crate::protocol::commit::{before_write, is_plain};
 use crate::protocol::execute::by_node;
 use crate::protocol::ident::{DATA, Ident};
+use crate::protocol::prepare::{Moving, moved_meanwhile};
 use crate::protocol::section::{Near, Refused, latch, new_version, settle, validate, write};
 use crate::replication::{Promise, Replication, ReplicationConfig, Sent, Step};
 use crate::slots::Counter;
@@ -457,7 +458,7 @@ impl Txn {
         Ok(snapshots_at)
     }
 
-    async fn validate_far_stamps(&mut self, core: &Core) -> Result<(), TxnError> {
+    pub(crate) async fn validate_far_stamps(&mut self, core: &Core) -> Result<(), TxnError> {
         if planted!(NoPhantomCheck) {
             return Ok(());
         }
@@ -494,7 +495,8 @@ impl Txn {
             let rows = self.far_writes().filter(wanted).map(|row| (row.table().store.id(), row.ident.reference()));
             let rows: Vec<(TableId, ObjectRef)> = rows.collect();
             for rows in rows.chunks(STAMPS_MAX) {
-                core.call(node, &Request::SaveUndo { epoch, rows: rows.to_vec() }).await?;
+                let request = Request::SaveUndo { owner: self.owner.word(), epoch, rows: rows.to_vec() };
+                core.call(node, &request).await?;
             }
         }
         Ok(())
@@ -517,7 +519,7 @@ impl Txn {
             for references in references.chunks(STAMPS_MAX) {
                 let request = Request::Publish { table, references: references.to_vec(), deleted: deleted.clone() };
                 if core.node.replication.is_some() {
-                    core.insist_call(node, &request, number).await;
+                    let _ = core.insist_call(node, &request, number).await;
                 } else if core.call(node, &request).await.is_err() {
                     lost.get_or_insert(node);
                 }
@@ -602,13 +604,14 @@ impl Txn {
         self.core.leave(async move {
             for (node, table, references) in deleted {
                 for references in references.chunks(STAMPS_MAX) {
-                    core.insist_call(node, &Request::Remove { table, epoch, references: references.to_vec() }, number)
-                        .await;
+                    let request = Request::Remove { table, epoch, references: references.to_vec() };
+                    let _ = core.insist_call(node, &request, number).await;
                 }
             }
             for (node, table, references) in gone {
                 for references in references.chunks(STAMPS_MAX) {
-                    core.insist_call(node, &Request::Cancel { table, references: references.to_vec() }, number).await;
+                    let request = Request::Cancel { table, references: references.to_vec() };
+                    let _ = core.insist_call(node, &request, number).await;
                 }
             }
         });
@@ -628,13 +631,16 @@ impl Txn {
 
     /// Moves the far rows that have to, and brings the copies of changed replicated rows into the write set.
     async fn prepare_far(&mut self) -> Result<(), TxnError> {
-        let count = self.state.rows.len();
-        for position in 0..count {
-            let handle = RowHandle(position as u32);
-            let row = *self.state.row(handle);
+        let mut moving = Vec::new();
+        for handle in (0..self.state.rows.len() as u32).map(RowHandle) {
+            let row = self.state.row(handle);
             if row.ident.node() != self.core.me && row.has_new_value() && self.must_move_far(handle)? {
-                self.move_far(handle).await?;
+                moving.push(handle);
             }
+        }
+        let moving: Vec<Moving> = moving.into_iter().map(|handle| self.take_out(handle)).collect();
+        for moving in moving {
+            self.put_far(moving).await?;
         }
         for position in 0..self.state.rows.len() {
             let row = *self.state.row(RowHandle(position as u32));
@@ -662,15 +668,9 @@ impl Txn {
         if row.table().has_secondary() { row.table().changes_keys(key, old, new) } else { Ok(false) }
     }
 
-    async fn move_far(&mut self, handle: RowHandle) -> Result<(), TxnError> {
-        let row = *self.state.row(handle);
-        let (key, value) = (self.state.key(&row).to_vec(), self.state.value(&row).to_vec());
-        self.state.delete(handle);
-        match self.insert_far(SharedTable(row.table), row.ident.node(), &key, &value).await {
-            Ok(_) => Ok(()),
-            Err(TxnError::DuplicateKey { index: Index::Primary, .. }) => Err(TxnError::Conflict),
-            Err(error) => Err(error),
-        }
+    async fn put_far(&mut self, moving: Moving) -> Result<(), TxnError> {
+        let Moving { table, node, key, value } = moving;
+        self.insert_far(table, node, &key, &value).await.map(|_| ()).map_err(moved_meanwhile)
     }
 
     /// Does to a node's copy of a replicated row what is to be done to ours.
@@ -695,7 +695,12 @@ impl Txn {
             return Ok(());
         }
         self.state.set_value(copy, &value);
-        if self.must_move_far(copy)? { self.move_far(copy).await } else { Ok(()) }
+        if self.must_move_far(copy)? {
+            let moving = self.take_out(copy);
+            self.put_far(moving).await
+        } else {
+            Ok(())
+        }
     }
 }
 

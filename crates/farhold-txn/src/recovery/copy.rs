@@ -1,13 +1,14 @@
 //! A new mirror gets the rows that its node has, while transactions go on: it gets their records already, and of two states
-//! of a slot the newer stays.
+//! of a slot the newer stays. Of slots that are no table's it gets the floors of their pages: records from before the mirror may still be
+//! redone into it, and must not bring back what was there.
 
 use super::Moving;
-use super::message::{CopyRow, MESSAGE_BYTES, Message, ROW_BYTES};
+use super::message::{CopyRow, FLOORS_PER_MESSAGE, MESSAGE_BYTES, Message, ROW_BYTES};
 use crate::home::message::Request;
 use crate::{NodeId, Placement, TableId, TxnError, Worker};
 use farhold_fabric::{Meta, Version};
 use farhold_store::slab::Run;
-use farhold_store::{Object, ObjectRef, ReadError};
+use farhold_store::{Object, ObjectRef, Store};
 
 /// Slots between two turns of letting others run.
 const SLOTS_PER_TURN: usize = 64;
@@ -58,42 +59,30 @@ impl Worker {
                 moving.rows += 1;
             }
         }
-        self.send_copies(on, &rows).await
+        self.send_copies(on, &rows).await?;
+        // Behind the rows: a run that has left its table since the table was asked for its runs has its floors.
+        self.send_floors(on).await
     }
 
-    /// What a slot holds, when nobody is about to change it: who holds its lock, or has not replicated it yet, may have got his
-    /// room in the rings before this mirror was one. Also of a slot without a row the version: a record from before the mirror, redone
-    /// into it, would bring back a row that has been deleted since. `None`: the slot has never held a row.
+    async fn send_floors(&self, on: NodeId) -> Result<(), TxnError> {
+        if planted!(NoTombstones) {
+            return Ok(());
+        }
+        for pages in self.node().store.floors().chunks(FLOORS_PER_MESSAGE) {
+            let body = Message::Floors { pages: pages.to_vec() }.encode();
+            self.core.call(on, &Request::Recovery { body: &body }).await?;
+        }
+        Ok(())
+    }
+
+    /// What a slot holds, when nobody is about to change it.
     async fn read_settled(&self, table: TableId, offset: u64) -> Result<Option<Copied>, TxnError> {
         let core = &*self.core;
-        let memory = core.node.store.memory();
-        let mut payload = Vec::new();
         for turn in 0..PATIENCE_MAX {
-            let object = Object::at(memory, offset);
-            let (meta, version) = (object.meta(), object.version());
-            let reference = ObjectRef::new(offset, meta.incarnation());
-            let is_settled = |version: Version| !version.is_odd() && !version.is_writing();
-            if object.lock_word() != 0 || !is_settled(version) {
-                core.handle.pause(turn).await;
-                continue;
+            match look(&core.node.store, table, offset) {
+                Ok(found) => return Ok(found),
+                Err(Changing) => core.handle.pause(turn).await,
             }
-            if meta.state() == Meta::ROW {
-                payload.resize(meta.payload_len(), 0);
-                match object.read(meta.incarnation(), &mut payload) {
-                    Ok(read) if read.lock == 0 && is_settled(read.version) => {
-                        payload.truncate(read.payload_len());
-                        let (version, key_len) = (read.version, read.key_len());
-                        return Ok(Some(Copied { reference, version, table, key_len, payload }));
-                    }
-                    Ok(_) | Err(ReadError::Torn | ReadError::Stale | ReadError::TooShort { .. }) => {}
-                }
-            } else if version.number() == 0 || planted!(NoTombstones) {
-                return Ok(None);
-            } else if object.meta() == meta && object.version() == version && object.lock_word() == 0 {
-                let version = version.with(Version::ABSENT);
-                return Ok(Some(Copied { reference, version, table, key_len: 0, payload: Vec::new() }));
-            }
-            core.handle.pause(turn).await;
         }
         Err(TxnError::Conflict)
     }
@@ -110,5 +99,88 @@ impl Worker {
         });
         let body = Message::Copy { rows: rows.collect() }.encode();
         self.core.call(on, &Request::Recovery { body: &body }).await.map(|_| ())
+    }
+}
+
+/// Somebody is about to change the slot.
+struct Changing;
+
+/// What a slot holds, if nobody is about to change it: who holds its lock, or has not replicated it yet, may have got his
+/// room in the rings before this mirror was one. Also of a slot without a row the version: a record from before the mirror, redone
+/// into it, would bring back a row that has been deleted since. `None`: the slot has never held a row, or is not the table's any more.
+fn look(store: &Store, table: TableId, offset: u64) -> Result<Option<Copied>, Changing> {
+    let object = Object::at(store.memory(), offset);
+    let (meta, version) = (object.meta(), object.version());
+    let reference = ObjectRef::new(offset, meta.incarnation());
+    let is_settled = |version: Version| !version.is_odd() && !version.is_writing();
+    if object.lock_word() != 0 || !is_settled(version) {
+        return Err(Changing);
+    }
+    let found = if meta.state() == Meta::ROW {
+        let mut payload = vec![0; meta.payload_len()];
+        let read = object.read(meta.incarnation(), &mut payload).map_err(|_| Changing)?;
+        if read.lock != 0 || !is_settled(read.version) {
+            return Err(Changing);
+        }
+        payload.truncate(read.payload_len());
+        Copied { reference, version: read.version, table, key_len: read.key_len(), payload }
+    } else if version.number() == 0 || planted!(NoTombstones) {
+        return Ok(None);
+    } else if object.meta() == meta && object.version() == version && object.lock_word() == 0 {
+        Copied { reference, version: version.with(Version::ABSENT), table, key_len: 0, payload: Vec::new() }
+    } else {
+        return Err(Changing);
+    };
+    // Behind the look: the run may have gone to another table since the list of runs was made. Then the floors of its pages tell of what was
+    // there, and what comes there comes by records.
+    Ok((store.table_of(offset) == Some(table)).then_some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farhold_btree::KeyShape;
+    use farhold_fabric::{FarPtr, RegionId, RegionMemory};
+    use farhold_store::{AllocCache, Owner, Reserve, TableStore};
+    use std::sync::Arc;
+
+    /// Reserves and commits.
+    fn insert(table: &TableStore, alloc: &mut AllocCache) -> ObjectRef {
+        let reserved = table.reserve(&[7; 8], &[1; 100], alloc, &|_| false, &mut |_| ()).expect("room");
+        let Reserve::Reserved { reference, .. } = reserved else { panic!("taken") };
+        let object = table.store().object(reference);
+        let owner = Owner::new(1, NodeId(0), 0, 1);
+        let version = object.lock(reference.incarnation(), owner).expect("free");
+        assert!(look(table.store(), table.id(), reference.offset()).is_err(), "it is locked");
+        object.restamp(version.next(1));
+        object.unlock();
+        reference
+    }
+
+    /// While a mirror is filled, a run that the copier has in its list is given back, and taken by another table.
+    #[test]
+    fn a_row_is_copied_as_one_of_its_own_table() {
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
+        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
+        let mut alloc = store.alloc_cache();
+        let [one, other] = [TableId(7), TableId(8)].map(|id| {
+            let def = farhold_store::TableDef { id, primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+            TableStore::create(&store, def).expect("a table")
+        });
+        let copied = |id: TableId, offset: u64| look(&store, id, offset).ok().flatten();
+        let row = insert(&one, &mut alloc);
+        let is_row = |row: &Copied| !row.version.is_absent();
+        assert!(copied(one.id(), row.offset()).is_some_and(|row| is_row(&row) && row.key_len == 8));
+        let object = store.object(row);
+        object.restamp(object.version().next(1).with(Version::ABSENT));
+        one.remove(row, 1, &mut alloc);
+        assert!(copied(one.id(), row.offset()).is_some_and(|row| !is_row(&row)));
+        let runs = one.pages();
+        alloc.flush();
+        assert!(store.release_empty_pages() > 0);
+        let there = insert(&other, &mut alloc);
+        assert!(runs.iter().flat_map(Run::slots).any(|offset| offset == there.offset()), "it has the run");
+        assert!(runs.iter().flat_map(Run::slots).all(|offset| copied(one.id(), offset).is_none()));
+        assert!(copied(other.id(), there.offset()).is_some_and(|row| is_row(&row) && row.table == other.id()));
     }
 }

@@ -28,6 +28,8 @@ pub(crate) enum Message<'a> {
     Install(Arc<Configuration>),
     /// Rows of the sender's, for its mirror.
     Copy { rows: Vec<CopyRow<'a>> },
+    /// Pages of the sender's, for its mirror, each with the version at or below which states of its slots are of an earlier use.
+    Floors { pages: Vec<(u32, Version)> },
 }
 
 /// The answer to [`Message::Freeze`].
@@ -115,6 +117,11 @@ impl<'a> Message<'a> {
                     w.reference(row.reference).u64(row.version.0).u32(row.table.0).bytes(row.key).bytes(row.value);
                 });
             }
+            Self::Floors { pages } => {
+                w.u8(8).list(pages, |w, (page, floor)| {
+                    w.u32(*page).u64(floor.0);
+                });
+            }
         }
         w.0
     }
@@ -135,6 +142,7 @@ impl<'a> Message<'a> {
                     Ok(CopyRow { reference, version, table, key: r.bytes()?, value: r.bytes()? })
                 })?,
             },
+            8 => Self::Floors { pages: r.list(|r| Ok((r.u32()?, Version(r.u64()?))))? },
             _ => return Err(GARBAGE),
         };
         r.end()?;
@@ -154,6 +162,8 @@ impl Frozen {
 
 /// Bytes of entries or rows in one message; a row above it goes alone, and the longest one fits (asserted below).
 pub(crate) const MESSAGE_BYTES: usize = 16 << 10;
+/// Floors of pages in one message.
+pub(crate) const FLOORS_PER_MESSAGE: usize = MESSAGE_BYTES / 12;
 /// What a row or an entry costs beside key and value, and a little more.
 pub(crate) const ROW_BYTES: usize = 64;
 /// What a message costs beside its rows, and a little more.
@@ -186,7 +196,9 @@ mod tests {
         };
         let left = LeftEntry { owner: 1, epoch: 2, entry };
         let copied = CopyRow { reference, version: Version(1), table, key, value };
-        for message in [Message::Redo { number: 9, left: vec![left] }, Message::Copy { rows: vec![copied] }] {
+        let floors = Message::Floors { pages: vec![(u32::MAX, Version(u64::MAX)); FLOORS_PER_MESSAGE] };
+        let redo = Message::Redo { number: 9, left: vec![left] };
+        for message in [redo, Message::Copy { rows: vec![copied] }, floors] {
             let bytes = Request::Recovery { body: &message.encode() }.encode(u64::MAX);
             assert!(bytes.len() <= MESSAGE_BYTES_MAX, "{} bytes: {:?}", bytes.len(), message.encode()[0]);
         }

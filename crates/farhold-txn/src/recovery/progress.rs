@@ -40,6 +40,8 @@ pub struct Progress {
     pub mirroring: Option<(NodeId, Moving)>,
     /// It gets its copies of replicated tables.
     pub joining: Option<Moving>,
+    /// An earlier start of it still belongs to the cluster: it waits until the others go on without that.
+    pub replacing: bool,
 }
 
 impl Progress {
@@ -81,6 +83,9 @@ impl fmt::Display for Progress {
         }
         if let Some(rows) = self.joining {
             parts.push(format!("joins: {} rows of replicated tables", rows.rows));
+        }
+        if self.replacing {
+            parts.push("waits until the others go on without its earlier start".to_owned());
         }
         if parts.is_empty() {
             parts.push("nothing".to_owned());

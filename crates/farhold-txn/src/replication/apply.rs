@@ -62,7 +62,9 @@ impl Applier {
                 }
             }
             *epoch_seen = records.iter().map(|record| record.epoch()).fold(*epoch_seen, u32::max);
+            crate::planted::may_stop();
             mirrors.take_all(records, *since);
+            crate::planted::may_stop();
             if reader.applied() != before {
                 reader.publish();
                 any = true;
@@ -239,7 +241,9 @@ impl MirrorKeeper {
     pub fn start(replication: &Arc<Replication>) -> Result<Self, TxnError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, replication) = (stop.clone(), replication.clone());
+        let hand_on = crate::planted::hand_on();
         let keep = move || {
+            hand_on();
             while !stopped.load(Acquire) {
                 while !stopped.load(Acquire) && replication.try_applier().is_some_and(|mut applier| applier.apply()) {}
                 std::thread::park_timeout(NAP);

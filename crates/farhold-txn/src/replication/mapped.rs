@@ -123,9 +123,15 @@ impl MappedRings {
                 holder.copy_in(ring + ring_bytes - size + 8, &behind);
             }
             let (behind, mark) = record.place(place.lsn, place.finished);
+            if planted!(MarkBeforeBody) {
+                holder.copy_in(ring + place.at + 8, &behind[..record::HEADER_BYTES - 8]);
+                holder.mark(ring + place.at, mark);
+                crate::planted::may_stop();
+            }
             holder.copy_in(ring + place.at + 8, behind);
             holder.mark = mark;
         }
+        crate::planted::may_stop();
         // Stores in order are seen in order: each body is there before any mark is.
         for holder in &*holders {
             let Some(place) = &holder.place else { continue };

@@ -6,7 +6,8 @@
 //!
 //! Of two states of a slot the one with the greater version is the newer, whatever way they have come by; a delete leaves
 //! its version behind, so that an older state that comes late finds it. A patch changes one version into the next: one whose
-//! version is not here yet, because it comes by another ring or with the copy of a row, waits for it.
+//! version is not here yet, because it comes by another ring or with the copy of a row, waits for it. Of slots that are known no more,
+//! because their page has had another use, the floor of the page says which states come too late.
 //!
 //! Rows come in no order, so what a state costs is two cache misses, one after the other. Whoever takes many starts both for all of
 //! them before he takes the first ([`MirrorRows::prefetch`], [`MirrorRows::prefetch_row`]). A hash map of boxes, tried before, has
@@ -18,7 +19,7 @@ use farhold_fabric::object::ALIGN;
 use farhold_fabric::{Version, processor};
 use farhold_store::ObjectRef;
 use farhold_store::log::{Change, Entry, patch};
-use farhold_store::object::size_class::{COUNT, SizeClass};
+use farhold_store::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,6 +62,8 @@ pub(crate) struct MirrorRows {
     known: Vec<u32>,
     /// Patches whose version is not here yet, by slot and number of that version.
     waiting: BTreeMap<(u32, u64), Waiting>,
+    /// By page: the number of the version at or below which a state is of an earlier use of the page.
+    floors: Vec<u64>,
 }
 
 /// A patch that waits.
@@ -72,6 +75,8 @@ struct Waiting {
 
 /// Slot numbers of a block: those of 64 KiB of the region.
 const BLOCK_SLOTS: usize = 4096;
+/// Slot numbers of a page.
+const PAGE_SLOTS: u32 = (PAGE_BYTES / ALIGN) as u32;
 /// What a block has for each slot.
 const ENTRY_BYTES: usize = 4;
 const NOWHERE: u32 = 0;
@@ -96,6 +101,9 @@ impl MirrorRows {
         let payload_len = key.len() + value.len();
         let mut place = self.place(slot);
         if place == NOWHERE {
+            if version.number() <= self.floor(slot) {
+                return;
+            }
             place = self.rooms.take(payload_len);
             self.known.push(slot);
             self.set_place(slot, place);
@@ -121,7 +129,7 @@ impl MirrorRows {
         let slot = slot_of(entry.reference);
         let place = self.place(slot);
         let known = if place == NOWHERE { None } else { Some(self.rooms.version(place).number()) };
-        if known.is_some_and(|known| known >= entry.new.number()) {
+        if known.unwrap_or_else(|| self.floor(slot)) >= entry.new.number() {
             return;
         }
         let is_next = known == Some(entry.old.number()) || (known.is_some() && planted!(PatchAnyVersion));
@@ -182,20 +190,58 @@ impl MirrorRows {
         self.known.len()
     }
 
-    /// Forgets the rows of a table that has been dropped.
+    /// What a slot of this page was at or below a version, it is not any more.
+    pub fn raise_floor(&mut self, page: u32, floor: Version) {
+        let Some(first) = page.checked_mul(PAGE_SLOTS) else { return };
+        let last = first + (PAGE_SLOTS - 1);
+        self.set_floor(page, floor);
+        for slot in first..=last {
+            let place = self.place(slot);
+            if place != NOWHERE && self.rooms.version(place).number() < floor.number() {
+                let table = self.rooms.table(place);
+                self.rooms.write(place, floor.with(Version::ABSENT), table, &[], &[]);
+            }
+        }
+        let waiting = self.waiting.range((first, 0)..=(last, u64::MAX));
+        let late = waiting.filter(|(_, waiting)| waiting.new.number() <= floor.number()).map(|(at, _)| *at);
+        for at in late.collect::<Vec<_>>() {
+            self.waiting.remove(&at);
+        }
+    }
+
+    #[inline]
+    fn floor(&self, slot: u32) -> u64 {
+        self.floors.get((slot / PAGE_SLOTS) as usize).copied().unwrap_or(0)
+    }
+
+    fn set_floor(&mut self, page: u32, floor: Version) {
+        let page = page as usize;
+        if self.floors.len() <= page {
+            self.floors.resize(page + 1, 0);
+        }
+        self.floors[page] = self.floors[page].max(floor.number());
+    }
+
+    /// Forgets the rows of a table that has been dropped. Its pages were another table's before, perhaps, of which late records may tell: what
+    /// is at or below the version of a row that is forgotten stays forgotten.
     pub fn forget_table(&mut self, table: TableId) {
         let mut known = std::mem::take(&mut self.known);
         known.retain(|slot| {
             let place = self.place(*slot);
             let stays = self.rooms.table(place) != table;
             if !stays {
+                self.set_floor(*slot / PAGE_SLOTS, self.rooms.version(place));
                 self.rooms.give_back(place);
                 self.set_place(*slot, NOWHERE);
             }
             stays
         });
         self.known = known;
-        self.waiting.retain(|_, waiting| waiting.table != table);
+        let floors = &self.floors;
+        self.waiting.retain(|(slot, _), waiting| {
+            let floor = floors.get((*slot / PAGE_SLOTS) as usize).copied().unwrap_or(0);
+            waiting.table != table && waiting.new.number() > floor
+        });
     }
 
     /// The version at which a slot is known, also if no row is there.
@@ -593,11 +639,62 @@ mod tests {
         assert!(mirror.is_behind(|_| true) && !mirror.is_behind(|it| it != table));
     }
 
+    /// A table's page had a row, became another table's that was dropped, and the first row's record comes late, whole or as a patch. It brings
+    /// nothing back, and nothing waits for it; what the page is used for next is taken.
+    #[test]
+    fn a_row_of_an_earlier_use_of_its_page_stays_gone() {
+        let (first, second) = (TableId(20), TableId(21));
+        let slot = |incarnation| ObjectRef::new(64, incarnation);
+        let version = |count: u64| Version(count * Version::ONE);
+        let before = [0; 64];
+        let mut value = before;
+        value[9] = 1;
+        let late = Entry {
+            node: crate::NodeId(1),
+            change: Change::Write,
+            mirrored: true,
+            table: first,
+            reference: slot(1),
+            old: version(4),
+            new: version(5),
+            key: b"the key",
+            value: &value,
+        };
+        let late = recorded(&late, Some(&before));
+        assert_eq!(entry_of(&late).change, Change::Patch);
+        let comes_late = |mirror: &mut MirrorRows| {
+            mirror.take(slot(1), version(5), first, b"the key", b"late");
+            mirror.patch(&entry_of(&late));
+            assert!(mirror.rows().is_empty(), "a row that was deleted is back");
+            assert!(!mirror.is_behind(|table| table == first), "a patch waits for a version that never comes");
+        };
+        // The mirror has had all of it.
+        let mut mirror = MirrorRows::default();
+        mirror.take(slot(1), version(5), first, b"the key", b"row");
+        mirror.take(slot(1), version(7).with(Version::ABSENT), first, b"", b"");
+        mirror.take(slot(2), version(9), second, b"another", b"row");
+        mirror.forget_table(second);
+        comes_late(&mut mirror);
+        // It is a new one, and its node tells it of the page, before the record or after it.
+        let mut mirror = MirrorRows::default();
+        mirror.raise_floor(0, version(9));
+        comes_late(&mut mirror);
+        let mut mirror = MirrorRows::default();
+        mirror.patch(&entry_of(&late));
+        mirror.take(ObjectRef::new(128, 1), version(5), first, b"a key", b"late");
+        mirror.raise_floor(0, version(9));
+        comes_late(&mut mirror);
+        mirror.take(slot(3), version(10), first, b"a key", b"new");
+        mirror.take(ObjectRef::new(PAGE_BYTES, 1), version(5), first, b"key", b"of the next page");
+        assert_eq!(mirror.rows().len(), 2);
+    }
+
     /// Rows of all lengths that grow, shrink, go and come back, and whose tables are dropped, against a map of vectors.
     #[test]
     fn a_mirror_is_a_map_from_slots_to_their_latest_states() {
         type State = (Version, TableId, Vec<u8>);
         let (mut mirror, mut oracle) = (MirrorRows::default(), BTreeMap::<u32, State>::new());
+        let mut floors = BTreeMap::<u32, u64>::new();
         let mut draw = numbers(7);
         for count in 1..6_000_u64 {
             let (slot, table) = (draw(300) as u32 * 37, TableId(draw(3) as u32));
@@ -610,11 +707,17 @@ mod tests {
             let reference = ObjectRef::new(u64::from(slot) * ALIGN, 0);
             mirror.prefetch(reference);
             mirror.take(reference, version, table, key, value);
-            if oracle.get(&slot).is_none_or(|(known, ..)| known.number() < version.number()) {
+            let page = slot / PAGE_SLOTS;
+            let known = oracle.get(&slot).map(|(known, ..)| known.number()).or(floors.get(&page).copied());
+            if known.is_none_or(|known| known < version.number()) {
                 oracle.insert(slot, (version, table, payload));
             }
             if draw(1_000) == 0 {
                 mirror.forget_table(table);
+                for (slot, (version, ..)) in oracle.iter().filter(|(_, (_, its, _))| *its == table) {
+                    let floor = floors.entry(slot / PAGE_SLOTS).or_default();
+                    *floor = version.number().max(*floor);
+                }
                 oracle.retain(|_, (_, its, _)| *its != table);
             }
         }

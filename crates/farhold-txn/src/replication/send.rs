@@ -198,7 +198,7 @@ impl Txn {
                 .collect()
         };
         promise.size = 0;
-        if cfg!(not(feature = "planted")) && core.write_in_place(&replication, &mut writer, &places) {
+        if core.write_in_place(&replication, &mut writer, &places) {
             core.record.replace(writer);
             return (!replication.view.is_gone()).then_some(Sent { replication, worker, places, number });
         }
@@ -353,6 +353,13 @@ impl Core {
                 }
             }
             let (behind, mark) = record.place(place.lsn, place.finished);
+            if planted!(MarkBeforeBody)
+                && memory.copy_in(at(place.lsn) + 8, &behind[..record::HEADER_BYTES - 8]).is_ok()
+                && let Ok(word) = memory.word(at(place.lsn))
+            {
+                word.store(mark, Release);
+                crate::planted::may_stop();
+            }
             if memory.copy_in(at(place.lsn) + 8, behind).is_err() {
                 return false;
             }
@@ -360,6 +367,7 @@ impl Core {
                 *slot = Some((memory, at(place.lsn), mark));
             }
         }
+        crate::planted::may_stop();
         // Stores in order are seen in order: each body is there before any mark is.
         marks.iter().flatten().all(|(memory, at, mark)| {
             let word = memory.word(*at);
@@ -406,21 +414,30 @@ impl Core {
     }
 
     /// Asks a node until it has answered, or has left the cluster as it was in the configuration with the number `since`.
-    pub async fn insist_call(&self, node: NodeId, request: &Request<'_>, since: u64) {
-        let Some(replication) = &self.node.replication else { return };
+    ///
+    /// # Errors
+    /// What it has answered; [`TxnError::NodeUnavailable`] of this node if it has been expelled, or has ended.
+    pub async fn insist_call(&self, node: NodeId, request: &Request<'_>, since: u64) -> Result<(), TxnError> {
+        let Some(replication) = &self.node.replication else { return Ok(()) };
         let view = &replication.view;
-        for turn in 0_u32.. {
-            if !view.present.contains(node) || !view.is_same_start(node, since) || view.is_gone() {
-                return;
+        let unavailable = TxnError::NodeUnavailable { node: self.me, committed: false };
+        let mut turn = 0_u32;
+        loop {
+            if view.is_gone() {
+                return Err(unavailable);
+            }
+            if !view.present.contains(node) || !view.is_same_start(node, since) {
+                return Ok(());
             }
             match self.call(node, request).await {
-                Err(TxnError::NodeUnavailable { node: unavailable, .. }) if unavailable != self.me => {}
-                _ => return,
+                Err(error @ TxnError::NodeUnavailable { .. }) if error != unavailable => {}
+                answered => return answered.map(drop),
             }
             if !self.node.fabric.node_is_live(self.me) {
-                return;
+                return Err(unavailable);
             }
             self.handle.sleep_ns(AGAIN_NS << turn.min(AGAIN_DOUBLED_MAX)).await;
+            turn = turn.saturating_add(1);
         }
     }
 

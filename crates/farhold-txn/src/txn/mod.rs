@@ -4,9 +4,10 @@ mod scan;
 pub(crate) mod state;
 
 use crate::home::message::Request;
+use crate::phases::Running;
 use crate::protocol::commit_far::{Held, unlock_far};
 use crate::protocol::ident::Ident;
-use crate::slots::{Counter, Running};
+use crate::slots::Counter;
 use crate::table::TableShared;
 use crate::worker::Core;
 use crate::{Index, NodeId, Table, TxnError};
@@ -95,7 +96,8 @@ impl Txn {
     /// The row with this primary key.
     ///
     /// # Errors
-    /// [`TxnError::Conflict`], an unavailable node, a dropped table; [`TxnError::Row`] for a key that is none.
+    /// [`TxnError::Conflict`], an unavailable node, a dropped table; [`TxnError::Row`] for a key that is none;
+    /// [`TxnError::TooLarge`] if the transaction holds 2 GiB.
     #[inline]
     pub async fn get(&mut self, table: &Table, key: &[u8]) -> Result<Option<RowHandle>, TxnError> {
         let shared = self.enter(table)?;
@@ -332,6 +334,7 @@ impl Txn {
         if self.stage == Stage::Failed {
             return Err(TxnError::Conflict);
         }
+        self.check_room(0)?;
         self.core.serve_now_and_then();
         Ok(SharedTable(NonNull::from(&**shared)))
     }
@@ -356,7 +359,13 @@ impl Txn {
         if payload_len > PAYLOAD_BYTES_MAX {
             return Err(TxnError::TooLarge { what: "a row", bytes: payload_len, bytes_max: PAYLOAD_BYTES_MAX });
         }
-        let bytes = self.state.bytes_used() + payload_len;
+        self.check_room(payload_len)
+    }
+
+    /// Is there room for so many bytes more?
+    #[inline]
+    pub(crate) fn check_room(&self, len: usize) -> Result<(), TxnError> {
+        let bytes = self.state.bytes_used() + len;
         if bytes > state::BYTES_MAX {
             return Err(TxnError::TooLarge { what: "a transaction", bytes, bytes_max: state::BYTES_MAX });
         }
@@ -415,7 +424,7 @@ impl Txn {
                 let number = replication.view.configuration().number;
                 // Messages may be lost, and no restart of this node will make up for it.
                 let (asking, node) = (core.clone(), *node);
-                core.leave(async move { asking.insist_call(node, &request, number).await });
+                core.leave(async move { drop(asking.insist_call(node, &request, number).await) });
             } else {
                 core.tell_now(*node, &request);
             }

@@ -221,6 +221,7 @@ impl Txn {
         spec: &ScanSpec<'_>,
         rows: &mut Vec<RowHandle>,
     ) -> Result<Scanned, TxnError> {
+        self.check_room(0)?;
         let me = self.me();
         let (mut left, mut turn) = (spec.limit, ROWS_PER_TURN);
         if left == 0 {
@@ -425,6 +426,7 @@ impl Txn {
         core.check_served(node)?;
         let (mut left, mut last) = (spec.limit, None::<Vec<u8>>);
         while left > 0 && go_on() {
+            self.check_room(0)?;
             let from = last.as_deref().map(Bound::Excluded);
             let (lo, hi) =
                 if spec.descending { (spec.lo, from.unwrap_or(spec.hi)) } else { (from.unwrap_or(spec.lo), spec.hi) };
@@ -551,5 +553,59 @@ impl State {
         let mut made = Vec::new();
         row.table().keys_of(index)?.make(&row.table().schema, self.key(row), self.value(row), &mut made)?;
         Ok(made == key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::txn::state::BYTES_MAX;
+    use crate::{Node, NodeConfig, TableDef};
+    use farhold_fabric::Executor;
+    use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
+    use farhold_store::row::{Column, ColumnType, Datum, Schema};
+
+    /// Reads count as writes do: places in the arena have 32 bits, and beyond them rows would have each other's bytes.
+    #[test]
+    fn a_transaction_that_reads_too_much_is_refused() {
+        const ROWS: i64 = 3_000;
+        let executor = Executor::virtual_time(1);
+        let handle = executor.handle();
+        let sim = Sim::new(&handle, Rdma, Faults::default());
+        let config = NodeConfig { region_bytes: 32 << 20, ..NodeConfig::default() };
+        let node = Node::open(sim.join(NodeId(0)).expect("a fabric"), config).expect("a node");
+        let worker = node.worker(&handle).expect("a worker");
+        executor.run(async move {
+            let columns = vec![Column::new("id", ColumnType::BigInt), Column::new("note", ColumnType::Text)];
+            let def = TableDef::new("notes", Schema::new(columns, vec![0]).expect("a schema"));
+            let table = worker.create_table(def).await.expect("a table");
+            let key = |id: i64| (id.cast_unsigned() ^ 1 << 63).to_be_bytes();
+            let mut value = Vec::new();
+            let note = Datum::Text("x".repeat(1_000));
+            table.schema().encode_value(&[Datum::BigInt(0), note], &mut value).expect("a value");
+            for id in 0..ROWS {
+                let mut txn = worker.begin();
+                txn.insert(&table, &key(id), &value).await.expect("inserted");
+                txn.commit().await.expect("committed");
+            }
+            let is_too_large =
+                |error: &TxnError| matches!(error, TxnError::TooLarge { bytes, .. } if *bytes > BYTES_MAX);
+            let mut txn = worker.begin();
+            let scanned = txn.scan(&table, ScanSpec::all()).await;
+            assert!(scanned.as_ref().is_err_and(is_too_large), "{scanned:?}");
+            let mut txn = worker.begin();
+            let mut read = 0;
+            let refused = loop {
+                match txn.get(&table, &key(read)).await {
+                    Ok(_) => read += 1,
+                    Err(error) => break error,
+                }
+                assert!(read < ROWS, "it has read 3 MB");
+            };
+            assert!(is_too_large(&refused), "{refused}");
+            // Another one has room.
+            let mut txn = worker.begin();
+            assert!(txn.get(&table, &key(1)).await.is_ok_and(|row| row.is_some()));
+        });
     }
 }

@@ -16,6 +16,7 @@ use super::demo::{self, MixPlan, Outcome};
 use super::event::{Command, Event, Memory, quantile};
 use super::failure::{Failure, LostNode};
 use super::plot;
+use super::signal::Endings;
 
 /// `farhold bench tpcc`.
 pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
@@ -42,10 +43,11 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
     // Fine enough to see a failure of some tens of milliseconds.
     let tick_ms = if args.plot.is_some() || failure.is_some() { 20 } else { 1_000 };
     let mix = MixPlan { seconds: args.seconds, tick_ms, failure };
+    let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {
         outcome = run_tpcc(&mut cluster, &plan, mix, args.audit, json) => outcome,
-        _ = tokio::signal::ctrl_c() => Err("stopped by Ctrl-C".to_owned()),
+        signal = endings.next() => Err(format!("stopped by {signal}")),
     };
     drop(cluster);
     let (memory_after_load, outcome) = outcome?;
@@ -130,21 +132,32 @@ const PLOT_BIN: f64 = 0.05;
 fn failure_of(args: &TpccArgs) -> Result<Option<Failure>, String> {
     let seconds = |value: f64| {
         let fits = value > 0.0 && value < f64::from(args.seconds);
-        if fits { Ok(Duration::from_secs_f64(value)) } else { Err("a failure must be inside of the run".to_owned()) }
+        if fits {
+            return Ok(Duration::from_secs_f64(value));
+        }
+        Err(format!("a failure after {value} s is not within the run of {} s; change it or --seconds", args.seconds))
     };
     if let Some(after) = args.kill_all_after {
         if !args.durability.has_journal() {
-            return Err("--kill-all-after needs --durability disk or nvm: nobody else has the rows then".to_owned());
+            return Err("--kill-all-after needs --durability disk or nvm: the rows come back from journals".to_owned());
         }
         return Ok(Some(Failure::All(seconds(after)?)));
     }
     let Some(after) = args.kill_after else { return Ok(None) };
     let node = usize::from(args.kill_node.unwrap_or(args.nodes - 1));
     if args.replicas.replicas < 2 {
-        return Err("--kill-after needs --replicas 2 or more: nobody else has the killed node's rows".to_owned());
+        return Err("--kill-after needs --replicas 2 or more: without them the killed node's rows are lost".to_owned());
     }
-    if node >= usize::from(args.nodes) || args.audit && node == 0 {
-        return Err("--kill-node: no such node, or the one that answers the audit's questions".to_owned());
+    if node >= usize::from(args.nodes) {
+        return Err(format!(
+            "--kill-node {node} of --nodes {}: nodes are numbered 0 to {}",
+            args.nodes,
+            args.nodes - 1
+        ));
+    }
+    if args.audit && node == 0 {
+        let why = "--kill-node 0: node 0 answers the questions of --audit; kill another node, or leave --audit out";
+        return Err(why.to_owned());
     }
     let return_after = args.return_after.map(seconds).transpose()?;
     Ok(Some(Failure::One(LostNode { node, after: seconds(after)?, freeze: args.freeze, return_after })))
@@ -218,10 +231,11 @@ pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
         replicas: ReplicaArgs::NONE,
         durability: DurabilityArgs::NONE,
     };
+    let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {
         outcome = run_ch(&mut cluster, args, json) => outcome,
-        _ = tokio::signal::ctrl_c() => if args.stay { Ok(()) } else { Err("stopped by Ctrl-C".to_owned()) },
+        signal = endings.next() => if args.stay { Ok(()) } else { Err(format!("stopped by {signal}")) },
     };
     drop(cluster);
     outcome

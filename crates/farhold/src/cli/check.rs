@@ -23,7 +23,7 @@ pub async fn run(args: &CheckArgs, json: bool) -> Result<(), String> {
     let connection = client::connect(&args.connect.connect).await?;
     let conditions = conditions(&connection.client, json).await?;
     if conditions.violated > 0 {
-        return Err(format!("{} conditions do not hold", conditions.violated));
+        return Err(format!("{} of the specification's conditions do not hold; see above", conditions.violated));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, Command as Process, Stdio};
 use std::thread::JoinHandle;
 
 use clap::ValueEnum;
+use farhold_fabric::ephemeral::Ephemeral;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::args::{DurabilityArgs, ReplicaArgs};
@@ -50,8 +51,9 @@ pub struct ClusterPlan {
 pub struct Cluster {
     plan: ClusterPlan,
     program: PathBuf,
-    dir: PathBuf,
     nodes: Vec<NodeProcess>,
+    /// Of the regions; removed when the nodes have ended.
+    dir: Ephemeral,
     /// Given to the readers of nodes.
     sender: UnboundedSender<(usize, Event)>,
     events: UnboundedReceiver<(usize, Event)>,
@@ -68,12 +70,12 @@ struct NodeProcess {
 impl Cluster {
     /// Starts the processes; they are not ready yet.
     pub fn start(plan: &ClusterPlan) -> Result<Self, String> {
-        let dir = crate::database::ephemeral_directory().map_err(|error| error.to_string())?;
+        let dir = Ephemeral::new().map_err(|error| error.to_string())?;
         let program = std::env::current_exe().map_err(|error| format!("this program's own path: {error}"))?;
         let (sender, events) = unbounded_channel();
         let mut cluster = Self { plan: plan.clone(), program, dir, nodes: Vec::new(), sender, events };
         for node in 0..plan.nodes {
-            let process = spawn_node(&cluster.program, &cluster.dir, plan, node, cluster.sender.clone())?;
+            let process = spawn_node(&cluster.program, cluster.dir(), plan, node, cluster.sender.clone())?;
             cluster.nodes.push(process);
         }
         Ok(cluster)
@@ -81,7 +83,7 @@ impl Cluster {
 
     /// The directory of the regions.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.dir.path()
     }
 
     /// How many nodes it has.
@@ -111,9 +113,9 @@ impl Cluster {
 
     /// Starts a killed node again. It says `Ready` when the others have let it in.
     pub fn start_again(&mut self, node: usize) -> Result<(), String> {
-        let number = u8::try_from(node).map_err(|_| "no such node".to_owned())?;
+        let number = u8::try_from(node).map_err(|_| format!("there is no node {node}"))?;
         let plan = ClusterPlan { listen: None, ..self.plan.clone() };
-        self.nodes[node] = spawn_node(&self.program, &self.dir, &plan, number, self.sender.clone())?;
+        self.nodes[node] = spawn_node(&self.program, self.dir(), &plan, number, self.sender.clone())?;
         Ok(())
     }
 
@@ -125,15 +127,14 @@ impl Cluster {
     /// Starts all nodes again after [`kill_all`](Self::kill_all), without the regions that they had. Each says `Ready` when its rows are
     /// back from its journal.
     pub fn start_all_again(&mut self) -> Result<(), String> {
-        let emptied = std::fs::remove_dir_all(&self.dir).and_then(|()| std::fs::create_dir(&self.dir));
-        emptied.map_err(|error| format!("{}: {error}", self.dir.display()))?;
+        self.dir.clear().map_err(|error| format!("{}: {error}", self.dir().display()))?;
         // Nothing that the dead have said may be taken for a word of their successors.
         for reader in self.nodes.iter_mut().filter_map(|node| node.reader.take()) {
             let _ = reader.join(); // it only reads
         }
         while self.events.try_recv().is_ok() {}
         for (node, process) in (0..self.plan.nodes).zip(&mut self.nodes) {
-            *process = spawn_node(&self.program, &self.dir, &self.plan, node, self.sender.clone())?;
+            *process = spawn_node(&self.program, self.dir.path(), &self.plan, node, self.sender.clone())?;
         }
         Ok(())
     }
@@ -152,10 +153,12 @@ impl Cluster {
     /// Sends a command to one node.
     pub fn tell(&mut self, node: usize, command: &Command) -> Result<(), String> {
         let line = serde_json::to_string(command).map_err(|error| error.to_string())?;
-        let Some(stdin) = &mut self.nodes[node].stdin else { return Err(format!("node {node} has left")) };
+        let Some(stdin) = &mut self.nodes[node].stdin else {
+            return Err(format!("node {node} has ended, and takes no command"));
+        };
         writeln!(stdin, "{line}")
             .and_then(|()| stdin.flush())
-            .map_err(|error| format!("node {node} does not listen: {error}"))
+            .map_err(|error| format!("node {node} takes no command: {error}"))
     }
 
     /// Sends a command to every node.
@@ -171,7 +174,7 @@ impl Cluster {
                 Some((node, Event::Failed { .. })) if !self.nodes[node].wanted => {}
                 Some((node, Event::Failed { message })) => return Err(format!("node {node}: {message}")),
                 Some(event) => return Ok(event),
-                None => return Err("every node process has ended".to_owned()),
+                None => return Err("all node processes have ended".to_owned()),
             }
         }
     }
@@ -211,7 +214,6 @@ impl Drop for Cluster {
                 let _ = reader.join();
             }
         }
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -269,13 +271,13 @@ fn spawn_node(
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             let event = serde_json::from_str(&line)
-                .unwrap_or_else(|error| Event::Failed { message: format!("said `{line}`: {error}") });
+                .unwrap_or_else(|error| Event::Failed { message: format!("wrote `{line}`, no event: {error}") });
             if events.send((usize::from(node), event)).is_err() {
                 return;
             }
         }
         // After a quit nobody listens any more; before it this is how a death is noticed.
-        let _ = events.send((usize::from(node), Event::Failed { message: "the process ended".to_owned() }));
+        let _ = events.send((usize::from(node), Event::Failed { message: "its process has ended".to_owned() }));
     });
     Ok(NodeProcess { wanted: true, child, stdin, reader: Some(reader) })
 }

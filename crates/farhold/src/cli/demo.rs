@@ -21,6 +21,7 @@ use super::clock::Stopwatch;
 use super::cluster::{Cluster, ClusterPlan};
 use super::event::{Command, Event, Interval, Memory, TypeTotals, merge_buckets, quantile};
 use super::failure::{Failure, LOOK_EVERY, LostNode, Mark, Story};
+use super::signal::Endings;
 
 /// Analytical questions that run while the mix does. Each row of the first must stay empty at every moment, because a
 /// query sees one consistent state.
@@ -98,6 +99,9 @@ pub struct Loaded {
 
 /// Runs the demo; the error is for a person.
 pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
+    /// The end of a process is known without it. Where more is to be done than there are processors, threads that renew leases were seen to
+    /// stand for more than a second.
+    const LEASE_MS: u64 = 2_000;
     let warehouses = args.warehouses.max(u32::from(args.nodes) * u32::from(args.workers));
     let plan = ClusterPlan {
         nodes: args.nodes,
@@ -113,17 +117,24 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
         listen: Some(args.listen),
         ch: false,
         provider: args.provider.clone(),
-        replicas: ReplicaArgs { replicas: if args.kill { args.nodes.min(3) } else { 1 }, ..ReplicaArgs::NONE },
+        replicas: ReplicaArgs {
+            replicas: if args.kill { args.nodes.min(3) } else { 1 },
+            lease_ms: LEASE_MS,
+            ..ReplicaArgs::NONE
+        },
         durability: DurabilityArgs::NONE,
     };
     if args.kill && args.nodes < 2 {
-        return Err("--kill needs two nodes at least: the others go on".to_owned());
+        return Err("--kill needs --nodes 2 or more: the others take over the killed node's rows".to_owned());
     }
     let whole = Stopwatch::start();
+    let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;
     let outcome = tokio::select! {
         outcome = drive(&mut cluster, args, &plan, json) => outcome,
-        _ = tokio::signal::ctrl_c() => Err("stopped by Ctrl-C; the processes have ended and their shared memory is removed".to_owned()),
+        signal = endings.next() => {
+            Err(format!("stopped by {signal}; the processes have ended and their shared memory is removed"))
+        }
     };
     drop(cluster);
     outcome?;
@@ -159,7 +170,7 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
     let run = MixPlan { seconds: args.seconds, tick_ms: 1_000, failure };
     let outcome = mix(cluster, run, &answers, json).await?;
     stop.store(true, Ordering::Relaxed);
-    asking.await.map_err(|error| format!("the SQL client: {error}"))?;
+    asking.await.map_err(|error| format!("the SQL client has failed: {error}"))?;
 
     let connection = client::connect(&url).await?;
     let conditions = check::conditions(&connection.client, json).await?;
@@ -177,7 +188,7 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
 
 /// Starts, creates, loads with progress; returns the URL of the database.
 async fn load(cluster: &mut Cluster, json: bool) -> Result<String, String> {
-    let listen = cluster.ready().await?.ok_or("no node answers SQL")?;
+    let listen = cluster.ready().await?.ok_or("no node of the cluster answers SQL")?;
     let clock = Stopwatch::start();
     let live = std::io::stdout().is_terminal() && !json;
     let loaded = create_and_load(cluster, |rows, total| {
@@ -297,7 +308,7 @@ pub async fn run_mix(
         || !story.is_over()
     {
         if story.seconds() > patience {
-            return Err(format!("the cluster does not come to rest: {:?}", story.marks));
+            return Err(format!("the cluster has not recovered {PATIENCE_SECONDS} s after the run: {:?}", story.marks));
         }
         let (node, event) = tokio::select! {
             event = cluster.next() => event?,

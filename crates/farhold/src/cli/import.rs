@@ -17,11 +17,9 @@ pub async fn run(args: &ImportArgs, json: bool) -> Result<(), String> {
     let kind = kind_of(args)?;
     let table = match &args.table {
         Some(table) => table.clone(),
-        None => args
-            .file
-            .file_stem()
-            .map(|s| s.to_string_lossy().to_lowercase())
-            .ok_or_else(|| format!("{} has no name to take as the table's; say --table", args.file.display()))?,
+        None => args.file.file_stem().map(|s| s.to_string_lossy().to_lowercase()).ok_or_else(|| {
+            format!("{} has no name that the table could have; say --table NAME", args.file.display())
+        })?,
     };
     let mut file = ImportFile::open(&args.file, kind).map_err(|error| error.to_string())?;
     let connection = client::connect(&args.connect.connect).await?;
@@ -70,6 +68,9 @@ fn kind_of(args: &ImportArgs) -> Result<FileKind, String> {
     match args.file.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
         Some("csv") => Ok(FileKind::Csv),
         Some("parquet" | "pq") => Ok(FileKind::Parquet),
-        _ => Err(format!("{} ends in neither .csv nor .parquet; say --format", args.file.display())),
+        _ => Err(format!(
+            "{} ends in neither .csv nor .parquet; say --format csv or --format parquet",
+            args.file.display()
+        )),
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use farhold_bench::workload::tpcc::input::{Kind, Shares};
 use farhold_bench::workload::tpcc::load::{Loader, warehouses_of};
 use farhold_bench::workload::tpcc::population::Population;
 use farhold_bench::workload::tpcc::{Scale, tables::Tables};
-use farhold_fabric::Executor;
+use farhold_fabric::{Executor, ephemeral};
 use farhold_sql::arrow_copy::ArrowCopy;
 use farhold_sql::engine::EngineConfig;
 use farhold_sql::server::{ServerConfig, ServerHandle};
@@ -30,7 +30,7 @@ const LOAD_TICK: Duration = Duration::from_millis(200);
 
 /// Runs the command; the error is for a person, who gets it from the parent.
 pub fn run(args: &NodeArgs) -> Result<(), String> {
-    signal::ignore_interrupt();
+    signal::leave_to_parent();
     let outcome = NodeProcess::open(args).and_then(|mut node| node.serve_parent());
     if let Err(message) = &outcome {
         say(&Event::Failed { message: message.clone() });
@@ -56,7 +56,10 @@ impl<'a> NodeProcess<'a> {
         if let Some(url) = &args.register {
             config = config.register(url);
         }
-        let database = Arc::new(Database::open(&config).map_err(|error| error.to_string())?);
+        // Before this node is ready its parent has nothing to say but that it ends.
+        let is_over = || !matches!(commands.try_recv(), Err(TryRecvError::Empty));
+        let database = Database::open_unless(&config, is_over).map_err(|error| error.to_string())?;
+        let database = Arc::new(database);
         let mut node = Self { args, database, server: None, arrow: None, commands };
         if let Some(listen) = args.listen {
             let config = ServerConfig { listen, ..ServerConfig::default() };
@@ -95,7 +98,7 @@ impl<'a> NodeProcess<'a> {
             server.shutdown();
         }
         // The parent removes the directory; if it is gone without having done so, this does.
-        let _ = std::fs::remove_dir_all(&self.args.dir);
+        let _ = ephemeral::remove(&self.args.dir);
         Ok(())
     }
 
@@ -191,7 +194,7 @@ impl<'a> NodeProcess<'a> {
             // A quit while loading: leave at once, the files go with us.
             match self.commands.recv_timeout(LOAD_TICK) {
                 Ok(Command::Quit) | Err(RecvTimeoutError::Disconnected) => {
-                    let _ = std::fs::remove_dir_all(&self.args.dir);
+                    let _ = ephemeral::remove(&self.args.dir);
                     std::process::exit(0);
                 }
                 _ => say(&Event::Loading { rows: sum(), rows_total }),

@@ -76,10 +76,12 @@ fn check(args: &ServeArgs) -> Result<(), String> {
     // Hosts of a network are named behind the provider; each has a directory of its own.
     let names_hosts = args.provider.contains('?');
     if args.dir.is_none() && (is_replicated || args.nodes > 1 && !names_hosts) {
-        return Err("a cluster of several nodes needs --dir: they find each other in a directory".to_owned());
+        return Err("several nodes need --dir DIRECTORY, the same for all: they find each other there".to_owned());
     }
     if args.register.is_some() && !is_replicated {
-        return Err("--register is for a cluster with --replicas 2 or more".to_owned());
+        return Err(
+            "--register has no effect without --replicas 2 or more; add that or leave --register out".to_owned()
+        );
     }
     args.durability.check()
 }
@@ -123,7 +125,7 @@ fn open(config: &Config, json: bool, give_up: impl Fn() -> bool) -> Result<Datab
 }
 
 /// What a node says that has to be started again.
-pub const EXPELLED: &str = "the cluster goes on without this node, which was not heard for longer than its lease, or not reached by the others; start it again";
+pub const EXPELLED: &str = "the cluster goes on without this node: it was silent for longer than its lease, or the others could not reach it; start it again";
 
 /// How often a node looks whether the cluster still wants it.
 pub const LOOK_AFTER: Duration = Duration::from_millis(20);
@@ -155,7 +157,7 @@ fn engine_config(args: &ServeArgs) -> Result<EngineConfig, String> {
     config.join_memory_bytes = args.join_memory.map(|bytes| bytes as usize);
     if let Some(directory) = &args.spill_dir {
         if !directory.is_dir() {
-            return Err(format!("--spill-dir {}: no such directory", directory.display()));
+            return Err(format!("--spill-dir {}: no such directory; make it, or name another", directory.display()));
         }
         config.spill_directory.clone_from(directory);
     }

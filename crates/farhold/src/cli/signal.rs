@@ -1,8 +1,47 @@
-//! Ctrl-C and SIGTERM for processes without a tokio runtime on their main thread.
+//! The signals that tell a process to end: Ctrl-C, SIGTERM, and SIGHUP, which the end of its terminal sends.
 
 use std::sync::mpsc::{Receiver, channel};
 
-/// Yields once when the process is told to end by Ctrl-C or SIGTERM. From then on the signals no longer kill it.
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Those signals. From their registration on they no longer kill the process.
+pub struct Endings {
+    interrupt: Signal,
+    terminate: Signal,
+    /// `None` where the process was started to outlive its terminal, as `nohup` does by ignoring SIGHUP.
+    hang_up: Option<Signal>,
+}
+
+impl Endings {
+    /// Registers them, inside a runtime.
+    pub fn register() -> Result<Self, String> {
+        let is_kept = disposition(libc::SIGHUP) == Some(libc::SIG_IGN);
+        let register = |kind| signal(kind).map_err(|error| format!("no handler for signals: {error}"));
+        Ok(Self {
+            interrupt: register(SignalKind::interrupt())?,
+            terminate: register(SignalKind::terminate())?,
+            hang_up: if is_kept { None } else { Some(register(SignalKind::hangup())?) },
+        })
+    }
+
+    /// Waits for one of them, and gives its name.
+    pub async fn next(&mut self) -> &'static str {
+        let Self { interrupt, terminate, hang_up } = self;
+        let hung_up = async {
+            match hang_up {
+                Some(hang_up) => hang_up.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = interrupt.recv() => "Ctrl-C",
+            _ = terminate.recv() => "SIGTERM",
+            _ = hung_up => "SIGHUP",
+        }
+    }
+}
+
+/// Yields once when one of them comes, for a process without a tokio runtime on its main thread.
 pub fn ended() -> Result<Receiver<()>, String> {
     let (sender, receiver) = channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -10,22 +49,13 @@ pub fn ended() -> Result<Receiver<()>, String> {
         .build()
         .map_err(|error| format!("no runtime for signals: {error}"))?;
     // Registered here, not on the thread, so that a signal right after the start is not missed.
-    let mut signals = {
+    let mut endings = {
         let _inside = runtime.enter();
-        use tokio::signal::unix::{SignalKind, signal};
-        [SignalKind::interrupt(), SignalKind::terminate()]
-            .map(|kind| signal(kind).map_err(|error| format!("signals: {error}")))
+        Endings::register()?
     };
     std::thread::spawn(move || {
-        runtime.block_on(async move {
-            let [interrupt, terminate] = &mut signals;
-            let (Ok(interrupt), Ok(terminate)) = (interrupt, terminate) else { return };
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            let _ = sender.send(()); // nobody waits any more: the process is ending anyway
-        });
+        runtime.block_on(endings.next());
+        let _ = sender.send(()); // no receiver: the process is ending anyway
     });
     Ok(receiver)
 }
@@ -33,7 +63,8 @@ pub fn ended() -> Result<Receiver<()>, String> {
 /// Gives back what libraries have taken before `main`. PSM, which Debian's libfabric loads, handles the signals that end a process: Ctrl-C
 /// ends it whatever is registered later, and a crash leaves a `.btr` file in the working directory instead of what the system does.
 pub fn restore() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGBUS, libc::SIGILL, libc::SIGSEGV] {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGBUS, libc::SIGILL, libc::SIGSEGV]
+    {
         if is_handled_by_a_library(signal) {
             // SAFETY: a valid disposition for each of these signals, and this process has one thread.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -43,14 +74,19 @@ pub fn restore() {
 
 /// Is the signal's handler code of a library? Those that Rust has put (of `SIGSEGV` and `SIGBUS`, to tell of full stacks) are in this program.
 fn is_handled_by_a_library(signal: libc::c_int) -> bool {
+    disposition(signal).is_some_and(|handler| {
+        ![libc::SIG_DFL, libc::SIG_IGN].contains(&handler)
+            && object_of(handler) != object_of(restore as *const () as usize)
+    })
+}
+
+/// What a signal does: `SIG_DFL`, `SIG_IGN` or a handler.
+fn disposition(signal: libc::c_int) -> Option<libc::sighandler_t> {
     // SAFETY: all-zero bytes are a valid `sigaction` to be written to.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: only asks; `now` lives through the call.
     let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
-    let handler = now.sa_sigaction;
-    asked == 0
-        && ![libc::SIG_DFL, libc::SIG_IGN].contains(&handler)
-        && object_of(handler) != object_of(restore as *const () as usize)
+    (asked == 0).then_some(now.sa_sigaction)
 }
 
 /// Where the program or library is loaded whose code is at this address.
@@ -62,10 +98,10 @@ fn object_of(code: usize) -> Option<usize> {
     (found != 0).then(|| info.dli_fbase.addr())
 }
 
-/// Leaves Ctrl-C to the parent: a terminal sends it to every process of the group.
-pub fn ignore_interrupt() {
-    // SAFETY: SIG_IGN is a valid disposition for SIGINT, and no Rust code runs in a handler.
-    unsafe {
-        libc::signal(libc::SIGINT, libc::SIG_IGN);
+/// Leaves the end to the parent, which ends this process by its standard input: terminals and service managers signal every process of a group.
+pub fn leave_to_parent() {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: SIG_IGN is a valid disposition for each of these signals, and no Rust code runs in a handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }

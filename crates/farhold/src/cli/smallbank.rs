@@ -21,10 +21,16 @@ pub fn run(args: &SmallbankArgs, json: bool) -> Result<(), String> {
 
 fn plan(args: &SmallbankArgs) -> Result<Plan, String> {
     if args.replicas > args.nodes {
-        return Err(format!("{} copies of each row need as many nodes, there are {}", args.replicas, args.nodes));
+        return Err(format!(
+            "--replicas {} of --nodes {}: each copy of a row needs a node of its own",
+            args.replicas, args.nodes
+        ));
     }
     if args.working_nodes > args.nodes {
-        return Err(format!("workers cannot run on {} of {} nodes", args.working_nodes, args.nodes));
+        return Err(format!(
+            "--working-nodes {} of --nodes {}: there are fewer nodes than that",
+            args.working_nodes, args.nodes
+        ));
     }
     Ok(Plan {
         scale: Scale { nodes: args.nodes, accounts: args.accounts, hot: args.hot.min(args.accounts) },

@@ -66,7 +66,7 @@ async fn prompt(connection: &Connection, json: bool) -> Result<(), String> {
         if let Err(message) = run_and_print(connection, &sql, json).await {
             eprintln!("ERROR: {message}");
             if connection.client.is_closed() {
-                return Err("the server closed the connection".to_owned());
+                return Err("the server has closed the connection; start `farhold sql` again".to_owned());
             }
         }
         statement.clear();

@@ -19,13 +19,13 @@ pub use zipf::{Spread, Zipf};
 
 use crate::measure::{Counter, Latencies, LatencyRecorder};
 use crate::random::Random;
-use farhold_fabric::provider::shm;
+use farhold_fabric::ephemeral::Ephemeral;
 use farhold_fabric::{Executor, Fabric, FabricError, Handle, NodeId, processor};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{HomeAgent, Node, NodeConfig, Placement, Retry, Table, TableDef, TxnError};
 use reader::Reader;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 
 /// How a value is replaced.
@@ -196,25 +196,17 @@ fn is_whole(value: &[u8]) -> bool {
 
 /// The cluster of a run, in a directory of its own: two nodes in this process.
 struct Cluster {
-    directory: std::path::PathBuf,
+    // Fields are dropped in this order.
+    _agents: Vec<HomeAgent>,
     far: Fabric,
     home: Fabric,
     nodes: [Arc<Node>; 2],
-    agents: Vec<HomeAgent>,
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.agents.clear();
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
+    _directory: Ephemeral,
 }
 
 impl Cluster {
     fn start(plan: &Plan) -> Result<Self, KvError> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("kv-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let directory = shm::default_cluster(&name);
+        let directory = Ephemeral::new()?;
         let row_bytes = plan.value_bytes as u64 + 200;
         let open = |node: u8| {
             if plan.bound && NodeId(node) == HOME {
@@ -226,7 +218,7 @@ impl Cluster {
             } else {
                 plan.provider.replace("agent=spins", "agent=sleeps")
             };
-            let fabric = Fabric::join(&directory, NodeId(node), &provider)?;
+            let fabric = Fabric::join(directory.path(), NodeId(node), &provider)?;
             let region_bytes = if NodeId(node) == HOME { 2 * plan.keys * row_bytes + (64 << 20) } else { 64 << 20 };
             let config = NodeConfig { nodes: 2, region_bytes, ..NodeConfig::default() };
             Ok::<_, KvError>((fabric.clone(), Node::open(fabric, config)?))
@@ -235,7 +227,7 @@ impl Cluster {
         // On a thread of its own, whose processor the home agent inherits.
         let (home, one) = std::thread::scope(|scope| scope.spawn(|| open(1)).join().expect("the rows' node"))?;
         let agents = vec![HomeAgent::start(&zero)?, HomeAgent::start(&one)?];
-        Ok(Self { directory, far, home, nodes: [zero, one], agents })
+        Ok(Self { _agents: agents, far, home, nodes: [zero, one], _directory: directory })
     }
 
     /// Creates the table and its rows.

@@ -4,13 +4,12 @@ use super::driver::{self, Counters, Totals};
 use super::input::Inputs;
 use super::{Scale, Tables, audit};
 use crate::random::Random;
-use farhold_fabric::provider::shm;
+use farhold_fabric::ephemeral::Ephemeral;
 use farhold_fabric::{Executor, Fabric, FabricError, NodeId, processor};
 use farhold_txn::{HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError};
 use std::fmt;
-use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -105,23 +104,15 @@ const BYTES_PER_ACCOUNT: u64 = 1_000;
 
 /// The nodes, in a directory of their own.
 struct Cluster {
-    directory: PathBuf,
-    nodes: Vec<Arc<Node>>,
+    // Fields are dropped in this order.
     agents: Vec<HomeAgent>,
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.agents.clear();
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
+    nodes: Vec<Arc<Node>>,
+    directory: Ephemeral,
 }
 
 impl Cluster {
     fn start(plan: &Plan) -> Result<Self, RunError> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("smallbank-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        let mut this = Self { directory: shm::default_cluster(&name), nodes: Vec::new(), agents: Vec::new() };
+        let mut this = Self { agents: Vec::new(), nodes: Vec::new(), directory: Ephemeral::new()? };
         let nodes = plan.scale.nodes;
         let replication = ReplicationConfig {
             replicas: plan.replicas,
@@ -133,14 +124,14 @@ impl Cluster {
         };
         let region_bytes = (64 << 20) + u64::from(plan.scale.accounts) * BYTES_PER_ACCOUNT;
         for node in 0..nodes {
-            let fabric = Fabric::join(&this.directory, NodeId(node), &plan.provider)?;
+            let fabric = Fabric::join(this.directory.path(), NodeId(node), &plan.provider)?;
             let config = NodeConfig { nodes, region_bytes, replication: replication.clone(), ..NodeConfig::default() };
             this.nodes.push(Node::open(fabric, config)?);
         }
         for node in &this.nodes {
             this.agents.push(match plan.replicas {
                 0 | 1 => HomeAgent::start(node)?,
-                _ => HomeAgent::start_member(node, &this.directory)?,
+                _ => HomeAgent::start_member(node, this.directory.path())?,
             });
         }
         let handle = Executor::real(plan.seed).handle();

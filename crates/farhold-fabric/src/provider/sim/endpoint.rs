@@ -103,7 +103,7 @@ impl Provider for SimEndpoint {
             batch.content = Some(content);
             return Posted::Done;
         }
-        let flight = state.start(node, incarnation, content, keys, started);
+        let flight = state.start(self.address, incarnation, content, keys, started);
         state.see_to_engine(&self.handle);
         Posted::UnderWay(Ticket(flight))
     }

@@ -25,6 +25,10 @@ pub enum Fault {
     /// Nothing gets through this way: messages are lost, instructions are given up; those whose answer would come this way are
     /// done, but their initiator gives them up.
     Cut(Hop),
+    /// Of the instructions that a cut loses from now on, so many of a hundred are done all the same, some time after their initiator has given
+    /// them up. Not once a later one, or a message, of the same endpoint has come there: a connection keeps its order, and a new one comes
+    /// after the end of the old.
+    Late(u64),
     /// This way is as new.
     Heal(Hop),
 }

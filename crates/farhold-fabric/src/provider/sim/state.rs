@@ -34,6 +34,9 @@ pub(super) struct State {
     /// What faults add to the model's.
     jitter_percent: u64,
     pub fence_ns: u64,
+    /// See [`Fault::Late`].
+    late_percent: u64,
+    late: Vec<Late>,
     /// When the last message between two inboxes arrives: the next one must not overtake it.
     pub last_arrival_ns: BTreeMap<(Address, Address), u64>,
     plan: Vec<Fault>,
@@ -134,9 +137,22 @@ pub(super) struct Link {
     pub cut: bool,
 }
 
+/// An instruction that has been given up, and may be done yet.
+struct Late {
+    /// Of its own.
+    flight: u64,
+    from: Address,
+    to: NodeId,
+    posted: u64,
+}
+
 /// A batch under way.
 pub(super) struct Flight {
     pub node: NodeId,
+    /// Of the endpoint that has posted it.
+    port: u16,
+    /// Counts with the events.
+    posted: u64,
     pub incarnation: u64,
     pub content: Box<Content>,
     /// The key that each instruction presents.
@@ -199,6 +215,8 @@ impl State {
             links: BTreeMap::new(),
             jitter_percent: 0,
             fence_ns: 0,
+            late_percent: 0,
+            late: Vec::new(),
             last_arrival_ns: BTreeMap::new(),
             plan: Vec::new(),
             after: Vec::new(),
@@ -345,9 +363,12 @@ impl State {
     }
 
     /// Starts a batch: its instructions go out one after the other.
-    pub fn start(&mut self, node: NodeId, incarnation: u64, content: Box<Content>, keys: Vec<u64>, left: u32) -> u64 {
+    pub fn start(&mut self, from: Address, incarnation: u64, content: Box<Content>, keys: Vec<u64>, left: u32) -> u64 {
+        let node = from.node;
         let flight = Flight {
             node,
+            port: from.port,
+            posted: self.sequence,
             incarnation,
             content,
             keys,
@@ -454,6 +475,7 @@ impl State {
             Fault::Delay(hop, delay_ns) => self.links.entry(hop).or_default().delay_ns = delay_ns,
             Fault::Jitter(percent) => self.jitter_percent = percent,
             Fault::SlowFence(fence_ns) => self.fence_ns = fence_ns,
+            Fault::Late(percent) => self.late_percent = percent,
             Fault::Cut(hop) => self.links.entry(hop).or_default().cut = true,
             Fault::Heal(hop) => drop(self.links.remove(&hop)),
         }
@@ -512,6 +534,9 @@ impl State {
         if self.is_fenced(Hop { from: message.from.node, to: to.node }, from_incarnation) {
             return;
         }
+        if !self.late.is_empty() {
+            self.too_late(message.from, to.node, u64::MAX);
+        }
         let Some(node) = self.node_mut(to.node) else { return };
         if !node.live || node.incarnation != incarnation {
             return;
@@ -524,6 +549,10 @@ impl State {
 
     /// Does line `step` of an instruction.
     fn step(&mut self, number: u64, index: u32, step: u32) {
+        if let Some(place) = self.late.iter().position(|late| late.flight == number) {
+            self.late.swap_remove(place);
+            return self.land(number, index, step);
+        }
         let Some(flight) = self.flights.get_mut(number) else { return };
         let op = &flight.content.ops[index as usize];
         let (at, kind, len, key) = (op.at, op.kind, op.len as usize, flight.keys[index as usize] & !DECIDED);
@@ -536,9 +565,19 @@ impl State {
         let touched = match self.target(hop, incarnation, at, key) {
             Ok(memory) => {
                 let flight = self.flights.get_mut(number).expect("found above");
-                touch(&mut flight.content, index as usize, &memory, step as usize)
+                let (from, posted) = (Address { node: flight.node, port: flight.port }, flight.posted);
+                let touched = touch(&mut flight.content, index as usize, &memory, step as usize);
+                if !self.late.is_empty() {
+                    self.too_late(from, at.node(), posted);
+                }
+                touched
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                if self.late_percent > 0 && self.link(hop).cut {
+                    self.may_come_late(number, index, step);
+                }
+                Err(error)
+            }
         };
         match touched {
             Ok(true) => {
@@ -584,6 +623,59 @@ impl State {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// An instruction is about to be given up that the way has lost: it may be done yet.
+    #[cold]
+    fn may_come_late(&mut self, number: u64, index: u32, step: u32) {
+        let random = self.random_u64();
+        let Some(flight) = self.flights.get_mut(number) else { return };
+        let op = &flight.content.ops[index as usize];
+        let changes_nothing = matches!(op.kind, OpKind::Read | OpKind::ReadObject | OpKind::Flush);
+        if random % 100 >= self.late_percent || changes_nothing {
+            return;
+        }
+        let (from, to, posted) = (Address { node: flight.node, port: flight.port }, op.at.node(), flight.posted);
+        let copy = Flight {
+            node: flight.node,
+            port: flight.port,
+            posted,
+            incarnation: flight.incarnation,
+            content: Box::new(flight.content.copy()),
+            keys: flight.keys.clone(),
+            left: 1,
+            done_ns: 0,
+            done: false,
+            abandoned: true,
+            orphan: false,
+            waker: None,
+        };
+        let flight = self.flights.insert(copy);
+        self.late.push(Late { flight, from, to, posted });
+        let at_ns = self.now_ns + 2 * self.model.give_up_ns() + (random >> 32) % LINGER_NS_MAX;
+        self.schedule(at_ns, Event::Step { flight, op: index, step });
+    }
+
+    /// Something of an endpoint has come to a node: what it had posted there before comes no more.
+    #[cold]
+    fn too_late(&mut self, from: Address, to: NodeId, posted: u64) {
+        let is_before = |late: &Late| late.from == from && late.to == to && late.posted < posted;
+        for late in self.late.extract_if(.., |late| is_before(late)) {
+            self.flights.remove(late.flight);
+        }
+    }
+
+    /// Does the rest of an instruction that was given up, in one go: what is behind it on its connection comes later.
+    #[cold]
+    fn land(&mut self, number: u64, index: u32, mut step: u32) {
+        let Some(mut flight) = self.flights.remove(number) else { return };
+        let (at, key) = (flight.content.ops[index as usize].at, flight.keys[index as usize] & !DECIDED);
+        let hop = Hop { from: flight.node, to: at.node() };
+        self.trace.event(self.now_ns, What::Step, [at.to_bits(), u64::from(hop.from.0) << 48 | u64::from(step)]);
+        let Ok(memory) = self.target(hop, flight.incarnation, at, key) else { return };
+        while touch(&mut flight.content, index as usize, &memory, step as usize) == Ok(true) {
+            step += 1;
         }
     }
 

@@ -243,6 +243,41 @@ fn unflushed_lines_may_be_lost() {
     assert!(cfg!(miri) || (lost > 0 && kept > 0), "{lost} lines lost, {kept} kept");
 }
 
+/// What a cut has lost may be done after it was given up, but not behind anything later of the same endpoint.
+#[test]
+fn what_was_given_up_may_be_done_late_and_never_out_of_order() {
+    let (mut late, mut never) = (0, 0);
+    for seed in 0..if cfg!(miri) { 2 } else { 40 } {
+        let executor = Executor::virtual_time(seed);
+        let handle = executor.handle();
+        let sim = Sim::new(&handle, Rdma, Faults::default());
+        let (home, other) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+        let memory = home.create_region(REGION, 8192).unwrap();
+        let word = |offset| memory.word(offset).unwrap().load(std::sync::atomic::Ordering::SeqCst);
+        let way = hop(1, 0);
+        executor.run(async {
+            let (endpoint, another) = (other.endpoint(&handle).unwrap(), other.endpoint(&handle).unwrap());
+            let swap = async |endpoint: &Endpoint, offset, value| {
+                let mut batch = Batch::new();
+                let slot = batch.swap(at(0, offset), value);
+                endpoint.submit(batch).await.word(slot)
+            };
+            sim.inject(Fault::Late(50));
+            sim.inject(Fault::Cut(way));
+            swap(&endpoint, 0, 1).await.unwrap_err();
+            swap(&another, 8, 1).await.unwrap_err();
+            assert_eq!((word(0), word(8)), (0, 0), "they were given up");
+            sim.inject(Fault::Heal(way));
+            // The first insists, the second leaves it.
+            swap(&endpoint, 0, 2).await.unwrap();
+            handle.sleep_ns(10_000_000).await;
+            assert_eq!(word(0), 2, "seed {seed}: what was given up came behind what was done later");
+            *if word(8) == 1 { &mut late } else { &mut never } += 1;
+        });
+    }
+    assert!(cfg!(miri) || (late > 0 && never > 0), "{late} late, {never} never");
+}
+
 /// Of what a machine has posted when it crashes, some lands at once, some late, some in part, and some never.
 #[test]
 fn a_crash_loses_and_delays_what_was_posted() {

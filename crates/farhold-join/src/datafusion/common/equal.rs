@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::Array;
+use arrow::array::{Array, RecordBatch};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::source::{DataSource, DataSourceExec};
@@ -126,14 +126,13 @@ fn is_same_scan(one: &DataSourceExec, other: &DataSourceExec) -> bool {
     false
 }
 
-/// The same arrays, not equal ones.
+/// The same arrays, not equal ones. Batches without columns are their number of rows.
 fn is_same_memory(one: &MemorySourceConfig, other: &MemorySourceConfig) -> bool {
+    type Place = (usize, Vec<*const ()>);
     let place = |column: &Arc<dyn Array>| Arc::as_ptr(column).cast::<()>();
-    let places = |source: &MemorySourceConfig| -> Vec<Vec<Vec<*const ()>>> {
-        let partitions = source.partitions().iter();
-        partitions
-            .map(|batches| batches.iter().map(|batch| batch.columns().iter().map(place).collect()).collect())
-            .collect()
+    let batch = |batch: &RecordBatch| -> Place { (batch.num_rows(), batch.columns().iter().map(place).collect()) };
+    let places = |source: &MemorySourceConfig| -> Vec<Vec<Place>> {
+        source.partitions().iter().map(|batches| batches.iter().map(batch).collect()).collect()
     };
     one.projection() == other.projection()
         && one.sort_information() == other.sort_information()

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use datafusion::sql::sqlparser::ast::{ObjectName, ObjectNamePart};
-use farhold_txn::Node;
+use farhold_txn::{Node, Table};
 
 pub(crate) use attributes::{Attributes, put_text, take, take_text};
 pub(crate) use table::{IndexInfo, ROW_NUMBER, TableInfo, Wanted};
@@ -27,12 +27,19 @@ pub(crate) struct Tables {
     pub(crate) version: u64,
     by_name: HashMap<String, Arc<TableInfo>>,
     sequences: HashMap<String, Arc<SequenceInfo>>,
+    /// Tables of which SQL cannot read what it keeps with them. They can be dropped.
+    unread: HashMap<String, Table>,
 }
 
 impl Tables {
     /// The table called `name`.
     pub(crate) fn get(&self, name: &str) -> Option<&Arc<TableInfo>> {
         self.by_name.get(name)
+    }
+
+    /// The table called `name`, if it can be dropped and nothing else.
+    pub(crate) fn unread(&self, name: &str) -> Option<&Table> {
+        self.unread.get(name)
     }
 
     /// All tables, in no order.
@@ -98,8 +105,15 @@ fn load(node: &Node) -> Tables {
     for table in node.tables() {
         if let Some(sequence) = SequenceInfo::of(&table) {
             tables.sequences.insert(sequence.name.clone(), Arc::new(sequence));
-        } else if let Ok(info) = TableInfo::new(table) {
-            tables.by_name.insert(info.name.clone(), Arc::new(info));
+            continue;
+        }
+        match TableInfo::new(table.clone()) {
+            Ok(info) => {
+                tables.by_name.insert(info.name.clone(), Arc::new(info));
+            }
+            Err(_) => {
+                tables.unread.insert(table.name().to_owned(), table);
+            }
         }
     }
     tables

@@ -2,6 +2,7 @@
 
 use datafusion::sql::sqlparser::ast::CopyOption;
 
+use crate::engine::parse::{Opaque, opaque_end};
 use crate::{SqlError, SqlState};
 
 /// The options of a COPY.
@@ -72,20 +73,35 @@ impl CopyFormat {
 /// A COPY with `on`, `off`, `1` and `0` behind FREEZE and HEADER written as the parser knows them.
 pub(crate) fn plain_booleans(sql: &str) -> String {
     let mut out = String::with_capacity(sql.len());
-    let mut previous = "";
-    for word in sql.split_inclusive(|c: char| !c.is_alphanumeric()) {
-        let bare = word.trim_end_matches(|c: char| !c.is_alphanumeric());
+    let (mut previous, mut at) = ("", 0);
+    while at < sql.len() {
+        // A text that does not end is for the parser to refuse.
+        if let Ok(Some((end, opaque))) = opaque_end(sql, at) {
+            out.push_str(&sql[at..end]);
+            at = end;
+            if opaque == Opaque::Quoted {
+                previous = "";
+            }
+            continue;
+        }
+        let rest = &sql[at..];
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        let length = rest.find(|c: char| !is_part(c)).unwrap_or(rest.len());
+        if length == 0 {
+            let length = rest.chars().next().map_or(1, char::len_utf8);
+            out.push_str(&rest[..length]);
+            at += length;
+            continue;
+        }
+        let word = &rest[..length];
         let behind = previous.eq_ignore_ascii_case("freeze") || previous.eq_ignore_ascii_case("header");
-        let plain = match bare.to_ascii_lowercase().as_str() {
+        out.push_str(match word.to_ascii_lowercase().as_str() {
             "on" | "1" if behind => "true",
             "off" | "0" if behind => "false",
-            _ => bare,
-        };
-        out.push_str(plain);
-        out.push_str(&word[bare.len()..]);
-        if !bare.is_empty() {
-            previous = bare;
-        }
+            _ => word,
+        });
+        previous = word;
+        at += length;
     }
     out
 }
@@ -109,6 +125,7 @@ mod tests {
                 "COPY t (on1) FROM STDIN (FORMAT csv, HEADER false, NULL '0')",
             ),
             ("copy (select 1 from a join b on true) to stdout", "copy (select 1 from a join b on true) to stdout"),
+            ("copy (select 'header 1', $$freeze on$$) to stdout", "copy (select 'header 1', $$freeze on$$) to stdout"),
         ] {
             assert_eq!(plain_booleans(sql), plain);
         }

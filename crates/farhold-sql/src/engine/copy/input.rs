@@ -197,7 +197,7 @@ impl CopyIn {
             CopyTxn::Borrowed(txn, _) | CopyTxn::Own { txn, .. } => txn,
             CopyTxn::Gone => return Err(SqlError::internal("a COPY that has failed goes on")),
         };
-        Writer::new(&self.insert, numbers).write(txn, row, parameters, &mut self.pace).await
+        Writer::new(&self.insert, numbers).write(txn, row, parameters).await
     }
 
     /// Its defaults have times, but no parameters.

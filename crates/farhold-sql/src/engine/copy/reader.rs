@@ -76,13 +76,20 @@ impl LineReader {
                 continue;
             }
             let line = &self.pending[taken];
-            let line = &line[..line.len() - line.iter().rev().take_while(|byte| matches!(byte, b'\n' | b'\r')).count()];
+            let line = self.without_carriage_return(line);
             if line == b"\\." {
                 self.ended = true;
                 continue;
             }
             return self.fields(line).map(Some);
         }
+    }
+
+    /// A line that ends in CR and LF without its CR. One that a backslash stands before is data.
+    fn without_carriage_return<'a>(&self, line: &'a [u8]) -> &'a [u8] {
+        let Some(cut) = line.strip_suffix(b"\r") else { return line };
+        let backslashes = cut.iter().rev().take_while(|byte| **byte == b'\\').count();
+        if self.format.csv || backslashes % 2 == 0 { cut } else { line }
     }
 
     /// Where the first line ends.
@@ -303,6 +310,20 @@ mod tests {
         assert_eq!(lines[1], vec![Some("2".to_owned()), None]);
         assert_eq!(lines[2], some(&["3", "AB\n"]));
         assert_eq!(lines.len(), 3);
+    }
+
+    /// A backslash takes the line end behind it into the field, also where that is the last.
+    #[test]
+    fn line_ends_behind_backslashes_are_data() {
+        let format = CopyFormat::new(&[]).unwrap();
+        let lines = read(&format, "1\tx\\\n\n2\ty\\\r\n3\tz\r\n4\tu\\\\\r\n5\tv\r\r\n6\tw\\\n");
+        assert_eq!(lines[0], some(&["1", "x\n"]));
+        assert_eq!(lines[1], some(&["2", "y\r"]));
+        assert_eq!(lines[2], some(&["3", "z"]));
+        assert_eq!(lines[3], some(&["4", "u\\"]));
+        assert_eq!(lines[4], some(&["5", "v\r"]));
+        assert_eq!(lines[5], some(&["6", "w\n"]));
+        assert_eq!(lines.len(), 6);
     }
 
     /// A message of 4 MB took a minute when each line that was taken moved all that lay behind it.

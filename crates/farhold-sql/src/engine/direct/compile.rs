@@ -626,7 +626,7 @@ fn is_plain(query: &Query, select: &ast::Select) -> bool {
 }
 
 /// Whether it is the name of a column and nothing more.
-pub(crate) fn is_name(expression: &Expr) -> bool {
+fn is_name(expression: &Expr) -> bool {
     match expression {
         Expr::Identifier(_) | Expr::CompoundIdentifier(_) => true,
         Expr::Nested(inner) => is_name(inner),
@@ -641,15 +641,19 @@ fn order_by(query: &Query, columns: &[ColumnRef]) -> Result<Vec<(usize, bool)>> 
     let mut order = Vec::with_capacity(expressions.len());
     let mut bare = Vec::new();
     for item in expressions {
-        let name = match &item.expr {
+        let (qualifier, name) = match &item.expr {
             Expr::Identifier(ident) => {
                 bare.push(fold(ident));
-                fold(ident)
+                (None, fold(ident))
             }
-            Expr::CompoundIdentifier(parts) => parts.last().map(fold).ok_or(BindError::Complex)?,
+            Expr::CompoundIdentifier(parts) => match parts.as_slice() {
+                [qualifier, name] => (Some(fold(qualifier)), fold(name)),
+                _ => return Err(BindError::Complex),
+            },
             _ => return Err(BindError::Complex),
         };
-        let column = columns.iter().position(|c| c.name == name).ok_or(BindError::Complex)?;
+        let is_meant = |c: &ColumnRef| c.name == name && qualifier.as_ref().is_none_or(|q| c.qualifier == *q);
+        let column = columns.iter().position(is_meant).ok_or(BindError::Complex)?;
         let descending = item.options.asc == Some(false);
         if item.options.nulls_first.is_some_and(|first| first != descending) || item.with_fill.is_some() {
             return Err(BindError::Complex);

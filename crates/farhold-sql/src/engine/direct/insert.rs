@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use farhold_txn::{Index, RowHandle, Txn, TxnError};
 
 use super::run::{Effect, returned, stored};
-use super::write::{UniqueCheck, apply_update, check_not_null};
+use super::write::{UniqueKeys, apply_update, check_not_null};
 use super::{Returning, unsafe_duplicate};
 use crate::engine::cancel::{CancelHandle, Pace};
 use crate::engine::catalog::TableInfo;
@@ -80,7 +80,7 @@ impl Insert {
             for expression in expressions {
                 row.push(numbers.evaluate(expression, &[], parameters).await?);
             }
-            writer.write(txn, &mut row, parameters, &mut pace).await?;
+            writer.write(txn, &mut row, parameters).await?;
         }
         Ok(writer.finish())
     }
@@ -114,7 +114,6 @@ impl<'a> Writer<'a> {
         txn: &mut Txn,
         row: &mut Vec<Datum>,
         parameters: Parameters<'_>,
-        pace: &mut Pace,
     ) -> Result<(), SqlError> {
         let table = &self.insert.table;
         check_not_null(table, row)?;
@@ -134,7 +133,7 @@ impl<'a> Writer<'a> {
             let old = self.existing(txn, *index, row).await?;
             if let Some(old) = old {
                 let (assignments, filter) = (assignments, filter.as_ref());
-                return self.update_existing(txn, old, row, (assignments, filter), parameters, pace).await;
+                return self.update_existing(txn, old, row, (assignments, filter), parameters).await;
             }
         }
         if let OnConflict::Skip(Some(index)) = &self.insert.on_conflict
@@ -199,7 +198,6 @@ impl<'a> Writer<'a> {
         excluded: &[Datum],
         (assignments, filter): (&[(usize, Scalar)], Option<&Scalar>),
         parameters: Parameters<'_>,
-        pace: &mut Pace,
     ) -> Result<(), SqlError> {
         let table = &self.insert.table;
         // A row that this command has inserted or updated, whatever the filter says of it.
@@ -225,16 +223,13 @@ impl<'a> Writer<'a> {
         for (column, value) in assignments {
             row[*column] = self.numbers.evaluate(value, &both, parameters).await?;
         }
-        if let Some(moved) = apply_update(txn, table, old, &row)? {
+        let unique = UniqueKeys::new(table, assignments.iter().map(|(column, _)| *column));
+        if let Some(moved) = apply_update(txn, table, &unique, old, &row)? {
             let handle = txn
                 .insert(&table.table, &moved.key, &moved.value)
                 .await
                 .map_err(|e| unsafe_duplicate(table, &e, &row))?;
             self.touched.insert(handle);
-        } else {
-            let mut unique = UniqueCheck::new(table, assignments.iter().map(|(column, _)| *column));
-            unique.changed(old, &row);
-            unique.check(txn, table, pace).await?;
         }
         self.done(&row, parameters)
     }

@@ -13,11 +13,11 @@ mod write;
 pub(crate) use access::{Access, choose, scan};
 pub(crate) use compile::{
     Compiler, assignment_pairs, bind_returning, check_delete, check_single_table, check_target_count, check_update,
-    default_of, default_row, is_default, is_name, output_name,
+    default_of, default_row, is_default, output_name,
 };
 pub(crate) use insert::{Insert, OnConflict, RowNumbers, Writer};
 pub(crate) use run::{Effect, returned};
-pub(crate) use write::{Delete, UniqueCheck, Update, apply_update, insert_moved, unsafe_duplicate};
+pub(crate) use write::{Delete, UniqueKeys, Update, apply_update, insert_moved, unsafe_duplicate};
 
 use std::sync::Arc;
 

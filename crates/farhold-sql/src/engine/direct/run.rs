@@ -1,6 +1,6 @@
 //! Running a program in a transaction.
 
-use farhold_txn::Txn;
+use farhold_txn::{RowHandle, Txn};
 
 use super::{Program, Select, to_output};
 use crate::engine::cancel::{CancelHandle, Pace};
@@ -81,7 +81,20 @@ pub(crate) fn count_of(
     }
 }
 
+/// More rows than these are a query's: read here, all of them are in memory at once, and validated.
+const ROWS_MAX: usize = 10_000;
+
 impl Select {
+    /// Whether nothing but its LIMIT bounds the rows that it reads, and leaves many.
+    pub(crate) fn is_long(&self, parameters: Parameters<'_>) -> Result<bool, SqlError> {
+        if self.for_update || self.access.is_narrow(&self.table) {
+            return Ok(false);
+        }
+        let limit = count_of(self.limit.as_ref(), parameters, Clause::Limit)?.unwrap_or(usize::MAX);
+        let offset = count_of(self.offset.as_ref(), parameters, Clause::Offset)?.unwrap_or(0);
+        Ok(limit > 0 && limit.saturating_add(offset) > ROWS_MAX)
+    }
+
     async fn run(&self, txn: &mut Txn, parameters: Parameters<'_>, cancel: &CancelHandle) -> Result<Effect, SqlError> {
         let table = &self.table;
         let limit = count_of(self.limit.as_ref(), parameters, Clause::Limit)?.unwrap_or(usize::MAX);
@@ -103,7 +116,7 @@ impl Select {
                     if self.matches(&row, parameters)? {
                         rows.push(self.project(&row, parameters)?);
                         if self.for_update {
-                            let _ = txn.value_mut(handle);
+                            mark_written(txn, handle)?;
                         }
                     }
                     Vec::new()
@@ -127,7 +140,7 @@ impl Select {
             }
             rows.push(self.project(&row, parameters)?);
             if self.for_update {
-                let _ = txn.value_mut(handle);
+                mark_written(txn, handle)?;
             }
             if rows.len() == limit {
                 break;
@@ -150,6 +163,12 @@ impl Select {
             })
             .collect()
     }
+}
+
+/// Writes a row as it is, so that nobody else may write it before this transaction's commit.
+fn mark_written(txn: &mut Txn, handle: RowHandle) -> Result<(), SqlError> {
+    let value = txn.value(handle).to_vec();
+    txn.update(handle, &value).map_err(txn_error)
 }
 
 /// A row as it is stored: decimals rounded, blanks behind strings cut.

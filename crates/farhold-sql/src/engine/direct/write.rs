@@ -1,15 +1,14 @@
 //! UPDATE and DELETE of the rows that an index and a filter find.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use farhold_txn::{Index, RowHandle, Txn, TxnError};
+use farhold_txn::{RowHandle, Txn, TxnError};
 
 use super::Returning;
 use super::access::Access;
 use super::run::{Effect, returned, txn_error};
 use crate::engine::cancel::{CancelHandle, Pace};
-use crate::engine::catalog::TableInfo;
+use crate::engine::catalog::{IndexInfo, TableInfo};
 use crate::engine::scalar::{Parameters, Scalar};
 use crate::engine::sequence::Numbers;
 use crate::engine::{Datum, error};
@@ -34,7 +33,7 @@ pub(crate) struct Delete {
     pub(crate) returning: Option<Returning>,
 }
 
-/// A row whose primary key an UPDATE changed: deleted already, to be inserted again.
+/// A row whose key an UPDATE changed, the primary one or that of a unique index: deleted already, to be inserted again.
 pub(crate) struct Moved {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
@@ -58,11 +57,13 @@ pub(crate) fn check_not_null(table: &TableInfo, row: &[Datum]) -> Result<(), Sql
     Ok(())
 }
 
-/// Gives the row at `handle` the columns `row`. When its primary key changes the row is deleted, and what is to be
-/// inserted in its place comes back: all deletes of a statement go before its inserts, so keys may move along.
+/// Gives the row at `handle` the columns `row`. When its primary key or one of its `unique` keys changes the row is deleted, and what is to be
+/// inserted in its place comes back: all deletes of a statement go before its inserts, so keys may trade places. A key that is free or
+/// taken is so for the next statement.
 pub(crate) fn apply_update(
     txn: &mut Txn,
     table: &TableInfo,
+    unique: &UniqueKeys<'_>,
     handle: RowHandle,
     row: &[Datum],
 ) -> Result<Option<Moved>, SqlError> {
@@ -71,7 +72,7 @@ pub(crate) fn apply_update(
     let (mut key, mut value) = (Vec::with_capacity(32), Vec::with_capacity(128));
     schema.encode_key(row, &mut key).map_err(|e| error::from_row(&e))?;
     schema.encode_value(row, &mut value).map_err(|e| error::from_row(&e))?;
-    if txn.key(handle) != key {
+    if txn.key(handle) != key || unique.change(table, &key, txn.value(handle), &value)? {
         txn.delete(handle).map_err(txn_error)?;
         return Ok(Some(Moved { key, value }));
     }
@@ -97,7 +98,7 @@ impl Update {
         let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
         let mut moved = Vec::new();
         let mut row = vec![Datum::Null; table.columns().len()];
-        let mut unique = UniqueCheck::new(table, self.assignments.iter().map(|(column, _)| *column));
+        let unique = UniqueKeys::new(table, self.assignments.iter().map(|(column, _)| *column));
         let handles = self.access.rows(txn, table, parameters, usize::MAX, cancel).await?;
         let mut pace = Pace::new(cancel);
         for handle in handles {
@@ -115,9 +116,8 @@ impl Update {
             for (column, value) in values {
                 row[column] = value;
             }
-            match apply_update(txn, table, handle, &row)? {
-                Some(again) => moved.push((again, row.clone())),
-                None => unique.changed(handle, &row),
+            if let Some(again) = apply_update(txn, table, &unique, handle, &row)? {
+                moved.push((again, row.clone()));
             }
             effect.count += 1;
             if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
@@ -125,60 +125,33 @@ impl Update {
             }
         }
         insert_moved(txn, table, moved, &mut pace).await?;
-        unique.check(txn, table, &mut pace).await?;
         Ok(effect)
     }
 }
 
-/// Watches an UPDATE for rows that come to share the key of a unique index. The commit would find them too, but then the
-/// statement would have seemed to succeed. Checked when all rows have their values, so keys may trade places.
-pub(crate) struct UniqueCheck {
-    /// The unique indexes on an assigned column.
-    indexes: Vec<Index>,
-    changed: Vec<(RowHandle, Vec<Datum>)>,
-}
+/// The unique indexes whose keys an UPDATE may change.
+pub(crate) struct UniqueKeys<'a>(Vec<&'a IndexInfo>);
 
-impl UniqueCheck {
-    /// For an UPDATE of the columns `assigned`.
-    pub(crate) fn new(table: &TableInfo, assigned: impl Iterator<Item = usize>) -> Self {
+impl<'a> UniqueKeys<'a> {
+    /// Of an UPDATE of the columns `assigned`.
+    pub(crate) fn new(table: &'a TableInfo, assigned: impl Iterator<Item = usize>) -> Self {
         let assigned: Vec<usize> = assigned.collect();
-        let touched = |columns: &[usize]| assigned.iter().any(|column| columns.contains(column));
-        let indexes =
-            table.indexes.iter().filter(|i| i.unique && i.ready && touched(&i.columns)).map(|i| i.index).collect();
-        Self { indexes, changed: Vec::new() }
+        let is_touched = |index: &&IndexInfo| assigned.iter().any(|column| index.columns.contains(column));
+        Self(table.indexes.iter().filter(|index| index.unique && index.ready).filter(is_touched).collect())
     }
 
-    /// A row has its new values.
-    pub(crate) fn changed(&mut self, handle: RowHandle, row: &[Datum]) {
-        if !self.indexes.is_empty() {
-            self.changed.push((handle, row.to_vec()));
-        }
-    }
-
-    /// All rows have.
-    pub(crate) async fn check(self, txn: &mut Txn, table: &TableInfo, pace: &mut Pace) -> Result<(), SqlError> {
-        let mut key = Vec::new();
-        for index in self.indexes {
-            let mut seen = HashSet::new();
-            for (handle, row) in &self.changed {
-                pace.step().await?;
-                let parts: Vec<Datum> = table.index_columns(index).iter().map(|&c| row[c].clone()).collect();
-                if parts.iter().any(Datum::is_null) {
-                    continue;
-                }
-                table.encode_parts(index, &parts, &mut key).map_err(|e| error::from_row(&e))?;
-                let found = txn.get_by(&table.table, index, &key).await.map_err(txn_error)?;
-                if !seen.insert(key.clone()) || found.is_some_and(|other| other != *handle) {
-                    let duplicate = TxnError::DuplicateKey { table: table.table.id(), index };
-                    return Err(table.explain(&duplicate, Some(row)));
-                }
+    /// Whether the row with this primary key has another key in one of them by its new value.
+    fn change(&self, table: &TableInfo, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool, SqlError> {
+        for index in &self.0 {
+            if !index.keys.same(table.schema(), key, old, new).map_err(|e| error::from_row(&e))? {
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 }
 
-/// Inserts the rows whose primary key changed.
+/// Inserts the rows whose keys changed.
 pub(crate) async fn insert_moved(
     txn: &mut Txn,
     table: &TableInfo,

@@ -346,9 +346,9 @@ fn widened(values: &[ArrayRef], data_type: &DataType) -> Result<Vec<ArrayRef>> {
     values.iter().map(widen).collect()
 }
 
-/// An integer for a float, in the order of PostgreSQL: 0 is -0, all NaN are one and above all numbers.
+/// An integer for a float, in the order of PostgreSQL: all NaN are one and above all numbers. -0 is just below 0, which it equals there.
 fn to_order(value: f64) -> i64 {
-    let bits = (if value.is_nan() { f64::NAN.abs() } else { value + 0.0 }).to_bits().cast_signed();
+    let bits = (if value.is_nan() { f64::NAN.abs() } else { value }).to_bits().cast_signed();
     if bits < 0 { bits ^ i64::MAX } else { bits }
 }
 
@@ -613,7 +613,7 @@ mod tests {
         let ordered = [f64::NEG_INFINITY, -1.5, -f64::MIN_POSITIVE, 0.0, f64::MIN_POSITIVE, 1.0, f64::INFINITY];
         assert!(ordered.windows(2).all(|pair| to_order(pair[0]) < to_order(pair[1])));
         assert!(ordered.iter().all(|value| from_order(to_order(*value)).to_bits() == value.to_bits()));
-        assert_eq!(to_order(-0.0), to_order(0.0));
+        assert!(to_order(-0.0) < to_order(0.0) && from_order(to_order(-0.0)).is_sign_negative());
         assert_eq!(to_order(-f64::NAN), to_order(f64::NAN));
         assert!(to_order(-f64::NAN) > to_order(f64::INFINITY) && from_order(to_order(f64::NAN)).is_nan());
     }

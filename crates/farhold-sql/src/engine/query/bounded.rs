@@ -1,17 +1,27 @@
-//! Text functions whose result may be far longer than what they are given.
+//! Functions whose result may be far longer than what they are given, and those that may take far more steps.
 //!
-//! What a function makes of a batch is in no operator's reservation. So before `repeat`, `lpad` and `rpad` make theirs, its bytes are taken
+//! What a function makes of a batch is in no operator's reservation. So before such a function makes its result, the bytes of it are taken
 //! from the queries' memory and given back at once: a result for which there is no room is refused (53200), and one value has at most 1 GiB,
-//! as in PostgreSQL (54000).
+//! as in PostgreSQL (54000). `||` is an operator of DataFusion's; the rule [`Concatenations`] puts a function in its place.
 
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray};
-use arrow::datatypes::{DataType, Int64Type};
-use datafusion::common::ScalarValue;
+use arrow::array::{
+    Array, ArrayRef, AsArray, GenericStringBuilder, Int64Array, OffsetSizeTrait, StringArray, StringViewBuilder,
+};
+use arrow::compute::kernels::concat_elements::concat_elements_dyn;
+use arrow::datatypes::{DataType, Field, FieldRef, Int64Type};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{ScalarValue, internal_err};
+use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
-use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
+use datafusion::functions::regex::regexpcount::regexp_count_func;
+use datafusion::logical_expr::{
+    BinaryExpr, ColumnarValue, Expr, LogicalPlan, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
+    ScalarUDFImpl, Signature, Volatility,
+};
+use datafusion::optimizer::AnalyzerRule;
 use datafusion::prelude::SessionContext;
 
 use super::checked::{self, Check};
@@ -19,48 +29,440 @@ use crate::{SqlError, SqlState};
 
 /// Bytes of one value.
 const VALUE_BYTES_MAX: u64 = (1 << 30) - 1;
+/// What PostgreSQL has before each value.
+const HEADER_BYTES: u64 = 4;
+
+/// Characters of what `levenshtein` compares: PostgreSQL's limit.
+const LEVENSHTEIN_MAX: u64 = 255;
+
+/// Results of a batch up to here need no room of their own: batches of columns are as long.
+const BATCH_BYTES_FREE: u64 = 1 << 20;
+
+/// Bytes of an element that nothing else is known of.
+const ELEMENT_BYTES: usize = 16;
+
+/// Up to here the matches of a pattern are not counted before they are replaced.
+const UNCOUNTED_BYTES_MAX: u64 = 64 << 10;
 
 /// Puts the functions in the place of DataFusion's.
 pub(super) fn register(context: &SessionContext) {
-    let pool = Arc::clone(&context.runtime_env().memory_pool);
-    checked::register(context, &["repeat", "lpad", "rpad"], &Bounds { pool });
+    let pool = &context.runtime_env().memory_pool;
+    for (growth, names) in [
+        (Growth::Repeat, &["repeat"][..]),
+        (Growth::Pad, &["lpad", "rpad"]),
+        (Growth::Replace, &["replace"]),
+        (Growth::ReplacePattern, &["regexp_replace"]),
+        (Growth::Concat, &["concat", "overlay"]),
+        (Growth::ConcatWith, &["concat_ws"]),
+        (Growth::Join, &["array_to_string"]),
+        (Growth::Elements, &["array_repeat"]),
+        (Growth::Resize, &["array_resize"]),
+        (Growth::Series, &["range", "generate_series"]),
+    ] {
+        checked::register(context, names, &Bounds { pool: Arc::clone(pool), growth });
+    }
+    checked::register(context, &["levenshtein"], &Steps);
+}
+
+fn external(error: SqlError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+/// Takes the bytes of a batch's results from the queries' memory, and gives them back.
+fn ask_for_room(pool: &Arc<dyn MemoryPool>, name: &str, bytes: u64) -> Result<()> {
+    if bytes <= BATCH_BYTES_FREE {
+        return Ok(());
+    }
+    let room = MemoryConsumer::new(name).register(pool);
+    room.try_grow(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+fn check_value(bytes: u64) -> Result<()> {
+    if bytes > VALUE_BYTES_MAX {
+        return Err(external(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large")));
+    }
+    Ok(())
+}
+
+/// By what a result is longer than the arguments.
+#[derive(Clone, Copy, Debug)]
+enum Growth {
+    /// A text, so many times.
+    Repeat,
+    /// A text filled up to so many characters.
+    Pad,
+    /// A text with one part replaced wherever it stands.
+    Replace,
+    /// A text with what a pattern matches replaced.
+    ReplacePattern,
+    /// All texts behind each other.
+    Concat,
+    /// All texts behind the first, with that between them.
+    ConcatWith,
+    /// The elements of an array, with a text between them.
+    Join,
+    /// A value, so many times.
+    Elements,
+    /// An array of so many elements.
+    Resize,
+    /// The values from one to another.
+    Series,
 }
 
 #[derive(Clone, Debug)]
 struct Bounds {
     pool: Arc<dyn MemoryPool>,
+    growth: Growth,
 }
 
 impl Check for Bounds {
     fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
-        let is_repeat = inner.name() == "repeat";
         let mut all = 0_u64;
-        if let [text, count, ..] = arguments.args.as_slice() {
-            let fill = arguments.args.get(2);
-            for row in 0..rows {
-                let count = u64::try_from(number(count, row)).unwrap_or(0);
-                let bytes = if is_repeat {
-                    size(text, row).bytes.saturating_mul(count)
-                } else {
-                    padded_bytes(
-                        size(text, row),
-                        fill.map_or(Size { bytes: 1, characters: 1 }, |f| size(f, row)),
-                        count,
-                    )
-                };
-                // PostgreSQL takes room for the longest characters.
-                let taken = if is_repeat { bytes } else { count.saturating_mul(4) };
-                if taken > VALUE_BYTES_MAX {
-                    let error = SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large");
-                    return Err(DataFusionError::External(Box::new(error)));
-                }
-                all = all.saturating_add(bytes);
+        let skips_nulls = matches!(self.growth, Growth::Concat | Growth::ConcatWith);
+        for row in 0..rows {
+            if !skips_nulls && arguments.args.iter().any(|argument| is_null(argument, row)) {
+                continue;
             }
+            let bytes = self.growth.bytes(&arguments.args, row)?;
+            let taken = match self.growth {
+                // PostgreSQL takes room for the longest characters.
+                Growth::Pad => padded(&arguments.args, row).saturating_mul(4),
+                _ => bytes,
+            };
+            check_value(taken.saturating_add(HEADER_BYTES))?;
+            all = all.saturating_add(bytes);
         }
-        let room = MemoryConsumer::new(inner.name()).register(&self.pool);
-        room.try_grow(usize::try_from(all).unwrap_or(usize::MAX))?;
+        ask_for_room(&self.pool, inner.name(), all)?;
         inner.invoke_with_args(arguments)
     }
+}
+
+/// The second argument of functions that repeat something.
+fn count(arguments: &[ColumnarValue], row: usize) -> u64 {
+    arguments.get(1).map_or(0, |count| u64::try_from(number(count, row)).unwrap_or(0))
+}
+
+/// The characters of what is filled up. Where there is nothing to fill with, a text is only cut.
+fn padded(arguments: &[ColumnarValue], row: usize) -> u64 {
+    let count = count(arguments, row);
+    match arguments {
+        [text, _, fill, ..] if size(fill, row).characters == 0 => count.min(size(text, row).characters),
+        _ => count,
+    }
+}
+
+/// Whether a row's argument is null.
+fn is_null(value: &ColumnarValue, row: usize) -> bool {
+    match value {
+        ColumnarValue::Scalar(value) => value.is_null(),
+        ColumnarValue::Array(array) => array.is_null(row),
+    }
+}
+
+impl Growth {
+    /// The bytes of a row's result, at most.
+    fn bytes(self, arguments: &[ColumnarValue], row: usize) -> Result<u64> {
+        let at = |n: usize| arguments.get(n).map_or(Size { bytes: 0, characters: 0 }, |value| size(value, row));
+        let sum = || arguments.iter().fold(0_u64, |sum, value| sum.saturating_add(bytes(value, row)));
+        Ok(match self {
+            Self::Repeat => at(0).bytes.saturating_mul(count(arguments, row)),
+            Self::Pad => {
+                let fill = if arguments.len() > 2 { at(2) } else { Size { bytes: 1, characters: 1 } };
+                padded_bytes(at(0), fill, padded(arguments, row))
+            }
+            Self::Replace => {
+                let [text, from, to] = [0_usize, 1, 2].map(|n| arguments.get(n).map_or("", |value| text(value, row)));
+                if to.len() <= from.len() {
+                    return Ok(text.len() as u64);
+                }
+                let times = text.matches(from).count() as u64;
+                times.saturating_mul((to.len() - from.len()) as u64).saturating_add(text.len() as u64)
+            }
+            Self::ReplacePattern => replaced_bytes(arguments, row)?,
+            Self::Concat => sum(),
+            Self::ConcatWith => {
+                let between = arguments.len().saturating_sub(2) as u64;
+                sum().saturating_add(at(0).bytes.saturating_mul(between))
+            }
+            Self::Join => {
+                let Some(array) = arguments.first().filter(|array| array.data_type().is_list()) else { return Ok(0) };
+                let array = scalar(array, row)?;
+                let each = at(1).bytes.saturating_add(at(2).bytes);
+                leaves(array.to_array()?.as_ref()).saturating_mul(each).saturating_add(array.size() as u64)
+            }
+            Self::Elements => match arguments.first() {
+                Some(element) => element_bytes(&scalar(element, row)?).saturating_mul(count(arguments, row)),
+                None => 0,
+            },
+            Self::Resize => {
+                let element = arguments.get(2).map_or(Ok(ScalarValue::Null), |value| scalar(value, row))?;
+                element_bytes(&element).saturating_mul(count(arguments, row))
+            }
+            Self::Series => series_bytes(arguments, row)?,
+        })
+    }
+}
+
+/// What `regexp_replace` makes of a row, at most.
+fn replaced_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
+    let [whole, pattern, replacement, flags] =
+        [0_usize, 1, 2, 3].map(|n| arguments.get(n).map_or("", |value| text(value, row)));
+    let length = whole.len() as u64;
+    // What stands for a group puts in each match once more, and all matches are no longer than the text.
+    let groups = replacement.matches(['\\', '$']).count() as u64;
+    let bytes = |times: u64| {
+        let put_in = times.saturating_mul(replacement.len() as u64);
+        put_in.saturating_add(length.saturating_mul(groups.saturating_add(1)))
+    };
+    if !flags.contains('g') {
+        return Ok(bytes(1));
+    }
+    let most = bytes(length.saturating_add(1));
+    if most <= UNCOUNTED_BYTES_MAX {
+        return Ok(most);
+    }
+    let flags = flags.replace('g', "");
+    let texts = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
+    let found = regexp_count_func(&[texts(whole), texts(pattern), Arc::new(Int64Array::from(vec![1])), texts(&flags)])?;
+    let found = ColumnarValue::Array(found);
+    Ok(bytes(u64::try_from(number(&found, 0)).unwrap_or(0)))
+}
+
+/// What `range` and `generate_series` make of a row, at most.
+fn series_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
+    const DAY_NS: u128 = 86_400_000_000_000;
+    let (from, to, step) = match arguments {
+        [to] => (ScalarValue::Int64(Some(0)), scalar(to, row)?, None),
+        [from, to] => (scalar(from, row)?, scalar(to, row)?, None),
+        [from, to, step, ..] => (scalar(from, row)?, scalar(to, row)?, Some(scalar(step, row)?)),
+        [] => return Ok(0),
+    };
+    // The distance and the step in one unit, the step not longer than it is.
+    let (distance, step) = match (nanoseconds(&from), nanoseconds(&to), step) {
+        (Some(from), Some(to), Some(ScalarValue::IntervalMonthDayNano(Some(step)))) => {
+            let parts = [i64::from(step.months), i64::from(step.days), step.nanoseconds];
+            if parts.iter().any(|part| *part < 0) && parts.iter().any(|part| *part > 0) {
+                // A series that turns back may have no end.
+                let message = "the parts of a series' step must have one sign";
+                return Err(external(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message)));
+            }
+            let [months, days, rest] = parts.map(|part| u128::from(part.unsigned_abs()));
+            // A day may have 23 hours, and a month 28 days.
+            (from.abs_diff(to), months * 28 * DAY_NS + days * (DAY_NS / 24 * 23) + rest)
+        }
+        (_, _, step) => match (from, to, step.unwrap_or(ScalarValue::Int64(Some(1)))) {
+            (ScalarValue::Int64(Some(from)), ScalarValue::Int64(Some(to)), ScalarValue::Int64(Some(step))) => {
+                let is_empty = (step > 0 && from > to) || (step < 0 && from < to);
+                (if is_empty { 0 } else { u128::from(from.abs_diff(to)) }, u128::from(step.unsigned_abs()))
+            }
+            _ => return Ok(0),
+        },
+    };
+    if step == 0 {
+        // The function has its own words for it.
+        return Ok(0);
+    }
+    Ok(u64::try_from(distance / step + 1).unwrap_or(u64::MAX).saturating_mul(ELEMENT_BYTES as u64))
+}
+
+/// A date's or timestamp's distance from 1970.
+fn nanoseconds(value: &ScalarValue) -> Option<i128> {
+    let (count, unit_ns) = match value {
+        ScalarValue::Date32(Some(days)) => (i64::from(*days), 86_400_000_000_000),
+        ScalarValue::Date64(Some(milliseconds)) => (*milliseconds, 1_000_000),
+        ScalarValue::TimestampSecond(Some(count), _) => (*count, 1_000_000_000),
+        ScalarValue::TimestampMillisecond(Some(count), _) => (*count, 1_000_000),
+        ScalarValue::TimestampMicrosecond(Some(count), _) => (*count, 1_000),
+        ScalarValue::TimestampNanosecond(Some(count), _) => (*count, 1),
+        _ => return None,
+    };
+    Some(i128::from(count) * unit_ns)
+}
+
+/// The bytes of a value in an array.
+fn element_bytes(value: &ScalarValue) -> u64 {
+    let bytes = match value.data_type().primitive_width() {
+        Some(bytes) => bytes,
+        None => value.size().saturating_sub(size_of::<ScalarValue>()).max(ELEMENT_BYTES),
+    };
+    bytes as u64
+}
+
+/// The elements of an array and of the arrays in it.
+fn leaves(array: &dyn Array) -> u64 {
+    let each = |array: ArrayRef| leaves(array.as_ref());
+    match array.data_type() {
+        DataType::List(_) => array.as_list::<i32>().iter().flatten().map(each).sum(),
+        DataType::LargeList(_) => array.as_list::<i64>().iter().flatten().map(each).sum(),
+        DataType::FixedSizeList(..) => array.as_fixed_size_list().iter().flatten().map(each).sum(),
+        _ => array.len() as u64,
+    }
+}
+
+/// Refuses what `levenshtein` would take too long for: its steps are the product of both lengths.
+#[derive(Clone, Debug)]
+struct Steps;
+
+impl Check for Steps {
+    fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
+        for value in &arguments.args {
+            if (0..rows).any(|row| size(value, row).characters > LEVENSHTEIN_MAX) {
+                let message = format!("levenshtein argument exceeds maximum length of {LEVENSHTEIN_MAX} characters");
+                return Err(external(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message)));
+            }
+        }
+        inner.invoke_with_args(arguments)
+    }
+}
+
+/// Puts a function of ours in the place of `||`. It must run behind DataFusion's own coercion, which gives both sides one type.
+#[derive(Debug)]
+pub(super) struct Concatenations(Arc<ScalarUDF>);
+
+impl Concatenations {
+    /// The rule, with the queries' memory.
+    pub(super) fn new(pool: &Arc<dyn MemoryPool>) -> Self {
+        let function =
+            Concatenation { pool: Pool(Arc::clone(pool)), signature: Signature::any(2, Volatility::Immutable) };
+        Self(Arc::new(ScalarUDF::from(function)))
+    }
+}
+
+impl AnalyzerRule for Concatenations {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        let replaced = |expression: Expr| match expression {
+            // A function has the name of what it replaces, so no schema changes.
+            Expr::BinaryExpr(BinaryExpr { left, op: Operator::StringConcat, right }) => {
+                Ok(Transformed::yes(self.0.call(vec![*left, *right])))
+            }
+            other => Ok(Transformed::no(other)),
+        };
+        plan.transform_up_with_subqueries(|plan| plan.map_expressions(|expression| expression.transform_up(replaced)))
+            .data()
+    }
+
+    fn name(&self) -> &'static str {
+        "concatenations"
+    }
+}
+
+/// The queries' memory, of which there is one.
+#[derive(Clone, Debug)]
+struct Pool(Arc<dyn MemoryPool>);
+
+impl PartialEq for Pool {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Pool {}
+
+impl std::hash::Hash for Pool {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Concatenation {
+    pool: Pool,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Concatenation {
+    fn name(&self) -> &'static str {
+        "concatenation"
+    }
+
+    fn schema_name(&self, arguments: &[Expr]) -> Result<String> {
+        Ok(format!("{} || {}", arguments[0].schema_name(), arguments[1].schema_name()))
+    }
+
+    fn display_name(&self, arguments: &[Expr]) -> Result<String> {
+        Ok(format!("{} || {}", arguments[0], arguments[1]))
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(arguments[0].clone())
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        let nullable = arguments.arg_fields.iter().any(|field| field.is_nullable());
+        Ok(Arc::new(Field::new(self.name(), arguments.arg_fields[0].data_type().clone(), nullable)))
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [left, right] = arguments.args.as_slice() else {
+            return internal_err!("|| has two sides");
+        };
+        let alike = matches!((left, right), (ColumnarValue::Scalar(_), ColumnarValue::Scalar(_)));
+        let rows = if alike { 1 } else { arguments.number_rows };
+        let mut all = 0_u64;
+        for row in 0..rows {
+            let bytes = bytes(left, row).saturating_add(bytes(right, row));
+            check_value(bytes)?;
+            all = all.saturating_add(bytes);
+        }
+        ask_for_room(&self.pool.0, "||", all)?;
+        let joined: ArrayRef = match left.data_type() {
+            DataType::Utf8View => {
+                let mut builder = StringViewBuilder::with_capacity(rows);
+                joined(left, right, rows, |text| match text {
+                    Some(text) => builder.append_value(text),
+                    None => builder.append_null(),
+                });
+                Arc::new(builder.finish())
+            }
+            DataType::Utf8 => joined_texts::<i32>(left, right, rows, all)?,
+            DataType::LargeUtf8 => joined_texts::<i64>(left, right, rows, all)?,
+            _ => concat_elements_dyn(left.to_array(rows)?.as_ref(), right.to_array(rows)?.as_ref())?,
+        };
+        Ok(if alike {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&joined, 0)?)
+        } else {
+            ColumnarValue::Array(joined)
+        })
+    }
+}
+
+/// Gives each row's texts behind each other; nothing where one is null.
+fn joined(left: &ColumnarValue, right: &ColumnarValue, rows: usize, mut give: impl FnMut(Option<&str>)) {
+    let mut whole = String::new();
+    for row in 0..rows {
+        let (Some(left), Some(right)) = (some_text(left, row), some_text(right, row)) else {
+            give(None);
+            continue;
+        };
+        whole.clear();
+        whole.push_str(left);
+        whole.push_str(right);
+        give(Some(&whole));
+    }
+}
+
+fn joined_texts<O: OffsetSizeTrait>(
+    left: &ColumnarValue,
+    right: &ColumnarValue,
+    rows: usize,
+    bytes: u64,
+) -> Result<ArrayRef> {
+    if usize::try_from(bytes).ok().and_then(O::from_usize).is_none() {
+        let message = "the texts of a batch are too long";
+        return Err(external(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)));
+    }
+    let mut builder = GenericStringBuilder::<O>::new();
+    joined(left, right, rows, |text| match text {
+        Some(text) => builder.append_value(text),
+        None => builder.append_null(),
+    });
+    Ok(Arc::new(builder.finish()))
 }
 
 /// How long a text is.
@@ -76,22 +478,50 @@ fn padded_bytes(text: Size, fill: Size, count: u64) -> u64 {
     text.bytes.saturating_add(times.saturating_mul(fill.bytes))
 }
 
-/// A row's text; nothing of a null.
+/// How long a row's text is; nothing of a null.
 fn size(value: &ColumnarValue, row: usize) -> Size {
-    let text = match value {
-        ColumnarValue::Scalar(value) => value.try_as_str().flatten().unwrap_or_default(),
-        ColumnarValue::Array(array) if array.is_null(row) => "",
-        ColumnarValue::Array(array) => match array.data_type() {
-            DataType::Utf8 => array.as_string::<i32>().value(row),
-            DataType::LargeUtf8 => array.as_string::<i64>().value(row),
-            DataType::Utf8View => array.as_string_view().value(row),
-            _ => "",
-        },
-    };
-    Size { bytes: text.len() as u64, characters: text.chars().count() as u64 }
+    Size { bytes: bytes(value, row), characters: text(value, row).chars().count() as u64 }
 }
 
-/// A row's number; 0 of a null.
+/// The bytes of a row's text or bytes; none of a null.
+fn bytes(value: &ColumnarValue, row: usize) -> u64 {
+    let bytes = match value {
+        ColumnarValue::Scalar(
+            ScalarValue::Binary(Some(bytes))
+            | ScalarValue::LargeBinary(Some(bytes))
+            | ScalarValue::BinaryView(Some(bytes)),
+        ) => bytes.len(),
+        ColumnarValue::Array(array) if array.is_valid(row) => match array.data_type() {
+            DataType::Binary => array.as_binary::<i32>().value(row).len(),
+            DataType::LargeBinary => array.as_binary::<i64>().value(row).len(),
+            DataType::BinaryView => array.as_binary_view().value(row).len(),
+            _ => 0,
+        },
+        _ => 0,
+    };
+    (bytes + text(value, row).len()) as u64
+}
+
+/// A row's text; none of a null.
+fn some_text(value: &ColumnarValue, row: usize) -> Option<&str> {
+    match value {
+        ColumnarValue::Scalar(value) => value.try_as_str().flatten(),
+        ColumnarValue::Array(array) if array.is_null(row) => None,
+        ColumnarValue::Array(array) => match array.data_type() {
+            DataType::Utf8 => Some(array.as_string::<i32>().value(row)),
+            DataType::LargeUtf8 => Some(array.as_string::<i64>().value(row)),
+            DataType::Utf8View => Some(array.as_string_view().value(row)),
+            _ => None,
+        },
+    }
+}
+
+/// A row's text; an empty one of a null.
+fn text(value: &ColumnarValue, row: usize) -> &str {
+    some_text(value, row).unwrap_or_default()
+}
+
+/// A row's number.
 fn number(value: &ColumnarValue, row: usize) -> i64 {
     match value {
         ColumnarValue::Scalar(ScalarValue::Int64(number)) => number.unwrap_or(0),
@@ -99,5 +529,13 @@ fn number(value: &ColumnarValue, row: usize) -> i64 {
             array.as_primitive::<Int64Type>().value(row)
         }
         _ => 0,
+    }
+}
+
+/// A row's value.
+fn scalar(value: &ColumnarValue, row: usize) -> Result<ScalarValue> {
+    match value {
+        ColumnarValue::Scalar(value) => Ok(value.clone()),
+        ColumnarValue::Array(array) => ScalarValue::try_from_array(array, row),
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a float beside a decimal, or a real beside another number | decimal, real | double precision |
 //! | a bare string beside a value of another type | the text of the value, or its bytes | the string is read as a value of the type |
-//! | CHAR(n) beside a bare string | blanks count | blanks at the end do not count |
+//! | CHAR(n) beside a bare string or a VARCHAR(n) | blanks count | blanks at the end do not count |
 //! | `+ - *` and negation that pass the end of their type | wrap, or infinity | 22003 |
 //! | a quotient of decimals | four digits more than the dividend, truncated | sixteen digits, rounded |
 //! | a product of decimals of more than 38 digits together | all digits behind the point, few before it | twenty digits, rounded |
@@ -14,6 +14,10 @@
 //! | CASE and UNION of exact numbers of several types | the first one's type, for what is calculated with them | the common type |
 //! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT |
 //! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
+//! | LIKE with a pattern that ends with its escape | the escape is a character | 22025 |
+//! | EXTRACT | an integer | numeric ([`parts`]) |
+//! | values in `concat` and `concat_ws` | Arrow's forms | the forms that clients get |
+//! | a bare string in `encode` | its bytes | read as bytea |
 //!
 //! The rule runs before DataFusion's own coercion, on every expression of every node, and once more when parameters have been
 //! put in: a parameter is a literal by then. It must be idempotent.
@@ -27,7 +31,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::expr::{
-    Between, Case, GroupingSet, InList, InSubquery, ScalarFunction, Sort, WindowFunctionParams,
+    Between, Case, GroupingSet, InList, InSubquery, Like, ScalarFunction, Sort, WindowFunctionParams,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::planner::TypePlanner;
@@ -41,6 +45,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value};
+use super::parts;
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
     TYPE_KEY, datum_at, from_arrow, from_field, from_sql, parse_datum, round_decimal, timestamp_digits, to_arrow,
@@ -139,15 +144,22 @@ fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     Ok(Transformed::yes(plan))
 }
 
-/// The rows of a VALUES list without the lengths of CHAR(n) and VARCHAR(n), which may differ from row to row.
+/// The rows of a VALUES list without the lengths of CHAR(n) and VARCHAR(n), which may differ from row to row, and with texts of one Arrow type: which
+/// one a CASE has is decided behind this rule.
 fn nameless(rows: Vec<Vec<Expr>>) -> Result<Vec<Vec<Expr>>> {
     let schema = DFSchema::empty();
     let of_any_length = |expression: Expr| -> Result<Expr> {
-        Ok(match expression.to_field(&schema) {
-            Ok((_, field)) if field.metadata().contains_key(TYPE_KEY) => {
-                Expr::Cast(Cast::new(Box::new(expression), field.data_type().clone()))
-            }
-            _ => expression,
+        let Ok((_, field)) = expression.to_field(&schema) else { return Ok(expression) };
+        let has_name = field.metadata().contains_key(TYPE_KEY);
+        if let Some(text) = bare_string(&expression) {
+            return Ok(lit(ScalarValue::Utf8View(Some(text))));
+        }
+        let data_type = if field.data_type().is_string() { &DataType::Utf8View } else { field.data_type() };
+        let is_cast = matches!(expression, Expr::Cast(_)) && data_type == field.data_type();
+        Ok(if has_name || data_type.is_string() && !is_cast {
+            Expr::Cast(Cast::new(Box::new(expression), data_type.clone()))
+        } else {
+            expression
         })
     };
     rows.into_iter().map(|row| row.into_iter().map(of_any_length).collect()).collect()
@@ -218,7 +230,7 @@ fn in_subquery_typed(mut query: InSubquery, schema: &DFSchema) -> Result<InSubqu
         let plan = LogicalPlan::clone(&query.subquery.subquery);
         query.subquery.subquery = Arc::new(projected(plan, &[Some(common)])?);
     } else if is_char {
-        become_char(&mut query.expr);
+        become_char(&mut query.expr, schema);
     } else if is_bare_string(&query.expr) {
         become_type(&mut query.expr, &listed, schema)?;
     }
@@ -251,16 +263,25 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::ScalarFunction(ScalarFunction { func, mut args }) => {
             let common = match func.name() {
                 "coalesce" | "greatest" | "least" => Some(Common::Result),
-                "nullif" => Some(Common::Comparison),
+                "nullif" => Some(Common::Equality),
                 _ => None,
             };
             if let Some(common) = common {
                 together(&mut args.iter_mut().collect::<Vec<_>>(), schema, common)?;
             }
             rounded(func.name(), &mut args, schema)?;
-            Expr::ScalarFunction(ScalarFunction { func, args })
+            if matches!(func.name(), "concat" | "concat_ws") {
+                args.iter_mut().try_for_each(|argument| printed(argument, schema))?;
+            }
+            if let ("encode", [bytes, _]) = (func.name(), args.as_mut_slice())
+                && is_bare_string(bytes)
+            {
+                become_type(bytes, &DataType::Binary, schema)?;
+            }
+            Expr::ScalarFunction(ScalarFunction { func: parts::in_place_of(func), args })
         }
         Expr::Cast(cast) => cast_typed(cast, schema)?,
+        Expr::Like(like) => like_typed(like, schema),
         Expr::WindowFunction(mut function) => {
             let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
             let is_bytes = |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary());
@@ -280,6 +301,25 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::IsNotUnknown(of) if is_boolean(&of, schema) => Expr::IsNotNull(of),
         other => return Ok(Transformed::no(other)),
     }))
+}
+
+/// LIKE with a pattern that is no constant, that ends with its escape or has another one than DataFusion's, by our own function.
+fn like_typed(like: Like, schema: &DFSchema) -> Expr {
+    let escape = like.escape_char.unwrap_or('\\');
+    let is_plain = match like.pattern.as_ref() {
+        Expr::Placeholder(_) => true,
+        Expr::Literal(value, _) if value.is_null() => true,
+        pattern => bare_string(pattern).is_some_and(|pattern| {
+            let escapes = pattern.chars().rev().take_while(|c| *c == '\\').count();
+            escape == '\\' && escapes % 2 == 0
+        }),
+    };
+    let is_text = |expression: &Expr| expression.get_type(schema).is_ok_and(|t| t.is_string());
+    if is_plain || !is_text(&like.expr) || !is_text(&like.pattern) {
+        return Expr::Like(like);
+    }
+    let matched = functions::like(*like.expr, *like.pattern, like.case_insensitive, escape);
+    if like.negated { Expr::Not(Box::new(matched)) } else { matched }
 }
 
 /// Whether an expression may stand before `IS TRUE`.
@@ -314,6 +354,23 @@ fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> 
         }
         _ => Ok(()),
     }
+}
+
+/// The text of a value as clients get it, which of a boolean is not that of a cast.
+fn printed(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
+    // A parameter may have no type yet.
+    let Ok(data_type) = argument.get_type(schema) else { return Ok(()) };
+    let Some(from) = from_arrow(&data_type).filter(|from| !from.is_text()) else { return Ok(()) };
+    let inner = std::mem::replace(argument, lit(ScalarValue::Null));
+    *argument = match from {
+        ColumnType::Boolean => {
+            let word = |value: bool, word: &str| (Box::new(lit(value)), Box::new(lit(word)));
+            let when_then_expr = vec![word(true, "t"), word(false, "f")];
+            Expr::Case(Case { expr: Some(Box::new(inner)), when_then_expr, else_expr: None })
+        }
+        _ => explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?,
+    };
+    Ok(())
 }
 
 /// Whether a frame goes by range from the first row to the last peer. By groups it is the same, of types that have no distance as well.
@@ -428,7 +485,9 @@ fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
     let texts = sides.iter().filter(|side| side.get_type(schema).is_ok_and(|t| t.is_string())).count();
     for side in sides {
         let data_type = side.get_type(schema)?;
-        if texts == 1 && from_arrow(&data_type).is_some_and(|t| !t.is_text()) && !data_type.is_null() {
+        let is_other = from_arrow(&data_type).is_none_or(|t| !t.is_text());
+        // A list takes the text as one more element.
+        if texts == 1 && is_other && !data_type.is_null() && !data_type.is_list() {
             let inner = std::mem::replace(*side, lit(ScalarValue::Null));
             **side = explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?;
         }
@@ -441,6 +500,8 @@ fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
 enum Common {
     /// They are compared.
     Comparison,
+    /// They are compared, and the first one is the result.
+    Equality,
     /// They are calculated with.
     Arithmetic,
     /// One of them is the result.
@@ -471,9 +532,10 @@ fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
 /// Gives expressions that are compared, or that stand for each other, the type that PostgreSQL gives them. What DataFusion
 /// resolves in the same way stays as it is.
 fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) -> Result<()> {
-    if common == Common::Comparison && expressions.iter().any(|e| !is_bare_string(e) && is_char(e, schema)) {
+    let is_compared = matches!(common, Common::Comparison | Common::Equality);
+    if is_compared && expressions.iter().any(|e| !is_bare_string(e) && is_char(e, schema)) {
         for expression in expressions.iter_mut() {
-            become_char(expression);
+            become_char(expression, schema);
         }
         return Ok(());
     }
@@ -604,10 +666,16 @@ pub(super) fn decimal_scalar(unscaled: i128, scale: u8) -> ScalarValue {
     ScalarValue::Decimal128(Some(unscaled), precision.clamp(1, ColumnType::PRECISION_MAX), scale.cast_signed())
 }
 
-/// Takes the blanks at the end of a bare string that is compared with a CHAR(n).
-fn become_char(expression: &mut Expr) {
+/// Takes the blanks at the end of what is compared with a CHAR(n): a bare string or a VARCHAR(n). Those of a TEXT count.
+fn become_char(expression: &mut Expr, schema: &DFSchema) {
     if let Some(text) = bare_string(expression) {
         *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
+    } else if expression
+        .to_field(schema)
+        .is_ok_and(|(_, field)| matches!(from_field(&field), Some(ColumnType::Varchar(_))))
+    {
+        let inner = std::mem::replace(expression, lit(ScalarValue::Null));
+        *expression = functions::cast(inner, ColumnType::Char(ColumnType::CHARACTERS_MAX));
     }
 }
 
@@ -698,7 +766,12 @@ fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DF
     use ColumnType as T;
     let plain = |inner: Expr| Ok(Expr::Cast(Cast::new(Box::new(inner), arrow_type.clone())));
     let data_type = inner.get_type(schema)?;
-    let Some(from) = from_arrow(&data_type).filter(|from| from.is_text() || to_arrow(*from) == data_type) else {
+    let known = from_arrow(&data_type);
+    if known.is_none() && to.is_text() {
+        // Lists, intervals and times in Arrow's forms are not PostgreSQL's.
+        return Ok(functions::cast(inner, to));
+    }
+    let Some(from) = known.filter(|from| from.is_text() || to_arrow(*from) == data_type) else {
         return plain(inner);
     };
     #[expect(clippy::match_same_arms, reason = "they are asked in this order")]

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray};
+use arrow::array::{ArrayRef, AsArray, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, TimeUnit, TimestampMicrosecondType};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
@@ -70,14 +70,15 @@ impl ScalarUDFImpl for Truncate {
             return Ok(ColumnarValue::Scalar(ScalarValue::TimestampMicrosecond(None, None)));
         };
         let unit = Unit::named(unit)?;
-        let truncated = |moments: &ArrayRef| -> ArrayRef {
+        let truncated = |moments: &ArrayRef| -> Result<ArrayRef> {
             let moments = moments.as_primitive::<TimestampMicrosecondType>();
-            Arc::new(moments.unary::<_, TimestampMicrosecondType>(|moment| unit.start(moment)))
+            let start = |moment: Option<i64>| moment.map(|moment| unit.start(moment)).transpose();
+            Ok(Arc::new(moments.iter().map(start).collect::<Result<TimestampMicrosecondArray>>()?))
         };
         Ok(match moments {
-            ColumnarValue::Array(moments) => ColumnarValue::Array(truncated(moments)),
+            ColumnarValue::Array(moments) => ColumnarValue::Array(truncated(moments)?),
             ColumnarValue::Scalar(moment) => {
-                ColumnarValue::Scalar(ScalarValue::try_from_array(&truncated(&moment.to_array()?), 0)?)
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&truncated(&moment.to_array()?)?, 0)?)
             }
         })
     }
@@ -119,19 +120,40 @@ impl Unit {
     }
 
     /// The beginning of the unit that a moment is in. Infinity stays.
-    fn start(self, moment: i64) -> i64 {
+    fn start(self, moment: i64) -> Result<i64> {
         if moment == i64::MAX || moment == i64::MIN {
-            return moment;
+            return Ok(moment);
         }
+        let start = self.checked_start(moment).filter(|start| *start != i64::MIN);
+        start.ok_or_else(|| external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))
+    }
+
+    /// `None`: before the first timestamp.
+    fn checked_start(self, moment: i64) -> Option<i64> {
         let days = moment.div_euclid(DAY);
         let (year, month, _) = civil_from_days(days);
-        let first = |year, month| days_from_civil(year, month, 1).unwrap_or(days) * DAY;
+        let first = |year, month| days_from_civil(year, month, 1)?.checked_mul(DAY);
         match self {
-            Self::Microseconds(count) => moment - moment.rem_euclid(count),
+            Self::Microseconds(count) => moment.checked_sub(moment.rem_euclid(count)),
             // 1970-01-01 was a Thursday.
-            Self::Week => (days - (days + 3).rem_euclid(7)) * DAY,
+            Self::Week => (days - (days + 3).rem_euclid(7)).checked_mul(DAY),
             Self::Months(count) => first(year, month - (month - 1) % count),
             Self::Years(count, from) => first((year - from).div_euclid(count) * count + from, 1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_begins_before_the_first_timestamp_is_refused() {
+        for unit in [Unit::Microseconds(DAY), Unit::Week, Unit::Months(1), Unit::Years(1000, 1)] {
+            assert!(unit.start(i64::MIN + 1).is_err(), "{unit:?}");
+            assert_eq!(unit.start(i64::MIN).unwrap(), i64::MIN);
+            assert!(unit.start(i64::MAX - 1).is_ok_and(|start| start < i64::MAX), "{unit:?}");
+        }
+        assert_eq!(Unit::Months(3).start(DAY * 100).unwrap(), DAY * 90);
     }
 }

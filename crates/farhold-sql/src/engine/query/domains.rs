@@ -13,6 +13,7 @@ use crate::{SqlError, SqlState};
 /// Puts the functions in the place of DataFusion's.
 pub(super) fn register(context: &SessionContext) {
     checked::register(context, &["sqrt", "exp", "ln", "log", "log10", "power"], &Domains);
+    checked::register(context, &["acos", "asin", "acosh", "atanh", "sin", "cos", "tan", "cot"], &Domains);
 }
 
 #[derive(Clone, Debug)]
@@ -44,6 +45,8 @@ impl Check for Domains {
     }
 }
 
+const OUTSIDE: (SqlState, &str) = (SqlState::NUMERIC_OUT_OF_RANGE, "input is out of range");
+
 /// What is wrong with a function's argument, or with its result once that is known.
 fn wrong(name: &str, of: f64, result: Option<f64>) -> Option<(SqlState, &'static str)> {
     match name {
@@ -55,6 +58,9 @@ fn wrong(name: &str, of: f64, result: Option<f64>) -> Option<(SqlState, &'static
             Some((SqlState::INVALID_LOGARITHM_ARGUMENT, "cannot take logarithm of a negative number"))
         }
         "exp" if of.is_finite() => out_of_range(result),
+        "acos" | "asin" | "atanh" if of.abs() > 1.0 => Some(OUTSIDE),
+        "acosh" if of < 1.0 => Some(OUTSIDE),
+        "sin" | "cos" | "tan" | "cot" if of.is_infinite() => Some(OUTSIDE),
         _ => None,
     }
 }

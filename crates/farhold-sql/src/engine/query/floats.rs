@@ -1,31 +1,38 @@
-//! Equality and order of floating-point numbers in planned queries.
+//! Equality and order of floating-point numbers and intervals in planned queries.
 //!
 //! In PostgreSQL, 0.0 equals -0.0, every NaN equals every other, and NaN is above all numbers. Arrow compares, hashes and sorts floats by
 //! their bits. So whatever is compared, grouped, joined or sorted by goes through `float_key(x)` first, which is one number for all that are
 //! equal. It is put in twice: before the optimiser, whose own reasoning (constants, pushed-down conditions) must see it, and after it, for
 //! the joins and groups that the optimiser makes of subqueries, set operations and DISTINCT. What a scan decides by itself
 //! ([`RowFilter`](crate::engine::scan::RowFilter)) and indexes know the order of PostgreSQL.
+//!
+//! An interval is compared as so many microseconds, where a month has 30 days and a day 24 hours; Arrow compares months, days and nanoseconds one
+//! after the other. Its key has fewer than 30 days and fewer than 24 hours. Groups show the first of their equal intervals, not the key.
 
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{ArrayRef, AsArray};
-use arrow::datatypes::{DataType, Field, FieldRef, Float32Type, Float64Type};
+use arrow::datatypes::{
+    DataType, Field, FieldRef, Float32Type, Float64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
+};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{DFSchema, ScalarValue, internal_err};
+use datafusion::common::{Column, DFSchema, ScalarValue, TableReference, internal_err};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
+use datafusion::functions_aggregate::expr_fn::first_value;
 use datafusion::logical_expr::expr::{
     AggregateFunctionParams, Case, GroupingSet, InList, ScalarFunction, Sort, WindowFunctionParams,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    Aggregate, AggregateUDF, ColumnarValue, Distinct, Expr, ExprSchemable, LogicalPlan, Operator, ReturnFieldArgs,
-    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, WindowFunctionDefinition,
+    Aggregate, AggregateUDF, ColumnarValue, Distinct, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator,
+    ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, WindowFunctionDefinition,
 };
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
 use super::aggregates::{GREATEST, LEAST};
+use super::choices;
 
 /// Puts `float_key` where floats are compared; see the module.
 #[derive(Debug)]
@@ -100,8 +107,15 @@ fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
                     expr => named(expr, &by_key),
                 }
             };
+            let shown = intervals(&aggregate.group_expr, &schema);
             let groups = all(aggregate.group_expr, group)?;
-            let functions = each(aggregate.aggr_expr, &compared)?;
+            let mut functions = each(aggregate.aggr_expr, &compared)?;
+            if !shown.is_empty() {
+                let first = |(n, expr): &(usize, Expr)| first_value(expr.clone(), Vec::new()).alias(shown_name(*n));
+                functions.data.extend(shown.iter().map(first));
+                let grouped = Aggregate::try_new(aggregate.input, groups.data, functions.data)?;
+                return Ok(Transformed::yes(with_shown(grouped, &shown, &aggregate.schema)?));
+            }
             let is_changed = groups.transformed || functions.transformed;
             let aggregate = if is_changed {
                 Aggregate::try_new(aggregate.input, groups.data, functions.data)?
@@ -142,6 +156,33 @@ fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
             if changed.transformed { changed.map_data(LogicalPlan::recompute_schema) } else { Ok(changed) }
         }
     }
+}
+
+/// The groups by intervals, with their places.
+fn intervals(groups: &[Expr], schema: &DFSchema) -> Vec<(usize, Expr)> {
+    let plain = |expr: &Expr| expr.clone().unalias();
+    let is_interval = |expr: &Expr| matches!(expr.get_type(schema), Ok(DataType::Interval(_)));
+    let is_keyed = |expr: &Expr| matches!(expr, Expr::ScalarFunction(function) if is_key(function));
+    let groups = groups.iter().map(plain).enumerate();
+    groups.filter(|(_, expr)| is_interval(expr) && !is_keyed(expr)).collect()
+}
+
+fn shown_name(group: usize) -> String {
+    format!("__shown_{group}")
+}
+
+/// An aggregate whose groups by intervals show a value of theirs. `schema` is what it is to have.
+fn with_shown(aggregate: Aggregate, shown: &[(usize, Expr)], schema: &DFSchema) -> Result<LogicalPlan> {
+    let column = |(n, (qualifier, field)): (usize, (Option<&TableReference>, &FieldRef))| {
+        if shown.iter().any(|(group, _)| *group == n) {
+            let value = Expr::Column(Column::new_unqualified(shown_name(n)));
+            value.alias_qualified(qualifier.cloned(), field.name())
+        } else {
+            Expr::Column(Column::from((qualifier, field)))
+        }
+    };
+    let columns: Vec<Expr> = schema.iter().enumerate().map(column).collect();
+    LogicalPlanBuilder::from(LogicalPlan::Aggregate(aggregate)).project(columns)?.build()
 }
 
 fn all<T>(items: Vec<T>, change: impl Fn(T) -> Result<Transformed<T>>) -> Result<Transformed<Vec<T>>> {
@@ -193,10 +234,11 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let case = Case { expr: Some(base.data), when_then_expr: ways.data, else_expr };
             Ok(Transformed::new_transformed(Expr::Case(case), is_changed))
         }
-        Expr::ScalarFunction(mut function) if matches!(function.name(), "nullif" | "greatest" | "least") => {
-            let arguments = all(function.args, by_key)?;
-            function.args = arguments.data;
-            Ok(Transformed::new_transformed(Expr::ScalarFunction(function), arguments.transformed))
+        Expr::ScalarFunction(mut function) => {
+            let choice = choices::in_place_of(&function, schema);
+            let is_changed = choice.is_some();
+            function.func = choice.unwrap_or(function.func);
+            Ok(Transformed::new_transformed(Expr::ScalarFunction(function), is_changed))
         }
         Expr::AggregateFunction(mut function) => {
             let AggregateFunctionParams { args, distinct, order_by, .. } = &mut function.params;
@@ -252,7 +294,7 @@ fn compares(operator: Operator) -> bool {
     matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// `float_key(expr)` if it is a float that is not known to be its own key.
+/// `float_key(expr)` if it is a float or an interval that is not known to be its own key.
 fn key(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let expr = match expr {
         Expr::Alias(mut alias) => {
@@ -267,16 +309,21 @@ fn key(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::Literal(value, _) => match value {
             ScalarValue::Float32(Some(value)) => key_of_f32(*value).to_bits() == value.to_bits(),
             ScalarValue::Float64(Some(value)) => key_of_f64(*value).to_bits() == value.to_bits(),
+            ScalarValue::IntervalMonthDayNano(Some(value)) => key_of_interval(*value) == *value,
             _ => true,
         },
         Expr::Cast(cast) => cast.expr.get_type(schema).is_ok_and(|kind| kind.is_integer()),
         _ => false,
     };
-    if is_own_key || !matches!(expr.get_type(schema), Ok(DataType::Float32 | DataType::Float64)) {
+    if is_own_key || !expr.get_type(schema).is_ok_and(|data_type| has_key(&data_type)) {
         return Ok(Transformed::no(expr));
     }
     let function = ScalarFunction::new_udf(Arc::clone(&FLOAT_KEY), vec![expr]);
     Ok(Transformed::yes(Expr::ScalarFunction(function)))
+}
+
+fn has_key(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Float32 | DataType::Float64 | DataType::Interval(IntervalUnit::MonthDayNano))
 }
 
 static FLOAT_KEY: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| Arc::new(ScalarUDF::from(FloatKey::new())));
@@ -290,7 +337,17 @@ fn key_of_f64(value: f64) -> f64 {
     if value.is_nan() { f64::NAN } else { value + 0.0 }
 }
 
-/// The number that stands for all that are equal to one.
+fn key_of_interval(value: IntervalMonthDayNano) -> IntervalMonthDayNano {
+    const DAY: i128 = 86_400_000_000_000;
+    let days = i128::from(value.months) * 30 + i128::from(value.days);
+    let nanoseconds = days * DAY + i128::from(value.nanoseconds);
+    let (days, nanoseconds) = (nanoseconds.div_euclid(DAY), nanoseconds.rem_euclid(DAY));
+    // Only beyond 178 million years it does not fit.
+    let months = days.div_euclid(30).clamp(i32::MIN.into(), i32::MAX.into());
+    IntervalMonthDayNano::new(months as i32, days.rem_euclid(30) as i32, nanoseconds as i64)
+}
+
+/// The value that stands for all that are equal to one.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct FloatKey {
     signature: Signature,
@@ -325,6 +382,10 @@ impl ScalarUDFImpl for FloatKey {
             Ok(match values.data_type() {
                 DataType::Float32 => Arc::new(values.as_primitive::<Float32Type>().unary::<_, Float32Type>(key_of_f32)),
                 DataType::Float64 => Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(key_of_f64)),
+                DataType::Interval(IntervalUnit::MonthDayNano) => {
+                    let intervals = values.as_primitive::<IntervalMonthDayNanoType>();
+                    Arc::new(intervals.unary::<_, IntervalMonthDayNanoType>(key_of_interval))
+                }
                 other => return internal_err!("float_key of {other}"),
             })
         };
@@ -334,5 +395,25 @@ impl ScalarUDFImpl for FloatKey {
                 ColumnarValue::Scalar(ScalarValue::try_from_array(&keys(&value.to_array()?)?, 0)?)
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_equal_by_their_length() {
+        let key = |months, days, hours: i64| {
+            let key = key_of_interval(IntervalMonthDayNano::new(months, days, hours * 3_600_000_000_000));
+            assert_eq!(key_of_interval(key), key);
+            key
+        };
+        assert_eq!(key(1, 0, 0), key(0, 30, 0));
+        assert_eq!(key(0, 1, 0), key(0, 0, 24));
+        assert_eq!(key(-1, 29, 24), key(0, 0, 0));
+        let negative = [key(0, -31, 0), key(-1, 0, 0), key(0, 0, -1)];
+        let ordered = [&negative[..], &[key(0, 0, 0), key(0, 1, 1), key(0, 29, 0), key(1, -1, 25)]].concat();
+        assert!(ordered.windows(2).all(|pair| pair[0] < pair[1]));
     }
 }

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, Decimal128Array, PrimitiveArray, new_empty_array};
+use arrow::array::{
+    Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, Decimal128Array, PrimitiveArray, new_empty_array,
+};
 use arrow::compute::kernels::numeric::{add, mul, sub};
 use arrow::compute::try_binary;
 use arrow::datatypes::{
@@ -20,7 +22,7 @@ use datafusion::logical_expr::{
 use datafusion::physical_expr_common::datum::apply;
 
 use super::aggregates::QUOTIENT_SCALE;
-use crate::engine::scalar::{Arithmetic, cut_to, product, quotient};
+use crate::engine::scalar::{self, Arithmetic, cut_to, product, quotient};
 use crate::engine::types::{cast as cast_datum, datum_at, round_timestamp, to_arrow, to_field, to_scalar};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
@@ -42,6 +44,12 @@ pub(super) fn checked(op: Arithmetic, a: Expr, b: Expr) -> Expr {
 pub(super) fn cast(a: Expr, to: ColumnType) -> Expr {
     let function = Cast { to, signature: Signature::any(1, Volatility::Immutable) };
     ScalarUDF::from(function).call(vec![a])
+}
+
+/// `text LIKE pattern`.
+pub(super) fn like(text: Expr, pattern: Expr, any_case: bool, escape: char) -> Expr {
+    let function = Like { any_case, escape, signature: Signature::any(2, Volatility::Immutable) };
+    ScalarUDF::from(function).call(vec![text, pattern])
 }
 
 /// A timestamp with so many digits behind the second.
@@ -266,6 +274,49 @@ impl ScalarUDFImpl for TimestampDigits {
             ColumnarValue::Scalar(moment) => {
                 ColumnarValue::Scalar(ScalarValue::try_from_array(&rounded(&moment.to_array()?), 0)?)
             }
+        })
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Like {
+    any_case: bool,
+    escape: char,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Like {
+    fn name(&self) -> &'static str {
+        if self.any_case { "ilike" } else { "like" }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Boolean)
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [text, pattern] = arguments.args.as_slice() else {
+            return Err(DataFusionError::Internal("LIKE takes two arguments".to_owned()));
+        };
+        both(text, pattern, arguments.number_rows, |text, pattern| {
+            let text = arrow::compute::cast(text, &DataType::Utf8View)?;
+            let pattern = arrow::compute::cast(pattern, &DataType::Utf8View)?;
+            let rows = text.as_string_view().iter().zip(pattern.as_string_view().iter());
+            let matched = rows.map(|(text, pattern)| match text.zip(pattern) {
+                Some((text, pattern)) => {
+                    scalar::like(text, pattern, self.any_case, Some(self.escape)).map(Some).map_err(external)
+                }
+                None => Ok(None),
+            });
+            Ok(Arc::new(matched.collect::<Result<BooleanArray>>()?))
         })
     }
 }

@@ -7,27 +7,33 @@ mod aggregates;
 mod bounded;
 mod catalog;
 mod checked;
+mod choices;
 mod coerce;
 mod dates;
 mod domains;
 mod floats;
 mod functions;
 mod guard;
+mod halves;
 mod members;
 mod multisets;
+mod names;
 mod numbers;
 mod parameters;
+mod parts;
+mod quantifiers;
 mod rewrite;
 mod rows;
 mod scalars;
 mod similar;
 mod stream;
+mod subqueries;
+mod texts;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use arrow::datatypes::TimestampMicrosecondType;
 use arrow::temporal_conversions::as_datetime;
 use datafusion::catalog::CatalogProvider;
@@ -36,7 +42,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::SessionState;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryReservation, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
@@ -47,18 +53,18 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use datafusion::sql::sqlparser::ast;
 use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins};
-use farhold_txn::{ScanSpec, Txn, Worker};
+use farhold_txn::{ScanSpec, Txn, TxnError, Worker};
 use tokio::runtime::Runtime;
 use tokio::task::JoinError;
 
 use super::cancel::{CancelHandle, Pace};
-use super::catalog::Catalog;
+use super::catalog::{Catalog, Tables};
 use super::notices::Notices;
 use super::scalar::Parameters;
-use super::scan::{BatchDecoder, FarTable, QueryInput, RowFilter, RowSource, ScanKey, scan_key};
+use super::scan::{BatchDecoder, FarTable, Gathered, QueryInput, RowFilter, RowSource, ScanKey, scan_key};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
-use crate::SqlError;
+use crate::{SqlError, SqlState};
 
 pub(crate) use catalog::ROWS_SCHEMA;
 pub(in crate::engine) use floats::without_key;
@@ -104,7 +110,8 @@ impl QueryEngine {
             .map_err(|e| SqlError::internal(format!("the query threads cannot be started: {e}")))?;
         let database = Arc::new(catalog::Database::new(Arc::clone(catalog), nodes));
         let state = session_state(&database, catalog, config).map_err(|e| error::from_datafusion(&e))?;
-        Ok(Self { runtime: Some(runtime), state, database, compatibility: rewrite::Rewriter::new() })
+        let compatibility = rewrite::Rewriter::new(&state);
+        Ok(Self { runtime: Some(runtime), state, database, compatibility })
     }
 
     /// The query threads.
@@ -128,21 +135,28 @@ impl QueryEngine {
         state
     }
 
-    /// Plans a query. `stated` are the types that the client gives to parameters; others are found. A cancelled statement does
+    /// Plans a query over `tables`. `stated` are the types that the client gives to parameters; others are found. A cancelled statement does
     /// not wait for the planner, which looks at no flag: its thread goes on until the plan stands.
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
         sql: &str,
+        tables: &Tables,
         stated: &[Option<ColumnType>],
         user: &str,
         cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
-        let statement = self.compatibility.rewrite(query, sql, user)?;
+        let (statement, names) = self.compatibility.rewrite(query, sql, tables, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let stated = stated.to_vec();
         let task = self.runtime().spawn(async move { plan(&state, statement, &stated).await });
-        until_cancelled(cancel, task).await
+        let mut planned = until_cancelled(cancel, task).await?;
+        if let Some(names) = names.filter(|names| names.len() == planned.columns.len()) {
+            for (column, name) in planned.columns.iter_mut().zip(names) {
+                column.name = name;
+            }
+        }
+        Ok(planned)
     }
 
     /// Puts the parameters in and optimises.
@@ -176,6 +190,22 @@ impl QueryEngine {
         until_cancelled(cancel, task).await
     }
 
+    /// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit. The columns that the plan
+    /// wants of the rows are taken from the queries' memory until it ends.
+    pub(crate) async fn gather(
+        &self,
+        scans: &[PlanScan],
+        txn: &mut Txn,
+        cancel: &CancelHandle,
+    ) -> Result<RowSource, SqlError> {
+        let room = MemoryConsumer::new("rows of the transaction").register(&self.state.runtime_env().memory_pool);
+        let mut gathered = HashMap::with_capacity(scans.len());
+        for scan in scans {
+            gathered.insert(scan.key.clone(), gather(scan, txn, cancel, &room).await?);
+        }
+        Ok(RowSource::Gathered(gathered, Some(room)))
+    }
+
     /// Runs a bound plan; its batches come by the stream.
     pub(crate) fn run(
         &self,
@@ -205,24 +235,6 @@ impl QueryEngine {
             }
         });
         BatchStream::new(receiver, requests, task, stop, cancel.clone(), unread)
-    }
-
-    /// Runs a bound plan to its end and gives all rows; for plans whose result the session needs whole.
-    pub(crate) async fn collect(
-        &self,
-        plan: LogicalPlan,
-        rows: RowSource,
-        giver: Giver,
-        cancel: &CancelHandle,
-        notices: &Notices,
-        unread: &Unread,
-    ) -> Result<Vec<RecordBatch>, SqlError> {
-        let mut stream = self.run(plan, rows, giver, cancel, notices, unread);
-        let mut batches = Vec::new();
-        while let Some(batch) = stream.next().await {
-            batches.push(batch?);
-        }
-        Ok(batches)
     }
 
     /// The physical plan as text; with `analyze`, after it has run.
@@ -328,10 +340,14 @@ fn session_state(
     let relations = Arc::clone(catalog) as Arc<dyn crate::pg_catalog::Relations>;
     crate::pg_catalog::register(&context, &config.database, &relations)?;
     rewrite::register_functions(&context);
+    scalars::register(&context);
     numbers::register(&context);
     bounded::register(&context);
+    texts::register(&context);
     dates::register(&context);
+    parts::register(&context);
     domains::register(&context);
+    halves::register(&context);
     aggregates::register(&context);
     // It takes a constant column for one distinct value, also where it has no row or is NULL (DataFusion 55). Our scans have no exact numbers for it.
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| rule.name() != "aggregate_statistics";
@@ -342,6 +358,7 @@ fn session_state(
         .with_analyzer_rule(Arc::new(members::Members))
         .with_analyzer_rule(Arc::new(multisets::Multisets))
         .with_analyzer_rule(Arc::new(floats::FloatKeys))
+        .with_analyzer_rule(Arc::new(bounded::Concatenations::new(&context.runtime_env().memory_pool)))
         .with_optimizer_rule(Arc::new(floats::FloatKeys));
     let type_names = coerce::TypeNames(state.type_planner().take());
     if let Some(analyzer) = state.analyzer() {
@@ -424,6 +441,8 @@ pub(crate) struct PlanScan {
     table: Arc<super::catalog::TableInfo>,
     with_row_number: bool,
     filters: Vec<Expr>,
+    /// What scans of this key want, in the order of the table.
+    columns: BTreeSet<usize>,
     key: ScanKey,
 }
 
@@ -438,13 +457,21 @@ pub(crate) fn scans(plan: &LogicalPlan) -> Result<Vec<PlanScan>, SqlError> {
             // The planner strips the qualifiers before it asks the table, and so do we.
             let filters: Vec<Expr> = unnormalize_cols(scan.filters.iter().cloned());
             let key = scan_key(table, &filters);
-            if !found.iter().any(|s| s.key == key) {
-                found.push(PlanScan {
+            let is_decided = RowFilter::split(&table.info, &filters).1.is_empty();
+            let columns: BTreeSet<usize> = match &scan.projection {
+                // Filters that a row's bytes do not decide are decided of all columns.
+                Some(columns) if is_decided => columns.iter().copied().collect(),
+                _ => (0..scan.source.schema().fields().len()).collect(),
+            };
+            match found.iter_mut().find(|known| known.key == key) {
+                Some(known) => known.columns.extend(columns),
+                None => found.push(PlanScan {
                     table: Arc::clone(&table.info),
                     with_row_number: table.with_row_number,
                     filters,
+                    columns,
                     key,
-                });
+                }),
             }
         }
         Ok(TreeNodeRecursion::Continue)
@@ -465,7 +492,13 @@ pub(crate) fn all_narrow(scans: &[PlanScan]) -> bool {
 
 /// One state of the database, with the pages of the tables that the scans of a plan read.
 pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowSource, SqlError> {
-    let snapshot = worker.snapshot().await.map_err(|e| error::from_txn(&e))?;
+    let snapshot = worker.snapshot().await.map_err(|e| match e {
+        // A query takes one: these are queries at the same time, which end.
+        TxnError::TooMany { limit, .. } => {
+            SqlError::new(SqlState::TOO_MANY_CONNECTIONS, format!("more than {limit} queries at the same time"))
+        }
+        other => error::from_txn(&other),
+    })?;
     let mut pages = HashMap::with_capacity(scans.len());
     for scan in scans {
         let table = &scan.table.table;
@@ -477,40 +510,48 @@ pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowS
     Ok(RowSource::Snapshot(Arc::new(snapshot), pages))
 }
 
-/// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit.
-pub(crate) async fn gather(scans: &[PlanScan], txn: &mut Txn, cancel: &CancelHandle) -> Result<RowSource, SqlError> {
-    let mut gathered = HashMap::with_capacity(scans.len());
+/// The rows of one scan through a transaction.
+async fn gather(
+    scan: &PlanScan,
+    txn: &mut Txn,
+    cancel: &CancelHandle,
+    room: &MemoryReservation,
+) -> Result<Gathered, SqlError> {
+    let table = &scan.table;
+    let (filter, _) = RowFilter::split(table, &scan.filters);
+    let (access, _, _) = super::direct::choose(table, filter.sargs(), &[]);
+    let full = if scan.with_row_number { &table.arrow_full } else { &table.arrow };
+    let columns: Vec<usize> = scan.columns.iter().copied().collect();
+    let schema = Arc::new(full.project(&columns).map_err(|e| SqlError::internal(e.to_string()))?);
+    let mut decoder = BatchDecoder::new(table, &columns, Arc::clone(&schema), BATCH_ROWS);
+    let mut batches = Vec::new();
+    let mut finish = |decoder: &mut BatchDecoder| -> Result<(), SqlError> {
+        let batch = decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?;
+        room.try_grow(batch.get_array_memory_size()).map_err(|e| error::from_datafusion(&e))?;
+        batches.push(batch);
+        Ok(())
+    };
     let mut pace = Pace::new(cancel);
-    for scan in scans {
-        let table = &scan.table;
-        let (filter, _) = RowFilter::split(table, &scan.filters);
-        let (access, _, _) = super::direct::choose(table, filter.sargs(), &[]);
-        let schema = if scan.with_row_number { &table.arrow_full } else { &table.arrow };
-        let columns: Vec<usize> = (0..schema.fields().len()).collect();
-        let mut decoder = BatchDecoder::new(table, &columns, Arc::clone(schema), BATCH_ROWS);
-        let mut batches = Vec::new();
-        let mut scratch = Vec::new();
-        let whole = access.equal.is_empty() && access.lower.is_none() && access.upper.is_none();
-        let handles = if whole {
-            super::direct::scan(txn, table, ScanSpec::all(), cancel).await?
-        } else {
-            access.rows(txn, table, Parameters::NONE, usize::MAX, cancel).await?
-        };
-        for handle in handles {
-            pace.step().await?;
-            let (key, value) = (txn.key(handle), txn.value(handle));
-            if !filter.matches(key, value, &mut scratch) {
-                continue;
-            }
-            decoder.append(key, value);
-            if decoder.is_full() {
-                batches.push(decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?);
-            }
+    let mut scratch = Vec::new();
+    let whole = access.equal.is_empty() && access.lower.is_none() && access.upper.is_none();
+    let handles = if whole {
+        super::direct::scan(txn, table, ScanSpec::all(), cancel).await?
+    } else {
+        access.rows(txn, table, Parameters::NONE, usize::MAX, cancel).await?
+    };
+    for handle in handles {
+        pace.step().await?;
+        let (key, value) = (txn.key(handle), txn.value(handle));
+        if !filter.matches(key, value, &mut scratch) {
+            continue;
         }
-        if decoder.rows() > 0 {
-            batches.push(decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?);
+        decoder.append(key, value);
+        if decoder.is_full() {
+            finish(&mut decoder)?;
         }
-        gathered.insert(scan.key.clone(), batches);
     }
-    Ok(RowSource::Gathered(gathered))
+    if decoder.rows() > 0 {
+        finish(&mut decoder)?;
+    }
+    Ok(Gathered { columns, schema, batches })
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
+use datafusion::execution::SessionState;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
-    Ident, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, OrderByKind, Query, Select, SelectItem, SetExpr,
-    Statement, TableFactor, TableWithJoins, Value, Visitor, VisitorMut,
+    CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName,
+    ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -23,29 +23,33 @@ use datafusion_pg_catalog::sql::rules::{
     StripCollate,
 };
 
+use super::names;
+use super::quantifiers::Quantifiers;
 use super::rows::Rows;
 use super::similar::Patterns;
 use crate::SqlError;
 use crate::engine::ColumnType;
-use crate::engine::direct::{is_name, output_name};
+use crate::engine::catalog::Tables;
 use crate::engine::error;
-use crate::engine::parse::parse_one;
+use crate::engine::parse::{parse_one, to_text};
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
 use crate::engine::types::exact_decimal;
-use crate::engine::walk;
 
 use super::parameters::to_sql as sql_type;
+use crate::engine::walk;
 
 /// Rewrites statements before they are planned.
 pub(super) struct Rewriter {
     catalog_queries: PostgresCompatibilityParser,
     rules: Vec<Arc<dyn SqlStatementRewriteRule>>,
+    /// The names of aggregate functions.
+    aggregates: HashSet<String>,
 }
 
 impl Rewriter {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(state: &SessionState) -> Self {
         Self {
             catalog_queries: PostgresCompatibilityParser::new(),
             rules: vec![
@@ -57,33 +61,39 @@ impl Rewriter {
                 Arc::new(RewritePgCatalogOperator),
                 Arc::new(RewriteRegCastToSubquery::new()),
             ],
+            aggregates: state.aggregate_functions().keys().cloned().collect(),
         }
     }
 
-    /// The statement in DataFusion's words. A query that reads the catalogs and nothing else gets every rule, some of which
-    /// replace whole queries of known clients; all others get those that keep the meaning.
-    pub(super) fn rewrite(&self, statement: Statement, sql: &str, user: &str) -> Result<Statement, SqlError> {
+    /// The statement in DataFusion's words, and the names of its columns as clients see them, if they are known. A query that reads the catalogs and
+    /// nothing else gets every rule, some of which replace whole queries of known clients; all others get those that keep the meaning.
+    pub(super) fn rewrite(
+        &self,
+        statement: Statement,
+        sql: &str,
+        tables: &Tables,
+        user: &str,
+    ) -> Result<(Statement, Option<Vec<String>>), SqlError> {
         let mut statement = statement;
         if walk::change(&mut statement, &mut SampledTable).is_break() {
             return Err(SqlError::unsupported("TABLESAMPLE"));
         }
-        if let ControlFlow::Break(what) = walk::change(&mut statement, &mut MergedColumns) {
-            return Err(SqlError::unsupported(what).with_hint("Write ON, and coalesce() for the column of both."));
+        visited(&mut statement, &mut Patterns)?;
+        let reads_catalogs = reads_catalogs_alone(&statement);
+        if !reads_catalogs {
+            visited(&mut statement, &mut Quantifiers::default())?;
         }
-        if let ControlFlow::Break(error) = walk::change(&mut statement, &mut Patterns) {
-            return Err(error);
-        }
-        let _ = walk::change(&mut statement, &mut AnyOfQuery { queries: 0 });
+        let names = match &mut statement {
+            Statement::Query(query) if reads_catalogs => names::output_names(query),
+            Statement::Query(query) => names::resolve(query, tables, &self.aggregates)?,
+            _ => None,
+        };
         let _ = walk::change(&mut statement, &mut SignedRanks);
-        let _ = walk::change(&mut statement, &mut OrderedItems);
-        let _ = walk::change(&mut statement, &mut ScalarNames { queries: 0 });
-        if let ControlFlow::Break(error) = walk::change(&mut statement, &mut Rows::default()) {
-            return Err(error);
-        }
+        visited(&mut statement, &mut Rows::default())?;
         let mut calls = SequenceCalls { met: false };
         let _ = walk::change(&mut statement, &mut calls);
-        let mut statement = if reads_catalogs_alone(&statement) {
-            let text = if calls.met || sql.is_empty() { &statement.to_string() } else { sql };
+        let mut statement = if reads_catalogs {
+            let text = if calls.met || sql.is_empty() { &to_text(&statement) } else { sql };
             self.catalog_query(text)?
         } else {
             let mut names = CatalogNames { defined: defined_names(&statement) };
@@ -92,7 +102,7 @@ impl Rewriter {
             self.rules.iter().fold(statement, |statement, rule| rule.rewrite(statement))
         };
         name_user(&mut statement, user);
-        Ok(statement)
+        Ok((statement, names))
     }
 
     fn catalog_query(&self, sql: &str) -> Result<Statement, SqlError> {
@@ -107,6 +117,14 @@ impl Rewriter {
             return Ok(self.catalog_queries.rewrite(parse_one(&text)?));
         }
         Ok(known)
+    }
+}
+
+/// Visits a statement; what breaks it off is an error.
+fn visited(statement: &mut Statement, visitor: &mut impl VisitorMut<Break = SqlError>) -> Result<(), SqlError> {
+    match walk::change(statement, visitor) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
     }
 }
 
@@ -129,7 +147,7 @@ fn defined_names(statement: &Statement) -> HashSet<String> {
 }
 
 /// The identifiers of a name, folded.
-fn identifiers(name: &ObjectName) -> Vec<String> {
+pub(super) fn identifiers(name: &ObjectName) -> Vec<String> {
     name.0.iter().filter_map(ObjectNamePart::as_ident).map(fold).collect()
 }
 
@@ -138,7 +156,7 @@ fn is_catalog_schema(name: &str) -> bool {
 }
 
 /// A relation of `pg_catalog`, which needs no schema before its name.
-fn is_catalog_relation(name: &str) -> bool {
+pub(super) fn is_catalog_relation(name: &str) -> bool {
     PG_CATALOG_TABLES.contains(&name)
 }
 
@@ -222,164 +240,6 @@ impl VisitorMut for SampledTable {
             TableFactor::Table { sample: Some(_), .. } => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         }
-    }
-}
-
-/// The planner takes the left side's for a column that a join has merged: it must be the right one's for RIGHT, and of either for FULL.
-struct MergedColumns;
-
-impl MergedColumns {
-    fn check(table: &mut TableWithJoins, has_wildcard: bool) -> ControlFlow<&'static str> {
-        let count = table.joins.len();
-        for join in &mut table.joins {
-            use JoinConstraint::{Natural, Using};
-            match &mut join.join_operator {
-                JoinOperator::FullOuter(Using(_) | Natural) => {
-                    return ControlFlow::Break("FULL JOIN with USING or NATURAL");
-                }
-                JoinOperator::Right(constraint @ (Using(_) | Natural))
-                | JoinOperator::RightOuter(constraint @ (Using(_) | Natural)) => {
-                    if count > 1 || has_wildcard {
-                        return ControlFlow::Break("RIGHT JOIN with USING or NATURAL beside other joins or *");
-                    }
-                    let constraint = std::mem::replace(constraint, JoinConstraint::None);
-                    join.join_operator = JoinOperator::LeftOuter(constraint);
-                    std::mem::swap(&mut join.relation, &mut table.relation);
-                }
-                _ => {}
-            }
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-impl VisitorMut for MergedColumns {
-    type Break = &'static str;
-
-    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<&'static str> {
-        let has_wildcard = select.projection.iter().any(|item| matches!(item, SelectItem::Wildcard(_)));
-        select.from.iter_mut().try_for_each(|table| Self::check(table, has_wildcard))
-    }
-
-    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<&'static str> {
-        match factor {
-            TableFactor::NestedJoin { table_with_joins, .. } => Self::check(table_with_joins, true),
-            _ => ControlFlow::Continue(()),
-        }
-    }
-}
-
-/// `x = ANY (SELECT …)` is `x IN (SELECT …)`, `x <> ALL (SELECT …)` is `x NOT IN (SELECT …)`. Beside other operators the query's column gets a name
-/// that nothing else has: the planner compares it with `x` by names.
-struct AnyOfQuery {
-    queries: usize,
-}
-
-impl VisitorMut for AnyOfQuery {
-    type Break = ();
-
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        let (left, right, negated) = match expr {
-            Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. } => (left, right, false),
-            Expr::AllOp { left, compare_op: BinaryOperator::NotEq, right } => (left, right, true),
-            Expr::AnyOp { right, .. } | Expr::AllOp { right, .. } => {
-                if let Expr::Subquery(query) = right.as_mut() {
-                    self.queries += 1;
-                    named(query, &format!("__any_{}", self.queries));
-                }
-                return ControlFlow::Continue(());
-            }
-            _ => return ControlFlow::Continue(()),
-        };
-        if let Expr::Subquery(query) = right.as_ref() {
-            *expr = Expr::InSubquery { expr: left.clone(), subquery: query.clone(), negated };
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-/// Names the column of a query: its expression, or as `SELECT name FROM (query) AS name(name)`, which a correlated one is not taken as.
-fn named(query: &mut Box<Query>, name: &str) {
-    let is_ordered = query.order_by.is_some();
-    if let SetExpr::Select(select) = query.body.as_mut() {
-        let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(by, _) if by.is_empty());
-        match select.projection.as_mut_slice() {
-            [item @ SelectItem::UnnamedExpr(_)] => {
-                if let SelectItem::UnnamedExpr(expr) = item {
-                    *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias: Ident::with_quote('"', name) };
-                }
-                return;
-            }
-            [SelectItem::ExprWithAlias { alias, .. }] if !is_ordered && !is_grouped => {
-                *alias = Ident::with_quote('"', name);
-                return;
-            }
-            _ => {}
-        }
-    }
-    let text = format!("SELECT \"{name}\".\"{name}\" FROM (SELECT 1) AS \"{name}\"(\"{name}\")");
-    if let Ok(Statement::Query(mut outer)) = parse_one(&text)
-        && let SetExpr::Select(select) = outer.body.as_mut()
-        && let [TableWithJoins { relation: TableFactor::Derived { subquery, .. }, .. }] = select.from.as_mut_slice()
-    {
-        std::mem::swap(subquery, query);
-        *query = outer;
-    }
-}
-
-/// The column of a subquery in an expression gets a name that nothing else has: it is not visible, and DataFusion joins it to the columns around.
-struct ScalarNames {
-    queries: usize,
-}
-
-impl VisitorMut for ScalarNames {
-    type Break = ();
-
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        let (Expr::Subquery(query) | Expr::InSubquery { subquery: query, .. }) = expr else {
-            return ControlFlow::Continue(());
-        };
-        // What is ordered or grouped may be so by the name.
-        let is_plain = query.order_by.is_none();
-        if let SetExpr::Select(select) = query.body.as_mut()
-            && is_plain
-            && matches!(&select.group_by, GroupByExpr::Expressions(by, _) if by.is_empty())
-            && let [SelectItem::ExprWithAlias { alias, .. }] = select.projection.as_mut_slice()
-        {
-            self.queries += 1;
-            *alias = Ident::with_quote('"', format!("__scalar_{}", self.queries));
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-/// `ORDER BY id` means the item that is called so, as `id::text` is, before a column of the tables.
-struct OrderedItems;
-
-impl VisitorMut for OrderedItems {
-    type Break = ();
-
-    fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
-        let (Some(order), SetExpr::Select(select)) = (&query.order_by, query.body.as_mut()) else {
-            return ControlFlow::Continue(());
-        };
-        let OrderByKind::Expressions(order) = &order.kind else { return ControlFlow::Continue(()) };
-        for by in order {
-            let Expr::Identifier(ident) = &by.expr else { continue };
-            let name = fold(ident);
-            let mut called = select.projection.iter_mut().filter(|item| match item {
-                SelectItem::UnnamedExpr(expr) => output_name(expr) == name,
-                SelectItem::ExprWithAlias { alias, .. } => fold(alias) == name,
-                _ => false,
-            });
-            if let (Some(item), None) = (called.next(), called.next())
-                && let SelectItem::UnnamedExpr(expr) = item
-                && !is_name(expr)
-            {
-                *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias: Ident::with_quote('"', name) };
-            }
-        }
-        ControlFlow::Continue(())
     }
 }
 
@@ -484,7 +344,7 @@ impl VisitorMut for UserNamer<'_> {
 }
 
 /// The word by which an expression asks for the user, if it does.
-fn user_word(expr: &Expr) -> Option<&'static str> {
+pub(super) fn user_word(expr: &Expr) -> Option<&'static str> {
     let word = match expr {
         Expr::Identifier(ident) if ident.quote_style.is_none() => &ident.value,
         Expr::Function(function) => match function.name.0.as_slice() {

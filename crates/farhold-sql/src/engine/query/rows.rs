@@ -6,8 +6,8 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Query, Select, UnaryOperator,
-    VisitorMut,
+    BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Query, Select, SetExpr,
+    TableFactor, TableWithJoins, UnaryOperator, VisitorMut,
 };
 
 use crate::SqlError;
@@ -97,8 +97,14 @@ impl Rows {
             Expr::InSubquery { expr, subquery, negated } => {
                 let Some(row) = columns(expr) else { return Ok(None) };
                 let (found, unknown) = self.found(&row, subquery)?;
-                let case = format!("CASE WHEN {found} THEN {} WHEN {unknown} THEN NULL ELSE {negated} END", !negated);
-                parse_expr(&case).map(Some)
+                let mut case =
+                    parse_expr(&format!("CASE WHEN a THEN {} WHEN b THEN NULL ELSE {negated} END", !negated))?;
+                if let Expr::Case { conditions, .. } = &mut case {
+                    for (when, condition) in conditions.iter_mut().zip([found, unknown]) {
+                        when.condition = condition;
+                    }
+                }
+                Ok(Some(case))
             }
             _ => Ok(None),
         }
@@ -108,12 +114,29 @@ impl Rows {
     fn found(&mut self, row: &[Expr], query: &Query) -> Result<(Expr, Expr), SqlError> {
         self.queries += 1;
         let names: Vec<String> = (0..row.len()).map(|n| format!("__row_{}_{n}", self.queries)).collect();
-        let equal: Vec<String> = row.iter().zip(&names).map(|(column, name)| format!("{column} = {name}")).collect();
-        let equal = equal.join(" AND ");
-        let from = format!("SELECT 1 FROM ({query}) AS __rows_{} ({})", self.queries, names.join(", "));
-        let found = parse_expr(&format!("EXISTS ({from} WHERE {equal})"))?;
-        let unknown = parse_expr(&format!("EXISTS ({from} WHERE ({equal}) IS NULL)"))?;
-        Ok((found, unknown))
+        let pairs = row.iter().zip(&names).map(|(column, name)| {
+            binary(column.clone(), BinaryOperator::Eq, Expr::Identifier(Ident::new(name.as_str())))
+        });
+        let equal = pairs.reduce(|one, other| binary(one, BinaryOperator::And, other));
+        let equal = equal.ok_or_else(|| SqlError::syntax("a row without columns"))?;
+        // The frame comes from text, what is the user's goes in as it was parsed.
+        let frame =
+            format!("EXISTS (SELECT 1 FROM (SELECT 1) AS __rows_{} ({}) WHERE true)", self.queries, names.join(", "));
+        let frame = parse_expr(&frame)?;
+        let exists = |condition: Expr| {
+            let mut exists = frame.clone();
+            if let Expr::Exists { subquery, .. } = &mut exists
+                && let SetExpr::Select(select) = subquery.body.as_mut()
+                && let [TableWithJoins { relation: TableFactor::Derived { subquery, .. }, .. }] =
+                    select.from.as_mut_slice()
+            {
+                **subquery = query.clone();
+                select.selection = Some(condition);
+            }
+            exists
+        };
+        let unknown = nested(Expr::IsNull(Box::new(equal.clone())));
+        Ok((exists(equal), exists(unknown)))
     }
 }
 

@@ -1,16 +1,28 @@
-//! A subquery as a value is NULL where it has no row, whatever its column is declared.
+//! A subquery as a value is NULL where it has no row, whatever its column is declared, and an error where it has two.
 
 use std::sync::{Arc, LazyLock};
 
+use arrow::array::{Array, AsArray, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, LogicalPlan, LogicalPlanBuilder, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
     ScalarUDFImpl, Signature, Volatility,
 };
 use datafusion::optimizer::AnalyzerRule;
+use datafusion::prelude::SessionContext;
+
+use crate::{SqlError, SqlState};
+
+/// The function that takes the value of a list that has at most one; [`single_value`](super::subqueries::single_value) calls it.
+pub(super) const SINGLE_VALUE: &str = "farhold_single_value";
+
+/// Makes [`SINGLE_VALUE`] known.
+pub(super) fn register(context: &SessionContext) {
+    context.register_udf(ScalarUDF::from(SingleValue(Signature::any(1, Volatility::Immutable))));
+}
 
 /// Puts a function that may be NULL, for all that the optimiser knows, around the column of a subquery that may have no row.
 #[derive(Debug)]
@@ -74,5 +86,46 @@ impl ScalarUDFImpl for Nullable {
 
     fn invoke_with_args(&self, mut arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         Ok(arguments.args.remove(0))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct SingleValue(Signature);
+
+impl ScalarUDFImpl for SingleValue {
+    fn name(&self) -> &'static str {
+        SINGLE_VALUE
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.0
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        match arguments {
+            [DataType::List(element)] => Ok(element.data_type().clone()),
+            other => Err(DataFusionError::Internal(format!("{SINGLE_VALUE} of {other:?}"))),
+        }
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let lists = arguments.args[0].to_array(arguments.number_rows)?;
+        let lists = lists.as_list::<i32>();
+        let offsets = lists.value_offsets();
+        let only = |row: usize| -> Result<Option<u64>> {
+            let (start, end) = (offsets[row], offsets[row + 1]);
+            let count = if lists.is_null(row) { 0 } else { end - start };
+            match count {
+                0 => Ok(None),
+                1 => Ok(u64::try_from(start).ok()),
+                _ => {
+                    let message = "more than one row returned by a subquery used as an expression";
+                    let error = SqlError::new(SqlState::CARDINALITY_VIOLATION, message);
+                    Err(DataFusionError::External(Box::new(error)))
+                }
+            }
+        };
+        let places = (0..lists.len()).map(only).collect::<Result<UInt64Array>>()?;
+        Ok(ColumnarValue::Array(arrow::compute::take(lists.values(), &places, None)?))
     }
 }

@@ -37,17 +37,21 @@ impl VisitorMut for Patterns {
     }
 }
 
-/// The regular expression of a pattern; none for one that ends in its escape or marks a part for SUBSTRING.
+/// The regular expression of a pattern; none for one that ends in its escape, marks a part for SUBSTRING, or has an escape or a class that the
+/// library reads in another way than PostgreSQL.
 fn regular(pattern: &str, escape: Option<char>) -> Option<String> {
     let mut regular = "(?s)^(?:".to_owned();
     let (mut rest, mut in_class) = (pattern.chars(), false);
     while let Some(next) = rest.next() {
         if Some(next) == escape {
-            let literal = rest.next().filter(|literal| *literal != '"')?;
-            if !literal.is_alphanumeric() {
-                regular.push('\\');
+            match rest.next()? {
+                class @ ('d' | 'w' | 's' | 'D' | 'W' | 'S') => regular.extend(['\\', class]),
+                '"' | '0'..='9' | 'a'..='z' | 'A'..='Z' => return None,
+                // With a backslash they are the ends of words.
+                literal @ ('<' | '>') => regular.push(literal),
+                literal if literal.is_ascii_punctuation() => regular.extend(['\\', literal]),
+                literal => regular.push(literal),
             }
-            regular.push(literal);
             continue;
         }
         match next {
@@ -55,6 +59,11 @@ fn regular(pattern: &str, escape: Option<char>) -> Option<String> {
             ']' if in_class => {
                 in_class = false;
                 regular.push(next);
+            }
+            '[' if in_class && rest.as_str().starts_with([':', '.', '=']) => {
+                let (name, behind) = rest.as_str().strip_prefix(':')?.split_once(":]")?;
+                regular.push_str(class(name)?);
+                rest = behind.chars();
             }
             // The library has operators of sets there.
             '[' | '&' | '~' if in_class => regular.extend(['\\', next]),
@@ -74,6 +83,25 @@ fn regular(pattern: &str, escape: Option<char>) -> Option<String> {
     Some(regular)
 }
 
+/// What `[:name:]` stands for within a class, of all letters and not of ASCII's alone.
+fn class(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "alnum" => r"\p{Alphabetic}\p{Nd}",
+        "alpha" => r"\p{Alphabetic}",
+        "blank" => r" \t",
+        "cntrl" => r"\p{Cc}",
+        "digit" => r"\d",
+        "graph" => r"\p{L}\p{M}\p{N}\p{P}\p{S}",
+        "lower" => r"\p{Lowercase}",
+        "print" => r"\p{L}\p{M}\p{N}\p{P}\p{S}\p{Zs}",
+        "punct" => r"\p{P}\p{S}",
+        "space" => r"\s",
+        "upper" => r"\p{Uppercase}",
+        "xdigit" => "0-9A-Fa-f",
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,11 +115,18 @@ mod tests {
             ("100\\%", "(?s)^(?:100\\%)$"),
             ("[%_.(]x", "(?s)^(?:[%_.(]x)$"),
             ("[a[&&b]", "(?s)^(?:[a\\[\\&\\&b])$"),
+            ("[[:alpha:]_]+", r"(?s)^(?:[\p{Alphabetic}_]+)$"),
+            ("[^[:digit:][:space:]]", r"(?s)^(?:[^\d\s])$"),
+            (r"\d\W[\s]", r"(?s)^(?:\d\W[\s])$"),
+            (r"\<\>\é\.", r"(?s)^(?:<>é\.)$"),
         ] {
             assert_eq!(regular(pattern, Some('\\')).as_deref(), Some(becomes), "{pattern}");
         }
         assert_eq!(regular("a\\b", None).as_deref(), Some("(?s)^(?:a\\\\b)$"));
         assert_eq!(regular("a!%b", Some('!')).as_deref(), Some("(?s)^(?:a\\%b)$"));
         assert_eq!((regular("a\\", Some('\\')), regular("a\\\"b", Some('\\'))), (None, None));
+        for pattern in [r"\b", r"\1", r"\x41", "[[.a.]]", "[[=a=]]", "[[:word:]]", "[[:alpha"] {
+            assert_eq!(regular(pattern, Some('\\')), None, "{pattern}");
+        }
     }
 }

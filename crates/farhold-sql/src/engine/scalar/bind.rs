@@ -356,6 +356,8 @@ impl Binder<'_> {
     /// Both sides as values of one kind.
     fn unify(&mut self, left: Bound, right: Bound) -> Result<(Scalar, Scalar)> {
         use ColumnType as T;
+        // One of type text may have been given as VARCHAR.
+        let is_parameter = |bound: &Bound| matches!(bound.scalar, Scalar::Parameter(_));
         let (a, b) = match (left.data_type, right.data_type) {
             (None, None) => (T::Text, T::Text),
             (Some(t), None) | (None, Some(t)) => (t, t),
@@ -364,7 +366,9 @@ impl Binder<'_> {
         let common = match (a, b) {
             (a, b) if same_kind(a, b) && !matches!((a, b), (T::Char(_), _) | (_, T::Char(_))) => None,
             (T::Char(_), T::Char(_)) => None,
-            // CHAR compares without trailing blanks, whatever the other side is.
+            // Beside TEXT a CHAR is its text, which has no blanks at its end; beside VARCHAR those of the other side do not count either.
+            (T::Char(_), T::Text) if !is_parameter(&right) => None,
+            (T::Text, T::Char(_)) if !is_parameter(&left) => None,
             (T::Char(_), b) if b.is_text() => Some(T::Char(T::CHARACTERS_MAX)),
             (a, T::Char(_)) if a.is_text() => Some(T::Char(T::CHARACTERS_MAX)),
             (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => Some(T::Timestamp),
@@ -511,6 +515,12 @@ impl Binder<'_> {
                     SqlError::new(SqlState::DATATYPE_MISMATCH, format!("types {t} and {data_type} cannot be matched"))
                 })?,
             });
+        }
+        // CHAR(n) and VARCHAR(n) have their length only where all are of the one type.
+        if let Some(to) = common.filter(|to| to.is_text())
+            && list.iter().any(|bound| bound.data_type != Some(to))
+        {
+            common = Some(ColumnType::Text);
         }
         let Some(to) = common else {
             let scalars = list.into_iter().map(|b| self.resolve(b.scalar, ColumnType::Text)).collect::<Result<_>>()?;

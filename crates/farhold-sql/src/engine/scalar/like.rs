@@ -48,39 +48,120 @@ enum Item {
     Escape,
 }
 
-/// Greedy with one point to go back to: the last `%`.
-fn matches(text: &[char], items: &[Item]) -> Result<bool, SqlError> {
-    let (mut at, mut item) = (0, 0);
-    let mut back: Option<(usize, usize)> = None;
-    while at < text.len() {
-        match items.get(item) {
-            Some(Item::Any) => {
-                back = Some((at, item));
-                item += 1;
-                continue;
-            }
-            Some(Item::One) => {
-                at += 1;
-                item += 1;
-                continue;
-            }
-            Some(Item::Char(c)) if *c == text[at] => {
-                at += 1;
-                item += 1;
-                continue;
-            }
-            Some(Item::Escape) => {
-                let message = "LIKE pattern must not end with escape character";
-                return Err(SqlError::new(SqlState::INVALID_ESCAPE_SEQUENCE, message));
-            }
-            _ => {}
+impl Item {
+    /// Whether it stands for a character.
+    fn takes(&self, character: char) -> bool {
+        match self {
+            Self::One => true,
+            Self::Char(wanted) => *wanted == character,
+            Self::Any | Self::Escape => false,
         }
-        let Some((from, any)) = back else { return Ok(false) };
-        back = Some((from + 1, any));
-        at = from + 1;
-        item = any + 1;
     }
-    Ok(items[item..].iter().all(|i| matches!(i, Item::Any)))
+}
+
+/// The segments between `%` are looked for from the left, each behind the one before; the first stands at the text's beginning and the last at
+/// its end.
+fn matches(text: &[char], items: &[Item]) -> Result<bool, SqlError> {
+    let (items, is_cut) = match items.split_last() {
+        Some((Item::Escape, before)) => (before, true),
+        _ => (items, false),
+    };
+    let cut = || {
+        let message = "LIKE pattern must not end with escape character";
+        Err(SqlError::new(SqlState::INVALID_ESCAPE_SEQUENCE, message))
+    };
+    let segments: Vec<&[Item]> = items.split(|item| matches!(item, Item::Any)).collect();
+    let [first, middle @ .., last] = segments.as_slice() else {
+        if text.len() < items.len() || !fits(&text[..items.len()], items) {
+            return Ok(false);
+        }
+        let is_whole = text.len() == items.len();
+        return if is_cut && !is_whole { cut() } else { Ok(is_whole && !is_cut) };
+    };
+    if text.len() < first.len() || !fits(&text[..first.len()], first) {
+        return Ok(false);
+    }
+    let mut rest = &text[first.len()..];
+    for segment in middle {
+        let Some(at) = find(rest, segment)? else { return Ok(false) };
+        rest = &rest[at + segment.len()..];
+    }
+    if is_cut {
+        return match find(rest, last)? {
+            Some(at) if at + last.len() < rest.len() => cut(),
+            _ => Ok(false),
+        };
+    }
+    Ok(rest.len() >= last.len() && fits(&rest[rest.len() - last.len()..], last))
+}
+
+/// Whether as many characters are those of a segment.
+fn fits(text: &[char], segment: &[Item]) -> bool {
+    text.iter().zip(segment).all(|(character, item)| item.takes(*character))
+}
+
+/// Comparisons that looking for one segment with `_` in its midst may take: some tenths of a second.
+const STEPS_MAX: usize = 100_000_000;
+
+/// Where a segment stands first.
+fn find(text: &[char], segment: &[Item]) -> Result<Option<usize>, SqlError> {
+    let is_one = |item: &&Item| matches!(item, Item::One);
+    // `_` at the ends is only room.
+    let before = segment.iter().take_while(is_one).count();
+    let behind = segment[before..].iter().rev().take_while(is_one).count();
+    let core = &segment[before..segment.len() - behind];
+    if text.len() < segment.len() {
+        return Ok(None);
+    }
+    let text = &text[before..text.len() - behind];
+    let characters = core.iter().map(|item| match item {
+        Item::Char(character) => Some(*character),
+        _ => None,
+    });
+    if let Some(characters) = characters.collect::<Option<Vec<char>>>() {
+        return Ok(find_characters(text, &characters));
+    }
+    let mut steps = 0;
+    for (at, window) in text.windows(core.len()).enumerate() {
+        let same = window.iter().zip(core).take_while(|(character, item)| item.takes(**character)).count();
+        if same == core.len() {
+            return Ok(Some(at));
+        }
+        steps += same + 1;
+        if steps > STEPS_MAX {
+            return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "the LIKE pattern is too long for its text")
+                .with_hint("Long parts of a pattern without _ in their midst are no trouble."));
+        }
+    }
+    Ok(None)
+}
+
+/// Where characters stand first, by Knuth, Morris and Pratt: no character of the text is looked at again.
+fn find_characters(text: &[char], wanted: &[char]) -> Option<usize> {
+    if wanted.is_empty() || wanted.len() > text.len() {
+        return wanted.is_empty().then_some(0);
+    }
+    // How many characters before each one's end are the first ones, too.
+    let mut borders = vec![0; wanted.len()];
+    let mut same = 0;
+    for at in 1..wanted.len() {
+        while same > 0 && wanted[at] != wanted[same] {
+            same = borders[same - 1];
+        }
+        same += usize::from(wanted[at] == wanted[same]);
+        borders[at] = same;
+    }
+    let mut same = 0;
+    for (at, character) in text.iter().enumerate() {
+        while same > 0 && *character != wanted[same] {
+            same = borders[same - 1];
+        }
+        same += usize::from(*character == wanted[same]);
+        if same == wanted.len() {
+            return Some(at + 1 - same);
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -101,9 +182,29 @@ mod tests {
             ("100%", "100\\%", true),
             ("1000", "100\\%", false),
             ("größe", "gr__e", true),
+            ("aab", "%aab", true),
+            ("aaab", "%aab%", true),
+            ("aaab", "a%aab", true),
+            ("aab", "aa%ab", false),
+            ("abcabd", "%ab_", true),
+            ("abcabd", "%_b%_d", true),
+            ("ab", "%_%_%_%", false),
+            ("abxcd", "%b_c%", true),
+            ("abxxcd", "%b_c%", false),
         ] {
             assert_eq!(like(text, pattern, false, Some('\\')).unwrap(), expected, "{text} LIKE {pattern}");
         }
+    }
+
+    /// Each of these compared every character with every one.
+    #[test]
+    fn long_patterns_take_as_many_steps_as_they_are_long() {
+        let (text, part) = ("a".repeat(2_000_000), "a".repeat(1_000_000));
+        let is_like = |pattern: String| like(&text, &pattern, false, Some('\\')).map_err(|e| e.state.code());
+        assert_eq!(is_like(format!("%{part}b%")), Ok(false));
+        assert_eq!(is_like(format!("%{part}%_{part}")), Ok(false));
+        assert_eq!(is_like(format!("%{part}%{part}%")), Ok(true));
+        assert_eq!(is_like(format!("%a_{part}b%")), Err("54001"));
     }
 
     #[test]

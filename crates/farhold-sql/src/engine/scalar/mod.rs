@@ -15,6 +15,7 @@ pub(crate) use bind::{
 };
 
 pub(crate) use evaluate::cut_to;
+pub(crate) use like::like;
 
 use super::sequence::Call;
 use super::{ColumnType, Datum};

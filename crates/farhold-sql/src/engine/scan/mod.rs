@@ -14,5 +14,5 @@ mod sample;
 
 pub(crate) use decode::BatchDecoder;
 pub(crate) use filter::RowFilter;
-pub(crate) use provider::{FarTable, QueryInput, RowSource, ScanKey, scan_key};
+pub(crate) use provider::{FarTable, Gathered, QueryInput, RowSource, ScanKey, scan_key};
 pub(crate) use sample::SampleCache;

@@ -12,6 +12,7 @@ use datafusion::common::{DFSchema, Statistics};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::{TableProvider, TableType};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
@@ -29,8 +30,25 @@ pub(crate) enum RowSource {
     Nothing,
     /// One consistent state of the database, and the pages of the tables that the plan scans.
     Snapshot(Arc<Snapshot>, HashMap<TableId, Arc<[PageTask]>>),
-    /// What a transaction has read for this plan, by [`scan_key`].
-    Gathered(HashMap<ScanKey, Vec<RecordBatch>>),
+    /// What a transaction has read for this plan, by [`scan_key`], and its room in the queries' memory.
+    Gathered(
+        HashMap<ScanKey, Gathered>,
+        #[expect(dead_code, reason = "held as long as the rows")] Option<MemoryReservation>,
+    ),
+}
+
+impl RowSource {
+    /// For a plan without scans.
+    pub(crate) fn none() -> Self {
+        Self::Gathered(HashMap::new(), None)
+    }
+}
+
+/// The rows of a scan that a transaction has read: some columns of them.
+pub(crate) struct Gathered {
+    pub(crate) columns: Vec<usize>,
+    pub(crate) schema: SchemaRef,
+    pub(crate) batches: Vec<RecordBatch>,
 }
 
 /// What a plan needs to know of the statement it belongs to.
@@ -156,11 +174,16 @@ impl FarTable {
         let statistics = self.statistics_of(&schema, &filter, access.point);
         match &input.rows {
             RowSource::Nothing => Ok(Arc::new(SnapshotScan::nothing(Arc::clone(&self.info), schema, statistics))),
-            RowSource::Gathered(gathered) => {
-                let batches = gathered.get(&scan_key(self, named)).ok_or_else(|| {
+            RowSource::Gathered(gathered, _) => {
+                let gathered = gathered.get(&scan_key(self, named)).ok_or_else(|| {
                     DataFusionError::Internal(format!("the rows of {} were not gathered", self.info.name))
                 })?;
-                Ok(MemorySourceConfig::try_new_exec(std::slice::from_ref(batches), full, Some(columns))?)
+                let places = columns.iter().map(|column| gathered.columns.iter().position(|kept| kept == column));
+                let places: Vec<usize> = places.collect::<Option<_>>().ok_or_else(|| {
+                    DataFusionError::Internal(format!("a column of {} was not gathered", self.info.name))
+                })?;
+                let (batches, schema) = (std::slice::from_ref(&gathered.batches), Arc::clone(&gathered.schema));
+                Ok(MemorySourceConfig::try_new_exec(batches, schema, Some(places))?)
             }
             RowSource::Snapshot(snapshot, pages) => {
                 let tasks = pages.get(&self.info.table.id()).ok_or_else(|| {

@@ -24,7 +24,14 @@ struct Block {
 /// The node's blocks, of all sequences.
 #[derive(Debug, Default)]
 pub(crate) struct Sequences {
-    blocks: Mutex<HashMap<TableId, VecDeque<Block>>>,
+    blocks: Mutex<HashMap<TableId, Blocks>>,
+}
+
+#[derive(Debug, Default)]
+struct Blocks {
+    queue: VecDeque<Block>,
+    /// How often the sequence has been set on this node: a block that was on its way meanwhile is of before.
+    sets: u64,
 }
 
 /// What a session remembers.
@@ -50,14 +57,14 @@ pub(crate) struct Numbers<'a> {
 }
 
 impl Sequences {
-    fn blocks(&self) -> MutexGuard<'_, HashMap<TableId, VecDeque<Block>>> {
+    fn blocks(&self) -> MutexGuard<'_, HashMap<TableId, Blocks>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next number of the node's blocks.
     fn take(&self, sequence: &SequenceInfo) -> Option<i64> {
         let mut blocks = self.blocks();
-        let queue = blocks.get_mut(&sequence.table.id())?;
+        let queue = &mut blocks.get_mut(&sequence.table.id())?.queue;
         let block = queue.front_mut()?;
         let number = block.next;
         block.left -= 1;
@@ -71,7 +78,24 @@ impl Sequences {
 
     /// Forgets the node's blocks of a sequence that has been set.
     pub(crate) fn forget(&self, sequence: &SequenceInfo) {
-        self.blocks().remove(&sequence.table.id());
+        let mut blocks = self.blocks();
+        let blocks = blocks.entry(sequence.table.id()).or_default();
+        blocks.queue.clear();
+        blocks.sets += 1;
+    }
+
+    /// How often a sequence has been set on this node.
+    fn sets(&self, sequence: &SequenceInfo) -> u64 {
+        self.blocks().get(&sequence.table.id()).map_or(0, |blocks| blocks.sets)
+    }
+
+    /// Takes a block in, unless the sequence has been set since `sets` was read.
+    fn put(&self, sequence: &SequenceInfo, block: Block, sets: u64) {
+        let mut blocks = self.blocks();
+        let blocks = blocks.entry(sequence.table.id()).or_default();
+        if blocks.sets == sets {
+            blocks.queue.push_back(block);
+        }
     }
 
     /// The next number of a sequence.
@@ -80,8 +104,9 @@ impl Sequences {
             if let Some(number) = self.take(sequence) {
                 return Ok(number);
             }
+            let sets = self.sets(sequence);
             if let Some(block) = fetch(sequence, worker).await? {
-                self.blocks().entry(sequence.table.id()).or_default().push_back(block);
+                self.put(sequence, block, sets);
             }
         }
     }

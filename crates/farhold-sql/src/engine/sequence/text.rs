@@ -1,12 +1,13 @@
 //! What the parser does not know of sequences: their options in any order, and ALTER SEQUENCE … RESTART.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use crate::engine::dialect::Dialect;
 use datafusion::sql::sqlparser::ast::ObjectName;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
-use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
+use datafusion::sql::sqlparser::tokenizer::{Location, Token, Tokenizer};
 
 use crate::engine::error;
 use crate::{SqlError, SqlState};
@@ -59,7 +60,8 @@ pub(crate) fn restart(sql: &str) -> Result<Option<Restart>, SqlError> {
     Ok(Some(Restart { name, if_exists, with: with.transpose()? }))
 }
 
-/// A CREATE SEQUENCE or CREATE TABLE with the options of its sequences in the one order that the parser takes.
+/// A CREATE SEQUENCE or CREATE TABLE with the options of its sequences in the one order that the parser takes. All else stays as it
+/// is written.
 pub(crate) fn in_order(sql: &str) -> Cow<'_, str> {
     if !sql.get(.."create".len()).is_some_and(|word| word.eq_ignore_ascii_case("create")) {
         return Cow::Borrowed(sql);
@@ -68,22 +70,52 @@ pub(crate) fn in_order(sql: &str) -> Cow<'_, str> {
     if !(lower.contains("sequence") || lower.contains("identity")) {
         return Cow::Borrowed(sql);
     }
-    let Ok(tokens) = Tokenizer::new(&Dialect, sql).tokenize() else { return Cow::Borrowed(sql) };
-    let words: Vec<&Token> = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect();
-    let is_sequence = words.iter().take(4).any(|token| is(token, "sequence"));
-    let (mut out, mut at) = (Vec::new(), 0);
+    let Some(words) = words(sql) else { return Cow::Borrowed(sql) };
+    let is_sequence = words.iter().take(4).any(|(token, _)| is(token, "sequence"));
+    let (mut out, mut copied, mut at) = (String::with_capacity(sql.len()), 0, 0);
     while at < words.len() {
-        let opens = at >= 2 && *words[at - 1] == Token::LParen && is(words[at - 2], "identity");
-        let (options, end) = if opens || (is_sequence && at > 2) { options(&words, at) } else { (Vec::new(), at) };
+        let opens = at >= 2 && words[at - 1].0 == Token::LParen && is(&words[at - 2].0, "identity");
+        let (options, end) = if opens || (is_sequence && at > 2) { options(sql, &words, at) } else { (Vec::new(), at) };
         if end == at {
-            out.push(words[at].to_string());
             at += 1;
-        } else {
-            out.extend(options);
-            at = end;
+            continue;
+        }
+        out.push_str(&sql[copied..words[at].1.start]);
+        out.push_str(&options.join(" "));
+        copied = words[end - 1].1.end;
+        at = end;
+    }
+    out.push_str(&sql[copied..]);
+    Cow::Owned(out)
+}
+
+/// A token that is no blank, and where it stands.
+type Word = (Token, Range<usize>);
+
+fn words(sql: &str) -> Option<Vec<Word>> {
+    let tokens = Tokenizer::new(&Dialect, sql).tokenize_with_location().ok()?;
+    // The parser counts lines and characters.
+    let mut characters = sql.char_indices().peekable();
+    let mut here = Location { line: 1, column: 1 };
+    let mut offset_of = |to: Location| {
+        while here < to
+            && let Some((_, character)) = characters.next()
+        {
+            here = match character {
+                '\n' => Location { line: here.line + 1, column: 1 },
+                _ => Location { line: here.line, column: here.column + 1 },
+            };
+        }
+        characters.peek().map_or(sql.len(), |(offset, _)| *offset)
+    };
+    let mut words = Vec::with_capacity(tokens.len());
+    for token in tokens {
+        let place = offset_of(token.span.start)..offset_of(token.span.end);
+        if !matches!(token.token, Token::Whitespace(_)) {
+            words.push((token.token, place));
         }
     }
-    Cow::Owned(out.join(" "))
+    Some(words)
 }
 
 fn is(token: &Token, word: &str) -> bool {
@@ -91,27 +123,26 @@ fn is(token: &Token, word: &str) -> bool {
 }
 
 /// The options from here on, sorted, and where they end.
-fn options(words: &[&Token], start: usize) -> (Vec<String>, usize) {
+fn options<'a>(sql: &'a str, words: &[Word], start: usize) -> (Vec<&'a str>, usize) {
     const ORDER: [&str; 6] = ["increment", "minvalue", "maxvalue", "start", "cache", "cycle"];
     let (mut found, mut at) = (Vec::new(), start);
     loop {
-        let no = usize::from(words.get(at).is_some_and(|token| is(token, "no")));
-        let Some(word) = words.get(at + no) else { break };
+        let no = usize::from(words.get(at).is_some_and(|(token, _)| is(token, "no")));
+        let Some((word, _)) = words.get(at + no) else { break };
         let Some(rank) = ORDER.iter().position(|option| is(word, option)) else { break };
         let mut end = at + no + 1;
         // BY, WITH, a sign, and the number.
         while no == 0
-            && words.get(end).is_some_and(|token| {
+            && words.get(end).is_some_and(|(token, _)| {
                 is(token, "by") || is(token, "with") || matches!(token, Token::Minus | Token::Plus | Token::Number(..))
             })
         {
             end += 1;
-            if matches!(words[end - 1], Token::Number(..)) {
+            if matches!(words[end - 1].0, Token::Number(..)) {
                 break;
             }
         }
-        let text: Vec<String> = words[at..end].iter().map(ToString::to_string).collect();
-        found.push((rank, text.join(" ")));
+        found.push((rank, &sql[words[at].1.start..words[end - 1].1.end]));
         at = end;
     }
     found.sort_by_key(|(rank, _)| *rank);
@@ -127,11 +158,14 @@ mod tests {
         let given = "create sequence s AS int START WITH -5 NO CYCLE INCREMENT BY -2 MAXVALUE 7 CACHE 3";
         assert_eq!(
             in_order(given),
-            "create sequence s AS int INCREMENT BY - 2 MAXVALUE 7 START WITH - 5 CACHE 3 NO CYCLE"
+            "create sequence s AS int INCREMENT BY -2 MAXVALUE 7 START WITH -5 CACHE 3 NO CYCLE"
         );
         let given = "CREATE TABLE t (start int, id int GENERATED ALWAYS AS IDENTITY (START 3 INCREMENT 2), b text)";
-        assert!(in_order(given).contains("IDENTITY ( INCREMENT 2 START 3 )"), "{}", in_order(given));
+        assert!(in_order(given).contains("IDENTITY (INCREMENT 2 START 3)"), "{}", in_order(given));
         assert_eq!(in_order("SELECT 'identity'"), "SELECT 'identity'");
+        // What is no option stays as it is written, strings above all.
+        let given = "CREATE TABLE t (\n  \"ü identity\" text DEFAULT 'it''s', e text DEFAULT E'a\\\\b' -- sequence\n)";
+        assert_eq!(in_order(given), given);
     }
 
     #[test]

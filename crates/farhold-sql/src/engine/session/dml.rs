@@ -18,11 +18,9 @@ use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
 use crate::SqlError;
 use crate::engine::cancel::Pace;
 use crate::engine::catalog::TableInfo;
-use crate::engine::direct::{
-    Effect, UniqueCheck, Writer, apply_update, default_of, insert_moved, is_default, returned,
-};
+use crate::engine::direct::{Effect, UniqueKeys, Writer, apply_update, default_of, insert_moved, is_default, returned};
 use crate::engine::parse::parse_expr;
-use crate::engine::query::{ROWS_SCHEMA, sql_type};
+use crate::engine::query::{BatchStream, ROWS_SCHEMA, sql_type};
 use crate::engine::scalar::Parameters;
 use crate::engine::sequence::Numbers;
 use crate::engine::types::{cast, datum_at};
@@ -188,7 +186,7 @@ impl UpdateQuery {
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
-        batches: &[RecordBatch],
+        batches: &mut BatchStream,
         parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
@@ -198,14 +196,15 @@ impl UpdateQuery {
         let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
         let mut finder = Finder::new(table);
         let mut moved = Vec::new();
-        let mut unique = UniqueCheck::new(table, self.assigned.iter().copied());
+        let unique = UniqueKeys::new(table, self.assigned.iter().copied());
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
         let mut pace = Pace::new(cancel);
-        for batch in batches {
+        while let Some(batch) = batches.next().await {
+            let batch = batch?;
             for n in 0..batch.num_rows() {
                 pace.step().await?;
-                let Some(handle) = finder.find(txn, batch, n).await? else { continue };
+                let Some(handle) = finder.find(txn, &batch, n).await? else { continue };
                 table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
                 for (value, &column) in self.assigned.iter().enumerate() {
                     let data_type = table.columns()[column].data_type;
@@ -215,9 +214,8 @@ impl UpdateQuery {
                         cast(datum_at(batch.column(keys + value), n)?, data_type)?
                     };
                 }
-                match apply_update(txn, table, handle, &row)? {
-                    Some(again) => moved.push((again, row.clone())),
-                    None => unique.changed(handle, &row),
+                if let Some(again) = apply_update(txn, table, &unique, handle, &row)? {
+                    moved.push((again, row.clone()));
                 }
                 effect.count += 1;
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
@@ -226,7 +224,6 @@ impl UpdateQuery {
             }
         }
         insert_moved(txn, table, moved, &mut pace).await?;
-        unique.check(txn, table, &mut pace).await?;
         Ok(effect)
     }
 }
@@ -236,7 +233,7 @@ impl DeleteQuery {
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
-        batches: &[RecordBatch],
+        batches: &mut BatchStream,
         parameters: Parameters<'_>,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
@@ -246,10 +243,11 @@ impl DeleteQuery {
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
         let mut pace = Pace::new(cancel);
-        for batch in batches {
+        while let Some(batch) = batches.next().await {
+            let batch = batch?;
             for n in 0..batch.num_rows() {
                 pace.step().await?;
-                let Some(handle) = finder.find(txn, batch, n).await? else { continue };
+                let Some(handle) = finder.find(txn, &batch, n).await? else { continue };
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
                     table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
                     rows.push(returned(table, returning, &row, parameters)?);
@@ -267,7 +265,7 @@ impl InsertQuery {
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
-        batches: &[RecordBatch],
+        batches: &mut BatchStream,
         parameters: Parameters<'_>,
         numbers: Numbers<'_>,
         cancel: &CancelHandle,
@@ -276,7 +274,8 @@ impl InsertQuery {
         let mut writer = Writer::new(&self.insert, numbers);
         let defaults = self.insert.rows.first().map_or(&[][..], Vec::as_slice);
         let mut pace = Pace::new(cancel);
-        for batch in batches {
+        while let Some(batch) = batches.next().await {
+            let batch = batch?;
             for n in 0..batch.num_rows() {
                 pace.step().await?;
                 let mut row = Vec::with_capacity(table.columns().len());
@@ -288,7 +287,7 @@ impl InsertQuery {
                 for (column, &target) in batch.columns().iter().zip(&self.targets) {
                     row[target] = cast(datum_at(column, n)?, table.columns()[target].data_type)?;
                 }
-                writer.write(txn, &mut row, parameters, &mut pace).await?;
+                writer.write(txn, &mut row, parameters).await?;
             }
         }
         Ok(writer.finish())

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use datafusion::sql::sqlparser::ast;
 use farhold_txn::{Retry, Txn};
 
 use super::plan::{Bound, Plan};
@@ -11,11 +12,11 @@ use super::{Session, TransactionState, aborted};
 use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program};
 use crate::engine::output::{Prepared, QueryRows};
-use crate::engine::query::{Giver, PlannedQuery, all_narrow, gather, scans, snapshot};
+use crate::engine::query::{Giver, PlanScan, PlannedQuery, all_narrow, scans, snapshot};
 use crate::engine::scalar::Parameters;
 use crate::engine::scan::RowSource;
 use crate::engine::types::cast;
-use crate::engine::{ColumnType, CommandTag, Datum, Output, Rows, error, parse};
+use crate::engine::{ColumnType, CommandTag, Datum, Output, OutputColumn, Rows, error, parse};
 use crate::{SqlError, SqlState};
 
 /// How often a statement outside of a transaction block is tried against conflicts before its user hears of them.
@@ -44,13 +45,22 @@ impl Session {
         self.transaction.enter(&self.worker);
         let parameters = Parameters { values, times: self.transaction.times() };
         match &bound.plan {
-            Plan::Direct(program) => match self.direct(program, parameters).await {
-                // An index that it was bound to is gone; bound anew, it finds another way.
-                Err(e) if e.state == SqlState::SERIALIZATION_FAILURE && self.is_outdated(&bound) => {
-                    Box::pin(self.run(prepared, values)).await
+            Plan::Direct(program) => {
+                if let Program::Select(select) = program
+                    && !self.transaction.is_open()
+                    && select.is_long(parameters)?
+                    && let Some(query) = Box::pin(self.long_query(prepared, &bound)).await?
+                {
+                    return Box::pin(self.query(&query, parameters)).await;
                 }
-                outcome => outcome,
-            },
+                match self.direct(program, parameters).await {
+                    // An index that it was bound to is gone; bound anew, it finds another way.
+                    Err(e) if e.state == SqlState::SERIALIZATION_FAILURE && self.is_outdated(&bound) => {
+                        Box::pin(self.run(prepared, values)).await
+                    }
+                    outcome => outcome,
+                }
+            }
             // What may be slow is boxed: the future of a direct statement, which every statement makes, stays small.
             Plan::Query(query) => Box::pin(self.query(query, parameters)).await,
             Plan::Explain { inner, analyze } => Box::pin(self.explain(inner, parameters, *analyze)).await,
@@ -111,6 +121,17 @@ impl Session {
             return Err(SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, "cached plan must not change result type"));
         }
         Ok(prepared.rebind(again))
+    }
+
+    /// A query of many rows by the planner: its rows come batch by batch, out of a snapshot. `None` if they would be of other types than those that
+    /// the client has been told.
+    async fn long_query(&self, prepared: &Prepared, bound: &Bound) -> Result<Option<PlannedQuery>, SqlError> {
+        let ast::Statement::Query(query) = parse::parse_one(&prepared.sql)? else { return Ok(None) };
+        let stated: Vec<_> = bound.parameters.iter().map(|t| Some(*t)).collect();
+        let query = self.by_planner(query, &prepared.sql, &self.engine.catalog.tables(), &stated).await?;
+        let types = |columns: &[OutputColumn]| columns.iter().map(|c| c.data_type).collect::<Vec<_>>();
+        let same = bound.columns.as_ref().is_some_and(|columns| types(columns) == types(&query.columns));
+        Ok(same.then_some(query))
     }
 
     /// Is the statement its own transaction, and bound to a catalog that has changed since?
@@ -178,6 +199,20 @@ impl Session {
         Ok(true)
     }
 
+    /// One state of the database; waits a little while all places for one are taken.
+    async fn snapshot(&self, scans: &[PlanScan]) -> Result<RowSource, SqlError> {
+        for attempt in 1..RETRY.attempts_max {
+            match snapshot(scans, &self.worker).await {
+                Err(e) if e.state == SqlState::TOO_MANY_CONNECTIONS => {
+                    self.cancel.check()?;
+                    self.worker.back_off(RETRY, attempt).await;
+                }
+                outcome => return outcome,
+            }
+        }
+        snapshot(scans, &self.worker).await
+    }
+
     fn giver(&self) -> Giver {
         Giver { engine: Arc::clone(&self.engine), worker: Rc::clone(&self.worker), session: Rc::clone(&self.numbers) }
     }
@@ -187,15 +222,15 @@ impl Session {
         self.cancel.check()?;
         let scans = scans(&plan)?;
         let rows = if scans.is_empty() {
-            RowSource::Gathered(std::collections::HashMap::new())
+            RowSource::none()
         } else if let Some(txn) = self.transaction.txn() {
-            gather(&scans, txn, &self.cancel).await?
+            self.engine.queries.gather(&scans, txn, &self.cancel).await?
         } else if all_narrow(&scans) {
             let mut attempt = 0;
             loop {
                 attempt += 1;
                 let mut txn = self.worker.begin_read_only();
-                let outcome = match gather(&scans, &mut txn, &self.cancel).await {
+                let outcome = match self.engine.queries.gather(&scans, &mut txn, &self.cancel).await {
                     Ok(rows) => txn.commit().await.map(|_| rows).map_err(|e| error::from_txn(&e)),
                     Err(e) => Err(e),
                 };
@@ -206,7 +241,7 @@ impl Session {
                 }
             }
         } else {
-            snapshot(&scans, &self.worker).await?
+            self.snapshot(&scans).await?
         };
         let stream = self.engine.queries.run(plan, rows, self.giver(), &self.cancel, &self.notices, &self.unread);
         Ok(Output::Rows(Rows::Batches(QueryRows::new(stream))))
@@ -227,13 +262,13 @@ impl Session {
         let giver = self.giver();
         let numbers = giver.numbers();
         let body = async |txn: &mut Txn| -> Result<Effect, SqlError> {
-            let rows = gather(&scans, txn, &cancel).await?;
-            let batches =
-                engine.queries.collect(logical.clone(), rows, giver.clone(), &cancel, &notices, &unread).await?;
+            let rows = engine.queries.gather(&scans, txn, &cancel).await?;
+            // What its scans read has been read: rows can be written while others come.
+            let mut batches = engine.queries.run(logical.clone(), rows, giver.clone(), &cancel, &notices, &unread);
             match plan {
-                Plan::InsertQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
-                Plan::UpdateQuery(p) => p.apply(txn, &batches, parameters, numbers, &cancel).await,
-                Plan::DeleteQuery(p) => p.apply(txn, &batches, parameters, &cancel).await,
+                Plan::InsertQuery(p) => p.apply(txn, &mut batches, parameters, numbers, &cancel).await,
+                Plan::UpdateQuery(p) => p.apply(txn, &mut batches, parameters, numbers, &cancel).await,
+                Plan::DeleteQuery(p) => p.apply(txn, &mut batches, parameters, &cancel).await,
                 _ => Err(SqlError::internal("not a writing plan")),
             }
         };
@@ -295,11 +330,11 @@ impl Session {
                 let scans = scans(&logical)?;
                 let transactional = writes || self.transaction.is_open() || all_narrow(&scans);
                 let rows = if scans.is_empty() {
-                    RowSource::Gathered(std::collections::HashMap::new())
+                    RowSource::none()
                 } else if let Some(txn) = self.transaction.txn().filter(|_| analyze && !writes) {
-                    gather(&scans, txn, &self.cancel).await?
+                    self.engine.queries.gather(&scans, txn, &self.cancel).await?
                 } else {
-                    snapshot(&scans, &self.worker).await?
+                    self.snapshot(&scans).await?
                 };
                 if !scans.is_empty() {
                     lines.push(

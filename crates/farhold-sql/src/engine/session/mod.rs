@@ -1,6 +1,5 @@
 //! One connection.
 
-mod columns;
 mod dml;
 mod execute;
 mod plan;

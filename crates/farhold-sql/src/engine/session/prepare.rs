@@ -5,7 +5,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::plan::{Bound, DeleteQuery, InsertQuery, Plan, UpdateQuery, Utility};
-use super::{Session, columns, dml};
+use super::{Session, dml};
 use crate::engine::catalog::{Tables, table_name};
 use crate::engine::copy::CopyFormat;
 use crate::engine::direct::{
@@ -13,12 +13,9 @@ use crate::engine::direct::{
     check_target_count, check_update, default_row, output_column,
 };
 use crate::engine::query::PlannedQuery;
-use crate::engine::scalar::{BindError, fold};
+use crate::engine::scalar::{BindError, Parameters, fold};
 use crate::engine::{ColumnType, parse};
 use crate::{SqlError, SqlState};
-
-/// PostgreSQL's limit. The protocol counts columns in two bytes.
-const RESULT_COLUMNS_MAX: usize = 1664;
 
 /// Whether a statement may be given in a failed transaction.
 pub(super) fn ends_failure(statement: &Statement) -> bool {
@@ -35,8 +32,6 @@ impl Session {
         sql: &str,
         stated: &[Option<ColumnType>],
     ) -> Result<Bound, SqlError> {
-        parse::check_nesting(&statement)?;
-        parse::check_copies(&statement)?;
         let tables = self.engine.catalog.tables();
         let version = tables.version;
         let mut types: Types = stated.to_vec();
@@ -63,10 +58,7 @@ impl Session {
             }
             Plan::CopyIn { .. } | Plan::Utility(_) => (Vec::new(), None),
         };
-        if columns.as_ref().is_some_and(|columns| columns.len() > RESULT_COLUMNS_MAX) {
-            let message = format!("target lists can have at most {RESULT_COLUMNS_MAX} entries");
-            return Err(SqlError::new(SqlState::TOO_MANY_COLUMNS, message));
-        }
+        parse::check_count(columns.as_ref().map_or(0, Vec::len))?;
         Ok(Bound { version, parameters, columns, plan })
     }
 
@@ -79,9 +71,9 @@ impl Session {
     ) -> Result<Plan, SqlError> {
         match statement {
             Statement::Query(query) => self.plan_query(query, sql, tables, types).await,
-            Statement::Insert(insert) => self.plan_insert(insert, sql, tables, types).await,
-            Statement::Update(update) => self.plan_update(update, sql, tables, types).await,
-            Statement::Delete(delete) => self.plan_delete(delete, sql, tables, types).await,
+            Statement::Insert(insert) => self.plan_insert(insert, tables, types).await,
+            Statement::Update(update) => self.plan_update(update, tables, types).await,
+            Statement::Delete(delete) => self.plan_delete(delete, tables, types).await,
             Statement::Explain { analyze, statement, options, format, .. } => {
                 let mut analyze = analyze;
                 for option in options.iter().flatten() {
@@ -109,7 +101,7 @@ impl Session {
                 ) {
                     return Err(SqlError::unsupported("EXPLAIN of this statement"));
                 }
-                let text = statement.to_string();
+                let text = parse::to_text(statement.as_ref());
                 let inner = Box::pin(self.bind(*statement, &text, types)).await?;
                 Ok(Plan::Explain { inner: Box::new(inner), analyze })
             }
@@ -131,21 +123,7 @@ impl Session {
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
         refuse_select_into(&query)?;
-        let mut locked = false;
-        for lock in &mut query.locks {
-            match lock.nonblock {
-                Some(NonBlock::SkipLocked) => return Err(SqlError::unsupported("SKIP LOCKED")),
-                // Reading a row never waits.
-                Some(NonBlock::Nowait) | None => lock.nonblock = None,
-            }
-            lock.of = None;
-            locked |= lock.lock_type == LockType::Update;
-        }
-        if !locked {
-            // Whatever a transaction reads is validated when it commits: FOR SHARE asks for nothing more.
-            query.locks.clear();
-        }
-        query.locks.truncate(1);
+        let locked = plain_locks(&mut query)?;
         let before = types.clone();
         match (Compiler { tables, parameters: types }).select(&query) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -156,30 +134,28 @@ impl Session {
             }
             Err(BindError::Complex) => *types = before,
         }
-        let names = columns::name_columns(&mut query, sql);
-        let (user, cancel) = (self.settings.user(), &self.cancel);
-        let mut query = self.engine.queries.plan(Statement::Query(query), sql, types, user, cancel).await?;
-        if let Some(names) = names.filter(|names| names.len() == query.columns.len()) {
-            for (column, name) in query.columns.iter_mut().zip(names) {
-                column.name = name;
-            }
-        }
-        Ok(Plan::Query(query))
+        self.by_planner(query, sql, tables, types).await.map(Plan::Query)
     }
 
-    async fn planned(&self, mut query: Query, sql: &str, types: &Types) -> Result<PlannedQuery, SqlError> {
-        let _ = columns::name_columns(&mut query, sql);
-        let (user, cancel) = (self.settings.user(), &self.cancel);
-        self.engine.queries.plan(Statement::Query(Box::new(query)), "", types, user, cancel).await
-    }
-
-    async fn plan_insert(
+    /// A query by the planner, whether or not it could do without.
+    pub(super) async fn by_planner(
         &self,
-        insert: ast::Insert,
+        mut query: Box<Query>,
         sql: &str,
         tables: &Tables,
-        types: &mut Types,
-    ) -> Result<Plan, SqlError> {
+        types: &[Option<ColumnType>],
+    ) -> Result<PlannedQuery, SqlError> {
+        plain_locks(&mut query)?;
+        let (user, cancel) = (self.settings.user(), &self.cancel);
+        self.engine.queries.plan(Statement::Query(query), sql, tables, types, user, cancel).await
+    }
+
+    async fn planned(&self, query: Query, tables: &Tables, types: &Types) -> Result<PlannedQuery, SqlError> {
+        let (user, cancel) = (self.settings.user(), &self.cancel);
+        self.engine.queries.plan(Statement::Query(Box::new(query)), "", tables, types, user, cancel).await
+    }
+
+    async fn plan_insert(&self, insert: ast::Insert, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: types }).insert(&insert) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -195,7 +171,7 @@ impl Session {
         let Some(mut source) = insert.source else { return Err(SqlError::unsupported("this form of INSERT")) };
         let given: Vec<bool> = (0..targets.len()).map(|column| dml::gives(&source, column)).collect();
         dml::type_values(&mut source, &table, &targets)?;
-        let query = self.planned(*source, sql, types).await?;
+        let query = self.planned(*source, tables, types).await?;
         check_target_count(query.columns.len(), targets.len(), !insert.columns.is_empty())?;
         targets.truncate(query.columns.len());
         for (&column, _) in targets.iter().zip(given).filter(|(_, given)| *given) {
@@ -205,13 +181,7 @@ impl Session {
         Ok(Plan::InsertQuery(InsertQuery { insert: Insert { table, rows, on_conflict, returning }, targets, query }))
     }
 
-    async fn plan_update(
-        &self,
-        update: ast::Update,
-        sql: &str,
-        tables: &Tables,
-        types: &mut Types,
-    ) -> Result<Plan, SqlError> {
+    async fn plan_update(&self, update: ast::Update, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: types }).update(&update) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -230,19 +200,13 @@ impl Session {
             Some(ast::UpdateTableFromKind::BeforeSet(from) | ast::UpdateTableFromKind::AfterSet(from)) => from,
         };
         let query = dml::update_query(&table, &qualifier, &pairs, from, update.selection.as_ref());
-        let query = self.planned(query, sql, types).await?;
+        let query = self.planned(query, tables, types).await?;
         let assigned = pairs.iter().map(|(column, _)| *column).collect();
         let defaults = pairs.iter().filter(|(_, e)| e.is_none()).map(|(column, _)| *column).collect();
         Ok(Plan::UpdateQuery(UpdateQuery { table, assigned, defaults, query, returning }))
     }
 
-    async fn plan_delete(
-        &self,
-        delete: ast::Delete,
-        sql: &str,
-        tables: &Tables,
-        types: &mut Types,
-    ) -> Result<Plan, SqlError> {
+    async fn plan_delete(&self, delete: ast::Delete, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: types }).delete(&delete) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -256,7 +220,7 @@ impl Session {
             bind_returning(&mut compiler, delete.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
         let using = delete.using.as_deref().unwrap_or_default();
         let query = dml::update_query(&table, &qualifier, &[], using, delete.selection.as_ref());
-        let query = self.planned(query, sql, types).await?;
+        let query = self.planned(query, tables, types).await?;
         Ok(Plan::DeleteQuery(DeleteQuery { table, query, returning }))
     }
 
@@ -276,8 +240,8 @@ impl Session {
             }
         }
         if to {
-            let text = match source {
-                CopySource::Query(query) => query.to_string(),
+            let statement = match source {
+                CopySource::Query(query) => Statement::Query(query),
                 CopySource::Table { table_name: name, columns } => {
                     let table = written_table(tables, &name)?;
                     let list: Vec<String> = if columns.is_empty() {
@@ -285,10 +249,21 @@ impl Session {
                     } else {
                         columns.iter().map(|c| quoted(&fold(c))).collect()
                     };
-                    format!("SELECT {} FROM {}", list.join(", "), quoted(&table.name))
+                    parse::parse_one(&format!("SELECT {} FROM {}", list.join(", "), quoted(&table.name)))?
                 }
             };
-            let inner = Box::pin(self.bind(parse::parse_one(&text)?, &text, &[])).await?;
+            let text = parse::to_text(&statement);
+            let mut inner = Box::pin(self.bind(statement.clone(), &text, &[])).await?;
+            let is_long = match &inner.plan {
+                Plan::Direct(Program::Select(select)) if !self.transaction.is_open() => {
+                    select.is_long(Parameters::NONE).unwrap_or(false)
+                }
+                _ => false,
+            };
+            if is_long && let Statement::Query(query) = statement {
+                let query = Box::pin(self.by_planner(query, &text, &self.engine.catalog.tables(), &[])).await?;
+                inner = Bound { columns: Some(query.columns.clone()), plan: Plan::Query(query), ..inner };
+            }
             return Ok(Plan::CopyOut { inner: Box::new(inner), format });
         }
         let CopySource::Table { table_name: name, columns } = source else {
@@ -302,6 +277,26 @@ impl Session {
         };
         Ok(Plan::CopyIn { table, columns, format })
     }
+}
+
+/// Leaves of a query's locks one FOR UPDATE, if there is one, and says whether.
+fn plain_locks(query: &mut Query) -> Result<bool, SqlError> {
+    let mut locked = false;
+    for lock in &mut query.locks {
+        match lock.nonblock {
+            Some(NonBlock::SkipLocked) => return Err(SqlError::unsupported("SKIP LOCKED")),
+            // Reading a row never waits.
+            Some(NonBlock::Nowait) | None => lock.nonblock = None,
+        }
+        lock.of = None;
+        locked |= lock.lock_type == LockType::Update;
+    }
+    if !locked {
+        // Whatever a transaction reads is validated when it commits: FOR SHARE asks for nothing more.
+        query.locks.clear();
+    }
+    query.locks.truncate(1);
+    Ok(locked)
 }
 
 /// What the direct path cannot do of a statement, and a planner neither.

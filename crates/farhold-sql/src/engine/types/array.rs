@@ -3,12 +3,12 @@
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast as arrow_cast;
 use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type, TimeUnit,
-    TimestampMicrosecondType,
+    DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
+    IntervalMonthDayNanoType, IntervalUnit, Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
 };
 use datafusion::common::ScalarValue;
 
-use super::{cast, from_arrow, to_arrow};
+use super::{cast, format_datum, from_arrow, put_interval, put_list, put_time, to_arrow};
 use crate::SqlError;
 use crate::engine::{ColumnType, Datum};
 
@@ -38,12 +38,53 @@ pub(crate) fn datum_at(array: &ArrayRef, row: usize) -> Result<Datum, SqlError> 
         DataType::Timestamp(TimeUnit::Microsecond, _) => {
             Datum::Timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row))
         }
+        DataType::List(_) => list(&array.as_list::<i32>().value(row))?,
+        DataType::LargeList(_) => list(&array.as_list::<i64>().value(row))?,
+        DataType::FixedSizeList(..) => list(&array.as_fixed_size_list().value(row))?,
+        DataType::Interval(IntervalUnit::MonthDayNano) => {
+            let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
+            text(|out| put_interval(value.months, value.days, value.nanoseconds / 1000, out))
+        }
+        DataType::Time64(TimeUnit::Microsecond) => {
+            let value = array.as_primitive::<Time64MicrosecondType>().value(row);
+            text(|out| put_time(value, out))
+        }
         other => {
-            let to = from_arrow(other).map_or(DataType::Utf8, to_arrow);
+            let to = other_form(other);
             let one = arrow_cast(&array.slice(row, 1), &to).map_err(|e| SqlError::internal(e.to_string()))?;
             return datum_at(&one, 0);
         }
     })
+}
+
+/// The type that a value becomes to be taken out of its array.
+fn other_form(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Interval(_) | DataType::Duration(TimeUnit::Nanosecond) => {
+            DataType::Interval(IntervalUnit::MonthDayNano)
+        }
+        // Arrow casts no duration to an interval by way of another unit.
+        DataType::Duration(_) => DataType::Duration(TimeUnit::Nanosecond),
+        DataType::Time32(_) | DataType::Time64(_) => DataType::Time64(TimeUnit::Microsecond),
+        other => from_arrow(other).map_or(DataType::Utf8, to_arrow),
+    }
+}
+
+fn text(put: impl FnOnce(&mut Vec<u8>)) -> Datum {
+    let mut out = Vec::new();
+    put(&mut out);
+    Datum::Text(String::from_utf8_lossy(&out).into_owned())
+}
+
+fn list(elements: &ArrayRef) -> Result<Datum, SqlError> {
+    let mut wrong = None;
+    let list = text(|out| {
+        put_list(elements, out, &mut |elements, index, out| match datum_at(elements, index) {
+            Ok(datum) => out.extend_from_slice(format_datum(&datum).unwrap_or_default().as_bytes()),
+            Err(error) => wrong = Some(error),
+        });
+    });
+    wrong.map_or(Ok(list), Err)
 }
 
 /// A datum as DataFusion's scalar, of the Arrow type of `data_type`.

@@ -7,6 +7,7 @@
 //! Cursors go forward only, as PostgreSQL's do without SCROLL.
 
 use super::statement::skip_comment;
+use crate::engine::opaque_end;
 use crate::error::{SqlError, SqlState};
 
 /// A statement of the connection's own.
@@ -282,32 +283,29 @@ impl<'a> Words<'a> {
         if !self.accept_symbol('(') {
             return Ok(Vec::new());
         }
+        let rest = self.rest;
         let mut parts = Vec::new();
-        let mut start = 0;
-        let mut depth = 0_usize;
-        let mut quote = None;
-        for (at, character) in self.rest.char_indices() {
-            if let Some(open) = quote {
-                if character == open {
-                    quote = None;
-                }
+        let (mut start, mut at, mut depth) = (0, 0, 0_usize);
+        while let Some(character) = rest[at..].chars().next() {
+            if let Some((end, _)) = opaque_end(rest, at)? {
+                at = end;
                 continue;
             }
             match character {
-                '\'' | '"' => quote = Some(character),
                 '(' | '[' => depth += 1,
                 ')' if depth == 0 => {
-                    parts.push(self.rest[start..at].trim().to_owned());
-                    self.rest = &self.rest[at + 1..];
+                    parts.push(rest[start..at].trim().to_owned());
+                    self.rest = &rest[at + 1..];
                     return Ok(parts);
                 }
                 ')' | ']' => depth = depth.saturating_sub(1),
                 ',' if depth == 0 => {
-                    parts.push(self.rest[start..at].trim().to_owned());
+                    parts.push(rest[start..at].trim().to_owned());
                     start = at + 1;
                 }
                 _ => {}
             }
+            at += character.len_utf8();
         }
         Err(SqlError::syntax("syntax error at end of input"))
     }
@@ -409,6 +407,15 @@ mod tests {
                 arguments: vec!["'a, ''b'')'".to_owned(), "f(1, 2)".to_owned()]
             })
         );
+        for argument in ["$$a,b)$$", "$t$')$t$", "E'\\',('", "'a' /* , ) */", "'é, )'"] {
+            assert_eq!(
+                parsed(&format!("EXECUTE p({argument}, 1)")),
+                Some(Command::Execute {
+                    statement: "p".to_owned(),
+                    arguments: vec![argument.to_owned(), "1".to_owned()]
+                })
+            );
+        }
         assert_eq!(parsed("DEALLOCATE PREPARE ALL"), Some(Command::Deallocate(None)));
         assert_eq!(parsed("DEALLOCATE p"), Some(Command::Deallocate(Some("p".to_owned()))));
         assert!(Command::parse("EXECUTE p(1").is_err());

@@ -233,6 +233,16 @@ impl Connection {
 }
 
 fn check_counts(bind: &Bind<'_>, statement: &Statement) -> Result<(), SqlError> {
+    if let Some(code) = bind.parameter_formats.unsupported().or(bind.result_formats.unsupported()) {
+        let message = format!("unsupported format code: {code}");
+        return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message));
+    }
+    let formats = bind.parameter_formats.count();
+    if formats > 1 && formats != bind.parameter_count {
+        let count = bind.parameter_count;
+        let message = format!("bind message has {formats} parameter formats but {count} parameters");
+        return Err(SqlError::new(SqlState::PROTOCOL_VIOLATION, message));
+    }
     if bind.parameter_count != statement.parameters.len() {
         let message = format!(
             "bind message supplies {} parameters, but prepared statement requires {}",

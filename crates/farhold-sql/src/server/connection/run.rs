@@ -151,7 +151,7 @@ impl Connection {
                     }
                     let Some(row) = rows.next() else { return Ok(Sent { count, all: true }) };
                     if let Some(formats) = formats {
-                        shape.put_row(&row, formats, &mut self.wire.output);
+                        shape.put_row(&row, formats, &mut self.wire.output)?;
                         self.wire.flush_if_full().await?;
                     }
                     count += 1;
@@ -170,7 +170,7 @@ impl Connection {
                     pace.step().await?;
                     match formats {
                         Some(formats) => {
-                            batch.put_row(shape, formats, &mut self.wire.output);
+                            batch.put_row(shape, formats, &mut self.wire.output)?;
                             self.wire.flush_if_full().await?;
                         }
                         None => batch.skip_row(),

@@ -13,8 +13,8 @@ use arrow::datatypes::{
     IntervalMonthDayNanoType, IntervalUnit, Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
 };
 
-use super::{Column, Shape, put_value};
-use crate::engine::{ColumnType, OutputColumn};
+use super::{Column, Shape, check_length, put_value};
+use crate::engine::{ColumnType, OutputColumn, put_list};
 use crate::error::SqlError;
 use crate::server::value::datetime::{put_interval, put_time, put_timestamp};
 use crate::server::value::numeric::{self, Decimal};
@@ -117,7 +117,10 @@ impl BatchEncoder {
     }
 
     /// Writes the next row. There must be one.
-    pub fn put_row(&mut self, shape: &Shape, formats: Formats<'_>, output: &mut Output) {
+    ///
+    /// # Errors
+    /// As [`Shape::put_row`].
+    pub fn put_row(&mut self, shape: &Shape, formats: Formats<'_>, output: &mut Output) -> Result<(), SqlError> {
         let row = self.next;
         self.next += 1;
         let message = output.open(b'D');
@@ -130,9 +133,11 @@ impl BatchEncoder {
                     Format::Text => put_text(array, row, column, out),
                     Format::Binary => put_binary(array, row, column, out),
                 });
+                check_length(&message, output)?;
             }
         }
         output.close(&message);
+        Ok(())
     }
 }
 
@@ -191,47 +196,9 @@ fn put_plain_text(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
             let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
             put_interval(value.months, value.days, value.nanoseconds / 1000, out);
         }
-        DataType::List(_) => put_list_text(&array.as_list::<i32>().value(row), out),
+        DataType::List(_) => put_list(&array.as_list::<i32>().value(row), out, &mut put_plain_text),
         other => unreachable!("{other} is no normal type"),
     }
-}
-
-fn put_list_text(elements: &ArrayRef, out: &mut Vec<u8>) {
-    out.push(b'{');
-    for index in 0..elements.len() {
-        if index > 0 {
-            out.push(b',');
-        }
-        if elements.is_null(index) || elements.data_type() == &DataType::Null {
-            out.extend_from_slice(b"NULL");
-            continue;
-        }
-        let start = out.len();
-        put_plain_text(elements, index, out);
-        if !matches!(elements.data_type(), DataType::List(_)) {
-            quote_element(start, out);
-        }
-    }
-    out.push(b'}');
-}
-
-/// Quotes the element of an array literal that begins at `start`, if it needs it.
-fn quote_element(start: usize, out: &mut Vec<u8>) {
-    let element = &out[start..];
-    let special = |byte: &u8| matches!(byte, b'"' | b'\\' | b'{' | b'}' | b',') || byte.is_ascii_whitespace();
-    if !element.is_empty() && !element.iter().any(special) && !element.eq_ignore_ascii_case(b"null") {
-        return;
-    }
-    let element = element.to_vec();
-    out.truncate(start);
-    out.push(b'"');
-    for byte in element {
-        if matches!(byte, b'"' | b'\\') {
-            out.push(b'\\');
-        }
-        out.push(byte);
-    }
-    out.push(b'"');
 }
 
 fn put_binary(array: &ArrayRef, row: usize, column: &Column, out: &mut Vec<u8>) {

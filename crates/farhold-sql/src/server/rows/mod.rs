@@ -7,8 +7,12 @@ pub use batch::BatchEncoder;
 use crate::engine::{ColumnType, Datum, OutputColumn};
 
 use super::value::{binary, oid, text};
-use super::wire::backend::Output;
+use super::wire::backend::{Open, Output};
 use super::wire::frontend::{Format, Formats};
+use crate::error::{SqlError, SqlState};
+
+/// The most bytes of a `DataRow`, as PostgreSQL has it: the protocol's lengths have a sign. In this crate's own tests such a row must be cheap.
+const ROW_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { (1 << 30) - 1 };
 
 /// The columns of a result as the wire knows them.
 #[derive(Debug)]
@@ -67,7 +71,10 @@ impl Shape {
     }
 
     /// Writes one row of datums.
-    pub fn put_row(&self, row: &[Datum], formats: Formats<'_>, output: &mut Output) {
+    ///
+    /// # Errors
+    /// 54000: it is longer than a message may be; nothing of it stays in the output.
+    pub fn put_row(&self, row: &[Datum], formats: Formats<'_>, output: &mut Output) -> Result<(), SqlError> {
         debug_assert_eq!(row.len(), self.columns.len());
         let message = output.open(b'D');
         output.count(row.len());
@@ -80,9 +87,23 @@ impl Shape {
                 Format::Text => text::put(datum, column.data_type, out),
                 Format::Binary => binary::put(datum, column.data_type, out),
             });
+            check_length(&message, output)?;
         }
         output.close(&message);
+        Ok(())
     }
+}
+
+/// Refuses a row that is too long, and takes what is written of it away.
+fn check_length(message: &Open, output: &mut Output) -> Result<(), SqlError> {
+    if output.length_of(message) <= ROW_BYTES_MAX {
+        return Ok(());
+    }
+    output.drop_unfinished();
+    Err(SqlError::new(
+        SqlState::PROGRAM_LIMIT_EXCEEDED,
+        format!("a row of more than {ROW_BYTES_MAX} bytes cannot be sent"),
+    ))
 }
 
 /// Writes a value with its length in front.
@@ -92,4 +113,36 @@ fn put_value(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     put(out);
     let length = i32::try_from(out.len() - start - 4).expect("a value below 2 GiB");
     out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{ArrayRef, RecordBatch, StringArray};
+    use arrow::datatypes::DataType;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_row_that_is_too_long_is_an_error() {
+        let column = |name: &str| OutputColumn {
+            name: name.to_owned(),
+            data_type: ColumnType::Text,
+            arrow_type: DataType::Utf8,
+        };
+        let shape = Shape::new(&[column("a"), column("b")]);
+        let mut output = Output::default();
+        let text = |bytes: usize| "x".repeat(bytes);
+        let datums = |bytes: usize| [Datum::Text(text(bytes)), Datum::Text(text(bytes))];
+        shape.put_row(&datums(1000), Formats::TEXT, &mut output).unwrap();
+        let before = output.bytes().len();
+        let refused = shape.put_row(&datums(ROW_BYTES_MAX / 2), Formats::TEXT, &mut output).unwrap_err();
+        assert_eq!((refused.state.code(), output.bytes().len()), ("54000", before));
+        let array: ArrayRef = Arc::new(StringArray::from(vec![text(1000), text(ROW_BYTES_MAX)]));
+        let batch = RecordBatch::try_from_iter([("a", array.clone()), ("b", array)]).unwrap();
+        let mut encoder = BatchEncoder::new(&batch).unwrap();
+        encoder.put_row(&shape, Formats::TEXT, &mut output).unwrap();
+        assert_eq!(output.bytes().len(), 2 * before);
+        assert_eq!(encoder.put_row(&shape, Formats::TEXT, &mut output).unwrap_err().state.code(), "54000");
+        assert_eq!(output.bytes().len(), 2 * before);
+    }
 }

@@ -4,7 +4,8 @@
 //! `0044-03-15 BC` is year -43.
 
 use super::text::put_integer;
-use crate::engine::civil_from_days;
+use crate::engine::{civil_from_days, put_padded};
+pub(crate) use crate::engine::{put_interval, put_time};
 
 /// Days from 1970-01-01 to 2000-01-01.
 pub const EPOCH_SHIFT_DAYS: i32 = 10_957;
@@ -12,9 +13,6 @@ pub const EPOCH_SHIFT_DAYS: i32 = 10_957;
 pub const EPOCH_SHIFT_US: i64 = EPOCH_SHIFT_DAYS as i64 * DAY_US;
 
 const DAY_US: i64 = 86_400_000_000;
-const HOUR_US: i64 = 3_600_000_000;
-const MINUTE_US: i64 = 60_000_000;
-const SECOND_US: i64 = 1_000_000;
 
 /// `infinity` as a timestamp; on the wire it is the largest integer, and so it is inside.
 const TIMESTAMP_INFINITY: i64 = i64::MAX;
@@ -67,74 +65,4 @@ fn put_day(days: i64, out: &mut Vec<u8>) -> bool {
     out.push(b'-');
     put_padded(i64::from(day), 2, out);
     before_christ
-}
-
-/// Writes the time of a day, or the hours of an interval, given in microseconds.
-pub fn put_time(micros: i64, out: &mut Vec<u8>) {
-    let hours = micros / HOUR_US;
-    if hours < 100 {
-        put_padded(hours, 2, out);
-    } else {
-        put_integer(hours, out);
-    }
-    out.push(b':');
-    put_padded(micros / MINUTE_US % 60, 2, out);
-    out.push(b':');
-    put_padded(micros / SECOND_US % 60, 2, out);
-    let mut fraction = micros % SECOND_US;
-    if fraction != 0 {
-        let mut width = 6;
-        while fraction % 10 == 0 {
-            fraction /= 10;
-            width -= 1;
-        }
-        out.push(b'.');
-        put_padded(fraction, width, out);
-    }
-}
-
-/// Writes an interval as `IntervalStyle = postgres` does: `1 year 2 mons 3 days -04:05:06.7`.
-pub fn put_interval(months: i32, days: i32, micros: i64, out: &mut Vec<u8>) {
-    let start = out.len();
-    let mut negative_before = false;
-    for (count, unit) in [(months / 12, "year"), (months % 12, "mon"), (days, "day")] {
-        if count == 0 {
-            continue;
-        }
-        if out.len() > start {
-            out.push(b' ');
-        }
-        // After a negative field the sign of a positive one is written too.
-        if negative_before && count > 0 {
-            out.push(b'+');
-        }
-        put_integer(i64::from(count), out);
-        out.push(b' ');
-        out.extend_from_slice(unit.as_bytes());
-        if count != 1 {
-            out.push(b's');
-        }
-        negative_before = count < 0;
-    }
-    if micros != 0 || out.len() == start {
-        if out.len() > start {
-            out.push(b' ');
-        }
-        if micros < 0 {
-            out.push(b'-');
-        } else if negative_before {
-            out.push(b'+');
-        }
-        put_time(micros.saturating_abs(), out);
-    }
-}
-
-fn put_padded(value: i64, width: usize, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.resize(start + width, b'0');
-    let mut rest = value;
-    for digit in out[start..].iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
 }

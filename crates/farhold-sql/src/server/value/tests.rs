@@ -2,7 +2,7 @@
 
 use super::numeric::{self, Decimal};
 use super::{binary, datetime, text};
-use crate::engine::{ColumnType, Datum};
+use crate::engine::{ColumnType, Datum, parse_datum};
 
 fn shown(put: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut out = Vec::new();
@@ -124,6 +124,27 @@ fn dates_and_timestamps() {
     assert_eq!(timestamp(-1), "1969-12-31 23:59:59.999999");
     assert_eq!(timestamp(1_500_000), "1970-01-01 00:00:01.5");
     assert_eq!(timestamp(i64::MIN), "-infinity");
+}
+
+#[test]
+fn zones_are_offsets_with_and_without_colons() {
+    let at = |zone: &str| text::parse_timestamptz(&format!("1970-01-01 10:00:00{zone}"));
+    for (zone, minutes) in [
+        ("", 600),
+        ("Z", 600),
+        ("+05", 300),
+        ("+05:30", 270),
+        ("+0530", 270),
+        ("+530", 270),
+        ("-0530", 930),
+        (" -05:30:00", 930),
+        ("-053000", 930),
+    ] {
+        assert_eq!(at(zone).unwrap(), Datum::Timestamp(minutes * 60_000_000), "{zone}");
+    }
+    let era = text::parse_timestamptz("0001-01-01 00:00:00+01:00 BC").unwrap();
+    assert_eq!(era, parse_datum("0002-12-31 23:00:00 BC", ColumnType::Timestamp).unwrap());
+    assert_eq!(at("+16:00").unwrap_err().state.code(), "22009");
 }
 
 #[test]

@@ -106,27 +106,42 @@ fn put_float(value: f64, scientific: &str, digits: i32, out: &mut Vec<u8>) {
     }
 }
 
+/// Zones are less than 16 hours from UTC.
+const ZONE_MAX_US: i64 = 16 * 3_600_000_000;
+
 /// Reads a timestamp with time zone, as UTC.
 ///
 /// # Errors
-/// 22007, 22008.
+/// 22007, 22008, 22009.
 pub fn parse_timestamptz(text: &str) -> Result<Datum, SqlError> {
     let datum = parse_datum(text, ColumnType::Timestamp)?;
     let (Datum::Timestamp(micros), Some(offset)) = (&datum, zone_offset_us(text)) else { return Ok(datum) };
+    if offset.abs() >= ZONE_MAX_US {
+        let message = format!("time zone displacement out of range: \"{text}\"");
+        return Err(SqlError::new(SqlState::INVALID_TIME_ZONE, message));
+    }
     let utc = micros.checked_sub(offset);
     utc.map(Datum::Timestamp).ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))
 }
 
-/// The offset that a timestamp ends with, `+05:30`, if it ends with one.
+/// The offset that a timestamp ends with, `+05:30` or `+0530`, if it ends with one.
 fn zone_offset_us(text: &str) -> Option<i64> {
     let time = text.find(':').map(|colon| &text[colon..])?;
-    let (sign, zone) = match time.find(['+', '-']) {
-        Some(at) => (if time.as_bytes()[at] == b'-' { -1 } else { 1 }, &time[at + 1..]),
-        None => return None,
+    let at = time.find(['+', '-'])?;
+    let sign = if time.as_bytes()[at] == b'-' { -1 } else { 1 };
+    let zone = &time[at + 1..];
+    // An era may stand behind it.
+    let zone = &zone[..zone.find(|c: char| !(c.is_ascii_digit() || c == ':')).unwrap_or(zone.len())];
+    let split = |at: usize| zone.split_at(zone.len() - at);
+    // Without colons the hours are followed by two digits of minutes and two of seconds.
+    let parts: Vec<&str> = match zone.len() {
+        3 | 4 if !zone.contains(':') => vec![split(2).0, split(2).1],
+        5 | 6 if !zone.contains(':') => vec![split(4).0, &split(4).1[..2], split(2).1],
+        _ => zone.split(':').collect(),
     };
     let mut seconds = 0;
-    for (part, unit) in zone.split(':').zip([3600, 60, 1]) {
-        seconds += part.trim().parse::<i64>().ok()? * unit;
+    for (part, unit) in parts.into_iter().zip([3600, 60, 1]) {
+        seconds += part.parse::<i64>().ok()? * unit;
     }
     Some(sign * seconds * 1_000_000)
 }

@@ -100,6 +100,11 @@ impl Output {
         Open(self.bytes.len() - 4)
     }
 
+    /// The bytes of a message that is open.
+    pub fn length_of(&self, message: &Open) -> usize {
+        self.bytes.len() - message.0
+    }
+
     /// Closes it.
     pub fn close(&mut self, message: &Open) {
         let length = u32::try_from(self.bytes.len() - message.0).expect("a message below 4 GiB");

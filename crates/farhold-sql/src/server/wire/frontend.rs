@@ -153,20 +153,13 @@ fn bind<'a>(fields: &mut Fields<'a>) -> Result<Bind<'a>, Malformed> {
     for _ in 0..parameter_count {
         fields.value()?;
     }
-    if !matches!(parameter_formats.count(), 0 | 1) && parameter_formats.count() != parameter_count {
-        return Err(Malformed("bind message has another number of parameter formats than parameters"));
-    }
     let result_formats = formats(fields)?;
     Ok(Bind { portal, statement, parameter_formats, parameter_count, values, result_formats })
 }
 
 fn formats<'a>(fields: &mut Fields<'a>) -> Result<Formats<'a>, Malformed> {
     let count = fields.count()?;
-    let codes = fields.bytes(2 * count)?;
-    if codes.chunks_exact(2).any(|code| !matches!(code, [0, 0 | 1])) {
-        return Err(Malformed("unsupported format code"));
-    }
-    Ok(Formats { codes })
+    Ok(Formats { codes: fields.bytes(2 * count)? })
 }
 
 fn target<'a>(fields: &mut Fields<'a>) -> Result<Target<'a>, Malformed> {
@@ -197,7 +190,7 @@ impl<'a> Formats<'a> {
     /// All text, as in a simple query.
     pub const TEXT: Formats<'static> = Formats { codes: &[] };
 
-    /// These codes, two bytes each, each 0 or 1.
+    /// These codes, two bytes each.
     pub fn of_codes(codes: &[u8]) -> Formats<'_> {
         Formats { codes }
     }
@@ -210,6 +203,12 @@ impl<'a> Formats<'a> {
     /// How many codes there are.
     pub fn count(&self) -> usize {
         self.codes.len() / 2
+    }
+
+    /// The first code that is none of a format.
+    pub fn unsupported(&self) -> Option<i16> {
+        let mut codes = self.codes.chunks_exact(2).map(|code| i16::from_be_bytes(code.try_into().expect("two bytes")));
+        codes.find(|code| !matches!(code, 0 | 1))
     }
 
     /// The format of the value at `index`; text beyond the end.

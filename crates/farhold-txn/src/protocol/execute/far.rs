@@ -1,6 +1,7 @@
 //! Rows of other nodes: found by the location cache, by one-sided reads of the hash index, or by asking; then read with
 //! `read_object`.
 
+use super::near::DOOMED_ROWS_MAX;
 use crate::home::message::{Found, MovedFar, Request, Reserved, Taken};
 use crate::protocol::ident::{DATA, Ident};
 use crate::table::TableShared;
@@ -9,6 +10,7 @@ use crate::txn::{RowHandle, SharedTable, Txn};
 use crate::worker::Core;
 use crate::{Index, NodeId, TableId, TxnError};
 use farhold_btree::{Change, LeafStamp};
+use farhold_fabric::object::VERSION;
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, Version};
 use farhold_store::index::hash::{Directory, FarIndex, FarLookup, FarStep, hash_key};
 use farhold_store::{Moved, ObjectRef};
@@ -29,6 +31,8 @@ pub(crate) enum FarRead {
 const READS_MAX: u32 = 1_000;
 /// How often a locked row is read again before it is taken as it is.
 const LOCKED_READS_MAX: u32 = 3;
+/// Hash indexes of other nodes that are kept before a worker looks which of their tables are gone.
+pub(crate) const FAR_INDEXES_MIN: usize = 64;
 /// How often a lookup begins anew because the index has moved on.
 const LOOKUPS_MAX: u32 = 100;
 
@@ -261,16 +265,43 @@ impl Txn {
         let duplicate = TxnError::DuplicateKey { table: table.store.id(), index: taken.index };
         let ident = Ident::new(home, taken.reference);
         if let Some(known) = self.state.find(ident) {
-            return if self.state.row(known).state.is_live() { duplicate } else { TxnError::Conflict };
+            let is_live = self.state.row(known).state.is_live();
+            return if is_live { self.far_unless_doomed(duplicate).await } else { TxnError::Conflict };
         }
         if !taken.live {
             return TxnError::Conflict;
         }
         match self.read_object_far(table, ident, table.payload_hint()).await {
-            Ok(FarRead::Row(_)) => duplicate,
+            Ok(FarRead::Row(_)) => self.far_unless_doomed(duplicate).await,
             Ok(_) => TxnError::Conflict,
             Err(error) => error,
         }
+    }
+
+    /// As [`Self::unless_doomed`], of what was read on other nodes as well.
+    async fn far_unless_doomed(&mut self, duplicate: TxnError) -> TxnError {
+        let (core, me) = (self.core.clone(), self.core.me);
+        let duplicate = self.unless_doomed(duplicate);
+        if duplicate == TxnError::Conflict || self.state.rows.len() > DOOMED_ROWS_MAX {
+            return duplicate;
+        }
+        let rows = self.state.rows.iter().filter(|row| row.ident.node() != me && row.is_of_others());
+        let versions = rows.map(|row| (row.ident.far().add(VERSION), row.version.0, !Version::FLAGS));
+        let buckets = self.state.buckets.iter().filter(|(node, _)| *node != me);
+        let buckets = buckets.map(|(node, it)| (FarPtr::new(*node, DATA, it.offset), it.word, u64::MAX));
+        let expected: Vec<(FarPtr, u64, u64)> = versions.chain(buckets).collect();
+        let mut batch = core.take_batch();
+        let slots: Vec<_> = expected.iter().map(|(at, _, _)| batch.read(*at, 8)).collect();
+        let batch = if batch.is_empty() { batch } else { core.endpoint.submit(batch).await };
+        let is_doomed = expected.iter().zip(slots).any(|((_, expected, mask), slot)| {
+            let word = batch.bytes(slot).ok().and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+            word.is_some_and(|word| word & mask != expected & mask)
+        });
+        core.give_batch(batch);
+        if is_doomed {
+            return TxnError::Conflict;
+        }
+        self.validate_far_stamps(&core).await.err().unwrap_or(duplicate)
     }
 }
 
@@ -377,7 +408,13 @@ impl Core {
     }
 
     fn keep_far_index(&self, node: NodeId, table: TableId, index: FarIndex) {
-        self.far_indexes.borrow_mut().insert((node, table), index);
+        let mut known = self.far_indexes.borrow_mut();
+        if known.len() >= self.far_indexes_max.get() {
+            // Tables come and go, and their numbers do not come again.
+            known.retain(|(_, table), _| self.node.catalog.by_id(*table).is_some());
+            self.far_indexes_max.set(2 * known.len().max(FAR_INDEXES_MIN));
+        }
+        known.insert((node, table), index);
     }
 
     /// What a refusal of the fabric means. A region registered anew is one that a node has taken over: what was known of it

@@ -3,5 +3,5 @@
 mod far;
 mod near;
 
-pub(crate) use far::{FarRead, by_node};
+pub(crate) use far::{FAR_INDEXES_MIN, FarRead, by_node};
 pub(crate) use near::NearRead;

@@ -1,8 +1,9 @@
 //! Rows of this node: looked up in its indexes and copied in place.
 
 use crate::protocol::ident::Ident;
+use crate::protocol::section::ranges_stand;
 use crate::table::TableShared;
-use crate::txn::state::{RowState, State};
+use crate::txn::state::{Row, RowState, State};
 use crate::txn::{RowHandle, SharedTable, Txn};
 use crate::{Index, NodeId, TxnError};
 use farhold_store::table::Occupant;
@@ -17,6 +18,9 @@ const LOOKS_MAX: u32 = 200;
 const LOCKED_LOOKS_MAX: u32 = 32;
 /// How long a patient reader goes on, in turns of letting others run: some 20 ms.
 const PATIENCE_MAX: u32 = 1_000;
+
+/// Rows of a transaction that is asked whether it is doomed when it meets a key that is taken.
+pub(super) const DOOMED_ROWS_MAX: usize = 1_000;
 
 /// What became of the copy of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,14 +228,31 @@ impl Txn {
         let duplicate = TxnError::DuplicateKey { table: table.store.id(), index };
         let ident = self.near_ident(reference);
         if let Some(known) = self.state.find(ident) {
-            return if self.state.row(known).state.is_live() { duplicate } else { TxnError::Conflict };
+            let is_live = self.state.row(known).state.is_live();
+            return if is_live { self.unless_doomed(duplicate) } else { TxnError::Conflict };
         }
         if occupant != Occupant::Live {
             return TxnError::Conflict;
         }
         match self.state.read_near(table.0, ident, table.store.store().object(reference)) {
-            NearRead::Row(_) => duplicate,
+            NearRead::Row(_) => self.unless_doomed(duplicate),
             _ => TxnError::Conflict,
         }
+    }
+
+    /// That a key is taken, or a conflict where something near that the transaction has read is different by now: its commit would be
+    /// refused, and what is in its way may be a row that it has changed, or has not found. Not looked for in a large transaction, which may
+    /// meet as many keys as it has rows.
+    #[cold]
+    pub(crate) fn unless_doomed(&self, duplicate: TxnError) -> TxnError {
+        let (store, me) = (&*self.core.node.store, self.core.me);
+        let has_changed = |row: &Row| {
+            row.ident.node() == me
+                && row.is_of_others()
+                && store.object(row.ident.reference()).version().number() != row.version.number()
+        };
+        let is_doomed = self.state.rows.len() <= DOOMED_ROWS_MAX
+            && (self.state.rows.iter().any(has_changed) || !ranges_stand(&self.all_near(&self.core, 0)));
+        if is_doomed { TxnError::Conflict } else { duplicate }
     }
 }

@@ -1,0 +1,240 @@
+//! How nodes become members when answers are lost, late or slow, and what goes with one that dies.
+
+use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
+use farhold_fabric::{Executor, Handle, NodeId};
+use farhold_sim::register::{RegisterOf, SimRegister};
+use farhold_store::row::{Column, ColumnType, Schema, SecondaryIndex};
+use farhold_txn::{
+    Configuration, Node, NodeConfig, Register, RegisterError, RegisterFuture, Registered, ReplicationConfig, TableDef,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+const LEASE_NS: u64 = 1_000_000;
+
+/// What becomes of the answer to a founder's claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    Heard,
+    Lost,
+    /// The node hears nothing of the register afterwards, until it is let.
+    Held,
+}
+
+/// A node's way to the register.
+struct Way {
+    register: RegisterOf,
+    claim: Cell<Claim>,
+    is_held: Rc<Cell<bool>>,
+    handle: Handle,
+}
+
+impl Register for Way {
+    fn load(&self) -> RegisterFuture<'_, Registered> {
+        Box::pin(async move {
+            while self.is_held.get() {
+                self.handle.sleep_ns(1_000).await;
+            }
+            self.register.load().await
+        })
+    }
+
+    fn compare_and_set<'a>(&'a self, expected: u64, next: &'a Configuration) -> RegisterFuture<'a, bool> {
+        Box::pin(async move {
+            let is_set = self.register.compare_and_set(expected, next).await?;
+            if !is_set || expected == 0 {
+                return Ok(is_set);
+            }
+            match self.claim.replace(Claim::Heard) {
+                Claim::Heard => {}
+                Claim::Lost => return Err(RegisterError::Unavailable { reason: "the answer is lost".into() }),
+                Claim::Held => self.is_held.set(true),
+            }
+            Ok(true)
+        })
+    }
+
+    fn settle(&self, number: u64) -> RegisterFuture<'_, ()> {
+        self.register.settle(number)
+    }
+
+    fn renew<'a>(&'a self, node: NodeId, misses: &'a [NodeId]) -> RegisterFuture<'a, ()> {
+        self.register.renew(node, misses)
+    }
+}
+
+struct Cluster {
+    handle: Handle,
+    sim: Sim,
+    register: SimRegister,
+    /// The present start of each node, and whether its process lives.
+    nodes: RefCell<Vec<(Arc<Node>, Rc<Cell<bool>>)>>,
+    is_held: Rc<Cell<bool>>,
+}
+
+impl Cluster {
+    /// Starts so many nodes, two copies of each row; the last one's claim is answered like this.
+    fn begin(handle: &Handle, count: u8, claim: Claim) -> Self {
+        let this = Self {
+            handle: handle.clone(),
+            sim: Sim::new(handle, Rdma, Faults::default()),
+            register: SimRegister::new(count, handle),
+            nodes: RefCell::default(),
+            is_held: Rc::default(),
+        };
+        for number in 0..count {
+            let node = this.start(number, count, if number + 1 == count { claim } else { Claim::Heard });
+            this.nodes.borrow_mut().push(node);
+        }
+        this
+    }
+
+    fn start(&self, number: u8, nodes: u8, claim: Claim) -> (Arc<Node>, Rc<Cell<bool>>) {
+        let (id, handle, alive) = (NodeId(number), &self.handle, Rc::new(Cell::new(true)));
+        let replication = ReplicationConfig {
+            replicas: 2,
+            rings: 3,
+            ring_bytes: 16 << 10,
+            lease_ns: LEASE_NS,
+            clock_skew_ns_max: LEASE_NS / 10,
+            ..ReplicationConfig::default()
+        };
+        let config = NodeConfig { nodes, region_bytes: 4 << 20, replication, ..NodeConfig::default() };
+        let node = Node::open(self.sim.join(id).expect("not running"), config).expect("a node");
+        let way = Way {
+            register: self.register.of(id, handle, &alive),
+            claim: Cell::new(claim),
+            is_held: if claim == Claim::Held { self.is_held.clone() } else { Rc::default() },
+            handle: handle.clone(),
+        };
+        let (member, server) = (node.worker(handle).expect("a worker"), node.worker(handle).expect("a worker"));
+        drop(handle.spawn(async move {
+            let _ = member.keep_membership(Rc::new(way)).await;
+        }));
+        let serving = alive.clone();
+        drop(handle.spawn(async move {
+            while serving.get() {
+                server.serve(LEASE_NS, 64).await;
+            }
+        }));
+        (node, alive)
+    }
+
+    /// Ends a node's process, and waits until the others have gone on without it.
+    async fn end(&self, number: u8) {
+        self.nodes.borrow()[usize::from(number)].1.set(false);
+        self.sim.inject(Fault::Kill(NodeId(number)));
+        self.until("it is not expelled", || self.register.is_free(NodeId(number))).await;
+    }
+
+    async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let until_ns = self.handle.now_ns() + 60 * LEASE_NS;
+        while !is_so() {
+            assert!(self.handle.now_ns() < until_ns, "{what}: {:?}", self.register.configuration());
+            self.handle.sleep_ns(1_000).await;
+        }
+    }
+
+    fn are_members(&self) -> bool {
+        self.nodes.borrow().iter().all(|(node, _)| node.is_member())
+    }
+
+    fn have_installed(&self, number: u64) -> bool {
+        let installed = |node: &Node| node.configuration().map_or(0, |installed| installed.number);
+        self.nodes.borrow().iter().all(|(node, _)| installed(node) == number)
+    }
+}
+
+/// The register takes the claim of a founder, and the answer is lost. The founder is no node that joins: nobody gives it anything, and
+/// nobody leads it into the first configuration but itself.
+#[test]
+fn a_founder_whose_claim_is_not_answered_founds() {
+    let executor = Executor::virtual_time(3);
+    let handle = executor.handle();
+    executor.run(async {
+        let cluster = Cluster::begin(&handle, 2, Claim::Lost);
+        cluster.until("a founder is no member", || cluster.are_members()).await;
+        handle.sleep_ns(5 * LEASE_NS).await;
+        assert!(cluster.are_members());
+    });
+}
+
+/// A founder hears of the founding when the others have gone on to the next configuration, which is still to be led into. To say that it
+/// is installed everywhere is up to its leader.
+#[test]
+fn a_founder_that_hears_late_does_not_say_that_a_later_configuration_is_installed() {
+    let executor = Executor::virtual_time(4);
+    let handle = executor.handle();
+    executor.run(async {
+        let cluster = Cluster::begin(&handle, 3, Claim::Held);
+        let register = &cluster.register;
+        let founded = || register.configuration().filter(|now| now.is_founded());
+        cluster.until("nobody founds", || founded().is_some() && cluster.is_held.get()).await;
+        let leader = NodeId(1);
+        let next = founded().expect("founded").led_by(leader);
+        // Its leader does not hear of it for now.
+        register.cut(leader, true);
+        let looking = register.of(NodeId(0), &handle, &Rc::new(Cell::new(true)));
+        assert_eq!(looking.compare_and_set(next.number - 1, &next).await, Ok(true));
+        cluster.is_held.set(false);
+        handle.sleep_ns(LEASE_NS / 4).await;
+        let settled = looking.load().await.expect("the register").settled;
+        assert!(settled < next.number, "configuration {} is led by nobody yet", next.number);
+        register.cut(leader, false);
+        cluster.until("not led on", || cluster.are_members() && cluster.have_installed(next.number)).await;
+    });
+}
+
+/// A node that joins leads the others into a configuration with it. Where that takes longer than a lease, because they answer slowly or
+/// their disks are slow, its own lease goes on.
+#[test]
+fn a_node_keeps_its_lease_while_it_is_let_in() {
+    let executor = Executor::virtual_time(5);
+    let handle = executor.handle();
+    executor.run(async {
+        let cluster = Cluster::begin(&handle, 2, Claim::Heard);
+        cluster.until("never founded", || cluster.are_members()).await;
+        cluster.end(1).await;
+        for (from, to) in [(0, 1), (1, 0)] {
+            cluster.sim.inject(Fault::Delay(Hop { from: NodeId(from), to: NodeId(to) }, LEASE_NS / 2));
+        }
+        let before = cluster.register.configuration().expect("node 0 goes on").number;
+        let again = cluster.start(1, 2, Claim::Heard);
+        cluster.nodes.borrow_mut()[1] = again;
+        cluster.until("it never gets in", || cluster.are_members()).await;
+        let now = cluster.register.configuration().expect("together").number;
+        // It begins to join, it is a member, and it has the other's rows; the other has had its own.
+        assert!(now <= before + 4, "it was expelled on its way: configuration {now} after {before}");
+    });
+}
+
+/// A node dies while it creates an index. The others keep no half of it, and the name is free.
+#[test]
+fn an_index_goes_with_the_node_that_was_creating_it() {
+    let executor = Executor::virtual_time(6);
+    let handle = executor.handle();
+    executor.run(async {
+        let cluster = Cluster::begin(&handle, 3, Claim::Heard);
+        cluster.until("never founded", || cluster.are_members()).await;
+        let nodes: Vec<Arc<Node>> = cluster.nodes.borrow().iter().map(|(node, _)| node.clone()).collect();
+        let columns = vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)];
+        let people = TableDef::new("people", Schema::new(columns, vec![0]).expect("a schema"));
+        let by_age = || SecondaryIndex { name: "by_age".into(), columns: vec![1], unique: false };
+        let indexes = |node: usize| nodes[node].table("people").map_or(0, |table| table.indexes().len());
+        let coordinator = nodes[2].worker(&handle).expect("a worker");
+        let table = coordinator.create_table(people).await.expect("a table");
+        drop(handle.spawn(async move { drop(coordinator.create_index(&table, by_age()).await) }));
+        cluster.until("nobody hears of the index", || indexes(0) == 1).await;
+        cluster.end(2).await;
+        cluster.until("it stays", || indexes(0) == 0 && indexes(1) == 0).await;
+        let other = nodes[0].worker(&handle).expect("a worker");
+        let table = nodes[0].table("people").expect("the table");
+        // The partition of the dead has to be taken over first.
+        while let Err(error) = other.create_index(&table, by_age()).await {
+            assert!(error.is_retryable(), "{error}");
+            handle.sleep_ns(LEASE_NS / 4).await;
+        }
+        assert!(table.indexes()[0].ready && nodes[1].table("people").expect("the table").indexes()[0].ready);
+    });
+}

@@ -1,0 +1,119 @@
+//! GREATEST, LEAST and NULLIF of floats.
+//!
+//! In PostgreSQL's order 0 equals -0, and NaN equals NaN and is above all numbers. Each gives one of its arguments as it is, the first of those
+//! that are equal; DataFusion's compare by bits.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray};
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use datafusion::common::{DFSchema, ScalarValue, internal_err};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+
+/// What takes the place of DataFusion's function, if it is one of these and has floats.
+pub(super) fn in_place_of(function: &ScalarFunction, schema: &DFSchema) -> Option<Arc<ScalarUDF>> {
+    let choice = match function.name() {
+        "greatest" => Choice::Greatest,
+        "least" => Choice::Least,
+        "nullif" => Choice::NullIf,
+        _ => return None,
+    };
+    let is_ours = function.func.inner().downcast_ref::<Choose>().is_some();
+    let is_float = |argument: &Expr| argument.get_type(schema).is_ok_and(|data_type| is_float(&data_type));
+    (!is_ours && function.args.iter().any(is_float)).then(|| Arc::new(ScalarUDF::from(Choose::new(choice))))
+}
+
+fn is_float(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Float32 | DataType::Float64)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Choice {
+    Greatest,
+    Least,
+    NullIf,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Choose {
+    choice: Choice,
+    signature: Signature,
+}
+
+impl Choose {
+    fn new(choice: Choice) -> Self {
+        Self { choice, signature: Signature::user_defined(Volatility::Immutable) }
+    }
+
+    fn chosen<T: ArrowPrimitiveType<Native: Into<f64>>>(&self, arguments: &[ArrayRef], rows: usize) -> ArrayRef {
+        let arguments: Vec<&PrimitiveArray<T>> = arguments.iter().map(AsArray::as_primitive::<T>).collect();
+        let choose = |row: usize| -> Option<T::Native> {
+            let mut given = arguments.iter().map(|array| array.is_valid(row).then(|| array.value(row)));
+            let best = |wanted: Ordering| {
+                move |best: T::Native, next: T::Native| if order::<T>(next, best) == wanted { next } else { best }
+            };
+            match self.choice {
+                Choice::Greatest => given.flatten().reduce(best(Ordering::Greater)),
+                Choice::Least => given.flatten().reduce(best(Ordering::Less)),
+                Choice::NullIf => {
+                    let (value, other) = (given.next()??, given.next()?);
+                    let is_equal = other.is_some_and(|other| order::<T>(value, other) == Ordering::Equal);
+                    (!is_equal).then_some(value)
+                }
+            }
+        };
+        Arc::new((0..rows).map(choose).collect::<PrimitiveArray<T>>())
+    }
+}
+
+fn order<T: ArrowPrimitiveType<Native: Into<f64>>>(a: T::Native, b: T::Native) -> Ordering {
+    let (a, b): (f64, f64) = (a.into(), b.into());
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
+
+impl ScalarUDFImpl for Choose {
+    fn name(&self) -> &'static str {
+        match self.choice {
+            Choice::Greatest => "greatest",
+            Choice::Least => "least",
+            Choice::NullIf => "nullif",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        Ok(arguments.to_vec())
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        let Some(data_type) = arguments.iter().find(|data_type| is_float(data_type)) else {
+            return internal_err!("{} of floats has none", self.name());
+        };
+        Ok(data_type.clone())
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let alike = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
+        let rows = if alike { 1 } else { arguments.number_rows };
+        let to = arguments.return_type();
+        let given = arguments.args.iter().map(|argument| Ok(arrow::compute::cast(&argument.to_array(rows)?, to)?));
+        let given = given.collect::<Result<Vec<_>>>()?;
+        let chosen = match to {
+            DataType::Float32 => self.chosen::<Float32Type>(&given, rows),
+            _ => self.chosen::<Float64Type>(&given, rows),
+        };
+        Ok(if alike {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&chosen, 0)?)
+        } else {
+            ColumnarValue::Array(chosen)
+        })
+    }
+}

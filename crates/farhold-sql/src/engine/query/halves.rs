@@ -1,0 +1,44 @@
+//! `round` of floats takes a half to its even neighbour, as PostgreSQL's does. DataFusion's takes it away from zero, which is right for decimals.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray};
+use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use datafusion::common::ScalarValue;
+use datafusion::error::Result;
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF};
+use datafusion::prelude::SessionContext;
+
+use super::checked::{self, Check};
+
+/// Puts it in the place of DataFusion's.
+pub(super) fn register(context: &SessionContext) {
+    checked::register(context, &["round"], &Halves);
+}
+
+#[derive(Clone, Debug)]
+struct Halves;
+
+impl Check for Halves {
+    fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, _: usize) -> Result<ColumnarValue> {
+        match arguments.args.as_slice() {
+            [ColumnarValue::Array(values)] if values.data_type().is_floating() => {
+                Ok(ColumnarValue::Array(rounded(values)))
+            }
+            [ColumnarValue::Scalar(value)] if value.data_type().is_floating() => {
+                let one = rounded(&value.to_array()?);
+                Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&one, 0)?))
+            }
+            _ => inner.invoke_with_args(arguments),
+        }
+    }
+}
+
+fn rounded(values: &ArrayRef) -> ArrayRef {
+    match values.data_type() {
+        DataType::Float32 => {
+            Arc::new(values.as_primitive::<Float32Type>().unary::<_, Float32Type>(f32::round_ties_even))
+        }
+        _ => Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(f64::round_ties_even)),
+    }
+}

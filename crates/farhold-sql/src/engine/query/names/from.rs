@@ -1,0 +1,324 @@
+//! The relations of FROM, and what joins make of their columns.
+
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, JoinConstraint, JoinOperator,
+    SelectItem, TableAlias, TableAliasColumnDef, TableFactor, TableWithJoins, Value, WildcardAdditionalOptions,
+};
+
+use super::super::ROWS_SCHEMA;
+use super::super::rewrite::{identifiers, is_catalog_relation};
+use super::super::subqueries;
+use super::{Apart, Names, Naming, Output, Outputs, Scope, Visible, quoted, unnested};
+use crate::engine::catalog::TableInfo;
+use crate::engine::scalar::fold;
+use crate::{SqlError, SqlState};
+
+fn table_alias(name: &str) -> TableAlias {
+    TableAlias { explicit: true, name: quoted(name), columns: Vec::new(), at: None }
+}
+
+/// The columns of a relation behind the list of names that its alias may have.
+pub(super) fn renamed(alias: &mut TableAlias, outputs: Outputs) -> Result<Outputs, SqlError> {
+    if alias.columns.is_empty() {
+        return Ok(outputs);
+    }
+    let given: Vec<String> = alias.columns.iter().map(|column| fold(&column.name)).collect();
+    // The planner wants a list to be complete.
+    let Some(outputs) = outputs else { return Ok(Some(given.into_iter().map(Output::plain).collect())) };
+    if given.len() > outputs.len() {
+        let (name, there, wanted) = (fold(&alias.name), outputs.len(), given.len());
+        let message = format!("table \"{name}\" has {there} columns available but {wanted} columns specified");
+        return Err(SqlError::new(SqlState::INVALID_COLUMN_REFERENCE, message));
+    }
+    let rest = outputs.into_iter().skip(given.len()).map(|output| output.name);
+    let mut apart = Apart::default();
+    let names: Vec<String> = given.into_iter().chain(rest).collect();
+    let outputs: Vec<Output> = names.into_iter().map(|name| Output { planned: apart.take(&name), name }).collect();
+    alias.columns = outputs.iter().map(|o| TableAliasColumnDef { name: quoted(&o.planned), data_type: None }).collect();
+    Ok(Some(outputs))
+}
+
+/// A relation's scope.
+fn aliased(alias: Option<&mut TableAlias>, default: &str, columns: Outputs) -> Result<Scope, SqlError> {
+    Ok(match alias {
+        Some(alias) => {
+            let columns = renamed(alias, columns)?;
+            Scope::of(fold(&alias.name), columns)
+        }
+        None => Scope::of(default.to_owned(), columns),
+    })
+}
+
+/// The side of a join that has a value for a merged column in every row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+    Either,
+}
+
+/// Takes the column of USING out of what is visible of one side.
+fn key(visible: &mut Vec<Visible>, name: &str, side: &str) -> Result<Expr, SqlError> {
+    let mut found = (0..visible.len()).filter(|&at| visible[at].name == name);
+    match (found.next(), found.next()) {
+        (Some(at), None) => Ok(visible.remove(at).expr),
+        (Some(_), Some(_)) => {
+            let message = format!("common column name \"{name}\" appears more than once in {side} table");
+            Err(SqlError::new(SqlState::AMBIGUOUS_COLUMN, message))
+        }
+        (None, _) => {
+            let message = format!("column \"{name}\" specified in USING clause does not exist in {side} table");
+            Err(SqlError::new(SqlState::UNDEFINED_COLUMN, message))
+        }
+    }
+}
+
+impl Names<'_> {
+    /// `before`: what stands before it in the FROM clause, which LATERAL sees.
+    #[recursive::recursive]
+    pub(super) fn joined(&mut self, from: &mut TableWithJoins, before: &Scope) -> Result<Scope, SqlError> {
+        let mut left = self.factor(&mut from.relation, before, None)?;
+        for join in &mut from.joins {
+            let right = self.factor(&mut join.relation, before, Some(&left))?;
+            left = self.join(&mut join.join_operator, left, right)?;
+        }
+        Ok(left)
+    }
+
+    /// Something that sees what stands before it.
+    fn lateral<T>(
+        &mut self,
+        before: &Scope,
+        left: Option<&Scope>,
+        of: impl FnOnce(&mut Self) -> Result<T, SqlError>,
+    ) -> Result<T, SqlError> {
+        let before = before.clone();
+        self.scopes.push(match left {
+            Some(left) => before.and(left.clone()),
+            None => before,
+        });
+        let outcome = of(self);
+        self.scopes.pop();
+        outcome
+    }
+
+    fn factor(&mut self, factor: &mut TableFactor, before: &Scope, left: Option<&Scope>) -> Result<Scope, SqlError> {
+        if let Some(series) = series(factor) {
+            *factor = series;
+        }
+        match factor {
+            TableFactor::Table { with_ordinality: true, .. } | TableFactor::Function { with_ordinality: true, .. } => {
+                Err(SqlError::unsupported("WITH ORDINALITY"))
+            }
+            TableFactor::Table { name, alias, args: None, .. } => {
+                let path = identifiers(name);
+                let columns = self.columns_of(&path);
+                let own = path.last().cloned().unwrap_or_default();
+                if columns.is_some() && path.len() > 1 && alias.is_none() {
+                    *alias = Some(table_alias(&own));
+                }
+                aliased(alias.as_mut(), &own, columns)
+            }
+            TableFactor::Table { name, alias, args: Some(args), .. } => {
+                self.lateral(before, left, |names| names.part(&mut args.args))?;
+                let own = identifiers(name).pop().unwrap_or_default();
+                let mut columns = None;
+                if own == SERIES {
+                    // Its column is called as the relation is.
+                    let alias = alias.get_or_insert_with(|| table_alias(SERIES));
+                    columns = Some(vec![Output { name: fold(&alias.name), planned: "value".to_owned() }]);
+                }
+                aliased(alias.as_mut(), &own, columns)
+            }
+            TableFactor::Function { name, args, alias, .. } => {
+                self.lateral(before, left, |names| names.part(args))?;
+                aliased(alias.as_mut(), &identifiers(name).pop().unwrap_or_default(), None)
+            }
+            TableFactor::UNNEST { alias, array_exprs, with_offset: false, with_ordinality: false, .. } => {
+                self.lateral(before, left, |names| names.part(array_exprs))?;
+                let count = array_exprs.len();
+                let alias = alias.get_or_insert_with(|| table_alias("unnest"));
+                if alias.columns.is_empty() {
+                    let name = if count == 1 { fold(&alias.name) } else { "unnest".to_owned() };
+                    alias.columns = vec![TableAliasColumnDef { name: quoted(&name), data_type: None }];
+                }
+                let columns = Some(vec![Output::plain("unnest"); count]);
+                aliased(Some(alias), "", columns)
+            }
+            TableFactor::Derived { lateral, subquery, alias, .. } => {
+                let columns = if *lateral {
+                    self.lateral(before, left, |names| names.query(subquery, Naming::Relation))?
+                } else {
+                    self.query(subquery, Naming::Relation)?
+                };
+                if columns.is_some() && alias.is_none() {
+                    *alias = Some(table_alias(&self.made_up("relation")));
+                }
+                aliased(alias.as_mut(), "", columns)
+            }
+            TableFactor::NestedJoin { table_with_joins, alias } => {
+                let inner = match left {
+                    Some(left) => self.joined(table_with_joins, &before.clone().and(left.clone()))?,
+                    None => self.joined(table_with_joins, before)?,
+                };
+                let Some(mut alias) = alias.take() else { return Ok(inner) };
+                // Its columns are those of a query.
+                let mut apart = Apart::default();
+                let outputs: Vec<Output> = inner
+                    .visible
+                    .iter()
+                    .map(|c| Output { name: c.name.clone(), planned: apart.take(&c.name) })
+                    .collect();
+                let item = |(c, o): (&Visible, &Output)| SelectItem::ExprWithAlias {
+                    expr: c.expr.clone(),
+                    alias: quoted(&o.planned),
+                };
+                let projection = if inner.is_open {
+                    vec![SelectItem::Wildcard(WildcardAdditionalOptions::default())]
+                } else {
+                    inner.visible.iter().zip(&outputs).map(item).collect()
+                };
+                let subquery = subqueries::select(projection, vec![table_with_joins.as_ref().clone()])?;
+                let scope = aliased(Some(&mut alias), "", (!inner.is_open).then_some(outputs))?;
+                *factor = TableFactor::Derived { lateral: false, subquery, alias: Some(alias), sample: None };
+                Ok(scope)
+            }
+            _ => Ok(Scope { is_open: true, ..Scope::default() }),
+        }
+    }
+
+    /// The columns of a table or of a query of WITH.
+    fn columns_of(&self, path: &[String]) -> Outputs {
+        let outputs = |table: &TableInfo, count: usize| -> Vec<Output> {
+            table.columns()[..count].iter().map(|column| Output::plain(column.name.as_str())).collect()
+        };
+        let table = match path {
+            [name] => match self.relations.iter().rev().find(|relation| relation.name == *name) {
+                Some(relation) => return relation.columns.clone(),
+                None if is_catalog_relation(name) => return None,
+                None => name,
+            },
+            [schema, name] | [_, schema, name] if schema == "public" => name,
+            [schema, name] if schema == ROWS_SCHEMA => {
+                return self.tables.get(name).map(|table| outputs(table, table.columns().len()));
+            }
+            _ => return None,
+        };
+        self.tables.get(table).map(|table| outputs(table, table.visible))
+    }
+
+    fn join(&mut self, operator: &mut JoinOperator, mut left: Scope, mut right: Scope) -> Result<Scope, SqlError> {
+        use JoinOperator as J;
+        let (constraint, side) = match operator {
+            J::Join(constraint) | J::Inner(constraint) | J::Left(constraint) | J::LeftOuter(constraint) => {
+                (constraint, Side::Left)
+            }
+            J::Right(constraint) | J::RightOuter(constraint) => (constraint, Side::Right),
+            J::FullOuter(constraint) => (constraint, Side::Either),
+            _ => return Ok(left.and(right)),
+        };
+        let keys: Vec<String> = match constraint {
+            JoinConstraint::On(condition) => {
+                self.scopes.push(left.and(right));
+                self.part(condition)?;
+                let both = self.scopes.pop().unwrap_or_default();
+                return Ok(Scope { is_correlated: false, ..both });
+            }
+            JoinConstraint::None => return Ok(left.and(right)),
+            JoinConstraint::Using(_) | JoinConstraint::Natural if left.is_open || right.is_open => {
+                if side != Side::Left {
+                    return Err(SqlError::unsupported(
+                        "RIGHT or FULL JOIN with USING or NATURAL of a catalog's relation",
+                    )
+                    .with_hint("Write ON, and coalesce() for the column of both."));
+                }
+                // Only the planner knows what is merged.
+                left.visible.clear();
+                right.visible.clear();
+                return Ok(left.and(right));
+            }
+            JoinConstraint::Using(columns) => columns.iter().filter_map(|name| identifiers(name).pop()).collect(),
+            JoinConstraint::Natural => {
+                let is_common = |name: &str| right.visible.iter().any(|c| c.name == name);
+                left.visible.iter().map(|c| c.name.clone()).filter(|name| is_common(name)).collect()
+            }
+        };
+        let mut merged = Vec::with_capacity(keys.len());
+        let mut condition: Option<Expr> = None;
+        for name in keys {
+            let a = key(&mut left.visible, &name, "left")?;
+            let b = key(&mut right.visible, &name, "right")?;
+            let equal = binary(a.clone(), BinaryOperator::Eq, b.clone());
+            condition = Some(match condition {
+                Some(before) => binary(before, BinaryOperator::And, equal),
+                None => equal,
+            });
+            let expr = match side {
+                Side::Left => a,
+                Side::Right => b,
+                Side::Either => subqueries::call("coalesce", vec![a, b]),
+            };
+            merged.push(Visible { name, expr });
+        }
+        // Without a common column a NATURAL join is one of all rows.
+        *constraint = JoinConstraint::On(condition.unwrap_or_else(|| Expr::value(Value::Boolean(true))));
+        merged.append(&mut left.visible);
+        left.visible = merged;
+        Ok(left.and(right))
+    }
+}
+
+fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+    Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) }
+}
+
+/// The table function whose arguments DataFusion wants to be literals.
+const SERIES: &str = "generate_series";
+
+/// `generate_series` of anything else than literals: the rows of the array that the function of the same name gives.
+fn series(factor: &TableFactor) -> Option<TableFactor> {
+    let (name, args, alias) = match factor {
+        TableFactor::Table { name, args: Some(args), alias, with_ordinality: false, .. } => (name, &args.args, alias),
+        TableFactor::Function { name, args, alias, with_ordinality: false, .. } => (name, args, alias),
+        _ => return None,
+    };
+    let values: Option<Vec<&Expr>> = args
+        .iter()
+        .map(|argument| match argument {
+            FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) => Some(value),
+            _ => None,
+        })
+        .collect();
+    let values = values.filter(|values| !values.iter().all(|value| is_literal(value)))?;
+    if identifiers(name).last().is_none_or(|name| name != SERIES) {
+        return None;
+    }
+    let integer = |value: &Expr| match unnested(value) {
+        Expr::Value(literal) if matches!(literal.value, Value::Placeholder(_)) => Expr::Cast {
+            kind: CastKind::Cast,
+            expr: Box::new(value.clone()),
+            data_type: SqlType::BigInt(None),
+            array: false,
+            format: None,
+        },
+        _ => value.clone(),
+    };
+    let array = subqueries::call(SERIES, values.into_iter().map(integer).collect());
+    let alias = alias.clone().unwrap_or_else(|| table_alias(SERIES));
+    Some(TableFactor::UNNEST {
+        alias: Some(alias),
+        array_exprs: vec![array],
+        with_offset: false,
+        with_offset_alias: None,
+        with_ordinality: false,
+    })
+}
+
+fn is_literal(expr: &Expr) -> bool {
+    match expr {
+        Expr::Value(value) => !matches!(value.value, Value::Placeholder(_)),
+        Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } | Expr::Cast { expr: inner, .. } => is_literal(inner),
+        Expr::TypedString(_) | Expr::Interval(_) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,570 @@
+//! Which column each name of a query means, as PostgreSQL decides it.
+//!
+//! DataFusion looks names up in the schemas of its plans, where what a query names and what its tables have lie together. So one walk over the
+//! parsed query answers all names before it is planned:
+//!
+//! | name | becomes |
+//! |---|---|
+//! | a column of a table, a query or a function in FROM | `relation.column` |
+//! | the merged column of USING and NATURAL | the column of the side that always has it; `coalesce` of both for FULL |
+//! | `*` and `t.*` | the columns, merged ones first |
+//! | ORDER BY, GROUP BY or DISTINCT ON a bare name | for ORDER BY and DISTINCT ON an item of that name before a column, for GROUP BY after it |
+//! | an expression that is also an item, in ORDER BY | the item's number |
+//!
+//! USING and NATURAL become ON. All items of a query get names that differ; what the client sees, and what a query around it says, are the names
+//! that PostgreSQL gives. A relation whose columns are not known here (a catalog's) leaves the scope open: what is not found stays as it is written.
+//!
+//! `from` has the relations and joins, `walk` the expressions; here is what a query and its items are.
+
+mod from;
+mod walk;
+
+use std::collections::HashSet;
+
+use datafusion::sql::sqlparser::ast::{
+    Distinct, Expr, GroupByExpr, Ident, LimitClause, OrderBy, OrderByExpr, OrderByKind, Query, Select, SelectItem,
+    SelectItemQualifiedWildcardKind, SetExpr, Value, Values, WildcardAdditionalOptions, With,
+};
+
+use super::rewrite::identifiers;
+use super::subqueries;
+use crate::engine::catalog::Tables;
+use crate::engine::direct::output_name;
+use crate::engine::scalar::fold;
+use crate::{SqlError, SqlState};
+use from::renamed;
+
+/// Answers the names of a query. The names of its columns as clients see them, if they are known.
+pub(super) fn resolve(
+    query: &mut Query,
+    tables: &Tables,
+    aggregates: &HashSet<String>,
+) -> Result<Option<Vec<String>>, SqlError> {
+    let mut names = Names { tables, aggregates, scopes: Vec::new(), relations: Vec::new(), made: 0 };
+    let outputs = names.query(query, Naming::Relation)?;
+    Ok(outputs.map(|outputs| outputs.into_iter().map(|output| output.name).collect()))
+}
+
+/// The names of a query's columns as clients see them, if no wildcard hides how many there are.
+pub(super) fn output_names(query: &Query) -> Option<Vec<String>> {
+    fn first_select(body: &SetExpr) -> Option<&Select> {
+        match body {
+            SetExpr::Select(select) => Some(select),
+            SetExpr::SetOperation { left, .. } => first_select(left),
+            SetExpr::Query(query) => first_select(&query.body),
+            _ => None,
+        }
+    }
+    let name = |item: &SelectItem| match item {
+        SelectItem::UnnamedExpr(expr) => Some(output_name(expr)),
+        SelectItem::ExprWithAlias { alias, .. } => Some(fold(alias)),
+        _ => None,
+    };
+    first_select(&query.body)?.projection.iter().map(name).collect()
+}
+
+/// A column of a relation or of a query.
+#[derive(Clone, Debug)]
+struct Output {
+    /// As statements call it.
+    name: String,
+    /// As the planner calls it.
+    planned: String,
+}
+
+impl Output {
+    fn plain(name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self { planned: name.clone(), name }
+    }
+}
+
+/// `None`: not known here.
+type Outputs = Option<Vec<Output>>;
+
+/// What may stand before a point.
+#[derive(Clone, Debug)]
+struct Relation {
+    name: String,
+    columns: Outputs,
+}
+
+/// What may stand without a point.
+#[derive(Clone, Debug)]
+struct Visible {
+    name: String,
+    expr: Expr,
+}
+
+/// The names of a FROM clause; an empty one stands for the place of a subquery.
+#[derive(Clone, Debug, Default)]
+struct Scope {
+    relations: Vec<Relation>,
+    visible: Vec<Visible>,
+    /// Whether there are columns that are not known.
+    is_open: bool,
+    /// Whether a name in or below it means something around it.
+    is_correlated: bool,
+}
+
+impl Scope {
+    fn of(name: String, columns: Outputs) -> Self {
+        let visible = columns.iter().flatten();
+        let visible = visible.map(|c| Visible { name: c.name.clone(), expr: column(&name, &c.planned) }).collect();
+        Self { visible, is_open: columns.is_none(), relations: vec![Relation { name, columns }], is_correlated: false }
+    }
+
+    fn and(mut self, other: Self) -> Self {
+        self.relations.extend(other.relations);
+        self.visible.extend(other.visible);
+        self.is_open |= other.is_open;
+        self
+    }
+}
+
+/// What the names of a query's items are for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Naming {
+    /// The query is a relation, or the statement.
+    Relation,
+    /// It stands in an expression.
+    Value,
+    /// As that, and its column is compared by names with what is around it.
+    Compared,
+}
+
+/// An item of a SELECT.
+#[expect(clippy::large_enum_variant, reason = "most items are known, and none is kept")]
+enum Item {
+    Known {
+        name: String,
+        expr: Expr,
+        /// The alias that it was written with.
+        alias: Option<Ident>,
+    },
+    /// A wildcard over columns that are not known.
+    Other(SelectItem),
+}
+
+impl Item {
+    fn known(&self) -> Option<(&str, &Expr)> {
+        match self {
+            Self::Known { name, expr, .. } => Some((name.as_str(), expr)),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+/// Names that differ from each other.
+#[derive(Default)]
+struct Apart(HashSet<String>);
+
+impl Apart {
+    /// `name`, or one like it if that is taken.
+    fn take(&mut self, name: &str) -> String {
+        if self.0.insert(name.to_owned()) {
+            return name.to_owned();
+        }
+        let mut number = self.0.len();
+        loop {
+            let other = format!("{name} {number}");
+            if self.0.insert(other.clone()) {
+                return other;
+            }
+            number += 1;
+        }
+    }
+}
+
+fn quoted(name: &str) -> Ident {
+    Ident::with_quote('"', name)
+}
+
+fn column(relation: &str, name: &str) -> Expr {
+    Expr::CompoundIdentifier(vec![quoted(relation), quoted(name)])
+}
+
+/// What is inside parentheses.
+fn unnested(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Nested(inner) => unnested(inner),
+        other => other,
+    }
+}
+
+/// The name of a bare name.
+fn bare_name(expr: &Expr) -> Option<String> {
+    match unnested(expr) {
+        Expr::Identifier(ident) => Some(fold(ident)),
+        _ => None,
+    }
+}
+
+/// The item that a number means.
+fn position(expr: &Expr) -> Option<usize> {
+    match unnested(expr) {
+        Expr::Value(value) => match &value.value {
+            Value::Number(text, _) => text.parse::<usize>().ok()?.checked_sub(1),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn number(index: usize) -> Expr {
+    Expr::value(Value::Number((index + 1).to_string(), false))
+}
+
+struct Names<'a> {
+    tables: &'a Tables,
+    /// The names of aggregate functions.
+    aggregates: &'a HashSet<String>,
+    /// The innermost last.
+    scopes: Vec<Scope>,
+    /// Those of WITH clauses, the innermost last.
+    relations: Vec<Relation>,
+    /// Names that were made up.
+    made: usize,
+}
+
+impl Names<'_> {
+    fn made_up(&mut self, what: &str) -> String {
+        self.made += 1;
+        format!("__{what}_{}", self.made)
+    }
+
+    // Queries
+
+    #[recursive::recursive]
+    fn query(&mut self, query: &mut Query, naming: Naming) -> Result<Outputs, SqlError> {
+        let around = self.relations.len();
+        if let Some(with) = &mut query.with {
+            self.with(with)?;
+        }
+        let outputs = self.body(&mut query.body, query.order_by.as_mut(), naming)?;
+        // DataFusion has no FETCH FIRST.
+        if let Some(fetch) = query.fetch.take_if(|fetch| !fetch.with_ties && !fetch.percent) {
+            let none = LimitClause::LimitOffset { limit: None, offset: None, limit_by: Vec::new() };
+            match query.limit_clause.get_or_insert(none) {
+                LimitClause::LimitOffset { limit, .. } if limit.is_none() => {
+                    *limit = Some(fetch.quantity.unwrap_or_else(|| number(0)));
+                }
+                _ => return Err(SqlError::syntax("multiple LIMIT clauses not allowed")),
+            }
+        }
+        self.part(&mut query.limit_clause)?;
+        self.relations.truncate(around);
+        Ok(outputs)
+    }
+
+    #[recursive::recursive]
+    fn body(&mut self, body: &mut SetExpr, order: Option<&mut OrderBy>, naming: Naming) -> Result<Outputs, SqlError> {
+        if let SetExpr::Values(values) = &*body
+            && let Some(query) = subqueries::rows_as_queries(values)?
+        {
+            *body = SetExpr::Query(query);
+        }
+        let outputs = match body {
+            SetExpr::Select(select) => return self.select(select, order, naming),
+            SetExpr::Query(query) => self.query(query, naming)?,
+            SetExpr::SetOperation { left, right, .. } => {
+                let outputs = self.body(left, None, naming)?;
+                self.body(right, None, naming)?;
+                outputs
+            }
+            SetExpr::Values(values) => self.values(values)?,
+            _ => return Ok(None),
+        };
+        if let (Some(order), Some(outputs)) = (order, &outputs) {
+            Self::ordered_by_outputs(order, outputs)?;
+        }
+        Ok(outputs)
+    }
+
+    fn values(&mut self, values: &mut Values) -> Result<Outputs, SqlError> {
+        self.part(values)?;
+        let columns = values.rows.first().map_or(0, |row| row.content.len());
+        Ok(Some((1..=columns).map(|n| Output::plain(format!("column{n}"))).collect()))
+    }
+
+    /// ORDER BY behind a set operation, which knows the names of the result.
+    fn ordered_by_outputs(order: &mut OrderBy, outputs: &[Output]) -> Result<(), SqlError> {
+        let OrderByKind::Expressions(by) = &mut order.kind else { return Ok(()) };
+        for OrderByExpr { expr, .. } in by {
+            let Some(name) = bare_name(expr) else { continue };
+            let mut called = (0..outputs.len()).filter(|&at| outputs[at].name == name);
+            match (called.next(), called.next()) {
+                (Some(at), None) => *expr = number(at),
+                (Some(_), Some(_)) => return Err(ambiguous_order(&name)),
+                (None, _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn with(&mut self, with: &mut With) -> Result<(), SqlError> {
+        let recursive = with.recursive;
+        for cte in &mut with.cte_tables {
+            let name = fold(&cte.alias.name);
+            let query = cte.query.as_mut();
+            let is_recursive = recursive && matches!(query.body.as_ref(), SetExpr::SetOperation { .. });
+            let columns = if is_recursive {
+                // The first arm says the columns of what the second one reads.
+                let around = self.relations.len();
+                if let Some(with) = &mut query.with {
+                    self.with(with)?;
+                }
+                let SetExpr::SetOperation { left, right, .. } = query.body.as_mut() else { continue };
+                let outputs = self.body(left, None, Naming::Relation)?;
+                let columns = renamed(&mut cte.alias, outputs)?;
+                self.relations.push(Relation { name: name.clone(), columns: columns.clone() });
+                self.body(right, None, Naming::Relation)?;
+                self.relations.truncate(around);
+                columns
+            } else {
+                let outputs = self.query(query, Naming::Relation)?;
+                renamed(&mut cte.alias, outputs)?
+            };
+            self.relations.push(Relation { name, columns });
+        }
+        Ok(())
+    }
+
+    fn select(
+        &mut self,
+        select: &mut Select,
+        order: Option<&mut OrderBy>,
+        naming: Naming,
+    ) -> Result<Outputs, SqlError> {
+        let mut scope = Scope::default();
+        for from in &mut select.from {
+            let next = self.joined(from, &scope)?;
+            scope = scope.and(next);
+        }
+        self.scopes.push(scope);
+        self.part(&mut select.selection)?;
+        self.part(&mut select.having)?;
+        self.part(&mut select.named_window)?;
+        let items = self.items(std::mem::take(&mut select.projection))?;
+        let is_known = items.iter().all(|item| item.known().is_some());
+        if let GroupByExpr::Expressions(by, _) = &mut select.group_by {
+            for expr in by {
+                self.grouped_by(expr, &items, is_known)?;
+            }
+        }
+        let mut is_on = false;
+        if let Some(Distinct::On(on)) = &mut select.distinct {
+            is_on = true;
+            for expr in on {
+                self.distinct_on(expr, &items)?;
+            }
+        }
+        let mut orders_by_others = false;
+        if let Some(order) = order
+            && let OrderByKind::Expressions(by) = &mut order.kind
+        {
+            for OrderByExpr { expr, .. } in by {
+                orders_by_others |= self.ordered_by(expr, &items, is_known, is_on)?;
+            }
+        }
+        let (projection, outputs) = self.named(items, naming, orders_by_others);
+        select.projection = projection;
+        self.scopes.pop();
+        Ok(outputs)
+    }
+
+    // Items
+
+    fn items(&mut self, projection: Vec<SelectItem>) -> Result<Vec<Item>, SqlError> {
+        let mut items = Vec::with_capacity(projection.len());
+        for item in projection {
+            match item {
+                SelectItem::UnnamedExpr(mut expr) => {
+                    let name = output_name(&expr);
+                    self.part(&mut expr)?;
+                    items.push(Item::Known { name, expr, alias: None });
+                }
+                SelectItem::ExprWithAlias { mut expr, alias } => {
+                    self.part(&mut expr)?;
+                    items.push(Item::Known { name: fold(&alias), expr, alias: Some(alias) });
+                }
+                other => match self.wildcard(&other) {
+                    Some(columns) => items.extend(columns),
+                    None => items.push(Item::Other(other)),
+                },
+            }
+        }
+        Ok(items)
+    }
+
+    /// The columns that a wildcard means, if they are known.
+    fn wildcard(&self, item: &SelectItem) -> Option<Vec<Item>> {
+        let is_plain = |options: &WildcardAdditionalOptions| *options == WildcardAdditionalOptions::default();
+        let known = |name: &str, expr: Expr| Item::Known { name: name.to_owned(), expr, alias: None };
+        let scope = self.scopes.last()?;
+        match item {
+            SelectItem::Wildcard(options) if is_plain(options) && !scope.is_open && !scope.relations.is_empty() => {
+                Some(scope.visible.iter().map(|c| known(&c.name, c.expr.clone())).collect())
+            }
+            SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), options)
+                if is_plain(options) =>
+            {
+                let wanted = identifiers(name).pop()?;
+                let relation = scope.relations.iter().find(|relation| relation.name == wanted)?;
+                let columns = relation.columns.as_ref()?;
+                Some(columns.iter().map(|c| known(&c.name, column(&relation.name, &c.planned))).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// An item of GROUP BY. A bare name is a column's before it is an item's.
+    fn grouped_by(&mut self, expr: &mut Expr, items: &[Item], is_known: bool) -> Result<(), SqlError> {
+        if let Expr::GroupingSets(sets) | Expr::Cube(sets) | Expr::Rollup(sets) = expr {
+            for expr in sets.iter_mut().flatten() {
+                match self.item_of_group(expr, items)? {
+                    Some(item) => *expr = items[item].known().map_or_else(|| number(item), |(_, e)| e.clone()),
+                    None => self.part(expr)?,
+                }
+            }
+            return Ok(());
+        }
+        match self.item_of_group(expr, items)? {
+            Some(item) if is_known => *expr = number(item),
+            // The planner knows the item by its name.
+            Some(_) => {}
+            None => self.part(expr)?,
+        }
+        Ok(())
+    }
+
+    fn item_of_group(&self, expr: &Expr, items: &[Item]) -> Result<Option<usize>, SqlError> {
+        let Some(name) = bare_name(expr) else { return Ok(None) };
+        let is_column = self.scopes.last().is_some_and(|scope| scope.visible.iter().any(|c| c.name == name));
+        if is_column { Ok(None) } else { called(items, &name, "GROUP BY") }
+    }
+
+    /// An item of DISTINCT ON. DataFusion has no numbers there.
+    fn distinct_on(&mut self, expr: &mut Expr, items: &[Item]) -> Result<(), SqlError> {
+        let item = match bare_name(expr) {
+            Some(name) => called(items, &name, "DISTINCT ON")?,
+            None => position(expr),
+        };
+        match item.and_then(|item| items.get(item)?.known()) {
+            Some((_, item)) => *expr = item.clone(),
+            None => self.part(expr)?,
+        }
+        Ok(())
+    }
+
+    /// An item of ORDER BY: only a bare name means an item of SELECT. Whether it is something else than an item.
+    fn ordered_by(
+        &mut self,
+        expr: &mut Expr,
+        items: &[Item],
+        is_known: bool,
+        is_distinct_on: bool,
+    ) -> Result<bool, SqlError> {
+        let item = match bare_name(expr) {
+            Some(name) => called(items, &name, "ORDER BY")?,
+            None if position(expr).is_some() => {
+                // DISTINCT ON is planned as an aggregate, which does not know the number of an expression.
+                let item = position(expr).filter(|_| is_distinct_on).and_then(|item| items.get(item)?.known());
+                if let Some((_, item)) = item {
+                    *expr = item.clone();
+                }
+                return Ok(false);
+            }
+            None => None,
+        };
+        let item = match item {
+            // The planner knows the item by its name.
+            Some(_) if !is_known => return Ok(false),
+            Some(item) => Some(item),
+            None => {
+                self.part(expr)?;
+                items.iter().position(|item| item.known().is_some_and(|(_, item)| item == unnested(expr)))
+            }
+        };
+        match item.filter(|_| is_known) {
+            Some(item) if is_distinct_on => {
+                if let Some((_, item)) = items[item].known() {
+                    *expr = item.clone();
+                }
+                Ok(false)
+            }
+            Some(item) => {
+                *expr = number(item);
+                Ok(false)
+            }
+            None => Ok(true),
+        }
+    }
+
+    /// The items with names that differ. Behind an ORDER BY something else than items, computed ones have names that no column has: DataFusion adds
+    /// what it sorts by to them.
+    fn named(&mut self, items: Vec<Item>, naming: Naming, orders_by_others: bool) -> (Vec<SelectItem>, Outputs) {
+        let is_known = items.iter().all(|item| item.known().is_some());
+        let is_value = naming != Naming::Relation && items.len() == 1;
+        let mut apart = Apart::default();
+        let mut outputs = Vec::with_capacity(items.len());
+        let mut projection = Vec::with_capacity(items.len());
+        for (n, item) in items.into_iter().enumerate() {
+            let (name, expr, alias) = match item {
+                Item::Known { name, expr, alias } => (name, expr, alias),
+                Item::Other(item) => {
+                    projection.push(item);
+                    continue;
+                }
+            };
+            if !is_known {
+                projection.push(match alias {
+                    Some(alias) => SelectItem::ExprWithAlias { expr, alias },
+                    None => SelectItem::UnnamedExpr(expr),
+                });
+                continue;
+            }
+            let is_column = match &expr {
+                Expr::CompoundIdentifier(parts) => parts.last().is_some_and(|last| last.value == name),
+                _ => false,
+            };
+            let planned = if is_value && (!is_column || naming == Naming::Compared) {
+                self.made_up("value")
+            } else if orders_by_others && !is_column {
+                apart.take(&format!("{name} {n}"))
+            } else {
+                apart.take(&name)
+            };
+            projection.push(if is_column && planned == name {
+                SelectItem::UnnamedExpr(expr)
+            } else {
+                SelectItem::ExprWithAlias { expr, alias: quoted(&planned) }
+            });
+            outputs.push(Output { name, planned });
+        }
+        (projection, is_known.then_some(outputs))
+    }
+}
+
+fn ambiguous_order(name: &str) -> SqlError {
+    SqlError::new(SqlState::AMBIGUOUS_COLUMN, format!("ORDER BY \"{name}\" is ambiguous"))
+}
+
+/// The item of a name. Several must be the same.
+fn called(items: &[Item], name: &str, clause: &str) -> Result<Option<usize>, SqlError> {
+    let mut found: Option<(usize, &Expr)> = None;
+    for (n, (own, expr)) in items.iter().enumerate().filter_map(|(n, item)| Some((n, item.known()?))) {
+        if own != name {
+            continue;
+        }
+        match found {
+            None => found = Some((n, expr)),
+            Some((_, first)) if first == expr => {}
+            Some(_) => {
+                let message = format!("{clause} \"{name}\" is ambiguous");
+                return Err(SqlError::new(SqlState::AMBIGUOUS_COLUMN, message));
+            }
+        }
+    }
+    Ok(found.map(|(n, _)| n))
+}

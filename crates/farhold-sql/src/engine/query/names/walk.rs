@@ -1,0 +1,148 @@
+//! The names of expressions.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Ident, Query, VisitMut, VisitorMut};
+
+use super::super::rewrite::user_word;
+use super::super::subqueries;
+use super::{Names, Naming, Scope, column};
+use crate::engine::scalar::fold;
+use crate::{SqlError, SqlState};
+
+fn ambiguous(name: &str) -> SqlError {
+    SqlError::new(SqlState::AMBIGUOUS_COLUMN, format!("column reference \"{name}\" is ambiguous"))
+}
+
+/// The one column of a name; 42702 if there are several.
+fn the_one<'a, T: 'a>(mut called: impl Iterator<Item = &'a T>, name: &str) -> Result<Option<&'a T>, SqlError> {
+    match (called.next(), called.next()) {
+        (Some(_), Some(_)) => Err(ambiguous(name)),
+        (found, _) => Ok(found),
+    }
+}
+
+impl Names<'_> {
+    /// The names of an expression, or of whatever has some.
+    pub(super) fn part(&mut self, part: &mut impl VisitMut) -> Result<(), SqlError> {
+        let mut walk = Walk { names: self, depth: 0, compared: 0, is_correlated: false };
+        match part.visit(&mut walk) {
+            ControlFlow::Break(error) => Err(error),
+            ControlFlow::Continue(()) => Ok(()),
+        }
+    }
+
+    /// What was found in the scope at `found` is from outside for all within.
+    fn mark(&mut self, found: usize) {
+        for scope in &mut self.scopes[found + 1..] {
+            scope.is_correlated = true;
+        }
+    }
+
+    fn unqualified(&mut self, name: &str) -> Result<Option<Expr>, SqlError> {
+        for at in (0..self.scopes.len()).rev() {
+            let scope = &self.scopes[at];
+            if let Some(found) = the_one(scope.visible.iter().filter(|c| c.name == name), name)? {
+                let expr = found.expr.clone();
+                self.mark(at);
+                return Ok(Some(expr));
+            }
+            if scope.is_open {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    fn qualified(&mut self, parts: &[Ident]) -> Result<Option<Expr>, SqlError> {
+        let names: Vec<String> = parts.iter().map(fold).collect();
+        let (relation, name) = match names.as_slice() {
+            [relation, name] => (relation, name),
+            [schema, relation, name] | [_, schema, relation, name] if schema == "public" => (relation, name),
+            _ => return Ok(None),
+        };
+        for at in (0..self.scopes.len()).rev() {
+            let scope = &self.scopes[at];
+            let Some(relation) = scope.relations.iter().find(|known| known.name == *relation) else { continue };
+            let Some(columns) = &relation.columns else { return Ok(None) };
+            let found = the_one(columns.iter().filter(|c| c.name == *name), name)?;
+            let found = found.map(|found| column(&relation.name, &found.planned));
+            if found.is_some() {
+                self.mark(at);
+            }
+            return Ok(found);
+        }
+        Ok(None)
+    }
+}
+
+/// A walk over an expression. Subqueries are queries of their own; what is below them is passed over.
+struct Walk<'n, 'a> {
+    names: &'n mut Names<'a>,
+    /// Queries around, within the expression.
+    depth: usize,
+    /// ANY and ALL around that are compared by names.
+    compared: usize,
+    /// Whether the last subquery was.
+    is_correlated: bool,
+}
+
+fn is_compared(expr: &Expr) -> bool {
+    matches!(expr, Expr::AnyOp { compare_op, .. } if *compare_op != BinaryOperator::Eq)
+        || matches!(expr, Expr::AllOp { compare_op, .. } if *compare_op != BinaryOperator::NotEq)
+}
+
+impl VisitorMut for Walk<'_, '_> {
+    type Break = SqlError;
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
+        if self.depth == 0 {
+            let naming = if self.compared > 0 { Naming::Compared } else { Naming::Value };
+            self.names.scopes.push(Scope::default());
+            let outcome = self.names.query(query, naming);
+            self.is_correlated = self.names.scopes.pop().is_some_and(|scope| scope.is_correlated);
+            if let Err(error) = outcome {
+                return ControlFlow::Break(error);
+            }
+        }
+        self.depth += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _: &mut Query) -> ControlFlow<SqlError> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        if self.depth == 0 {
+            self.compared += usize::from(is_compared(expr));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        if self.depth > 0 {
+            return ControlFlow::Continue(());
+        }
+        let replaced = match &*expr {
+            Expr::Identifier(ident) if user_word(expr).is_none() => self.names.unqualified(&fold(ident)),
+            Expr::CompoundIdentifier(parts) => self.names.qualified(parts),
+            // One that ANY or ALL compares with has any number of rows.
+            Expr::Subquery(query) if self.is_correlated && self.compared == 0 => {
+                let name = self.names.made_up("value");
+                Ok(subqueries::single_value(query, &name, self.names.aggregates))
+            }
+            other => {
+                self.compared -= usize::from(is_compared(other));
+                Ok(None)
+            }
+        };
+        match replaced {
+            Ok(Some(replaced)) => *expr = replaced,
+            Ok(None) => {}
+            Err(error) => return ControlFlow::Break(error),
+        }
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,416 @@
+//! `date_part` and EXTRACT of dates and timestamps.
+//!
+//! DataFusion's are integers: they cut seconds, know no century, count years before Christ from 0, and wrap at infinity. PostgreSQL's `date_part`
+//! is DOUBLE PRECISION, and of a date that of its midnight; its EXTRACT is NUMERIC with as many decimals as the unit has. An infinite moment has
+//! an infinite year and no month; as NUMERIC has no infinity here, EXTRACT refuses what would be one. Intervals are left to DataFusion.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Float64Array};
+use arrow::datatypes::{DataType, Date32Type, Field, FieldRef, TimeUnit, TimestampMicrosecondType};
+use datafusion::common::ScalarValue;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::functions::datetime::date_part;
+use datafusion::logical_expr::{
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
+use datafusion::prelude::SessionContext;
+
+use crate::engine::ColumnType;
+use crate::engine::types::{civil_from_days, days_from_civil};
+use crate::{SqlError, SqlState};
+
+const DAY: i64 = 86_400_000_000;
+const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+/// The Julian day of 1970-01-01.
+const JULIAN_EPOCH: i64 = 2_440_588;
+/// Decimals of a Julian day with a time of day.
+const JULIAN_SCALE: u8 = 16;
+
+/// Puts `date_part` in the place of DataFusion's.
+pub(super) fn register(context: &SessionContext) {
+    context.register_udf(ScalarUDF::from(Part::new(Form::DatePart)));
+}
+
+/// EXTRACT, if a function is the one that DataFusion's planner makes of it.
+pub(super) fn in_place_of(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
+    static EXTRACT: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| Arc::new(ScalarUDF::from(Part::new(Form::Extract))));
+    if function == date_part() { Arc::clone(&EXTRACT) } else { function }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Form {
+    DatePart,
+    Extract,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Part {
+    form: Form,
+    signature: Signature,
+    /// Both of DataFusion's names: under one that is left, its function would come back.
+    aliases: Vec<String>,
+}
+
+fn external(state: SqlState, message: impl Into<String>) -> DataFusionError {
+    DataFusionError::External(Box::new(SqlError::new(state, message)))
+}
+
+fn is_moment(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Date32 | DataType::Timestamp(..))
+}
+
+impl Part {
+    fn new(form: Form) -> Self {
+        let aliases = if form == Form::DatePart { vec!["datepart".to_owned()] } else { Vec::new() };
+        Self { form, signature: Signature::user_defined(Volatility::Immutable), aliases }
+    }
+
+    fn result_type(&self, unit: Option<Unit>, of: &DataType) -> DataType {
+        match self.form {
+            Form::DatePart => DataType::Float64,
+            Form::Extract => {
+                let scale = unit.map_or(0, |unit| unit.scale(of));
+                DataType::Decimal128(ColumnType::PRECISION_MAX, scale.cast_signed())
+            }
+        }
+    }
+
+    /// The parts of dates or timestamps.
+    fn parts(&self, unit: Unit, moments: &ArrayRef) -> Result<ArrayRef> {
+        let of = moments.data_type();
+        let scale = unit.scale(of);
+        let moment = |row: usize| match of {
+            _ if moments.is_null(row) => None,
+            DataType::Date32 => Some(Moment::of_date(moments.as_primitive::<Date32Type>().value(row))),
+            _ => Some(Moment::of_timestamp(moments.as_primitive::<TimestampMicrosecondType>().value(row))),
+        };
+        if self.form == Form::DatePart {
+            let part = |row| match moment(row)? {
+                Moment::At { day, of_day } => Some(unit.double(day, of_day)),
+                Moment::Infinite(sign) => unit.grows().then_some(f64::INFINITY.copysign(sign)),
+            };
+            return Ok(Arc::new((0..moments.len()).map(part).collect::<Float64Array>()));
+        }
+        if *of == DataType::Date32 && unit.is_of_clock() {
+            let message = format!("unit \"{}\" not supported for type date", unit.name());
+            return Err(external(SqlState::FEATURE_NOT_SUPPORTED, message));
+        }
+        let part = |row| match moment(row) {
+            Some(Moment::At { day, of_day }) => Ok(Some(unit.value(day, of_day, scale))),
+            Some(Moment::Infinite(_)) if unit.grows() => {
+                let message = format!("the {} of infinity is infinite, which NUMERIC cannot be", unit.name());
+                let error = SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, message);
+                Err(DataFusionError::External(Box::new(error.with_hint("date_part gives it as DOUBLE PRECISION."))))
+            }
+            Some(Moment::Infinite(_)) | None => Ok(None),
+        };
+        let parts: Decimal128Array = (0..moments.len()).map(part).collect::<Result<_>>()?;
+        Ok(Arc::new(parts.with_data_type(self.result_type(Some(unit), of))))
+    }
+}
+
+impl ScalarUDFImpl for Part {
+    fn name(&self) -> &'static str {
+        match self.form {
+            Form::DatePart => "date_part",
+            Form::Extract => "extract",
+        }
+    }
+
+    fn aliases(&self) -> &[String] {
+        &self.aliases
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let is_text = |argument: &DataType| argument.is_string() || argument.is_null();
+        let of = match arguments {
+            [unit, DataType::Date32] if is_text(unit) => DataType::Date32,
+            [unit, DataType::Timestamp(..)] if is_text(unit) => TIMESTAMP,
+            [unit, of @ (DataType::Interval(_) | DataType::Duration(_))] if is_text(unit) => of.clone(),
+            [unit, of] if is_text(unit) && is_text(of) => TIMESTAMP,
+            _ => {
+                let message = format!("function {} takes a text and a date or timestamp", self.name());
+                return Err(external(SqlState::UNDEFINED_FUNCTION, message));
+            }
+        };
+        // A unit that is cast would be no constant until the plan is optimised, and the result's type depends on it.
+        Ok(vec![arguments[0].clone(), of])
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(self.result_type(None, &arguments[1]))
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        let of = arguments.arg_fields[1].data_type();
+        let Some(unit) = arguments.scalar_arguments.first().copied().flatten() else {
+            let message = format!("{} by a unit that differs from row to row", self.name());
+            return Err(external(SqlState::FEATURE_NOT_SUPPORTED, message));
+        };
+        let unit = unit.try_as_str().flatten().map(|name| Unit::named(name, of)).transpose()?;
+        Ok(Arc::new(Field::new(self.name(), self.result_type(unit, of), true)))
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let to = arguments.return_type().clone();
+        let [ColumnarValue::Scalar(unit), moments] = arguments.args.as_slice() else {
+            return Err(DataFusionError::Internal(format!("{} takes a unit and a moment", self.name())));
+        };
+        let Some(unit) = unit.try_as_str().flatten() else {
+            return Ok(ColumnarValue::Scalar(ScalarValue::try_from(&to)?));
+        };
+        let of = moments.data_type();
+        if !is_moment(&of) {
+            let (inner, unit) = (date_part(), ScalarValue::from(unit));
+            let scalar_arguments = [Some(&unit), None];
+            let fields = ReturnFieldArgs { arg_fields: &arguments.arg_fields, scalar_arguments: &scalar_arguments };
+            let return_field = inner.return_field_from_args(fields)?;
+            let parts = inner.invoke_with_args(ScalarFunctionArgs { return_field, ..arguments })?;
+            return parts.cast_to(&to, None);
+        }
+        let unit = Unit::named(unit, &of)?;
+        Ok(match moments {
+            ColumnarValue::Array(moments) => ColumnarValue::Array(self.parts(unit, moments)?),
+            ColumnarValue::Scalar(moment) => {
+                let part = self.parts(unit, &moment.to_array()?)?;
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&part, 0)?)
+            }
+        })
+    }
+}
+
+/// A date's midnight, or a timestamp.
+#[derive(Clone, Copy)]
+enum Moment {
+    /// Days since 1970-01-01, and microseconds of the day.
+    At { day: i64, of_day: i64 },
+    /// With the sign of the number.
+    Infinite(f64),
+}
+
+impl Moment {
+    fn of_date(days: i32) -> Self {
+        match days {
+            i32::MAX => Self::Infinite(1.0),
+            i32::MIN => Self::Infinite(-1.0),
+            days => Self::At { day: days.into(), of_day: 0 },
+        }
+    }
+
+    fn of_timestamp(microseconds: i64) -> Self {
+        match microseconds {
+            i64::MAX => Self::Infinite(1.0),
+            i64::MIN => Self::Infinite(-1.0),
+            microseconds => Self::At { day: microseconds.div_euclid(DAY), of_day: microseconds.rem_euclid(DAY) },
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Microseconds,
+    Milliseconds,
+    Second,
+    Minute,
+    Hour,
+    Day,
+    DayOfWeek,
+    IsoDayOfWeek,
+    DayOfYear,
+    Week,
+    Month,
+    Quarter,
+    Year,
+    IsoYear,
+    Decade,
+    Century,
+    Millennium,
+    Julian,
+    Epoch,
+}
+
+impl Unit {
+    fn named(name: &str, of: &DataType) -> Result<Self> {
+        let lower = name.trim_matches(['\'', '"']).to_lowercase();
+        Ok(match lower.as_str() {
+            "microsecond" | "microseconds" | "us" | "usec" | "usecs" => Self::Microseconds,
+            "millisecond" | "milliseconds" | "ms" | "msec" | "msecs" => Self::Milliseconds,
+            "second" | "seconds" | "s" | "sec" | "secs" => Self::Second,
+            "minute" | "minutes" | "m" | "min" | "mins" => Self::Minute,
+            "hour" | "hours" | "h" | "hr" | "hrs" => Self::Hour,
+            "day" | "days" | "d" => Self::Day,
+            "dow" => Self::DayOfWeek,
+            "isodow" => Self::IsoDayOfWeek,
+            "doy" => Self::DayOfYear,
+            "week" | "weeks" | "w" => Self::Week,
+            "month" | "months" | "mon" | "mons" => Self::Month,
+            "quarter" | "qtr" => Self::Quarter,
+            "year" | "years" | "y" | "yr" | "yrs" => Self::Year,
+            "isoyear" => Self::IsoYear,
+            "decade" | "decades" | "dec" | "decs" => Self::Decade,
+            "century" | "centuries" | "c" | "cent" => Self::Century,
+            "millennium" | "millennia" | "mil" | "mils" => Self::Millennium,
+            "julian" => Self::Julian,
+            "epoch" => Self::Epoch,
+            _ => {
+                let of = match of {
+                    DataType::Date32 => "date",
+                    of if is_moment(of) => "timestamp without time zone",
+                    _ => "interval",
+                };
+                let message = format!("unit \"{lower}\" not recognized for type {of}");
+                return Err(external(SqlState::INVALID_PARAMETER_VALUE, message));
+            }
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Microseconds => "microseconds",
+            Self::Milliseconds => "milliseconds",
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::DayOfWeek => "dow",
+            Self::IsoDayOfWeek => "isodow",
+            Self::DayOfYear => "doy",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Quarter => "quarter",
+            Self::Year => "year",
+            Self::IsoYear => "isoyear",
+            Self::Decade => "decade",
+            Self::Century => "century",
+            Self::Millennium => "millennium",
+            Self::Julian => "julian",
+            Self::Epoch => "epoch",
+        }
+    }
+
+    /// Whether it is a part of a time of day, which a date does not have.
+    fn is_of_clock(self) -> bool {
+        matches!(self, Self::Microseconds | Self::Milliseconds | Self::Second | Self::Minute | Self::Hour)
+    }
+
+    /// Whether it grows without an end, so that it is infinite at infinity. Others begin anew.
+    fn grows(self) -> bool {
+        use Unit::{Century, Decade, Epoch, IsoYear, Julian, Millennium, Year};
+        matches!(self, Year | IsoYear | Decade | Century | Millennium | Julian | Epoch)
+    }
+
+    /// Decimals of its NUMERIC.
+    fn scale(self, of: &DataType) -> u8 {
+        let is_date = *of == DataType::Date32;
+        match self {
+            Self::Milliseconds => 3,
+            Self::Second => 6,
+            Self::Epoch if !is_date => 6,
+            Self::Julian if !is_date => JULIAN_SCALE,
+            _ => 0,
+        }
+    }
+
+    /// Over `10^scale`.
+    fn value(self, day: i64, of_day: i64, scale: u8) -> i128 {
+        let (year, month, day_of_month) = civil_from_days(day);
+        let first_day = |year| days_from_civil(year, 1, 1).unwrap_or(day);
+        // A week belongs to the year of its Thursday; 1970-01-01 was one.
+        let thursday = day - (day + 3).rem_euclid(7) + 3;
+        let (iso_year, ..) = civil_from_days(thursday);
+        // There is no year 0: before 1 comes -1.
+        let shown = |year: i64| if year > 0 { year } else { year - 1 };
+        let span = |years: i64| {
+            if year > 0 { (year + years - 1) / years } else { -((years - 1 - (year - 1)) / years) }
+        };
+        let part = match self {
+            Self::Microseconds | Self::Milliseconds | Self::Second => of_day % 60_000_000,
+            Self::Minute => of_day / 60_000_000 % 60,
+            Self::Hour => of_day / 3_600_000_000,
+            Self::Day => day_of_month.into(),
+            Self::DayOfWeek => (day + 4).rem_euclid(7),
+            Self::IsoDayOfWeek => (day + 3).rem_euclid(7) + 1,
+            Self::DayOfYear => day - first_day(year) + 1,
+            Self::Week => (thursday - first_day(iso_year)) / 7 + 1,
+            Self::Month => month.into(),
+            Self::Quarter => i64::from((month - 1) / 3 + 1),
+            Self::Year => shown(year),
+            Self::IsoYear => shown(iso_year),
+            Self::Decade if year >= 0 => year / 10,
+            Self::Decade => -((8 - (year - 1)) / 10),
+            Self::Century => span(100),
+            Self::Millennium => span(1000),
+            Self::Julian => {
+                let unit = 10_i128.pow(scale.into());
+                let part = (i128::from(of_day) * unit + i128::from(DAY / 2)) / i128::from(DAY);
+                return i128::from(day + JULIAN_EPOCH) * unit + part;
+            }
+            Self::Epoch => {
+                let microseconds = i128::from(day) * i128::from(DAY) + i128::from(of_day);
+                return if scale == 0 { microseconds / 1_000_000 } else { microseconds };
+            }
+        };
+        part.into()
+    }
+
+    fn double(self, day: i64, of_day: i64) -> f64 {
+        let scale = self.scale(&TIMESTAMP);
+        match self {
+            Self::Julian => (day + JULIAN_EPOCH) as f64 + of_day as f64 / 1e6 / 86_400.0,
+            _ => self.value(day, of_day, scale) as f64 / 10_f64.powi(scale.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What PostgreSQL 15 says of each unit.
+    #[test]
+    fn parts_of_moments_before_and_after_christ() {
+        let units = [
+            Unit::Year,
+            Unit::IsoYear,
+            Unit::Decade,
+            Unit::Century,
+            Unit::Millennium,
+            Unit::Quarter,
+            Unit::Week,
+            Unit::DayOfWeek,
+            Unit::IsoDayOfWeek,
+            Unit::DayOfYear,
+        ];
+        for ((year, month, day), expected) in [
+            // 2024-02-29, 2000-12-31, 1999-01-03, 0001-01-01, 0001-12-31 BC, 0044-03-15 BC
+            ((2024, 2, 29), [2024, 2024, 202, 21, 3, 1, 9, 4, 4, 60]),
+            ((2000, 12, 31), [2000, 2000, 200, 20, 2, 4, 52, 0, 7, 366]),
+            ((1999, 1, 3), [1999, 1998, 199, 20, 2, 1, 53, 0, 7, 3]),
+            ((1, 1, 1), [1, 1, 0, 1, 1, 1, 1, 1, 1, 1]),
+            ((0, 12, 31), [-1, -1, 0, -1, -1, 4, 52, 0, 7, 366]),
+            ((-43, 3, 15), [-44, -44, -5, -1, -1, 1, 11, 5, 5, 74]),
+        ] {
+            let days = days_from_civil(year, month, day).unwrap();
+            assert_eq!(units.map(|unit| unit.value(days, 0, 0)), expected, "{year}-{month}-{day}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_time_of_day() {
+        // 2024-02-29 23:59:59.5
+        let day = days_from_civil(2024, 2, 29).unwrap();
+        let of_day = DAY - 500_000;
+        assert_eq!(Unit::Second.value(day, of_day, 6), 59_500_000);
+        assert_eq!(Unit::Minute.value(day, of_day, 0), 59);
+        assert_eq!(Unit::Hour.value(day, of_day, 0), 23);
+        assert_eq!(Unit::Epoch.value(day, of_day, 6), 1_709_251_199_500_000);
+        assert_eq!(Unit::Milliseconds.double(day, of_day).to_bits(), 59_500.0_f64.to_bits());
+        assert_eq!(Unit::Julian.value(day, DAY / 2, 1), 24_603_705);
+    }
+}

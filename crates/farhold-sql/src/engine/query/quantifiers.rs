@@ -1,0 +1,386 @@
+//! ANY and ALL, of arrays and of queries.
+//!
+//! | written | planned as |
+//! |---|---|
+//! | `x = ANY (SELECT …)`, `x <> ALL (SELECT …)` | IN, NOT IN |
+//! | `x op ANY (SELECT …)` in WHERE and HAVING | as it is: DataFusion joins it |
+//! | `x op ANY (SELECT …)` as a value, where DataFusion has no join for it | compared with the least and the greatest value: [`by_extremes`] |
+//! | `x IN (SELECT …)`, where `x` is a subquery | the number of those that are equal |
+//! | `x = ANY (ARRAY[a, b])`, `x <> ALL ('{a, b}')` | `x IN (a, b)`, `x NOT IN (a, b)` |
+//! | `x op ANY (ARRAY[a, b])` | `x op a OR x op b`; with AND for ALL |
+//!
+//! An array that is no list of its elements (a column, a parameter) is left to `array_has`.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    ArrayElemTypeDef, BinaryOperator, CastKind, DataType as SqlType, Expr, Function, FunctionArguments, Ident, Query,
+    Select, SelectItem, SetExpr, TableAlias, TableAliasColumnDef, TableFactor, TableWithJoins, UnaryOperator, Value,
+    Visitor, VisitorMut,
+};
+
+use super::subqueries::{self, call};
+use crate::SqlError;
+use crate::engine::walk;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Quantifiers {
+    /// Whether what is visited is a condition of WHERE or HAVING.
+    is_condition: bool,
+    /// For each SELECT around: whether it is in a condition, its WHERE and its HAVING.
+    around: Vec<(bool, Option<Expr>, Option<Expr>)>,
+}
+
+impl VisitorMut for Quantifiers {
+    type Break = SqlError;
+
+    /// Visits the conditions by themselves.
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
+        let (mut selection, mut having) = (select.selection.take(), select.having.take());
+        let was_condition = std::mem::replace(&mut self.is_condition, true);
+        walk::change(&mut selection, self)?;
+        walk::change(&mut having, self)?;
+        self.is_condition = false;
+        self.around.push((was_condition, selection, having));
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
+        if let Some((was_condition, selection, having)) = self.around.pop() {
+            self.is_condition = was_condition;
+            (select.selection, select.having) = (selection, having);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        let replaced = match &*expr {
+            Expr::AnyOp { left, compare_op, right, .. } => self.quantified(left, compare_op, right, false),
+            Expr::AllOp { left, compare_op, right } => self.quantified(left, compare_op, right, true),
+            Expr::InSubquery { expr: left, subquery, negated } if is_of_queries(left) => {
+                by_count(left, subquery, *negated).map(Some)
+            }
+            _ => return ControlFlow::Continue(()),
+        };
+        match replaced {
+            Ok(Some(replaced)) => *expr = replaced,
+            Ok(None) => {}
+            Err(error) => return ControlFlow::Break(error),
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Quantifiers {
+    fn quantified(
+        &self,
+        left: &Expr,
+        op: &BinaryOperator,
+        right: &Expr,
+        is_all: bool,
+    ) -> Result<Option<Expr>, SqlError> {
+        let right = unnested(right);
+        let Some((query, is_array)) = query_of(right) else {
+            return Ok(elements(right).and_then(|elements| of_elements(left, op, elements, is_all)));
+        };
+        let is_of_queries = is_of_queries(left);
+        if is_list(op, is_all) {
+            if is_of_queries {
+                return by_count(left, query, is_all).map(Some);
+            }
+            let (expr, subquery) = (Box::new(left.clone()), Box::new(query.clone()));
+            return Ok(Some(Expr::InSubquery { expr, subquery, negated: is_all }));
+        }
+        if self.is_condition && !is_array && !is_of_queries {
+            return Ok(None);
+        }
+        by_extremes(left, op, query, is_all)
+    }
+}
+
+/// `= ANY` is IN, and `<> ALL` is NOT IN.
+fn is_list(op: &BinaryOperator, is_all: bool) -> bool {
+    if is_all { *op == BinaryOperator::NotEq } else { *op == BinaryOperator::Eq }
+}
+
+fn is_row(expr: &Expr) -> bool {
+    matches!(unnested(expr), Expr::Tuple(_))
+}
+
+fn unnested(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Nested(inner) => unnested(inner),
+        other => other,
+    }
+}
+
+/// The query of `(SELECT …)` or of `ARRAY(SELECT …)`, and whether it is the latter.
+fn query_of(expr: &Expr) -> Option<(&Query, bool)> {
+    match expr {
+        Expr::Subquery(query) => Some((query.as_ref(), false)),
+        Expr::Function(Function { name, args: FunctionArguments::Subquery(query), .. })
+            if name.to_string().eq_ignore_ascii_case("array") =>
+        {
+            Some((query.as_ref(), true))
+        }
+        _ => None,
+    }
+}
+
+/// The elements of an array that is written as a list or as a text.
+fn elements(expr: &Expr) -> Option<Vec<Expr>> {
+    match expr {
+        Expr::Array(array) => Some(array.elem.clone()).filter(|elem| !elem.iter().any(|e| matches!(e, Expr::Array(_)))),
+        Expr::Value(value) => match &value.value {
+            Value::SingleQuotedString(text) => text_elements(text),
+            _ => None,
+        },
+        Expr::Cast { expr, data_type: SqlType::Array(of), .. } => {
+            let (ArrayElemTypeDef::SquareBracket(data_type, _) | ArrayElemTypeDef::AngleBracket(data_type)) = of else {
+                return None;
+            };
+            // An array of arrays is no list of values.
+            let data_type = Some(data_type.as_ref()).filter(|data_type| !matches!(data_type, SqlType::Array(_)))?;
+            let typed = |element: Expr| Expr::Cast {
+                kind: CastKind::Cast,
+                expr: Box::new(element),
+                data_type: data_type.clone(),
+                array: false,
+                format: None,
+            };
+            Some(elements(unnested(expr))?.into_iter().map(typed).collect())
+        }
+        _ => None,
+    }
+}
+
+/// The elements of `{a, "b c", NULL}`, texts without a type; `None` for another text, and for arrays in it.
+fn text_elements(text: &str) -> Option<Vec<Expr>> {
+    let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
+    if inside.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    let mut elements = Vec::new();
+    let mut rest = inside.chars().peekable();
+    loop {
+        while rest.next_if(char::is_ascii_whitespace).is_some() {}
+        let mut element = String::new();
+        let is_quoted = rest.next_if_eq(&'"').is_some();
+        if is_quoted {
+            loop {
+                match rest.next()? {
+                    '"' => break,
+                    '\\' => element.push(rest.next()?),
+                    other => element.push(other),
+                }
+            }
+            while rest.next_if(char::is_ascii_whitespace).is_some() {}
+        } else {
+            while let Some(next) = rest.next_if(|c| *c != ',') {
+                match next {
+                    '{' | '}' | '"' => return None,
+                    '\\' => element.push(rest.next()?),
+                    other => element.push(other),
+                }
+            }
+            element.truncate(element.trim_end().len());
+        }
+        if !is_quoted && element.is_empty() {
+            return None;
+        }
+        let is_null = !is_quoted && element.eq_ignore_ascii_case("null");
+        elements.push(Expr::value(if is_null { Value::Null } else { Value::SingleQuotedString(element) }));
+        match rest.next() {
+            None => return Some(elements),
+            Some(',') => {}
+            Some(_) => return None,
+        }
+    }
+}
+
+fn of_elements(left: &Expr, op: &BinaryOperator, elements: Vec<Expr>, is_all: bool) -> Option<Expr> {
+    if elements.is_empty() {
+        return Some(Expr::value(Value::Boolean(is_all)));
+    }
+    if is_list(op, is_all) {
+        return Some(Expr::InList { expr: Box::new(left.clone()), list: elements, negated: is_all });
+    }
+    let both = if is_all { BinaryOperator::And } else { BinaryOperator::Or };
+    let compared = elements.into_iter().map(|element| binary(left.clone(), op.clone(), element));
+    compared.reduce(|one, other| binary(one, both.clone(), other))
+}
+
+/// `x op ANY (SELECT c …)` of three values by what is known of all `c` together:
+///
+/// ```text
+///   (x op the greatest or the least c) IS TRUE OR NULL AND (some c is NULL OR x is NULL and there is some c)
+/// ```
+///
+/// `<` and `<=` ask for the greatest, `>` and `>=` for the least, `<>` for both. ALL is NOT of ANY with the opposite operator. `None` for other
+/// operators.
+fn by_extremes(left: &Expr, op: &BinaryOperator, query: &Query, is_all: bool) -> Result<Option<Expr>, SqlError> {
+    use BinaryOperator::{Eq, Gt, GtEq, Lt, LtEq, NotEq, Or};
+    let op = match (is_all, op) {
+        (false, op) => op.clone(),
+        (true, Eq) => NotEq,
+        (true, Lt) => GtEq,
+        (true, LtEq) => Gt,
+        (true, Gt) => LtEq,
+        (true, GtEq) => Lt,
+        (true, _) => return Ok(None),
+    };
+    let extreme = |name: &str| -> Result<Expr, SqlError> {
+        let extreme = aggregate(query, |value| call(name, vec![value]))?;
+        Ok(binary(left.clone(), op.clone(), extreme))
+    };
+    let holds = match &op {
+        NotEq => binary(extreme("min")?, Or, extreme("max")?),
+        Lt | LtEq => extreme("max")?,
+        Gt | GtEq => extreme("min")?,
+        _ => return Ok(None),
+    };
+    any(holds, left, query, is_all).map(Some)
+}
+
+/// `x IN (SELECT c …)` where `x` is a subquery, which no join has among its keys: by the number of those that are equal.
+fn by_count(left: &Expr, query: &Query, negated: bool) -> Result<Expr, SqlError> {
+    let (relation, value) = relation(query.clone());
+    let equal = binary(left.clone(), BinaryOperator::Eq, value);
+    let found = over(relation, call("count", vec![number("1")]), Some(equal))?;
+    any(binary(found, BinaryOperator::Gt, number("0")), left, query, negated)
+}
+
+/// `holds IS TRUE OR NULL AND (some c is NULL OR x is NULL and there is some c)`, or the opposite.
+fn any(holds: Expr, left: &Expr, query: &Query, negated: bool) -> Result<Expr, SqlError> {
+    use BinaryOperator::{And, Gt, Minus, Or};
+    let count = |value: Expr| call("count", vec![value]);
+    let rows = aggregate(query, |_| count(number("1")))?;
+    let nulls = aggregate(query, |value| binary(count(number("1")), Minus, count(value)))?;
+    let left_is_null = nested(Expr::IsNull(Box::new(nested(left.clone()))));
+    let null_of_some = binary(left_is_null, And, binary(rows, Gt, number("0")));
+    let null = Expr::Cast {
+        kind: CastKind::Cast,
+        expr: Box::new(Expr::value(Value::Null)),
+        data_type: SqlType::Boolean,
+        array: false,
+        format: None,
+    };
+    let unknown = binary(null, And, binary(binary(nulls, Gt, number("0")), Or, null_of_some));
+    let any = binary(nested(Expr::IsTrue(Box::new(holds))), Or, unknown);
+    Ok(if negated { Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(any) } } else { any })
+}
+
+fn number(text: &str) -> Expr {
+    Expr::value(Value::Number(text.to_owned(), false))
+}
+
+/// A subquery with an aggregate of the only column of `query`.
+fn aggregate(query: &Query, of: impl Fn(Expr) -> Expr) -> Result<Expr, SqlError> {
+    let mut inner = query.clone();
+    let is_whole = inner.limit_clause.is_none() && inner.fetch.is_none();
+    if let SetExpr::Select(select) = inner.body.as_mut()
+        && is_whole
+        && subqueries::is_plain(select)
+        && let [SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }] =
+            select.projection.as_mut_slice()
+        && !calls(value)
+    {
+        select.projection = vec![SelectItem::UnnamedExpr(of(value.clone()))];
+        select.distinct = None;
+        inner.order_by = None;
+        return Ok(Expr::Subquery(Box::new(inner)));
+    }
+    let (relation, value) = relation(inner);
+    over(relation, of(value), None)
+}
+
+/// A query as a relation, and its column.
+fn relation(query: Query) -> (TableWithJoins, Expr) {
+    let name = |name: &str| Ident::with_quote('"', name);
+    let columns = vec![TableAliasColumnDef { name: name("__value"), data_type: None }];
+    let alias = Some(TableAlias { explicit: true, name: name("__all"), columns, at: None });
+    let relation = TableFactor::Derived { lateral: false, subquery: Box::new(query), alias, sample: None };
+    let value = Expr::CompoundIdentifier(vec![name("__all"), name("__value")]);
+    (TableWithJoins { relation, joins: Vec::new() }, value)
+}
+
+/// `(SELECT item FROM relation WHERE selection)`.
+fn over(relation: TableWithJoins, item: Expr, selection: Option<Expr>) -> Result<Expr, SqlError> {
+    let mut query = subqueries::select(vec![SelectItem::UnnamedExpr(item)], vec![relation])?;
+    if let SetExpr::Select(select) = query.body.as_mut() {
+        select.selection = selection;
+    }
+    Ok(Expr::Subquery(query))
+}
+
+/// Whether an expression, which is no row, has a subquery and, beside it, no columns.
+fn is_of_queries(expr: &Expr) -> bool {
+    #[derive(Default)]
+    struct Parts {
+        depth: usize,
+        has_query: bool,
+    }
+    impl Visitor for Parts {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.depth += 1;
+            self.has_query = true;
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.depth -= 1;
+            ControlFlow::Continue(())
+        }
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            let is_column = matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
+            if self.depth == 0 && is_column { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    let mut parts = Parts::default();
+    !is_row(expr) && walk::visit(expr, &mut parts).is_continue() && parts.has_query
+}
+
+/// Whether a function is called, which may be an aggregate.
+fn calls(expr: &Expr) -> bool {
+    struct Calls;
+    impl Visitor for Calls {
+        type Break = ();
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            if matches!(expr, Expr::Function(_)) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    walk::visit(expr, &mut Calls).is_break()
+}
+
+fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+    nested(Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) })
+}
+
+fn nested(expr: Expr) -> Expr {
+    Expr::Nested(Box::new(expr))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(text: &str) -> Option<Vec<String>> {
+        text_elements(text).map(|elements| elements.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn texts_are_lists() {
+        let some = |elements: &[&str]| Some(elements.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>());
+        assert_eq!(listed("{}"), some(&[]));
+        assert_eq!(listed(" { 1, 2 ,NULL} "), some(&["'1'", "'2'", "NULL"]));
+        assert_eq!(listed(r#"{"a,b", "NULL", "say \"x\"", a b }"#), some(&["'a,b'", "'NULL'", "'say \"x\"'", "'a b'"]));
+        for text in ["1, 2", "{1,}", "{,1}", "{{1},{2}}", "{\"a}", "{\"a\" b}", "{a\\"] {
+            assert_eq!(listed(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Subqueries in forms that DataFusion plans.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    Distinct, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
+    FunctionArgumentList, FunctionArguments, GroupByExpr, Ident, LimitClause, OrderByExpr, OrderByKind, Query, Select,
+    SelectItem, SetExpr, Statement, TableWithJoins, Value, Values, Visitor,
+};
+
+use super::scalars::SINGLE_VALUE;
+use crate::SqlError;
+use crate::engine::parse::parse_one;
+use crate::engine::scalar::fold;
+use crate::engine::walk;
+
+/// `name(arguments)`.
+pub(super) fn call(name: &str, arguments: Vec<Expr>) -> Expr {
+    Expr::Function(function(name, arguments))
+}
+
+fn function(name: &str, arguments: Vec<Expr>) -> Function {
+    let args = arguments.into_iter().map(|argument| FunctionArg::Unnamed(FunctionArgExpr::Expr(argument))).collect();
+    Function {
+        name: vec![Ident::new(name)].into(),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() }),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    }
+}
+
+/// `SELECT projection FROM from`.
+pub(super) fn select(projection: Vec<SelectItem>, from: Vec<TableWithJoins>) -> Result<Box<Query>, SqlError> {
+    // The frame comes from text: a SELECT has many parts that are not there.
+    let mut query = query_of("SELECT 1")?;
+    if let SetExpr::Select(select) = query.body.as_mut() {
+        select.projection = projection;
+        select.from = from;
+    }
+    Ok(query)
+}
+
+fn query_of(text: &str) -> Result<Box<Query>, SqlError> {
+    match parse_one(text)? {
+        Statement::Query(query) => Ok(query),
+        _ => Err(SqlError::internal("a query was expected")),
+    }
+}
+
+/// A VALUES list with subqueries, for which DataFusion has no operator, as a query for each row, in the order of the rows.
+pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, SqlError> {
+    struct Subqueries;
+    impl Visitor for Subqueries {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            ControlFlow::Break(())
+        }
+    }
+    if walk::visit(values, &mut Subqueries).is_continue() {
+        return Ok(None);
+    }
+    let count = values.rows.first().map_or(0, |row| row.content.len());
+    if values.rows.iter().any(|row| row.content.len() != count) {
+        return Err(SqlError::syntax("VALUES lists must all be the same length"));
+    }
+    let row = |(n, row): (usize, &Vec<Expr>)| {
+        let items: Vec<String> = row.iter().enumerate().map(|(c, e)| format!("{e} AS column{}", c + 1)).collect();
+        format!("SELECT {}, {n} AS __row", items.join(", "))
+    };
+    let rows: Vec<String> = values.rows.iter().map(|row| &row.content).enumerate().map(row).collect();
+    let columns: Vec<String> = (1..=count).map(|n| format!("column{n}")).collect();
+    let (columns, rows) = (columns.join(", "), rows.join(" UNION ALL "));
+    query_of(&format!("SELECT {columns} FROM ({rows}) AS __values ORDER BY __values.__row")).map(Some)
+}
+
+/// A correlated subquery that does not aggregate, whose names are answered, as the value of its row. DataFusion joins aggregates only.
+///
+/// The values of a row's partners are collected, and the check that there is no second one is above the join: below it, other partners than those
+/// of the rows would be checked as well. A subquery without FROM is its item. `None` for other forms.
+pub(super) fn single_value(query: &Query, name: &str, aggregates: &HashSet<String>) -> Option<Expr> {
+    let SetExpr::Select(select) = query.body.as_ref() else { return None };
+    let [SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }] = select.projection.as_slice()
+    else {
+        return None;
+    };
+    if !is_plain(select) || query.fetch.is_some() || summarises(value, aggregates) {
+        return None;
+    }
+    let is_distinct = matches!(select.distinct, Some(Distinct::Distinct));
+    let is_first = is_first_only(query.limit_clause.as_ref())?;
+    if select.from.is_empty() && select.selection.is_none() && !is_first {
+        return Some(Expr::Nested(Box::new(value.clone())));
+    }
+    if is_first && is_distinct {
+        return None;
+    }
+    let mut collected = function(if is_first { "first_value" } else { "array_agg" }, vec![value.clone()]);
+    if let FunctionArguments::List(list) = &mut collected.args {
+        list.duplicate_treatment = is_distinct.then_some(DuplicateTreatment::Distinct);
+        if is_first && let Some(order) = &query.order_by {
+            let OrderByKind::Expressions(by) = &order.kind else { return None };
+            let by = by.iter().map(|by| OrderByExpr { expr: by_value(&by.expr, value), ..by.clone() }).collect();
+            list.clauses = vec![FunctionArgumentClause::OrderBy(by)];
+        }
+    }
+    let mut query = query.clone();
+    (query.order_by, query.limit_clause) = (None, None);
+    if let SetExpr::Select(select) = query.body.as_mut() {
+        select.distinct = None;
+        let (expr, alias) = (Expr::Function(collected), Ident::with_quote('"', name));
+        select.projection = vec![SelectItem::ExprWithAlias { expr, alias }];
+    }
+    let subquery = Expr::Subquery(Box::new(query));
+    Some(if is_first { subquery } else { call(SINGLE_VALUE, vec![subquery]) })
+}
+
+/// Whether a SELECT has nothing but items, FROM, WHERE and DISTINCT.
+pub(super) fn is_plain(select: &Select) -> bool {
+    let is_ungrouped = matches!(&select.group_by, GroupByExpr::Expressions(by, _) if by.is_empty());
+    let is_on = matches!(select.distinct, Some(Distinct::On(_)));
+    is_ungrouped && !is_on && select.having.is_none() && select.qualify.is_none() && select.into.is_none()
+}
+
+/// Whether it is the first row only; `None` for other limits.
+fn is_first_only(limit: Option<&LimitClause>) -> Option<bool> {
+    match limit {
+        None => Some(false),
+        Some(LimitClause::LimitOffset { limit: Some(Expr::Value(limit)), offset: None, limit_by }) => {
+            let is_one = matches!(&limit.value, Value::Number(text, _) if text == "1");
+            (is_one && limit_by.is_empty()).then_some(true)
+        }
+        Some(_) => None,
+    }
+}
+
+/// What an item of ORDER BY sorts by, where a number means the only item.
+fn by_value(by: &Expr, value: &Expr) -> Expr {
+    match by {
+        Expr::Value(number) if matches!(number.value, Value::Number(..)) => value.clone(),
+        other => other.clone(),
+    }
+}
+
+/// Whether an expression calls an aggregate or a window function.
+fn summarises(expr: &Expr, aggregates: &HashSet<String>) -> bool {
+    struct Calls<'a> {
+        aggregates: &'a HashSet<String>,
+        depth: usize,
+    }
+    impl Visitor for Calls<'_> {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.depth += 1;
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.depth -= 1;
+            ControlFlow::Continue(())
+        }
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
+            let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold);
+            let is_aggregate = name.is_some_and(|name| self.aggregates.contains(&name));
+            if self.depth == 0 && (is_aggregate || function.over.is_some()) {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    walk::visit(expr, &mut Calls { aggregates, depth: 0 }).is_break()
+}

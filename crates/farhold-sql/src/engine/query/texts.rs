@@ -1,0 +1,324 @@
+//! `chr`, `encode` and `decode` as PostgreSQL has them.
+//!
+//! DataFusion's `chr` makes the null character, which no text may have; its base64 has neither padding nor lines, and it knows no `escape`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, StringViewArray};
+use arrow::datatypes::{DataType, Int64Type};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use datafusion::common::ScalarValue;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion::prelude::SessionContext;
+
+use super::checked::{self, Check};
+use crate::{SqlError, SqlState};
+
+/// Puts them in the place of DataFusion's.
+pub(super) fn register(context: &SessionContext) {
+    checked::register(context, &["chr"], &Characters);
+    for coding in [Coding::Encode, Coding::Decode] {
+        let signature = Signature::user_defined(Volatility::Immutable);
+        context.register_udf(ScalarUDF::from(Code { coding, signature }));
+    }
+}
+
+fn external(error: SqlError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+fn invalid(message: impl Into<String>) -> SqlError {
+    SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message)
+}
+
+#[derive(Clone, Debug)]
+struct Characters;
+
+impl Check for Characters {
+    fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
+        for argument in &arguments.args {
+            let codes = argument.to_array(rows)?;
+            codes.as_primitive::<Int64Type>().iter().flatten().try_for_each(check_character).map_err(external)?;
+        }
+        inner.invoke_with_args(arguments)
+    }
+}
+
+fn check_character(code: i64) -> Result<(), SqlError> {
+    let limit = |message: String| Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
+    match code {
+        ..0 => Err(invalid("character number must be positive")),
+        0 => limit("null character not permitted".to_owned()),
+        0xD800..=0xDFFF => limit(format!("requested character not valid for encoding: {code}")),
+        0x11_0000.. => limit(format!("requested character too large for encoding: {code}")),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Coding {
+    Encode,
+    Decode,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Code {
+    coding: Coding,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Code {
+    fn name(&self) -> &'static str {
+        match self.coding {
+            Coding::Encode => "encode",
+            Coding::Decode => "decode",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let is_text = |argument: &DataType| argument.is_string() || argument.is_null();
+        match (self.coding, arguments) {
+            (Coding::Encode, [of, format]) if (of.is_binary() || is_text(of)) && is_text(format) => {
+                Ok(vec![DataType::Binary, DataType::Utf8View])
+            }
+            (Coding::Decode, [of, format]) if is_text(of) && is_text(format) => {
+                Ok(vec![DataType::Utf8View, DataType::Utf8View])
+            }
+            _ => {
+                let kind = if self.coding == Coding::Encode { "bytea" } else { "text" };
+                let message = format!("function {} takes a {kind} and a text", self.name());
+                Err(external(SqlError::new(SqlState::UNDEFINED_FUNCTION, message)))
+            }
+        }
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(match self.coding {
+            Coding::Encode => DataType::Utf8View,
+            Coding::Decode => DataType::Binary,
+        })
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let alike = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
+        let rows = if alike { 1 } else { arguments.number_rows };
+        let [of, format] = arguments.args.as_slice() else {
+            return Err(DataFusionError::Internal(format!("{} takes two arguments", self.name())));
+        };
+        let (of, formats) = (of.to_array(rows)?, format.to_array(rows)?);
+        let formats = formats.as_string_view();
+        let is_known = |row: usize| of.is_valid(row) && formats.is_valid(row);
+        let format = |row: usize| is_known(row).then(|| Format::named(formats.value(row)));
+        let coded: ArrayRef = match self.coding {
+            Coding::Encode => {
+                let of = of.as_binary::<i32>();
+                let encoded = |row| -> Result<Option<String>, SqlError> {
+                    Ok(format(row).transpose()?.map(|format| format.encode(of.value(row))))
+                };
+                Arc::new((0..rows).map(encoded).collect::<Result<StringViewArray, SqlError>>().map_err(external)?)
+            }
+            Coding::Decode => {
+                let of = of.as_string_view();
+                let decoded = |row| -> Result<Option<Vec<u8>>, SqlError> {
+                    format(row).transpose()?.map(|format| format.decode(of.value(row))).transpose()
+                };
+                Arc::new((0..rows).map(decoded).collect::<Result<BinaryArray, SqlError>>().map_err(external)?)
+            }
+        };
+        Ok(if alike {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&coded, 0)?)
+        } else {
+            ColumnarValue::Array(coded)
+        })
+    }
+}
+
+/// How bytes are written as a text.
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    Base64,
+    Escape,
+    Hex,
+}
+
+impl Format {
+    fn named(name: &str) -> Result<Self, SqlError> {
+        match name.to_ascii_lowercase().as_str() {
+            "base64" => Ok(Self::Base64),
+            "escape" => Ok(Self::Escape),
+            "hex" => Ok(Self::Hex),
+            _ => Err(invalid(format!("unrecognized encoding: \"{name}\""))),
+        }
+    }
+
+    fn encode(self, bytes: &[u8]) -> String {
+        let mut text = String::new();
+        match self {
+            Self::Base64 => {
+                // Lines of 76 characters; PostgreSQL ends the last one, too, if it is full.
+                for line in bytes.chunks(BASE64_LINE_BYTES) {
+                    BASE64_STANDARD.encode_string(line, &mut text);
+                    if line.len() == BASE64_LINE_BYTES {
+                        text.push('\n');
+                    }
+                }
+            }
+            Self::Escape => {
+                for &byte in bytes {
+                    match byte {
+                        b'\\' => text.push_str("\\\\"),
+                        0 | 128.. => {
+                            let _ = write!(text, "\\{byte:03o}");
+                        }
+                        byte => text.push(char::from(byte)),
+                    }
+                }
+            }
+            Self::Hex => {
+                for byte in bytes {
+                    let _ = write!(text, "{byte:02x}");
+                }
+            }
+        }
+        text
+    }
+
+    fn decode(self, text: &str) -> Result<Vec<u8>, SqlError> {
+        match self {
+            Self::Base64 => decode_base64(text),
+            Self::Escape => decode_escape(text.as_bytes()),
+            Self::Hex => decode_hex(text),
+        }
+    }
+}
+
+/// Bytes in a line of base64.
+const BASE64_LINE_BYTES: usize = 57;
+
+fn is_blank(character: char) -> bool {
+    matches!(character, ' ' | '\t' | '\n' | '\r')
+}
+
+fn decode_base64(text: &str) -> Result<Vec<u8>, SqlError> {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut group, mut count) = (0_u32, 0);
+    // Of the group with the first `=`, and of all behind it.
+    let mut bytes_of_group = 3;
+    for character in text.chars().filter(|character| !is_blank(*character)) {
+        let digit = if character == '=' {
+            if bytes_of_group == 3 {
+                bytes_of_group = match count {
+                    2 => 1,
+                    3 => 2,
+                    _ => return Err(invalid("unexpected \"=\" while decoding base64 sequence")),
+                };
+            }
+            0
+        } else {
+            let digit = DIGITS.iter().position(|digit| char::from(*digit) == character);
+            let symbol = || invalid(format!("invalid symbol \"{character}\" found while decoding base64 sequence"));
+            digit.ok_or_else(symbol)? as u32
+        };
+        group = group << 6 | digit;
+        count += 1;
+        if count == 4 {
+            bytes.extend_from_slice(&group.to_be_bytes()[1..=bytes_of_group]);
+            (group, count) = (0, 0);
+        }
+    }
+    if count != 0 {
+        let error = invalid("invalid base64 end sequence");
+        return Err(error.with_hint("Input data is missing padding, is truncated, or is otherwise corrupted."));
+    }
+    Ok(bytes)
+}
+
+fn decode_hex(text: &str) -> Result<Vec<u8>, SqlError> {
+    let digit = |character: char| {
+        let wrong = || invalid(format!("invalid hexadecimal digit: \"{character}\""));
+        character.to_digit(16).ok_or_else(wrong)
+    };
+    let mut bytes = Vec::with_capacity(text.len() / 2);
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        if is_blank(character) {
+            continue;
+        }
+        let high = digit(character)?;
+        let low = characters.next().ok_or_else(|| invalid("invalid hexadecimal data: odd number of digits"))?;
+        bytes.push((high << 4 | digit(low)?) as u8);
+    }
+    Ok(bytes)
+}
+
+fn decode_escape(mut text: &[u8]) -> Result<Vec<u8>, SqlError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    while let [first, rest @ ..] = text {
+        let (byte, rest) = match (first, rest) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', rest @ ..]) => {
+                ((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), rest)
+            }
+            (b'\\', [b'\\', rest @ ..]) => (b'\\', rest),
+            (b'\\', _) => {
+                return Err(SqlError::new(SqlState::INVALID_TEXT, "invalid input syntax for type bytea"));
+            }
+            (byte, rest) => (*byte, rest),
+        };
+        bytes.push(byte);
+        text = rest;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What PostgreSQL 15 writes.
+    #[test]
+    fn bytes_as_texts_and_back() {
+        let line = [0; BASE64_LINE_BYTES];
+        let full = format!("{}\n", "A".repeat(76));
+        for (format, bytes, text) in [
+            (Format::Base64, &b"a"[..], "YQ=="),
+            (Format::Base64, b"ab", "YWI="),
+            (Format::Base64, b"abc", "YWJj"),
+            (Format::Base64, &line, &full),
+            (Format::Hex, b"\x00\xff", "00ff"),
+            (Format::Escape, b"a\\\x00\x7f\x80", "a\\\\\\000\x7f\\200"),
+        ] {
+            assert_eq!(format.encode(bytes), text);
+            assert_eq!(format.decode(text).unwrap(), bytes);
+        }
+        assert_eq!(Format::Base64.decode("Y W\nI =").unwrap(), b"ab");
+        assert_eq!(Format::Hex.decode("DE ad\n").unwrap(), [0xde, 0xad]);
+    }
+
+    #[test]
+    fn texts_that_are_no_bytes_are_refused() {
+        for (format, text, state) in [
+            (Format::Base64, "YQ", "22023"),
+            (Format::Base64, "Y===", "22023"),
+            (Format::Base64, "Y*==", "22023"),
+            (Format::Hex, "0g", "22023"),
+            (Format::Hex, "0", "22023"),
+            (Format::Hex, "0 1", "22023"),
+            (Format::Escape, "\\9", "22P02"),
+        ] {
+            assert_eq!(format.decode(text).unwrap_err().state.code(), state, "{text}");
+        }
+        assert_eq!(Format::named("BASE64PAD").unwrap_err().state.code(), "22023");
+        assert_eq!(check_character(0).unwrap_err().state.code(), "54000");
+        assert_eq!(check_character(-1).unwrap_err().state.code(), "22023");
+        assert_eq!(check_character(0xD800).unwrap_err().state.code(), "54000");
+        assert!(check_character(0x10_FFFF).is_ok() && check_character(0x11_0000).is_err());
+    }
+}

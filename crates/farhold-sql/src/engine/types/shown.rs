@@ -1,0 +1,118 @@
+//! Values of types that no column has, as PostgreSQL writes them: times, intervals, lists.
+
+use std::io::Write as _;
+
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::DataType;
+
+const HOUR_US: i64 = 3_600_000_000;
+const MINUTE_US: i64 = 60_000_000;
+const SECOND_US: i64 = 1_000_000;
+
+/// Writes a number that is not negative with so many digits at least.
+pub(crate) fn put_padded(value: i64, width: usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + width, b'0');
+    let mut rest = value;
+    for digit in out[start..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+}
+
+/// Writes the time of a day, or the hours of an interval, given in microseconds.
+pub(crate) fn put_time(micros: i64, out: &mut Vec<u8>) {
+    let hours = micros / HOUR_US;
+    if hours < 100 {
+        put_padded(hours, 2, out);
+    } else {
+        let _ = write!(out, "{hours}");
+    }
+    out.push(b':');
+    put_padded(micros / MINUTE_US % 60, 2, out);
+    out.push(b':');
+    put_padded(micros / SECOND_US % 60, 2, out);
+    let mut fraction = micros % SECOND_US;
+    if fraction != 0 {
+        let mut width = 6;
+        while fraction % 10 == 0 {
+            fraction /= 10;
+            width -= 1;
+        }
+        out.push(b'.');
+        put_padded(fraction, width, out);
+    }
+}
+
+/// Writes an interval as `IntervalStyle = postgres` does: `1 year 2 mons 3 days -04:05:06.7`.
+pub(crate) fn put_interval(months: i32, days: i32, micros: i64, out: &mut Vec<u8>) {
+    let start = out.len();
+    let mut negative_before = false;
+    for (count, unit) in [(months / 12, "year"), (months % 12, "mon"), (days, "day")] {
+        if count == 0 {
+            continue;
+        }
+        if out.len() > start {
+            out.push(b' ');
+        }
+        // After a negative field the sign of a positive one is written too.
+        if negative_before && count > 0 {
+            out.push(b'+');
+        }
+        let _ = write!(out, "{count} {unit}");
+        if count != 1 {
+            out.push(b's');
+        }
+        negative_before = count < 0;
+    }
+    if micros != 0 || out.len() == start {
+        if out.len() > start {
+            out.push(b' ');
+        }
+        if micros < 0 {
+            out.push(b'-');
+        } else if negative_before {
+            out.push(b'+');
+        }
+        put_time(micros.saturating_abs(), out);
+    }
+}
+
+/// Writes a list as an array literal, `{1,NULL,"a b"}`; `put` writes an element that is not null.
+pub(crate) fn put_list(elements: &ArrayRef, out: &mut Vec<u8>, put: &mut dyn FnMut(&ArrayRef, usize, &mut Vec<u8>)) {
+    out.push(b'{');
+    for index in 0..elements.len() {
+        if index > 0 {
+            out.push(b',');
+        }
+        if elements.is_null(index) || elements.data_type() == &DataType::Null {
+            out.extend_from_slice(b"NULL");
+            continue;
+        }
+        let start = out.len();
+        put(elements, index, out);
+        if !elements.data_type().is_list() {
+            quote_element(start, out);
+        }
+    }
+    out.push(b'}');
+}
+
+/// Quotes the element of an array literal that begins at `start`, if it needs it.
+fn quote_element(start: usize, out: &mut Vec<u8>) {
+    let element = &out[start..];
+    let special = |byte: &u8| matches!(byte, b'"' | b'\\' | b'{' | b'}' | b',') || byte.is_ascii_whitespace();
+    if !element.is_empty() && !element.iter().any(special) && !element.eq_ignore_ascii_case(b"null") {
+        return;
+    }
+    let element = element.to_vec();
+    out.truncate(start);
+    out.push(b'"');
+    for byte in element {
+        if matches!(byte, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+}
