@@ -316,9 +316,11 @@ impl Store {
         self.left().append(&mut garbage);
     }
 
-    /// Takes out what no snapshot from `oldest` on needs, of what no cache has.
-    pub(crate) fn take_ended_garbage(&self, oldest: u32) -> Garbage {
-        self.left().take_ended(oldest)
+    /// Takes out what no open snapshot needs, of what no cache has. Which snapshots are open is read under the lock: a snapshot that opens later is
+    /// newer than all that lies here, and one that was open when something was left here is seen.
+    pub(crate) fn take_ended_garbage(&self) -> Garbage {
+        let mut left = self.left();
+        left.take_ended(self.superblock().oldest_snapshot())
     }
 
     /// How many slots no cache has that wait for snapshots to close.
@@ -326,7 +328,7 @@ impl Store {
         self.left().len()
     }
 
-    fn left(&self) -> std::sync::MutexGuard<'_, Garbage> {
+    pub(crate) fn left(&self) -> std::sync::MutexGuard<'_, Garbage> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
