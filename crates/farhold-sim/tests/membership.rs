@@ -3,9 +3,10 @@
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, NodeId};
 use farhold_sim::register::{RegisterOf, SimRegister};
-use farhold_store::row::{Column, ColumnType, Schema, SecondaryIndex};
+use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{
-    Configuration, Node, NodeConfig, Register, RegisterError, RegisterFuture, Registered, ReplicationConfig, TableDef,
+    Configuration, Node, NodeConfig, Placement, Register, RegisterError, RegisterFuture, Registered, ReplicationConfig,
+    Retry, Serving, TableDef,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -236,5 +237,51 @@ fn an_index_goes_with_the_node_that_was_creating_it() {
             handle.sleep_ns(LEASE_NS / 4).await;
         }
         assert!(table.indexes()[0].ready && nodes[1].table("people").expect("the table").indexes()[0].ready);
+    });
+}
+
+/// The member from which a node that joins copies the replicated tables dies in the middle of that. The others go on, and the node joins with them:
+/// it does not wait until the dead one is back.
+#[test]
+fn a_node_that_copies_from_one_that_dies_joins_all_the_same() {
+    const ROWS: u32 = 1_000;
+    let executor = Executor::virtual_time(7);
+    let handle = executor.handle();
+    executor.run(async {
+        let cluster = Cluster::begin(&handle, 3, Claim::Heard);
+        cluster.until("never founded", || cluster.are_members()).await;
+        let nodes: Vec<Arc<Node>> = cluster.nodes.borrow().iter().map(|(node, _)| node.clone()).collect();
+        let columns = vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)];
+        let schema = Schema::new(columns, vec![0]).expect("a schema");
+        let people = TableDef { placement: Placement::Replicated, ..TableDef::new("people", schema) };
+        let worker = nodes[0].worker(&handle).expect("a worker");
+        let table = worker.create_table(people).await.expect("a table");
+        let mut value = Vec::new();
+        table.schema().encode_value(&[Datum::Int(0), Datum::Int(30)], &mut value).expect("a value");
+        for first in (0..ROWS).step_by(10) {
+            let filled = worker.run(Retry::default(), async |txn| {
+                for id in first..first + 10 {
+                    txn.insert(&table, &(id ^ 0x8000_0000).to_be_bytes(), &value).await?;
+                }
+                Ok(())
+            });
+            filled.await.expect("rows");
+        }
+        cluster.end(2).await;
+        let are_whole = || {
+            let now = cluster.register.configuration().expect("a configuration");
+            now.partitions.iter().all(|serving| matches!(serving, Serving::By(_)))
+                && now.mirrors.iter().all(|mirror| mirror.whole)
+        };
+        cluster.until("not whole without node 2", are_whole).await;
+        let again = cluster.start(2, 3, Claim::Heard);
+        cluster.nodes.borrow_mut()[2] = again.clone();
+        let joins = || again.0.progress().joining.is_some_and(|moving| moving.rows > 0);
+        cluster.until("it copies nothing", joins).await;
+        assert!(!again.0.is_member());
+        cluster.end(0).await;
+        cluster.until("it does not join", || again.0.is_member()).await;
+        assert_eq!(again.0.table("people").map(|table| table.row_count()), Some(u64::from(ROWS)));
+        assert_eq!(again.0.progress().refused, None);
     });
 }

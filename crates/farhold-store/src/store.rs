@@ -4,7 +4,7 @@ use crate::error::{StoreError, TableId};
 use crate::object::size_class::{PAGE_BYTES, RUN_PAGES_MAX};
 use crate::object::{Object, ObjectRef, Owner};
 use crate::slab::{AllocCache, PageKind, PageTable, Pages, Run, TableSlab};
-use crate::snapshot::Garbage;
+use crate::snapshot::{Copied, Garbage};
 use crate::superblock::{Found, Holder, Superblock};
 use farhold_fabric::object::ALIGN;
 use farhold_fabric::{Meta, NodeId, RegionMemory, Version};
@@ -27,6 +27,7 @@ pub struct Store {
     directory: Mutex<()>,
     /// What caches could not free yet, and have left to all.
     left: Mutex<Garbage>,
+    copied: Copied,
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +87,8 @@ impl Store {
         }
         crate::index::hash::clear_directory(&memory);
         let (tables, directory, left) = (Mutex::new(tables), Mutex::default(), Mutex::default());
-        Ok(Arc::new(Self { memory, node, incarnation, pages, tables, directory, left }))
+        let copied = Copied::default();
+        Ok(Arc::new(Self { memory, node, incarnation, pages, tables, directory, left, copied }))
     }
 
     /// The region.
@@ -326,6 +328,10 @@ impl Store {
     /// How many slots no cache has that wait for snapshots to close.
     pub(crate) fn left_garbage(&self) -> usize {
         self.left().len()
+    }
+
+    pub(crate) fn copied(&self) -> &Copied {
+        &self.copied
     }
 
     pub(crate) fn left(&self) -> std::sync::MutexGuard<'_, Garbage> {

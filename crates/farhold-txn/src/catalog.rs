@@ -177,6 +177,13 @@ impl Catalog {
         self.read().by_id.values().cloned().collect()
     }
 
+    /// As [`Self::all`], and the dropped ones that are kept.
+    pub fn all_even_dropped(&self) -> Vec<Arc<TableShared>> {
+        let tables = self.read();
+        let live = tables.by_id.values().map(|table| &table.0);
+        live.chain(tables.retired.iter().map(|retired| &retired.table)).cloned().collect()
+    }
+
     /// Grows with every index that writers must know of: a transaction that began before must not commit after.
     #[inline]
     pub fn indexes_version(&self) -> u64 {

@@ -259,6 +259,30 @@ fn a_dropped_table_is_gone_everywhere() {
     });
 }
 
+/// A table is there on the node that creates it, and on its way to another one, whose directory does not have its hash index yet. Whoever looks
+/// for a row there is told what that node says.
+#[test]
+fn a_row_of_a_table_that_is_just_being_created_is_looked_for_at_its_home() {
+    Cluster::new(2).run(async |cluster| {
+        let [one, two] = [0, 1].map(|number| cluster.workers[number].node().clone());
+        let worker = &cluster.workers[0];
+        let mut create = Box::pin(worker.create_table(TableDef { hash: true, ..spread() }));
+        while one.table("people").is_none() {
+            assert!(futures::poll!(&mut create).is_pending());
+            if one.table("people").is_none() {
+                worker.handle().yield_now().await;
+            }
+        }
+        let table = one.table("people").expect("just made");
+        assert!(two.table("people").is_none(), "it has not heard of it");
+        assert_eq!(table.home_of(&key(2)), NodeId(1));
+        let mut txn = worker.begin();
+        assert_eq!(txn.get(&table, &key(2)).await, Ok(None));
+        drop(txn);
+        create.await.expect("created");
+    });
+}
+
 #[test]
 fn an_index_is_filled_while_others_write() {
     Cluster::new(3).run(async |cluster| {

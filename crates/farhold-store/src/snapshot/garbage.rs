@@ -47,9 +47,10 @@ impl fmt::Debug for Garbage {
 }
 
 impl AllocCache {
-    /// Frees a slot whose content ended at `epoch`, now or when no open snapshot is older.
+    /// Frees a slot whose content ended at `epoch`, now or when no open snapshot is older and nobody copies it.
     pub(crate) fn give_after(&mut self, slab: &Arc<TableSlab>, offset: u64, epoch: u32) {
-        if self.store().superblock().snapshots_open() && !planted::is(Defect::CopiesNotHeld) {
+        let is_seen = self.store().superblock().snapshots_open() && !planted::is(Defect::CopiesNotHeld);
+        if is_seen || self.store().copied().has(offset) {
             self.garbage.0.push_back(Ended { epoch, slab: slab.clone(), offset });
             if self.garbage.len() >= OWN_MAX {
                 let garbage = std::mem::take(&mut self.garbage);
@@ -77,8 +78,12 @@ impl AllocCache {
         let mut ended = self.garbage.take_ended(self.store().superblock().oldest_snapshot());
         ended.append(&mut self.store().take_ended_garbage());
         let mut count = 0;
-        for Ended { slab, offset, .. } in ended.0 {
-            count += usize::from(self.give_if_there(&slab, offset));
+        for one in ended.0 {
+            if self.store().copied().has(one.offset) {
+                self.garbage.0.push_back(one);
+            } else {
+                count += usize::from(self.give_if_there(&one.slab, one.offset));
+            }
         }
         count
     }

@@ -17,6 +17,8 @@
 //!   that moved is a deleted one and a new one, each judged for itself.
 //! - Undo copies, and slots of deleted rows, are freed when no open snapshot is below the epoch that ended them
 //!   (`garbage.rs`). A chain is cut only behind what any open snapshot may read.
+//! - A slot is not freed either while its row is copied for a commit of another node, which may have given the row up
+//!   (`undo.rs`).
 
 mod garbage;
 mod open;
@@ -26,6 +28,7 @@ mod undo;
 pub(crate) use garbage::Garbage;
 pub use open::Snapshot;
 pub use read::{Blocked, RowAt, RunScan, Visit, read_at};
+pub(crate) use undo::Copied;
 
 #[allow(unused_imports, reason = "named in the text above")]
 use crate::table::TableStore;

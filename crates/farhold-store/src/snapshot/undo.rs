@@ -5,7 +5,8 @@ use crate::object::{Link, Object, ObjectRef, Words, write};
 use crate::slab::AllocCache;
 use crate::table::TableStore;
 use farhold_fabric::{Meta, Version};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 impl TableStore {
     /// Saves the state of a row for the open snapshots, before a commit at `epoch` overwrites or deletes it. Does nothing
@@ -63,10 +64,6 @@ impl TableStore {
         owner: Option<u64>,
         alloc: &mut AllocCache,
     ) -> Result<(), StoreError> {
-        let is_held = || {
-            fence(Ordering::Acquire);
-            owner.is_none_or(|owner| object.version() == version && object.lock_word() == owner)
-        };
         let meta = object.meta();
         let mut payload = std::mem::take(&mut alloc.payload);
         payload.resize(payload.len().max(meta.payload_len()), 0);
@@ -82,21 +79,169 @@ impl TableStore {
         });
         alloc.payload = payload;
         let offset = saved?;
-        let (undo, link) = (Object::at(self.store().memory(), offset), Link::new(version.epoch(), offset));
+        let undo = Object::at(self.store().memory(), offset);
+        self.link_undo(object, undo, version, owner, &mut crate::planted::may_stop);
+        alloc.give_after(self.slab(), offset, epoch);
+        Ok(())
+    }
+
+    /// Links a copy of the state `version`, if the row is still that for its owner. `between` is called where other threads may come between.
+    ///
+    /// The link goes to the object's place, whatever is there by then. While an owner elsewhere may have given up, that has to be the row: a
+    /// reader would take the copy for an older state of what has the slot now. So the slot stays the row's until the copier has let it go.
+    fn link_undo(
+        &self,
+        object: Object<'_>,
+        undo: Object<'_>,
+        version: Version,
+        owner: Option<u64>,
+        between: &mut dyn FnMut(),
+    ) {
+        let _kept = owner.map(|_| self.store().copied().keep(object.offset()));
+        let is_held = || {
+            fence(Ordering::Acquire);
+            owner.is_none_or(|owner| object.version() == version && object.lock_word() == owner)
+        };
+        let link = Link::new(version.epoch(), undo.offset());
         while is_held() {
             let prev = object.prev();
             undo.set_prev(prev);
-            crate::planted::may_stop();
+            between();
             // Changed meanwhile: by one who is late for an owner that held the lock before.
             if object.swap_prev(prev, link) {
+                between();
                 if !is_held() {
-                    // Late itself. Whoever holds the row by now may have linked a copy of its own before this one, which then stays.
+                    // Late itself. The row has the link of before: whoever has saved a state of it since has changed that, and readers of this one
+                    // would have had it saved. Another may have linked a copy of its own before this one, which then stays.
                     object.swap_prev(link, prev);
                 }
                 break;
             }
         }
-        alloc.give_after(self.slab(), offset, epoch);
-        Ok(())
+    }
+}
+
+/// Slots whose rows are just being copied for owners on other nodes, which may have given the rows up meanwhile. They are not freed, though their
+/// rows may be deleted.
+///
+/// Who copies keeps the slot first and looks at the row then. Who frees it has deleted the row first, and looks here then. So either finds
+/// what the other has done.
+#[derive(Debug, Default)]
+pub(crate) struct Copied {
+    count: AtomicUsize,
+    offsets: Mutex<Vec<u64>>,
+}
+
+impl Copied {
+    fn keep(&self, offset: u64) -> Kept<'_> {
+        self.offsets().push(offset);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Kept { of: self, offset }
+    }
+
+    /// Is it being copied? The caller has marked its row as deleted before.
+    pub fn has(&self, offset: u64) -> bool {
+        fence(Ordering::SeqCst);
+        self.count.load(Ordering::SeqCst) > 0 && self.offsets().contains(&offset)
+    }
+
+    fn offsets(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.offsets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Kept<'c> {
+    of: &'c Copied,
+    offset: u64,
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        let mut offsets = self.of.offsets();
+        if let Some(at) = offsets.iter().position(|offset| *offset == self.offset) {
+            offsets.swap_remove(at);
+        }
+        self.of.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::read_at;
+    use crate::{Owner, Reserve, Snapshot, Store, TableDef, TableId};
+    use farhold_btree::KeyShape;
+    use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
+    use std::sync::Arc;
+
+    const ME: Owner = Owner::new(1, NodeId(0), 0, 1);
+
+    /// Reserves and commits a row.
+    fn insert(table: &TableStore, alloc: &mut AllocCache, key: u8) -> ObjectRef {
+        let reserved = table.reserve(&[key; 8], &[key; 8], alloc, &|_| false, &mut |_| ());
+        let Ok(Reserve::Reserved { reference, .. }) = reserved else { panic!("{reserved:?}") };
+        let object = table.store().object(reference);
+        let version = object.lock(reference.incarnation(), ME).expect("free");
+        object.restamp(version.next(table.store().superblock().epoch()));
+        object.unlock();
+        reference
+    }
+
+    /// Deletes a row as a transaction of this node does.
+    fn delete(table: &TableStore, alloc: &mut AllocCache, reference: ObjectRef) {
+        let object = table.store().object(reference);
+        let version = object.lock(reference.incarnation(), ME).expect("free");
+        let epoch = table.store().superblock().epoch();
+        table.save_undo(reference, epoch, alloc).expect("room");
+        object.restamp(version.next(epoch).with(Version::ABSENT));
+        object.unlock();
+        table.remove(reference, epoch, alloc);
+    }
+
+    /// A thread that copies a row for a commit of another node is held up just before it links the copy. Meanwhile that commit gives up, the row is
+    /// deleted, a snapshot is taken, and another row is inserted. To that snapshot neither row is there, nor is it when the copy is linked, or
+    /// is taken back.
+    #[test]
+    fn a_late_copy_is_not_linked_to_another_row() {
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
+        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
+        let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+        let table = TableStore::create(&store, def).expect("a table");
+        let mut alloc = store.alloc_cache();
+        let old = insert(&table, &mut alloc, 1);
+        let object = store.object(old);
+        let elsewhere = Owner::new(1, NodeId(1), 0, 1);
+        let version = object.lock(old.incarnation(), elsewhere).expect("free");
+        let fresh = alloc.take(&store, table.slab(), 16).expect("room");
+        let meta = Meta::new(fresh.incarnation, Meta::UNDO, 8, 16);
+        write(&fresh.object, meta, Version(fresh.version.number() + Version::ONE).with(Version::ABSENT), |undo| {
+            undo.copy_in(0, &[1; 16]);
+        });
+        let (undo, mut looks, mut snapshot) = (fresh.object, 0, None);
+        table.link_undo(object, undo, version, Some(elsewhere.word()), &mut || {
+            looks += 1;
+            if looks == 1 {
+                object.unlock();
+                delete(&table, &mut alloc, old);
+                snapshot = Some(Snapshot::open(&store).expect("a slot"));
+                alloc.collect();
+                insert(&table, &mut alloc, 2);
+            }
+            let epoch = snapshot.as_ref().expect("open").epoch();
+            for offset in table.pages().iter().flat_map(crate::slab::Run::slots) {
+                let seen = read_at(Object::at(store.memory(), offset), epoch, usize::MAX, &mut Vec::new());
+                assert_eq!(seen, Ok(Ok(None)), "look {looks}");
+            }
+        });
+        assert!(looks > 1 && undo.meta().state() == Meta::UNDO);
+        alloc.give_after(table.slab(), undo.offset(), 1);
+        drop(snapshot);
+        alloc.collect();
+        assert_eq!(
+            (alloc.held_back(), table.statistics().held_slots),
+            (0, 0),
+            "the slot is free when the copier has let it go"
+        );
     }
 }

@@ -225,7 +225,7 @@ impl TableStore {
     /// another row since) and frees its slot, at once or when no snapshot needs it.
     pub fn remove(&self, reference: ObjectRef, epoch: u32, alloc: &mut AllocCache) {
         self.unlink(reference, alloc);
-        if self.store.object(reference).prev().is_none() {
+        if self.store.object(reference).prev().is_none() && !self.store.copied().has(reference.offset()) {
             // No older state was saved: the row was made in the epoch of its delete, or nobody had a snapshot then and
             // later ones are not older than the delete. So rows that come and go under one long snapshot cost nothing.
             alloc.give(self.slab(), reference.offset());

@@ -396,12 +396,12 @@ impl Core {
         self.node.far_holds.release_of(self.node.store.superblock(), |holder| !is_present(holder.node));
     }
 
-    /// Frees what dead owners have locked here.
+    /// Frees what dead owners have locked here, in dropped tables as well: a snapshot that is open may still read them, and waits for locks.
     fn release_locks(&self, is_dead: impl Fn(Owner) -> bool) {
         let mut found = Recovered::default();
         self.node.store.release_resting_locks(&is_dead);
-        for table in self.node.catalog.all() {
-            found.add(table.name(), &table.0.store.release_locks(&is_dead));
+        for table in self.node.catalog.all_even_dropped() {
+            found.add(&table.name, &table.store.release_locks(&is_dead));
         }
         self.node.store.release_resting_locks(&is_dead);
         self.node.add_recovered(found);
@@ -515,6 +515,51 @@ mod tests {
             };
             assert!(core.answer(NodeId(1), request).is_ok());
             assert_eq!(node.left_behind(), Vec::<String>::new());
+            drop((worker, node));
+            std::fs::remove_dir_all(&directory).unwrap();
+        }
+    }
+
+    /// A snapshot has listed the pages of a table when that is dropped, with a row in it that a transaction of another node has locked. That node ends,
+    /// and is gone or starts again: the snapshot reads the row.
+    #[test]
+    fn locks_of_the_dead_are_released_in_a_dropped_table_that_a_snapshot_reads() {
+        for by_next_start in [false, true] {
+            let name = format!("farhold-locked-and-dropped-{}-{by_next_start}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
+            let node = Node::open(fabric, NodeConfig { region_bytes: 8 << 20, ..NodeConfig::default() }).unwrap();
+            let executor = Executor::real(1);
+            let worker = node.worker(&executor.handle()).unwrap();
+            let core = &*worker.core;
+            let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).unwrap();
+            let mut value = Vec::new();
+            schema.encode_value(&[Datum::Int(0)], &mut value).unwrap();
+            executor.run(async {
+                let table = worker.create_table(TableDef::new("t", schema)).await.unwrap();
+                let mut txn = worker.begin();
+                txn.insert(&table, &0x8000_0001_u32.to_be_bytes(), &value).await.unwrap();
+                txn.commit().await.unwrap();
+                let snapshot = worker.snapshot().await.unwrap();
+                let tasks = worker.snapshot_pages(&snapshot, &table).await.unwrap();
+                let slots = || table.0.store.pages().into_iter().flat_map(|run| run.slots());
+                let rows = slots().map(|offset| Object::at(node.store.memory(), offset));
+                let row = rows.into_iter().find(|row| row.meta().state() == Meta::ROW).unwrap();
+                row.lock(row.meta().incarnation(), Owner::new(1, NodeId(1), 0, 1)).unwrap();
+                worker.drop_table(&table).await.unwrap();
+                assert!(node.catalog.has_retired() && row.lock_word() != 0);
+                if by_next_start {
+                    core.forget_dead(NodeId(1), 2, 1);
+                } else {
+                    core.forget_absent(&|present| present == NodeId(0));
+                }
+                assert_eq!(row.lock_word(), 0);
+                let mut count = 0;
+                for task in &tasks {
+                    worker.scan_page(&snapshot, task, &mut |_, _| count += 1).await.unwrap();
+                }
+                assert_eq!(count, 1);
+            });
             drop((worker, node));
             std::fs::remove_dir_all(&directory).unwrap();
         }

@@ -227,8 +227,13 @@ impl Worker {
                 continue;
             }
             let Some(from) = configuration.members.first().copied() else { continue };
-            if self.copy_replicated_tables(from).await.is_ok() {
-                let _ = self.change_to(register, &configuration.joined(me)).await;
+            match self.copy_replicated_tables(from).await {
+                Ok(()) => drop(self.change_to(register, &configuration.joined(me)).await),
+                // Tried again: from another member, or when there is room.
+                Err(error) => {
+                    self.note(|progress| progress.refused = Some(error.to_string().into()));
+                    self.handle().sleep_ns(replication.config.lease_ns / 4).await;
+                }
             }
         }
     }

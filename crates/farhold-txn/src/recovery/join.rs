@@ -10,8 +10,11 @@ use std::ops::Bound;
 const ROWS_PER_TRANSACTION: usize = 32;
 
 impl Worker {
-    /// Gets this node's copies of the replicated tables, while it is joining. Writers elsewhere know of it, and their
+    /// Gets this node's copies of the replicated tables, while it is joining, from a member. Writers elsewhere know of it, and their
     /// transactions conflict with these as with any others.
+    ///
+    /// # Errors
+    /// The others go on without that member; there is no room for the rows.
     pub(crate) async fn copy_replicated_tables(&self, from: NodeId) -> Result<(), TxnError> {
         let node = self.node();
         let system = node.table_by_id(crate::system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
@@ -23,7 +26,7 @@ impl Worker {
             }
         }
         if let Some(replication) = &node.replication {
-            replication.note(|progress| progress.joining = None);
+            replication.note(|progress| (progress.joining, progress.refused) = (None, None));
         }
         Ok(())
     }
@@ -33,6 +36,10 @@ impl Worker {
         let (mut after, mut rows_max) = (None::<Vec<u8>>, ROWS_PER_TRANSACTION);
         loop {
             let copied = self.run(Retry::default(), async |txn| {
+                // The next start of it has nothing either, until it is a member.
+                if !self.has_member(from) {
+                    return Err(TxnError::NodeUnavailable { node: from, committed: false });
+                }
                 txn.copying = true;
                 let lo = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
                 let spec = ScanSpec { lo, ..ScanSpec::all() }.limit(rows_max).on(from);
@@ -67,6 +74,11 @@ impl Worker {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Is it a member of the configuration that this node has installed?
+    fn has_member(&self, node: NodeId) -> bool {
+        self.node().configuration().is_some_and(|installed| installed.members.contains(&node))
     }
 
     /// Leads everybody into a configuration that is in the register, and says so there.

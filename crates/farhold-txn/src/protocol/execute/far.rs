@@ -71,10 +71,8 @@ impl Txn {
         }
         for _ in 0..LOOKUPS_MAX {
             let Some(mut far_index) = self.core.far_index(home, id).await? else {
-                // Its node has just started and is opening its tables, unless the table is gone here, too.
-                let is_known = self.core.node.catalog.by_id(id).is_some();
-                let starting = TxnError::NodeUnavailable { node: home, committed: false };
-                return Err(if is_known { starting } else { TxnError::SchemaChanged });
+                // The table is on its way to its home, or gone from there, or its home has just started and is opening it: its home says which.
+                return self.get_by_message(table, home, Index::Primary, key).await;
             };
             let (mut lookup, mut step) = FarLookup::start(&far_index, hash);
             let outcome = loop {
