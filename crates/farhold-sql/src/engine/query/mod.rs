@@ -77,6 +77,14 @@ const BATCH_ROWS: usize = 8192;
 /// Batches that may wait between a query and its reader.
 const CHANNEL_BATCHES: usize = 4;
 
+/// Rules of DataFusion 55 that give wrong answers.
+///
+/// - `aggregate_statistics` takes a constant column for one distinct value, also where it has no row or is NULL. Our scans have no exact
+///   numbers for it.
+/// - `FilterPushdown` knows the columns of a projection and of most other operators by their names alone, which several columns of a join
+///   have: a condition on one goes to the scan of another. The logical plan's rule, which knows relations, has pushed everything down before.
+const DEFECTIVE_RULES: [&str; 2] = ["aggregate_statistics", "FilterPushdown"];
+
 /// How long a closing engine waits for its queries to stop.
 const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -349,8 +357,7 @@ fn session_state(
     domains::register(&context);
     halves::register(&context);
     aggregates::register(&context);
-    // It takes a constant column for one distinct value, also where it has no row or is NULL (DataFusion 55). Our scans have no exact numbers for it.
-    let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| rule.name() != "aggregate_statistics";
+    let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).cloned().collect();
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_physical_optimizer_rules(rules)
