@@ -23,7 +23,7 @@ def evaluation_order(f):
     if any(word in of.message for word in ("Cannot cast", "Overflow", "convert")):
         return False
     state = of.state
-    return state[:2] == "22" and any(word in f.sql for word in (" WHERE ", " JOIN ", "CASE ", "coalesce(", " AND ", " OR ", "HAVING", " LIMIT ", "EXISTS"))
+    return state[:2] == "22" and any(word in f.sql for word in (" WHERE ", " JOIN ", "CASE ", "coalesce(", " AND ", " OR ", "HAVING", " LIMIT ", "EXISTS", " ON CONFLICT "))
 
 
 def memory(f):
