@@ -154,7 +154,7 @@ impl QueryEngine {
         user: &str,
         cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
-        let (statement, names) = self.compatibility.rewrite(query, sql, tables, user)?;
+        let (statement, names) = self.compatibility.rewrite(query, sql, tables, &self.state, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let stated = stated.to_vec();
         let task = self.runtime().spawn(async move { plan(&state, statement, &stated).await });
