@@ -147,7 +147,12 @@ impl VisitorMut for Walk<'_, '_> {
             // One that ANY or ALL compares with has any number of rows.
             Expr::Subquery(query) if self.is_correlated && self.compared == 0 => {
                 let name = self.names.made_up("value");
-                Ok(subqueries::single_value(query, &name, self.names.aggregates))
+                match subqueries::single_value(query, &name, self.names.aggregates) {
+                    None if subqueries::unnests(query) => {
+                        Err(SqlError::unsupported("unnest in this correlated subquery"))
+                    }
+                    value => Ok(value),
+                }
             }
             other => {
                 self.compared -= usize::from(is_compared(other));
