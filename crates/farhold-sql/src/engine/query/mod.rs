@@ -11,6 +11,7 @@ mod choices;
 mod coerce;
 mod dates;
 mod domains;
+mod equijoins;
 mod floats;
 mod functions;
 mod guard;
@@ -47,6 +48,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
 use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::optimizer::OptimizerRule;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -193,7 +195,8 @@ impl QueryEngine {
         let plan = LogicalPlan::clone(&query.plan);
         let task = self.runtime().spawn(async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
-            state.optimize(&plan).map_err(|e| error::from_datafusion(&e))
+            let plan = state.optimize(&plan).and_then(|plan| equijoins::with_null_keys(plan, &state));
+            plan.map_err(|e| error::from_datafusion(&e))
         });
         until_cancelled(cancel, task).await
     }
@@ -359,7 +362,13 @@ fn session_state(
     aggregates::register(&context);
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).cloned().collect();
+    let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
+    let in_place = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
+        Arc::clone(if rule.name() == equalities.name() { &equalities } else { rule })
+    };
+    let optimizers = context.state().optimizers().iter().map(in_place).collect();
     let mut state = SessionStateBuilder::new_from_existing(context.state())
+        .with_optimizer_rules(optimizers)
         .with_physical_optimizer_rules(rules)
         .with_analyzer_rule(Arc::new(scalars::Nulls))
         .with_analyzer_rule(Arc::new(members::Members))
