@@ -110,7 +110,9 @@ class Bench:
         except Lost as lost:
             said = self.recover(way.on)
             return compare(expected, Answer("lost", f"{lost} {said}"), False, node.sql(), node.all_tags(), way)
-        sql, _ = way.rendered(node, seed)
+        sql, parameters = way.rendered(node, seed)
+        # What explains a difference may be the type of a parameter.
+        sql = f"{sql}  parameters {parameters}" if parameters else sql
         tags = node.all_tags()
         if way.form == "binary" and not answer.failed and not expected.failed:
             if tags & FREEDOMS or 1700 in expected.types or expected.types != answer.types:
