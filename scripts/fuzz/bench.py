@@ -109,15 +109,17 @@ class Bench:
             answer = self.asked_of(way, node, seed)
         except Lost as lost:
             said = self.recover(way.on)
-            return compare(expected, Answer("lost", f"{lost} {said}"), ordered, node.sql(), node.all_tags(), way)
-        sql, _ = way.rendered(node, seed)
+            return compare(expected, Answer("lost", f"{lost} {said}"), False, node.sql(), node.all_tags(), way)
+        sql, parameters = way.rendered(node, seed)
+        # What explains a difference may be the type of a parameter.
+        sql = f"{sql}  parameters {parameters}" if parameters else sql
         tags = node.all_tags()
         if way.form == "binary" and not answer.failed and not expected.failed:
             if tags & FREEDOMS or 1700 in expected.types or expected.types != answer.types:
                 return None
             expected = self.postgres.extended(node.sql(), binary=True)
             tags = tags | {"bytes"}
-        return compare(expected, answer, ordered and not way.wrapped, sql, tags, way)
+        return compare(expected, answer, ordered and node.is_ordered() and not way.wrapped, sql, tags, way)
 
     def recover(self, name):
         """A connection that is broken is opened anew, a server that has ended is started anew (and is empty then)."""

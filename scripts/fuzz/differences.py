@@ -19,11 +19,14 @@ def evaluation_order(f):
     if f.kind not in ("error", "accepted") or "risky" not in f.tags:
         return False
     of = f.got if f.kind == "error" else f.expected
+    # PostgreSQL computes constants also where there is no row.
+    if f.kind == "accepted" and f.got.tag == "SELECT 0" and of.state[:2] == "22":
+        return True
     # A message of Arrow's is not about a row's value but about a type that cannot hold the values that it should.
     if any(word in of.message for word in ("Cannot cast", "Overflow", "convert")):
         return False
     state = of.state
-    return state[:2] == "22" and any(word in f.sql for word in (" WHERE ", " JOIN ", "CASE ", "coalesce(", " AND ", " OR ", "HAVING", " LIMIT ", "EXISTS"))
+    return state[:2] == "22" and any(word in f.sql for word in (" WHERE ", " JOIN ", "CASE ", "coalesce(", " AND ", " OR ", "HAVING", " LIMIT ", "EXISTS", " ON CONFLICT "))
 
 
 def memory(f):

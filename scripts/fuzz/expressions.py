@@ -204,6 +204,7 @@ class Expressions:
         if rng.random() < 0.5:
             a, b = b, a
         tags = {"risky"} | ({"division"} if op == "/" and type_.name == "numeric" else set())
+        tags |= {"product"} if op == "*" and type_.name == "numeric" else set()
         tags |= {"floats"} if type_.name in ("float4", "float8") else set()
         return Node(type_, "(", a, f" {op} ", b, ")", tags=tags)
 

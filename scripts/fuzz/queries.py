@@ -20,10 +20,11 @@ def references(table, alias=None):
 
 
 class Source:
-    """What a FROM names: its SQL, its columns, and those that order its rows (nearly) totally."""
+    """What a FROM names: its SQL, its columns, and those that order its rows. `keyed`: no two rows are equal in these; otherwise rows that are
+    may stand in any order."""
 
-    def __init__(self, node, columns, order):
-        self.node, self.columns, self.order = node, columns, order
+    def __init__(self, node, columns, order, keyed):
+        self.node, self.columns, self.order, self.keyed = node, columns, order, keyed
 
 
 class Queries:
@@ -114,12 +115,12 @@ class Queries:
             # What is compared with a sum of floats depends on its last digits.
             exact = [column for column, item in columns if "approximate" not in item.all_tags()]
             columns = exact or [column for column, _ in columns]
-            return Source(Node(None, "(", inner, f") AS {alias}"), columns, columns)
+            return Source(Node(None, "(", inner, f") AS {alias}"), columns, columns, False)
         table = rng.choice(self.tables)
         alias = self.alias()
         columns = references(table, alias)
         keyed = [c for c, column in zip(columns, table.columns) if column.name in table.key]
-        return Source(Node(None, f"{table.name} AS {alias}"), columns, keyed or columns)
+        return Source(Node(None, f"{table.name} AS {alias}"), columns, keyed or columns, bool(keyed))
 
     def inner(self, depth):
         """A query for FROM, IN and set operations: no order, `items` says its columns."""
@@ -148,7 +149,7 @@ class Queries:
             else:
                 on = self.join_condition(left, right, kind)
                 node = Node(None, left.node, f" {kind} ", right.node, " ON ", on, simpler=[left.node, right.node], tags={"join"})
-            left = Source(node, columns, left.order + right.order)
+            left = Source(node, columns, left.order + right.order, left.keyed and right.keyed)
         return left
 
     def merged(self, left, right):
@@ -318,11 +319,15 @@ class Queries:
         order = []
         for column in source.order:
             order += [", " if order else "", column, rng.choice(["", " DESC", " NULLS FIRST"])]
+        first = None
         for _ in range(rng.choice([1, 1, 2])):
             over = [" OVER ("]
             if rng.random() < 0.6:
                 over += ["PARTITION BY ", rng.choice(source.columns), " "]
             over += ["ORDER BY ", *order]
+            # Two windows may take rows that are equal in two orders, and which values then stand beside each other is open.
+            first = first or over
+            over = over if source.keyed else first
             kind = rng.choice(["row_number", "rank", "dense_rank", "lag", "lead", "sum", "count", "min", "max", "first_value", "last_value", "ntile"])
             inner = rng.choice(source.columns)
             if kind in ("row_number", "rank", "dense_rank"):

@@ -44,6 +44,10 @@ class Node:
             if self.children():
                 yield from self.type.simplest()
 
+    def is_ordered(self):
+        """Whether what it was generated with, ORDER BY, is still there: reducing takes it out as well."""
+        return False
+
     def all_tags(self):
         return self.tags.union(*(child.all_tags() for child in self.children()))
 
@@ -100,6 +104,9 @@ class Clauses(Node):
             if any(node is old for node in nodes):
                 return self._replaced(name, [new if node is old else node for node in nodes])
         raise AssertionError("no such child")
+
+    def is_ordered(self):
+        return "tail" in self.clauses and bool(self.clauses["tail"][1])
 
     def smaller(self):
         yield from self.simpler

@@ -148,6 +148,10 @@ const OPERATORS_MAX: usize = 2_000;
 /// The most brackets that may be open at a time: more than the parser's own limit, which it keeps everywhere but in types.
 const BRACKETS_MAX: usize = 250;
 
+/// The most UNION, INTERSECT and EXCEPT of a statement. Each is a level of the plan, of which 2,000 took more stack than a thread has, and time
+/// grows with the square: 500 were planned in 2 s, 1,000 in 7 s, without optimisation.
+pub(crate) const SET_OPERATIONS_MAX: usize = 500;
+
 /// Refuses expressions so deep that walking them takes more stack than a thread has: `1 + 1 + 1 + …` for pages. The parser
 /// limits parentheses, but not chains of operators, each of which is one level of the tree, and not types within types.
 fn check_depth(sql: &str) -> Result<(), SqlError> {
@@ -159,6 +163,7 @@ fn check_depth(sql: &str) -> Result<(), SqlError> {
     let too_deep = || SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "the statement is nested too deeply");
     // Operators since the last comma: of the innermost brackets, of each pair around them, and of all.
     let (mut depth, mut around, mut all) = (0_usize, Vec::new(), 0_usize);
+    let mut set_operations = 0;
     // `ARRAY<`, which PostgreSQL does not have.
     let mut angles = 0_usize;
     // Whether nothing but a number stands behind the last `[`: `int[][3]` is an array of arrays.
@@ -180,7 +185,10 @@ fn check_depth(sql: &str) -> Result<(), SqlError> {
                 operators = usize::from(was_bare && *token == Token::RBracket);
             }
             Token::Comma | Token::SemiColon => all -= std::mem::take(&mut depth),
-            Token::Word(word) => operators = usize::from(goes_on(word.keyword)),
+            Token::Word(word) => {
+                operators = usize::from(goes_on(word.keyword));
+                set_operations += usize::from(links_queries(word.keyword));
+            }
             Token::Whitespace(_)
             | Token::Number(..)
             | Token::SingleQuotedString(_)
@@ -194,6 +202,11 @@ fn check_depth(sql: &str) -> Result<(), SqlError> {
         }
         depth += operators;
         all += operators;
+        if set_operations > SET_OPERATIONS_MAX {
+            let message = format!("a statement has at most {SET_OPERATIONS_MAX} UNION, INTERSECT and EXCEPT");
+            let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message);
+            return Err(error.with_hint("Rows of constants are a VALUES list."));
+        }
         if around.len() > BRACKETS_MAX || angles > BRACKETS_MAX {
             return Err(too_deep());
         }
@@ -231,14 +244,15 @@ fn goes_on(word: Keyword) -> bool {
             | Keyword::AT
             | Keyword::COLLATE
             | Keyword::CASE
-            | Keyword::UNION
-            | Keyword::INTERSECT
-            | Keyword::EXCEPT
-            | Keyword::MINUS
             | Keyword::JOIN
             | Keyword::PIVOT
             | Keyword::UNPIVOT
-    )
+    ) || links_queries(word)
+}
+
+/// Whether such a word stands between two queries. All of them are reserved, but MINUS, which PostgreSQL does not have.
+fn links_queries(word: Keyword) -> bool {
+    matches!(word, Keyword::UNION | Keyword::INTERSECT | Keyword::EXCEPT | Keyword::MINUS)
 }
 
 /// The one statement of a text.
@@ -333,14 +347,14 @@ pub(crate) fn check_count(count: usize) -> Result<(), SqlError> {
 }
 
 /// Refuses what the parser takes and no planner can do: lists of too many columns, which take minutes to plan, strings as names of items
-/// (`SELECT 'a' 'b'`), FOR UPDATE below the outermost query,
+/// (`SELECT 'a' 'b'`), QUALIFY, which PostgreSQL does not have, FOR UPDATE below the outermost query,
 /// subqueries and arrays that nest too deeply, and expressions that double at each level in which they nest.
 fn check(statement: &Statement) -> Result<(), SqlError> {
     let outermost = match statement {
         Statement::Explain { statement, .. } => statement.as_ref(),
         other => other,
     };
-    let queries = u32::from(!matches!(outermost, Statement::Query(_)));
+    let queries = u32::from(!matches!(outermost, Statement::Query(_) | Statement::Copy { .. }));
     match walk::visit(outermost, &mut Checks { queries, ..Checks::default() }) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
@@ -379,6 +393,9 @@ impl Visitor for Checks {
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<SqlError> {
         if let Err(error) = check_count(select.projection.len()) {
             return ControlFlow::Break(error);
+        }
+        if select.qualify.is_some() {
+            return ControlFlow::Break(SqlError::syntax("syntax error at or near \"QUALIFY\""));
         }
         for item in &select.projection {
             if let SelectItem::ExprWithAlias { alias, .. } = item
@@ -556,6 +573,8 @@ mod tests {
         assert_eq!(state("select * from t for update"), None);
         assert_eq!(state("select * from (select * from t for update) x"), Some("0A000"));
         assert_eq!(state("update t set a = (select 1 from u for update)"), Some("0A000"));
+        assert_eq!(state("copy (select * from t for update) to stdout"), None);
+        assert_eq!(state("copy (select * from (select * from t for update) x) to stdout"), Some("0A000"));
         let nested = |levels: usize, open: &str| format!("{}1{}", open.repeat(levels), ")".repeat(levels));
         for open in ["(select 1 + ", "1 in (select ", "exists (select "] {
             assert_eq!(state(&format!("select {}", nested(12, open))), None, "{open}");
@@ -591,6 +610,28 @@ mod tests {
         // Items of lists hang on nothing.
         assert_eq!(state(&format!("select {}1", "array[1], a[1] is null, null::int[], ".repeat(500))), None);
         assert_eq!(state(&format!("select 1 in ({}1)", "(1 between 0 and 2) notnull, ".repeat(3_000))), None);
+    }
+
+    /// A comma ends a chain of operators, and no chain of queries.
+    #[test]
+    fn long_chains_of_queries_are_refused() {
+        let state = |sql: &str| parse_one(sql).err().map(|e| e.state.code());
+        for link in
+            [" union all select 1, 2", " union select 1, 2", " except (select 1, 2)", " intersect all values (1, 2)"]
+        {
+            let chain = |links: usize| format!("select 1, 2{}", link.repeat(links));
+            assert_eq!(state(&chain(SET_OPERATIONS_MAX)), None, "{link}");
+            assert_eq!(state(&chain(SET_OPERATIONS_MAX + 1)), Some("54001"), "{link}");
+            assert_eq!(state(&chain(100_000)), Some("54001"), "{link}");
+            assert_eq!(state(&format!("insert into t {}", chain(100_000))), Some("54001"), "{link}");
+        }
+    }
+
+    #[test]
+    fn qualify_is_no_clause() {
+        for sql in ["select a from t qualify a = 1", "select a from (select a from t qualify a = 1) x"] {
+            assert_eq!(parse_one(sql).unwrap_err().state.code(), "42601", "{sql}");
+        }
     }
 
     /// The parser does not count types within types, also in short texts.

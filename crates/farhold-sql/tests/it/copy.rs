@@ -90,6 +90,24 @@ fn a_query_is_copied_as_it_is_written() {
     );
 }
 
+/// As a statement of its own, so that a read-only transaction refuses it.
+#[test]
+fn a_query_for_update_is_copied() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY)");
+    client.ok("INSERT INTO t VALUES (1), (2)");
+    let copy = "COPY (SELECT id FROM t ORDER BY id FOR UPDATE) TO STDOUT";
+    assert_eq!(client.rows(copy), ["1", "2"]);
+    client.ok("BEGIN");
+    assert_eq!(client.rows(copy), ["1", "2"]);
+    client.ok("COMMIT");
+    client.ok("BEGIN READ ONLY");
+    assert_eq!(client.err(copy).state.code(), "25006");
+    client.ok("ROLLBACK");
+    assert_eq!(client.err("COPY (SELECT id FROM (SELECT id FROM t FOR UPDATE) AS x) TO STDOUT").state.code(), "0A000");
+}
+
 #[test]
 fn lists_and_intervals_are_copied_as_they_are_sent() {
     let db = Db::new();

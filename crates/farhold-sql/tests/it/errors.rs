@@ -316,3 +316,40 @@ fn deep_statements_are_refused_not_fatal() {
     }
     assert_eq!(client.rows("SELECT 1"), ["1"]);
 }
+
+/// Each link is a level of the plan: 2,000 took more stack than a thread has.
+#[test]
+fn long_chains_of_queries_are_refused_not_fatal() {
+    let db = Db::new();
+    let client = db.client();
+    let chain =
+        |links: usize| format!("SELECT count(*) FROM (SELECT 1, 2{}) AS x", " UNION ALL SELECT 1, 2".repeat(links));
+    assert_eq!(client.rows(&chain(500)), ["501"]);
+    assert_eq!(client.err(&chain(501)).state.code(), "54001");
+    assert_eq!(client.err(&chain(50_000)).state.code(), "54001");
+
+    // A VALUES list is as long as it likes, if few of its rows have subqueries.
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY)");
+    let list = |plain: usize, queries: usize| {
+        let query = "((SELECT max(id) FROM t))";
+        let rows = (0..plain).map(|n| format!("({n})")).chain(std::iter::repeat_n(query.to_owned(), queries));
+        format!("SELECT count(*), count(x), max(x) FROM (VALUES {}) AS v (x)", rows.collect::<Vec<_>>().join(", "))
+    };
+    assert_eq!(client.rows(&list(20_000, 1)), ["20001|20000|19999"]);
+    assert_eq!(client.rows(&list(0, 100)), ["100|0|NULL"]);
+    assert_eq!(client.err(&list(3, 501)).state.code(), "54001");
+    assert_eq!(client.rows("SELECT 1"), ["1"]);
+}
+
+/// An argument's name is no column; PostgreSQL's own functions have names for few of them.
+#[test]
+fn arguments_by_name() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT)");
+    client.ok("INSERT INTO t VALUES (1, 'abc')");
+    assert_eq!(client.rows("SELECT substr(str => s, start_pos => id + 1) FROM t"), ["bc"]);
+    for sql in ["SELECT abs(id => id) FROM t", "SELECT abs(x => id) FROM t", "SELECT nothing(x => 1)"] {
+        assert_eq!(&client.err(sql).state.code()[..2], "42", "{sql}");
+    }
+}

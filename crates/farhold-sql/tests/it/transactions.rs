@@ -165,7 +165,7 @@ fn truncate_that_is_stopped_empties_no_table() {
     let client = db.client();
     two_tables(&client, ROWS);
     for waits in 0.. {
-        let mut left = waits;
+        let mut left: usize = waits;
         let stop = async move |cancel: &CancelHandle| {
             if left == 0 {
                 cancel.cancel();

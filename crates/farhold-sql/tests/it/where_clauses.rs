@@ -229,6 +229,12 @@ fn parameters_in_clauses() {
     assert_eq!(count("INSERT INTO q SELECT $1", &[int(7)]), "INSERT 0 1");
     let series = [Datum::BigInt(1), Datum::BigInt(5)];
     assert_eq!(count("SELECT n FROM generate_series($1, $2) AS g (n) WHERE n > 1", &series), "SELECT 4");
+    // What is compared with nothing is a parameter all the same.
+    let nothing = "SELECT id FROM t WHERE id < $1 AND NOT $2 = ANY ('{}') AND ($3 + 1) <> ALL ('{}')";
+    assert_eq!(
+        count(nothing, &[int(4), Datum::Text("beta".into()), Datum::BigInt(1)]),
+        count("SELECT id FROM t WHERE id < $1", &[int(4)])
+    );
 }
 
 /// What nothing but a long LIMIT bounds is a query like others: out of a snapshot, batch by batch.

@@ -439,6 +439,13 @@ pub(crate) fn output_name(expression: &Expr) -> String {
     match expression {
         Expr::Identifier(ident) => fold(ident),
         Expr::CompoundIdentifier(parts) => parts.last().map_or_else(|| "?column?".to_owned(), fold),
+        Expr::CompoundFieldAccess { root, access_chain } => {
+            let field = access_chain.iter().rev().find_map(|access| match access {
+                ast::AccessExpr::Dot(Expr::Identifier(field)) => Some(fold(field)),
+                _ => None,
+            });
+            field.unwrap_or_else(|| output_name(root))
+        }
         Expr::Function(function) => match function.name.0.last() {
             Some(ObjectNamePart::Identifier(ident)) => fold(ident),
             _ => "?column?".to_owned(),

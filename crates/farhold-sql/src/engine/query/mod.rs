@@ -11,6 +11,7 @@ mod choices;
 mod coerce;
 mod dates;
 mod domains;
+mod equijoins;
 mod floats;
 mod functions;
 mod guard;
@@ -47,6 +48,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
 use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::optimizer::OptimizerRule;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -76,6 +78,14 @@ pub(crate) use stream::{BatchStream, Unread};
 const BATCH_ROWS: usize = 8192;
 /// Batches that may wait between a query and its reader.
 const CHANNEL_BATCHES: usize = 4;
+
+/// Rules of DataFusion 55 that give wrong answers.
+///
+/// - `aggregate_statistics` takes a constant column for one distinct value, also where it has no row or is NULL. Our scans have no exact
+///   numbers for it.
+/// - `FilterPushdown` knows the columns of a projection and of most other operators by their names alone, which several columns of a join
+///   have: a condition on one goes to the scan of another. The logical plan's rule, which knows relations, has pushed everything down before.
+const DEFECTIVE_RULES: [&str; 2] = ["aggregate_statistics", "FilterPushdown"];
 
 /// How long a closing engine waits for its queries to stop.
 const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(5);
@@ -146,7 +156,7 @@ impl QueryEngine {
         user: &str,
         cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
-        let (statement, names) = self.compatibility.rewrite(query, sql, tables, user)?;
+        let (statement, names) = self.compatibility.rewrite(query, sql, tables, &self.state, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let stated = stated.to_vec();
         let task = self.runtime().spawn(async move { plan(&state, statement, &stated).await });
@@ -185,7 +195,8 @@ impl QueryEngine {
         let plan = LogicalPlan::clone(&query.plan);
         let task = self.runtime().spawn(async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
-            state.optimize(&plan).map_err(|e| error::from_datafusion(&e))
+            let plan = state.optimize(&plan).and_then(|plan| equijoins::with_null_keys(plan, &state));
+            plan.map_err(|e| error::from_datafusion(&e))
         });
         until_cancelled(cancel, task).await
     }
@@ -349,10 +360,15 @@ fn session_state(
     domains::register(&context);
     halves::register(&context);
     aggregates::register(&context);
-    // It takes a constant column for one distinct value, also where it has no row or is NULL (DataFusion 55). Our scans have no exact numbers for it.
-    let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| rule.name() != "aggregate_statistics";
+    let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).cloned().collect();
+    let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
+    let in_place = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
+        Arc::clone(if rule.name() == equalities.name() { &equalities } else { rule })
+    };
+    let optimizers = context.state().optimizers().iter().map(in_place).collect();
     let mut state = SessionStateBuilder::new_from_existing(context.state())
+        .with_optimizer_rules(optimizers)
         .with_physical_optimizer_rules(rules)
         .with_analyzer_rule(Arc::new(scalars::Nulls))
         .with_analyzer_rule(Arc::new(members::Members))

@@ -201,7 +201,10 @@ fn text_elements(text: &str) -> Option<Vec<Expr>> {
 
 fn of_elements(left: &Expr, op: &BinaryOperator, elements: Vec<Expr>, is_all: bool) -> Option<Expr> {
     if elements.is_empty() {
-        return Some(Expr::value(Value::Boolean(is_all)));
+        // What is compared stays, for its names and parameters, and decides nothing.
+        let nothing = Expr::value(Value::Boolean(is_all));
+        let op = if is_all { BinaryOperator::Or } else { BinaryOperator::And };
+        return Some(binary(nested(Expr::IsNull(Box::new(nested(left.clone())))), op, nothing));
     }
     if is_list(op, is_all) {
         return Some(Expr::InList { expr: Box::new(left.clone()), list: elements, negated: is_all });

@@ -72,6 +72,7 @@ impl Rewriter {
         statement: Statement,
         sql: &str,
         tables: &Tables,
+        state: &SessionState,
         user: &str,
     ) -> Result<(Statement, Option<Vec<String>>), SqlError> {
         let mut statement = statement;
@@ -85,7 +86,7 @@ impl Rewriter {
         }
         let names = match &mut statement {
             Statement::Query(query) if reads_catalogs => names::output_names(query),
-            Statement::Query(query) => names::resolve(query, tables, &self.aggregates)?,
+            Statement::Query(query) => names::resolve(query, tables, state, &self.aggregates)?,
             _ => None,
         };
         let _ = walk::change(&mut statement, &mut SignedRanks);

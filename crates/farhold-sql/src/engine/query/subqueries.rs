@@ -6,14 +6,14 @@ use std::ops::ControlFlow;
 use datafusion::sql::sqlparser::ast::{
     Distinct, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
     FunctionArgumentList, FunctionArguments, GroupByExpr, Ident, LimitClause, OrderByExpr, OrderByKind, Query, Select,
-    SelectItem, SetExpr, Statement, TableWithJoins, Value, Values, Visitor,
+    SelectItem, SetExpr, SetOperator, SetQuantifier, Statement, TableFactor, TableWithJoins, Value, Values, Visitor,
 };
 
 use super::scalars::SINGLE_VALUE;
-use crate::SqlError;
-use crate::engine::parse::parse_one;
-use crate::engine::scalar::fold;
+use crate::engine::parse::{SET_OPERATIONS_MAX, parse_one};
+use crate::engine::scalar::{built_in_name, fold};
 use crate::engine::walk;
+use crate::{SqlError, SqlState};
 
 /// `name(arguments)`.
 pub(super) fn call(name: &str, arguments: Vec<Expr>) -> Expr {
@@ -52,37 +52,86 @@ fn query_of(text: &str) -> Result<Box<Query>, SqlError> {
     }
 }
 
-/// A VALUES list with subqueries, for which DataFusion has no operator, as a query for each row, in the order of the rows.
+/// A VALUES list with subqueries, for which DataFusion has no operator, as a query for each row that has one, in the order of the rows. Those
+/// between them stay lists.
 pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, SqlError> {
-    struct Subqueries;
-    impl Visitor for Subqueries {
+    let with_queries: Vec<bool> = values.rows.iter().map(|row| has_query(&row.content)).collect();
+    let queries = with_queries.iter().filter(|has_query| **has_query).count();
+    if queries == 0 {
+        return Ok(None);
+    }
+    if queries > SET_OPERATIONS_MAX {
+        let message = format!("a VALUES list has at most {SET_OPERATIONS_MAX} rows with subqueries");
+        return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message));
+    }
+    let count = values.rows.first().map_or(0, |row| row.content.len());
+    if values.rows.iter().any(|row| row.content.len() != count) {
+        return Err(SqlError::syntax("VALUES lists must all be the same length"));
+    }
+    let mut arms: Vec<SetExpr> = Vec::new();
+    for ((n, row), has_query) in values.rows.iter().enumerate().zip(with_queries) {
+        let mut row = row.clone();
+        row.content.push(Expr::value(Value::Number(n.to_string(), false)));
+        match arms.last_mut() {
+            _ if has_query => {
+                let named =
+                    |(column, expr)| SelectItem::ExprWithAlias { expr, alias: Ident::new(format!("column{column}")) };
+                arms.push(*select((1..).zip(row.content).map(named).collect(), Vec::new())?.body);
+            }
+            Some(SetExpr::Values(rows)) => rows.rows.push(row),
+            _ => arms.push(SetExpr::Values(Values { explicit_row: false, rows: vec![row], value_keyword: false })),
+        }
+    }
+    let columns = (1..=count).map(|n| format!("column{n}")).collect::<Vec<_>>().join(", ");
+    // The frame comes from text, what is the user's goes in as it was parsed.
+    let mut query =
+        query_of(&format!("SELECT {columns} FROM (SELECT 1) AS __values ({columns}, __row) ORDER BY __values.__row"))?;
+    if let SetExpr::Select(select) = query.body.as_mut()
+        && let [TableWithJoins { relation: TableFactor::Derived { subquery, .. }, .. }] = select.from.as_mut_slice()
+    {
+        *subquery.body = union_all(arms)?;
+    }
+    Ok(Some(query))
+}
+
+fn has_query(row: &[Expr]) -> bool {
+    struct Queries;
+    impl Visitor for Queries {
         type Break = ();
 
         fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
             ControlFlow::Break(())
         }
     }
-    if walk::visit(values, &mut Subqueries).is_continue() {
-        return Ok(None);
+    row.iter().any(|expr| walk::visit(expr, &mut Queries).is_break())
+}
+
+/// All of them by UNION ALL, no more levels deep than it takes.
+fn union_all(mut arms: Vec<SetExpr>) -> Result<SetExpr, SqlError> {
+    while arms.len() > 1 {
+        let mut rest = arms.into_iter();
+        let mut pairs = Vec::with_capacity(rest.len().div_ceil(2));
+        while let Some(left) = rest.next() {
+            pairs.push(match rest.next() {
+                Some(right) => SetExpr::SetOperation {
+                    op: SetOperator::Union,
+                    set_quantifier: SetQuantifier::All,
+                    left: Box::new(left),
+                    right: Box::new(right),
+                },
+                None => left,
+            });
+        }
+        arms = pairs;
     }
-    let count = values.rows.first().map_or(0, |row| row.content.len());
-    if values.rows.iter().any(|row| row.content.len() != count) {
-        return Err(SqlError::syntax("VALUES lists must all be the same length"));
-    }
-    let row = |(n, row): (usize, &Vec<Expr>)| {
-        let items: Vec<String> = row.iter().enumerate().map(|(c, e)| format!("{e} AS column{}", c + 1)).collect();
-        format!("SELECT {}, {n} AS __row", items.join(", "))
-    };
-    let rows: Vec<String> = values.rows.iter().map(|row| &row.content).enumerate().map(row).collect();
-    let columns: Vec<String> = (1..=count).map(|n| format!("column{n}")).collect();
-    let (columns, rows) = (columns.join(", "), rows.join(" UNION ALL "));
-    query_of(&format!("SELECT {columns} FROM ({rows}) AS __values ORDER BY __values.__row")).map(Some)
+    arms.pop().ok_or_else(|| SqlError::internal("a UNION of nothing"))
 }
 
 /// A correlated subquery that does not aggregate, whose names are answered, as the value of its row. DataFusion joins aggregates only.
 ///
 /// The values of a row's partners are collected, and the check that there is no second one is above the join: below it, other partners than those
-/// of the rows would be checked as well. A subquery without FROM is its item. `None` for other forms.
+/// of the rows would be checked as well. A subquery without FROM is its item, or the only element of the array that
+/// it unnests. `None` for other forms.
 pub(super) fn single_value(query: &Query, name: &str, aggregates: &HashSet<String>) -> Option<Expr> {
     let SetExpr::Select(select) = query.body.as_ref() else { return None };
     let [SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }] = select.projection.as_slice()
@@ -95,9 +144,14 @@ pub(super) fn single_value(query: &Query, name: &str, aggregates: &HashSet<Strin
     let is_distinct = matches!(select.distinct, Some(Distinct::Distinct));
     let is_first = is_first_only(query.limit_clause.as_ref())?;
     if select.from.is_empty() && select.selection.is_none() && !is_first {
-        return Some(Expr::Nested(Box::new(value.clone())));
+        return match unnested(value) {
+            Some(array) if is_distinct => Some(call(SINGLE_VALUE, vec![call("array_distinct", vec![array.clone()])])),
+            Some(array) => Some(call(SINGLE_VALUE, vec![array.clone()])),
+            None if makes_rows(value) => None,
+            None => Some(Expr::Nested(Box::new(value.clone()))),
+        };
     }
-    if is_first && is_distinct {
+    if is_first && is_distinct || makes_rows(value) {
         return None;
     }
     let mut collected = function(if is_first { "first_value" } else { "array_agg" }, vec![value.clone()]);
@@ -118,6 +172,51 @@ pub(super) fn single_value(query: &Query, name: &str, aggregates: &HashSet<Strin
     }
     let subquery = Expr::Subquery(Box::new(query));
     Some(if is_first { subquery } else { call(SINGLE_VALUE, vec![subquery]) })
+}
+
+/// The array of `unnest(array)`.
+fn unnested(expr: &Expr) -> Option<&Expr> {
+    let Expr::Function(function) = expr else { return None };
+    built_in_name(function).filter(|name| fold(name) == "unnest")?;
+    match &function.args {
+        FunctionArguments::List(list) => match list.args.as_slice() {
+            [FunctionArg::Unnamed(FunctionArgExpr::Expr(array))] => Some(array),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether an item of a query's SELECT may be several rows.
+pub(super) fn unnests(query: &Query) -> bool {
+    let SetExpr::Select(select) = query.body.as_ref() else { return false };
+    select.projection.iter().any(|item| match item {
+        SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. } => makes_rows(value),
+        _ => false,
+    })
+}
+
+fn makes_rows(value: &Expr) -> bool {
+    #[derive(Default)]
+    struct Unnests(usize);
+    impl Visitor for Unnests {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.0 += 1;
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.0 -= 1;
+            ControlFlow::Continue(())
+        }
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            if self.0 == 0 && unnested(expr).is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    walk::visit(value, &mut Unnests::default()).is_break()
 }
 
 /// Whether a SELECT has nothing but items, FROM, WHERE and DISTINCT.

@@ -348,6 +348,10 @@ impl Binder<'_> {
     fn text(&mut self, bound: Bound) -> Result<Scalar> {
         match bound.data_type {
             None => self.resolve(bound.scalar, ColumnType::Text),
+            // A parameter has the blanks that it was given with.
+            Some(ColumnType::Char(_)) if matches!(bound.scalar, Scalar::Parameter(_)) => {
+                fold_cast(bound.scalar, ColumnType::Char(ColumnType::CHARACTERS_MAX))
+            }
             Some(t) if t.is_text() => Ok(bound.scalar),
             Some(_) => Ok(Scalar::Cast { inner: Box::new(bound.scalar), to: ColumnType::Text, cut: false }),
         }

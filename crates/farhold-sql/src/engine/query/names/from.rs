@@ -1,9 +1,11 @@
 //! The relations of FROM, and what joins make of their columns.
 
+use datafusion::common::TableReference;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, JoinConstraint, JoinOperator,
     SelectItem, TableAlias, TableAliasColumnDef, TableFactor, TableWithJoins, Value, WildcardAdditionalOptions,
 };
+use futures::FutureExt;
 
 use super::super::ROWS_SCHEMA;
 use super::super::rewrite::{identifiers, is_catalog_relation};
@@ -195,16 +197,25 @@ impl Names<'_> {
         let table = match path {
             [name] => match self.relations.iter().rev().find(|relation| relation.name == *name) {
                 Some(relation) => return relation.columns.clone(),
-                None if is_catalog_relation(name) => return None,
+                None if is_catalog_relation(name) => return self.catalog_columns("pg_catalog", name),
                 None => name,
             },
             [schema, name] | [_, schema, name] if schema == "public" => name,
             [schema, name] if schema == ROWS_SCHEMA => {
                 return self.tables.get(name).map(|table| outputs(table, table.columns().len()));
             }
+            [schema, name] | [_, schema, name] => return self.catalog_columns(schema, name),
             _ => return None,
         };
         self.tables.get(table).map(|table| outputs(table, table.visible))
+    }
+
+    /// The columns of a relation of `pg_catalog` or `information_schema`.
+    fn catalog_columns(&self, schema: &str, name: &str) -> Outputs {
+        let relations = self.state.schema_for_ref(TableReference::partial(schema, name)).ok()?;
+        // They are in memory, so there is nothing to wait for.
+        let relation = relations.table(name).now_or_never()?.ok()??;
+        Some(relation.schema().fields().iter().map(|field| Output::plain(field.name().as_str())).collect())
     }
 
     fn join(&mut self, operator: &mut JoinOperator, mut left: Scope, mut right: Scope) -> Result<Scope, SqlError> {
@@ -228,7 +239,7 @@ impl Names<'_> {
             JoinConstraint::Using(_) | JoinConstraint::Natural if left.is_open || right.is_open => {
                 if side != Side::Left {
                     return Err(SqlError::unsupported(
-                        "RIGHT or FULL JOIN with USING or NATURAL of a catalog's relation",
+                        "RIGHT or FULL JOIN with USING or NATURAL of a relation whose columns are not known",
                     )
                     .with_hint("Write ON, and coalesce() for the column of both."));
                 }
@@ -318,6 +329,8 @@ fn is_literal(expr: &Expr) -> bool {
     match expr {
         Expr::Value(value) => !matches!(value.value, Value::Placeholder(_)),
         Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } | Expr::Cast { expr: inner, .. } => is_literal(inner),
+        // The planner computes it before it asks the function.
+        Expr::BinaryOp { left, right, .. } => is_literal(left) && is_literal(right),
         Expr::TypedString(_) | Expr::Interval(_) => true,
         _ => false,
     }

@@ -12,7 +12,7 @@
 //! | an expression that is also an item, in ORDER BY | the item's number |
 //!
 //! USING and NATURAL become ON. All items of a query get names that differ; what the client sees, and what a query around it says, are the names
-//! that PostgreSQL gives. A relation whose columns are not known here (a catalog's) leaves the scope open: what is not found stays as it is written.
+//! that PostgreSQL gives. A relation whose columns are not known here (a function's) leaves the scope open: what is not found stays as it is written.
 //!
 //! `from` has the relations and joins, `walk` the expressions; here is what a query and its items are.
 
@@ -20,10 +20,12 @@ mod from;
 mod walk;
 
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 
+use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
     Distinct, Expr, GroupByExpr, Ident, LimitClause, OrderBy, OrderByExpr, OrderByKind, Query, Select, SelectItem,
-    SelectItemQualifiedWildcardKind, SetExpr, Value, Values, WildcardAdditionalOptions, With,
+    SelectItemQualifiedWildcardKind, SetExpr, TableFactor, Value, Values, Visitor, WildcardAdditionalOptions, With,
 };
 
 use super::rewrite::identifiers;
@@ -31,6 +33,7 @@ use super::subqueries;
 use crate::engine::catalog::Tables;
 use crate::engine::direct::output_name;
 use crate::engine::scalar::fold;
+use crate::engine::walk as tree;
 use crate::{SqlError, SqlState};
 use from::renamed;
 
@@ -38,9 +41,10 @@ use from::renamed;
 pub(super) fn resolve(
     query: &mut Query,
     tables: &Tables,
+    state: &SessionState,
     aggregates: &HashSet<String>,
 ) -> Result<Option<Vec<String>>, SqlError> {
-    let mut names = Names { tables, aggregates, scopes: Vec::new(), relations: Vec::new(), made: 0 };
+    let mut names = Names { tables, state, aggregates, scopes: Vec::new(), relations: Vec::new(), made: 0 };
     let outputs = names.query(query, Naming::Relation)?;
     Ok(outputs.map(|outputs| outputs.into_iter().map(|output| output.name).collect()))
 }
@@ -217,6 +221,8 @@ fn number(index: usize) -> Expr {
 
 struct Names<'a> {
     tables: &'a Tables,
+    /// Knows the relations of the catalogs.
+    state: &'a SessionState,
     /// The names of aggregate functions.
     aggregates: &'a HashSet<String>,
     /// The innermost last.
@@ -307,7 +313,7 @@ impl Names<'_> {
         for cte in &mut with.cte_tables {
             let name = fold(&cte.alias.name);
             let query = cte.query.as_mut();
-            let is_recursive = recursive && matches!(query.body.as_ref(), SetExpr::SetOperation { .. });
+            let is_recursive = recursive && recursion(query, &name)?;
             let columns = if is_recursive {
                 // The first arm says the columns of what the second one reads.
                 let around = self.relations.len();
@@ -544,6 +550,45 @@ impl Names<'_> {
         }
         (projection, is_known.then_some(outputs))
     }
+}
+
+/// Whether the query of a WITH RECURSIVE reads itself. One that does has an order and a limit only outside, as in PostgreSQL.
+///
+/// One that does not is put in parentheses: DataFusion takes every UNION there for a recursion and leaves out what stands behind it.
+fn recursion(query: &mut Query, name: &str) -> Result<bool, SqlError> {
+    let SetExpr::SetOperation { right, .. } = query.body.as_ref() else { return Ok(false) };
+    if !reads(right, name) {
+        let with = query.with.take();
+        let whole = query.clone();
+        (query.order_by, query.limit_clause, query.fetch) = (None, None, None);
+        query.locks.clear();
+        *query.body = SetExpr::Query(Box::new(Query { with, ..whole }));
+        return Ok(false);
+    }
+    let refused = if query.order_by.is_some() {
+        "ORDER BY"
+    } else if query.limit_clause.is_some() || query.fetch.is_some() {
+        "LIMIT"
+    } else {
+        return Ok(true);
+    };
+    Err(SqlError::unsupported(format_args!("{refused} in a recursive query")))
+}
+
+/// Whether a relation of that name is read.
+fn reads(body: &SetExpr, name: &str) -> bool {
+    struct Relations<'a>(&'a str);
+    impl Visitor for Relations<'_> {
+        type Break = ();
+
+        fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<()> {
+            match factor {
+                TableFactor::Table { name, args: None, .. } if identifiers(name) == [self.0] => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    tree::visit(body, &mut Relations(name)).is_break()
 }
 
 fn ambiguous_order(name: &str) -> SqlError {

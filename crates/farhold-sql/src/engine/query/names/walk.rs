@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Ident, Query, VisitMut, VisitorMut};
+use datafusion::sql::sqlparser::ast::{AccessExpr, BinaryOperator, Expr, Ident, Query, VisitMut, VisitorMut};
 
 use super::super::rewrite::user_word;
 use super::super::subqueries;
@@ -92,6 +92,21 @@ fn is_compared(expr: &Expr) -> bool {
         || matches!(expr, Expr::AllOp { compare_op, .. } if *compare_op != BinaryOperator::NotEq)
 }
 
+/// Puts the name before a subscript together: the parser has `t.a[1]` as `t`, of which `.a` and `[1]` are taken.
+fn join_name(expr: &mut Expr) {
+    let Expr::CompoundFieldAccess { root, access_chain } = expr else { return };
+    let Expr::Identifier(first) = root.as_ref() else { return };
+    let part = |access: &AccessExpr| match access {
+        AccessExpr::Dot(Expr::Identifier(part)) => Some(part.clone()),
+        _ => None,
+    };
+    let parts: Vec<Ident> = access_chain.iter().map_while(part).collect();
+    if !parts.is_empty() {
+        access_chain.drain(..parts.len());
+        **root = Expr::CompoundIdentifier(std::iter::once(first.clone()).chain(parts).collect());
+    }
+}
+
 impl VisitorMut for Walk<'_, '_> {
     type Break = SqlError;
 
@@ -117,6 +132,7 @@ impl VisitorMut for Walk<'_, '_> {
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
         if self.depth == 0 {
             self.compared += usize::from(is_compared(expr));
+            join_name(expr);
         }
         ControlFlow::Continue(())
     }
@@ -131,7 +147,12 @@ impl VisitorMut for Walk<'_, '_> {
             // One that ANY or ALL compares with has any number of rows.
             Expr::Subquery(query) if self.is_correlated && self.compared == 0 => {
                 let name = self.names.made_up("value");
-                Ok(subqueries::single_value(query, &name, self.names.aggregates))
+                match subqueries::single_value(query, &name, self.names.aggregates) {
+                    None if subqueries::unnests(query) => {
+                        Err(SqlError::unsupported("unnest in this correlated subquery"))
+                    }
+                    value => Ok(value),
+                }
             }
             other => {
                 self.compared -= usize::from(is_compared(other));
