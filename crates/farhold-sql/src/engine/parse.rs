@@ -273,7 +273,8 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
     }
 }
 
-/// Takes the parentheses from the numbers of ORDER BY: PostgreSQL's grammar drops them, and `ORDER BY (1)` is by the first item.
+/// Takes the parentheses from the numbers of ORDER BY: PostgreSQL's grammar drops them, and `ORDER BY (1)` is by the
+/// first item.
 struct Positions;
 
 impl VisitorMut for Positions {
@@ -312,8 +313,8 @@ pub(crate) fn parse_expr(text: &str) -> Result<Expr, SqlError> {
     parsed.map_err(|e| error::from_parser(&e))
 }
 
-/// A text that reads as a statement or an expression does. The parser's own takes `''` and `\'` in a string, and `""` and `\"` in a name, for what
-/// is escaped already, and puts two signs together, which begins a comment.
+/// A text that reads as a statement or an expression does. The parser's own takes `''` and `\'` in a string, and `""`
+/// and `\"` in a name, for what is escaped already, and puts two signs together, which begins a comment.
 pub(crate) fn to_text<T: VisitMut + Clone + Display>(tree: &T) -> String {
     let mut tree = tree.clone();
     let _ = walk::change(&mut tree, &mut Plain);
@@ -458,8 +459,9 @@ pub(crate) fn check_count(count: usize) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// The most relations of a FROM clause. A plan has a level for each, and each level the columns of all below: in a debug build on a busy machine
-/// 100 relations took 5 s to plan, 200 took 82 s, and thousands are more than a thread's stack has room for.
+/// The most relations of a FROM clause. A plan has a level for each, and each level the columns of all below: in a
+/// debug build on a busy machine 100 relations took 5 s to plan, 200 took 82 s, and thousands are more than a thread's
+/// stack has room for.
 const RELATIONS_MAX: usize = 200;
 
 /// Refuses more relations than a FROM clause may have.
@@ -582,8 +584,8 @@ impl Visitor for Checks {
         if self.copies > COPIES_MAX {
             let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "expressions are nested too deeply");
             return ControlFlow::Break(error.with_hint(
-                "What stands before BETWEEN, IN or ANY, or behind CASE, is bound once for each value it is compared with, and \
-                 all arguments of coalesce() but the last one twice.",
+                "What stands before BETWEEN, IN or ANY, or behind CASE, is bound once for each value it is compared \
+                 with, and what coalesce() has before its last argument twice.",
             ));
         }
         ControlFlow::Continue(())
@@ -606,7 +608,8 @@ fn sum(sizes: &[u64]) -> u64 {
     sizes.iter().fold(0, |sum, size| sum.saturating_add(*size))
 }
 
-/// What is bound of an expression beside what is written: `operands` are the sizes of its operands, `written` is that of all.
+/// What is bound of an expression beside what is written: `operands` are the sizes of its operands, `written` is that
+/// of all.
 fn copies(expression: &Expr, operands: &[u64], written: u64) -> u64 {
     let first = operands.first().copied().unwrap_or(0);
     let again = |times: usize| match first {
@@ -623,7 +626,8 @@ fn copies(expression: &Expr, operands: &[u64], written: u64) -> u64 {
         },
         Expr::InSubquery { expr, .. } if asks(expr) => written.saturating_mul(QUERY_COPIES),
         Expr::Case { operand: Some(_), conditions, .. } => again(conditions.len().saturating_sub(1)),
-        // Rows are compared column by column, most of them twice, and those of long rows once more each time that a row is halved.
+        // Rows are compared column by column, most of them twice, and those of long rows once more each time that a row
+        // is halved.
         Expr::BinaryOp { left, op, .. } if is_row(left) && !matches!(op, BinaryOperator::And | BinaryOperator::Or) => {
             let halvings = columns_of_row(unnested(left)).checked_ilog2().unwrap_or(0);
             written.saturating_mul(u64::from(halvings.max(1)))
@@ -688,9 +692,10 @@ fn is_row(expression: &Expr) -> bool {
 fn columns_of_row(expression: &Expr) -> usize {
     match expression {
         Expr::Tuple(columns) => columns.len(),
-        Expr::Function(Function { name, args: FunctionArguments::List(list), .. }) if matches!(name.0.as_slice(), [ObjectNamePart::Identifier(name)] if name.value.eq_ignore_ascii_case("row")) => {
-            list.args.len()
-        }
+        Expr::Function(Function { name, args: FunctionArguments::List(list), .. }) => match name.0.as_slice() {
+            [ObjectNamePart::Identifier(name)] if name.value.eq_ignore_ascii_case("row") => list.args.len(),
+            _ => 0,
+        },
         _ => 0,
     }
 }

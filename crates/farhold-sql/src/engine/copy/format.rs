@@ -70,8 +70,8 @@ impl CopyFormat {
     }
 }
 
-/// A COPY with `on`, `off`, `1` and `0` behind FREEZE and HEADER written as the parser knows them, in the options, which stand behind TO or FROM:
-/// before that are the names of a table or a query.
+/// A COPY with `on`, `off`, `1` and `0` behind FREEZE and HEADER written as the parser knows them, in the options,
+/// which stand behind TO or FROM: before that are the names of a table or a query.
 pub(crate) fn plain_booleans(sql: &str) -> String {
     let mut out = String::with_capacity(sql.len());
     let (mut previous, mut at) = ("", 0);

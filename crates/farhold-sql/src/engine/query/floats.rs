@@ -173,8 +173,8 @@ fn shown_name(group: usize) -> String {
     format!("__shown_{group}")
 }
 
-/// An aggregate whose groups by intervals show a value of theirs. `schema` is what it is to have. Where `is_set`, a row may be of more than one
-/// group, and then shows none.
+/// An aggregate whose groups by intervals show a value of theirs. `schema` is what it is to have. Where `is_set`, a row
+/// may be of more than one group, and then shows none.
 fn with_shown(grouped: Aggregate, shown: &[(usize, Expr)], is_set: bool, schema: &DFSchema) -> Result<LogicalPlan> {
     let column = |(n, (qualifier, field)): (usize, (Option<&TableReference>, &FieldRef))| {
         if !shown.iter().any(|(group, _)| *group == n) {

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! without the parts of the second line that columns declared NOT NULL rule out. In a WHERE clause the first line stays a subquery; above a
-//! projection or an aggregate, where DataFusion has no join for it, the mark join is put in here; there, EXISTS of an uncorrelated query counts its
-//! first row.
+//! projection or an aggregate, where DataFusion has no join for it, the mark join is put in here; there, EXISTS of an
+//! uncorrelated query counts its first row.
 
 use std::cell::Cell;
 use std::sync::Arc;

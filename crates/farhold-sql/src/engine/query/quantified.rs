@@ -1,9 +1,10 @@
-//! `x op ANY (array)` and `x op ALL (array)` where the statement has no short list of the array's elements: a parameter, what a function gives, a
-//! list of thousands.
+//! `x op ANY (array)` and `x op ALL (array)` where the statement has no short list of the array's elements: a
+//! parameter, what a function gives, a list of thousands.
 //!
-//! An element that decides gives the answer; otherwise it is NULL where a comparison is, and what holds of no elements where none is. Arrays in the
-//! array do not count, their elements do. A text in the place of the array is one as PostgreSQL writes it, of elements of the type of `x`, or of
-//! that of a third argument. Floats and intervals are compared by their keys ([`floats`]).
+//! An element that decides gives the answer; otherwise it is NULL where a comparison is, and what holds of no elements
+//! where none is. Arrays in the array do not count, their elements do. A text in the place of the array is one as
+//! PostgreSQL writes it, of elements of the type of `x`, or of that of a third argument. Floats and intervals are
+//! compared by their keys ([`floats`]).
 
 use std::sync::Arc;
 
@@ -68,8 +69,8 @@ pub(super) fn register(context: &SessionContext) {
     }
 }
 
-/// The type as which a bare string in the place of `x` is read, if the function is one of these. No text stands for an array but a literal, which a
-/// parameter becomes.
+/// The type as which a bare string in the place of `x` is read, if the function is one of these. No text stands for an
+/// array but a literal, which a parameter becomes.
 pub(super) fn type_of_elements(function: &ScalarFunction, schema: &DFSchema) -> Result<Option<DataType>> {
     if function.func.inner().downcast_ref::<Quantified>().is_none() {
         return Ok(None);
@@ -237,7 +238,8 @@ impl Wanted {
     }
 }
 
-/// The elements of the array in a row, of the type of `x` but for the digits of decimals; `None` where there is no array.
+/// The elements of the array in a row, of the type of `x` but for the digits of decimals; `None` where there is no
+/// array.
 fn elements(arrays: &ArrayRef, row: usize, wanted: &Wanted) -> Result<Option<ArrayRef>> {
     if arrays.is_null(row) || arrays.data_type().is_null() {
         return Ok(None);

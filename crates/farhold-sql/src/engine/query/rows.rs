@@ -200,8 +200,8 @@ fn pair(a: &Expr, op: &BinaryOperator, b: &Expr) -> Expr {
 /// The most columns of rows of which each one more is a level of the tree.
 const COLUMNS_IN_CHAIN: usize = 8;
 
-/// Whether one row is before another: the first columns that differ decide, by `strict`; the last ones by `op`. Of long rows the first half decides,
-/// or the second where the first is equal.
+/// Whether one row is before another: the first columns that differ decide, by `strict`; the last ones by `op`. Of long
+/// rows the first half decides, or the second where the first is equal.
 fn ordered(pairs: &[(&Expr, &Expr)], strict: &BinaryOperator, op: &BinaryOperator) -> Option<Expr> {
     use BinaryOperator::{And, Eq, Or};
     if pairs.len() > COLUMNS_IN_CHAIN {

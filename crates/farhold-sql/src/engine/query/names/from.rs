@@ -273,7 +273,8 @@ fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
     Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) }
 }
 
-/// `coalesce(a, b)`. The arguments of one that a FULL JOIN below has made stand among its own: nested ones double at each level, as CASE.
+/// `coalesce(a, b)`. The arguments of one that a FULL JOIN below has made stand among its own: nested ones double at
+/// each level, as CASE.
 fn either(a: Expr, b: Expr) -> Expr {
     let values = [a, b].into_iter().flat_map(|side| match side {
         Expr::Function(Function { args: FunctionArguments::List(list), .. }) => {
