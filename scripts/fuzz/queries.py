@@ -211,8 +211,8 @@ class Queries:
         rng = self.rng
         keys = [*before]
         for number in rng.sample(range(len(select.items)), len(select.items)):
-            # A bare name is the item's, whatever columns there are.
-            item = rng.choice([str(number + 1), str(number + 1), f"c{number}", f"(c{number})"])
+            # A bare name is the item's, whatever columns there are, and a number is one in parentheses, too.
+            item = rng.choice([str(number + 1), str(number + 1), f"({number + 1})", f"c{number}", f"(c{number})"])
             keys.append(f"{item}{rng.choice(['', '', ' DESC', ' ASC', ' NULLS FIRST', ' DESC NULLS LAST'])}")
         order = f"ORDER BY {', '.join(keys)}"
         limit = rng.choice(["", f" LIMIT {rng.choice([0, 1, 3, 10])}", f" LIMIT 4 OFFSET {rng.choice([0, 1, 3])}", f" OFFSET {rng.choice([1, 4])}"])

@@ -125,6 +125,8 @@ states! {
     DATATYPE_MISMATCH = "42804";
     /// No such function or operator.
     UNDEFINED_FUNCTION = "42883";
+    /// An object or a value is of another kind than the statement wants.
+    WRONG_OBJECT_TYPE = "42809";
     /// No such table.
     UNDEFINED_TABLE = "42P01";
     /// No such parameter.

@@ -91,10 +91,15 @@ pub(crate) async fn drop(
                     for sequence in tables.sequences_of(&table.name) {
                         check_unused(&tables, sequence, Some(table.as_ref()))?;
                     }
-                    Some(drop_with_sequences(worker, &tables, table).await)
+                    Some(drop_with_sequences(worker, &tables, &table.table, &name).await)
                 }
                 None => match tables.unread(&name) {
-                    Some(table) => Some(worker.drop_table(table).await),
+                    Some(table) => {
+                        for sequence in tables.sequences_of(&name) {
+                            check_unused(&tables, sequence, None)?;
+                        }
+                        Some(drop_with_sequences(worker, &tables, table, &name).await)
+                    }
                     None => None,
                 },
             }
@@ -145,9 +150,9 @@ fn kind_of(object: ObjectType) -> &'static str {
 }
 
 /// Drops a table and the sequences that were made for its columns.
-async fn drop_with_sequences(worker: &Worker, tables: &Tables, table: &TableInfo) -> Result<(), TxnError> {
-    worker.drop_table(&table.table).await?;
-    for sequence in tables.sequences_of(&table.name) {
+async fn drop_with_sequences(worker: &Worker, tables: &Tables, table: &Table, name: &str) -> Result<(), TxnError> {
+    worker.drop_table(table).await?;
+    for sequence in tables.sequences_of(name) {
         match worker.drop_table(&sequence.table).await {
             Ok(()) | Err(TxnError::NotFound { .. }) => {}
             Err(error) => return Err(error),

@@ -51,6 +51,9 @@ use self::query::QueryEngine;
 use self::sequence::{Numbers, Sequences, SessionNumbers};
 use crate::SqlError;
 
+/// How the names of functions begin that stand for operators, which results have no name of.
+const OPERATOR_PREFIX: &str = "farhold_operator_";
+
 /// What an engine is told at its start.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {

@@ -9,7 +9,7 @@ use arrow::datatypes::DataType;
 
 use super::cancel::Armed;
 use super::direct::Program;
-use super::query::BatchStream;
+use super::query::{BatchStream, PlannedQuery};
 use super::session::{Bound, Plan};
 use super::types::datum_at;
 use super::{ColumnType, CopyIn, CopyOut, Datum};
@@ -36,6 +36,16 @@ pub struct Prepared {
     /// The columns of its result; `None` for a statement that returns no rows.
     pub columns: Option<Vec<OutputColumn>>,
     bound: RefCell<Rc<Bound>>,
+    long: RefCell<Option<Long>>,
+}
+
+/// What the planner makes of a statement that runs without it while it has few rows.
+#[derive(Clone)]
+pub(crate) struct Long {
+    /// The version of the catalog that it was planned for.
+    pub(crate) version: u64,
+    /// `None`: its rows would be of other types than those that the client has been told.
+    pub(crate) query: Option<Rc<PlannedQuery>>,
 }
 
 impl Prepared {
@@ -45,7 +55,18 @@ impl Prepared {
             parameters: bound.parameters.clone(),
             columns: bound.columns.clone(),
             bound: RefCell::new(Rc::new(bound)),
+            long: RefCell::new(None),
         }
+    }
+
+    /// What was kept for this version of the catalog.
+    pub(crate) fn long(&self, version: u64) -> Option<Long> {
+        self.long.borrow().clone().filter(|long| long.version == version)
+    }
+
+    /// Keeps what the planner has made of the statement.
+    pub(crate) fn keep_long(&self, long: Long) {
+        *self.long.borrow_mut() = Some(long);
     }
 
     pub(crate) fn bound(&self) -> Rc<Bound> {

@@ -5,7 +5,9 @@ use std::ops::ControlFlow;
 
 use crate::engine::dialect::Dialect;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Query, Select, SelectItem, Statement, Value, ValueWithSpan, VisitMut, Visitor, VisitorMut,
+    BinaryOperator, Expr, FromTable, Function, FunctionArguments, Ident, JoinConstraint, JoinOperator, ObjectName,
+    ObjectNamePart, OrderByExpr, OrderByKind, Query, Select, SelectItem, SelectItemQualifiedWildcardKind, Statement,
+    TableAlias, TableFactor, TableWithJoins, UpdateTableFromKind, Value, ValueWithSpan, VisitMut, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -275,12 +277,47 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         .and_then(|mut parser| parser.parse_statements())
         .map_err(|e| error::from_parser(&e))?;
     match (statements.pop(), statements.is_empty()) {
-        (Some(statement), true) => {
+        (Some(mut statement), true) => {
             check(&statement)?;
+            let _ = walk::change(&mut statement, &mut Positions);
             Ok(statement)
         }
         (None, _) => Err(SqlError::syntax("there is no statement")),
         _ => Err(SqlError::syntax("cannot insert multiple commands into a prepared statement")),
+    }
+}
+
+/// Takes the parentheses from the numbers of ORDER BY: PostgreSQL's grammar drops them, and `ORDER BY (1)` is by the
+/// first item.
+struct Positions;
+
+impl VisitorMut for Positions {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        if let Some(order) = &mut query.order_by
+            && let OrderByKind::Expressions(by) = &mut order.kind
+        {
+            for OrderByExpr { expr, .. } in by {
+                let number = match &*expr {
+                    Expr::Nested(inner) => number(inner).cloned(),
+                    _ => None,
+                };
+                if let Some(number) = number {
+                    *expr = number;
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// The number that an expression is but for parentheses.
+fn number(expression: &Expr) -> Option<&Expr> {
+    match expression {
+        Expr::Nested(inner) => number(inner),
+        Expr::Value(value) if matches!(value.value, Value::Number(..)) => Some(expression),
+        _ => None,
     }
 }
 
@@ -290,33 +327,123 @@ pub(crate) fn parse_expr(text: &str) -> Result<Expr, SqlError> {
     parsed.map_err(|e| error::from_parser(&e))
 }
 
-/// A text that reads as a statement or an expression does. The parser's own takes `''` and `\'` in a string for what is escaped already, and puts two
-/// signs together, which begins a comment.
+/// A text that reads as a statement or an expression does. The parser's own takes `''` and `\'` in a string, and `""`
+/// and `\"` in a name, for what is escaped already, and puts two signs together, which begins a comment.
 pub(crate) fn to_text<T: VisitMut + Clone + Display>(tree: &T) -> String {
-    struct Plain;
-    impl VisitorMut for Plain {
-        type Break = ();
-
-        fn pre_visit_value(&mut self, value: &mut ValueWithSpan) -> ControlFlow<()> {
-            if let Value::SingleQuotedString(text) | Value::NationalStringLiteral(text) = &mut value.value {
-                *text = text.replace('\'', "''");
-            }
-            ControlFlow::Continue(())
-        }
-
-        fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
-            if let Expr::UnaryOp { expr: inner, .. } = expression
-                && matches!(**inner, Expr::UnaryOp { .. })
-            {
-                let signed = std::mem::replace(inner.as_mut(), Expr::value(Value::Null));
-                **inner = Expr::Nested(Box::new(signed));
-            }
-            ControlFlow::Continue(())
-        }
-    }
     let mut tree = tree.clone();
     let _ = walk::change(&mut tree, &mut Plain);
     tree.to_string()
+}
+
+/// Doubles the quotes in strings and names. Visitors have no step for a name, so the places of names are listed.
+struct Plain;
+
+impl Plain {
+    fn name(name: &mut Ident) {
+        if name.quote_style == Some('"') && name.value.contains('"') {
+            name.value = name.value.replace('"', "\"\"");
+        }
+    }
+
+    fn path(path: &mut ObjectName) {
+        for part in &mut path.0 {
+            if let ObjectNamePart::Identifier(name) = part {
+                Self::name(name);
+            }
+        }
+    }
+
+    fn alias(alias: Option<&mut TableAlias>) {
+        let Some(alias) = alias else { return };
+        Self::name(&mut alias.name);
+        alias.columns.iter_mut().for_each(|column| Self::name(&mut column.name));
+    }
+
+    /// The columns of USING.
+    fn joins(from: &mut TableWithJoins) {
+        use JoinOperator as J;
+        for join in &mut from.joins {
+            if let J::Join(constraint)
+            | J::Inner(constraint)
+            | J::Left(constraint)
+            | J::LeftOuter(constraint)
+            | J::Right(constraint)
+            | J::RightOuter(constraint)
+            | J::FullOuter(constraint) = &mut join.join_operator
+                && let JoinConstraint::Using(columns) = constraint
+            {
+                columns.iter_mut().for_each(Self::path);
+            }
+        }
+    }
+}
+
+impl VisitorMut for Plain {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        for cte in query.with.iter_mut().flat_map(|with| &mut with.cte_tables) {
+            Self::alias(Some(&mut cte.alias));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        for item in &mut select.projection {
+            match item {
+                SelectItem::ExprWithAlias { alias, .. } => Self::name(alias),
+                SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(path), _) => Self::path(path),
+                _ => {}
+            }
+        }
+        select.from.iter_mut().for_each(Self::joins);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_relation(&mut self, relation: &mut ObjectName) -> ControlFlow<()> {
+        Self::path(relation);
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+        match factor {
+            TableFactor::NestedJoin { table_with_joins, alias } => {
+                Self::joins(table_with_joins);
+                Self::alias(alias.as_mut());
+            }
+            TableFactor::Function { name, alias, .. } => {
+                Self::path(name);
+                Self::alias(alias.as_mut());
+            }
+            TableFactor::Table { alias, .. }
+            | TableFactor::Derived { alias, .. }
+            | TableFactor::TableFunction { alias, .. }
+            | TableFactor::UNNEST { alias, .. } => Self::alias(alias.as_mut()),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_value(&mut self, value: &mut ValueWithSpan) -> ControlFlow<()> {
+        if let Value::SingleQuotedString(text) | Value::NationalStringLiteral(text) = &mut value.value {
+            *text = text.replace('\'', "''");
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+        match expression {
+            Expr::Identifier(name) => Self::name(name),
+            Expr::CompoundIdentifier(names) => names.iter_mut().for_each(Self::name),
+            Expr::Function(function) => Self::path(&mut function.name),
+            Expr::UnaryOp { expr: inner, .. } if matches!(**inner, Expr::UnaryOp { .. }) => {
+                let signed = std::mem::replace(inner.as_mut(), Expr::value(Value::Null));
+                **inner = Expr::Nested(Box::new(signed));
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// The beginning in lower case.
@@ -346,14 +473,48 @@ pub(crate) fn check_count(count: usize) -> Result<(), SqlError> {
     Ok(())
 }
 
+/// The most relations of a FROM clause. A plan has a level for each, and each level the columns of all below: in a
+/// debug build on a busy machine 100 relations took 5 s to plan, 200 took 82 s, and thousands are more than a thread's
+/// stack has room for.
+const RELATIONS_MAX: usize = 200;
+
+/// Refuses more relations than a FROM clause may have.
+fn check_relations(from: &[TableWithJoins]) -> Result<(), SqlError> {
+    fn count(from: &TableWithJoins) -> usize {
+        let of = |factor: &TableFactor| match factor {
+            TableFactor::NestedJoin { table_with_joins, .. } => count(table_with_joins),
+            _ => 1,
+        };
+        of(&from.relation) + from.joins.iter().map(|join| of(&join.relation)).sum::<usize>()
+    }
+    if from.iter().map(count).sum::<usize>() > RELATIONS_MAX {
+        let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "a FROM clause has too many relations");
+        return Err(error.with_hint(format!("It may have at most {RELATIONS_MAX}.")));
+    }
+    Ok(())
+}
+
 /// Refuses what the parser takes and no planner can do: lists of too many columns, which take minutes to plan, strings as names of items
-/// (`SELECT 'a' 'b'`), QUALIFY, which PostgreSQL does not have, FOR UPDATE below the outermost query,
+/// (`SELECT 'a' 'b'`), QUALIFY, which PostgreSQL does not have, FOR UPDATE below the outermost query, FROM clauses of too many relations,
 /// subqueries and arrays that nest too deeply, and expressions that double at each level in which they nest.
 fn check(statement: &Statement) -> Result<(), SqlError> {
     let outermost = match statement {
         Statement::Explain { statement, .. } => statement.as_ref(),
         other => other,
     };
+    match outermost {
+        Statement::Update(update) => {
+            if let Some(UpdateTableFromKind::BeforeSet(from) | UpdateTableFromKind::AfterSet(from)) = &update.from {
+                check_relations(from)?;
+            }
+        }
+        Statement::Delete(delete) => {
+            let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;
+            check_relations(from)?;
+            check_relations(delete.using.as_deref().unwrap_or_default())?;
+        }
+        _ => {}
+    }
     let queries = u32::from(!matches!(outermost, Statement::Query(_) | Statement::Copy { .. }));
     match walk::visit(outermost, &mut Checks { queries, ..Checks::default() }) {
         ControlFlow::Break(error) => Err(error),
@@ -391,7 +552,7 @@ impl Visitor for Checks {
     }
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<SqlError> {
-        if let Err(error) = check_count(select.projection.len()) {
+        if let Err(error) = check_count(select.projection.len()).and_then(|()| check_relations(&select.from)) {
             return ControlFlow::Break(error);
         }
         if select.qualify.is_some() {
@@ -419,6 +580,10 @@ impl Visitor for Checks {
             let message = format!("number of array dimensions exceeds the maximum allowed ({DIMENSIONS_MAX})");
             return ControlFlow::Break(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
         }
+        if columns_of_row(expression) > COLUMNS_MAX {
+            let message = format!("ROW expressions can have at most {COLUMNS_MAX} entries");
+            return ControlFlow::Break(SqlError::new(SqlState::TOO_MANY_COLUMNS, message));
+        }
         self.around.push(Vec::new());
         ControlFlow::Continue(())
     }
@@ -427,9 +592,8 @@ impl Visitor for Checks {
         self.nested -= u32::from(has_query(expression));
         self.dimensions -= u32::from(is_array(expression));
         let operands = self.around.pop().unwrap_or_default();
-        let written = operands.iter().fold(1_u64, |sum, size| sum.saturating_add(*size));
-        let first = operands.first().copied().unwrap_or(0);
-        let copied = copies(expression, first, written);
+        let written = sum(&operands).saturating_add(1);
+        let copied = copies(expression, &operands, written);
         self.copies = self.copies.saturating_add(copied);
         if let Some(operands) = self.around.last_mut() {
             operands.push(written.saturating_add(copied));
@@ -437,7 +601,8 @@ impl Visitor for Checks {
         if self.copies > COPIES_MAX {
             let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "expressions are nested too deeply");
             return ControlFlow::Break(error.with_hint(
-                "What stands before BETWEEN, IN or ANY, or behind CASE, is bound once for each value it is compared with.",
+                "What stands before BETWEEN, IN or ANY, or behind CASE, is bound once for each value it is compared \
+                 with, and what coalesce() has before its last argument twice.",
             ));
         }
         ControlFlow::Continue(())
@@ -456,8 +621,14 @@ fn has_query(expression: &Expr) -> bool {
     matches!(expression, Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. })
 }
 
-/// What is bound of an expression beside what is written. `first` is the size of its first operand, `written` that of all.
-fn copies(expression: &Expr, first: u64, written: u64) -> u64 {
+fn sum(sizes: &[u64]) -> u64 {
+    sizes.iter().fold(0, |sum, size| sum.saturating_add(*size))
+}
+
+/// What is bound of an expression beside what is written: `operands` are the sizes of its operands, `written` is that
+/// of all.
+fn copies(expression: &Expr, operands: &[u64], written: u64) -> u64 {
+    let first = operands.first().copied().unwrap_or(0);
     let again = |times: usize| match first {
         // A column that stands before a long list takes no more than the list.
         0 | 1 => 0,
@@ -472,10 +643,17 @@ fn copies(expression: &Expr, first: u64, written: u64) -> u64 {
         },
         Expr::InSubquery { expr, .. } if asks(expr) => written.saturating_mul(QUERY_COPIES),
         Expr::Case { operand: Some(_), conditions, .. } => again(conditions.len().saturating_sub(1)),
-        // Rows are compared column by column, most of them twice.
+        // Rows are compared column by column, most of them twice, and those of long rows once more each time that a row
+        // is halved.
         Expr::BinaryOp { left, op, .. } if is_row(left) && !matches!(op, BinaryOperator::And | BinaryOperator::Or) => {
-            written
+            let halvings = columns_of_row(unnested(left)).checked_ilog2().unwrap_or(0);
+            written.saturating_mul(u64::from(halvings.max(1)))
         }
+        // DataFusion makes `CASE WHEN x IS NOT NULL THEN x ELSE y END` of `coalesce(x, y)`.
+        Expr::Function(function) if is_coalesce(function) => match operands {
+            [tested @ .., _] => sum(tested),
+            [] => 0,
+        },
         _ => 0,
     }
 }
@@ -509,12 +687,33 @@ fn asks(expression: &Expr) -> bool {
     walk::visit(expression, &mut Queries).is_break()
 }
 
-/// Whether it is a row: `(a, b)`.
-fn is_row(expression: &Expr) -> bool {
+/// Whether a function is `coalesce`, under any of its names.
+fn is_coalesce(function: &Function) -> bool {
+    let name = function.name.0.last().and_then(ObjectNamePart::as_ident);
+    name.is_some_and(|name| ["coalesce", "nvl", "ifnull"].iter().any(|known| name.value.eq_ignore_ascii_case(known)))
+}
+
+fn unnested(expression: &Expr) -> &Expr {
     match expression {
-        Expr::Nested(inner) => is_row(inner),
-        Expr::Tuple(_) => true,
-        _ => false,
+        Expr::Nested(inner) => unnested(inner),
+        other => other,
+    }
+}
+
+/// Whether it is a row: `(a, b)` or `ROW(a, b)`.
+fn is_row(expression: &Expr) -> bool {
+    columns_of_row(unnested(expression)) > 0
+}
+
+/// The columns of a row.
+fn columns_of_row(expression: &Expr) -> usize {
+    match expression {
+        Expr::Tuple(columns) => columns.len(),
+        Expr::Function(Function { name, args: FunctionArguments::List(list), .. }) => match name.0.as_slice() {
+            [ObjectNamePart::Identifier(name)] if name.value.eq_ignore_ascii_case("row") => list.args.len(),
+            _ => 0,
+        },
+        _ => 0,
     }
 }
 
@@ -534,6 +733,10 @@ mod tests {
             ("(case ", " when true then true when false then false end)"),
             ("((", ", 1) < (true, 1))"),
             ("(", " = any (array[false, true]))"),
+            ("coalesce(", ", 1)"),
+            ("nvl(", ", 1)"),
+            ("IFNULL(", ", 1)"),
+            ("(row(", ", 1) < (true, 1))"),
         ] {
             assert_eq!(state(&nested(8, open, close)), None, "{close}");
             assert_eq!(state(&nested(35, open, close)), Some("54001"), "{close}");
@@ -542,9 +745,46 @@ mod tests {
             assert_eq!(state(&format!("select {}true{}", open.repeat(4), ")".repeat(4))), None, "{open}");
             assert_eq!(state(&format!("select {}true{}", open.repeat(11), ")".repeat(11))), Some("54001"), "{open}");
         }
+        // The last argument is there once.
+        assert_eq!(state(&format!("select {}1{}", "coalesce(a, ".repeat(60), ")".repeat(60))), None);
         // Lists may be long.
         assert_eq!(state(&format!("select a in ({}1)", "1, ".repeat(300_000))), None);
         assert_eq!(state(&format!("select a + 1 in ({}1)", "1, ".repeat(50_000))), None);
+    }
+
+    #[test]
+    fn rows_and_from_clauses_are_not_too_long() {
+        let state = |sql: &str| parse_one(sql).err().map(|e| e.state.code());
+        for open in ["(", "row("] {
+            let row = |columns: usize| format!("{open}{}1)", "1, ".repeat(columns - 1));
+            assert_eq!(state(&format!("select {0} = {0}", row(1664))), None, "{open}");
+            assert_eq!(state(&format!("select {0} < {0}", row(1664))), None, "{open}");
+            assert_eq!(state(&format!("select {0} = {0}", row(1665))), Some("54011"), "{open}");
+        }
+        for before in ["select 1 from ", "explain select 1 from ", "delete from t using ", "update t set a = 1 from "] {
+            for next in [", t", " cross join t", " join (t join t on true) on true"] {
+                let from = |count: usize| format!("{before}t{}", next.repeat(count));
+                let each = if next.contains('(') { 2 } else { 1 };
+                assert_eq!(state(&from((RELATIONS_MAX - 1) / each)), None, "{before}{next}");
+                assert_eq!(state(&from(RELATIONS_MAX / each + 1)), Some("54001"), "{before}{next}");
+            }
+        }
+        // Each SELECT has its own.
+        let select = format!("select 1 from t{}", ", t".repeat(150));
+        assert_eq!(state(&format!("{select} union all {select}")), None);
+    }
+
+    #[test]
+    fn numbers_of_order_by_have_no_parentheses() {
+        for (sql, plain) in [
+            ("select a from t order by (1), ((2)) desc", "select a from t order by 1, 2 desc"),
+            ("select 1 union select 2 order by (1)", "select 1 union select 2 order by 1"),
+            ("select (select b from u order by (1) limit 1)", "select (select b from u order by 1 limit 1)"),
+        ] {
+            assert_eq!(parse_one(sql).unwrap(), parse_one(plain).unwrap(), "{sql}");
+        }
+        let other = "select a from t order by (a), (1 + 1), -1";
+        assert!(parse_one(other).unwrap().to_string().ends_with("ORDER BY (a), (1 + 1), -1"));
     }
 
     #[test]
@@ -691,8 +931,16 @@ mod tests {
                 assert_eq!(parse_expr(&text).unwrap(), tree, "{text}");
             }
         }
-        let query = parse_one("select 'a''''b' from t where x = '\\'''").unwrap();
-        assert_eq!(parse_one(&to_text(&query)).unwrap(), query);
+        for sql in [
+            r#"select 'a''''b' from t where x = '\'''"#,
+            r#"select "x\""y", "a""""b", t."c""" from t"#,
+            r#"with "w""\""" ("c""") as (select 1) select "w""\"""."c""" as "d\""" from "w""\""" as "v""" ("e""""")"#,
+            r#"select "f"""(1), "v""".* from "f"""(1) "v""", (select 1) "u\""" ("c""")"#,
+            r#"select 1 from "s"""."t""" join (u join v using ("b\"""))  "w""" using ("a""""b")"#,
+        ] {
+            let query = parse_one(sql).unwrap();
+            assert_eq!(parse_one(&to_text(&query)).unwrap(), query, "{sql}");
+        }
     }
 
     #[test]

@@ -83,6 +83,10 @@ fn a_query_is_copied_as_it_is_written() {
     let to_stdout = |query: &str| client.rows(&format!("COPY ({query}) TO STDOUT"));
     assert_eq!(to_stdout("SELECT 'a''''b'"), ["a''b"]);
     assert_eq!(to_stdout("SELECT - -1, 'header 1'"), ["1\theader 1"]);
+    assert_eq!(to_stdout("SELECT header, 1 FROM (SELECT 2 AS header) AS x"), ["2\t1"]);
+    assert_eq!(to_stdout("SELECT 2 freeze, 0"), ["2\t0"]);
+    let with_header = client.rows("COPY (SELECT 2 header, 1 n) TO STDOUT (FORMAT csv, HEADER 1)");
+    assert_eq!(with_header, ["header,n", "2,1"]);
     assert_eq!(to_stdout("SELECT '\\''', 1 + 1"), ["\\\\'\t2"]);
     assert_eq!(
         to_stdout("SELECT 'x''''y' FROM pg_catalog.pg_class WHERE relname = 'none' UNION ALL SELECT 'a''''b'"),

@@ -1,7 +1,9 @@
 //! What goes wrong has PostgreSQL's SQLSTATE, the transaction is rolled back, and nothing stays reserved.
 
+use std::sync::Arc;
+
 use farhold_fabric::Executor;
-use farhold_sql::{ColumnType, EngineConfig, TransactionState};
+use farhold_sql::{ColumnType, Datum, EngineConfig, TransactionState};
 use farhold_store::row::{Column, Schema};
 use farhold_txn::TableDef;
 
@@ -165,6 +167,19 @@ fn results_far_longer_than_what_they_are_made_of_are_refused() {
     assert_eq!(client.rows("SELECT array_repeat(1, 3), range(1, 4)"), ["{1,1,1}|{1,2,3}"]);
 }
 
+/// What `encode` makes is up to four times as long.
+#[test]
+fn what_is_encoded_needs_room() {
+    let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 1 << 20, ..EngineConfig::default() });
+    let client = db.client();
+    let long =
+        |count: usize, format: &str| format!("SELECT length(encode(decode(repeat('ff', {count}), 'hex'), '{format}'))");
+    assert_eq!(client.err(&long(400_000, "escape")).state.code(), "53200");
+    assert_eq!(client.rows(&long(200_000, "escape")), ["800000"]);
+    assert_eq!(client.rows(&long(400_000, "hex")), ["800000"]);
+    assert_eq!(client.rows(&long(400_000, "base64")), ["540353"]);
+}
+
 /// Its steps are the product of the lengths, and it looks at no flag on the way.
 #[test]
 fn levenshtein_takes_short_texts() {
@@ -186,6 +201,7 @@ fn a_table_that_cannot_be_read_can_be_dropped() {
     attributes.extend([0, 0]);
     let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
     let definition = TableDef { attributes, ..TableDef::new("broken", schema) };
+    let again = definition.clone();
     let executor = Executor::real(1);
     let worker = db.node.worker(&executor.handle()).expect("a worker");
     executor.run(async move {
@@ -194,7 +210,20 @@ fn a_table_that_cannot_be_read_can_be_dropped() {
     assert_eq!(client.err("SELECT * FROM broken").state.code(), "42P01");
     assert_eq!(client.err("CREATE TABLE broken (id INT PRIMARY KEY)").state.code(), "42P07");
     assert_eq!(client.ok("DROP TABLE broken"), "DROP TABLE");
-    client.ok("CREATE TABLE broken (id INT PRIMARY KEY)");
+    // Its sequences go with it.
+    client.ok("CREATE TABLE broken (id SERIAL PRIMARY KEY)");
+    let node = Arc::clone(&db.node);
+    let executor = Executor::real(2);
+    let worker = db.node.worker(&executor.handle()).expect("a worker");
+    executor.run(async move {
+        let table = node.tables().into_iter().find(|table| table.name() == "broken").expect("the table");
+        worker.drop_table(&table).await.expect("it is dropped");
+        worker.create_table(again).await.expect("a table");
+    });
+    assert_eq!(client.rows("SELECT nextval('broken_id_seq')"), ["1"]);
+    assert_eq!(client.ok("DROP TABLE broken"), "DROP TABLE");
+    assert_eq!(client.err("SELECT nextval('broken_id_seq')").state.code(), "42P01");
+    client.ok("CREATE SEQUENCE broken_id_seq");
 }
 
 #[test]
@@ -303,6 +332,79 @@ fn a_running_query_can_be_cancelled() {
     assert_eq!(client.rows("SELECT count(*) FROM t"), ["3000"]);
 }
 
+/// As chains they would take a level of the stack for each element.
+#[test]
+fn long_lists_and_rows_are_answered() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, k INT)");
+    client.ok("INSERT INTO t VALUES (1, 1), (2, 200000), (3, NULL)");
+    let numbers = |count: i32| (0..count).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    let list = numbers(100_000);
+    let pairs = (0..10_000).map(|n| format!("({n},{n})")).collect::<Vec<_>>().join(",");
+    for (condition, ids) in [
+        (format!("k IN ({list})"), &["1"][..]),
+        (format!("k IN (0.5, {list})"), &["1"]),
+        (format!("k NOT IN ({list})"), &["2"]),
+        (format!("k = ANY ('{{{list}}}')"), &["1"]),
+        (format!("k <> ANY ('{{{list}}}')"), &["1", "2"]),
+        (format!("k <> ALL (ARRAY[{list}])"), &["2"]),
+        (format!("k > ALL (ARRAY[{list}])"), &["2"]),
+        (format!("k > ANY ('{{{list}}}'::bigint[])"), &["1", "2"]),
+        (format!("k > ALL ('{{{list},NULL}}')"), &[]),
+        (format!("(id, k) IN ({pairs})"), &["1"]),
+    ] {
+        let sql = format!("SELECT id FROM t WHERE {condition} ORDER BY id");
+        assert_eq!(client.rows(&sql), ids, "{}", &condition[..20]);
+    }
+    let row = |last: &str| format!("({},{last})", numbers(1663));
+    let (one, two, null) = (row("1"), row("2"), row("NULL"));
+    let comparisons = [
+        format!("{one} = {two}"),
+        format!("{one} <> {two}"),
+        format!("{one} < {two}"),
+        format!("{one} >= {null}"),
+        format!("{null} IS NOT NULL"),
+        format!("{one} IS DISTINCT FROM {null}"),
+    ];
+    let answers = comparisons.map(|comparison| client.rows(&format!("SELECT {comparison}")).concat());
+    assert_eq!(answers, ["f", "t", "t", "NULL", "f", "t"]);
+    let patterns = format!("SELECT 'a' ~ ANY (ARRAY[{}'b'])", "'a', ".repeat(1_000));
+    assert_eq!(client.err(&patterns).state.code(), "54001");
+    assert_eq!(client.rows("SELECT 'a' ~ ANY (ARRAY['b', 'a'])"), ["t"]);
+}
+
+/// A parameter has no array type; its text is one.
+#[test]
+fn parameters_are_arrays_behind_any_and_all() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, k INT, n NUMERIC(6,1), c CHAR(4))");
+    client.ok("INSERT INTO t VALUES (1, 3, 1.5, 'ab'), (2, 1, 2, 'cd'), (3, NULL, NULL, NULL)");
+    let ids = |condition: &str, parameter: Datum| {
+        let answer = client.run_with(&format!("SELECT id FROM t WHERE {condition} ORDER BY id"), &[parameter]);
+        answer.map(|answer| answer.lines().concat()).map_err(|error| error.state.code())
+    };
+    let text = |text: &str| Datum::Text(text.to_owned());
+    for array in ["$1", "$1::int[]"] {
+        assert_eq!(ids(&format!("k = ANY ({array})"), text("{1,NULL}")), Ok("2".to_owned()), "{array}");
+        assert_eq!(ids(&format!("k <> ALL ({array})"), text("{1,NULL}")), Ok(String::new()), "{array}");
+        assert_eq!(ids(&format!("k <> ALL ({array})"), text("{1,2}")), Ok("1".to_owned()), "{array}");
+        assert_eq!(ids(&format!("k > ANY ({array})"), text("{1,NULL}")), Ok("1".to_owned()), "{array}");
+        assert_eq!(ids(&format!("k >= ALL ({array})"), text("{{1},{2}}")), Ok("1".to_owned()), "{array}");
+        assert_eq!(ids(&format!("k = ANY ({array})"), text("{1,}")), Err("22P02"), "{array}");
+        assert_eq!(ids(&format!("k = ANY ({array})"), text("{x}")), Err("22P02"), "{array}");
+        assert_eq!(ids(&format!("k = ANY ({array})"), Datum::Null), Ok(String::new()), "{array}");
+        assert_eq!(ids(&format!("NOT k <> ALL ({array})"), text("{}")), Ok(String::new()), "{array}");
+        assert_eq!(ids(&format!("k < ALL ({array})"), text("{}")), Ok("123".to_owned()), "{array}");
+    }
+    assert_eq!(ids("n = ANY ($1)", text("{1.50,2.25}")), Ok("1".to_owned()));
+    assert_eq!(ids("n < ANY ($1)", text("{1.55}")), Ok("1".to_owned()));
+    assert_eq!(ids("c = ANY ($1)", text("{\"ab  \",x}")), Ok("1".to_owned()));
+    let answer = client.run_with("SELECT k = ANY ($1) FROM t WHERE id = 1", &[text("{3}")]).expect("an answer");
+    assert_eq!((answer.columns[0].0.as_str(), answer.lines()), ("?column?", vec!["t".to_owned()]));
+}
+
 #[test]
 fn deep_statements_are_refused_not_fatal() {
     let db = Db::new();
@@ -314,6 +416,8 @@ fn deep_statements_are_refused_not_fatal() {
         Ok(answer) => assert_eq!(answer.lines(), ["3001"]),
         Err(error) => assert_eq!(error.state.code(), "54000", "{error}"),
     }
+    let many = format!("SELECT 1 FROM t{}", ", t".repeat(20_000));
+    assert_eq!(client.err(&many).state.code(), "54001");
     assert_eq!(client.rows("SELECT 1"), ["1"]);
 }
 

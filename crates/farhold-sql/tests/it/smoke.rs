@@ -1,5 +1,9 @@
 //! The shortest way through everything.
 
+use std::rc::Rc;
+
+use farhold_sql::{Output, Rows};
+
 use crate::harness::Db;
 
 #[test]
@@ -26,4 +30,38 @@ fn create_insert_select() {
     drop(client);
     let client = db.reopen().client();
     assert_eq!(client.rows("SELECT id, name, price FROM t ORDER BY id"), ["1|one|2.50", "3|three|3.00"]);
+}
+
+/// What only a LIMIT of many rows bounds is planned, once for each version of the catalog: its text is not looked at
+/// again.
+#[test]
+fn a_prepared_query_of_many_rows_is_planned_once() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY)");
+    client.ok("INSERT INTO t VALUES (1), (2)");
+    let other = db.client();
+    client.with(move |session, runtime| {
+        runtime.block_on(async {
+            let mut prepared = session.prepare("SELECT * FROM t LIMIT 20000", &[]).await.expect("a statement");
+            assert!(prepared.is_direct());
+            let mut rows = async |prepared: &Rc<farhold_sql::Prepared>| {
+                let output = session.execute(prepared, &[]).await?;
+                let Output::Rows(Rows::Batches(mut batches)) = output else { panic!("rows of a planned query") };
+                let mut count = 0;
+                while let Some(rows) = batches.next_rows().await {
+                    count += rows?.len();
+                }
+                Ok::<usize, farhold_sql::SqlError>(count)
+            };
+            assert_eq!(rows(&prepared).await.expect("rows"), 2);
+            let sql = std::mem::take(&mut Rc::get_mut(&mut prepared).expect("the only one").sql);
+            other.ok("INSERT INTO t VALUES (3)");
+            assert_eq!(rows(&prepared).await.expect("rows"), 3);
+            other.ok("CREATE TABLE u (id INT PRIMARY KEY)");
+            assert_eq!(rows(&prepared).await.expect_err("no text").state.code(), "42601");
+            Rc::get_mut(&mut prepared).expect("the only one").sql = sql;
+            assert_eq!(rows(&prepared).await.expect("rows"), 3);
+        });
+    });
 }

@@ -164,8 +164,8 @@ fn truncate_that_is_stopped_empties_no_table() {
     let db = Db::new();
     let client = db.client();
     two_tables(&client, ROWS);
-    for waits in 0.. {
-        let mut left: usize = waits;
+    for waits in 0_usize.. {
+        let mut left = waits;
         let stop = async move |cancel: &CancelHandle| {
             if left == 0 {
                 cancel.cancel();

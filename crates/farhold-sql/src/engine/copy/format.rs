@@ -70,10 +70,12 @@ impl CopyFormat {
     }
 }
 
-/// A COPY with `on`, `off`, `1` and `0` behind FREEZE and HEADER written as the parser knows them.
+/// A COPY with `on`, `off`, `1` and `0` behind FREEZE and HEADER written as the parser knows them, in the options,
+/// which stand behind TO or FROM: before that are the names of a table or a query.
 pub(crate) fn plain_booleans(sql: &str) -> String {
     let mut out = String::with_capacity(sql.len());
     let (mut previous, mut at) = ("", 0);
+    let (mut brackets, mut is_behind_target) = (0_usize, false);
     while at < sql.len() {
         // A text that does not end is for the parser to refuse.
         if let Ok(Some((end, opaque))) = opaque_end(sql, at) {
@@ -88,13 +90,23 @@ pub(crate) fn plain_booleans(sql: &str) -> String {
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
         let length = rest.find(|c: char| !is_part(c)).unwrap_or(rest.len());
         if length == 0 {
-            let length = rest.chars().next().map_or(1, char::len_utf8);
-            out.push_str(&rest[..length]);
-            at += length;
+            let sign = rest.chars().next().unwrap_or_default();
+            match sign {
+                '(' => brackets += 1,
+                ')' => brackets = brackets.saturating_sub(1),
+                _ => {}
+            }
+            if !sign.is_whitespace() {
+                previous = "";
+            }
+            out.push(sign);
+            at += sign.len_utf8();
             continue;
         }
         let word = &rest[..length];
-        let behind = previous.eq_ignore_ascii_case("freeze") || previous.eq_ignore_ascii_case("header");
+        is_behind_target |= brackets == 0 && (word.eq_ignore_ascii_case("to") || word.eq_ignore_ascii_case("from"));
+        let is_option = previous.eq_ignore_ascii_case("freeze") || previous.eq_ignore_ascii_case("header");
+        let behind = is_behind_target && is_option;
         out.push_str(match word.to_ascii_lowercase().as_str() {
             "on" | "1" if behind => "true",
             "off" | "0" if behind => "false",
@@ -126,6 +138,11 @@ mod tests {
             ),
             ("copy (select 1 from a join b on true) to stdout", "copy (select 1 from a join b on true) to stdout"),
             ("copy (select 'header 1', $$freeze on$$) to stdout", "copy (select 'header 1', $$freeze on$$) to stdout"),
+            ("copy (select header, 1 from t) to stdout", "copy (select header, 1 from t) to stdout"),
+            ("copy (select a header) to stdout (header 1)", "copy (select a header) to stdout (header true)"),
+            ("copy (select header -- x\n 1) to stdout", "copy (select header -- x\n 1) to stdout"),
+            ("copy t (freeze, off) from stdin (freeze, off)", "copy t (freeze, off) from stdin (freeze, off)"),
+            ("copy t from stdin (header /* ) */ 1, null '')", "copy t from stdin (header /* ) */ true, null '')"),
         ] {
             assert_eq!(plain_booleans(sql), plain);
         }

@@ -14,7 +14,7 @@ use super::insert::OnConflict;
 use super::{Delete, Insert, Program, Returning, Select, Update, output_column, wire_type};
 use crate::engine::catalog::{TableInfo, Tables, no_such_table, table_name};
 use crate::engine::scalar::{BindError, Binder, ColumnRef, Scalar, fold};
-use crate::engine::{ColumnType, Datum, OutputColumn};
+use crate::engine::{ColumnType, Datum, OPERATOR_PREFIX, OutputColumn};
 use crate::{SqlError, SqlState};
 
 /// Compiles statements against one version of the catalog.
@@ -447,7 +447,7 @@ pub(crate) fn output_name(expression: &Expr) -> String {
             field.unwrap_or_else(|| output_name(root))
         }
         Expr::Function(function) => match function.name.0.last() {
-            Some(ObjectNamePart::Identifier(ident)) => fold(ident),
+            Some(ObjectNamePart::Identifier(ident)) if !ident.value.starts_with(OPERATOR_PREFIX) => fold(ident),
             _ => "?column?".to_owned(),
         },
         Expr::Case { else_result: Some(e), .. } if matches!(e.as_ref(), Expr::Identifier(_)) => output_name(e),

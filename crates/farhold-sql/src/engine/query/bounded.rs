@@ -30,7 +30,7 @@ use crate::{SqlError, SqlState};
 /// Bytes of one value.
 const VALUE_BYTES_MAX: u64 = (1 << 30) - 1;
 /// What PostgreSQL has before each value.
-const HEADER_BYTES: u64 = 4;
+pub(super) const HEADER_BYTES: u64 = 4;
 
 /// Characters of what `levenshtein` compares: PostgreSQL's limit.
 const LEVENSHTEIN_MAX: u64 = 255;
@@ -69,7 +69,7 @@ fn external(error: SqlError) -> DataFusionError {
 }
 
 /// Takes the bytes of a batch's results from the queries' memory, and gives them back.
-fn ask_for_room(pool: &Arc<dyn MemoryPool>, name: &str, bytes: u64) -> Result<()> {
+pub(super) fn ask_for_room(pool: &Arc<dyn MemoryPool>, name: &str, bytes: u64) -> Result<()> {
     if bytes <= BATCH_BYTES_FREE {
         return Ok(());
     }
@@ -77,7 +77,7 @@ fn ask_for_room(pool: &Arc<dyn MemoryPool>, name: &str, bytes: u64) -> Result<()
     room.try_grow(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-fn check_value(bytes: u64) -> Result<()> {
+pub(super) fn check_value(bytes: u64) -> Result<()> {
     if bytes > VALUE_BYTES_MAX {
         return Err(external(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "requested length too large")));
     }
@@ -348,7 +348,7 @@ impl AnalyzerRule for Concatenations {
 
 /// The queries' memory, of which there is one.
 #[derive(Clone, Debug)]
-struct Pool(Arc<dyn MemoryPool>);
+pub(super) struct Pool(pub(super) Arc<dyn MemoryPool>);
 
 impl PartialEq for Pool {
     fn eq(&self, _: &Self) -> bool {

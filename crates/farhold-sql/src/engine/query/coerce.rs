@@ -45,7 +45,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value};
-use super::parts;
+use super::{parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
     TYPE_KEY, datum_at, from_arrow, from_field, from_sql, parse_datum, round_decimal, timestamp_digits, to_arrow,
@@ -260,7 +260,13 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Expr::InList(InList { expr, list, negated })
         }
         Expr::Case(case) => Expr::Case(case_typed(case, schema)?),
-        Expr::ScalarFunction(ScalarFunction { func, mut args }) => {
+        Expr::ScalarFunction(mut function) => {
+            if let Some(element) = quantified::type_of_elements(&function, schema)?
+                && is_bare_string(&function.args[0])
+            {
+                become_type(&mut function.args[0], &element, schema)?;
+            }
+            let ScalarFunction { func, mut args } = function;
             let common = match func.name() {
                 "coalesce" | "greatest" | "least" => Some(Common::Result),
                 "nullif" => Some(Common::Equality),
@@ -278,7 +284,8 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             {
                 become_type(bytes, &DataType::Binary, schema)?;
             }
-            Expr::ScalarFunction(ScalarFunction { func: parts::in_place_of(func), args })
+            let func = scalars::in_place_of(parts::in_place_of(func), &args);
+            Expr::ScalarFunction(ScalarFunction { func, args })
         }
         Expr::Cast(cast) => cast_typed(cast, schema)?,
         Expr::Like(like) => like_typed(like, schema),

@@ -16,7 +16,7 @@ use arrow::datatypes::{
     DataType, Field, FieldRef, Float32Type, Float64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
 };
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::common::{Column, DFSchema, ScalarValue, TableReference, internal_err};
+use datafusion::common::{Column, DFSchema, ScalarValue, TableReference};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::functions_aggregate::expr_fn::first_value;
@@ -24,10 +24,11 @@ use datafusion::logical_expr::expr::{
     AggregateFunctionParams, Case, GroupingSet, InList, ScalarFunction, Sort, WindowFunctionParams,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::utils::{grouping_set_to_exprlist, merge_schema};
 use datafusion::logical_expr::{
     Aggregate, AggregateUDF, ColumnarValue, Distinct, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator,
     ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, WindowFunctionDefinition,
+    when,
 };
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
@@ -107,14 +108,15 @@ fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
                     expr => named(expr, &by_key),
                 }
             };
-            let shown = intervals(&aggregate.group_expr, &schema);
+            let is_set = matches!(aggregate.group_expr.as_slice(), [Expr::GroupingSet(_)]);
+            let shown = intervals(grouping_set_to_exprlist(&aggregate.group_expr)?, &schema);
             let groups = all(aggregate.group_expr, group)?;
             let mut functions = each(aggregate.aggr_expr, &compared)?;
             if !shown.is_empty() {
                 let first = |(n, expr): &(usize, Expr)| first_value(expr.clone(), Vec::new()).alias(shown_name(*n));
                 functions.data.extend(shown.iter().map(first));
                 let grouped = Aggregate::try_new(aggregate.input, groups.data, functions.data)?;
-                return Ok(Transformed::yes(with_shown(grouped, &shown, &aggregate.schema)?));
+                return Ok(Transformed::yes(with_shown(grouped, &shown, is_set, &aggregate.schema)?));
             }
             let is_changed = groups.transformed || functions.transformed;
             let aggregate = if is_changed {
@@ -159,11 +161,11 @@ fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
 }
 
 /// The groups by intervals, with their places.
-fn intervals(groups: &[Expr], schema: &DFSchema) -> Vec<(usize, Expr)> {
+fn intervals(groups: Vec<&Expr>, schema: &DFSchema) -> Vec<(usize, Expr)> {
     let plain = |expr: &Expr| expr.clone().unalias();
     let is_interval = |expr: &Expr| matches!(expr.get_type(schema), Ok(DataType::Interval(_)));
     let is_keyed = |expr: &Expr| matches!(expr, Expr::ScalarFunction(function) if is_key(function));
-    let groups = groups.iter().map(plain).enumerate();
+    let groups = groups.into_iter().map(plain).enumerate();
     groups.filter(|(_, expr)| is_interval(expr) && !is_keyed(expr)).collect()
 }
 
@@ -171,18 +173,22 @@ fn shown_name(group: usize) -> String {
     format!("__shown_{group}")
 }
 
-/// An aggregate whose groups by intervals show a value of theirs. `schema` is what it is to have.
-fn with_shown(aggregate: Aggregate, shown: &[(usize, Expr)], schema: &DFSchema) -> Result<LogicalPlan> {
+/// An aggregate whose groups by intervals show a value of theirs. `schema` is what it is to have. Where `is_set`, a row
+/// may be of more than one group, and then shows none.
+fn with_shown(grouped: Aggregate, shown: &[(usize, Expr)], is_set: bool, schema: &DFSchema) -> Result<LogicalPlan> {
     let column = |(n, (qualifier, field)): (usize, (Option<&TableReference>, &FieldRef))| {
-        if shown.iter().any(|(group, _)| *group == n) {
-            let value = Expr::Column(Column::new_unqualified(shown_name(n)));
-            value.alias_qualified(qualifier.cloned(), field.name())
-        } else {
-            Expr::Column(Column::from((qualifier, field)))
+        if !shown.iter().any(|(group, _)| *group == n) {
+            return Ok(Expr::Column(Column::from((qualifier, field))));
         }
+        let mut value = Expr::Column(Column::new_unqualified(shown_name(n)));
+        if is_set {
+            let key = Expr::Column(Column::from(grouped.schema.qualified_field(n)));
+            value = when(key.is_not_null(), value).end()?;
+        }
+        Ok(value.alias_qualified(qualifier.cloned(), field.name()))
     };
-    let columns: Vec<Expr> = schema.iter().enumerate().map(column).collect();
-    LogicalPlanBuilder::from(LogicalPlan::Aggregate(aggregate)).project(columns)?.build()
+    let columns = schema.iter().enumerate().map(column).collect::<Result<Vec<Expr>>>()?;
+    LogicalPlanBuilder::from(LogicalPlan::Aggregate(grouped)).project(columns)?.build()
 }
 
 fn all<T>(items: Vec<T>, change: impl Fn(T) -> Result<Transformed<T>>) -> Result<Transformed<Vec<T>>> {
@@ -328,6 +334,19 @@ fn has_key(data_type: &DataType) -> bool {
 
 static FLOAT_KEY: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| Arc::new(ScalarUDF::from(FloatKey::new())));
 
+/// The values that stand for those of an array; of a type whose equal values are alike they are themselves.
+pub(super) fn keys(values: &ArrayRef) -> ArrayRef {
+    match values.data_type() {
+        DataType::Float32 => Arc::new(values.as_primitive::<Float32Type>().unary::<_, Float32Type>(key_of_f32)),
+        DataType::Float64 => Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(key_of_f64)),
+        DataType::Interval(IntervalUnit::MonthDayNano) => {
+            let intervals = values.as_primitive::<IntervalMonthDayNanoType>();
+            Arc::new(intervals.unary::<_, IntervalMonthDayNanoType>(key_of_interval))
+        }
+        _ => Arc::clone(values),
+    }
+}
+
 fn key_of_f32(value: f32) -> f32 {
     // The sum of the two zeros is the positive one.
     if value.is_nan() { f32::NAN } else { value + 0.0 }
@@ -378,21 +397,10 @@ impl ScalarUDFImpl for FloatKey {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let keys = |values: &ArrayRef| -> Result<ArrayRef> {
-            Ok(match values.data_type() {
-                DataType::Float32 => Arc::new(values.as_primitive::<Float32Type>().unary::<_, Float32Type>(key_of_f32)),
-                DataType::Float64 => Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(key_of_f64)),
-                DataType::Interval(IntervalUnit::MonthDayNano) => {
-                    let intervals = values.as_primitive::<IntervalMonthDayNanoType>();
-                    Arc::new(intervals.unary::<_, IntervalMonthDayNanoType>(key_of_interval))
-                }
-                other => return internal_err!("float_key of {other}"),
-            })
-        };
         Ok(match &arguments.args[0] {
-            ColumnarValue::Array(values) => ColumnarValue::Array(keys(values)?),
+            ColumnarValue::Array(values) => ColumnarValue::Array(keys(values)),
             ColumnarValue::Scalar(value) => {
-                ColumnarValue::Scalar(ScalarValue::try_from_array(&keys(&value.to_array()?)?, 0)?)
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&keys(&value.to_array()?), 0)?)
             }
         })
     }

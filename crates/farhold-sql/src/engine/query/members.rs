@@ -12,7 +12,8 @@
 //! ```
 //!
 //! without the parts of the second line that columns declared NOT NULL rule out. In a WHERE clause the first line stays a subquery; above a
-//! projection or an aggregate, where DataFusion has no join for it, the mark join is put in here.
+//! projection or an aggregate, where DataFusion has no join for it, the mark join is put in here; there, EXISTS of an
+//! uncorrelated query counts its first row.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl AnalyzerRule for Members {
 fn in_operator(plan: LogicalPlan, marks: &Cell<usize>) -> Result<Transformed<LogicalPlan>> {
     let mut asks = false;
     plan.apply_expressions(|expr| {
-        asks |= expr.exists(|inner| Ok(matches!(inner, Expr::InSubquery(_))))?;
+        asks |= expr.exists(|inner| Ok(matches!(inner, Expr::InSubquery(_) | Expr::Exists(_))))?;
         Ok(TreeNodeRecursion::Continue)
     })?;
     if !asks {
@@ -74,6 +75,10 @@ fn in_operator(plan: LogicalPlan, marks: &Cell<usize>) -> Result<Transformed<Log
                         let (marked, mark) = mark_join(input.clone(), &asked, &format!("__in_{}", marks.get()))?;
                         input = marked;
                         Ok(Transformed::yes(known.value(mark, asked)?))
+                    }
+                    Expr::Exists(asked) if asked.subquery.outer_ref_columns.is_empty() => {
+                        let found = has_rows(LogicalPlan::clone(&asked.subquery.subquery), &asked.subquery)?;
+                        Ok(Transformed::yes(if asked.negated { not(found) } else { found }))
                     }
                     other => Ok(Transformed::no(other)),
                 })?;

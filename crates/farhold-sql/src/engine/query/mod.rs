@@ -22,6 +22,7 @@ mod names;
 mod numbers;
 mod parameters;
 mod parts;
+mod quantified;
 mod quantifiers;
 mod rewrite;
 mod rows;
@@ -352,6 +353,7 @@ fn session_state(
     crate::pg_catalog::register(&context, &config.database, &relations)?;
     rewrite::register_functions(&context);
     scalars::register(&context);
+    quantified::register(&context);
     numbers::register(&context);
     bounded::register(&context);
     texts::register(&context);

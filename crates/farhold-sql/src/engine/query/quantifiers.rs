@@ -8,8 +8,7 @@
 //! | `x IN (SELECT …)`, where `x` is a subquery | the number of those that are equal |
 //! | `x = ANY (ARRAY[a, b])`, `x <> ALL ('{a, b}')` | `x IN (a, b)`, `x NOT IN (a, b)` |
 //! | `x op ANY (ARRAY[a, b])` | `x op a OR x op b`; with AND for ALL |
-//!
-//! An array that is no list of its elements (a column, a parameter) is left to `array_has`.
+//! | that with many elements, `x op ANY (array)` of anything else | a function of ours: [`quantified`] |
 
 use std::ops::ControlFlow;
 
@@ -19,9 +18,11 @@ use datafusion::sql::sqlparser::ast::{
     Visitor, VisitorMut,
 };
 
+use super::quantified::{self, array_elements};
+use super::rows::linked;
 use super::subqueries::{self, call};
-use crate::SqlError;
 use crate::engine::walk;
+use crate::{SqlError, SqlState};
 
 /// See the module.
 #[derive(Default)]
@@ -82,7 +83,7 @@ impl Quantifiers {
     ) -> Result<Option<Expr>, SqlError> {
         let right = unnested(right);
         let Some((query, is_array)) = query_of(right) else {
-            return Ok(elements(right).and_then(|elements| of_elements(left, op, elements, is_all)));
+            return of_array(left, op, right, is_all).map(Some);
         };
         let is_of_queries = is_of_queries(left);
         if is_list(op, is_all) {
@@ -128,90 +129,102 @@ fn query_of(expr: &Expr) -> Option<(&Query, bool)> {
     }
 }
 
-/// The elements of an array that is written as a list or as a text.
-fn elements(expr: &Expr) -> Option<Vec<Expr>> {
-    match expr {
-        Expr::Array(array) => Some(array.elem.clone()).filter(|elem| !elem.iter().any(|e| matches!(e, Expr::Array(_)))),
+/// The elements of an array that is written as a list or as a text, and those of the arrays in it.
+fn elements(expr: &Expr) -> Result<Option<Vec<Expr>>, SqlError> {
+    Ok(match expr {
+        Expr::Array(array) => listed(&array.elem),
         Expr::Value(value) => match &value.value {
-            Value::SingleQuotedString(text) => text_elements(text),
+            Value::SingleQuotedString(text) => Some(array_elements(text)?.into_iter().map(bare).collect()),
             _ => None,
         },
-        Expr::Cast { expr, data_type: SqlType::Array(of), .. } => {
-            let (ArrayElemTypeDef::SquareBracket(data_type, _) | ArrayElemTypeDef::AngleBracket(data_type)) = of else {
-                return None;
-            };
-            // An array of arrays is no list of values.
-            let data_type = Some(data_type.as_ref()).filter(|data_type| !matches!(data_type, SqlType::Array(_)))?;
-            let typed = |element: Expr| Expr::Cast {
-                kind: CastKind::Cast,
-                expr: Box::new(element),
-                data_type: data_type.clone(),
-                array: false,
-                format: None,
-            };
-            Some(elements(unnested(expr))?.into_iter().map(typed).collect())
+        Expr::Cast { expr, data_type, .. } => {
+            let Some(data_type) = element_type(data_type) else { return Ok(None) };
+            let typed = |element: Expr| cast(element, data_type.clone());
+            elements(unnested(expr))?.map(|elements| elements.into_iter().map(typed).collect())
         }
         _ => None,
-    }
+    })
 }
 
-/// The elements of `{a, "b c", NULL}`, texts without a type; `None` for another text, and for arrays in it.
-fn text_elements(text: &str) -> Option<Vec<Expr>> {
-    let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
-    if inside.trim().is_empty() {
-        return Some(Vec::new());
-    }
-    let mut elements = Vec::new();
-    let mut rest = inside.chars().peekable();
-    loop {
-        while rest.next_if(char::is_ascii_whitespace).is_some() {}
-        let mut element = String::new();
-        let is_quoted = rest.next_if_eq(&'"').is_some();
-        if is_quoted {
-            loop {
-                match rest.next()? {
-                    '"' => break,
-                    '\\' => element.push(rest.next()?),
-                    other => element.push(other),
-                }
-            }
-            while rest.next_if(char::is_ascii_whitespace).is_some() {}
-        } else {
-            while let Some(next) = rest.next_if(|c| *c != ',') {
-                match next {
-                    '{' | '}' | '"' => return None,
-                    '\\' => element.push(rest.next()?),
-                    other => element.push(other),
-                }
-            }
-            element.truncate(element.trim_end().len());
-        }
-        if !is_quoted && element.is_empty() {
-            return None;
-        }
-        let is_null = !is_quoted && element.eq_ignore_ascii_case("null");
-        elements.push(Expr::value(if is_null { Value::Null } else { Value::SingleQuotedString(element) }));
-        match rest.next() {
-            None => return Some(elements),
-            Some(',') => {}
-            Some(_) => return None,
+/// The elements of a list; `None` for one that has arrays and other elements.
+fn listed(elements: &[Expr]) -> Option<Vec<Expr>> {
+    let inner = |element: &Expr| match unnested(element) {
+        Expr::Array(array) => Some(array.elem.clone()),
+        _ => None,
+    };
+    let arrays: Vec<Vec<Expr>> = elements.iter().filter_map(inner).collect();
+    match arrays.first() {
+        None => Some(elements.to_vec()),
+        Some(first) => {
+            let is_alike = arrays.len() == elements.len() && arrays.iter().all(|array| array.len() == first.len());
+            if is_alike { listed(&arrays.concat()) } else { None }
         }
     }
 }
 
-fn of_elements(left: &Expr, op: &BinaryOperator, elements: Vec<Expr>, is_all: bool) -> Option<Expr> {
+/// The type of the elements of an array type, or of those of the arrays in it.
+fn element_type(data_type: &SqlType) -> Option<&SqlType> {
+    let SqlType::Array(ArrayElemTypeDef::SquareBracket(of, _) | ArrayElemTypeDef::AngleBracket(of)) = data_type else {
+        return None;
+    };
+    Some(element_type(of).unwrap_or(of))
+}
+
+/// An element of a text, without a type.
+fn bare(element: Option<String>) -> Expr {
+    Expr::value(element.map_or(Value::Null, Value::SingleQuotedString))
+}
+
+fn cast(expr: Expr, data_type: SqlType) -> Expr {
+    Expr::Cast { kind: CastKind::Cast, expr: Box::new(expr), data_type, array: false, format: None }
+}
+
+/// The most elements that are compared one by one. More of them are an array, of whose elements the plan knows nothing.
+const COMPARED_MAX: usize = 16;
+
+/// The most of them for operators that [`quantified`] does not know, and for rows.
+const LINKED_MAX: usize = 1_000;
+
+fn of_array(left: &Expr, op: &BinaryOperator, array: &Expr, is_all: bool) -> Result<Expr, SqlError> {
+    let function = quantified::function_of(op, is_all).filter(|_| !is_row(left));
+    if let Some(elements) = elements(array)?
+        && (is_list(op, is_all) || elements.len() <= COMPARED_MAX || function.is_none())
+    {
+        return of_elements(left, op, elements, is_all);
+    }
+    let Some(function) = function else {
+        let quantifier = if is_all { "ALL" } else { "ANY" };
+        return Err(SqlError::unsupported(format!("{op} {quantifier} of an array that is no list of its elements")));
+    };
+    let arguments = match array {
+        // Neither a text nor a parameter has the type of an array.
+        Expr::Cast { expr, data_type, .. } if matches!(unnested(expr), Expr::Value(_)) => match element_type(data_type)
+        {
+            Some(element) => vec![unnested(expr).clone(), cast(Expr::value(Value::Null), element.clone())],
+            None => vec![array.clone()],
+        },
+        array => vec![array.clone()],
+    };
+    Ok(call(&function, std::iter::once(left.clone()).chain(arguments).collect()))
+}
+
+fn of_elements(left: &Expr, op: &BinaryOperator, elements: Vec<Expr>, is_all: bool) -> Result<Expr, SqlError> {
     if elements.is_empty() {
         // What is compared stays, for its names and parameters, and decides nothing.
         let nothing = Expr::value(Value::Boolean(is_all));
         let op = if is_all { BinaryOperator::Or } else { BinaryOperator::And };
-        return Some(binary(nested(Expr::IsNull(Box::new(nested(left.clone())))), op, nothing));
+        return Ok(binary(nested(Expr::IsNull(Box::new(nested(left.clone())))), op, nothing));
     }
     if is_list(op, is_all) {
-        return Some(Expr::InList { expr: Box::new(left.clone()), list: elements, negated: is_all });
+        return Ok(Expr::InList { expr: Box::new(left.clone()), list: elements, negated: is_all });
+    }
+    if elements.len() > LINKED_MAX {
+        let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "an array has too many elements for its operator");
+        return Err(error.with_hint(format!("{op} takes at most {LINKED_MAX} of them here.")));
     }
     let both = if is_all { BinaryOperator::And } else { BinaryOperator::Or };
     let compared = elements.into_iter().map(|element| binary(left.clone(), op.clone(), element));
-    compared.reduce(|one, other| binary(one, both.clone(), other))
+    linked(compared.collect(), &both).ok_or_else(|| SqlError::internal("an array without elements"))
 }
 
 /// `x op ANY (SELECT c …)` of three values by what is known of all `c` together:
@@ -262,13 +275,7 @@ fn any(holds: Expr, left: &Expr, query: &Query, negated: bool) -> Result<Expr, S
     let nulls = aggregate(query, |value| binary(count(number("1")), Minus, count(value)))?;
     let left_is_null = nested(Expr::IsNull(Box::new(nested(left.clone()))));
     let null_of_some = binary(left_is_null, And, binary(rows, Gt, number("0")));
-    let null = Expr::Cast {
-        kind: CastKind::Cast,
-        expr: Box::new(Expr::value(Value::Null)),
-        data_type: SqlType::Boolean,
-        array: false,
-        format: None,
-    };
+    let null = cast(Expr::value(Value::Null), SqlType::Boolean);
     let unknown = binary(null, And, binary(binary(nulls, Gt, number("0")), Or, null_of_some));
     let any = binary(nested(Expr::IsTrue(Box::new(holds))), Or, unknown);
     Ok(if negated { Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(any) } } else { any })
@@ -366,24 +373,4 @@ fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
 
 fn nested(expr: Expr) -> Expr {
     Expr::Nested(Box::new(expr))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn listed(text: &str) -> Option<Vec<String>> {
-        text_elements(text).map(|elements| elements.iter().map(ToString::to_string).collect())
-    }
-
-    #[test]
-    fn texts_are_lists() {
-        let some = |elements: &[&str]| Some(elements.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>());
-        assert_eq!(listed("{}"), some(&[]));
-        assert_eq!(listed(" { 1, 2 ,NULL} "), some(&["'1'", "'2'", "NULL"]));
-        assert_eq!(listed(r#"{"a,b", "NULL", "say \"x\"", a b }"#), some(&["'a,b'", "'NULL'", "'say \"x\"'", "'a b'"]));
-        for text in ["1, 2", "{1,}", "{,1}", "{{1},{2}}", "{\"a}", "{\"a\" b}", "{a\\"] {
-            assert_eq!(listed(text), None, "{text}");
-        }
-    }
 }

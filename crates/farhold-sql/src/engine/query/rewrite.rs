@@ -19,8 +19,7 @@ use datafusion_pg_catalog::pg_catalog::PG_CATALOG_TABLES;
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 use datafusion_pg_catalog::sql::rules::{
     AliasDuplicatedProjectionRewrite, CurrentUserVariableToSessionUserFunctionCall, FixArrayLiteral,
-    RewriteArrayAnyAllOperation, RewritePgCatalogOperator, RewriteRegCastToSubquery, SqlStatementRewriteRule,
-    StripCollate,
+    RewritePgCatalogOperator, RewriteRegCastToSubquery, SqlStatementRewriteRule, StripCollate,
 };
 
 use super::names;
@@ -54,7 +53,6 @@ impl Rewriter {
             catalog_queries: PostgresCompatibilityParser::new(),
             rules: vec![
                 Arc::new(AliasDuplicatedProjectionRewrite),
-                Arc::new(RewriteArrayAnyAllOperation),
                 Arc::new(FixArrayLiteral),
                 Arc::new(CurrentUserVariableToSessionUserFunctionCall),
                 Arc::new(StripCollate),

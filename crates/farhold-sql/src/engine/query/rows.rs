@@ -83,16 +83,13 @@ impl Rows {
             }
             Expr::InList { expr, list, negated } => {
                 let Some(row) = columns(expr) else { return Ok(None) };
-                let mut any: Option<Expr> = None;
+                let mut equal = Vec::with_capacity(list.len());
                 for item in list {
                     let Some(item) = columns(item) else { return Ok(None) };
-                    let Some(equal) = compare(&row, &BinaryOperator::Eq, &item)? else { return Ok(None) };
-                    any = Some(match any {
-                        Some(any) => binary(any, BinaryOperator::Or, equal),
-                        None => equal,
-                    });
+                    let Some(one) = compare(&row, &BinaryOperator::Eq, &item)? else { return Ok(None) };
+                    equal.push(one);
                 }
-                Ok(any.map(|any| not(any, *negated)))
+                Ok(linked(equal, &BinaryOperator::Or).map(|any| not(any, *negated)))
             }
             Expr::InSubquery { expr, subquery, negated } => {
                 let Some(row) = columns(expr) else { return Ok(None) };
@@ -117,7 +114,7 @@ impl Rows {
         let pairs = row.iter().zip(&names).map(|(column, name)| {
             binary(column.clone(), BinaryOperator::Eq, Expr::Identifier(Ident::new(name.as_str())))
         });
-        let equal = pairs.reduce(|one, other| binary(one, BinaryOperator::And, other));
+        let equal = linked(pairs.collect(), &BinaryOperator::And);
         let equal = equal.ok_or_else(|| SqlError::syntax("a row without columns"))?;
         // The frame comes from text, what is the user's goes in as it was parsed.
         let frame =
@@ -187,26 +184,58 @@ fn compare(left: &[Expr], op: &BinaryOperator, right: &[Expr]) -> Result<Option<
         _ => return Ok(None),
     };
     same_length(left, right)?;
-    let pairs = left.iter().zip(right).rev();
-    let compared = pairs.fold(None, |rest: Option<Expr>, (a, b)| {
-        let pair = |op: &BinaryOperator| binary(a.clone(), op.clone(), b.clone());
+    let pairs: Vec<(&Expr, &Expr)> = left.iter().zip(right).collect();
+    let each = |op: &BinaryOperator| pairs.iter().map(|(a, b)| pair(a, op, b)).collect();
+    Ok(match op {
+        Eq => linked(each(op), &And),
+        NotEq => linked(each(op), &Or),
+        op => ordered(&pairs, &strict, op),
+    })
+}
+
+fn pair(a: &Expr, op: &BinaryOperator, b: &Expr) -> Expr {
+    binary(a.clone(), op.clone(), b.clone())
+}
+
+/// The most columns of rows of which each one more is a level of the tree.
+const COLUMNS_IN_CHAIN: usize = 8;
+
+/// Whether one row is before another: the first columns that differ decide, by `strict`; the last ones by `op`. Of long
+/// rows the first half decides, or the second where the first is equal.
+fn ordered(pairs: &[(&Expr, &Expr)], strict: &BinaryOperator, op: &BinaryOperator) -> Option<Expr> {
+    use BinaryOperator::{And, Eq, Or};
+    if pairs.len() > COLUMNS_IN_CHAIN {
+        let (first, second) = pairs.split_at(pairs.len() / 2);
+        let equal = linked(first.iter().map(|(a, b)| pair(a, &Eq, b)).collect(), &And)?;
+        let before = ordered(first, strict, strict)?;
+        return Some(binary(before, Or, binary(equal, And, ordered(second, strict, op)?)));
+    }
+    pairs.iter().rev().fold(None, |rest, (a, b)| {
         Some(match rest {
-            None => pair(op),
-            Some(rest) => match op {
-                Eq => binary(pair(op), And, rest),
-                NotEq => binary(pair(op), Or, rest),
-                // The first columns that differ decide.
-                _ => binary(pair(&strict), Or, binary(pair(&Eq), And, rest)),
-            },
+            None => pair(a, op, b),
+            Some(rest) => binary(pair(a, strict, b), Or, binary(pair(a, &Eq, b), And, rest)),
         })
-    });
-    Ok(compared)
+    })
+}
+
+/// All of them by AND or OR, as a tree of few levels: each level of a chain takes stack.
+pub(super) fn linked(mut parts: Vec<Expr>, op: &BinaryOperator) -> Option<Expr> {
+    while parts.len() > 1 {
+        let mut rest = parts.into_iter();
+        parts = Vec::with_capacity(rest.len().div_ceil(2));
+        while let Some(one) = rest.next() {
+            parts.push(match rest.next() {
+                Some(other) => binary(one, op.clone(), other),
+                None => one,
+            });
+        }
+    }
+    parts.pop()
 }
 
 /// Whether something holds of all columns.
 fn each(row: &[Expr], holds: fn(Box<Expr>) -> Expr) -> Option<Expr> {
-    let each = row.iter().map(|column| nested(holds(Box::new(column.clone()))));
-    each.reduce(|one, other| binary(one, BinaryOperator::And, other))
+    linked(row.iter().map(|column| nested(holds(Box::new(column.clone())))).collect(), &BinaryOperator::And)
 }
 
 /// Whether one of the columns is distinct.
@@ -214,7 +243,7 @@ fn distinct(left: &Expr, right: &Expr) -> Result<Option<Expr>, SqlError> {
     let (Some(left), Some(right)) = (columns(left), columns(right)) else { return Ok(None) };
     same_length(&left, &right)?;
     let pair = |(a, b): (&Expr, &Expr)| nested(Expr::IsDistinctFrom(Box::new(a.clone()), Box::new(b.clone())));
-    Ok(left.iter().zip(&right).map(pair).reduce(|one, other| binary(one, BinaryOperator::Or, other)))
+    Ok(linked(left.iter().zip(&right).map(pair).collect(), &BinaryOperator::Or))
 }
 
 fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {

@@ -8,12 +8,14 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, LogicalPlan, LogicalPlanBuilder, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
-    ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, ReturnFieldArgs, ScalarFunctionArgs,
+    ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::prelude::SessionContext;
 
+use crate::engine::ColumnType;
+use crate::engine::types::{from_field, to_field};
 use crate::{SqlError, SqlState};
 
 /// The function that takes the value of a list that has at most one; [`single_value`](super::subqueries::single_value) calls it.
@@ -21,7 +23,33 @@ pub(super) const SINGLE_VALUE: &str = "farhold_single_value";
 
 /// Makes [`SINGLE_VALUE`] known.
 pub(super) fn register(context: &SessionContext) {
-    context.register_udf(ScalarUDF::from(SingleValue(Signature::any(1, Volatility::Immutable))));
+    context.register_udf(ScalarUDF::from(SingleValue::of(None)));
+}
+
+/// [`SINGLE_VALUE`] with the name of the type of its list's elements, CHAR(n) or VARCHAR(n), which the list has lost.
+pub(super) fn in_place_of(function: Arc<ScalarUDF>, arguments: &[Expr]) -> Arc<ScalarUDF> {
+    if function.inner().downcast_ref::<SingleValue>().is_none() {
+        return function;
+    }
+    let [Expr::ScalarSubquery(asked)] = arguments else { return function };
+    let of = collected(&asked.subquery).filter(|of| matches!(of, ColumnType::Char(_) | ColumnType::Varchar(_)));
+    if of.is_some() { Arc::new(ScalarUDF::from(SingleValue::of(of))) } else { function }
+}
+
+/// The type of what an aggregate below collects in the only column.
+fn collected(plan: &LogicalPlan) -> Option<ColumnType> {
+    match plan {
+        LogicalPlan::Projection(projection) => collected(&projection.input),
+        LogicalPlan::SubqueryAlias(alias) => collected(&alias.input),
+        LogicalPlan::Aggregate(aggregate) => match aggregate.aggr_expr.first()?.clone().unalias() {
+            Expr::AggregateFunction(function) => {
+                let (_, field) = function.params.args.first()?.to_field(aggregate.input.schema()).ok()?;
+                from_field(&field)
+            }
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Puts a function that may be NULL, for all that the optimiser knows, around the column of a subquery that may have no row.
@@ -90,7 +118,17 @@ impl ScalarUDFImpl for Nullable {
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct SingleValue(Signature);
+struct SingleValue {
+    /// The type, where Arrow's has not all of it.
+    of: Option<ColumnType>,
+    signature: Signature,
+}
+
+impl SingleValue {
+    fn of(of: Option<ColumnType>) -> Self {
+        Self { of, signature: Signature::any(1, Volatility::Immutable) }
+    }
+}
 
 impl ScalarUDFImpl for SingleValue {
     fn name(&self) -> &'static str {
@@ -98,7 +136,7 @@ impl ScalarUDFImpl for SingleValue {
     }
 
     fn signature(&self) -> &Signature {
-        &self.0
+        &self.signature
     }
 
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
@@ -106,6 +144,12 @@ impl ScalarUDFImpl for SingleValue {
             [DataType::List(element)] => Ok(element.data_type().clone()),
             other => Err(DataFusionError::Internal(format!("{SINGLE_VALUE} of {other:?}"))),
         }
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
+        let data_type = self.return_type(&[arguments.arg_fields[0].data_type().clone()])?;
+        let metadata = self.of.map(|of| to_field(SINGLE_VALUE, of, true).metadata().clone()).unwrap_or_default();
+        Ok(Arc::new(Field::new(SINGLE_VALUE, data_type, true).with_metadata(metadata)))
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {

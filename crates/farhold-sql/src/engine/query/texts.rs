@@ -14,6 +14,7 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use datafusion::prelude::SessionContext;
 
+use super::bounded::{HEADER_BYTES, Pool, ask_for_room, check_value};
 use super::checked::{self, Check};
 use crate::{SqlError, SqlState};
 
@@ -22,7 +23,8 @@ pub(super) fn register(context: &SessionContext) {
     checked::register(context, &["chr"], &Characters);
     for coding in [Coding::Encode, Coding::Decode] {
         let signature = Signature::user_defined(Volatility::Immutable);
-        context.register_udf(ScalarUDF::from(Code { coding, signature }));
+        let pool = Pool(Arc::clone(&context.runtime_env().memory_pool));
+        context.register_udf(ScalarUDF::from(Code { coding, pool, signature }));
     }
 }
 
@@ -67,6 +69,7 @@ enum Coding {
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Code {
     coding: Coding,
+    pool: Pool,
     signature: Signature,
 }
 
@@ -119,6 +122,15 @@ impl ScalarUDFImpl for Code {
         let coded: ArrayRef = match self.coding {
             Coding::Encode => {
                 let of = of.as_binary::<i32>();
+                let mut all = 0_u64;
+                for row in 0..rows {
+                    if let Some(format) = format(row).transpose().map_err(external)? {
+                        let bytes = format.encoded_bytes(of.value(row));
+                        check_value(bytes.saturating_add(HEADER_BYTES))?;
+                        all = all.saturating_add(bytes);
+                    }
+                }
+                ask_for_room(&self.pool.0, self.name(), all)?;
                 let encoded = |row| -> Result<Option<String>, SqlError> {
                     Ok(format(row).transpose()?.map(|format| format.encode(of.value(row))))
                 };
@@ -158,8 +170,18 @@ impl Format {
         }
     }
 
+    /// The bytes of what [`encode`](Self::encode) gives.
+    fn encoded_bytes(self, bytes: &[u8]) -> u64 {
+        let count = bytes.len() as u64;
+        match self {
+            Self::Base64 => count.div_ceil(3) * 4 + count / BASE64_LINE_BYTES as u64,
+            Self::Escape => bytes.iter().map(|byte| escaped_bytes(*byte)).sum(),
+            Self::Hex => count * 2,
+        }
+    }
+
     fn encode(self, bytes: &[u8]) -> String {
-        let mut text = String::new();
+        let mut text = String::with_capacity(usize::try_from(self.encoded_bytes(bytes)).unwrap_or(0));
         match self {
             Self::Base64 => {
                 // Lines of 76 characters; PostgreSQL ends the last one, too, if it is full.
@@ -196,6 +218,14 @@ impl Format {
             Self::Escape => decode_escape(text.as_bytes()),
             Self::Hex => decode_hex(text),
         }
+    }
+}
+
+fn escaped_bytes(byte: u8) -> u64 {
+    match byte {
+        b'\\' => 2,
+        0 | 128.. => 4,
+        _ => 1,
     }
 }
 
@@ -291,11 +321,13 @@ mod tests {
             (Format::Base64, &b"a"[..], "YQ=="),
             (Format::Base64, b"ab", "YWI="),
             (Format::Base64, b"abc", "YWJj"),
+            (Format::Hex, b"", ""),
             (Format::Base64, &line, &full),
             (Format::Hex, b"\x00\xff", "00ff"),
             (Format::Escape, b"a\\\x00\x7f\x80", "a\\\\\\000\x7f\\200"),
         ] {
             assert_eq!(format.encode(bytes), text);
+            assert_eq!(format.encoded_bytes(bytes), text.len() as u64);
             assert_eq!(format.decode(text).unwrap(), bytes);
         }
         assert_eq!(Format::Base64.decode("Y W\nI =").unwrap(), b"ab");

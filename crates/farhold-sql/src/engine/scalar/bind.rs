@@ -431,12 +431,10 @@ impl Binder<'_> {
     }
 
     fn in_list(&mut self, needle: &Expr, list: &[Expr], negated: bool) -> Result<Bound> {
-        // Each item may need its own common type, so a list is a chain of comparisons unless all are of one kind.
+        // Each item may need its own common type, so a list is comparisons linked by OR unless all are of one kind.
         let subject = self.bind(needle)?;
-        let mut left = None;
-        let mut items = Vec::with_capacity(list.len());
+        let mut compared = Vec::with_capacity(list.len());
         let mut uniform = true;
-        let mut chain: Option<Scalar> = None;
         let items_bound = list.iter().map(|item| self.bind(item)).collect::<Result<Vec<_>>>()?;
         // Several constants have one type with a REAL before them, and numbers that are exact become REAL by that.
         let is_real = list.len() > 1
@@ -448,18 +446,14 @@ impl Binder<'_> {
             }
             let (a, b) = self.unify(subject.clone(), item)?;
             uniform &= matches!((&a, &subject.scalar), (Scalar::Column(x), Scalar::Column(y)) if x == y);
-            let equal = Scalar::Compare(Comparison::Equal, Box::new(a.clone()), Box::new(b.clone()));
-            chain = Some(match chain {
-                None => equal,
-                Some(before) => Scalar::Or(Box::new(before), Box::new(equal)),
-            });
-            left = Some(a);
-            items.push(b);
+            compared.push((a, b));
         }
-        let scalar = match (left, chain) {
-            (Some(left), _) if uniform => Scalar::InList(Box::new(left), items),
-            (_, Some(chain)) => chain,
-            _ => return Err(BindError::Complex),
+        let scalar = if uniform && !compared.is_empty() {
+            let items = compared.into_iter().map(|(_, item)| item).collect();
+            Scalar::InList(Box::new(subject.scalar), items)
+        } else {
+            let equal = |(a, b)| Scalar::Compare(Comparison::Equal, Box::new(a), Box::new(b));
+            any_of(compared.into_iter().map(equal).collect()).ok_or(BindError::Complex)?
         };
         Ok(boolean(not_if(negated, scalar)))
     }
@@ -687,6 +681,21 @@ fn known(scalar: Scalar, data_type: ColumnType) -> Bound {
 
 fn boolean(scalar: Scalar) -> Bound {
     known(scalar, ColumnType::Boolean)
+}
+
+/// All of them by OR, as a tree of few levels: a long list as a chain takes more stack than a thread has.
+fn any_of(mut parts: Vec<Scalar>) -> Option<Scalar> {
+    while parts.len() > 1 {
+        let mut rest = parts.into_iter();
+        parts = Vec::with_capacity(rest.len().div_ceil(2));
+        while let Some(one) = rest.next() {
+            parts.push(match rest.next() {
+                Some(other) => Scalar::Or(Box::new(one), Box::new(other)),
+                None => one,
+            });
+        }
+    }
+    parts.pop()
 }
 
 fn not_if(negated: bool, scalar: Scalar) -> Scalar {

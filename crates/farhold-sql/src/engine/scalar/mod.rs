@@ -52,7 +52,7 @@ pub(crate) fn wall_clock_us() -> i64 {
 }
 
 /// A comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Comparison {
     Equal,
     NotEqual,
@@ -63,6 +63,18 @@ pub(crate) enum Comparison {
 }
 
 impl Comparison {
+    /// As statements write it.
+    pub(crate) const fn sign(self) -> &'static str {
+        match self {
+            Self::Equal => "=",
+            Self::NotEqual => "<>",
+            Self::Less => "<",
+            Self::LessEqual => "<=",
+            Self::Greater => ">",
+            Self::GreaterEqual => ">=",
+        }
+    }
+
     /// The same comparison with its sides swapped.
     pub(crate) const fn flipped(self) -> Self {
         match self {

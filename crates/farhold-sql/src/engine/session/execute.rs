@@ -11,7 +11,7 @@ use super::prepare::{read_only_error, verb_of, writes};
 use super::{Session, TransactionState, aborted};
 use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program};
-use crate::engine::output::{Prepared, QueryRows};
+use crate::engine::output::{Long, Prepared, QueryRows};
 use crate::engine::query::{Giver, PlanScan, PlannedQuery, all_narrow, scans, snapshot};
 use crate::engine::scalar::Parameters;
 use crate::engine::scan::RowSource;
@@ -124,14 +124,20 @@ impl Session {
     }
 
     /// A query of many rows by the planner: its rows come batch by batch, out of a snapshot. `None` if they would be of other types than those that
-    /// the client has been told.
-    async fn long_query(&self, prepared: &Prepared, bound: &Bound) -> Result<Option<PlannedQuery>, SqlError> {
+    /// the client has been told. It is planned once for each version of the catalog.
+    async fn long_query(&self, prepared: &Prepared, bound: &Bound) -> Result<Option<Rc<PlannedQuery>>, SqlError> {
+        if let Some(long) = prepared.long(bound.version) {
+            return Ok(long.query);
+        }
         let ast::Statement::Query(query) = parse::parse_one(&prepared.sql)? else { return Ok(None) };
         let stated: Vec<_> = bound.parameters.iter().map(|t| Some(*t)).collect();
-        let query = self.by_planner(query, &prepared.sql, &self.engine.catalog.tables(), &stated).await?;
+        let tables = self.engine.catalog.tables();
+        let query = self.by_planner(query, &prepared.sql, &tables, &stated).await?;
         let types = |columns: &[OutputColumn]| columns.iter().map(|c| c.data_type).collect::<Vec<_>>();
         let same = bound.columns.as_ref().is_some_and(|columns| types(columns) == types(&query.columns));
-        Ok(same.then_some(query))
+        let query = same.then(|| Rc::new(query));
+        prepared.keep_long(Long { version: tables.version, query: query.clone() });
+        Ok(query)
     }
 
     /// Is the statement its own transaction, and bound to a catalog that has changed since?

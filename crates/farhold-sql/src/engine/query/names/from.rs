@@ -2,8 +2,9 @@
 
 use datafusion::common::TableReference;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, JoinConstraint, JoinOperator,
-    SelectItem, TableAlias, TableAliasColumnDef, TableFactor, TableWithJoins, Value, WildcardAdditionalOptions,
+    BinaryOperator, CastKind, DataType as SqlType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments,
+    JoinConstraint, JoinOperator, SelectItem, TableAlias, TableAliasColumnDef, TableFactor, TableWithJoins, Value,
+    WildcardAdditionalOptions,
 };
 use futures::FutureExt;
 
@@ -267,7 +268,7 @@ impl Names<'_> {
             let expr = match side {
                 Side::Left => a,
                 Side::Right => b,
-                Side::Either => subqueries::call("coalesce", vec![a, b]),
+                Side::Either => either(a, b),
             };
             merged.push(Visible { name, expr });
         }
@@ -281,6 +282,22 @@ impl Names<'_> {
 
 fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
     Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) }
+}
+
+/// `coalesce(a, b)`. The arguments of one that a FULL JOIN below has made stand among its own: nested ones double at
+/// each level, as CASE.
+fn either(a: Expr, b: Expr) -> Expr {
+    let values = [a, b].into_iter().flat_map(|side| match side {
+        Expr::Function(Function { args: FunctionArguments::List(list), .. }) => {
+            let value = |argument: FunctionArg| match argument {
+                FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) => Some(value),
+                _ => None,
+            };
+            list.args.into_iter().filter_map(value).collect()
+        }
+        column => vec![column],
+    });
+    subqueries::call("coalesce", values.collect())
 }
 
 /// The table function whose arguments DataFusion wants to be literals.

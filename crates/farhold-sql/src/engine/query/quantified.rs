@@ -1,0 +1,501 @@
+//! `x op ANY (array)` and `x op ALL (array)` where the statement has no short list of the array's elements: a
+//! parameter, what a function gives, a list of thousands.
+//!
+//! An element that decides gives the answer; otherwise it is NULL where a comparison is, and what holds of no elements
+//! where none is. Arrays in the array do not count, their elements do. A text in the place of the array is one as
+//! PostgreSQL writes it, of elements of the type of `x`, or of that of a third argument. Floats and intervals are
+//! compared by their keys ([`floats`]).
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Scalar};
+use arrow::compute::cast;
+use arrow::compute::kernels::cmp;
+use arrow::datatypes::{DataType, Field, TimeUnit};
+use datafusion::common::{DFSchema, ScalarValue, internal_err};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::expr_fn::in_list;
+use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
+use datafusion::logical_expr::type_coercion::binary::comparison_coercion;
+use datafusion::logical_expr::{
+    Cast, ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
+};
+use datafusion::prelude::SessionContext;
+use datafusion::sql::sqlparser::ast::BinaryOperator;
+
+use super::floats;
+use crate::engine::scalar::Comparison;
+use crate::engine::types::{from_arrow, from_field, parse_datum, to_scalar};
+use crate::engine::{ColumnType, Datum, OPERATOR_PREFIX};
+use crate::{SqlError, SqlState};
+
+/// The functions, by comparison.
+const FUNCTIONS: [(Comparison, &str); 6] = [
+    (Comparison::Equal, "eq"),
+    (Comparison::NotEqual, "ne"),
+    (Comparison::Less, "lt"),
+    (Comparison::LessEqual, "le"),
+    (Comparison::Greater, "gt"),
+    (Comparison::GreaterEqual, "ge"),
+];
+
+fn named(is_all: bool, name: &str) -> String {
+    format!("{OPERATOR_PREFIX}{}_{name}", if is_all { "all" } else { "any" })
+}
+
+/// The function for `x op ANY (array)` or `x op ALL (array)`; `None` for operators that do not compare.
+pub(super) fn function_of(op: &BinaryOperator, is_all: bool) -> Option<String> {
+    let wanted = match op {
+        BinaryOperator::Eq => Comparison::Equal,
+        BinaryOperator::NotEq => Comparison::NotEqual,
+        BinaryOperator::Lt => Comparison::Less,
+        BinaryOperator::LtEq => Comparison::LessEqual,
+        BinaryOperator::Gt => Comparison::Greater,
+        BinaryOperator::GtEq => Comparison::GreaterEqual,
+        _ => return None,
+    };
+    FUNCTIONS.iter().find(|(comparison, _)| *comparison == wanted).map(|(_, name)| named(is_all, name))
+}
+
+/// Makes them known.
+pub(super) fn register(context: &SessionContext) {
+    for (comparison, name) in FUNCTIONS {
+        for is_all in [false, true] {
+            let signature = Signature::user_defined(Volatility::Immutable);
+            let name = named(is_all, name);
+            context.register_udf(ScalarUDF::from(Quantified { comparison, is_all, name, signature }));
+        }
+    }
+}
+
+/// The type as which a bare string in the place of `x` is read, if the function is one of these. No text stands for an
+/// array but a literal, which a parameter becomes.
+pub(super) fn type_of_elements(function: &ScalarFunction, schema: &DFSchema) -> Result<Option<DataType>> {
+    if function.func.inner().downcast_ref::<Quantified>().is_none() {
+        return Ok(None);
+    }
+    let data_type = |argument: &Expr| argument.get_type(schema).ok();
+    let [_, array, typed @ ..] = function.args.as_slice() else { return Ok(None) };
+    let found = data_type(array);
+    if found.as_ref().is_some_and(DataType::is_string) && !matches!(array, Expr::Literal(..) | Expr::Placeholder(_)) {
+        return Err(external(no_array()));
+    }
+    Ok(match typed.first() {
+        Some(element) => data_type(element),
+        None => found.as_ref().and_then(leaf).cloned(),
+    })
+}
+
+fn no_array() -> SqlError {
+    SqlError::new(SqlState::WRONG_OBJECT_TYPE, "op ANY/ALL (array) requires array on right side")
+}
+
+fn external(error: SqlError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Quantified {
+    comparison: Comparison,
+    is_all: bool,
+    name: String,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Quantified {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let [value, array, typed @ ..] = arguments else { return internal_err!("{} has two arguments", self.name) };
+        let is_text = array.is_string() || array.is_null();
+        let element = match (leaf(array), is_text) {
+            (Some(element), _) => element,
+            (None, true) => typed.first().unwrap_or(value),
+            (None, false) => return Err(external(no_array())),
+        };
+        let Some(common) = common(value, element) else {
+            let message = format!("operator does not exist: {value} {} {element}", self.comparison.sign());
+            return Err(external(SqlError::new(SqlState::UNDEFINED_FUNCTION, message)));
+        };
+        let common = if common.is_null() { DataType::Utf8View } else { common };
+        let array = if is_text { DataType::Utf8View } else { with_leaf(array, &common) };
+        Ok([common, array].into_iter().chain(typed.iter().cloned()).collect())
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Boolean)
+    }
+
+    /// A constant array as a list.
+    fn simplify(&self, mut arguments: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        let is_list = self.comparison == if self.is_all { Comparison::NotEqual } else { Comparison::Equal };
+        let (true, [value, Expr::Literal(array, _), typed @ ..]) = (is_list, arguments.as_slice()) else {
+            return Ok(ExprSimplifyResult::Original(arguments));
+        };
+        let (_, field) = value.to_field(info.schema())?;
+        let element = typed.first().map(|typed| info.get_data_type(typed)).transpose()?;
+        if field.data_type().is_null() {
+            return Ok(ExprSimplifyResult::Original(arguments));
+        }
+        let Some(elements) = elements(&array.to_array()?, 0, &Wanted::of(&field, element.as_ref()))? else {
+            return Ok(ExprSimplifyResult::Simplified(lit(ScalarValue::Boolean(None))));
+        };
+        if elements.is_empty() {
+            return Ok(ExprSimplifyResult::Simplified(lit(self.is_all)));
+        }
+        let list = (0..elements.len()).map(|at| ScalarValue::try_from_array(&elements, at).map(lit));
+        let list = list.collect::<Result<Vec<Expr>>>()?;
+        let mut value = arguments.swap_remove(0);
+        if elements.data_type() != field.data_type() {
+            value = Expr::Cast(Cast::new(Box::new(value), elements.data_type().clone()));
+        }
+        Ok(ExprSimplifyResult::Simplified(in_list(value, list, self.is_all)))
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let alike = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
+        let rows = if alike { 1 } else { arguments.number_rows };
+        let [values, arrays, ..] = arguments.args.as_slice() else {
+            return internal_err!("{} has two arguments", self.name);
+        };
+        let wanted = Wanted::of(&arguments.arg_fields[0], arguments.arg_fields.get(2).map(|field| field.data_type()));
+        let values = values.to_array(rows)?;
+        let answers: BooleanArray = match arrays {
+            ColumnarValue::Scalar(array) => match elements(&array.to_array()?, 0, &wanted)? {
+                Some(elements) => self.answers(&values, |_| Ok(Some(Arc::clone(&elements))))?,
+                None => BooleanArray::new_null(rows),
+            },
+            ColumnarValue::Array(arrays) => self.answers(&values, |row| elements(arrays, row, &wanted))?,
+        };
+        Ok(if alike {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&answers, 0)?)
+        } else {
+            ColumnarValue::Array(Arc::new(answers))
+        })
+    }
+}
+
+impl Quantified {
+    /// The answer of each row, whose elements `of` gives; without them there is none.
+    fn answers(&self, values: &ArrayRef, of: impl Fn(usize) -> Result<Option<ArrayRef>>) -> Result<BooleanArray> {
+        let mut keyed: Option<ArrayRef> = None;
+        (0..values.len())
+            .map(|row| {
+                let Some(elements) = of(row)? else { return Ok(None) };
+                if elements.is_empty() {
+                    return Ok(Some(self.is_all));
+                }
+                if values.is_null(row) {
+                    return Ok(None);
+                }
+                let is_known = |keyed: &ArrayRef| keyed.data_type() == elements.data_type();
+                let keys = match keyed.take().filter(is_known) {
+                    Some(keys) => keys,
+                    None => floats::keys(&cast(values, elements.data_type())?),
+                };
+                let value = Scalar::new(keys.slice(row, 1));
+                keyed = Some(keys);
+                let elements = floats::keys(&elements);
+                let compared = match self.comparison {
+                    Comparison::Equal => cmp::eq(&value, &elements),
+                    Comparison::NotEqual => cmp::neq(&value, &elements),
+                    Comparison::Less => cmp::lt(&value, &elements),
+                    Comparison::LessEqual => cmp::lt_eq(&value, &elements),
+                    Comparison::Greater => cmp::gt(&value, &elements),
+                    Comparison::GreaterEqual => cmp::gt_eq(&value, &elements),
+                }?;
+                let holds = compared.true_count();
+                let decides = if self.is_all { compared.len() - compared.null_count() - holds } else { holds };
+                Ok(match (decides, compared.null_count()) {
+                    (0, 0) => Some(self.is_all),
+                    (0, _) => None,
+                    _ => Some(!self.is_all),
+                })
+            })
+            .collect()
+    }
+}
+
+/// As what the elements of a text are read.
+struct Wanted {
+    /// The type of `x`.
+    value: DataType,
+    /// That of the elements; `None` where there is none of ours.
+    element: Option<ColumnType>,
+}
+
+impl Wanted {
+    fn of(value: &Field, element: Option<&DataType>) -> Self {
+        let own = || from_field(value);
+        Self { value: value.data_type().clone(), element: element.map_or_else(own, from_arrow) }
+    }
+}
+
+/// The elements of the array in a row, of the type of `x` but for the digits of decimals; `None` where there is no
+/// array.
+fn elements(arrays: &ArrayRef, row: usize, wanted: &Wanted) -> Result<Option<ArrayRef>> {
+    if arrays.is_null(row) || arrays.data_type().is_null() {
+        return Ok(None);
+    }
+    match arrays.data_type() {
+        DataType::List(_) => leaves(&arrays.as_list::<i32>().value(row)).map(Some),
+        DataType::Utf8View => read(arrays.as_string_view().value(row), wanted).map(Some),
+        other => internal_err!("an array as {other}"),
+    }
+}
+
+/// The elements of a list, or those of the lists in it.
+fn leaves(elements: &ArrayRef) -> Result<ArrayRef> {
+    let DataType::List(_) = elements.data_type() else { return Ok(Arc::clone(elements)) };
+    let lists = elements.as_list::<i32>();
+    let inner = (0..lists.len()).filter(|at| lists.is_valid(*at)).map(|at| leaves(&lists.value(at)));
+    let inner = inner.collect::<Result<Vec<ArrayRef>>>()?;
+    if inner.is_empty() {
+        return leaves(&lists.values().slice(0, 0));
+    }
+    let inner: Vec<&dyn Array> = inner.iter().map(AsRef::as_ref).collect();
+    Ok(arrow::compute::concat(&inner)?)
+}
+
+/// The elements of an array's text.
+fn read(text: &str, wanted: &Wanted) -> Result<ArrayRef> {
+    let elements = array_elements(text).map_err(external)?;
+    let Some(element) = wanted.element else {
+        let message = format!("a text as an array of {}", wanted.value);
+        return Err(external(SqlError::unsupported(message)));
+    };
+    let datum = |element_text: Option<String>| match element_text {
+        // A CHAR has no blanks at its end, as columns have it.
+        Some(text) if matches!(element, ColumnType::Char(_)) => Ok(Datum::Text(text.trim_end_matches(' ').to_owned())),
+        Some(text) => parse_datum(&text, element),
+        None => Ok(Datum::Null),
+    };
+    let data = elements.into_iter().map(datum).collect::<Result<Vec<Datum>, SqlError>>().map_err(external)?;
+    let scale = |datum: &Datum| match datum {
+        Datum::Decimal { scale, .. } => Some(*scale),
+        _ => None,
+    };
+    // Decimals have all of their digits, and so have those that they are compared with.
+    let own_scale = match wanted.value {
+        DataType::Decimal128(_, scale) => u8::try_from(scale).unwrap_or(0),
+        _ => 0,
+    };
+    let scale = data.iter().filter_map(scale).fold(own_scale, u8::max);
+    let (read_as, compared_as) = match element {
+        ColumnType::Decimal { .. } => {
+            let read_as = ColumnType::Decimal { precision: ColumnType::PRECISION_MAX, scale };
+            let digits = DataType::Decimal128(ColumnType::PRECISION_MAX, scale.cast_signed());
+            (read_as, if wanted.value.is_floating() { wanted.value.clone() } else { digits })
+        }
+        element => (element, wanted.value.clone()),
+    };
+    let scalars = data.iter().map(|datum| to_scalar(datum, read_as)).collect::<Result<Vec<_>, SqlError>>();
+    let scalars = scalars.map_err(external)?;
+    if scalars.is_empty() {
+        return Ok(arrow::array::new_empty_array(&compared_as));
+    }
+    Ok(cast(&ScalarValue::iter_to_array(scalars)?, &compared_as)?)
+}
+
+/// The type of the elements of a list, or of those of the lists in it.
+fn leaf(data_type: &DataType) -> Option<&DataType> {
+    match data_type {
+        DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
+            Some(leaf(element.data_type()).unwrap_or(element.data_type()))
+        }
+        _ => None,
+    }
+}
+
+fn with_leaf(data_type: &DataType, of: &DataType) -> DataType {
+    match data_type {
+        DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
+            DataType::List(Arc::new(Field::new_list_field(with_leaf(element.data_type(), of), true)))
+        }
+        _ => of.clone(),
+    }
+}
+
+/// The type in which values of two types are compared.
+fn common(a: &DataType, b: &DataType) -> Option<DataType> {
+    const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+    Some(match (a, b) {
+        (a, DataType::Null) => a.clone(),
+        (DataType::Null, b) => b.clone(),
+        (a, b) if a == b => a.clone(),
+        (a, b) if a.is_string() && b.is_string() => DataType::Utf8View,
+        (a, b) if a.is_numeric() && b.is_numeric() && (a.is_floating() || b.is_floating()) => DataType::Float64,
+        (DataType::Date32, DataType::Timestamp(TimeUnit::Microsecond, None))
+        | (DataType::Timestamp(TimeUnit::Microsecond, None), DataType::Date32) => TIMESTAMP,
+        (a, b) => comparison_coercion(a, b)?,
+    })
+}
+
+/// PostgreSQL's most dimensions.
+const DIMENSIONS_MAX: usize = 6;
+
+/// The elements of the text of an array, `{a, "b c", NULL}`, and those of the arrays in it; `None` is NULL.
+pub(super) fn array_elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
+    let malformed = || SqlError::new(SqlState::INVALID_TEXT, format!("malformed array literal: \"{text}\""));
+    if text.trim_start_matches(is_blank).starts_with('[') {
+        return Err(SqlError::unsupported("the bounds of an array in its text"));
+    }
+    let mut reader = Reader { rest: text.chars().peekable(), elements: Vec::new(), lengths: Vec::new() };
+    reader.skip_blanks();
+    reader.rest.next_if_eq(&'{').ok_or_else(malformed)?;
+    reader.array(0, &malformed)?;
+    reader.skip_blanks();
+    match reader.rest.next() {
+        None => Ok(reader.elements),
+        Some(_) => Err(malformed()),
+    }
+}
+
+fn is_blank(character: char) -> bool {
+    matches!(character, ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}')
+}
+
+struct Reader<'a> {
+    rest: std::iter::Peekable<std::str::Chars<'a>>,
+    elements: Vec<Option<String>>,
+    /// What an array of each level has: its elements, and whether they are arrays.
+    lengths: Vec<Option<(usize, bool)>>,
+}
+
+impl Reader<'_> {
+    fn skip_blanks(&mut self) {
+        while self.rest.next_if(|character| is_blank(*character)).is_some() {}
+    }
+
+    /// What is behind the brace that opens an array, up to the one that closes it.
+    fn array(&mut self, level: usize, malformed: &dyn Fn() -> SqlError) -> Result<(), SqlError> {
+        if level >= DIMENSIONS_MAX {
+            let message = format!("number of array dimensions exceeds the maximum allowed ({DIMENSIONS_MAX})");
+            return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
+        }
+        if self.lengths.len() == level {
+            self.lengths.push(None);
+        }
+        let (mut count, mut has_arrays) = (0, false);
+        self.skip_blanks();
+        if self.rest.next_if_eq(&'}').is_none() {
+            loop {
+                self.skip_blanks();
+                let is_array = self.rest.next_if_eq(&'{').is_some();
+                if is_array {
+                    self.array(level + 1, malformed)?;
+                } else {
+                    let element = self.element(malformed)?;
+                    self.elements.push(element);
+                }
+                if count > 0 && is_array != has_arrays {
+                    return Err(malformed());
+                }
+                has_arrays = is_array;
+                count += 1;
+                self.skip_blanks();
+                match self.rest.next() {
+                    Some(',') => {}
+                    Some('}') => break,
+                    _ => return Err(malformed()),
+                }
+            }
+        }
+        // All arrays of a level are alike.
+        match self.lengths[level].replace((count, has_arrays)) {
+            Some(before) if before != (count, has_arrays) => Err(malformed()),
+            _ => Ok(()),
+        }
+    }
+
+    /// An element, up to the comma or brace behind it.
+    fn element(&mut self, malformed: &dyn Fn() -> SqlError) -> Result<Option<String>, SqlError> {
+        let mut element = String::new();
+        if self.rest.next_if_eq(&'"').is_some() {
+            loop {
+                match self.rest.next().ok_or_else(malformed)? {
+                    '"' => return Ok(Some(element)),
+                    '\\' => element.push(self.rest.next().ok_or_else(malformed)?),
+                    other => element.push(other),
+                }
+            }
+        }
+        // Behind the last character that is no blank, or is one with a backslash.
+        let (mut end, mut is_plain) = (0, true);
+        while let Some(next) = self.rest.next_if(|character| !matches!(character, ',' | '}')) {
+            match next {
+                '{' | '"' => return Err(malformed()),
+                '\\' => {
+                    element.push(self.rest.next().ok_or_else(malformed)?);
+                    (end, is_plain) = (element.len(), false);
+                }
+                other => {
+                    element.push(other);
+                    if !is_blank(other) {
+                        end = element.len();
+                    }
+                }
+            }
+        }
+        element.truncate(end);
+        if element.is_empty() {
+            return Err(malformed());
+        }
+        let is_null = is_plain && element.eq_ignore_ascii_case("null");
+        Ok((!is_null).then_some(element))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What PostgreSQL 15 reads.
+    #[test]
+    fn texts_are_arrays() {
+        let some = |elements: &[&str]| elements.iter().map(|e| Some((*e).to_owned())).collect::<Vec<_>>();
+        for (text, elements) in [
+            ("{}", &[][..]),
+            (" {{}, {}} ", &[]),
+            (" { 1, 2 } ", &["1", "2"]),
+            (r#"{"a,b", "NULL", "say \"x\"", a b , "" , \ c\  }"#, &["a,b", "NULL", "say \"x\"", "a b", "", " c "]),
+            ("{{1,2},{3,4}}", &["1", "2", "3", "4"]),
+            ("{{{a}},{{b}}}", &["a", "b"]),
+            ("{n\\ull}", &["null"]),
+        ] {
+            assert_eq!(array_elements(text).unwrap(), some(elements), "{text}");
+        }
+        assert_eq!(array_elements("{1,NULL, null }").unwrap(), [Some("1".to_owned()), None, None]);
+        let state = |text: &str| array_elements(text).err().map(|e| e.state.code());
+        for text in [
+            "",
+            "1, 2",
+            "{1,}",
+            "{,1}",
+            "{1",
+            "{\"a}",
+            "{\"a\" b}",
+            "{a\"b\"}",
+            "{a\\",
+            "{1} 2",
+            "{{1},2}",
+            "{1,{2}}",
+            "{{1},{2,3}}",
+            "{{1},{{2}}}",
+            "{{1},{}}",
+            "}",
+        ] {
+            assert_eq!(state(text), Some("22P02"), "{text}");
+        }
+        assert_eq!(state("{{{{{{1}}}}}}"), None);
+        assert_eq!(state("{{{{{{{1}}}}}}}"), Some("54000"));
+        assert_eq!(state("[0:1]={1,2}"), Some("0A000"));
+    }
+}
