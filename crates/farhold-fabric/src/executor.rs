@@ -917,6 +917,20 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
 
+    /// What the threads of a process leave to each other's next turn they may give by their own executors' times.
+    #[test]
+    fn all_executors_of_a_process_go_by_one_clock() {
+        let first = Executor::real(1).handle();
+        while first.now_ns() < 1_000_000 {
+            std::hint::spin_loop();
+        }
+        let before_ns = first.now_ns();
+        let of_thread = || Executor::real(2).handle().now_ns();
+        let on_another = std::thread::scope(|scope| scope.spawn(of_thread).join().expect("a time"));
+        let standalone_ns = Handle::standalone(3).now_ns();
+        assert!(before_ns <= on_another && on_another <= standalone_ns && standalone_ns <= first.now_ns());
+    }
+
     /// Two threads on one processor that wait for each other by turns: neither waits until the other's time slice is over.
     #[test]
     #[cfg_attr(miri, ignore = "processors")]

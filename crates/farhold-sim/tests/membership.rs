@@ -210,6 +210,83 @@ fn a_node_keeps_its_lease_while_it_is_let_in() {
     });
 }
 
+/// A table is dropped. No mirror keeps its rows, neither those of the node that drops it nor those of the others.
+#[test]
+fn mirrors_keep_nothing_of_a_dropped_table() {
+    let executor = Executor::virtual_time(8);
+    let handle = executor.handle();
+    executor.run(async {
+        let cluster = Cluster::begin(&handle, 3, Claim::Heard);
+        cluster.until("never founded", || cluster.are_members()).await;
+        let nodes: Vec<Arc<Node>> = cluster.nodes.borrow().iter().map(|(node, _)| node.clone()).collect();
+        let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+        let worker = nodes[0].worker(&handle).expect("a worker");
+        let table = worker.create_table(TableDef::new("people", schema)).await.expect("a table");
+        let mut value = Vec::new();
+        table.schema().encode_value(&[farhold_store::row::Datum::Int(0)], &mut value).expect("a value");
+        let filled = worker.run(farhold_txn::Retry::default(), async |txn| {
+            for id in 1..=30_u32 {
+                txn.insert(&table, &(id ^ 0x8000_0000).to_be_bytes(), &value).await?;
+            }
+            Ok(())
+        });
+        filled.await.expect("rows");
+        for mirror in cluster.register.configuration().expect("together").mirrors {
+            let [on, of] = [mirror.on, mirror.of].map(|node| &nodes[usize::from(node.0)]);
+            assert_eq!(on.mirror_differs(of), Vec::<String>::new());
+        }
+        assert!(nodes.iter().all(|node| node.table("people").expect("the table").row_count() > 0));
+        worker.drop_table(&table).await.expect("dropped");
+        drop(table);
+        let is_kept = |node: &Arc<Node>| node.leaks().iter().any(|what| what.contains("no table any more"));
+        cluster.until("pages and copies stay", || !nodes.iter().any(is_kept)).await;
+    });
+}
+
+/// The ways between two nodes are cut, and those to the register, while a table is dropped. Its session hears in time that the outcome is unknown.
+/// When all ways are whole again nobody has been expelled, and the table is on both nodes what is recorded.
+#[test]
+fn a_drop_whose_outcome_is_unknown_comes_to_its_end() {
+    let mut unknown = 0;
+    for steps in 0..12 {
+        let executor = Executor::virtual_time(9);
+        let handle = executor.handle();
+        unknown += executor.run(async {
+            let cluster = Cluster::begin(&handle, 2, Claim::Heard);
+            cluster.until("never founded", || cluster.are_members()).await;
+            let nodes: Vec<Arc<Node>> = cluster.nodes.borrow().iter().map(|(node, _)| node.clone()).collect();
+            let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+            let worker = nodes[0].worker(&handle).expect("a worker");
+            let table = worker.create_table(TableDef::new("people", schema)).await.expect("a table");
+            let number = cluster.register.configuration().expect("together").number;
+            let dropping = worker.clone();
+            let dropped = handle.spawn(async move { dropping.drop_table(&table).await });
+            handle.sleep_ns(steps * 2_000).await;
+            for node in [0, 1] {
+                cluster.register.cut(NodeId(node), true);
+                cluster.sim.inject(Fault::Cut(Hop { from: NodeId(node), to: NodeId(1 - node) }));
+            }
+            let outcome = loop {
+                handle.sleep_ns(LEASE_NS).await;
+                if let Some(outcome) = dropped.try_take() {
+                    break outcome;
+                }
+            };
+            for node in [0, 1] {
+                cluster.register.cut(NodeId(node), false);
+                cluster.sim.inject(Fault::Heal(Hop { from: NodeId(node), to: NodeId(1 - node) }));
+            }
+            let is_wrong = |node: &Arc<Node>| node.leaks().iter().any(|what| what.contains("recorded"));
+            cluster.until("it stays half dropped", || cluster.are_members() && !nodes.iter().any(is_wrong)).await;
+            assert!(cluster.have_installed(number), "nobody had to go");
+            let are_there = [0, 1].map(|node: usize| nodes[node].table("people").is_some());
+            assert_eq!(are_there[0], are_there[1], "{outcome:?}");
+            u32::from(outcome == Err(farhold_txn::TxnError::OutcomeUnknown))
+        });
+    }
+    assert!(unknown > 0);
+}
+
 /// A node dies while it creates an index. The others keep no half of it, and the name is free.
 #[test]
 fn an_index_goes_with_the_node_that_was_creating_it() {

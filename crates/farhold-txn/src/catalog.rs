@@ -16,6 +16,10 @@ pub(crate) struct Catalog {
     indexes_version: AtomicU64,
     any_retired: AtomicBool,
     making: Mutex<()>,
+    /// Indexes of this node may be recorded as dropped and not be gone.
+    half_dropped: AtomicBool,
+    /// A worker drops them to the end.
+    finishing: AtomicBool,
 }
 
 #[derive(Default)]
@@ -138,8 +142,14 @@ impl Catalog {
 
     /// Lets go of the dropped tables that nobody uses any more; `is_gone` says of a node that it has no transactions, `is_unread` that no
     /// snapshot is open. It is asked when the tables are known to be over: by then no node lists their pages for a scan any more, so a scan
-    /// that still reads them has its snapshot open.
-    pub fn let_go(&self, me: NodeId, nodes: u8, is_gone: impl Fn(NodeId) -> bool, is_unread: impl FnOnce() -> bool) {
+    /// that still reads them has its snapshot open. Returns those tables.
+    pub fn let_go(
+        &self,
+        me: NodeId,
+        nodes: u8,
+        is_gone: impl Fn(NodeId) -> bool,
+        is_unread: impl FnOnce() -> bool,
+    ) -> Vec<TableId> {
         let mut tables = self.write();
         let is_over = |retired: &Retired| {
             let mut others = (0..nodes).map(NodeId).filter(|node| *node != me);
@@ -154,7 +164,7 @@ impl Catalog {
         drop(tables);
         crate::planted::may_stop();
         // Rows and indexes go with the last handle, without the lock.
-        drop(gone);
+        gone.into_iter().map(|retired| retired.table.store.id()).collect()
     }
 
     pub fn by_name(&self, name: &str) -> Option<Table> {
@@ -202,6 +212,27 @@ impl Catalog {
     /// Something about a table is another than before.
     pub fn changed(&self) {
         self.version.fetch_add(1, Release);
+    }
+
+    /// Says whether indexes may be half dropped: for the worker that looks next.
+    pub fn set_half_dropped(&self, may_be: bool) {
+        self.half_dropped.store(may_be, SeqCst);
+    }
+
+    /// May indexes be half dropped?
+    #[inline]
+    pub fn has_half_dropped(&self) -> bool {
+        self.half_dropped.load(Relaxed)
+    }
+
+    /// Takes the turn to drop them to the end; false: another worker has it.
+    pub fn begin_finishing(&self) -> bool {
+        !self.finishing.swap(true, SeqCst)
+    }
+
+    /// Gives the turn back.
+    pub fn end_finishing(&self) {
+        self.finishing.store(false, SeqCst);
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Tables> {

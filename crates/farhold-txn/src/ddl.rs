@@ -4,72 +4,122 @@ use crate::definition::{Recorded, TableDef};
 use crate::home::message::{IndexStep, Request};
 use crate::home::wire::{read_flag, read_u64};
 use crate::system;
-use crate::table::{Table, TableShared};
+use crate::table::{Coordinator, Table, TableShared};
 use crate::worker::Core;
-use crate::{Index, NodeId, Retry, TableId, TxnError, Worker};
+use crate::{Index, Node, Retry, TableId, Txn, TxnError, Worker};
 use farhold_fabric::{Executor, Handle};
 use farhold_store::StoreError;
 use farhold_store::row::SecondaryIndex;
 use farhold_store::table::{FillRoom, SECONDARIES_EVER_MAX, SECONDARIES_MAX};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 impl Worker {
-    /// Creates a table on every node and records it.
+    /// Creates a table on every node and records it. Whoever stops waiting may find it created, or not.
     ///
     /// # Errors
     /// [`TxnError::AlreadyExists`]; [`TxnError::Row`] for a definition that makes no sense; an unavailable node.
     pub async fn create_table(&self, definition: TableDef) -> Result<Table, TxnError> {
-        let node = self.node();
-        definition.check(node.config().nodes)?;
+        definition.check(self.node().config().nodes)?;
         if definition.name == system::NAME {
             return Err(TxnError::AlreadyExists { name: definition.name.into() });
         }
         let bytes = definition.encode(&vec![Recorded::Live; definition.indexes.len()])?;
-        let id = self.record(&definition.name, &bytes).await?;
-        if let Err(error) = system::make(node, id, &bytes) {
+        let (name, recorded) = (definition.name.clone(), bytes.clone());
+        let make = move |worker: Self, id| async move { worker.make_everywhere(&name, id, &recorded).await };
+        let made = self.record(async |txn| self.enter(txn, &definition.name, &bytes).await, make).await;
+        made.map_err(|error| match error {
+            TxnError::DuplicateKey { .. } => TxnError::AlreadyExists { name: definition.name.into() },
+            other => other,
+        })
+    }
+
+    /// What follows from a recorded table.
+    async fn make_everywhere(&self, name: &str, id: TableId, definition: &[u8]) -> Result<Table, TxnError> {
+        let node = self.node();
+        if let Err(error) = system::make(node, id, definition) {
             // There is no room for it, say: the name is free again.
-            let _ = self.take_record(&definition.name, id).await;
+            let _ = self.drop_recorded(name, id).await;
             return Err(error);
         }
         // Gone, if another session has dropped it meanwhile.
         let table = node.table_by_id(id).ok_or(TxnError::SchemaChanged)?;
-        match self.on_others(&Request::CreateTable { id, definition: &bytes }).await {
+        match self.on_others(&Request::CreateTable { id, definition }).await {
             Ok(()) => Ok(table),
             // It has it when it is back.
             Err(error @ TxnError::NodeUnavailable { .. }) => Err(error),
             Err(error) => {
-                let _ = self.drop_table(&table).await;
+                let _ = self.drop_recorded(name, id).await;
                 Err(error)
             }
         }
     }
 
-    /// Drops a table on every node; transactions that use it fail with [`TxnError::SchemaChanged`].
+    /// Drops a table on every node; transactions that use it fail with [`TxnError::SchemaChanged`]. Whoever stops waiting may find it dropped,
+    /// or not.
     ///
     /// # Errors
     /// [`TxnError::NotFound`]; an unavailable node, with `committed` if it has been dropped, and that node hears of it later.
     pub async fn drop_table(&self, table: &Table) -> Result<(), TxnError> {
-        self.take_record(table.name(), table.id()).await?;
-        self.node().catalog.retire(table.id());
-        self.core.begin_grace();
-        self.tell_others(&Request::DropTable { id: table.id() }).await
+        self.drop_recorded(table.name(), table.id()).await
     }
 
-    /// Deletes what [`Self::record`] has written.
-    async fn take_record(&self, name: &str, id: TableId) -> Result<(), TxnError> {
-        let system = self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
+    async fn drop_recorded(&self, name: &str, id: TableId) -> Result<(), TxnError> {
+        let take = move |worker: Self, ()| async move {
+            worker.node().catalog.retire(id);
+            worker.core.begin_grace();
+            worker.tell_others(&Request::DropTable { id }).await
+        };
+        self.record(async |txn| self.take_out(txn, name, id).await, take).await
+    }
+
+    /// Changes the system table, and does what follows from that. From the commit on both come to their end, also if whoever waits for it stops, or is
+    /// told that the outcome is unknown: into a table that is recorded as dropped and still there clients would write, and lose, rows.
+    ///
+    /// # Errors
+    /// What any of it fails with; [`TxnError::OutcomeUnknown`] when the commit, or what follows, takes longer than the others would take to
+    /// go on without a node.
+    async fn record<T: 'static, U: 'static, F: Future<Output = Result<U, TxnError>> + 'static>(
+        &self,
+        mut change: impl AsyncFnMut(&mut Txn) -> Result<T, TxnError>,
+        then: impl FnOnce(Self, T) -> F + Clone + 'static,
+    ) -> Result<U, TxnError> {
+        let attempt = async || {
+            let mut txn = self.begin();
+            txn.is_patient = true;
+            let changed = change(&mut txn).await?;
+            let (worker, then) = (self.clone(), then.clone());
+            let rest = async move {
+                let missed = match txn.commit().await {
+                    Ok(_) => None,
+                    Err(error) if error.is_committed() => Some(error),
+                    Err(error) => return Err(error),
+                };
+                let done = then(worker, changed).await;
+                Ok(missed.map_or(done, Err))
+            };
+            ToItsEnd::of(&self.core, rest).await
+        };
+        self.run_attempts(Retry::default(), attempt).await?
+    }
+
+    /// The table of tables.
+    fn system_table(&self) -> Result<Table, TxnError> {
+        self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })
+    }
+
+    /// Deletes what [`Self::enter`] has written.
+    async fn take_out(&self, txn: &mut Txn, name: &str, id: TableId) -> Result<(), TxnError> {
+        let system = self.system_table()?;
         let (key, _) = system::encode_row(system.schema(), name, id, &[])?;
         let missing = || TxnError::NotFound { what: format!("table \"{name}\"").into() };
-        let removed = self.run(Retry::default(), async |txn| {
-            let row = txn.get(&system, &key).await?.ok_or_else(missing)?;
-            if system::decode_row(system.schema(), txn.key(row), txn.value(row))?.1 != id {
-                return Err(missing());
-            }
-            txn.delete(row)
-        });
-        removed.await
+        let row = txn.get(&system, &key).await?.ok_or_else(missing)?;
+        if system::decode_row(system.schema(), txn.key(row), txn.value(row))?.1 != id {
+            return Err(missing());
+        }
+        txn.delete(row)
     }
 
     /// Creates an index and fills it, on every node, while others go on reading and writing the table. Transactions that run
@@ -143,25 +193,67 @@ impl Worker {
 
     /// Takes an index away that may be read.
     async fn take_away(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
-        self.record_drop(table, slot).await?;
-        let (worker, table) = (self.clone(), table.clone());
-        // The index is dropped by now.
-        ToItsEnd::of(&self.core, async move { worker.drop_everywhere(&table, slot).await }).await
+        let of = table.clone();
+        let take = move |worker: Self, ()| async move { worker.drop_everywhere(&of, slot).await };
+        self.record(async |txn| self.enter_drop(txn, table, slot).await, take).await
     }
 
     /// What follows a recorded drop: first nobody anywhere reads the index any more, and what was read in it counts no more; only then do
-    /// writers let it be. In one step a writer of one node would change rows under a reader of another's.
+    /// writers let it be. In one step a writer of one node would change rows under a reader of another's. Those of this node are the last,
+    /// so it knows what others may not have heard, and a worker of it goes on.
     async fn drop_everywhere(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
-        self.step_index(table, slot, IndexStep::Close).await?;
-        self.step_index(table, slot, IndexStep::Drop).await
+        let told = async {
+            self.step_index(table, slot, IndexStep::Close).await?;
+            self.tell_others(&Request::StepIndex { table: table.id(), slot, step: IndexStep::Drop }).await
+        };
+        match told.await {
+            Ok(()) => self.core.step_index_here(&table.0, slot, IndexStep::Drop),
+            error => {
+                self.node().catalog.set_half_dropped(true);
+                error
+            }
+        }
     }
 
-    /// Does to the end what coordinators that have died may have left of drops. Everybody does: a node that has missed something
-    /// knows.
-    pub(crate) async fn finish_drops(&self) {
-        for (table, slot) in system::half_dropped(self.node()).unwrap_or_default() {
-            // Who cannot be told has an index that nobody reads.
-            let _ = self.drop_everywhere(&table, slot).await;
+    /// Has drops of indexes done to the end that coordinators may have left, because they have died or could not reach a node. Every node
+    /// does: one that has missed something knows. One worker of it at a time.
+    #[inline]
+    pub(crate) fn finish_drops_if_any(&self) {
+        if self.node().catalog.has_half_dropped() {
+            self.begin_finishing();
+        }
+    }
+
+    #[cold]
+    fn begin_finishing(&self) {
+        if self.node().is_member()
+            && let Some(turn) = Turn::take(self.node())
+        {
+            let worker = self.clone();
+            drop(self.handle().spawn(async move {
+                worker.finish_drops().await;
+                drop(turn);
+            }));
+        }
+    }
+
+    /// While this node is no member it goes on later.
+    async fn finish_drops(&self) {
+        let catalog = &self.node().catalog;
+        while self.node().is_member() {
+            // What is left half done from here on is said anew.
+            catalog.set_half_dropped(false);
+            match system::half_dropped(self.node()) {
+                Ok(left) if left.is_empty() => return,
+                left => {
+                    // For another worker, should this one end.
+                    catalog.set_half_dropped(true);
+                    for (table, slot) in left.unwrap_or_default() {
+                        let _ = self.drop_everywhere(&table, slot).await;
+                    }
+                }
+            }
+            self.handle().sleep_ns(ASK_EVERY_NS).await;
         }
     }
 
@@ -179,7 +271,7 @@ impl Worker {
     /// Enters the index into the table's recorded definition, not live yet: which gives it its slot.
     async fn record_index(&self, table: &Table, index: &SecondaryIndex) -> Result<(u16, TableDef), TxnError> {
         let nodes = self.node().config().nodes;
-        let entered = self.change_definition(table, async |definition, recorded| {
+        let change = |definition: &mut TableDef, recorded: &mut Vec<Recorded>| {
             definition.check_index(index, nodes)?;
             let is_live = |recorded: &Recorded| *recorded == Recorded::Live;
             let mut others = definition.indexes.iter().zip(&*recorded);
@@ -197,14 +289,15 @@ impl Worker {
                 return Err(TxnError::TooMany { what, limit: SECONDARIES_EVER_MAX });
             }
             Ok(())
-        });
+        };
+        let entered = self.run(Retry::default(), async |txn| self.change_definition(txn, table, change).await);
         let definition = entered.await?;
         Ok(((definition.indexes.len() - 1) as u16, definition))
     }
 
     /// Records that every node has an index complete. Not in a later configuration: a node that has come since has only what was recorded.
     async fn record_live(&self, table: &Table, slot: u16, configuration: u64) -> Result<(), TxnError> {
-        let set = self.change_definition(table, async |_, recorded| {
+        let change = |_: &mut TableDef, recorded: &mut Vec<Recorded>| {
             match recorded.get_mut(usize::from(slot)) {
                 // A change of the configuration from here on refuses the commit.
                 Some(recorded) if *recorded == Recorded::Begun && self.configuration_number() == configuration => {
@@ -213,6 +306,11 @@ impl Worker {
                 }
                 _ => Err(TxnError::SchemaChanged),
             }
+        };
+        let set = self.run(Retry::default(), async |txn| {
+            // What follows from it comes to its end with it.
+            txn.is_patient = true;
+            self.change_definition(txn, table, change).await
         });
         match set.await {
             Err(TxnError::SchemaChanged) if self.configuration_number() != configuration => {
@@ -222,39 +320,37 @@ impl Worker {
         }
     }
 
-    async fn record_drop(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
-        let set = self.change_definition(table, async |definition, recorded| {
+    async fn enter_drop(&self, txn: &mut Txn, table: &Table, slot: u16) -> Result<(), TxnError> {
+        let change = |definition: &mut TableDef, recorded: &mut Vec<Recorded>| {
             let slot = usize::from(slot);
             *recorded.get_mut(slot).ok_or(TxnError::SchemaChanged)? = Recorded::Dropped;
             // The number alone is kept: the definition is one row, with all indexes that there ever were.
             let columns = definition.schema.key()[..1].to_vec();
             definition.indexes[slot] = SecondaryIndex { name: DROPPED.into(), columns, unique: false };
             Ok(())
-        });
-        set.await.map(drop)
+        };
+        self.change_definition(txn, table, change).await.map(drop)
     }
 
     /// Changes a table's definition as it is recorded.
     async fn change_definition(
         &self,
+        txn: &mut Txn,
         table: &Table,
-        mut change: impl AsyncFnMut(&mut TableDef, &mut Vec<Recorded>) -> Result<(), TxnError>,
+        change: impl FnOnce(&mut TableDef, &mut Vec<Recorded>) -> Result<(), TxnError>,
     ) -> Result<TableDef, TxnError> {
-        let system = self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
+        let system = self.system_table()?;
         let (key, _) = system::encode_row(system.schema(), table.name(), table.id(), &[])?;
-        let changed = self.run(Retry::default(), async |txn| {
-            let row = txn.get(&system, &key).await?.ok_or(TxnError::SchemaChanged)?;
-            let (name, id, bytes) = system::decode_row(system.schema(), txn.key(row), txn.value(row))?;
-            if id != table.id() {
-                return Err(TxnError::SchemaChanged);
-            }
-            let (mut definition, mut recorded) = TableDef::decode(&bytes)?;
-            change(&mut definition, &mut recorded).await?;
-            let (_, value) = system::encode_row(system.schema(), &name, id, &definition.encode(&recorded)?)?;
-            txn.update(row, &value)?;
-            Ok(definition)
-        });
-        changed.await
+        let row = txn.get(&system, &key).await?.ok_or(TxnError::SchemaChanged)?;
+        let (name, id, bytes) = system::decode_row(system.schema(), txn.key(row), txn.value(row))?;
+        if id != table.id() {
+            return Err(TxnError::SchemaChanged);
+        }
+        let (mut definition, mut recorded) = TableDef::decode(&bytes)?;
+        change(&mut definition, &mut recorded)?;
+        let (_, value) = system::encode_row(system.schema(), &name, id, &definition.encode(&recorded)?)?;
+        txn.update(row, &value)?;
+        Ok(definition)
     }
 
     /// Adds the index on every node, then has every node make and fill its own. Only when all writers everywhere know of it
@@ -262,8 +358,9 @@ impl Worker {
     async fn fill_everywhere(&self, table: &Table, slot: u16, definition: &TableDef) -> Result<(), TxnError> {
         let id = table.id();
         let bytes = definition.encode(&vec![Recorded::Live; definition.indexes.len()])?;
-        self.core.add_index_here(&table.0, slot, definition, self.core.me)?;
-        self.on_others(&Request::AddIndex { table: id, slot, definition: &bytes }).await?;
+        let since = system::start(self.node());
+        self.core.add_index_here(&table.0, slot, definition, (self.core.me, since))?;
+        self.on_others(&Request::AddIndex { table: id, slot, since, definition: &bytes }).await?;
         self.core.fill_index_here(table, slot)?;
         self.on_others(&Request::FillIndex { table: id, slot }).await?;
         for node in self.node().everybody() {
@@ -332,34 +429,28 @@ impl Worker {
     }
 
     /// Enters a table into the system table, which gives it its number.
-    async fn record(&self, name: &str, definition: &[u8]) -> Result<TableId, TxnError> {
-        let system = self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
-        let entered = self.run(Retry::default(), async |txn| {
-            let schema = system.schema();
-            let (counter, nothing) = system::encode_row(schema, "", TableId(system::FIRST_ID), &[])?;
-            let id = if let Some(row) = txn.get(&system, &counter).await? {
-                let id = TableId(system::decode_row(schema, txn.key(row), txn.value(row))?.1.0 + 1);
-                let (_, value) = system::encode_row(schema, "", id, &[])?;
-                txn.update(row, &value)?;
-                id
-            } else {
-                txn.insert(&system, &counter, &nothing).await?;
-                TableId(system::FIRST_ID)
-            };
-            let (key, value) = system::encode_row(schema, name, id, definition)?;
-            txn.insert(&system, &key, &value).await?;
-            Ok(id)
-        });
-        entered.await.map_err(|error| match error {
-            TxnError::DuplicateKey { .. } => TxnError::AlreadyExists { name: name.into() },
-            other => other,
-        })
+    async fn enter(&self, txn: &mut Txn, name: &str, definition: &[u8]) -> Result<TableId, TxnError> {
+        let system = self.system_table()?;
+        let schema = system.schema();
+        let (counter, nothing) = system::encode_row(schema, "", TableId(system::FIRST_ID), &[])?;
+        let id = if let Some(row) = txn.get(&system, &counter).await? {
+            let id = TableId(system::decode_row(schema, txn.key(row), txn.value(row))?.1.0 + 1);
+            let (_, value) = system::encode_row(schema, "", id, &[])?;
+            txn.update(row, &value)?;
+            id
+        } else {
+            txn.insert(&system, &counter, &nothing).await?;
+            TableId(system::FIRST_ID)
+        };
+        let (key, value) = system::encode_row(schema, name, id, definition)?;
+        txn.insert(&system, &key, &value).await?;
+        Ok(id)
     }
 }
 
 /// What is recorded as the name of an index that was dropped. A live one may be called so, too.
 const DROPPED: &str = "-";
-/// How often a node that fills an index is asked whether it is done.
+/// How often a node that fills an index is asked whether it is done, and one that has not heard of a drop is told.
 const ASK_EVERY_NS: u64 = 200_000;
 /// Slots between two turns of letting others run.
 const SLOTS_PER_TURN: usize = 256;
@@ -374,10 +465,14 @@ impl Core {
         table: &TableShared,
         slot: u16,
         definition: &TableDef,
-        coordinator: NodeId,
+        coordinator: Coordinator,
     ) -> Result<(), TxnError> {
-        let number = self.node.configuration().map_or(0, |installed| installed.number);
-        table.add_index(slot, definition, (coordinator, number))?;
+        table.add_index(slot, definition, coordinator)?;
+        if !system::is_there(&self.node, coordinator) {
+            // Whoever has noted its end may have looked for its indexes before this one was there.
+            table.drop_index(slot);
+            return Err(TxnError::Recovering { node: coordinator.0 });
+        }
         crate::planted::may_stop();
         self.node.catalog.indexes_changed();
         self.node.catalog.changed();
@@ -414,26 +509,46 @@ impl Core {
     }
 }
 
-/// Work that comes to its end: whoever waits for it does it, and the executor goes on with it if nobody does any more.
+/// A node's turn to drop indexes to the end.
+struct Turn(Arc<Node>);
+
+impl Turn {
+    fn take(node: &Arc<Node>) -> Option<Self> {
+        node.catalog.begin_finishing().then(|| Self(node.clone()))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.catalog.end_finishing();
+    }
+}
+
+/// Work that comes to its end: whoever waits for it does it, and the executor goes on with it if nobody does any more, or when it takes too
+/// long: then the outcome is unknown to whoever waits.
 struct ToItsEnd<T: 'static> {
-    work: Option<Pin<Box<dyn Future<Output = T>>>>,
+    work: Option<Pin<Box<dyn Future<Output = Result<T, TxnError>>>>>,
     core: Rc<Core>,
+    until_ns: u64,
 }
 
 impl<T: 'static> ToItsEnd<T> {
-    fn of(core: &Rc<Core>, work: impl Future<Output = T> + 'static) -> Self {
-        Self { work: Some(Box::pin(work)), core: core.clone() }
+    fn of(core: &Rc<Core>, work: impl Future<Output = Result<T, TxnError>> + 'static) -> Self {
+        Self { work: Some(Box::pin(work)), core: core.clone(), until_ns: core.outcome_until_ns() }
     }
 }
 
 impl<T: 'static> Future for ToItsEnd<T> {
-    type Output = T;
+    type Output = Result<T, TxnError>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let work = self.work.as_mut().expect("not polled again after its end");
         let done = work.as_mut().poll(cx);
         if done.is_ready() {
             self.work = None;
+        } else if self.core.handle.now_ns() >= self.until_ns {
+            // The drop has it go on.
+            return Poll::Ready(Err(TxnError::OutcomeUnknown));
         }
         done
     }
@@ -515,16 +630,22 @@ async fn fill_slots(shared: &TableShared, slot: u16, handle: &Handle) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Node, NodeConfig, NodeId};
+    use crate::membership::Moment;
+    use crate::{Configuration, NodeConfig, NodeId, ReplicationConfig};
     use farhold_fabric::Fabric;
     use farhold_store::row::{Column, ColumnType, Datum, Schema};
-    use std::sync::Arc;
+    use std::cell::Cell;
 
     /// Longer than any machine takes.
     const PATIENCE_NS: u64 = 60_000_000_000;
 
     /// Runs a test on two nodes of this process that have a table of two integers.
     fn with_two(name: &str, test: impl AsyncFnOnce(&[Worker; 2], Table)) {
+        with_two_served(name, async |workers, table, _| test(workers, table).await);
+    }
+
+    /// The same; what node 1 is asked it answers only while it may.
+    fn with_two_served(name: &str, test: impl AsyncFnOnce(&[Worker; 2], Table, &Cell<bool>)) {
         let directory = std::env::temp_dir().join(format!("farhold-ddl-{name}-{}", std::process::id()));
         let executor = Executor::real(1);
         let workers = [0, 1].map(|number| {
@@ -537,10 +658,14 @@ mod tests {
             };
             Node::open(fabric, config).expect("a node").worker(&executor.handle()).expect("a worker")
         });
+        let is_served = Rc::new(Cell::new(true));
         for worker in workers.clone() {
+            let is_served = is_served.clone();
             drop(executor.handle().spawn(async move {
                 loop {
-                    worker.poll();
+                    if worker.core.me == NodeId(0) || is_served.get() {
+                        worker.poll();
+                    }
                     worker.handle().yield_now().await;
                 }
             }));
@@ -549,7 +674,7 @@ mod tests {
             let columns = vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)];
             let schema = Schema::new(columns, vec![0]).expect("a schema");
             let table = workers[0].create_table(TableDef::new("people", schema)).await.expect("a table");
-            test(&workers, table).await;
+            test(&workers, table, &is_served).await;
         });
         drop(executor);
         drop(workers);
@@ -558,6 +683,19 @@ mod tests {
 
     fn by_age() -> SecondaryIndex {
         SecondaryIndex { name: "by_age".into(), columns: vec![1], unique: false }
+    }
+
+    /// The coordinator of a drop dies as soon as it has recorded it.
+    async fn record_drop(worker: &Worker, table: &Table, slot: u16) {
+        let recorded = worker.run(Retry::default(), async |txn| worker.enter_drop(txn, table, slot).await);
+        recorded.await.expect("recorded");
+    }
+
+    /// Node 0 starts again, as far as node 1 hears.
+    async fn start_again(workers: &[Worker; 2]) {
+        let incarnation = workers[0].node().store.incarnation() + 1;
+        let hello = Request::Hello { node: NodeId(0), incarnation, epoch: 1 };
+        workers[0].core.call(NodeId(1), &hello).await.expect("heard");
     }
 
     async fn until(worker: &Worker, what: &str, is_so: impl Fn() -> bool) {
@@ -575,7 +713,8 @@ mod tests {
         with_two("quiet", async |workers, table| {
             let nodes = workers.each_ref().map(|worker| worker.node().clone());
             let id = table.id();
-            workers[1].take_record(table.name(), id).await.expect("deleted");
+            let taken = workers[1].run(Retry::default(), async |txn| workers[1].take_out(txn, table.name(), id).await);
+            taken.await.expect("deleted");
             drop((table, nodes[1].catalog.retire(id)));
             until(&workers[0], "node 0 still has it", || nodes[0].table_by_id(id).is_none()).await;
             let is_held = |node: &Arc<Node>| node.catalog.has_retired();
@@ -595,7 +734,7 @@ mod tests {
                 let Ok(Index::Secondary(slot)) = workers[0].create_index(&table, by_age()).await else {
                     panic!("no index")
                 };
-                workers[0].record_drop(&table, slot).await.expect("recorded");
+                record_drop(&workers[0], &table, slot).await;
                 workers[0].core.step_index_here(&table.0, slot, IndexStep::Close).expect("closed");
                 assert!(workers[0].drop_index(&table, "by_age").await.is_err(), "there is none of this name here");
                 assert!(tables[1].indexes()[0].ready, "it has not heard of it");
@@ -618,6 +757,115 @@ mod tests {
         });
     }
 
+    /// The coordinator of a drop dies when all have closed the index, and starts again; rows have no copies, so nobody is expelled. The drop comes to
+    /// its end on all nodes: a closed index goes on refusing keys that it has, and cannot be named.
+    #[test]
+    fn a_drop_whose_coordinator_starts_again_comes_to_its_end() {
+        with_two("hello", async |workers, table| {
+            let tables = [table.clone(), workers[1].node().table_by_id(table.id()).expect("the table")];
+            let Ok(Index::Secondary(slot)) = workers[0].create_index(&table, by_age()).await else {
+                panic!("no index")
+            };
+            record_drop(&workers[0], &table, slot).await;
+            workers[0].step_index(&table, slot, IndexStep::Close).await.expect("closed");
+            start_again(workers).await;
+            let is_left = || tables.iter().any(|table| !table.indexes().is_empty() || table.0.has_secondary());
+            until(&workers[0], "the index is only closed", || !is_left()).await;
+        });
+    }
+
+    /// A node does not answer in time while an index is dropped, and is back a little later. It hears of the drop then, and nobody keeps the index.
+    #[test]
+    fn a_drop_that_a_node_does_not_hear_in_time_is_told_again() {
+        with_two_served("told-again", async |workers, table, is_served| {
+            let tables = [table.clone(), workers[1].node().table_by_id(table.id()).expect("the table")];
+            let index = workers[0].create_index(&table, by_age()).await.expect("an index");
+            let Index::Secondary(slot) = index else { panic!("{index}") };
+            record_drop(&workers[0], &table, slot).await;
+            is_served.set(false);
+            let dropped = workers[0].drop_everywhere(&table, slot).await;
+            assert_eq!(dropped, Err(TxnError::NodeUnavailable { node: NodeId(1), committed: true }));
+            assert!(tables.iter().all(|table| table.0.has_secondary()), "node 1 may still read its index");
+            is_served.set(true);
+            let is_left = || tables.iter().any(|table| !table.indexes().is_empty() || table.0.has_secondary());
+            until(&workers[0], "writers keep it", || !is_left()).await;
+        });
+    }
+
+    /// The coordinator of an index dies when all have filled it, and starts again; rows have no copies. Nobody keeps the index, and what its earlier start
+    /// has said comes too late.
+    #[test]
+    fn an_index_goes_when_its_coordinator_starts_again() {
+        with_two("again", async |workers, table| {
+            let other = workers[1].node().table_by_id(table.id()).expect("the table");
+            let (slot, definition) = workers[0].record_index(&table, &by_age()).await.expect("recorded");
+            workers[0].fill_everywhere(&table, slot, &definition).await.expect("filled");
+            assert_eq!(other.0.is_filled(slot), Ok(true));
+            start_again(workers).await;
+            assert!(other.indexes().is_empty() && !other.0.has_secondary());
+            let all = definition.encode(&vec![Recorded::Live; definition.indexes.len()]).expect("bytes");
+            let since = system::start(workers[0].node());
+            let late = Request::AddIndex { table: table.id(), slot, since, definition: &all };
+            let refused = workers[0].core.call(NodeId(1), &late).await;
+            assert!(matches!(refused, Err(TxnError::Recovering { .. })), "{refused:?}");
+            assert!(other.indexes().is_empty() && !other.0.has_secondary());
+        });
+    }
+
+    /// While a configuration without the coordinator of an index begins, what that has recorded may still be redone here. The index waits for that, also
+    /// when a node that waits for a table to be over has this one look at what is recorded.
+    #[test]
+    fn an_index_waits_until_what_its_coordinator_has_recorded_is_redone() {
+        let directory = std::env::temp_dir().join(format!("farhold-ddl-frozen-{}", std::process::id()));
+        let executor = Executor::real(1);
+        let fabric = Fabric::join_shm(&directory, NodeId(0)).expect("the fabric");
+        let replication =
+            ReplicationConfig { replicas: 2, rings: 3, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
+        let config = NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..NodeConfig::default() };
+        let node = Node::open(fabric, config).expect("a node");
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        let view = &node.replication.as_ref().expect("copies").view;
+        let install = |next: &Configuration| {
+            view.install(&Arc::new(next.clone()), &node.catalog);
+            node.present.set(next.everybody());
+        };
+        let (me, other) = (NodeId(0), NodeId(1));
+        let alone = Configuration::first(2, 2).without(&[other], me).promoted(other, me);
+        let together = alone.with_joining(other, 7).joined(other);
+        let without = together.without(&[other], me);
+        executor.run(async {
+            install(&alone);
+            view.set_lease(Moment::exactly_now(worker.handle()), PATIENCE_NS);
+            let columns = vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)];
+            let people = TableDef::new("people", Schema::new(columns, vec![0]).expect("a schema"));
+            let table = worker.create_table(people).await.expect("a table");
+            let (slot, definition) = worker.record_index(&table, &by_age()).await.expect("recorded");
+            install(&together);
+            worker.core.add_index_here(&table.0, slot, &definition, (other, together.number)).expect("kept");
+            assert!(view.freeze(&Arc::new(without.clone()), &node.catalog));
+            system::reconcile(&node).expect("definitions");
+            assert_eq!(table.indexes().len(), 1, "it may be recorded as complete");
+            install(&without);
+            system::reconcile(&node).expect("definitions");
+            assert!(table.indexes().is_empty(), "it is not");
+        });
+        drop((worker, node, executor));
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    /// Whoever makes a table because it is recorded is held up until that has been taken back by somebody who has found no table here. Nobody would take
+    /// it out of use any more.
+    #[test]
+    fn a_table_whose_record_is_gone_is_not_made() {
+        with_two("taken-back", async |workers, table| {
+            let node = workers[1].node();
+            let definition = TableDef { name: "gone".into(), ..table.definition() };
+            let bytes = definition.encode(&[]).expect("bytes");
+            system::make(node, TableId(99), &bytes).expect("there is room");
+            assert!(node.table("gone").is_none() && node.table("people").is_some());
+        });
+    }
+
     /// Whoever fills an index ends before it is full. Its coordinator hears that, where it would ask for ever.
     #[test]
     fn an_index_whose_filler_ends_early_is_refused() {
@@ -632,7 +880,8 @@ mod tests {
             });
             filled.await.expect("rows");
             let (slot, definition) = workers[0].record_index(&table, &by_age()).await.expect("recorded");
-            workers[0].core.add_index_here(&table.0, slot, &definition, NodeId(0)).expect("kept");
+            let coordinator = (NodeId(0), system::start(workers[0].node()));
+            workers[0].core.add_index_here(&table.0, slot, &definition, coordinator).expect("kept");
             table.0.begin_filling(slot).expect("begun");
             let mut filling = Box::pin(fill(table.clone(), slot, workers[0].handle().clone()));
             assert!(futures::poll!(&mut filling).is_pending() && table.0.is_filled(slot) == Ok(false));

@@ -114,6 +114,11 @@ impl TxnError {
         matches!(self, Self::Conflict | Self::Recovering { .. })
     }
 
+    /// Whether the transaction has committed although its commit says this.
+    pub(crate) const fn is_committed(&self) -> bool {
+        matches!(self, Self::NodeUnavailable { committed: true, .. } | Self::NotDurable { committed: true, .. })
+    }
+
     /// Whether the transaction can go on after it.
     pub(crate) const fn leaves_transaction_whole(&self) -> bool {
         matches!(

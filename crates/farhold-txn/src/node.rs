@@ -516,7 +516,7 @@ impl Node {
     }
 
     /// What is kept although nobody can need it any more, and what does not add up, in words: older copies of rows and deleted ones, pages
-    /// of tables that are gone, entries of indexes that lead nowhere, room that was promised in logs, indexes that nobody finishes. Nothing, when no
+    /// and mirrored rows of tables that are gone, entries of indexes that lead nowhere, room that was promised in logs, indexes that nobody finishes. Nothing, when no
     /// transaction runs, no snapshot is open, and all nodes have heard of both and of dropped tables.
     /// A walk over all pages, for tests and for looking into a node that runs full.
     #[must_use]
@@ -547,6 +547,9 @@ impl Node {
         gone.dedup();
         gone.retain(|id| self.catalog.by_id(*id).is_none());
         leaks.extend(gone.into_iter().map(|id| format!("pages of {id}, which is no table any more")));
+        let mirrored = self.replication.as_ref().map(|it| it.applier().tables()).unwrap_or_default();
+        let nobodys = mirrored.into_iter().filter(|id| self.catalog.even_dropped(*id).is_none());
+        leaks.extend(nobodys.map(|id| format!("rows of {id} in a mirror, which is no table any more")));
         leaks.extend(self.unfinished_records());
         leaks
     }

@@ -10,7 +10,9 @@ use crate::definition::{Placement, Recorded, TableDef};
 use crate::node::{Node, Recovered};
 use crate::table::{Cluster, Coordinator, Open, Table, TableShared};
 use crate::{TableId, TxnError};
+use farhold_fabric::Meta;
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
+use farhold_store::{Holder, ObjectRef};
 use std::sync::Arc;
 
 /// The system table's own number.
@@ -53,19 +55,50 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     Ok(recovered)
 }
 
+/// Which start of this node creates an index: the number of its configuration; without copies, how often it has started.
+pub(crate) fn start(node: &Node) -> u64 {
+    let configuration = node.configuration().map(|installed| installed.number);
+    configuration.unwrap_or_else(|| u64::from(node.store.incarnation()))
+}
+
+/// Does this node know of no end of this start of another one? True as well while it has not heard of any configuration.
+pub(crate) fn is_there(node: &Node, (other, since): Coordinator) -> bool {
+    match &node.replication {
+        Some(replication) => {
+            let view = &replication.view;
+            view.is_there(other, since) || !view.present.contains(node.id())
+        }
+        None => !node.far_holds.is_over(Holder { node: other, incarnation: since as u16 }),
+    }
+}
+
+/// The number of the configuration, unless that is just changing; 0 without copies.
+fn settled(node: &Node) -> Option<u64> {
+    let Some(replication) = &node.replication else { return Some(0) };
+    let number = replication.view.configuration().number;
+    (!replication.view.is_frozen()).then_some(number)
+}
+
 /// Makes the tables and indexes of this node those of its system table: for a node that may have missed what a coordinator told,
 /// because it died, or because this node has just come.
 pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
     let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
-    let is_there = |(other, since): Coordinator| {
-        node.replication.as_ref().is_none_or(|replication| replication.view.is_there(other, since))
-    };
+    let before = settled(node);
     // Listed first: a table that is made meanwhile has its row before, and coordinators that are gone by now record nothing later.
+    let is_there = |coordinator| is_there(node, coordinator);
     let tables: Vec<_> = node.tables().into_iter().map(|table| (table.0.orphans(&is_there), table)).collect();
     let (rows, whole) = rows(&system)?;
+    // While the configuration changes, what the dead have recorded is still to be redone here. Its installation looks again.
+    let is_redone = before.is_some() && settled(node) == before;
     for (orphans, table) in tables {
         match rows.iter().find(|(_, id, _)| *id == table.id()) {
-            Some((_, _, definition)) => table.0.follow(&TableDef::decode(definition)?.1, &orphans),
+            Some((_, _, definition)) => {
+                let recorded = TableDef::decode(definition)?.1;
+                table.0.follow(&recorded, if is_redone { &orphans } else { &[] });
+                if !table.0.closed_of(&recorded).is_empty() {
+                    node.catalog.set_half_dropped(true);
+                }
+            }
             None if whole => drop(node.catalog.retire(table.id())),
             // A row that is just being written is there.
             None => {}
@@ -125,9 +158,33 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
     if node.catalog.by_id(id).is_some() {
         return Ok(());
     }
+    add(node, id, definition)?;
+    // Its record may have been taken back meanwhile, and whoever did has found no table to take out of use. A node that is joining may
+    // not have the record yet, and looks again when it is in.
+    if node.is_member() && !is_recorded(node, id, definition)? {
+        node.catalog.retire(id);
+    }
+    Ok(())
+}
+
+/// As [`make`], of a table that is not there.
+pub(crate) fn add(node: &Node, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
     let (definition, recorded) = TableDef::decode(definition)?;
     let (table, _) = TableShared::open(&node.store, id, definition, &recorded, Open::Create, Cluster::of(node))?;
     node.catalog.add(Table(Arc::new(table)))
+}
+
+/// Is the table recorded? True as well while its row is just being written.
+fn is_recorded(node: &Node, id: TableId, definition: &[u8]) -> Result<bool, TxnError> {
+    let Some(system) = node.catalog.by_id(ID) else { return Ok(true) };
+    let (key, _) = encode_row(system.schema(), &TableDef::decode(definition)?.0.name, id, &[])?;
+    let Some(word) = system.0.store.primary().get(&key).value else { return Ok(false) };
+    let mut bytes = vec![0; farhold_store::object::size_class::PAYLOAD_BYTES_MAX];
+    Ok(match look(&system.0, ObjectRef::from_bits(word), &mut bytes)? {
+        Seen::Row((_, found, _)) => found == id,
+        Seen::Deleted => false,
+        Seen::Changing => true,
+    })
 }
 
 /// Name, number and definition of each table.
@@ -149,25 +206,41 @@ fn read(system: &TableShared) -> Result<(Rows, bool), TxnError> {
     let mut references = Vec::new();
     let all = std::ops::Bound::Unbounded;
     let mut visit = |_: &[u8], word: u64| {
-        references.push(farhold_store::ObjectRef::from_bits(word));
+        references.push(ObjectRef::from_bits(word));
         std::ops::ControlFlow::Continue(())
     };
     system.store.primary().scan(all, all, &mut visit, &mut Vec::new());
     for reference in references {
-        let object = system.store.store().object(reference);
-        let Ok(read) = object.read(reference.incarnation(), &mut bytes) else {
-            whole = false;
-            continue;
-        };
-        if read.is_absent() {
+        match look(system, reference, &mut bytes)? {
+            Seen::Row(row) => rows.push(row),
             // Its entry leaves the index any moment, or leads to where the row has moved.
-            whole = false;
-            continue;
+            Seen::Deleted | Seen::Changing => whole = false,
         }
-        let (key, value) = bytes[..read.payload_len()].split_at(read.key_len());
-        rows.push(decode_row(&system.schema, key, value)?);
     }
     Ok((rows, whole))
+}
+
+/// What an entry of the index leads to.
+enum Seen {
+    Row((String, TableId, Vec<u8>)),
+    Deleted,
+    /// It is reserved, being written, or not replicated yet.
+    Changing,
+}
+
+/// `bytes` have room for every row.
+fn look(system: &TableShared, reference: ObjectRef, bytes: &mut [u8]) -> Result<Seen, TxnError> {
+    let object = system.store.store().object(reference);
+    let Ok(read) = object.read(reference.incarnation(), bytes) else { return Ok(Seen::Changing) };
+    if read.version.is_odd() {
+        return Ok(Seen::Changing);
+    }
+    if read.is_absent() {
+        let is_deleted = read.lock == 0 && read.meta.state() == Meta::ROW;
+        return Ok(if is_deleted { Seen::Deleted } else { Seen::Changing });
+    }
+    let (key, value) = bytes[..read.payload_len()].split_at(read.key_len());
+    Ok(Seen::Row(decode_row(&system.schema, key, value)?))
 }
 
 /// A row as it lies in the table.

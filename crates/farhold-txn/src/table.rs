@@ -96,7 +96,7 @@ struct IndexSlot {
     coordinator: Option<Coordinator>,
 }
 
-/// Who creates an index: a node, as it was in the configuration with this number.
+/// Who creates an index: a node, and which start of it ([`system::start`](crate::system::start)).
 pub(crate) type Coordinator = (NodeId, u64);
 
 #[derive(Clone, PartialEq, Eq)]

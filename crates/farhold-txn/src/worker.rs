@@ -185,6 +185,7 @@ impl Worker {
     /// Serves this node's home inbox, one step; true if there was something to do.
     #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn poll(&self) -> bool {
+        self.finish_drops_if_any();
         self.core.serve_one()
     }
 
@@ -257,18 +258,25 @@ impl Worker {
         retry: Retry,
         mut body: impl AsyncFnMut(&mut Txn) -> Result<T, TxnError>,
     ) -> Result<T, TxnError> {
+        let attempt = async || {
+            let mut txn = self.begin();
+            let value = body(&mut txn).await?;
+            txn.commit().await.map(|_| value)
+        };
+        self.run_attempts(retry, attempt).await
+    }
+
+    /// As [`Self::run`], of what begins and commits its transaction itself.
+    pub(crate) async fn run_attempts<T>(
+        &self,
+        retry: Retry,
+        mut attempt: impl AsyncFnMut() -> Result<T, TxnError>,
+    ) -> Result<T, TxnError> {
         let mut attempts = 0;
         loop {
-            let mut txn = self.begin();
-            let error = match body(&mut txn).await {
-                Ok(value) => match txn.commit().await {
-                    Ok(_) => return Ok(value),
-                    Err(error) => error,
-                },
-                Err(error) => {
-                    txn.abort();
-                    error
-                }
+            let error = match attempt().await {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
             };
             attempts += 1;
             if !error.is_retryable() || !self.may_come_right(retry, attempts) {

@@ -165,9 +165,8 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
     let sleep_ns_max = if is_member { MEMBER_SLEEP_NS_MAX } else { SLEEP_NS_MAX };
     let (mut looks, mut looked_ns) = (0, 0);
     while !stop.load(Acquire) {
-        if is_member {
-            worker.handle().yield_now().await;
-        }
+        worker.finish_drops_if_any();
+        worker.handle().yield_now().await;
         if worker.handle().now_ns() >= looked_ns + LOOK_FOR_DEAD_EVERY_NS {
             looked_ns = worker.handle().now_ns();
             core.release_dead_snapshots();

@@ -17,7 +17,7 @@ use std::ops::Bound;
 
 const REQUEST: u8 = b'Q';
 const REPLY: u8 = b'R';
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 
 /// What a node asks of the home of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +42,8 @@ pub(crate) enum Request<'a> {
     CreateTable { id: TableId, definition: &'a [u8] },
     /// Take a table out of use.
     DropTable { id: TableId },
-    /// Add the index of this slot of the table's definition, empty and unreadable.
-    AddIndex { table: TableId, slot: u16, definition: &'a [u8] },
+    /// Add the index of this slot of the table's definition, empty and unreadable; `since` says which start of the asker creates it.
+    AddIndex { table: TableId, slot: u16, since: u64, definition: &'a [u8] },
     /// Fill the index with the rows there are.
     FillIndex { table: TableId, slot: u16 },
     /// Is it filled? Answer: a flag.
@@ -205,8 +205,8 @@ impl<'a> Request<'a> {
                 w.u32(id.0);
             }
 
-            Self::AddIndex { table, slot, definition } => {
-                w.u32(table.0).u16(*slot).bytes(definition);
+            Self::AddIndex { table, slot, since, definition } => {
+                w.u32(table.0).u16(*slot).u64(*since).bytes(definition);
             }
             Self::FillIndex { table, slot } | Self::IsFilled { table, slot } => {
                 w.u32(table.0).u16(*slot);
@@ -311,7 +311,7 @@ impl<'a> Request<'a> {
             },
             9 => Self::CreateTable { id: table(&mut r)?, definition: r.bytes()? },
             10 => Self::DropTable { id: table(&mut r)? },
-            11 => Self::AddIndex { table: table(&mut r)?, slot: r.u16()?, definition: r.bytes()? },
+            11 => Self::AddIndex { table: table(&mut r)?, slot: r.u16()?, since: r.u64()?, definition: r.bytes()? },
             12 => Self::FillIndex { table: table(&mut r)?, slot: r.u16()? },
             13 => Self::IsFilled { table: table(&mut r)?, slot: r.u16()? },
             14 => Self::StepIndex { table: table(&mut r)?, slot: r.u16()?, step: IndexStep::decode(&mut r)? },
@@ -511,7 +511,7 @@ mod tests {
             Request::Publish { table, references: vec![reference], deleted: vec![reference; 2] },
             Request::CreateTable { id: table, definition: b"definition" },
             Request::DropTable { id: table },
-            Request::AddIndex { table, slot: 2, definition: b"definition" },
+            Request::AddIndex { table, slot: 2, since: 7, definition: b"definition" },
             Request::FillIndex { table, slot: 1 },
             Request::IsFilled { table, slot: 1 },
             Request::StepIndex { table, slot: 1, step: IndexStep::Close },

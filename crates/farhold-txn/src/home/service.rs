@@ -96,9 +96,13 @@ impl Core {
             self.hint(other, &Request::AskQuiet { id });
         }
         // Whoever does not belong to the cluster any more has been shut out.
-        let is_gone = |other| !node.present.contains(other) || !node.fabric.node_is_live(other);
+        // With copies, what is left of a dead one is redone before.
+        let is_dead = |other| node.replication.is_none() && !node.fabric.node_is_live(other);
+        let is_gone = |other| !node.present.contains(other) || is_dead(other);
         let is_unread = || !node.store.superblock().snapshots_open() || planted!(PagesUnderSnapshot);
-        catalog.let_go(self.me, node.config.nodes, is_gone, is_unread);
+        for id in catalog.let_go(self.me, node.config.nodes, is_gone, is_unread) {
+            self.forget_mirrored(id);
+        }
     }
 
     /// Looks how far the dropped tables have come: the next transactions that begin are not waited for.
@@ -208,8 +212,11 @@ impl Core {
             Request::Recovery { body } => self.answer_recovery(sender, body, &mut w)?,
             Request::CreateTable { id, definition } => self.create_table_here(id, definition)?,
             Request::DropTable { id } => {
-                drop(self.node.catalog.retire(id));
-                self.forget_mirrored(id);
+                self.node.catalog.retire(id);
+                if self.node.catalog.even_dropped(id).is_none() {
+                    // It was dropped before this node came, or has been let go.
+                    self.forget_mirrored(id);
+                }
             }
             Request::Quiet { id, node } => self.node.catalog.note_quiet(id, node),
             Request::AskQuiet { id } => {
@@ -221,9 +228,9 @@ impl Core {
                     self.tell_now(sender, &Request::Quiet { id, node: self.me });
                 }
             }
-            Request::AddIndex { table, slot, definition } => {
+            Request::AddIndex { table, slot, since, definition } => {
                 let (definition, _) = TableDef::decode(definition)?;
-                self.add_index_here(&*self.table(table)?, slot, &definition, sender)?;
+                self.add_index_here(&*self.table(table)?, slot, &definition, (sender, since))?;
             }
             Request::FillIndex { table, slot } => self.fill_index_here(&self.table_handle(table)?, slot)?,
             Request::IsFilled { table, slot } => {
@@ -377,10 +384,13 @@ impl Core {
         self.cancel(table, dead.reference);
     }
 
-    /// Mirrors keep nothing of a table that is dropped.
-    pub fn forget_mirrored(&self, table: TableId) {
+    /// Mirrors keep nothing of a table that has been let go: the records of all transactions that have used it are in the rings.
+    fn forget_mirrored(&self, table: TableId) {
         if let Some(replication) = &self.node.replication {
-            replication.applier().forget_table(table);
+            let mut applier = replication.applier();
+            // One that is damaged is told by whoever applies next.
+            let _ = applier.apply_all();
+            applier.forget_table(table);
         }
     }
 
@@ -494,7 +504,7 @@ mod tests {
             for id in ids {
                 let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).unwrap();
                 let definition = TableDef::new(format!("t{}", id.0), schema);
-                core.create_table_here(id, &definition.encode(&[]).unwrap()).unwrap();
+                crate::system::add(&node, id, &definition.encode(&[]).unwrap()).unwrap();
                 let mut value = Vec::new();
                 definition.schema.encode_value(&[Datum::Int(0)], &mut value).unwrap();
                 let key = 0x8000_0001_u32.to_be_bytes();

@@ -148,6 +148,11 @@ impl FarHolds {
         });
     }
 
+    /// Has this start of a node ended, by what its next one has said?
+    pub fn is_over(&self, holder: Holder) -> bool {
+        lock(&self.0).is_over(holder)
+    }
+
     /// Gives back what holders that are gone have, also what they have taken in mapped memory. What says that they are gone has to be true
     /// before, also for whoever announces a snapshot of theirs.
     pub fn release_of(&self, superblock: Superblock<'_>, is_gone: impl Fn(Holder) -> bool) {

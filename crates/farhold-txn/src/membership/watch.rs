@@ -6,7 +6,7 @@ use crate::durability::GONE;
 use crate::home::message::Request;
 use crate::node::other_shape;
 use crate::recovery::Message;
-use crate::{NodeId, Progress, TxnError, Worker, system};
+use crate::{NodeId, Progress, TxnError, Worker};
 use farhold_fabric::{Admitted, JoinHandle};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,8 +20,6 @@ struct Work {
     promoting: Option<(NodeId, Task)>,
     /// To which node, and which start of it.
     copying: Option<(NodeId, u64, Task)>,
-    /// The configuration in which drops of indexes were looked at that the dead may have left half done.
-    finished_drops: u64,
 }
 
 /// Writes a configuration without some nodes. It is led into from the next look on, when the leases of the expelled have ended.
@@ -324,12 +322,6 @@ impl Worker {
         work: &mut Work,
     ) -> Result<(), TxnError> {
         let me = self.core.me;
-        if std::mem::replace(&mut work.finished_drops, configuration.number) != configuration.number
-            && system::half_dropped(self.node()).is_ok_and(|left| !left.is_empty())
-        {
-            let worker = self.clone();
-            drop(self.handle().spawn(async move { worker.finish_drops().await }));
-        }
         if let Some((gone, task)) = &work.promoting {
             let (gone, Some(done)) = (*gone, task.try_take()) else { return Ok(()) };
             work.promoting = None;

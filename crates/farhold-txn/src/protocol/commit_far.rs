@@ -29,7 +29,7 @@ use crate::protocol::execute::by_node;
 use crate::protocol::ident::{DATA, Ident};
 use crate::protocol::prepare::{Moving, moved_meanwhile};
 use crate::protocol::section::{Near, Refused, latch, new_version, settle, validate, write};
-use crate::replication::{Promise, Replication, ReplicationConfig, Sent, Step};
+use crate::replication::{Promise, Replication, Sent, Step};
 use crate::slots::Counter;
 use crate::txn::state::{Row, RowState};
 use crate::txn::{CommitInfo, RowHandle, SharedTable, Txn};
@@ -111,14 +111,7 @@ impl Txn {
         let Held { admitted, durably, near_is_written, .. } = std::mem::take(&mut self.held);
         self.past_commit_point();
         let serial = self.serial;
-        let until_ns = match &core.node.replication {
-            Some(replication) => core
-                .handle
-                .now_ns()
-                .saturating_add(outcome_ns_max(core.node.config.request_timeout_ns, &replication.config)),
-            // Each of its steps has an end of its own.
-            None => u64::MAX,
-        };
+        let until_ns = if self.is_patient { u64::MAX } else { core.outcome_until_ns() };
         let rest: Rest = match promise {
             Some(promise) => Box::pin(self.finish_replicated(epoch, promise, admitted, durably)),
             None => Box::pin(self.finish_far(epoch, durably, near_is_written)),
@@ -704,12 +697,6 @@ impl Txn {
     }
 }
 
-/// How long a session waits behind its commit point, at most: longer than the others take to go on without a node that does not answer,
-/// which a commit is then done without.
-fn outcome_ns_max(request_timeout_ns: u64, config: &ReplicationConfig) -> u64 {
-    request_timeout_ns.saturating_add(config.lease_ns.saturating_mul(LEASES_FOR_OUTCOME))
-}
-
 /// A lease, its detection, the wait for renewals under way, a leader that dies meanwhile, and as much again.
 const LEASES_FOR_OUTCOME: u64 = 8;
 
@@ -755,6 +742,14 @@ async fn submit_all(core: &Core, batch: Batch, slots: &mut Vec<(NodeId, Slot)>, 
 }
 
 impl Core {
+    /// Until when whoever has passed a commit point waits, at most: longer than the others take to go on without a node that does not
+    /// answer, which a commit is then done without. Without copies each step of a commit has an end of its own.
+    pub fn outcome_until_ns(&self) -> u64 {
+        let Some(replication) = &self.node.replication else { return u64::MAX };
+        let leases_ns = replication.config.lease_ns.saturating_mul(LEASES_FOR_OUTCOME);
+        self.handle.now_ns().saturating_add(self.node.config.request_timeout_ns).saturating_add(leases_ns)
+    }
+
     /// Is a node being given its copies of replicated tables?
     fn is_joining(&self, node: NodeId) -> bool {
         self.node.replication.as_ref().is_some_and(|it| it.view.configuration().joining.contains(&node))

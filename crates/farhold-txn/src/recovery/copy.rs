@@ -45,6 +45,10 @@ impl Worker {
                 if count.is_multiple_of(SLOTS_PER_TURN) {
                     self.core.handle.yield_now().await;
                 }
+                if table.is_dropped() {
+                    // The other node forgets its rows.
+                    break;
+                }
                 let Some(row) = self.read_settled(table.id(), offset).await? else { continue };
                 let row_bytes = row.payload.len() + ROW_BYTES;
                 if bytes + row_bytes > MESSAGE_BYTES && !rows.is_empty() {

@@ -6,6 +6,7 @@ use crate::membership::Configuration;
 use crate::worker::Core;
 use crate::{NodeId, TxnError};
 use farhold_store::log::{Change, Entry, LogError, LogRegion, Record, Records, RingReader};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -110,6 +111,11 @@ impl Applier {
     /// Forgets the rows of a table that has been dropped.
     pub fn forget_table(&mut self, table: crate::TableId) {
         self.mirrors.0.iter_mut().flatten().for_each(|mirror| mirror.forget_table(table));
+    }
+
+    /// The tables of all rows in its mirrors.
+    pub fn tables(&self) -> BTreeSet<crate::TableId> {
+        self.mirrors.0.iter().flatten().flat_map(MirrorRows::tables).collect()
     }
 
     /// Visits the entries of every record that nodes which are not present have left: configuration, owner, epoch, row.

@@ -20,7 +20,7 @@ use farhold_fabric::{Version, processor};
 use farhold_store::ObjectRef;
 use farhold_store::log::{Change, Entry, patch};
 use farhold_store::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -188,6 +188,11 @@ impl MirrorRows {
     /// Slots known, with or without a row.
     pub fn len(&self) -> usize {
         self.known.len()
+    }
+
+    /// The tables of the slots of which something is known.
+    pub fn tables(&self) -> BTreeSet<TableId> {
+        self.known.iter().map(|slot| self.rooms.table(self.place(*slot))).collect()
     }
 
     /// What a slot of this page was at or below a version, it is not any more.

@@ -63,6 +63,8 @@ pub struct Txn {
     pub(crate) serial: u64,
     /// It fills this node's own copy of a replicated table; other copies have what it writes.
     pub(crate) copying: bool,
+    /// Its commit returns when its outcome is known, or this node is out of the cluster, however long that takes.
+    pub(crate) is_patient: bool,
 }
 
 /// How far a transaction has come.
@@ -90,6 +92,7 @@ impl Txn {
             held: Held::default(),
             serial: 0,
             copying: false,
+            is_patient: false,
         }
     }
 
