@@ -47,30 +47,30 @@ fn main() -> ExitCode {
             teeth::child(&numbers);
             ExitCode::SUCCESS
         }
-        _ => match (value_of("--seed"), scenario_of(&arguments)) {
-            (Some(first), Some(scenario)) => {
-                match planted_of(&arguments, |wrong| !matches!(wrong, Wrong::Threads(_) | Wrong::Clock)) {
-                    Ok(planted) => {
-                        let quiet = arguments.iter().any(|argument| argument == "--quiet");
-                        let one = |seed| {
-                            planted.inspect(|wrong| wrong.plant());
-                            let setup = (scenario.of_seed)(seed);
-                            let aftermath = run(&setup);
-                            let outcome = aftermath.check();
-                            (!quiet || outcome.is_err()).then_some((setup, aftermath, outcome))
-                        };
-                        replay(first..first + value_of("--seeds").unwrap_or(1), jobs, one)
-                    }
-                    Err(refused) => refused,
-                }
-            }
-            _ => {
-                let flags: Vec<&str> = Scenario::ALL.iter().map(|it| it.flag).filter(|it| !it.is_empty()).collect();
-                println!("{USAGE}\nSCENARIO is one of {}", flags.join(" "));
-                ExitCode::from(2)
-            }
-        },
+        _ => replay_seeds(&arguments, value_of("--seed"), value_of("--seeds").unwrap_or(1), jobs),
     }
+}
+
+/// Replays the seeds that the arguments name, or says how to name them.
+fn replay_seeds(arguments: &[String], first: Option<u64>, seeds: u64, jobs: usize) -> ExitCode {
+    let (Some(first), Some(scenario)) = (first, scenario_of(arguments)) else {
+        let flags: Vec<&str> = Scenario::ALL.iter().map(|it| it.flag).filter(|it| !it.is_empty()).collect();
+        println!("{USAGE}\nSCENARIO is one of {}", flags.join(" "));
+        return ExitCode::from(2);
+    };
+    let planted = match planted_of(arguments, |wrong| !matches!(wrong, Wrong::Threads(_) | Wrong::Clock)) {
+        Ok(planted) => planted,
+        Err(refused) => return refused,
+    };
+    let quiet = arguments.iter().any(|argument| argument == "--quiet");
+    let one = |seed| {
+        planted.inspect(|wrong| wrong.plant());
+        let setup = (scenario.of_seed)(seed);
+        let aftermath = run(&setup);
+        let outcome = aftermath.check();
+        (!quiet || outcome.is_err()).then_some((setup, aftermath, outcome))
+    };
+    replay(first..first + seeds, jobs, one)
 }
 
 /// The scenario of the arguments; `None` for a flag that is not known.

@@ -65,12 +65,15 @@ impl Register for Way {
     }
 }
 
+/// A start of a node, and whether its process lives.
+type Start = (Arc<Node>, Rc<Cell<bool>>);
+
 struct Cluster {
     handle: Handle,
     sim: Sim,
     register: SimRegister,
-    /// The present start of each node, and whether its process lives.
-    nodes: RefCell<Vec<(Arc<Node>, Rc<Cell<bool>>)>>,
+    /// The present start of each node.
+    nodes: RefCell<Vec<Start>>,
     is_held: Rc<Cell<bool>>,
 }
 
@@ -91,7 +94,7 @@ impl Cluster {
         this
     }
 
-    fn start(&self, number: u8, nodes: u8, claim: Claim) -> (Arc<Node>, Rc<Cell<bool>>) {
+    fn start(&self, number: u8, nodes: u8, claim: Claim) -> Start {
         let (id, handle, alive) = (NodeId(number), &self.handle, Rc::new(Cell::new(true)));
         let replication = ReplicationConfig {
             replicas: 2,
@@ -170,7 +173,7 @@ fn a_founder_that_hears_late_does_not_say_that_a_later_configuration_is_installe
     executor.run(async {
         let cluster = Cluster::begin(&handle, 3, Claim::Held);
         let register = &cluster.register;
-        let founded = || register.configuration().filter(|now| now.is_founded());
+        let founded = || register.configuration().filter(Configuration::is_founded);
         cluster.until("nobody founds", || founded().is_some() && cluster.is_held.get()).await;
         let leader = NodeId(1);
         let next = founded().expect("founded").led_by(leader);

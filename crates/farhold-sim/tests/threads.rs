@@ -44,13 +44,12 @@ fn merged_histories_of_threads_are_serializable() {
     }
 }
 
-/// One of each kind of load, on each kind of cluster. `farhold-sim threads` runs more, and tables that come and go beside them, of which runs
-/// are known that fail (docs/internals/simulation.md).
+/// One of each kind of load, on each kind of cluster, with tables that come and go beside them. `farhold-sim threads` runs more.
 #[test]
 fn histories_of_threads_that_stop_in_the_middle_of_sections_are_serializable() {
     if provider() == "shm" {
         for seed in 0..16 {
-            check(&Setup { beside: false, ..Setup::of_seed(seed) });
+            check(&Setup::of_seed(seed));
         }
     }
 }

@@ -231,9 +231,9 @@ impl Cluster {
     }
 
     /// As [`Self::start`], with journals on a disk, and what is in them.
-    fn start_on(setup: &Setup, disk: Option<Arc<dyn Directory>>) -> Self {
+    fn start_on(setup: &Setup, disk: Option<&Arc<dyn Directory>>) -> Self {
         let dir = fresh_directory();
-        let nodes: Vec<_> = (0..setup.nodes).map(|node| open_node(setup, NodeId(node), &dir, disk.as_ref())).collect();
+        let nodes: Vec<_> = (0..setup.nodes).map(|node| open_node(setup, NodeId(node), &dir, disk)).collect();
         // The nodes' own threads have the defect of this one, and are shaken if it is.
         plant(setup.planted);
         shake(if setup.shaken { setup.seed + 1 } else { 0 });
@@ -462,7 +462,7 @@ pub fn run(setup: &Setup) -> Outcome {
 }
 
 fn run_on(setup: &Setup, disk: Option<Arc<dyn Directory>>, power: Option<Volatile>) -> Outcome {
-    let cluster = Cluster::start_on(setup, disk.clone());
+    let cluster = Cluster::start_on(setup, disk.as_ref());
     if disk.is_some() {
         cluster.wait_for_journals();
     }
@@ -533,7 +533,7 @@ fn run_on(setup: &Setup, disk: Option<Arc<dyn Directory>>, power: Option<Volatil
         broken.extend(restart::after_a_cut(setup, cut, &history, shared.recorder(number)));
     }
     if let (Journals::Disk, Some(disk)) = (setup.journals, disk) {
-        broken.extend(restart::after_an_end(setup, disk, &mut history, shared.recorder(1_002)));
+        broken.extend(restart::after_an_end(setup, &disk, &mut history, shared.recorder(1_002)));
     }
     Outcome { trace_hash: 0, history, statistics, broken, left_behind }
 }

@@ -26,7 +26,7 @@ pub(super) struct Cut {
 ///
 /// # Panics
 /// If it cannot be started.
-fn look(setup: &Setup, disk: Arc<dyn Directory>, recorder: Recorder) -> Recorder {
+fn look(setup: &Setup, disk: &Arc<dyn Directory>, recorder: Recorder) -> Recorder {
     let setup = &Setup { planted: None, shaken: false, ..setup.clone() };
     let cluster = Cluster::start_on(setup, Some(disk));
     let recorder = Rc::new(RefCell::new(recorder));
@@ -46,7 +46,7 @@ fn look(setup: &Setup, disk: Arc<dyn Directory>, recorder: Recorder) -> Recorder
 /// After an orderly end: what is read goes into the history; what is wrong, in words.
 pub(super) fn after_an_end(
     setup: &Setup,
-    disk: Arc<dyn Directory>,
+    disk: &Arc<dyn Directory>,
     history: &mut History,
     recorder: Recorder,
 ) -> Vec<String> {
@@ -57,7 +57,8 @@ pub(super) fn after_an_end(
 
 /// After a cut: what is wrong, in words.
 pub(super) fn after_a_cut(setup: &Setup, cut: &Cut, history: &History, recorder: Recorder) -> Vec<String> {
-    let found = look(setup, Arc::new(cut.disk.clone()), recorder);
+    let disk: Arc<dyn Directory> = Arc::new(cut.disk.clone());
+    let found = look(setup, &disk, recorder);
     let reads = found.history.records.iter().filter(|record| record.snapshot.is_none()).flat_map(|it| &it.reads);
     let rows: BTreeMap<Key, Saw> = reads.map(|read| (read.key, read.saw)).collect();
     let mut broken = found.broken;

@@ -13,6 +13,8 @@ use std::rc::Rc;
 
 /// Attempts at one transaction; afterwards another is made up.
 const ATTEMPTS: u32 = 4;
+/// How often the last look is made: up to a millisecond lies between two, and a change of the configuration is over by then.
+const LOOKS_MAX: u32 = 1_000;
 
 /// A client of one worker.
 pub struct Client {
@@ -88,19 +90,25 @@ impl Client {
         }
     }
 
-    /// Reads both tables in one transaction each, when nobody else runs. Locations that a node remembers may be out of date: such a look
-    /// is made again.
+    /// Reads both tables in one transaction each, when nobody else runs. Locations that a node remembers may be out of date, and a
+    /// cluster that has just started still fills its mirrors, which changes its configuration: such a look is made again, in a moment.
     pub async fn look_at_everything(&self) {
         for number in [SPREAD, COPIED] {
-            for attempt in 1..=ATTEMPTS {
-                match self.look_at_table(number).await {
-                    Ok(()) => break,
-                    Err(error) if is_expected(&error) && attempt < ATTEMPTS => {}
-                    Err(error) => self.broken(&format!("a look at table {number} after the run: {error}")),
+            self.look_until_settled(&format!("table {number}"), async || self.look_at_table(number).await).await;
+        }
+        self.look_until_settled("a snapshot", async || self.try_snapshot().await).await;
+    }
+
+    async fn look_until_settled(&self, at: &str, look: impl AsyncFn() -> Result<(), TxnError>) {
+        for attempt in 1..=LOOKS_MAX {
+            match look().await {
+                Ok(()) => return,
+                Err(error) if is_expected(&error) && attempt < LOOKS_MAX => {
+                    self.worker.back_off(Retry::default(), attempt).await;
                 }
+                Err(error) => return self.broken(&format!("a look at {at} after the run: {error}")),
             }
         }
-        self.look_at_snapshot().await;
     }
 
     async fn look_at_table(&self, number: u32) -> Result<(), TxnError> {

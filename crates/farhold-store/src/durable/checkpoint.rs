@@ -440,7 +440,9 @@ mod tests {
             object.restamp(version.next(epoch).with(flags));
             object.unlock();
         };
-        references.into_iter().for_each(|reference| commit(reference, 5, 0));
+        for reference in references {
+            commit(reference, 5, 0);
+        }
         let identity = Identity { cluster: 1, node: NodeId(0), nodes: 1 };
         let write = || write(&store, &Volatile::default(), (identity, 1, 5), &mut || true).unwrap().unwrap();
         assert_eq!((write().rows, write().epoch_max), (2, 5));

@@ -549,7 +549,9 @@ mod tests {
         let mut records = Records::default();
         while reader.next(&mut records).expect("whole records") {}
         writer.heard(reader.applied());
-        places.iter().for_each(|place| writer.finish(place));
+        for place in &places {
+            writer.finish(place);
+        }
         let lost = put(&mut writer, number, 0, false).0;
         let there = put(&mut writer, number + 1, 0, true).0;
         assert!(lost.at < there.at && there.at < long_bytes, "over the end of the long one: {there:?}");
