@@ -524,10 +524,12 @@ impl Drop for Turn {
     }
 }
 
+type Work<T> = Pin<Box<dyn Future<Output = Result<T, TxnError>>>>;
+
 /// Work that comes to its end: whoever waits for it does it, and the executor goes on with it if nobody does any more, or when it takes too
 /// long: then the outcome is unknown to whoever waits.
 struct ToItsEnd<T: 'static> {
-    work: Option<Pin<Box<dyn Future<Output = Result<T, TxnError>>>>>,
+    work: Option<Work<T>>,
     core: Rc<Core>,
     until_ns: u64,
 }
