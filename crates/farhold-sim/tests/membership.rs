@@ -104,7 +104,10 @@ impl Cluster {
             clock_skew_ns_max: LEASE_NS / 10,
             ..ReplicationConfig::default()
         };
-        let config = NodeConfig { nodes, region_bytes: 4 << 20, replication, ..NodeConfig::default() };
+        // An unknown outcome is told after this.
+        let request_timeout_ns = 40 * LEASE_NS;
+        let config =
+            NodeConfig { nodes, region_bytes: 4 << 20, replication, request_timeout_ns, ..NodeConfig::default() };
         let node = Node::open(self.sim.join(id).expect("not running"), config).expect("a node");
         let way = Way {
             register: self.register.of(id, handle, &alive),
