@@ -932,7 +932,7 @@ mod tests {
             }
         }
         for sql in [
-            r#"select 'a''''b' from t where x = '\'''"#,
+            r"select 'a''''b' from t where x = '\'''",
             r#"select "x\""y", "a""""b", t."c""" from t"#,
             r#"with "w""\""" ("c""") as (select 1) select "w""\"""."c""" as "d\""" from "w""\""" as "v""" ("e""""")"#,
             r#"select "f"""(1), "v""".* from "f"""(1) "v""", (select 1) "u\""" ("c""")"#,

@@ -55,7 +55,9 @@ fn an_upsert_meets_another_at_each_of_its_waits() {
     let mut beside = handles.each_ref().map(|handle| Box::pin(handle.drive()));
     let mut go_on = || {
         server.poll();
-        beside.iter_mut().for_each(|beside| assert!(now(beside.as_mut()).is_none()));
+        for beside in &mut beside {
+            assert!(now(beside.as_mut()).is_none());
+        }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let _entered = runtime.enter();
