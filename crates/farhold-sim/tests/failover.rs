@@ -64,6 +64,14 @@ fn clocks_that_stand_or_jump_let_nobody_act_on_a_lease_that_is_over() {
     seeds::are_the_same_again((0..60).step_by(5), Failover::with_stopped_clocks);
 }
 
+/// A machine stops when it has deleted rows of others, and not told them yet to take them out of their indexes.
+#[test]
+fn deleted_rows_leave_the_indexes_when_their_coordinator_dies() {
+    for seed in [3_141_592_134, 3_141_592_186, 3_141_592_236] {
+        seeds::are_in_order(seed..seed + 1, Failover::with_stopped_clocks);
+    }
+}
+
 /// A node dies whose last records are about rows that have been changed and deleted since, on nodes that have died and come back since.
 #[test]
 fn records_of_long_ago_are_redone_nowhere_but_where_they_belong() {

@@ -188,13 +188,15 @@ impl Txn {
         }
         // Rows on nodes that are gone meanwhile are in their mirrors.
         let _ = self.publish_far(&core, number).await;
-        let written = self.write_far_replicated(&core, &replication, epoch, sent, number).await;
+        let written = self.write_far_replicated(&core, &replication, epoch, number).await;
         if written.is_none() {
             core.give_up_journal();
         }
         drop(durably);
         self.tidy_up(epoch);
-        self.tidy_up_far_later(epoch, number);
+        if written.is_some() {
+            self.tidy_up_far_later(epoch, number, sent);
+        }
         core.slot.count(Counter::FarCommits);
         let committed = match written {
             Some(()) => Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: self.serial }),
@@ -215,7 +217,6 @@ impl Txn {
         core: &Core,
         replication: &Replication,
         epoch: u32,
-        sent: Sent,
         number: u64,
     ) -> Option<()> {
         let rows: Vec<&Row> = self.far_writes().collect();
@@ -233,7 +234,6 @@ impl Txn {
         core.insist(replication, payloads.collect(), number).await?;
         let versions = rows.iter().map(|row| Step::swap(row.ident.far().add(VERSION), new(row).0));
         core.insist(replication, versions.collect(), number).await?;
-        sent.finish(core.node.journaling.as_deref(), epoch);
         let locks = rows.iter().map(|row| Step::release(Core::lock_place(row.ident), self.owner.word()));
         core.insist(replication, locks.collect(), number).await
     }
@@ -582,8 +582,9 @@ impl Txn {
         }
     }
 
-    /// As [`Self::tidy_up_far`], certainly, and without making the commit wait.
-    fn tidy_up_far_later(&self, epoch: u32, number: u64) {
+    /// As [`Self::tidy_up_far`], certainly, and without making the commit wait. The record is finished only then: it alone says what is
+    /// to leave the indexes, if this node dies before the homes have heard of it.
+    fn tidy_up_far_later(&self, epoch: u32, number: u64, sent: Sent) {
         let me = self.core.me;
         let of = |state: RowState| {
             let rows = self.state.rows.iter().filter(move |row| row.state == state && row.ident.node() != me);
@@ -591,6 +592,7 @@ impl Txn {
         };
         let (deleted, gone) = (of(RowState::Deleted), of(RowState::Gone));
         if deleted.is_empty() && gone.is_empty() {
+            sent.finish(self.core.node.journaling.as_deref(), epoch);
             return;
         }
         let core = self.core.clone();
@@ -598,9 +600,13 @@ impl Txn {
             for (node, table, references) in deleted {
                 for references in references.chunks(STAMPS_MAX) {
                     let request = Request::Remove { table, epoch, references: references.to_vec() };
-                    let _ = core.insist_call(node, &request, number).await;
+                    if let Err(TxnError::NodeUnavailable { .. }) = core.insist_call(node, &request, number).await {
+                        // This node is: it is for others to redo the record.
+                        return;
+                    }
                 }
             }
+            sent.finish(core.node.journaling.as_deref(), epoch);
             for (node, table, references) in gone {
                 for references in references.chunks(STAMPS_MAX) {
                     let request = Request::Cancel { table, references: references.to_vec() };

@@ -26,8 +26,8 @@ pub(crate) struct Promise {
     pub holders: Vec<NodeId>,
 }
 
-/// A record that is at its holders. It is *finished* when every row has been written; dropped earlier, because its
-/// coordinator is gone, it stays unfinished for ever, for others to find.
+/// A record that is at its holders. It is *finished* when every row has been written, and deleted ones have left the indexes;
+/// dropped earlier, because its coordinator is gone, it stays unfinished for ever, for others to find.
 pub(crate) struct Sent {
     replication: Arc<Replication>,
     worker: u8,
