@@ -3,7 +3,7 @@
 //! Taking it: announce it on every node, then raise the global epoch, then tell every node which epoch it has become. A
 //! writer reads the epoch while it holds all its locks, so a row that is found unlocked afterwards is final for this state,
 //! and whoever overwrites it later keeps a copy. Reading it: page by page, in place where the memory is mapped; a row that
-//! is newer leads to its older copy; a locked row is waited for.
+//! is newer leads to its older copy, locked or not; another that is locked is waited for.
 
 use crate::home::message::Request;
 use crate::home::wire::{GARBAGE, Reader, Writer};
@@ -227,8 +227,16 @@ impl Worker {
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), TxnError> {
         let place = &snapshot.places[task.place];
-        if place.mapped.is_some() && !self.core.handle.is_virtual() {
-            return snapshot.scan_page(task, visit);
+        if let Some(mapped) = &place.mapped
+            && !self.core.handle.is_virtual()
+        {
+            let (mut scan, mut turns) = (MappedScan::new(snapshot, mapped, task, usize::MAX), 0);
+            // Whoever has a row locked may be a task of this thread, or wait for one.
+            while !scan.go_on(&mut Vec::new(), visit)? {
+                turns += 1;
+                self.core.handle.pause(turns).await;
+            }
+            return Ok(());
         }
         self.scan_run(place.node, task.part, snapshot.as_of, visit).await
     }
@@ -258,7 +266,7 @@ impl Worker {
                 let batch = core.endpoint.submit(batch).await;
                 for (offset, slot) in slots {
                     match batch.object(slot) {
-                        Ok(view) if view.lock != 0 => later.push(offset),
+                        Ok(view) if is_locked_at(&view, epoch) => later.push(offset),
                         Ok(view) if is_unsettled(&view, epoch) => later.push(offset),
                         Ok(view) => match state_at(&view, epoch) {
                             StateAt::Row { key_len } => visit(&view.payload[..key_len], &view.payload[key_len..]),
@@ -324,6 +332,11 @@ impl Worker {
     }
 }
 
+/// May its owner give it another state of the snapshot's time? Not if it has a later one.
+fn is_locked_at(view: &ObjectView<'_>, epoch: u32) -> bool {
+    view.lock != 0 && !(Version(view.version).epoch() > epoch && Meta(view.meta).state() == Meta::ROW)
+}
+
 /// Is it of the snapshot's time, and not replicated yet?
 fn is_unsettled(view: &ObjectView<'_>, epoch: u32) -> bool {
     let (meta, version) = (Meta(view.meta), Version(view.version));
@@ -340,7 +353,7 @@ enum StateAt {
     Nothing,
 }
 
-/// The object is unlocked, so whoever takes its lock later commits at a later epoch.
+/// Whoever has its lock or takes it later commits at a later epoch.
 fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
     let (meta, version) = (Meta(view.meta), Version(view.version));
     if !matches!(meta.state(), Meta::ROW | RESERVED) {
@@ -469,24 +482,51 @@ impl Snapshot {
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), TxnError> {
         let place = &self.places[task.place];
-        let unavailable = TxnError::NodeUnavailable { node: place.node, committed: false };
-        let Some(MappedPlace { memory, .. }) = &place.mapped else {
+        let Some(mapped) = &place.mapped else {
             self.node.far_pages.rows(&self.node, place.node, task.part, self.as_of)?.visit(visit);
             return Ok(());
         };
+        let mut scan = MappedScan::new(self, mapped, task, value_bytes);
+        while !scan.go_on(room, visit)? {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// A scan of pages that are mapped here.
+struct MappedScan<'s> {
+    snapshot: &'s Snapshot,
+    node: NodeId,
+    rows: RunScan<'s>,
+    patience: Patience,
+}
+
+impl<'s> MappedScan<'s> {
+    fn new(snapshot: &'s Snapshot, place: &'s MappedPlace, task: &PageTask, value_bytes: usize) -> Self {
         crate::planted::may_stop();
-        let mut scan = RunScan::new(memory, task.part.run, self.as_of.epoch).values_up_to(value_bytes);
-        let mut patience = Patience::new(self.node.config().request_timeout_ns);
+        let rows = RunScan::new(&place.memory, task.part.run, snapshot.as_of.epoch).values_up_to(value_bytes);
+        let patience = Patience::new(snapshot.node.config().request_timeout_ns);
+        Self { snapshot, node: task.node, rows, patience }
+    }
+
+    /// Visits rows up to the end, or until a locked one wants the thread to let others go on: false.
+    fn go_on(&mut self, room: &mut Vec<u8>, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<bool, TxnError> {
         loop {
-            let went = scan.go_on(room, &mut |_, key, value| visit(key, value));
-            let went = went.map_err(|error| TxnError::store(error, place.node))?;
-            let Err(blocked) = went else { return self.check() };
-            if !patience.wait_for(blocked) {
-                return Err(unavailable);
+            let went = self.rows.go_on(room, &mut |_, key, value| visit(key, value));
+            let went = went.map_err(|error| TxnError::store(error, self.node))?;
+            let Err(blocked) = went else { return self.snapshot.check().map(|()| true) };
+            if self.patience.looks_again(blocked) {
+                std::hint::spin_loop();
+                continue;
             }
-            if patience.looks.is_multiple_of(LOOKS_PER_TURN * TURNS_PER_CHECK) {
-                self.check()?;
+            if self.patience.is_over() {
+                return Err(TxnError::NodeUnavailable { node: self.node, committed: false });
             }
+            if self.patience.looks.is_multiple_of(LOOKS_PER_TURN * TURNS_PER_CHECK) {
+                self.snapshot.check()?;
+            }
+            return Ok(false);
         }
     }
 }
@@ -504,23 +544,20 @@ impl Patience {
         Self { limit: Duration::from_nanos(limit_ns), blocked: None, looks: 0, since: None }
     }
 
-    /// Lets the owner go on; false if that has been long enough: it is dead.
-    fn wait_for(&mut self, blocked: Blocked) -> bool {
+    /// Another look; false when the owner is to be given some time.
+    fn looks_again(&mut self, blocked: Blocked) -> bool {
         if self.blocked != Some(blocked) {
             (self.blocked, self.looks, self.since) = (Some(blocked), 0, None);
         }
         self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS_PER_TURN) {
-            std::hint::spin_loop();
-            return true;
-        }
-        std::thread::yield_now();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "mapped memory is only scanned in real time, on threads without an executor"
-        )]
+        !self.looks.is_multiple_of(LOOKS_PER_TURN)
+    }
+
+    /// The owner has had time enough: it is dead.
+    fn is_over(&mut self) -> bool {
+        #[expect(clippy::disallowed_methods, reason = "mapped memory is only scanned in real time")]
         let since = *self.since.get_or_insert_with(Instant::now);
-        self.looks / LOOKS_PER_TURN < TURNS_MIN || since.elapsed() < self.limit
+        self.looks / LOOKS_PER_TURN >= TURNS_MIN && since.elapsed() >= self.limit
     }
 }
 

@@ -1,7 +1,6 @@
 //! The build side of a running join: every left partition is drained by a task of its own, into one join that is then
 //! split, or into one join a partition. It is done once for all output partitions.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 
 use arrow::array::{ArrayRef, RecordBatch};
@@ -9,8 +8,7 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::metrics::{Count, Time};
-use futures::future::{BoxFuture, Shared};
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt;
 
 use super::describe::Description;
 use super::error::to_datafusion;
@@ -18,6 +16,7 @@ use super::explain::Actual;
 use super::filter::{Filter, Seen};
 use super::members::Members;
 use super::memory::{Begun, PlanMemory, floor_bytes, lock};
+use super::once::Once;
 use crate::model::Stopwatch;
 use crate::{CancelToken, Join, JoinError, JoinOptions};
 
@@ -39,8 +38,8 @@ impl Built {
     }
 }
 
-/// The build side once it is finished, for every stream that waits for it.
-pub type Building = Shared<BoxFuture<'static, Result<Arc<Built>, Arc<DataFusionError>>>>;
+/// The build side, finished once for every stream that waits for it.
+pub type Building = Once<Built>;
 
 /// All that the build side is made of.
 pub struct Plan {
@@ -64,16 +63,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Begins when it is polled first, and then goes on whether it is polled again or not.
-    ///
-    /// By a task of its own: whoever ends the build side wakes all who wait for it, and the runtime leaves the last of them to the thread that
-    /// woke it. If that went on with probe rows of its own, the other would wait until it is made to pause.
-    pub fn start(self) -> Building {
-        let built = async move { SpawnedTask::spawn(self.run()).join().await.map_err(panicked)? };
-        built.map(|built| built.map(Arc::new).map_err(Arc::new)).boxed().shared()
-    }
-
-    async fn run(self) -> Result<Built> {
+    pub async fn run(self) -> Result<Built> {
         let watch = Stopwatch::start();
         let on_drop = CancelOnDrop::new(self.cancel.clone());
         let shares = if self.is_partitioned { 1 } else { self.shares };
@@ -94,8 +84,7 @@ impl Plan {
         let mut seen = Vec::new();
         if drains.len() == 1 {
             for drain in drains {
-                let drained = AssertUnwindSafe(drain).catch_unwind().await;
-                seen.extend(drained.map_err(|panic| to_datafusion(crate::run::panicked(&*panic)))??);
+                seen.extend(drain.await?);
             }
         } else {
             let drains: Vec<_> = drains.into_iter().map(SpawnedTask::spawn).collect();

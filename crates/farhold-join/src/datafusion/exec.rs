@@ -30,6 +30,7 @@ use super::explain::{Actual, Beside, Prediction};
 use super::filter::Filter;
 use super::held::{fills, without_constants};
 use super::memory::{PlanMemory, floor_bytes, lock};
+use super::once::Once;
 use super::stream::{Metrics, Probe, ProbeSeen};
 use crate::model::Width;
 use crate::{Algorithm, CancelToken, JoinOptions, MemoryPool, Run};
@@ -327,7 +328,7 @@ impl ExecutionPlan for JoinExec {
                     actual: Arc::clone(&self.actual),
                 };
                 execution.waits_for_others = waits_for_others(left)?;
-                execution.building.insert(plan.start()).clone()
+                execution.building.insert(Once::new(plan.run())).clone()
             };
             execution.begun += 1;
             execution.live += 1;

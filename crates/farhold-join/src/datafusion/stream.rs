@@ -14,7 +14,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::metrics::{BaselineMetrics, Count, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::future::poll_fn;
-use futures::{FutureExt, StreamExt, stream};
+use futures::{StreamExt, stream};
 
 use super::build::{Building, CancelOnDrop, panicked};
 use super::describe::Description;
@@ -132,17 +132,10 @@ impl Running {
 
     /// Waits for the build side.
     async fn begin(&mut self) -> Result<()> {
-        let mut building = self.probe.building.clone();
-        let mut ahead = std::mem::take(&mut self.probe.ahead);
-        // This one is asked first, so that its readers are before the others'.
-        let built = poll_fn(|context| {
-            let built = building.poll_unpin(context);
-            for other in ahead.drain(..) {
-                let _ = other.now_or_never();
-            }
-            built
-        });
-        let built = built.await.map_err(DataFusionError::Shared)?;
+        // This one begins first, so that its readers are before the others'.
+        self.probe.building.begin();
+        self.probe.ahead.drain(..).for_each(|other| other.begin());
+        let built = self.probe.building.get().await?;
         let mut join = built.take(self.probe.partition)?;
         let kind = self.probe.description.spec.kind;
         let needs_match = !matches!(kind, JoinKind::Right | JoinKind::Full | JoinKind::RightAnti | JoinKind::RightMark);

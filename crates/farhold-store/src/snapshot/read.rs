@@ -36,7 +36,7 @@ const TRIES: usize = 16;
 /// bytes are copied (of an older copy all): of a wide row a scan may want only the first columns.
 ///
 /// # Errors
-/// `Ok(Err(Blocked))` if the row is locked; [`StoreError::Corrupt`] if a link leads astray.
+/// `Ok(Err(Blocked))` if the row is locked, and may have a new state of that epoch; [`StoreError::Corrupt`] if a link leads astray.
 #[inline]
 pub fn read_at(
     object: Object<'_>,
@@ -47,10 +47,11 @@ pub fn read_at(
     for _ in 0..TRIES {
         // The lock first: free now means that whoever takes it later commits after `epoch`.
         let lock = object.lock_word();
-        if lock != 0 {
+        let (version, meta) = (object.version(), object.meta());
+        // Of a row that has a later state already its owner changes no earlier one.
+        if lock != 0 && !(version.epoch() > epoch && meta.state() == Meta::ROW && !version.is_writing()) {
             return Ok(Err(Blocked { offset: object.offset(), lock }));
         }
-        let (version, meta) = (object.version(), object.meta());
         if !matches!(meta.state(), Meta::ROW | RESERVED) {
             // A slot that becomes a row from here on does so after `epoch`.
             return Ok(Ok(None));

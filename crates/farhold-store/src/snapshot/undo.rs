@@ -199,6 +199,31 @@ mod tests {
         table.remove(reference, epoch, alloc);
     }
 
+    /// A snapshot's state of a row that has been changed since is read whoever has the row now. A state that is the snapshot's is not, while the
+    /// row is locked: its owner may be about to commit in the snapshot's epoch.
+    #[test]
+    fn an_older_state_is_read_of_a_locked_row() {
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
+        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
+        let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+        let table = TableStore::create(&store, def).expect("a table");
+        let mut alloc = store.alloc_cache();
+        let row = insert(&table, &mut alloc, 1);
+        let snapshot = Snapshot::open(&store).expect("a slot");
+        let (object, mut room) = (store.object(row), Vec::new());
+        let version = object.lock(row.incarnation(), ME).expect("free");
+        let mut look = || read_at(object, snapshot.epoch(), usize::MAX, &mut room).map(|seen| seen.map_err(|_| ()));
+        assert_eq!(look(), Ok(Err(())), "it may change in the snapshot's epoch");
+        let epoch = store.superblock().epoch();
+        table.save_undo(row, epoch, &mut alloc).expect("room");
+        assert_eq!(look(), Ok(Err(())));
+        object.restamp(version.next(epoch));
+        let seen = look();
+        assert!(matches!(seen, Ok(Ok(Some(_)))), "{seen:?}");
+        object.unlock();
+        assert_eq!(look(), seen);
+    }
+
     /// A thread that copies a row for a commit of another node is held up just before it links the copy. Meanwhile that commit gives up, the row is
     /// deleted, a snapshot is taken, and another row is inserted. To that snapshot neither row is there, nor is it when the copy is linked, or
     /// is taken back.

@@ -9,7 +9,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::Statistics;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::error::{DataFusionError, Result};
+use datafusion::error::Result;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
@@ -19,14 +19,14 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, StatisticsArgs,
 };
-use futures::future::{BoxFuture, Shared};
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::blocks::batch_bytes;
 use crate::datafusion::build::panicked;
 use crate::datafusion::error::to_datafusion;
 use crate::datafusion::exec::spill_directory;
 use crate::datafusion::memory::lock;
+use crate::datafusion::once::Once;
 use crate::spill::{SharedFile, SpillFile, Writer};
 
 /// The share of the memory pool that kept rows may take: joins and aggregates above, which begin later, need theirs.
@@ -63,7 +63,7 @@ struct Run {
 }
 
 /// The rows of each partition, once all are there.
-type Rows = Shared<BoxFuture<'static, Result<Arc<Vec<Kept>>, Arc<DataFusionError>>>>;
+type Rows = Once<Vec<Kept>>;
 
 /// A stream that has not ended.
 struct Live {
@@ -86,7 +86,7 @@ impl Drop for Live {
         let Some(at) = runs.iter().position(|run| Arc::ptr_eq(&run.id, &self.of)) else { return };
         let run = &mut runs[at];
         run.live -= 1;
-        if run.live == 0 && (run.begun == self.common.copies * self.partitions || run.rows.peek().is_none()) {
+        if run.live == 0 && (run.begun == self.common.copies * self.partitions || !run.rows.has_ended()) {
             let over = runs.swap_remove(at);
             drop(runs);
             drop(over);
@@ -127,15 +127,14 @@ impl CommonExec {
             let spilled_rows = MetricBuilder::new(&self.metrics).spilled_rows(partition);
             keeping.push(keep(input, memory, Arc::clone(&room), spilled_rows, Arc::clone(context)));
         }
-        let all = async move {
+        Ok(Once::new(async move {
             let tasks: Vec<_> = keeping.into_iter().map(SpawnedTask::spawn).collect();
             let mut rows = Vec::with_capacity(tasks.len());
             for task in tasks {
                 rows.push(task.join().await.map_err(panicked)??);
             }
             Ok(rows)
-        };
-        Ok(all.map(|rows| rows.map(Arc::new).map_err(Arc::new)).boxed().shared())
+        }))
     }
 }
 
@@ -273,7 +272,7 @@ impl ExecutionPlan for CommonExec {
         let baseline = BaselineMetrics::new(&self.metrics, partition);
         let live = Live { common: Arc::clone(&self.common), of, partitions, baseline };
         let schema = self.schema();
-        let begin = async move { read(schema, &rows.await.map_err(DataFusionError::Shared)?[partition]) };
+        let begin = async move { read(schema, &rows.get().await?[partition]) };
         let batches = stream::once(begin).try_flatten();
         // With the stream ends what it holds.
         let batches = batches.inspect_ok(move |batch| live.saw(batch));
