@@ -3,15 +3,16 @@
 //! Every stream that waits is woken by that task alone, which ends with it: a runtime leaves the task that was woken last to the thread that woke
 //! it. Were one stream to wake another before it goes on with rows of its own, the other would wait until that one is made to pause.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::mem;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
 
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::{DataFusionError, Result};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::sync::watch;
 
 use super::build::panicked;
 use super::error::to_datafusion;
@@ -23,17 +24,39 @@ type Outcome<T> = Result<Arc<T>, Arc<DataFusionError>>;
 pub struct Once<T>(Arc<Inner<T>>);
 
 struct Inner<T> {
-    state: Mutex<State<T>>,
-    outcome: watch::Receiver<Option<Outcome<T>>>,
+    stage: Mutex<Stage<T>>,
+    end: Arc<Mutex<End<T>>>,
 }
 
-enum State<T> {
-    Waiting(BoxFuture<'static, Result<T>>, watch::Sender<Option<Outcome<T>>>),
+enum Stage<T> {
+    /// Nobody has wanted it yet.
+    Idle(BoxFuture<'static, Result<T>>),
+    /// For the moment in which the task is made; left behind only where there is no runtime to make it in.
+    Beginning,
     Begun {
         _task: SpawnedTask<()>,
     },
-    /// For the moment in which the task is made; left behind only where there is no runtime to make it in.
-    Beginning,
+}
+
+/// What the task leaves.
+struct End<T> {
+    is_over: bool,
+    /// None after the end: a runtime has dropped the task.
+    outcome: Option<Outcome<T>>,
+    waiting: Vec<Waker>,
+}
+
+/// The task's hold on its end, which others hear of also where the task is dropped.
+struct Ending<T>(Arc<Mutex<End<T>>>);
+
+impl<T> Drop for Ending<T> {
+    fn drop(&mut self) {
+        let mut end = lock(&self.0);
+        end.is_over = true;
+        let waiting = mem::take(&mut end.waiting);
+        drop(end);
+        waiting.into_iter().for_each(Waker::wake);
+    }
 }
 
 impl<T> Clone for Once<T> {
@@ -44,34 +67,44 @@ impl<T> Clone for Once<T> {
 
 impl<T: Send + Sync + 'static> Once<T> {
     pub fn new(work: impl Future<Output = Result<T>> + Send + 'static) -> Self {
-        let (sender, outcome) = watch::channel(None);
-        Self(Arc::new(Inner { state: Mutex::new(State::Waiting(work.boxed(), sender)), outcome }))
+        let end = Arc::new(Mutex::new(End { is_over: false, outcome: None, waiting: Vec::new() }));
+        Self(Arc::new(Inner { stage: Mutex::new(Stage::Idle(work.boxed())), end }))
     }
 
     pub fn has_ended(&self) -> bool {
-        self.0.outcome.borrow().is_some()
+        lock(&self.0.end).is_over
     }
 
     /// From here on it goes on by itself.
     pub fn begin(&self) {
-        let mut state = lock(&self.0.state);
-        let (work, sender) = match std::mem::replace(&mut *state, State::Beginning) {
-            State::Waiting(work, sender) => (work, sender),
-            begun => return *state = begun,
+        let mut stage = lock(&self.0.stage);
+        let work = match mem::replace(&mut *stage, Stage::Beginning) {
+            Stage::Idle(work) => work,
+            begun => return *stage = begun,
         };
+        let ending = Ending(Arc::clone(&self.0.end));
         let task = SpawnedTask::spawn(async move {
             let done = AssertUnwindSafe(work).catch_unwind().await;
             let done = done.unwrap_or_else(|panic| Err(to_datafusion(crate::run::panicked(&*panic))));
-            sender.send_replace(Some(done.map(Arc::new).map_err(Arc::new)));
+            lock(&ending.0).outcome = Some(done.map(Arc::new).map_err(Arc::new));
         });
-        *state = State::Begun { _task: task };
+        *stage = Stage::Begun { _task: task };
     }
 
     /// What came of it.
     pub async fn get(&self) -> Result<Arc<T>> {
         self.begin();
-        let mut outcome = self.0.outcome.clone();
-        let outcome = outcome.wait_for(Option::is_some).await.map_err(|_| panicked("its runtime has ended"))?;
-        outcome.clone().expect("waited for").map_err(DataFusionError::Shared)
+        let outcome = poll_fn(|context| {
+            let mut end = lock(&self.0.end);
+            if end.is_over {
+                return Poll::Ready(end.outcome.clone());
+            }
+            if !end.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                end.waiting.push(context.waker().clone());
+            }
+            Poll::Pending
+        });
+        let outcome = outcome.await.ok_or_else(|| panicked("its runtime has ended"))?;
+        outcome.map_err(DataFusionError::Shared)
     }
 }
