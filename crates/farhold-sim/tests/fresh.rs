@@ -10,9 +10,6 @@ const SEEDS: u64 = 100;
 /// Ranges begin below this.
 const FIRST_MAX: u64 = 1_000_000_000;
 
-/// Scenarios of which seeds are known that fail (docs/internals/simulation.md): with them a run of this test would say nothing of the others.
-const WITH_KNOWN_FAILURES: [&str; 1] = ["--changing-tables"];
-
 /// Names the seed whose run panics.
 struct Naming(Scenario, u64);
 
@@ -30,7 +27,7 @@ fn fresh_seeds_of_every_scenario_are_in_order() {
     let first = given.unwrap_or_else(|| RandomState::new().build_hasher().finish() % FIRST_MAX);
     println!("seeds {first} to {}: FARHOLD_FRESH={first} runs them again", first + SEEDS - 1);
     let mut bad = Vec::new();
-    for scenario in Scenario::ALL.into_iter().filter(|it| !WITH_KNOWN_FAILURES.contains(&it.flag)) {
+    for scenario in Scenario::ALL {
         let one = |seed| {
             let _naming = Naming(scenario, seed);
             run(&(scenario.of_seed)(seed)).check()

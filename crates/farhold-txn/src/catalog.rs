@@ -17,7 +17,7 @@ pub(crate) struct Catalog {
     any_retired: AtomicBool,
     making: Mutex<()>,
     /// Indexes of this node may be recorded as dropped and not be gone.
-    half_dropped: AtomicBool,
+    behind: AtomicBool,
     /// A worker drops them to the end.
     finishing: AtomicBool,
 }
@@ -214,18 +214,18 @@ impl Catalog {
         self.version.fetch_add(1, Release);
     }
 
-    /// Says whether indexes may be half dropped: for the worker that looks next.
-    pub fn set_half_dropped(&self, may_be: bool) {
-        self.half_dropped.store(may_be, SeqCst);
+    /// Says whether what is recorded of tables and indexes may not be done here yet: for the worker that looks next.
+    pub fn set_behind(&self, may_be: bool) {
+        self.behind.store(may_be, SeqCst);
     }
 
-    /// May indexes be half dropped?
+    /// May something that is recorded not be done here?
     #[inline]
-    pub fn has_half_dropped(&self) -> bool {
-        self.half_dropped.load(Relaxed)
+    pub fn is_behind(&self) -> bool {
+        self.behind.load(Relaxed)
     }
 
-    /// Takes the turn to drop them to the end; false: another worker has it.
+    /// Takes the turn to bring it to its end; false: another worker has it.
     pub fn begin_finishing(&self) -> bool {
         !self.finishing.swap(true, SeqCst)
     }

@@ -161,8 +161,10 @@ impl Worker {
                 return Err(error);
             }
             Err(error) => {
-                // A node that is down will not find it in the definition.
-                let _ = self.step_index(table, slot, IndexStep::Drop).await;
+                // A node that is down will not find it in the definition. One that is there and could not be told has it recorded as dropped.
+                if self.step_index(table, slot, IndexStep::Drop).await.is_err() {
+                    let _ = self.take_away(table, slot).await;
+                }
                 return Err(error);
             }
         }
@@ -209,17 +211,17 @@ impl Worker {
         match told.await {
             Ok(()) => self.core.step_index_here(&table.0, slot, IndexStep::Drop),
             error => {
-                self.node().catalog.set_half_dropped(true);
+                self.node().catalog.set_behind(true);
                 error
             }
         }
     }
 
-    /// Has drops of indexes done to the end that coordinators may have left, because they have died or could not reach a node. Every node
-    /// does: one that has missed something knows. One worker of it at a time.
+    /// Has done to the end what coordinators may have left of changes of tables and indexes, because they have died or could not reach a node, and
+    /// what was just being recorded when this node looked. Every node does: one that has missed something knows. One worker of it at a time.
     #[inline]
     pub(crate) fn finish_drops_if_any(&self) {
-        if self.node().catalog.has_half_dropped() {
+        if self.node().catalog.is_behind() {
             self.begin_finishing();
         }
     }
@@ -240,20 +242,21 @@ impl Worker {
     /// While this node is no member it goes on later.
     async fn finish_drops(&self) {
         let catalog = &self.node().catalog;
+        let mut turns = 0;
         while self.node().is_member() {
             // What is left half done from here on is said anew.
-            catalog.set_half_dropped(false);
-            match system::half_dropped(self.node()) {
-                Ok(left) if left.is_empty() => return,
-                left => {
-                    // For another worker, should this one end.
-                    catalog.set_half_dropped(true);
-                    for (table, slot) in left.unwrap_or_default() {
-                        let _ = self.drop_everywhere(&table, slot).await;
-                    }
-                }
+            catalog.set_behind(false);
+            let left = system::reconcile(self.node()).and_then(|()| system::half_dropped(self.node()));
+            if left.as_ref().is_ok_and(|(left, whole)| left.is_empty() && *whole) && !catalog.is_behind() {
+                return;
             }
-            self.handle().sleep_ns(ASK_EVERY_NS).await;
+            // For another worker, should this one end.
+            catalog.set_behind(true);
+            for (table, slot) in left.unwrap_or_default().0 {
+                let _ = self.drop_everywhere(&table, slot).await;
+            }
+            self.handle().sleep_ns(ASK_EVERY_NS << turns).await;
+            turns = (turns + 1).min(6);
         }
     }
 
@@ -633,7 +636,7 @@ async fn fill_slots(shared: &TableShared, slot: u16, handle: &Handle) -> Result<
 mod tests {
     use super::*;
     use crate::membership::Moment;
-    use crate::{Configuration, NodeConfig, NodeId, ReplicationConfig};
+    use crate::{Configuration, NodeConfig, NodeId, Placement, ReplicationConfig};
     use farhold_fabric::Fabric;
     use farhold_store::row::{Column, ColumnType, Datum, Schema};
     use std::cell::Cell;
@@ -721,6 +724,79 @@ mod tests {
             until(&workers[0], "node 0 still has it", || nodes[0].table_by_id(id).is_none()).await;
             let is_held = |node: &Arc<Node>| node.catalog.has_retired();
             until(&workers[0], "its pages are held back", || !nodes.iter().any(is_held)).await;
+        });
+    }
+
+    /// A node looks for what is recorded and not done while another change of the table is on its way: the row that says it is odd. It looks
+    /// again.
+    #[test]
+    fn a_drop_is_seen_whose_record_was_just_being_written() {
+        with_two("changing", async |workers, table| {
+            let tables = [table.clone(), workers[1].node().table_by_id(table.id()).expect("the table")];
+            let Ok(Index::Secondary(slot)) = workers[0].create_index(&table, by_age()).await else {
+                panic!("no index")
+            };
+            record_drop(&workers[0], &table, slot).await;
+            for (worker, table) in workers.iter().zip(&tables) {
+                worker.core.step_index_here(&table.0, slot, IndexStep::Close).expect("closed");
+            }
+            let system = workers[0].system_table().expect("it is there");
+            let (key, _) = system::encode_row(system.schema(), table.name(), table.id(), &[]).expect("a key");
+            let word = system.0.store.primary().get(&key).value.expect("recorded");
+            let reference = farhold_store::ObjectRef::from_bits(word);
+            let (node, handle) = (workers[0].node().clone(), workers[0].handle().clone());
+            let version = node.store.object(reference).version();
+            let version = version.next(version.epoch());
+            node.store.object(reference).restamp(version.with(farhold_fabric::Version::ODD));
+            drop(workers[0].handle().spawn(async move {
+                handle.sleep_ns(10 * ASK_EVERY_NS).await;
+                node.store.object(reference).settle(version);
+            }));
+            workers[0].finish_drops().await;
+            let left = tables.each_ref().map(|table| (table.indexes().len(), table.0.has_secondary()));
+            assert_eq!(left, [(0, false); 2]);
+        });
+    }
+
+    /// A node has begun to drop a table when it reads that it is recorded. And a node that has missed a table has no index of it to drop.
+    #[test]
+    fn a_table_that_is_going_or_gone_holds_nobody_up() {
+        with_two("going", async |workers, table| {
+            let node = workers[1].node();
+            node.catalog.retire(table.id());
+            assert_eq!(system::reconcile(node), Ok(()));
+            let tell = async |step| {
+                let request = Request::StepIndex { table: TableId(1 << 20), slot: 0, step };
+                workers[0].core.call(NodeId(1), &request).await.map(drop)
+            };
+            assert_eq!(tell(IndexStep::Close).await, Ok(()));
+            assert_eq!(tell(IndexStep::Drop).await, Ok(()));
+            assert_eq!(tell(IndexStep::Open).await, Err(TxnError::SchemaChanged));
+        });
+    }
+
+    /// A commit that changes a replicated table holds the rows of each node's copy as well.
+    #[test]
+    fn a_commit_is_refused_whose_copies_need_more_memory_than_a_transaction_may() {
+        with_two("copies", async |workers, _| {
+            let columns = vec![Column::new("id", ColumnType::Int), Column::new("body", ColumnType::Bytea)];
+            let schema = Schema::new(columns, vec![0]).expect("a schema");
+            let definition = TableDef { placement: Placement::Replicated, ..TableDef::new("replicated", schema) };
+            let table = workers[0].create_table(definition).await.expect("a table");
+            let insert = async |count: i32| {
+                let mut txn = workers[0].begin();
+                for id in 0..count {
+                    let row = [Datum::Int(id), Datum::Bytea(vec![7; 50_000])];
+                    let (mut key, mut value) = (Vec::new(), Vec::new());
+                    table.schema().encode_key(&row, &mut key).expect("a key");
+                    table.schema().encode_value(&row, &mut value).expect("a value");
+                    txn.insert(&table, &key, &value).await.expect("room");
+                }
+                txn.commit().await
+            };
+            let refused = insert(12).await;
+            assert!(matches!(refused, Err(TxnError::TooLarge { what: "a transaction", .. })), "{refused:?}");
+            assert!(insert(8).await.is_ok(), "and nothing is left of it");
         });
     }
 

@@ -96,7 +96,7 @@ pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
                 let recorded = TableDef::decode(definition)?.1;
                 table.0.follow(&recorded, if is_redone { &orphans } else { &[] });
                 if !table.0.closed_of(&recorded).is_empty() {
-                    node.catalog.set_half_dropped(true);
+                    node.catalog.set_behind(true);
                 }
             }
             None if whole => drop(node.catalog.retire(table.id())),
@@ -104,23 +104,28 @@ pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
             None => {}
         }
     }
-    node.catalog.changed();
-    for (_, id, definition) in rows {
-        make(node, id, &definition)?;
+    if !whole {
+        node.catalog.set_behind(true);
     }
-    Ok(())
+    node.catalog.changed();
+    let mut made = Ok(());
+    for (_, id, definition) in rows {
+        made = made.and(make(node, id, &definition));
+    }
+    made
 }
 
-/// Indexes of this node that are recorded as dropped and not gone here.
-pub(crate) fn half_dropped(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
-    let Some(system) = node.catalog.by_id(ID) else { return Ok(Vec::new()) };
+/// Indexes of this node that are recorded as dropped and not gone here; and whether these are all, because no row was just being written.
+pub(crate) fn half_dropped(node: &Node) -> Result<(Vec<(Table, u16)>, bool), TxnError> {
+    let Some(system) = node.catalog.by_id(ID) else { return Ok((Vec::new(), true)) };
     let mut left = Vec::new();
-    for (_, id, definition) in rows(&system)?.0 {
+    let (rows, whole) = rows(&system)?;
+    for (_, id, definition) in rows {
         let Some(table) = node.catalog.by_id(id) else { continue };
         let slots = table.0.closed_of(&TableDef::decode(&definition)?.1);
         left.extend(slots.into_iter().map(|slot| (table.clone(), slot)));
     }
-    Ok(left)
+    Ok((left, whole))
 }
 
 /// Where this node's tables and indexes are not those of its system table, in words. Exact while nobody changes them.
@@ -152,10 +157,10 @@ pub(crate) fn differences(node: &Node) -> Vec<String> {
     wrong
 }
 
-/// Makes a table on this node, unless it is there: whoever comes first may be its creator, or who reconciles.
+/// Makes a table on this node, unless it is there, or was: whoever comes first may be its creator, or who reconciles. Numbers do not come again.
 pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
     let _turn = node.catalog.turn_of_makers();
-    if node.catalog.by_id(id).is_some() {
+    if node.catalog.even_dropped(id).is_some() {
         return Ok(());
     }
     add(node, id, definition)?;

@@ -1,6 +1,6 @@
 //! Answering requests.
 
-use super::message::{Found, Made, Page, Request, Reserved, encode_ask_again, encode_reply};
+use super::message::{Found, IndexStep, Made, Page, Request, Reserved, encode_ask_again, encode_reply};
 use super::reservations::Reservation;
 use super::wire::Writer;
 use crate::definition::TableDef;
@@ -236,7 +236,16 @@ impl Core {
             Request::IsFilled { table, slot } => {
                 w.u8(u8::from(self.table(table)?.is_filled(slot)?));
             }
-            Request::StepIndex { table, slot, step } => self.step_index_here(&*self.table(table)?, slot, step)?,
+            Request::StepIndex { table, slot, step } => {
+                if self.node.catalog.by_id(table).is_none() {
+                    // It has missed its creation.
+                    crate::system::reconcile(&self.node)?;
+                }
+                match self.table(table) {
+                    Err(_) if step != IndexStep::Open => {}
+                    found => self.step_index_here(&*found?, slot, step)?,
+                }
+            }
             Request::Count { table } => {
                 w.u64(self.table(table)?.store.primary().len() as u64);
             }
@@ -389,7 +398,7 @@ impl Core {
         if let Some(replication) = &self.node.replication {
             let mut applier = replication.applier();
             // One that is damaged is told by whoever applies next.
-            let _ = applier.apply_all();
+            applier.apply_so_far();
             applier.forget_table(table);
         }
     }

@@ -209,11 +209,8 @@ impl Worker {
                 return Err(TxnError::Recovering { node: me });
             }
             let installed = replication.view.configuration();
+            // A member leads the others there as any does, and expels who does not answer.
             if configuration.members.contains(&me) {
-                if settled < configuration.number && configuration.leader == me {
-                    let _ = self.lead_and_settle(register, &configuration).await;
-                    continue;
-                }
                 return Ok(());
             }
             if installed.number < configuration.number || settled < configuration.number {

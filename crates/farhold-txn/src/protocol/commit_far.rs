@@ -693,6 +693,7 @@ impl Txn {
             self.state.delete(copy);
             return Ok(());
         }
+        self.check_room(value.len())?;
         self.state.set_value(copy, &value);
         if self.must_move_far(copy)? {
             let moving = self.take_out(copy);

@@ -47,6 +47,7 @@ impl Txn {
     fn move_near(&mut self, moving: &[RowHandle]) -> Result<(), TxnError> {
         let moving: Vec<Moving> = moving.iter().map(|handle| self.take_out(*handle)).collect();
         for Moving { table, key, value, .. } in moving {
+            self.check_room(key.len() + value.len())?;
             self.insert_near(table, &key, &value).map_err(moved_meanwhile)?;
         }
         Ok(())

@@ -46,7 +46,9 @@ impl Worker {
                     self.core.handle.yield_now().await;
                 }
                 if table.is_dropped() {
-                    // The other node forgets its rows.
+                    // The other node forgets its rows, and may have done so before it gets these.
+                    rows.retain(|row| row.table != table.id());
+                    bytes = rows.iter().map(|row| row.payload.len() + ROW_BYTES).sum();
                     break;
                 }
                 let Some(row) = self.read_settled(table.id(), offset).await? else { continue };

@@ -25,6 +25,8 @@ pub(crate) struct Applier {
     since: u64,
     /// The highest epoch of a record that has been applied.
     epoch_seen: u32,
+    /// How often [`Self::apply`] takes some of a ring at most, until it has had a whole one.
+    turns_of_ring: usize,
 }
 
 /// By node number, and memory for them.
@@ -42,12 +44,13 @@ impl Applier {
         let rings = (0..layout.nodes).flat_map(|node| (0..layout.rings).map(move |ring| (NodeId(node), ring)));
         let readers = rings.map(|(node, ring)| log.reader(node, ring)).collect();
         let mirrors = Mirrors(Vec::new(), spare);
-        Self { readers, mirrors, records: Records::default(), damaged: None, since: 0, epoch_seen: 0 }
+        let turns_of_ring = layout.ring_bytes as usize / BYTES_PER_TURN + 2;
+        Self { readers, mirrors, records: Records::default(), damaged: None, since: 0, epoch_seen: 0, turns_of_ring }
     }
 
     /// Applies what is marked, some of each ring; true if there was something.
     pub fn apply(&mut self) -> bool {
-        let Self { readers, mirrors, records, damaged, since, epoch_seen } = self;
+        let Self { readers, mirrors, records, damaged, since, epoch_seen, .. } = self;
         let mut any = false;
         for reader in readers.iter_mut().filter(|reader| reader.is_marked()) {
             let before = reader.applied();
@@ -80,7 +83,16 @@ impl Applier {
         self.epoch_seen
     }
 
-    /// Applies until nothing is marked.
+    /// Applies what has been marked so far, and maybe more: writers go on meanwhile.
+    pub fn apply_so_far(&mut self) {
+        for _ in 0..self.turns_of_ring {
+            if !self.apply() {
+                break;
+            }
+        }
+    }
+
+    /// Applies until nothing is marked: while nobody writes.
     ///
     /// # Errors
     /// [`TxnError::Corrupt`] if a record is damaged.

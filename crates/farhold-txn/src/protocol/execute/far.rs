@@ -235,6 +235,7 @@ impl Txn {
         value: &[u8],
     ) -> Result<RowHandle, TxnError> {
         self.state.far = true;
+        self.check_room(key.len() + value.len())?;
         self.core.check_served(home)?;
         if !self.state.replacing.is_empty() {
             self.state.check_own_replacements(table, home, key, value)?;
