@@ -9,6 +9,10 @@ use std::ops::Bound;
 /// Rows in one transaction; bytes of them: [`Node::moved_bytes_max`](crate::Node::moved_bytes_max).
 const ROWS_PER_TRANSACTION: usize = 32;
 
+/// Of a transaction: some milliseconds. Then the register is looked at: the others may have gone on without this node, or that member, and
+/// nobody says so to either.
+const RETRY: Retry = Retry { attempts_max: 24, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
+
 impl Worker {
     /// Gets this node's copies of the replicated tables, while it is joining, from a member. Writers elsewhere know of it, and their
     /// transactions conflict with these as with any others.
@@ -35,7 +39,7 @@ impl Worker {
         let bytes_max = self.node().moved_bytes_max();
         let (mut after, mut rows_max) = (None::<Vec<u8>>, ROWS_PER_TRANSACTION);
         loop {
-            let copied = self.run(Retry::default(), async |txn| {
+            let copied = self.run(RETRY, async |txn| {
                 // The next start of it has nothing either, until it is a member.
                 if !self.has_member(from) {
                     return Err(TxnError::NodeUnavailable { node: from, committed: false });
