@@ -112,6 +112,7 @@ suites! {
     floats
     functions
     indexes
+    intervals
     joins
     literals
     names

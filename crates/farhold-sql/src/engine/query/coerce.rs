@@ -10,6 +10,7 @@
 //! | a product of decimals of more than 38 digits together | all digits behind the point, few before it | twenty digits, rounded |
 //! | windows by range over bytes | an error | frames by groups of peers |
 //! | a date beside a timestamp | timestamps of nanoseconds | timestamps of microseconds |
+//! | a difference of timestamps | a duration | an interval ([`intervals`]) |
 //! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
 //! | CASE and UNION of exact numbers of several types | the first one's type, for what is calculated with them | the common type |
 //! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT |
@@ -34,7 +35,7 @@ use datafusion::logical_expr::expr::{
     Between, Case, GroupingSet, InList, InSubquery, Like, ScalarFunction, Sort, WindowFunctionParams,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::planner::TypePlanner;
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner};
 use datafusion::logical_expr::type_coercion::binary::type_union_coercion;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
@@ -45,7 +46,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value};
-use super::{parts, quantified, scalars};
+use super::{intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
     TYPE_KEY, datum_at, from_arrow, from_field, from_sql, parse_datum, round_decimal, timestamp_digits, to_arrow,
@@ -56,6 +57,8 @@ use crate::{SqlError, SqlState};
 
 /// What the metadata of a cast says of `NUMERIC` without digits.
 const ANY_NUMERIC: &str = "numeric";
+
+const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
 /// The types of casts, with what Arrow's types do not tell in their metadata. [`PostgresTypes`] takes it out again.
 #[derive(Debug)]
@@ -87,6 +90,20 @@ impl TypePlanner for TypeNames {
             Some(name) => field.with_metadata(HashMap::from([(TYPE_KEY.to_owned(), name)])),
             None => field,
         })))
+    }
+}
+
+/// Differences of timestamps, while a statement is planned: by then DataFusion asks whether they can be calculated with, and whether a string can
+/// be one's side.
+#[derive(Debug)]
+pub(super) struct Differences;
+
+impl ExprPlanner for Differences {
+    fn plan_binary_op(&self, binary: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
+        if binary.op != ast::BinaryOperator::Minus || !is_difference(&binary.left, &binary.right, schema) {
+            return Ok(PlannerResult::Original(binary));
+        }
+        difference(binary.left, binary.right, schema).map(PlannerResult::Planned)
     }
 }
 
@@ -367,10 +384,13 @@ fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> 
 fn printed(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
     // A parameter may have no type yet.
     let Ok(data_type) = argument.get_type(schema) else { return Ok(()) };
-    let Some(from) = from_arrow(&data_type).filter(|from| !from.is_text()) else { return Ok(()) };
+    let from = from_arrow(&data_type);
+    if from.is_some_and(ColumnType::is_text) {
+        return Ok(());
+    }
     let inner = std::mem::replace(argument, lit(ScalarValue::Null));
     *argument = match from {
-        ColumnType::Boolean => {
+        Some(ColumnType::Boolean) => {
             let word = |value: bool, word: &str| (Box::new(lit(value)), Box::new(lit(word)));
             let when_then_expr = vec![word(true, "t"), word(false, "f")];
             Expr::Case(Case { expr: Some(Box::new(inner)), when_then_expr, else_expr: None })
@@ -442,6 +462,9 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
         O::Modulo => Arithmetic::Remainder,
         _ => return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right })),
     };
+    if op == O::Minus && is_difference(&left, &right, schema) {
+        return difference(*left, *right, schema);
+    }
     let numbers = [&left, &right]
         .iter()
         .all(|e| is_bare_string(e) || e.get_type(schema).is_ok_and(|data_type| data_type.is_numeric()));
@@ -482,6 +505,25 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
     } else {
         Expr::BinaryExpr(BinaryExpr { left, op, right })
     })
+}
+
+/// Whether one side is a timestamp, and the other one is that too, a date, or a string that is read as one.
+fn is_difference(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    let is_timestamp = |side: &Expr| matches!(side.get_type(schema), Ok(DataType::Timestamp(..)));
+    let is_moment = |side: &Expr| is_bare_string(side) || matches!(side.get_type(schema), Ok(DataType::Date32));
+    match (is_timestamp(left), is_timestamp(right)) {
+        (true, true) => true,
+        (true, false) => is_moment(right),
+        (false, true) => is_moment(left),
+        (false, false) => false,
+    }
+}
+
+fn difference(mut left: Expr, mut right: Expr, schema: &DFSchema) -> Result<Expr> {
+    for side in [&mut left, &mut right] {
+        become_type(side, &TIMESTAMP, schema)?;
+    }
+    Ok(intervals::difference(left, right))
 }
 
 /// The sides of `||`: bytes with bytes, everything else as its text.
@@ -611,7 +653,6 @@ fn common_text<'a>(fields: impl Iterator<Item = &'a Field>) -> Option<DataType> 
 
 /// The timestamp that dates beside timestamps become, which has microseconds.
 fn common_moment(known: &[DataType]) -> Option<DataType> {
-    const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
     let is_mixed = known.contains(&DataType::Date32) && known.contains(&TIMESTAMP);
     (is_mixed && known.iter().all(|t| matches!(t, DataType::Date32) || *t == TIMESTAMP)).then_some(TIMESTAMP)
 }
