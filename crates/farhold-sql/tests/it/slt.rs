@@ -118,6 +118,7 @@ suites! {
     names
     numbers
     orders
+    quantifiers
     sequences
     settings
     subqueries

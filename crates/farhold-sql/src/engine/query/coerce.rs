@@ -32,15 +32,15 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::expr::{
-    Between, Case, GroupingSet, InList, InSubquery, Like, ScalarFunction, Sort, WindowFunctionParams,
+    Between, Case, GroupingSet, InList, Like, ScalarFunction, Sort, WindowFunctionParams,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner};
 use datafusion::logical_expr::type_coercion::binary::type_union_coercion;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Union, WindowFrame,
-    WindowFrameBound, WindowFrameUnits, lit,
+    BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, Union,
+    WindowFrame, WindowFrameBound, WindowFrameUnits, lit,
 };
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
@@ -236,22 +236,37 @@ fn projected(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPla
     if changed { LogicalPlanBuilder::from(plan).project(items)?.build() } else { Ok(plan) }
 }
 
-/// `needle IN (SELECT …)`.
-fn in_subquery_typed(mut query: InSubquery, schema: &DFSchema) -> Result<InSubquery> {
-    let field = query.subquery.subquery.schema().field(0);
-    let (listed, is_char) = (field.data_type().clone(), matches!(from_field(field), Some(ColumnType::Char(_))));
-    let Ok(data_type) = query.expr.get_type(schema) else { return Ok(query) };
+/// A needle, and the query that it is looked for in or compared with.
+fn with_query_typed(needle: &mut Expr, query: &mut Subquery, schema: &DFSchema) -> Result<()> {
+    let field = query.subquery.schema().field(0);
+    let (listed, is_char_listed) = (field.data_type().clone(), matches!(from_field(field), Some(ColumnType::Char(_))));
+    let Ok(data_type) = needle.get_type(schema) else { return Ok(()) };
     let both = [data_type, listed.clone()];
     if let Some(common) = common_float(&both, Common::Comparison).or_else(|| common_moment(&both)) {
-        become_type(&mut query.expr, &common, schema)?;
-        let plan = LogicalPlan::clone(&query.subquery.subquery);
-        query.subquery.subquery = Arc::new(projected(plan, &[Some(common)])?);
-    } else if is_char {
-        become_char(&mut query.expr, schema);
-    } else if is_bare_string(&query.expr) {
-        become_type(&mut query.expr, &listed, schema)?;
+        become_type(needle, &common, schema)?;
+        let plan = LogicalPlan::clone(&query.subquery);
+        query.subquery = Arc::new(projected(plan, &[Some(common)])?);
+    } else if is_char_listed {
+        become_char(needle, schema);
+    } else if is_bare_string(needle) {
+        become_type(needle, &listed, schema)?;
+    } else if is_char(needle, schema) {
+        query.subquery = Arc::new(as_char(LogicalPlan::clone(&query.subquery))?);
     }
-    Ok(query)
+    Ok(())
+}
+
+/// A plan of one column, without blanks at the end if it is a VARCHAR(n).
+fn as_char(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let schema = Arc::clone(plan.schema());
+    let (qualifier, field) = schema.qualified_field(0);
+    let mut item = Expr::Column(Column::from((qualifier, field)));
+    become_char(&mut item, &schema);
+    if matches!(item, Expr::Column(_)) {
+        return Ok(plan);
+    }
+    let item = item.alias_qualified(qualifier.cloned(), field.name());
+    LogicalPlanBuilder::from(plan).project([item])?.build()
 }
 
 fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
@@ -269,8 +284,25 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Expr::Between(Between { expr, negated, low, high })
         }
         Expr::InList(InList { mut expr, mut list, negated }) => {
-            // Several constants have one type with what is before them, and numbers that are exact become REAL by that.
-            let is_list = list.len() > 1 && !list.iter().any(Expr::any_column_refs);
+            let is_array = quantified::take_mark(&mut expr);
+            let is_untyped = |element: &Expr| {
+                is_bare_string(element) || matches!(element, Expr::Literal(value, _) if value.is_null())
+            };
+            if is_array && is_char(&expr, schema) && list.iter().all(is_untyped) {
+                // An array of such strings is one of TEXT, whose blanks count.
+                return Ok(Transformed::yes(Expr::InList(InList { expr, list, negated })));
+            }
+            // Several constants have one type with what is before them: numbers that are exact become REAL by that, and a TEXT a CHAR.
+            let is_list = !is_array && list.len() > 1 && !list.iter().any(Expr::any_column_refs);
+            if is_list && is_char(&expr, schema) {
+                let is_text = |element: &Expr| element.get_type(schema).is_ok_and(|data_type| data_type.is_string());
+                for element in &mut list {
+                    if is_text(element) && !is_bare_string(element) && !is_char(element, schema) {
+                        let inner = std::mem::replace(element, lit(ScalarValue::Null));
+                        *element = functions::cast(inner, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+                    }
+                }
+            }
             let is_real = is_list && expr.get_type(schema).is_ok_and(|data_type| data_type == DataType::Float32);
             let mut all: Vec<&mut Expr> = std::iter::once(expr.as_mut()).chain(&mut list).collect();
             together(&mut all, schema, if is_real { Common::Result } else { Common::Comparison })?;
@@ -316,7 +348,14 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Expr::WindowFunction(function)
         }
         Expr::Literal(value, metadata) => Expr::Literal(number(value)?, metadata),
-        Expr::InSubquery(query) => Expr::InSubquery(in_subquery_typed(query, schema)?),
+        Expr::InSubquery(mut query) => {
+            with_query_typed(&mut query.expr, &mut query.subquery, schema)?;
+            Expr::InSubquery(query)
+        }
+        Expr::SetComparison(mut comparison) => {
+            with_query_typed(&mut comparison.expr, &mut comparison.subquery, schema)?;
+            Expr::SetComparison(comparison)
+        }
         Expr::IsTrue(of) if is_boolean(&of, schema) => known_boolean(of, Operator::IsNotDistinctFrom, true),
         Expr::IsNotTrue(of) if is_boolean(&of, schema) => known_boolean(of, Operator::IsDistinctFrom, true),
         Expr::IsFalse(of) if is_boolean(&of, schema) => known_boolean(of, Operator::IsNotDistinctFrom, false),
