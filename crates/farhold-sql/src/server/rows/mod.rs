@@ -132,6 +132,18 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
+    fn a_row_whose_value_cannot_be_written_leaves_nothing() {
+        let mut output = Output::default();
+        let message = output.open(b'D');
+        output.count(1);
+        let refused = put_value(&message, &mut output, |out| {
+            out.push(1);
+            put_with_length(out, |_| Err(too_long()))
+        });
+        assert_eq!((refused.unwrap_err().state.code(), output.bytes().len()), ("54000", 0));
+    }
+
+    #[test]
     fn a_row_that_is_too_long_is_an_error() {
         let column = |name: &str| OutputColumn {
             name: name.to_owned(),
