@@ -285,11 +285,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         }
         Expr::InList(InList { mut expr, mut list, negated }) => {
             let is_array = quantified::take_mark(&mut expr);
-            let is_untyped = |element: &Expr| {
-                is_bare_string(element) || matches!(element, Expr::Literal(value, _) if value.is_null())
-            };
             if is_array && is_char(&expr, schema) && list.iter().all(is_untyped) {
-                // An array of such strings is one of TEXT, whose blanks count.
                 return Ok(Transformed::yes(Expr::InList(InList { expr, list, negated })));
             }
             // Several constants have one type with what is before them: numbers that are exact become REAL by that, and a TEXT a CHAR.
@@ -485,6 +481,9 @@ fn case_typed(case: Case, schema: &DFSchema) -> Result<Case> {
 fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
     use Operator as O;
     let BinaryExpr { mut left, op, mut right } = binary;
+    if quantified::take_mark(&mut left) && is_char(&left, schema) && is_untyped(&right) {
+        return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+    }
     let arithmetic = match op {
         O::Eq | O::NotEq | O::Lt | O::LtEq | O::Gt | O::GtEq | O::IsDistinctFrom | O::IsNotDistinctFrom => {
             together(&mut [&mut left, &mut right], schema, Common::Comparison)?;
@@ -610,6 +609,11 @@ fn is_bare_string(expression: &Expr) -> bool {
         expression,
         Expr::Literal(ScalarValue::Utf8(Some(_)) | ScalarValue::Utf8View(Some(_)) | ScalarValue::LargeUtf8(Some(_)), _)
     )
+}
+
+/// Whether an element of an array has no type of its own. An array of such ones is one of TEXT, whose blanks count beside a CHAR.
+fn is_untyped(element: &Expr) -> bool {
+    is_bare_string(element) || matches!(element, Expr::Literal(value, _) if value.is_null())
 }
 
 /// Whether an expression has the type CHAR(n).

@@ -59,7 +59,8 @@ pub(super) fn function_of(op: &BinaryOperator, is_all: bool) -> Option<String> {
     FUNCTIONS.iter().find(|(comparison, _)| *comparison == wanted).map(|(_, name)| named(is_all, name))
 }
 
-/// The function around `x` of `x = ANY (ARRAY[a, b])`, which is planned as `x IN (a, b)` and typed as an array's elements are: [`take_mark`].
+/// The function around `x` of `x = ANY (ARRAY[a, b])` and its like, which are planned as `x IN (a, b)` and comparisons, and typed as an array's
+/// elements are: [`take_mark`].
 pub(super) fn mark() -> String {
     format!("{OPERATOR_PREFIX}of_array")
 }

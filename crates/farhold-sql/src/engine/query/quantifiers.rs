@@ -7,7 +7,7 @@
 //! | `x op ANY (SELECT …)` as a value, where DataFusion has no join for it | compared with the least and the greatest value: [`by_extremes`] |
 //! | `x IN (SELECT …)`, where `x` is a subquery | the number of those that are equal |
 //! | `x = ANY (ARRAY[a, b])`, `x <> ALL ('{a, b}')` | `x IN (a, b)`, `x NOT IN (a, b)`; of an array with a type of its own, [marked](quantified::mark) |
-//! | `x op ANY (ARRAY[a, b])` | `x op a OR x op b`; with AND for ALL |
+//! | `x op ANY (ARRAY[a, b])` | `x op a OR x op b`, likewise; with AND for ALL |
 //! | that with many elements, `x op ANY (array)` of anything else | a function of ours: [`quantified`] |
 
 use std::ops::ControlFlow;
@@ -223,11 +223,12 @@ fn of_elements(
         let op = if is_all { BinaryOperator::Or } else { BinaryOperator::And };
         return Ok(binary(nested(Expr::IsNull(Box::new(nested(left.clone())))), op, nothing));
     }
+    let compares = !is_row(left) && quantified::function_of(op, is_all).is_some();
+    // A constant or a parameter has no type but that of the elements.
+    let is_marked = compares && has_own_type && !matches!(unnested(left), Expr::Value(_));
+    let left = if is_marked { call(&quantified::mark(), vec![left.clone()]) } else { left.clone() };
     if is_list(op, is_all) {
-        // A constant or a parameter has no type but that of the elements.
-        let is_marked = has_own_type && !is_row(left) && !matches!(unnested(left), Expr::Value(_));
-        let expr = if is_marked { call(&quantified::mark(), vec![left.clone()]) } else { left.clone() };
-        return Ok(Expr::InList { expr: Box::new(expr), list: elements, negated: is_all });
+        return Ok(Expr::InList { expr: Box::new(left), list: elements, negated: is_all });
     }
     if elements.len() > LINKED_MAX {
         let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "an array has too many elements for its operator");
