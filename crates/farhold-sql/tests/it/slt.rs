@@ -112,11 +112,13 @@ suites! {
     floats
     functions
     indexes
+    intervals
     joins
     literals
     names
     numbers
     orders
+    quantifiers
     sequences
     settings
     subqueries

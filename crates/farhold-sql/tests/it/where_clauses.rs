@@ -237,6 +237,28 @@ fn parameters_in_clauses() {
     );
 }
 
+/// Parameters have the type of what they are compared with as elements of an array, or of what they are subtracted from.
+#[test]
+fn parameters_of_differences_and_arrays() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE m (id INT PRIMARY KEY, c CHAR(3), t TIMESTAMP)");
+    client.ok("INSERT INTO m VALUES (1, 'a', '2024-01-02 12:00:00')");
+    let text = |text: &str| Datum::Text(text.to_owned());
+    let value = |sql: &str, parameters: &[Datum]| {
+        let rows = client.run_with(sql, parameters).unwrap().rows;
+        rows.into_iter().next().and_then(|row| row.into_iter().next().flatten())
+    };
+    let new_year = [Datum::Timestamp(1_704_067_200_000_000)];
+    assert_eq!(value("SELECT t - $1 FROM m", &new_year).as_deref(), Some("1 day 12:00:00"));
+    assert_eq!(value("SELECT $1 - t FROM m", &new_year).as_deref(), Some("-1 days -12:00:00"));
+    let by_id = "SELECT id FROM m WHERE id = ANY (ARRAY[$1, $2])";
+    assert_eq!(value(by_id, &[Datum::Int(2), Datum::Int(1)]).as_deref(), Some("1"));
+    let by_text = "SELECT id FROM m WHERE c = ANY (ARRAY[$1, $2])";
+    assert_eq!(value(by_text, &[text("b"), text("a")]).as_deref(), Some("1"));
+    assert_eq!(value(by_text, &[text("b"), text("a ")]), None);
+}
+
 /// What nothing but a long LIMIT bounds is a query like others: out of a snapshot, batch by batch.
 #[test]
 fn long_limits_are_for_the_planner() {

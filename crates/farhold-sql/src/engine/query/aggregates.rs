@@ -1,4 +1,4 @@
-//! `sum` and `avg` with PostgreSQL's types, and without sums that wrap; `min` and `max` of floats.
+//! `sum` and `avg` with PostgreSQL's types, and without sums that wrap; `min` and `max` of floats and intervals.
 //!
 //! | argument | `sum` | `avg` | summed up as |
 //! |---|---|---|---|
@@ -8,6 +8,7 @@
 //! | numeric(p, s) | the same | the same | 256 bits |
 //! | real | real | double precision | double precision |
 //! | double precision | double precision | double precision | double precision |
+//! | interval | interval | interval | months, days and time, each by itself ([`intervals`]) |
 //!
 //! A sum of floats is an error (22003) if it is infinite and no number that went into it was. In frames that slide, numbers are only ever added:
 //! taking one away again leaves its rounding behind, and of an infinity nothing can be taken.
@@ -22,7 +23,10 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Decimal128Array, Float64Array};
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Decimal128Type, Decimal256Type, Field, FieldRef, Float64Type, Int64Type};
+use arrow::datatypes::{
+    DataType, Decimal128Type, Decimal256Type, Field, FieldRef, Float64Type, Int64Type, IntervalMonthDayNanoType,
+    IntervalUnit,
+};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::functions_aggregate::average::avg_udaf;
@@ -36,6 +40,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::prelude::SessionContext;
 
+use super::intervals::{self, IntervalSum};
 use crate::engine::ColumnType;
 use crate::engine::scalar::{has_digits, quotient, wide_quotient};
 use crate::{SqlError, SqlState};
@@ -58,7 +63,7 @@ pub(super) fn register(context: &SessionContext) {
 enum Kind {
     Sum,
     Average,
-    /// Of floats, NaN above all numbers: DataFusion's own take whichever comes last where one of two is NaN.
+    /// Of floats, NaN above all numbers: DataFusion's own take whichever comes last where one of two is NaN. Of intervals, by their length.
     Least,
     Greatest,
 }
@@ -70,7 +75,7 @@ struct Aggregate {
     aliases: Vec<String>,
 }
 
-/// `min` or `max` of floats, in the place of DataFusion's.
+/// `min` or `max` of floats or intervals, in the place of DataFusion's.
 pub(super) static LEAST: LazyLock<Arc<AggregateUDF>> = LazyLock::new(|| Arc::new(Aggregate::new(Kind::Least).into()));
 pub(super) static GREATEST: LazyLock<Arc<AggregateUDF>> =
     LazyLock::new(|| Arc::new(Aggregate::new(Kind::Greatest).into()));
@@ -173,13 +178,18 @@ impl Aggregate {
     fn inner(&self, argument: &FieldRef) -> Result<(Inner, Option<Inner>)> {
         let is_exact_average = self.kind == Kind::Average && exact_average(argument.data_type()).is_some();
         let value = match self.kind {
-            Kind::Least => return Ok((Inner::new(min_udaf(), argument, &DataType::Int64)?, None)),
-            Kind::Greatest => return Ok((Inner::new(max_udaf(), argument, &DataType::Int64)?, None)),
+            Kind::Least => return Ok((Inner::new(min_udaf(), argument, &order_type(argument.data_type()))?, None)),
+            Kind::Greatest => return Ok((Inner::new(max_udaf(), argument, &order_type(argument.data_type()))?, None)),
             Kind::Average if !is_exact_average => Inner::average(argument)?,
             Kind::Average | Kind::Sum => Inner::sum(argument)?,
         };
         let is_counted = is_exact_average || argument.data_type().is_floating();
         Ok((value, if is_counted { Some(Inner::count(argument)?) } else { None }))
+    }
+
+    fn sums_intervals(&self, arguments: &[FieldRef]) -> bool {
+        let is_sum = matches!(self.kind, Kind::Sum | Kind::Average);
+        is_sum && arguments.first().is_some_and(|argument| is_interval(argument.data_type()))
     }
 
     /// Over what `make` makes of each part.
@@ -197,6 +207,15 @@ impl Aggregate {
             output: arguments.return_type().clone(),
         })
     }
+}
+
+/// The type of what stands for values in their order.
+fn order_type(argument: &DataType) -> DataType {
+    if is_interval(argument) { DataType::Binary } else { DataType::Int64 }
+}
+
+fn is_interval(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Interval(_))
 }
 
 /// How many columns of state an aggregate has.
@@ -218,8 +237,8 @@ impl AggregateUDFImpl for Aggregate {
         match self.kind {
             Kind::Sum => "SUM",
             Kind::Average => "AVG",
-            Kind::Least => "MIN_FLOAT",
-            Kind::Greatest => "MAX_FLOAT",
+            Kind::Least => "MIN_BY_KEY",
+            Kind::Greatest => "MAX_BY_KEY",
         }
     }
 
@@ -246,7 +265,8 @@ impl AggregateUDFImpl for Aggregate {
             T::Decimal32(precision, scale) | T::Decimal64(precision, scale) => T::Decimal128(*precision, *scale),
             T::Float16 => T::Float32,
             T::Null => T::Float64,
-            T::Decimal128(..) | T::Float32 | T::Float64 | T::Interval(_) | T::Duration(_) => argument.clone(),
+            T::Decimal128(..) | T::Float32 | T::Float64 => argument.clone(),
+            T::Interval(_) | T::Duration(_) => T::Interval(IntervalUnit::MonthDayNano),
             T::Dictionary(_, values) => return self.coerce_types(std::slice::from_ref(values)),
             other => return Err(undefined(self.aliases[0].as_str(), &format!("does not take {other}"))),
         }])
@@ -256,6 +276,7 @@ impl AggregateUDFImpl for Aggregate {
         match self.kind {
             Kind::Least | Kind::Greatest => Ok(arguments[0].clone()),
             Kind::Sum => Ok(sum_types(&arguments[0]).1),
+            Kind::Average if is_interval(&arguments[0]) => Ok(arguments[0].clone()),
             Kind::Average => match exact_average(&arguments[0]) {
                 Some(data_type) => Ok(data_type),
                 None => avg_udaf().return_type(&[sum_types(&arguments[0]).0]),
@@ -264,11 +285,17 @@ impl AggregateUDFImpl for Aggregate {
     }
 
     fn accumulator(&self, arguments: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        if self.sums_intervals(arguments.expr_fields) {
+            return Ok(Box::new(IntervalSum::new(self.kind == Kind::Average)));
+        }
         let made = self.accumulators(&arguments, |inner, arguments| inner.udaf.accumulator(arguments))?;
         Ok(Box::new(made))
     }
 
     fn create_sliding_accumulator(&self, arguments: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        if self.sums_intervals(arguments.expr_fields) {
+            return self.accumulator(arguments);
+        }
         let is_sum = matches!(self.kind, Kind::Sum | Kind::Average);
         if is_sum && arguments.expr_fields[0].data_type().is_floating() && !arguments.is_distinct {
             return Ok(Box::new(Sliding::new(self.kind, arguments.return_type().clone())));
@@ -279,6 +306,9 @@ impl AggregateUDFImpl for Aggregate {
     }
 
     fn state_fields(&self, arguments: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
+        if self.sums_intervals(arguments.input_fields) {
+            return Ok(IntervalSum::state_fields());
+        }
         let (first, count) = self.inner(&arguments.input_fields[0])?;
         let mut fields = first.state_fields(&arguments)?;
         if let Some(count) = count {
@@ -293,6 +323,9 @@ impl AggregateUDFImpl for Aggregate {
     }
 
     fn groups_accumulator_supported(&self, arguments: AccumulatorArgs<'_>) -> bool {
+        if self.sums_intervals(arguments.expr_fields) {
+            return false;
+        }
         let Ok((first, count)) = self.inner(&arguments.expr_fields[0]) else { return false };
         let supported = |inner: &Inner| inner.udaf.groups_accumulator_supported(inner.arguments(&arguments));
         supported(&first) && count.as_ref().is_none_or(supported)
@@ -337,6 +370,9 @@ fn cast(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
 /// The argument as the inner aggregates take it.
 fn widened(values: &[ArrayRef], data_type: &DataType) -> Result<Vec<ArrayRef>> {
     let widen = |array: &ArrayRef| {
+        if *data_type == DataType::Binary && is_interval(array.data_type()) {
+            return Ok(intervals::to_order(array.as_primitive::<IntervalMonthDayNanoType>()));
+        }
         if *data_type == DataType::Int64 && array.data_type().is_floating() {
             let doubles = cast(array, &DataType::Float64)?;
             return Ok(Arc::new(doubles.as_primitive::<Float64Type>().unary::<_, Int64Type>(to_order)) as ArrayRef);
@@ -388,6 +424,9 @@ fn finished(value: &ArrayRef, count: Option<&ArrayRef>, output: &DataType) -> Re
         let results = values.iter().zip(specials).map(|(value, is_special)| finite(value, is_special, output));
         let results: Float64Array = results.collect::<Result<_>>()?;
         return cast(&(Arc::new(results) as ArrayRef), output);
+    }
+    if let (true, Some(orders)) = (is_interval(output), value.as_binary_opt::<i32>()) {
+        return Ok(intervals::from_order(orders));
     }
     if let (true, Some(orders)) = (output.is_floating(), value.as_primitive_opt::<Int64Type>()) {
         return cast(&(Arc::new(orders.unary::<_, Float64Type>(from_order)) as ArrayRef), output);

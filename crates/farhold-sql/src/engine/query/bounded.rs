@@ -407,7 +407,7 @@ impl ScalarUDFImpl for Concatenation {
         let mut all = 0_u64;
         for row in 0..rows {
             let bytes = bytes(left, row).saturating_add(bytes(right, row));
-            check_value(bytes)?;
+            check_value(bytes.saturating_add(HEADER_BYTES))?;
             all = all.saturating_add(bytes);
         }
         ask_for_room(&self.pool.0, "||", all)?;

@@ -10,6 +10,7 @@
 //! | a product of decimals of more than 38 digits together | all digits behind the point, few before it | twenty digits, rounded |
 //! | windows by range over bytes | an error | frames by groups of peers |
 //! | a date beside a timestamp | timestamps of nanoseconds | timestamps of microseconds |
+//! | a difference of timestamps | a duration | an interval ([`intervals`]) |
 //! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
 //! | CASE and UNION of exact numbers of several types | the first one's type, for what is calculated with them | the common type |
 //! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT |
@@ -31,21 +32,21 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::expr::{
-    Between, Case, GroupingSet, InList, InSubquery, Like, ScalarFunction, Sort, WindowFunctionParams,
+    Between, Case, GroupingSet, InList, Like, ScalarFunction, Sort, WindowFunctionParams,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::planner::TypePlanner;
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner};
 use datafusion::logical_expr::type_coercion::binary::type_union_coercion;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Union, WindowFrame,
-    WindowFrameBound, WindowFrameUnits, lit,
+    BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, Union,
+    WindowFrame, WindowFrameBound, WindowFrameUnits, lit,
 };
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value};
-use super::{parts, quantified, scalars};
+use super::{intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
     TYPE_KEY, datum_at, from_arrow, from_field, from_sql, parse_datum, round_decimal, timestamp_digits, to_arrow,
@@ -56,6 +57,8 @@ use crate::{SqlError, SqlState};
 
 /// What the metadata of a cast says of `NUMERIC` without digits.
 const ANY_NUMERIC: &str = "numeric";
+
+const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
 /// The types of casts, with what Arrow's types do not tell in their metadata. [`PostgresTypes`] takes it out again.
 #[derive(Debug)]
@@ -87,6 +90,20 @@ impl TypePlanner for TypeNames {
             Some(name) => field.with_metadata(HashMap::from([(TYPE_KEY.to_owned(), name)])),
             None => field,
         })))
+    }
+}
+
+/// Differences of timestamps, while a statement is planned: by then DataFusion asks whether they can be calculated with, and whether a string can
+/// be one's side.
+#[derive(Debug)]
+pub(super) struct Differences;
+
+impl ExprPlanner for Differences {
+    fn plan_binary_op(&self, binary: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
+        if binary.op != ast::BinaryOperator::Minus || !is_difference(&binary.left, &binary.right, schema) {
+            return Ok(PlannerResult::Original(binary));
+        }
+        difference(binary.left, binary.right, schema).map(PlannerResult::Planned)
     }
 }
 
@@ -219,22 +236,37 @@ fn projected(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPla
     if changed { LogicalPlanBuilder::from(plan).project(items)?.build() } else { Ok(plan) }
 }
 
-/// `needle IN (SELECT …)`.
-fn in_subquery_typed(mut query: InSubquery, schema: &DFSchema) -> Result<InSubquery> {
-    let field = query.subquery.subquery.schema().field(0);
-    let (listed, is_char) = (field.data_type().clone(), matches!(from_field(field), Some(ColumnType::Char(_))));
-    let Ok(data_type) = query.expr.get_type(schema) else { return Ok(query) };
+/// A needle, and the query that it is looked for in or compared with.
+fn with_query_typed(needle: &mut Expr, query: &mut Subquery, schema: &DFSchema) -> Result<()> {
+    let field = query.subquery.schema().field(0);
+    let (listed, is_char_listed) = (field.data_type().clone(), matches!(from_field(field), Some(ColumnType::Char(_))));
+    let Ok(data_type) = needle.get_type(schema) else { return Ok(()) };
     let both = [data_type, listed.clone()];
     if let Some(common) = common_float(&both, Common::Comparison).or_else(|| common_moment(&both)) {
-        become_type(&mut query.expr, &common, schema)?;
-        let plan = LogicalPlan::clone(&query.subquery.subquery);
-        query.subquery.subquery = Arc::new(projected(plan, &[Some(common)])?);
-    } else if is_char {
-        become_char(&mut query.expr, schema);
-    } else if is_bare_string(&query.expr) {
-        become_type(&mut query.expr, &listed, schema)?;
+        become_type(needle, &common, schema)?;
+        let plan = LogicalPlan::clone(&query.subquery);
+        query.subquery = Arc::new(projected(plan, &[Some(common)])?);
+    } else if is_char_listed {
+        become_char(needle, schema);
+    } else if is_bare_string(needle) {
+        become_type(needle, &listed, schema)?;
+    } else if is_char(needle, schema) {
+        query.subquery = Arc::new(as_char(LogicalPlan::clone(&query.subquery))?);
     }
-    Ok(query)
+    Ok(())
+}
+
+/// A plan of one column, without blanks at the end if it is a VARCHAR(n).
+fn as_char(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let schema = Arc::clone(plan.schema());
+    let (qualifier, field) = schema.qualified_field(0);
+    let mut item = Expr::Column(Column::from((qualifier, field)));
+    become_char(&mut item, &schema);
+    if matches!(item, Expr::Column(_)) {
+        return Ok(plan);
+    }
+    let item = item.alias_qualified(qualifier.cloned(), field.name());
+    LogicalPlanBuilder::from(plan).project([item])?.build()
 }
 
 fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
@@ -252,8 +284,21 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Expr::Between(Between { expr, negated, low, high })
         }
         Expr::InList(InList { mut expr, mut list, negated }) => {
-            // Several constants have one type with what is before them, and numbers that are exact become REAL by that.
-            let is_list = list.len() > 1 && !list.iter().any(Expr::any_column_refs);
+            let is_array = quantified::take_mark(&mut expr);
+            if is_array && is_char(&expr, schema) && list.iter().all(is_untyped) {
+                return Ok(Transformed::yes(Expr::InList(InList { expr, list, negated })));
+            }
+            // Several constants have one type with what is before them: numbers that are exact become REAL by that, and a TEXT a CHAR.
+            let is_list = !is_array && list.len() > 1 && !list.iter().any(Expr::any_column_refs);
+            if is_list && is_char(&expr, schema) {
+                let is_text = |element: &Expr| element.get_type(schema).is_ok_and(|data_type| data_type.is_string());
+                for element in &mut list {
+                    if is_text(element) && !is_bare_string(element) && !is_char(element, schema) {
+                        let inner = std::mem::replace(element, lit(ScalarValue::Null));
+                        *element = functions::cast(inner, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+                    }
+                }
+            }
             let is_real = is_list && expr.get_type(schema).is_ok_and(|data_type| data_type == DataType::Float32);
             let mut all: Vec<&mut Expr> = std::iter::once(expr.as_mut()).chain(&mut list).collect();
             together(&mut all, schema, if is_real { Common::Result } else { Common::Comparison })?;
@@ -299,7 +344,14 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Expr::WindowFunction(function)
         }
         Expr::Literal(value, metadata) => Expr::Literal(number(value)?, metadata),
-        Expr::InSubquery(query) => Expr::InSubquery(in_subquery_typed(query, schema)?),
+        Expr::InSubquery(mut query) => {
+            with_query_typed(&mut query.expr, &mut query.subquery, schema)?;
+            Expr::InSubquery(query)
+        }
+        Expr::SetComparison(mut comparison) => {
+            with_query_typed(&mut comparison.expr, &mut comparison.subquery, schema)?;
+            Expr::SetComparison(comparison)
+        }
         Expr::IsTrue(of) if is_boolean(&of, schema) => known_boolean(of, Operator::IsNotDistinctFrom, true),
         Expr::IsNotTrue(of) if is_boolean(&of, schema) => known_boolean(of, Operator::IsDistinctFrom, true),
         Expr::IsFalse(of) if is_boolean(&of, schema) => known_boolean(of, Operator::IsNotDistinctFrom, false),
@@ -367,10 +419,13 @@ fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> 
 fn printed(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
     // A parameter may have no type yet.
     let Ok(data_type) = argument.get_type(schema) else { return Ok(()) };
-    let Some(from) = from_arrow(&data_type).filter(|from| !from.is_text()) else { return Ok(()) };
+    let from = from_arrow(&data_type);
+    if from.is_some_and(ColumnType::is_text) {
+        return Ok(());
+    }
     let inner = std::mem::replace(argument, lit(ScalarValue::Null));
     *argument = match from {
-        ColumnType::Boolean => {
+        Some(ColumnType::Boolean) => {
             let word = |value: bool, word: &str| (Box::new(lit(value)), Box::new(lit(word)));
             let when_then_expr = vec![word(true, "t"), word(false, "f")];
             Expr::Case(Case { expr: Some(Box::new(inner)), when_then_expr, else_expr: None })
@@ -426,6 +481,9 @@ fn case_typed(case: Case, schema: &DFSchema) -> Result<Case> {
 fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
     use Operator as O;
     let BinaryExpr { mut left, op, mut right } = binary;
+    if quantified::take_mark(&mut left) && is_char(&left, schema) && is_untyped(&right) {
+        return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+    }
     let arithmetic = match op {
         O::Eq | O::NotEq | O::Lt | O::LtEq | O::Gt | O::GtEq | O::IsDistinctFrom | O::IsNotDistinctFrom => {
             together(&mut [&mut left, &mut right], schema, Common::Comparison)?;
@@ -442,6 +500,9 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
         O::Modulo => Arithmetic::Remainder,
         _ => return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right })),
     };
+    if op == O::Minus && is_difference(&left, &right, schema) {
+        return difference(*left, *right, schema);
+    }
     let numbers = [&left, &right]
         .iter()
         .all(|e| is_bare_string(e) || e.get_type(schema).is_ok_and(|data_type| data_type.is_numeric()));
@@ -482,6 +543,25 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
     } else {
         Expr::BinaryExpr(BinaryExpr { left, op, right })
     })
+}
+
+/// Whether one side is a timestamp, and the other one is that too, a date, or a string that is read as one.
+fn is_difference(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    let is_timestamp = |side: &Expr| matches!(side.get_type(schema), Ok(DataType::Timestamp(..)));
+    let is_moment = |side: &Expr| is_bare_string(side) || matches!(side.get_type(schema), Ok(DataType::Date32));
+    match (is_timestamp(left), is_timestamp(right)) {
+        (true, true) => true,
+        (true, false) => is_moment(right),
+        (false, true) => is_moment(left),
+        (false, false) => false,
+    }
+}
+
+fn difference(mut left: Expr, mut right: Expr, schema: &DFSchema) -> Result<Expr> {
+    for side in [&mut left, &mut right] {
+        become_type(side, &TIMESTAMP, schema)?;
+    }
+    Ok(intervals::difference(left, right))
 }
 
 /// The sides of `||`: bytes with bytes, everything else as its text.
@@ -529,6 +609,11 @@ fn is_bare_string(expression: &Expr) -> bool {
         expression,
         Expr::Literal(ScalarValue::Utf8(Some(_)) | ScalarValue::Utf8View(Some(_)) | ScalarValue::LargeUtf8(Some(_)), _)
     )
+}
+
+/// Whether an element of an array has no type of its own. An array of such ones is one of TEXT, whose blanks count beside a CHAR.
+fn is_untyped(element: &Expr) -> bool {
+    is_bare_string(element) || matches!(element, Expr::Literal(value, _) if value.is_null())
 }
 
 /// Whether an expression has the type CHAR(n).
@@ -611,7 +696,6 @@ fn common_text<'a>(fields: impl Iterator<Item = &'a Field>) -> Option<DataType> 
 
 /// The timestamp that dates beside timestamps become, which has microseconds.
 fn common_moment(known: &[DataType]) -> Option<DataType> {
-    const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
     let is_mixed = known.contains(&DataType::Date32) && known.contains(&TIMESTAMP);
     (is_mixed && known.iter().all(|t| matches!(t, DataType::Date32) || *t == TIMESTAMP)).then_some(TIMESTAMP)
 }

@@ -18,7 +18,7 @@ use arrow::datatypes::{
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema, ScalarValue, TableReference};
 use datafusion::config::ConfigOptions;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::functions_aggregate::expr_fn::first_value;
 use datafusion::logical_expr::expr::{
     AggregateFunctionParams, Case, GroupingSet, InList, ScalarFunction, Sort, WindowFunctionParams,
@@ -34,6 +34,7 @@ use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
 use super::aggregates::{GREATEST, LEAST};
 use super::choices;
+use crate::SqlError;
 
 /// Puts `float_key` where floats are compared; see the module.
 #[derive(Debug)]
@@ -251,9 +252,12 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let mut is_changed = false;
             if let Some(extreme) = extreme(function.func.name(), args, schema) {
                 function.func = extreme;
+                // The extreme of distinct values is that of all, and shown as it is.
+                *distinct = false;
                 is_changed = true;
             }
             if *distinct {
+                check_distinct(function.func.name(), args, schema)?;
                 let keys = all(std::mem::take(args), by_key)?;
                 is_changed |= keys.transformed;
                 *args = keys.data;
@@ -267,9 +271,11 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let mut is_changed = false;
             if let Some(extreme) = extreme(function.fun.name(), args, schema) {
                 function.fun = WindowFunctionDefinition::AggregateUDF(extreme);
+                *distinct = false;
                 is_changed = true;
             }
             if *distinct {
+                check_distinct(function.fun.name(), args, schema)?;
                 let keys = all(std::mem::take(args), by_key)?;
                 is_changed |= keys.transformed;
                 *args = keys.data;
@@ -284,15 +290,26 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     })
 }
 
-/// What takes the place of `min` and `max` of a float.
+/// What takes the place of `min` and `max` of a float or an interval.
 fn extreme(name: &str, arguments: &[Expr], schema: &DFSchema) -> Option<Arc<AggregateUDF>> {
     let extreme = match name {
         "min" => &LEAST,
         "max" => &GREATEST,
         _ => return None,
     };
-    let is_float = arguments.first()?.get_type(schema).is_ok_and(|data_type| data_type.is_floating());
-    is_float.then(|| Arc::clone(extreme))
+    let is_keyed = arguments.first()?.get_type(schema).is_ok_and(|data_type| has_key(&data_type));
+    is_keyed.then(|| Arc::clone(extreme))
+}
+
+/// Refuses aggregates of distinct intervals that show them: what goes into an aggregate of distinct values are keys, and 36 hours are not shown as
+/// a day and 12 hours.
+fn check_distinct(name: &str, arguments: &[Expr], schema: &DFSchema) -> Result<()> {
+    let is_interval = |argument: &Expr| matches!(argument.get_type(schema), Ok(DataType::Interval(_)));
+    if name == "count" || !arguments.iter().any(is_interval) {
+        return Ok(());
+    }
+    let error = SqlError::unsupported(format!("{}(DISTINCT ...) of intervals", name.to_lowercase()));
+    Err(DataFusionError::External(Box::new(error)))
 }
 
 fn compares(operator: Operator) -> bool {
@@ -328,7 +345,7 @@ fn key(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     Ok(Transformed::yes(Expr::ScalarFunction(function)))
 }
 
-fn has_key(data_type: &DataType) -> bool {
+pub(super) fn has_key(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Float32 | DataType::Float64 | DataType::Interval(IntervalUnit::MonthDayNano))
 }
 
@@ -356,7 +373,7 @@ fn key_of_f64(value: f64) -> f64 {
     if value.is_nan() { f64::NAN } else { value + 0.0 }
 }
 
-fn key_of_interval(value: IntervalMonthDayNano) -> IntervalMonthDayNano {
+pub(super) fn key_of_interval(value: IntervalMonthDayNano) -> IntervalMonthDayNano {
     const DAY: i128 = 86_400_000_000_000;
     let days = i128::from(value.months) * 30 + i128::from(value.days);
     let nanoseconds = days * DAY + i128::from(value.nanoseconds);

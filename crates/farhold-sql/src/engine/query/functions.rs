@@ -135,7 +135,7 @@ fn floats<T: ArrowPrimitiveType>(
 }
 
 /// Calculates on arrays; on two scalars once.
-fn both(
+pub(super) fn both(
     a: &ColumnarValue,
     b: &ColumnarValue,
     rows: usize,

@@ -16,6 +16,7 @@ mod floats;
 mod functions;
 mod guard;
 mod halves;
+mod intervals;
 mod members;
 mod multisets;
 mod names;
@@ -381,6 +382,9 @@ fn session_state(
     let type_names = coerce::TypeNames(state.type_planner().take());
     if let Some(analyzer) = state.analyzer() {
         analyzer.rules.insert(0, Arc::new(coerce::PostgresTypes));
+    }
+    if let Some(planners) = state.expr_planners() {
+        planners.insert(0, Arc::new(coerce::Differences));
     }
     let state = state.with_type_planner(Arc::new(type_names)).build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);

@@ -1,13 +1,17 @@
-//! `date_part` and EXTRACT of dates and timestamps.
+//! `date_part` and EXTRACT of dates, timestamps and intervals.
 //!
 //! DataFusion's are integers: they cut seconds, know no century, count years before Christ from 0, and wrap at infinity. PostgreSQL's `date_part`
 //! is DOUBLE PRECISION, and of a date that of its midnight; its EXTRACT is NUMERIC with as many decimals as the unit has. An infinite moment has
-//! an infinite year and no month; as NUMERIC has no infinity here, EXTRACT refuses what would be one. Intervals are left to DataFusion.
+//! an infinite year and no month; as NUMERIC has no infinity here, EXTRACT refuses what would be one. Of an interval DataFusion's have no
+//! fractions of seconds, and no epoch beyond 68 years.
 
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Float64Array};
-use arrow::datatypes::{DataType, Date32Type, Field, FieldRef, TimeUnit, TimestampMicrosecondType};
+use arrow::datatypes::{
+    DataType, Date32Type, Field, FieldRef, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, TimeUnit,
+    TimestampMicrosecondType,
+};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::functions::datetime::date_part;
@@ -22,6 +26,7 @@ use crate::{SqlError, SqlState};
 
 const DAY: i64 = 86_400_000_000;
 const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
 /// The Julian day of 1970-01-01.
 const JULIAN_EPOCH: i64 = 2_440_588;
 /// Decimals of a Julian day with a time of day.
@@ -76,10 +81,21 @@ impl Part {
         }
     }
 
-    /// The parts of dates or timestamps.
+    /// The parts of dates, timestamps or intervals.
     fn parts(&self, unit: Unit, moments: &ArrayRef) -> Result<ArrayRef> {
         let of = moments.data_type();
         let scale = unit.scale(of);
+        if let Some(intervals) = moments.as_primitive_opt::<IntervalMonthDayNanoType>() {
+            let part = |interval| unit.of_interval(interval).ok_or_else(|| unit.unsupported("interval"));
+            let parts = intervals.iter().map(|interval| interval.map(part).transpose());
+            if self.form == Form::DatePart {
+                let double = |part: i128| part as f64 / 10_f64.powi(scale.into());
+                let parts = parts.map(|part| Ok(part?.map(double))).collect::<Result<Float64Array>>()?;
+                return Ok(Arc::new(parts));
+            }
+            let parts = parts.collect::<Result<Decimal128Array>>()?;
+            return Ok(Arc::new(parts.with_data_type(self.result_type(Some(unit), of))));
+        }
         let moment = |row: usize| match of {
             _ if moments.is_null(row) => None,
             DataType::Date32 => Some(Moment::of_date(moments.as_primitive::<Date32Type>().value(row))),
@@ -93,8 +109,7 @@ impl Part {
             return Ok(Arc::new((0..moments.len()).map(part).collect::<Float64Array>()));
         }
         if *of == DataType::Date32 && unit.is_of_clock() {
-            let message = format!("unit \"{}\" not supported for type date", unit.name());
-            return Err(external(SqlState::FEATURE_NOT_SUPPORTED, message));
+            return Err(unit.unsupported("date"));
         }
         let part = |row| match moment(row) {
             Some(Moment::At { day, of_day }) => Ok(Some(unit.value(day, of_day, scale))),
@@ -131,10 +146,10 @@ impl ScalarUDFImpl for Part {
         let of = match arguments {
             [unit, DataType::Date32] if is_text(unit) => DataType::Date32,
             [unit, DataType::Timestamp(..)] if is_text(unit) => TIMESTAMP,
-            [unit, of @ (DataType::Interval(_) | DataType::Duration(_))] if is_text(unit) => of.clone(),
+            [unit, DataType::Interval(_) | DataType::Duration(_)] if is_text(unit) => INTERVAL,
             [unit, of] if is_text(unit) && is_text(of) => TIMESTAMP,
             _ => {
-                let message = format!("function {} takes a text and a date or timestamp", self.name());
+                let message = format!("function {} takes a text and a date, timestamp or interval", self.name());
                 return Err(external(SqlState::UNDEFINED_FUNCTION, message));
             }
         };
@@ -164,16 +179,7 @@ impl ScalarUDFImpl for Part {
         let Some(unit) = unit.try_as_str().flatten() else {
             return Ok(ColumnarValue::Scalar(ScalarValue::try_from(&to)?));
         };
-        let of = moments.data_type();
-        if !is_moment(&of) {
-            let (inner, unit) = (date_part(), ScalarValue::from(unit));
-            let scalar_arguments = [Some(&unit), None];
-            let fields = ReturnFieldArgs { arg_fields: &arguments.arg_fields, scalar_arguments: &scalar_arguments };
-            let return_field = inner.return_field_from_args(fields)?;
-            let parts = inner.invoke_with_args(ScalarFunctionArgs { return_field, ..arguments })?;
-            return parts.cast_to(&to, None);
-        }
-        let unit = Unit::named(unit, &of)?;
+        let unit = Unit::named(unit, &moments.data_type())?;
         Ok(match moments {
             ColumnarValue::Array(moments) => ColumnarValue::Array(self.parts(unit, moments)?),
             ColumnarValue::Scalar(moment) => {
@@ -294,6 +300,11 @@ impl Unit {
         }
     }
 
+    fn unsupported(self, of: &str) -> DataFusionError {
+        let message = format!("unit \"{}\" not supported for type {of}", self.name());
+        external(SqlState::FEATURE_NOT_SUPPORTED, message)
+    }
+
     /// Whether it is a part of a time of day, which a date does not have.
     fn is_of_clock(self) -> bool {
         matches!(self, Self::Microseconds | Self::Milliseconds | Self::Second | Self::Minute | Self::Hour)
@@ -359,6 +370,33 @@ impl Unit {
         part.into()
     }
 
+    /// Over `10^scale`, of an interval; `None` of what it does not have.
+    fn of_interval(self, interval: IntervalMonthDayNano) -> Option<i128> {
+        /// A year of 365.25 days.
+        const YEAR_SECONDS: i128 = 31_557_600;
+        let (years, months) = (interval.months / 12, interval.months % 12);
+        let microseconds = interval.nanoseconds / 1000;
+        Some(match self {
+            Self::Microseconds | Self::Milliseconds | Self::Second => (microseconds % 60_000_000).into(),
+            Self::Minute => (microseconds / 60_000_000 % 60).into(),
+            Self::Hour => (microseconds / 3_600_000_000).into(),
+            Self::Day => interval.days.into(),
+            Self::Month => months.into(),
+            Self::Quarter => (months / 3 + 1).into(),
+            Self::Year => years.into(),
+            Self::Decade => (years / 10).into(),
+            Self::Century => (years / 100).into(),
+            Self::Millennium => (years / 1000).into(),
+            Self::Epoch => {
+                let days = i128::from(months) * 30 + i128::from(interval.days);
+                (i128::from(years) * YEAR_SECONDS + days * 86_400) * 1_000_000 + i128::from(microseconds)
+            }
+            Self::DayOfWeek | Self::IsoDayOfWeek | Self::DayOfYear | Self::Week | Self::IsoYear | Self::Julian => {
+                return None;
+            }
+        })
+    }
+
     fn double(self, day: i64, of_day: i64) -> f64 {
         let scale = self.scale(&TIMESTAMP);
         match self {
@@ -399,6 +437,23 @@ mod tests {
             let days = days_from_civil(year, month, day).unwrap();
             assert_eq!(units.map(|unit| unit.value(days, 0, 0)), expected, "{year}-{month}-{day}");
         }
+    }
+
+    /// What PostgreSQL 15 says of each unit.
+    #[test]
+    fn parts_of_intervals() {
+        let part = |unit: Unit, months, days, microseconds: i64| {
+            unit.of_interval(IntervalMonthDayNano::new(months, days, microseconds * 1000))
+        };
+        assert_eq!(part(Unit::Second, 0, -1, -7_390_500_000), Some(-10_500_000));
+        assert_eq!(part(Unit::Minute, 0, -1, -7_390_500_000), Some(-3));
+        assert_eq!(part(Unit::Hour, 0, 2, 50 * 3_600_000_000), Some(50));
+        assert_eq!(part(Unit::Month, -25, 0, 0), Some(-1));
+        assert_eq!(part(Unit::Quarter, -25, 0, 0), Some(1));
+        assert_eq!(part(Unit::Millennium, -2125 * 12, 0, 0), Some(-2));
+        assert_eq!(part(Unit::Epoch, 14, 3, 4_500_000), Some(37_000_804_500_000));
+        assert_eq!(part(Unit::Epoch, -17, 0, 0), Some(-44_517_600_000_000));
+        assert_eq!(part(Unit::Week, 0, 8, 0), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Scalar};
 use arrow::compute::cast;
 use arrow::compute::kernels::cmp;
-use arrow::datatypes::{DataType, Field, TimeUnit};
+use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 use datafusion::common::{DFSchema, ScalarValue, internal_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::expr::ScalarFunction;
@@ -19,7 +19,8 @@ use datafusion::logical_expr::expr_fn::in_list;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::type_coercion::binary::comparison_coercion;
 use datafusion::logical_expr::{
-    Cast, ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
+    Cast, ColumnarValue, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility, lit,
 };
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::BinaryOperator;
@@ -58,8 +59,54 @@ pub(super) fn function_of(op: &BinaryOperator, is_all: bool) -> Option<String> {
     FUNCTIONS.iter().find(|(comparison, _)| *comparison == wanted).map(|(_, name)| named(is_all, name))
 }
 
+/// The function around `x` of `x = ANY (ARRAY[a, b])` and its like, which are planned as `x IN (a, b)` and comparisons, and typed as an array's
+/// elements are: [`take_mark`].
+pub(super) fn mark() -> String {
+    format!("{OPERATOR_PREFIX}of_array")
+}
+
+/// Takes the function [`mark`] away. Whether it was there.
+pub(super) fn take_mark(expression: &mut Expr) -> bool {
+    let Expr::ScalarFunction(function) = expression else { return false };
+    if function.func.inner().downcast_ref::<Mark>().is_none() {
+        return false;
+    }
+    *expression = function.args.swap_remove(0);
+    true
+}
+
+/// See [`mark`]. None is left in a plan that runs.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Mark {
+    name: String,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Mark {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(arguments[0].clone())
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        Ok(Arc::clone(&arguments.arg_fields[0]))
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        Ok(arguments.args[0].clone())
+    }
+}
+
 /// Makes them known.
 pub(super) fn register(context: &SessionContext) {
+    context.register_udf(ScalarUDF::from(Mark { name: mark(), signature: Signature::any(1, Volatility::Immutable) }));
     for (comparison, name) in FUNCTIONS {
         for is_all in [false, true] {
             let signature = Signature::user_defined(Volatility::Immutable);

@@ -6,8 +6,8 @@
 //! | `x op ANY (SELECT …)` in WHERE and HAVING | as it is: DataFusion joins it |
 //! | `x op ANY (SELECT …)` as a value, where DataFusion has no join for it | compared with the least and the greatest value: [`by_extremes`] |
 //! | `x IN (SELECT …)`, where `x` is a subquery | the number of those that are equal |
-//! | `x = ANY (ARRAY[a, b])`, `x <> ALL ('{a, b}')` | `x IN (a, b)`, `x NOT IN (a, b)` |
-//! | `x op ANY (ARRAY[a, b])` | `x op a OR x op b`; with AND for ALL |
+//! | `x = ANY (ARRAY[a, b])`, `x <> ALL ('{a, b}')` | `x IN (a, b)`, `x NOT IN (a, b)`; of an array with a type of its own, [marked](quantified::mark) |
+//! | `x op ANY (ARRAY[a, b])` | `x op a OR x op b`, likewise; with AND for ALL |
 //! | that with many elements, `x op ANY (array)` of anything else | a function of ours: [`quantified`] |
 
 use std::ops::ControlFlow;
@@ -190,7 +190,9 @@ fn of_array(left: &Expr, op: &BinaryOperator, array: &Expr, is_all: bool) -> Res
     if let Some(elements) = elements(array)?
         && (is_list(op, is_all) || elements.len() <= COMPARED_MAX || function.is_none())
     {
-        return of_elements(left, op, elements, is_all);
+        // The elements of a text without a type are of the type of `left`.
+        let has_own_type = !matches!(array, Expr::Value(_));
+        return of_elements(left, op, elements, is_all, has_own_type);
     }
     let Some(function) = function else {
         let quantifier = if is_all { "ALL" } else { "ANY" };
@@ -208,15 +210,25 @@ fn of_array(left: &Expr, op: &BinaryOperator, array: &Expr, is_all: bool) -> Res
     Ok(call(&function, std::iter::once(left.clone()).chain(arguments).collect()))
 }
 
-fn of_elements(left: &Expr, op: &BinaryOperator, elements: Vec<Expr>, is_all: bool) -> Result<Expr, SqlError> {
+fn of_elements(
+    left: &Expr,
+    op: &BinaryOperator,
+    elements: Vec<Expr>,
+    is_all: bool,
+    has_own_type: bool,
+) -> Result<Expr, SqlError> {
     if elements.is_empty() {
         // What is compared stays, for its names and parameters, and decides nothing.
         let nothing = Expr::value(Value::Boolean(is_all));
         let op = if is_all { BinaryOperator::Or } else { BinaryOperator::And };
         return Ok(binary(nested(Expr::IsNull(Box::new(nested(left.clone())))), op, nothing));
     }
+    let compares = !is_row(left) && quantified::function_of(op, is_all).is_some();
+    // A constant or a parameter has no type but that of the elements.
+    let is_marked = compares && has_own_type && !matches!(unnested(left), Expr::Value(_));
+    let left = if is_marked { call(&quantified::mark(), vec![left.clone()]) } else { left.clone() };
     if is_list(op, is_all) {
-        return Ok(Expr::InList { expr: Box::new(left.clone()), list: elements, negated: is_all });
+        return Ok(Expr::InList { expr: Box::new(left), list: elements, negated: is_all });
     }
     if elements.len() > LINKED_MAX {
         let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "an array has too many elements for its operator");

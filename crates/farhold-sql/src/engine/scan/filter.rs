@@ -187,12 +187,10 @@ impl RowFilter {
             self.push(Term::Never, 0.0);
             return Some(());
         }
-        let datum = match to_datum(literal)? {
-            Datum::Text(text) if matches!(data_type, ColumnType::Char(_)) => {
-                Datum::Text(text.trim_end_matches(' ').to_owned())
-            }
-            datum => datum,
-        };
+        let datum = to_datum(literal)?;
+        if has_blanks(&datum, data_type) {
+            return None;
+        }
         let reader = ColumnReader::new(table, column);
         let term = match (data_type, &datum) {
             (ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt, datum) => {
@@ -262,11 +260,15 @@ impl RowFilter {
                 any_null = true;
                 continue;
             }
-            match (data_type, to_datum(value)?) {
+            let datum = to_datum(value)?;
+            if has_blanks(&datum, data_type) {
+                return None;
+            }
+            match (data_type, datum) {
                 (ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt, datum) => integers.push(integer(&datum)?),
                 (ColumnType::Date, Datum::Date(v)) => integers.push(i64::from(v)),
                 (ColumnType::Timestamp, Datum::Timestamp(v)) => integers.push(v),
-                (data_type, Datum::Text(text)) if data_type.is_text() => texts.push(stored_text(&text, data_type)),
+                (data_type, Datum::Text(text)) if data_type.is_text() => texts.push(text.into_bytes()),
                 _ => return None,
             }
         }
@@ -373,10 +375,10 @@ fn integer(datum: &Datum) -> Option<i64> {
     }
 }
 
-/// Text as a column of the type stores it.
-fn stored_text(text: &str, data_type: ColumnType) -> Vec<u8> {
-    let text = if matches!(data_type, ColumnType::Char(_)) { text.trim_end_matches(' ') } else { text };
-    text.as_bytes().to_vec()
+/// Whether a constant beside a CHAR has blanks at its end. Those of a bare string are gone, so it is a TEXT, where they count; an index does not
+/// know them.
+fn has_blanks(constant: &Datum, column: ColumnType) -> bool {
+    matches!((constant, column), (Datum::Text(text), ColumnType::Char(_)) if text.ends_with(' '))
 }
 
 fn to_datum(value: &ScalarValue) -> Option<Datum> {

@@ -13,7 +13,7 @@ use arrow::datatypes::{
     IntervalMonthDayNanoType, IntervalUnit, Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
 };
 
-use super::{Column, Shape, check_length, put_value};
+use super::{Column, Shape, put_value, put_with_length};
 use crate::engine::{ColumnType, OutputColumn, put_list};
 use crate::error::SqlError;
 use crate::server::value::datetime::{put_interval, put_time, put_timestamp};
@@ -129,11 +129,13 @@ impl BatchEncoder {
             if array.is_null(row) || array.data_type() == &DataType::Null {
                 output.i32(-1);
             } else {
-                put_value(output.buffer(), |out| match formats.of(index) {
-                    Format::Text => put_text(array, row, column, out),
+                put_value(&message, output, |out| match formats.of(index) {
+                    Format::Text => {
+                        put_text(array, row, column, out);
+                        Ok(())
+                    }
                     Format::Binary => put_binary(array, row, column, out),
-                });
-                check_length(&message, output)?;
+                })?;
             }
         }
         output.close(&message);
@@ -201,16 +203,17 @@ fn put_plain_text(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
     }
 }
 
-fn put_binary(array: &ArrayRef, row: usize, column: &Column, out: &mut Vec<u8>) {
+fn put_binary(array: &ArrayRef, row: usize, column: &Column, out: &mut Vec<u8>) -> Result<(), SqlError> {
     match array.data_type() {
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => put_text(array, row, column, out),
         // A list without a wire type of its own goes as text.
         DataType::List(_) if column.oid == oid::TEXT => put_plain_text(array, row, out),
-        _ => put_plain_binary(array, row, out),
+        _ => return put_plain_binary(array, row, out),
     }
+    Ok(())
 }
 
-fn put_plain_binary(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
+fn put_plain_binary(array: &ArrayRef, row: usize, out: &mut Vec<u8>) -> Result<(), SqlError> {
     match array.data_type() {
         DataType::Boolean => out.push(u8::from(array.as_boolean().value(row))),
         DataType::Int16 => out.extend_from_slice(&array.as_primitive::<Int16Type>().value(row).to_be_bytes()),
@@ -235,19 +238,20 @@ fn put_plain_binary(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
             out.extend_from_slice(&value.days.to_be_bytes());
             out.extend_from_slice(&value.months.to_be_bytes());
         }
-        DataType::List(_) => put_list_binary(&array.as_list::<i32>().value(row), out),
+        DataType::List(_) => return put_list_binary(&array.as_list::<i32>().value(row), out),
         _ => put_plain_text(array, row, out),
     }
+    Ok(())
 }
 
 /// `dimensions | has nulls | element type | length | lower bound | elements`; an empty array has no dimension.
-fn put_list_binary(elements: &ArrayRef, out: &mut Vec<u8>) {
+fn put_list_binary(elements: &ArrayRef, out: &mut Vec<u8>) -> Result<(), SqlError> {
     let nulls = elements.null_count() > 0 || elements.data_type() == &DataType::Null;
     out.extend_from_slice(&i32::from(!elements.is_empty()).to_be_bytes());
     out.extend_from_slice(&i32::from(nulls).to_be_bytes());
     out.extend_from_slice(&arrow_wire_type(elements.data_type()).to_be_bytes());
     if elements.is_empty() {
-        return;
+        return Ok(());
     }
     out.extend_from_slice(&i32::try_from(elements.len()).expect("a list below 2 G").to_be_bytes());
     out.extend_from_slice(&1_i32.to_be_bytes());
@@ -255,9 +259,10 @@ fn put_list_binary(elements: &ArrayRef, out: &mut Vec<u8>) {
         if elements.is_null(index) || elements.data_type() == &DataType::Null {
             out.extend_from_slice(&(-1_i32).to_be_bytes());
         } else {
-            put_value(out, |out| put_plain_binary(elements, index, out));
+            put_with_length(out, |out| put_plain_binary(elements, index, out))?;
         }
     }
+    Ok(())
 }
 
 fn decimal(array: &ArrayRef, row: usize, scale: i8) -> Decimal {

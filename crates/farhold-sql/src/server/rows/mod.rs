@@ -83,36 +83,45 @@ impl Shape {
                 output.i32(-1);
                 continue;
             }
-            put_value(output.buffer(), |out| match formats.of(index) {
-                Format::Text => text::put(datum, column.data_type, out),
-                Format::Binary => binary::put(datum, column.data_type, out),
-            });
-            check_length(&message, output)?;
+            put_value(&message, output, |out| {
+                match formats.of(index) {
+                    Format::Text => text::put(datum, column.data_type, out),
+                    Format::Binary => binary::put(datum, column.data_type, out),
+                }
+                Ok(())
+            })?;
         }
         output.close(&message);
         Ok(())
     }
 }
 
-/// Refuses a row that is too long, and takes what is written of it away.
-fn check_length(message: &Open, output: &mut Output) -> Result<(), SqlError> {
-    if output.length_of(message) <= ROW_BYTES_MAX {
+fn too_long() -> SqlError {
+    SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, format!("a row of more than {ROW_BYTES_MAX} bytes cannot be sent"))
+}
+
+/// Writes a value of a row. If the row is too long by it, nothing of the row stays.
+fn put_value(
+    message: &Open,
+    output: &mut Output,
+    put: impl FnOnce(&mut Vec<u8>) -> Result<(), SqlError>,
+) -> Result<(), SqlError> {
+    let written = put_with_length(output.buffer(), put);
+    if written.is_ok() && output.length_of(message) <= ROW_BYTES_MAX {
         return Ok(());
     }
     output.drop_unfinished();
-    Err(SqlError::new(
-        SqlState::PROGRAM_LIMIT_EXCEEDED,
-        format!("a row of more than {ROW_BYTES_MAX} bytes cannot be sent"),
-    ))
+    written.and_then(|()| Err(too_long()))
 }
 
-/// Writes a value with its length in front.
-fn put_value(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
+/// Writes a value with its length in front. The text of a value may be longer than the protocol's lengths tell.
+fn put_with_length(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Result<(), SqlError>) -> Result<(), SqlError> {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
-    put(out);
-    let length = i32::try_from(out.len() - start - 4).expect("a value below 2 GiB");
+    put(out)?;
+    let length = i32::try_from(out.len() - start - 4).map_err(|_| too_long())?;
     out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    Ok(())
 }
 
 #[cfg(test)]
@@ -121,6 +130,18 @@ mod tests {
     use arrow::array::{ArrayRef, RecordBatch, StringArray};
     use arrow::datatypes::DataType;
     use std::sync::Arc;
+
+    #[test]
+    fn a_row_whose_value_cannot_be_written_leaves_nothing() {
+        let mut output = Output::default();
+        let message = output.open(b'D');
+        output.count(1);
+        let refused = put_value(&message, &mut output, |out| {
+            out.push(1);
+            put_with_length(out, |_| Err(too_long()))
+        });
+        assert_eq!((refused.unwrap_err().state.code(), output.bytes().len()), ("54000", 0));
+    }
 
     #[test]
     fn a_row_that_is_too_long_is_an_error() {

@@ -1,19 +1,22 @@
 //! The relations of FROM, and what joins make of their columns.
 
+use arrow::datatypes::FieldRef;
 use datafusion::common::TableReference;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType as SqlType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments,
-    JoinConstraint, JoinOperator, SelectItem, TableAlias, TableAliasColumnDef, TableFactor, TableWithJoins, Value,
-    WildcardAdditionalOptions,
+    BinaryOperator, CastKind, DataType as SqlType, ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArguments, JoinConstraint, JoinOperator, SelectItem, TableAlias, TableAliasColumnDef, TableFactor,
+    TableWithJoins, TimezoneInfo, Value, WildcardAdditionalOptions,
 };
 use futures::FutureExt;
 
-use super::super::ROWS_SCHEMA;
 use super::super::rewrite::{identifiers, is_catalog_relation};
 use super::super::subqueries;
+use super::super::{ROWS_SCHEMA, sql_type};
 use super::{Apart, Names, Naming, Output, Outputs, Scope, Visible, quoted, unnested};
+use crate::engine::ColumnType;
 use crate::engine::catalog::TableInfo;
 use crate::engine::scalar::fold;
+use crate::engine::types::from_field;
 use crate::{SqlError, SqlState};
 
 fn table_alias(name: &str) -> TableAlias {
@@ -33,10 +36,13 @@ pub(super) fn renamed(alias: &mut TableAlias, outputs: Outputs) -> Result<Output
         let message = format!("table \"{name}\" has {there} columns available but {wanted} columns specified");
         return Err(SqlError::new(SqlState::INVALID_COLUMN_REFERENCE, message));
     }
-    let rest = outputs.into_iter().skip(given.len()).map(|output| output.name);
     let mut apart = Apart::default();
-    let names: Vec<String> = given.into_iter().chain(rest).collect();
-    let outputs: Vec<Output> = names.into_iter().map(|name| Output { planned: apart.take(&name), name }).collect();
+    let mut given = given.into_iter();
+    let called = |output: Output| {
+        let name = given.next().unwrap_or(output.name);
+        Output { planned: apart.take(&name), name, data_type: output.data_type }
+    };
+    let outputs: Vec<Output> = outputs.into_iter().map(called).collect();
     alias.columns = outputs.iter().map(|o| TableAliasColumnDef { name: quoted(&o.planned), data_type: None }).collect();
     Ok(Some(outputs))
 }
@@ -61,10 +67,10 @@ enum Side {
 }
 
 /// Takes the column of USING out of what is visible of one side.
-fn key(visible: &mut Vec<Visible>, name: &str, side: &str) -> Result<Expr, SqlError> {
+fn key(visible: &mut Vec<Visible>, name: &str, side: &str) -> Result<Visible, SqlError> {
     let mut found = (0..visible.len()).filter(|&at| visible[at].name == name);
     match (found.next(), found.next()) {
-        (Some(at), None) => Ok(visible.remove(at).expr),
+        (Some(at), None) => Ok(visible.remove(at)),
         (Some(_), Some(_)) => {
             let message = format!("common column name \"{name}\" appears more than once in {side} table");
             Err(SqlError::new(SqlState::AMBIGUOUS_COLUMN, message))
@@ -129,7 +135,8 @@ impl Names<'_> {
                 if own == SERIES {
                     // Its column is called as the relation is.
                     let alias = alias.get_or_insert_with(|| table_alias(SERIES));
-                    columns = Some(vec![Output { name: fold(&alias.name), planned: "value".to_owned() }]);
+                    let (name, planned) = (fold(&alias.name), "value".to_owned());
+                    columns = Some(vec![Output { name, planned, data_type: None }]);
                 }
                 aliased(alias.as_mut(), &own, columns)
             }
@@ -170,7 +177,7 @@ impl Names<'_> {
                 let outputs: Vec<Output> = inner
                     .visible
                     .iter()
-                    .map(|c| Output { name: c.name.clone(), planned: apart.take(&c.name) })
+                    .map(|c| Output { name: c.name.clone(), planned: apart.take(&c.name), data_type: c.data_type })
                     .collect();
                 let item = |(c, o): (&Visible, &Output)| SelectItem::ExprWithAlias {
                     expr: c.expr.clone(),
@@ -193,7 +200,8 @@ impl Names<'_> {
     /// The columns of a table or of a query of WITH.
     fn columns_of(&self, path: &[String]) -> Outputs {
         let outputs = |table: &TableInfo, count: usize| -> Vec<Output> {
-            table.columns()[..count].iter().map(|column| Output::plain(column.name.as_str())).collect()
+            let columns = table.columns()[..count].iter();
+            columns.map(|column| Output::typed(column.name.as_str(), Some(column.data_type))).collect()
         };
         let table = match path {
             [name] => match self.relations.iter().rev().find(|relation| relation.name == *name) {
@@ -216,7 +224,8 @@ impl Names<'_> {
         let relations = self.state.schema_for_ref(TableReference::partial(schema, name)).ok()?;
         // They are in memory, so there is nothing to wait for.
         let relation = relations.table(name).now_or_never()?.ok()??;
-        Some(relation.schema().fields().iter().map(|field| Output::plain(field.name().as_str())).collect())
+        let output = |field: &FieldRef| Output::typed(field.name().as_str(), from_field(field));
+        Some(relation.schema().fields().iter().map(output).collect())
     }
 
     fn join(&mut self, operator: &mut JoinOperator, mut left: Scope, mut right: Scope) -> Result<Scope, SqlError> {
@@ -260,17 +269,22 @@ impl Names<'_> {
         for name in keys {
             let a = key(&mut left.visible, &name, "left")?;
             let b = key(&mut right.visible, &name, "right")?;
-            let equal = binary(a.clone(), BinaryOperator::Eq, b.clone());
+            let equal = binary(a.expr.clone(), BinaryOperator::Eq, b.expr.clone());
             condition = Some(match condition {
                 Some(before) => binary(before, BinaryOperator::And, equal),
                 None => equal,
             });
-            let expr = match side {
-                Side::Left => a,
-                Side::Right => b,
-                Side::Either => either(a, b),
+            let wider = a.data_type.zip(b.data_type).and_then(|(a, b)| wider(a, b));
+            let same = a.data_type.filter(|_| a.data_type == b.data_type);
+            let (expr, data_type) = match side {
+                Side::Left => (with_type(a.expr, a.data_type, wider), wider.or(a.data_type)),
+                Side::Right => (with_type(b.expr, b.data_type, wider), wider.or(b.data_type)),
+                Side::Either => {
+                    let (a, b) = (with_type(a.expr, a.data_type, wider), with_type(b.expr, b.data_type, wider));
+                    (either(a, b), wider.or(same))
+                }
             };
-            merged.push(Visible { name, expr });
+            merged.push(Visible { name, expr, data_type });
         }
         // Without a common column a NATURAL join is one of all rows.
         *constraint = JoinConstraint::On(condition.unwrap_or_else(|| Expr::value(Value::Boolean(true))));
@@ -284,10 +298,61 @@ fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
     Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) }
 }
 
+/// The place of a type among those that are cast into each other without being asked: of numbers, and of moments.
+fn rank(data_type: ColumnType) -> Option<(u8, u8)> {
+    Some(match data_type {
+        ColumnType::SmallInt => (0, 0),
+        ColumnType::Int => (0, 1),
+        ColumnType::BigInt => (0, 2),
+        ColumnType::Decimal { .. } => (0, 3),
+        ColumnType::Real => (0, 4),
+        ColumnType::Double => (0, 5),
+        ColumnType::Date => (1, 0),
+        ColumnType::Timestamp => (1, 1),
+        _ => return None,
+    })
+}
+
+/// The type of two that a merged column has, where one of them is cast to the other.
+fn wider(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
+    let ((kind, rank_of_a), (other_kind, rank_of_b)) = (rank(a)?, rank(b)?);
+    (kind == other_kind && rank_of_a != rank_of_b).then_some(if rank_of_a > rank_of_b { a } else { b })
+}
+
+/// One side of a merged column as the type of both.
+fn with_type(expr: Expr, from: Option<ColumnType>, to: Option<ColumnType>) -> Expr {
+    let Some(to) = to.filter(|to| from.and_then(rank) != rank(*to)) else { return expr };
+    let data_type = match to {
+        // A number keeps the digits that it has.
+        ColumnType::Decimal { .. } => SqlType::Numeric(ExactNumberInfo::None),
+        ColumnType::Timestamp => SqlType::Timestamp(None, TimezoneInfo::None),
+        other => sql_type(other),
+    };
+    let cast = |expr: Expr| Expr::Cast {
+        kind: CastKind::Cast,
+        expr: Box::new(expr),
+        data_type: data_type.clone(),
+        array: false,
+        format: None,
+    };
+    match expr {
+        // Casts around a `coalesce` would keep `either` from taking its arguments.
+        Expr::Function(Function { args: FunctionArguments::List(_), .. }) => {
+            subqueries::call("coalesce", arguments(expr).into_iter().map(cast).collect())
+        }
+        column => cast(column),
+    }
+}
+
 /// `coalesce(a, b)`. The arguments of one that a FULL JOIN below has made stand among its own: nested ones double at
 /// each level, as CASE.
 fn either(a: Expr, b: Expr) -> Expr {
-    let values = [a, b].into_iter().flat_map(|side| match side {
+    subqueries::call("coalesce", [a, b].into_iter().flat_map(arguments).collect())
+}
+
+/// The arguments of a merged column's `coalesce`, or the column itself.
+fn arguments(side: Expr) -> Vec<Expr> {
+    match side {
         Expr::Function(Function { args: FunctionArguments::List(list), .. }) => {
             let value = |argument: FunctionArg| match argument {
                 FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) => Some(value),
@@ -296,8 +361,7 @@ fn either(a: Expr, b: Expr) -> Expr {
             list.args.into_iter().filter_map(value).collect()
         }
         column => vec![column],
-    });
-    subqueries::call("coalesce", values.collect())
+    }
 }
 
 /// The table function whose arguments DataFusion wants to be literals.

@@ -6,7 +6,7 @@
 //! | name | becomes |
 //! |---|---|
 //! | a column of a table, a query or a function in FROM | `relation.column` |
-//! | the merged column of USING and NATURAL | the column of the side that always has it; `coalesce` of both for FULL |
+//! | the merged column of USING and NATURAL | the column of the side that always has it, in the type that both have; `coalesce` of both for FULL |
 //! | `*` and `t.*` | the columns, merged ones first |
 //! | ORDER BY, GROUP BY or DISTINCT ON a bare name | for ORDER BY and DISTINCT ON an item of that name before a column, for GROUP BY after it |
 //! | an expression that is also an item, in ORDER BY | the item's number |
@@ -30,6 +30,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::rewrite::identifiers;
 use super::subqueries;
+use crate::engine::ColumnType;
 use crate::engine::catalog::Tables;
 use crate::engine::direct::output_name;
 use crate::engine::scalar::fold;
@@ -74,12 +75,18 @@ struct Output {
     name: String,
     /// As the planner calls it.
     planned: String,
+    /// `None`: not known here.
+    data_type: Option<ColumnType>,
 }
 
 impl Output {
     fn plain(name: impl Into<String>) -> Self {
         let name = name.into();
-        Self { planned: name.clone(), name }
+        Self { planned: name.clone(), name, data_type: None }
+    }
+
+    fn typed(name: impl Into<String>, data_type: Option<ColumnType>) -> Self {
+        Self { data_type, ..Self::plain(name) }
     }
 }
 
@@ -98,6 +105,8 @@ struct Relation {
 struct Visible {
     name: String,
     expr: Expr,
+    /// `None`: not known here.
+    data_type: Option<ColumnType>,
 }
 
 /// The names of a FROM clause; an empty one stands for the place of a subquery.
@@ -113,9 +122,21 @@ struct Scope {
 
 impl Scope {
     fn of(name: String, columns: Outputs) -> Self {
-        let visible = columns.iter().flatten();
-        let visible = visible.map(|c| Visible { name: c.name.clone(), expr: column(&name, &c.planned) }).collect();
+        let visible =
+            |c: &Output| Visible { name: c.name.clone(), expr: column(&name, &c.planned), data_type: c.data_type };
+        let visible = columns.iter().flatten().map(visible).collect();
         Self { visible, is_open: columns.is_none(), relations: vec![Relation { name, columns }], is_correlated: false }
+    }
+
+    /// The type of an expression over these names, where it is that of a column.
+    fn type_of(&self, expr: &Expr) -> Option<ColumnType> {
+        if let Expr::CompoundIdentifier(parts) = expr
+            && let [relation, column] = parts.as_slice()
+        {
+            let relation = self.relations.iter().find(|known| known.name == relation.value)?;
+            return relation.columns.as_ref()?.iter().find(|known| known.planned == column.value)?.data_type;
+        }
+        self.visible.iter().find(|merged| merged.expr == *expr)?.data_type
     }
 
     fn and(mut self, other: Self) -> Self {
@@ -274,8 +295,12 @@ impl Names<'_> {
             SetExpr::Select(select) => return self.select(select, order, naming),
             SetExpr::Query(query) => self.query(query, naming)?,
             SetExpr::SetOperation { left, right, .. } => {
-                let outputs = self.body(left, None, naming)?;
-                self.body(right, None, naming)?;
+                let mut outputs = self.body(left, None, naming)?;
+                let others = self.body(right, None, naming)?;
+                for (n, output) in outputs.iter_mut().flatten().enumerate() {
+                    let other = others.as_ref().and_then(|others| others.get(n)?.data_type);
+                    output.data_type = output.data_type.filter(|data_type| other == Some(*data_type));
+                }
                 outputs
             }
             SetExpr::Values(values) => self.values(values)?,
@@ -530,6 +555,7 @@ impl Names<'_> {
                 });
                 continue;
             }
+            let data_type = self.scopes.last().and_then(|scope| scope.type_of(&expr));
             let is_column = match &expr {
                 Expr::CompoundIdentifier(parts) => parts.last().is_some_and(|last| last.value == name),
                 _ => false,
@@ -546,7 +572,7 @@ impl Names<'_> {
             } else {
                 SelectItem::ExprWithAlias { expr, alias: quoted(&planned) }
             });
-            outputs.push(Output { name, planned });
+            outputs.push(Output { name, planned, data_type });
         }
         (projection, is_known.then_some(outputs))
     }
