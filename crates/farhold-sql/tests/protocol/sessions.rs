@@ -351,6 +351,25 @@ fn prepare_and_declare_take_what_postgresql_takes() {
     assert_eq!(states(&mut client, &format!("ROLLBACK; {nested} SELECT 1")).pop().as_deref(), Some("42601"));
 }
 
+/// A cursor took the types of its parameters from its query: 2.5 beside an INT became 3.
+#[test]
+fn a_cursor_keeps_the_types_that_are_stated() {
+    const NUMERIC: u32 = 1700;
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_typed (id int PRIMARY KEY, d date)");
+    client.run("INSERT INTO s_typed VALUES (2, '2024-01-01'), (3, '2024-01-02'), (4, NULL)");
+    let declare = "DECLARE c CURSOR FOR SELECT id FROM s_typed WHERE id > $1 ORDER BY id";
+    let types = [&[0_u8, 1][..], &NUMERIC.to_be_bytes()].concat();
+    let parse_typed = message(b'P', &[&b"typed\0"[..], declare.as_bytes(), b"\0", &types].concat());
+    client.run("BEGIN");
+    let answers = client.ask(&[parse_typed, bind("", "typed", &["2.5"]), execute("", 0), sync()].concat());
+    assert_eq!(outcomes(&answers), ["DECLARE CURSOR"]);
+    assert_eq!(client.rows("FETCH ALL FROM c"), [["3"], ["4"]]);
+    client.run("CLOSE c; EXECUTE typed(2.5)");
+    assert_eq!(client.rows("FETCH ALL FROM c"), [["3"], ["4"]]);
+}
+
 /// What a query gives to be written is written batch by batch: all of it would not fit the memory.
 #[test]
 fn planned_writes_begin_before_their_query_ends() {
