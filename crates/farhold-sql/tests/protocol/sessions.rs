@@ -351,6 +351,34 @@ fn prepare_and_declare_take_what_postgresql_takes() {
     assert_eq!(states(&mut client, &format!("ROLLBACK; {nested} SELECT 1")).pop().as_deref(), Some("42601"));
 }
 
+/// What stood before a statement that is none was done, and committed.
+#[test]
+fn a_string_with_an_error_of_syntax_does_nothing() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_whole (i int PRIMARY KEY)");
+    for sql in [
+        "DROP TABLE s_whole; SELEC 1",
+        "BEGIN; INSERT INTO s_whole VALUES (1); COMMIT; SELEC 1",
+        "SELECT 1; SELEC 1; SELECT 2",
+        "SELECT 1; FETCH",
+        "SELECT 1; DECLARE c CURSOR FOR SELEC 1",
+        "SELECT 1; PREPARE p AS SELEC 1",
+    ] {
+        let answers = client.ask(&query(sql));
+        assert_eq!((outcomes(&answers), status(&answers)), (vec!["42601".to_owned()], b'I'), "{sql}");
+    }
+    assert_eq!(client.rows("SELECT count(*) FROM s_whole"), [["0"]]);
+    // An open block has failed by it, as by any other error.
+    client.run("BEGIN; INSERT INTO s_whole VALUES (2)");
+    let answers = client.ask(&query("COMMIT; SELEC 1"));
+    assert_eq!((outcomes(&answers), status(&answers)), (vec!["42601".to_owned()], b'E'));
+    assert_eq!(states(&mut client, "COMMIT; SELECT count(*) FROM s_whole"), ["ROLLBACK", "SELECT 1"]);
+    assert_eq!(client.rows("SELECT count(*) FROM s_whole"), [["0"]]);
+    // What is only not there is found when its turn comes.
+    assert_eq!(states(&mut client, "INSERT INTO s_whole VALUES (3); SELECT x FROM nowhere"), ["INSERT 0 1", "42P01"]);
+}
+
 /// A cursor took the types of its parameters from its query: 2.5 beside an INT became 3.
 #[test]
 fn a_cursor_keeps_the_types_that_are_stated() {

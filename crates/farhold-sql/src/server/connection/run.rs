@@ -38,7 +38,7 @@ impl Connection {
     /// Prepares a statement. `types` are the types of its parameters that the client states, 0 = not stated.
     pub async fn prepare(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Statement>, Failure> {
         #[cfg(test)]
-        if sql == "PANIC" {
+        if sql == "SELECT PANIC" {
             let _ = self.wire.output.open(b'T');
             panic!("a statement of a test");
         }
