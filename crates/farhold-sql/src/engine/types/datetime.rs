@@ -1,10 +1,11 @@
 //! Dates and timestamps as text, as PostgreSQL reads and writes them (`DateStyle = ISO`).
 //!
 //! ```text
-//! date:      [-]infinity | epoch | day [clock] [BC | AD]
+//! date:      [-]infinity | epoch | day [clock | blank offset] [BC | AD]
 //! day:       YYYY-MM-DD | YYYY/MM/DD | YYYYMMDD
 //! clock:     (blank | T) HH:MM[:SS[.digits]] [zone]
-//! zone:      Z | UTC | GMT | (+ | -)HH[[:]MM[[:]SS]]       read and passed over: no type here has one
+//! zone:      Z | UTC | GMT | offset                        read and passed over: no type here has one
+//! offset:    (+ | -)HH[[:]MM[[:]SS]]
 //! ```
 //! The infinities are the ends of the integers, as on the wire. Anything else in the text is an error.
 
@@ -100,6 +101,9 @@ fn parse(text: &str, kind: &str) -> Result<Moment, SqlError> {
         if rest.contains('t') {
             return Err(bad());
         }
+        0
+    } else if clock.starts_with(['+', '-']) && is_zone(clock) && !rest.contains('t') {
+        // A day with a zone begins at midnight.
         0
     } else {
         let fields = parse_clock(clock).ok_or_else(bad)?;
@@ -240,6 +244,8 @@ mod tests {
             ("20200102", "2020-01-02"),
             ("2020/1/2", "2020-01-02"),
             ("2020-01-01 10:00:00+02", "2020-01-01"),
+            ("2020-01-01 +00", "2020-01-01"),
+            ("0044-03-15 -05:30 BC", "0044-03-15 BC"),
         ] {
             assert_eq!(parse_date(text).map(format_date).map_err(|e| e.message), Ok(expected.to_owned()), "{text}");
         }
@@ -248,6 +254,9 @@ mod tests {
             ("2020-01-01 garbage", "22007"),
             ("2020-01-01-", "22007"),
             ("2020-01-01T", "22007"),
+            ("2020-01-01 -", "22007"),
+            ("2020-01-01T+00", "22007"),
+            ("2020-01-01 +00 10:00", "22007"),
             ("2020-01-01 10", "22007"),
             ("inf", "22007"),
             ("+infinity", "22007"),
@@ -276,6 +285,7 @@ mod tests {
             ("2020-01-01 10:00:00 +0200", "2020-01-01 10:00:00"),
             ("2020-01-01 10:00:00-05:30", "2020-01-01 10:00:00"),
             ("2020-01-01 10:00 UTC", "2020-01-01 10:00:00"),
+            ("2020-01-01 +02", "2020-01-01 00:00:00"),
             ("infinity", "infinity"),
             ("-infinity", "-infinity"),
         ] {

@@ -142,6 +142,9 @@ fn zones_are_offsets_with_and_without_colons() {
     ] {
         assert_eq!(at(zone).unwrap(), Datum::Timestamp(minutes * 60_000_000), "{zone}");
     }
+    for (day, minutes) in [("1970-01-02 +05", 1140), ("1970-01-02 -05:30", 1770), ("1970-01-02", 1440)] {
+        assert_eq!(text::parse_timestamptz(day).unwrap(), Datum::Timestamp(minutes * 60_000_000), "{day}");
+    }
     let era = text::parse_timestamptz("0001-01-01 00:00:00+01:00 BC").unwrap();
     assert_eq!(era, parse_datum("0002-12-31 23:00:00 BC", ColumnType::Timestamp).unwrap());
     assert_eq!(at("+16:00").unwrap_err().state.code(), "22009");
