@@ -121,6 +121,29 @@ fn settings_go_with_what_is_undone() {
     assert_eq!(name(&mut client), "c");
 }
 
+/// They went to the built-in defaults.
+#[test]
+fn reset_goes_back_to_what_the_client_began_with() {
+    let server = server();
+    let mut client = Client::open(server.local_addr());
+    let options = "-c statement_timeout=7s -c my.name=x";
+    client.send(&startup(0, &[("user", "test"), ("application_name", "start"), ("options", options)]));
+    assert_eq!(error(&client.until_ready()), None);
+    for reset in [
+        "RESET application_name; RESET statement_timeout; RESET my.name",
+        "SET application_name TO DEFAULT; SET statement_timeout TO DEFAULT; SET my.name TO DEFAULT",
+        "RESET ALL",
+        "DISCARD ALL",
+    ] {
+        client.run("SET application_name = 'other'; SET statement_timeout = '1min'; SET my.name = 'y'");
+        let answers = client.ask(&query(reset));
+        assert_eq!((error(&answers), told(&answers, "application_name")), (None, vec!["start".to_owned()]), "{reset}");
+        for (name, value) in [("application_name", "start"), ("statement_timeout", "7s"), ("my.name", "x")] {
+            assert_eq!(client.rows(&format!("SHOW {name}")), [[value]], "{reset}");
+        }
+    }
+}
+
 /// A query that takes longer than any test: its rows come at once, then none for ever.
 const ENDLESS: &str = "SELECT a.value FROM generate_series(1, 100000) a, generate_series(1, 100000) b, \
                        generate_series(1, 100000) c WHERE a.value + b.value + c.value < 0";

@@ -199,6 +199,11 @@ impl Session {
         self.settings.set(name, Some(value))
     }
 
+    /// The client's start-up parameters are set: RESET goes back to them.
+    pub(crate) fn started(&mut self) {
+        self.settings.started();
+    }
+
     /// Grows with each change of a setting.
     pub(crate) fn settings_version(&self) -> u64 {
         self.settings.version()
