@@ -54,7 +54,7 @@ const SETTINGS: &[Setting] = &[
     setting("idle_session_timeout", "0", Kind::Milliseconds),
     reported("in_hot_standby", "off", Kind::ReadOnly),
     reported("integer_datetimes", "on", Kind::ReadOnly),
-    reported("intervalstyle", "postgres", Kind::Text),
+    reported("intervalstyle", "postgres", Kind::OneOf(&["postgres"])),
     reported("is_superuser", "on", Kind::ReadOnly),
     setting("jit", "off", Kind::OneOf(BOOLEANS)),
     setting("lock_timeout", "0", Kind::Milliseconds),
