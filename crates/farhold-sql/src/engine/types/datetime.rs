@@ -33,10 +33,9 @@ pub(super) fn parse_date(text: &str) -> Result<i32, SqlError> {
     match parse(text, "date")? {
         Moment::Infinity => Ok(i32::MAX),
         Moment::MinusInfinity => Ok(i32::MIN),
-        Moment::At { day, .. } => i32::try_from(day)
-            .ok()
-            .filter(|day| (FIRST_DAY..=LAST_DAY).contains(day))
-            .ok_or_else(|| out_of_range(text, "date")),
+        Moment::At { day, .. } => {
+            i32::try_from(day).ok().and_then(date_in_range).ok_or_else(|| out_of_range(text, "date"))
+        }
     }
 }
 
@@ -45,13 +44,23 @@ pub(super) fn parse_timestamp(text: &str) -> Result<i64, SqlError> {
     match parse(text, "timestamp")? {
         Moment::Infinity => Ok(i64::MAX),
         Moment::MinusInfinity => Ok(i64::MIN),
-        // The last one is in 294247: microseconds count from 1970, PostgreSQL's from 2000, and go to 294276.
         Moment::At { day, microseconds } => day
             .checked_mul(DAY_MICROSECONDS)
             .and_then(|start| start.checked_add(microseconds))
-            .filter(|at| day >= i64::from(FIRST_DAY) && *at != i64::MAX)
+            .and_then(timestamp_in_range)
             .ok_or_else(|| out_of_range(text, "timestamp")),
     }
+}
+
+/// A day that PostgreSQL has.
+pub(crate) fn date_in_range(day: i32) -> Option<i32> {
+    (FIRST_DAY..=LAST_DAY).contains(&day).then_some(day)
+}
+
+/// A moment that PostgreSQL has, but the last thirty years of it: the last one is in 294247, as microseconds count from
+/// 1970, PostgreSQL's from 2000, and go to 294276.
+pub(crate) fn timestamp_in_range(microseconds: i64) -> Option<i64> {
+    (microseconds >= i64::from(FIRST_DAY) * DAY_MICROSECONDS && microseconds != i64::MAX).then_some(microseconds)
 }
 
 /// A timestamp with so many digits behind the second, rounded as PostgreSQL does it: away from the year 2000, where its timestamps begin.
