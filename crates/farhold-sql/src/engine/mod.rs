@@ -41,7 +41,8 @@ pub(crate) use parse::{Opaque, opaque_end};
 pub(crate) use session::Mark;
 pub use session::{Session, TransactionState};
 pub(crate) use types::{
-    cast as cast_datum, civil_from_days, datum_at, from_arrow, put_interval, put_list, put_padded, put_time, to_arrow,
+    cast as cast_datum, civil_from_days, date_in_range, datum_at, from_arrow, put_interval, put_list, put_padded,
+    put_time, timestamp_in_range, to_arrow,
 };
 pub use types::{format_datum, parse_datum};
 

@@ -54,7 +54,7 @@ const SETTINGS: &[Setting] = &[
     setting("idle_session_timeout", "0", Kind::Milliseconds),
     reported("in_hot_standby", "off", Kind::ReadOnly),
     reported("integer_datetimes", "on", Kind::ReadOnly),
-    reported("intervalstyle", "postgres", Kind::Text),
+    reported("intervalstyle", "postgres", Kind::OneOf(&["postgres"])),
     reported("is_superuser", "on", Kind::ReadOnly),
     setting("jit", "off", Kind::OneOf(BOOLEANS)),
     setting("lock_timeout", "0", Kind::Milliseconds),
@@ -91,6 +91,8 @@ const SERVER_VERSION_NUMBER: &str = "150000";
 pub(crate) struct Settings {
     user: String,
     values: Values,
+    /// What the client has set at its start, which RESET goes back to.
+    at_start: Values,
     /// Reported ones that have changed since the client was told.
     changed: Vec<&'static str>,
     /// Of a transaction that has set something.
@@ -99,7 +101,7 @@ pub(crate) struct Settings {
     version: u64,
 }
 
-/// What differs from the defaults.
+/// What differs from the built-in defaults.
 #[derive(Clone, Debug, Default)]
 struct Values {
     known: BTreeMap<&'static str, String>,
@@ -168,6 +170,11 @@ impl Settings {
         self.values.known.get("farhold.copy_chunk_rows").and_then(|rows| rows.parse().ok()).unwrap_or(0)
     }
 
+    /// The client has set what it sets at its start.
+    pub(crate) fn started(&mut self) {
+        self.at_start = self.values.clone();
+    }
+
     /// SET; with `None` RESET. A value that would change what statements mean and cannot be honoured is refused.
     pub(crate) fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), SqlError> {
         self.set_local(name, value)?;
@@ -187,7 +194,10 @@ impl Settings {
             }
             match value {
                 Some(value) => self.values.custom.insert(lower, value.to_owned()),
-                None => self.values.custom.remove(&lower),
+                None => match self.at_start.custom.get(&lower) {
+                    Some(value) => self.values.custom.insert(lower, value.clone()),
+                    None => self.values.custom.remove(&lower),
+                },
             };
             return Ok(());
         };
@@ -202,7 +212,7 @@ impl Settings {
                 let message = format!("parameter \"{}\" cannot be changed", setting.name);
                 return Err(SqlError::new(SqlState::CANNOT_CHANGE_PARAMETER, message));
             }
-            (_, None) => setting.default.to_owned(),
+            (_, None) => self.at_start.known.get(setting.name).map_or(setting.default, String::as_str).to_owned(),
             (Kind::Text, Some(value)) => {
                 if setting.name == "datestyle" && !value.to_ascii_lowercase().contains("iso") {
                     return Err(SqlError::unsupported(format!("datestyle \"{value}\"")).with_hint("Use ISO."));
@@ -309,9 +319,9 @@ impl Settings {
                 let _ = self.set(setting.name, None);
             }
         }
-        self.values.custom.clear();
+        self.values.custom.clone_from(&self.at_start.custom);
         if let Some(layers) = &mut self.layers {
-            layers.kept.custom.clear();
+            layers.kept.custom.clone_from(&self.at_start.custom);
         }
     }
 
@@ -399,6 +409,30 @@ mod tests {
         settings.reset_all();
         assert_eq!(settings.get("statement_timeout").as_deref(), Some("0"));
         assert!(SETTINGS.is_sorted_by_key(|s| s.name));
+    }
+
+    #[test]
+    fn reset_goes_back_to_the_start() {
+        let mut settings = Settings::new("ada");
+        settings.set("statement_timeout", Some("2s")).unwrap();
+        settings.set("my.name", Some("x")).unwrap();
+        settings.started();
+        let names = ["statement_timeout", "work_mem", "my.name", "my.other"];
+        for each in [false, true] {
+            for name in names {
+                settings.set(name, Some("7")).unwrap();
+            }
+            for name in names.into_iter().filter(|_| each) {
+                settings.set(name, None).unwrap();
+            }
+            if !each {
+                settings.reset_all();
+            }
+            assert_eq!(settings.get("statement_timeout").as_deref(), Some("2s"));
+            assert_eq!(settings.get("work_mem").as_deref(), Some("0"));
+            assert_eq!(settings.get("my.name").as_deref(), Some("x"));
+            assert_eq!(settings.get("my.other"), None);
+        }
     }
 
     #[test]

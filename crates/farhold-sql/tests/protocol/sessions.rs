@@ -121,6 +121,29 @@ fn settings_go_with_what_is_undone() {
     assert_eq!(name(&mut client), "c");
 }
 
+/// They went to the built-in defaults.
+#[test]
+fn reset_goes_back_to_what_the_client_began_with() {
+    let server = server();
+    let mut client = Client::open(server.local_addr());
+    let options = "-c statement_timeout=7s -c my.name=x";
+    client.send(&startup(0, &[("user", "test"), ("application_name", "start"), ("options", options)]));
+    assert_eq!(error(&client.until_ready()), None);
+    for reset in [
+        "RESET application_name; RESET statement_timeout; RESET my.name",
+        "SET application_name TO DEFAULT; SET statement_timeout TO DEFAULT; SET my.name TO DEFAULT",
+        "RESET ALL",
+        "DISCARD ALL",
+    ] {
+        client.run("SET application_name = 'other'; SET statement_timeout = '1min'; SET my.name = 'y'");
+        let answers = client.ask(&query(reset));
+        assert_eq!((error(&answers), told(&answers, "application_name")), (None, vec!["start".to_owned()]), "{reset}");
+        for (name, value) in [("application_name", "start"), ("statement_timeout", "7s"), ("my.name", "x")] {
+            assert_eq!(client.rows(&format!("SHOW {name}")), [[value]], "{reset}");
+        }
+    }
+}
+
 /// A query that takes longer than any test: its rows come at once, then none for ever.
 const ENDLESS: &str = "SELECT a.value FROM generate_series(1, 100000) a, generate_series(1, 100000) b, \
                        generate_series(1, 100000) c WHERE a.value + b.value + c.value < 0";
@@ -349,6 +372,53 @@ fn prepare_and_declare_take_what_postgresql_takes() {
     assert_eq!(states(&mut client, "DISCARD ALL"), ["25001"]);
     let nested = "DECLARE c CURSOR FOR ".repeat(20_000);
     assert_eq!(states(&mut client, &format!("ROLLBACK; {nested} SELECT 1")).pop().as_deref(), Some("42601"));
+}
+
+/// What stood before a statement that is none was done, and committed.
+#[test]
+fn a_string_with_an_error_of_syntax_does_nothing() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_whole (i int PRIMARY KEY)");
+    for sql in [
+        "DROP TABLE s_whole; SELEC 1",
+        "BEGIN; INSERT INTO s_whole VALUES (1); COMMIT; SELEC 1",
+        "SELECT 1; SELEC 1; SELECT 2",
+        "SELECT 1; FETCH",
+        "SELECT 1; DECLARE c CURSOR FOR SELEC 1",
+        "SELECT 1; PREPARE p AS SELEC 1",
+    ] {
+        let answers = client.ask(&query(sql));
+        assert_eq!((outcomes(&answers), status(&answers)), (vec!["42601".to_owned()], b'I'), "{sql}");
+    }
+    assert_eq!(client.rows("SELECT count(*) FROM s_whole"), [["0"]]);
+    // An open block has failed by it, as by any other error.
+    client.run("BEGIN; INSERT INTO s_whole VALUES (2)");
+    let answers = client.ask(&query("COMMIT; SELEC 1"));
+    assert_eq!((outcomes(&answers), status(&answers)), (vec!["42601".to_owned()], b'E'));
+    assert_eq!(states(&mut client, "COMMIT; SELECT count(*) FROM s_whole"), ["ROLLBACK", "SELECT 1"]);
+    assert_eq!(client.rows("SELECT count(*) FROM s_whole"), [["0"]]);
+    // What is only not there is found when its turn comes.
+    assert_eq!(states(&mut client, "INSERT INTO s_whole VALUES (3); SELECT x FROM nowhere"), ["INSERT 0 1", "42P01"]);
+}
+
+/// A cursor took the types of its parameters from its query: 2.5 beside an INT became 3.
+#[test]
+fn a_cursor_keeps_the_types_that_are_stated() {
+    const NUMERIC: u32 = 1700;
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_typed (id int PRIMARY KEY, d date)");
+    client.run("INSERT INTO s_typed VALUES (2, '2024-01-01'), (3, '2024-01-02'), (4, NULL)");
+    let declare = "DECLARE c CURSOR FOR SELECT id FROM s_typed WHERE id > $1 ORDER BY id";
+    let types = [&[0_u8, 1][..], &NUMERIC.to_be_bytes()].concat();
+    let parse_typed = message(b'P', &[&b"typed\0"[..], declare.as_bytes(), b"\0", &types].concat());
+    client.run("BEGIN");
+    let answers = client.ask(&[parse_typed, bind("", "typed", &["2.5"]), execute("", 0), sync()].concat());
+    assert_eq!(outcomes(&answers), ["DECLARE CURSOR"]);
+    assert_eq!(client.rows("FETCH ALL FROM c"), [["3"], ["4"]]);
+    client.run("CLOSE c; EXECUTE typed(2.5)");
+    assert_eq!(client.rows("FETCH ALL FROM c"), [["3"], ["4"]]);
 }
 
 /// What a query gives to be written is written batch by batch: all of it would not fit the memory.

@@ -215,6 +215,8 @@ fn exact(datum: Datum, data_type: ColumnType) -> Option<Datum> {
             let fits = rounded.unsigned_abs() < 10_u128.pow(u32::from(precision));
             (equal && fits).then_some(Datum::Decimal { unscaled: rounded, scale })
         }
+        // Beside a CHAR a bare string has lost its blanks, so this is a TEXT, where they count; a key has none.
+        (T::Char(_), Datum::Text(text)) if text.ends_with(' ') => None,
         (T::Char(n) | T::Varchar(n), Datum::Text(text)) => {
             (text.chars().count() <= n as usize && !text.contains('\0')).then_some(datum)
         }

@@ -604,15 +604,22 @@ impl Binder<'_> {
                 Ok(Bound { scalar: Scalar::Call(f, scalars), data_type })
             }
             ("nullif", 2) => {
-                // VARCHAR is compared as text.
-                let data_type = arguments[0].data_type.map(|t| match t {
-                    ColumnType::Varchar(_) => ColumnType::Text,
-                    other => other,
-                });
+                use ColumnType as T;
                 let second = arguments.pop().ok_or(BindError::Complex)?;
                 let first = arguments.pop().ok_or(BindError::Complex)?;
+                let types = (first.data_type, second.data_type);
                 let (a, b) = self.unify(first, second)?;
-                Ok(Bound { scalar: Scalar::NullIf(Box::new(a), Box::new(b)), data_type })
+                let data_type = type_of_null_if(types);
+                let scalar = Scalar::NullIf(Box::new(a), Box::new(b));
+                // What became another type only to be compared becomes again what it was.
+                let becomes_again = types.0 != types.1
+                    && matches!(
+                        types,
+                        (Some(T::SmallInt | T::Int), Some(T::Int | T::BigInt))
+                            | (Some(T::Real), Some(T::Double))
+                            | (Some(T::Date), Some(T::Timestamp))
+                    );
+                Ok(known(if becomes_again { fold_plain_cast(scalar, data_type)? } else { scalar }, data_type))
             }
             _ => Err(BindError::Complex),
         }
@@ -752,6 +759,22 @@ fn common_number(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
         _ if wider => a,
         _ => b,
     })
+}
+
+/// The type of NULLIF: the one in which its operator `=` takes the first argument. PostgreSQL has some for integers of
+/// all sizes, for REAL beside DOUBLE PRECISION and for DATE beside TIMESTAMP, which take it as it is.
+fn type_of_null_if(types: (Option<ColumnType>, Option<ColumnType>)) -> ColumnType {
+    use ColumnType as T;
+    match types {
+        // VARCHAR is compared as text, and what has no type yet has no length either.
+        (Some(T::Varchar(_)), _) | (None, None | Some(T::Char(_) | T::Varchar(_))) => T::Text,
+        (None, Some(only)) | (Some(only), None) => only,
+        (Some(a @ (T::SmallInt | T::Int | T::BigInt)), Some(T::SmallInt | T::Int | T::BigInt))
+        | (Some(a @ T::Real), Some(T::Double))
+        | (Some(a @ T::Decimal { .. }), Some(T::Decimal { .. })) => a,
+        (Some(T::SmallInt | T::Int | T::BigInt), Some(T::Decimal { .. })) => T::Decimal { precision: 38, scale: 0 },
+        (Some(a), Some(b)) => common_number(a, b).unwrap_or(a),
+    }
 }
 
 /// The type of the values of CASE, COALESCE and GREATEST: the one that the others can become. Beside exact numbers a REAL

@@ -69,6 +69,17 @@ impl Session {
         parse::split(sql)
     }
 
+    /// Whether a statement can be read; what it names is not looked up.
+    ///
+    /// # Errors
+    /// 42601, 0A000, 54000, 54001, 54011.
+    pub(crate) fn check_syntax(sql: &str) -> Result<(), SqlError> {
+        match sequence::restart(sql)? {
+            Some(_) => Ok(()),
+            None => parse::parse_one(sql).map(drop),
+        }
+    }
+
     /// Parses and binds a statement. `parameter_types` are the types that the client states for `$1`, `$2`, ….
     ///
     /// # Errors
@@ -186,6 +197,11 @@ impl Session {
     /// 42704, 22023.
     pub fn set_parameter(&mut self, name: &str, value: &str) -> Result<(), SqlError> {
         self.settings.set(name, Some(value))
+    }
+
+    /// The client's start-up parameters are set: RESET goes back to them.
+    pub(crate) fn started(&mut self) {
+        self.settings.started();
     }
 
     /// Grows with each change of a setting.

@@ -30,11 +30,13 @@ pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlErro
         }
         (T::Int, d) => Datum::Int(i32::try_from(integer(&d, data_type)?).map_err(|_| out_of_range(data_type))?),
         (T::BigInt, d) => Datum::BigInt(i64::try_from(integer(&d, data_type)?).map_err(|_| out_of_range(data_type))?),
+        // By way of a double it would be rounded twice.
+        (T::Real, d @ Datum::Decimal { .. }) => parse_datum(&format_datum(&d).unwrap_or_default(), data_type)?,
         (T::Real, d) => {
             let wide = double(&d, data_type)?;
             #[allow(clippy::cast_possible_truncation)]
             let narrow = wide as f32;
-            if narrow.is_infinite() && wide.is_finite() {
+            if (narrow.is_infinite() && wide.is_finite()) || (narrow == 0.0 && wide != 0.0) {
                 return Err(out_of_range(data_type));
             }
             Datum::Real(narrow)

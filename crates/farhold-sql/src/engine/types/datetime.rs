@@ -1,10 +1,11 @@
 //! Dates and timestamps as text, as PostgreSQL reads and writes them (`DateStyle = ISO`).
 //!
 //! ```text
-//! date:      [-]infinity | epoch | day [clock] [BC | AD]
+//! date:      [-]infinity | epoch | day [clock | blank offset] [BC | AD]
 //! day:       YYYY-MM-DD | YYYY/MM/DD | YYYYMMDD
 //! clock:     (blank | T) HH:MM[:SS[.digits]] [zone]
-//! zone:      Z | UTC | GMT | (+ | -)HH[[:]MM[[:]SS]]       read and passed over: no type here has one
+//! zone:      Z | UTC | GMT | offset                        read and passed over: no type here has one
+//! offset:    (+ | -)HH[[:]MM[[:]SS]]
 //! ```
 //! The infinities are the ends of the integers, as on the wire. Anything else in the text is an error.
 
@@ -32,10 +33,9 @@ pub(super) fn parse_date(text: &str) -> Result<i32, SqlError> {
     match parse(text, "date")? {
         Moment::Infinity => Ok(i32::MAX),
         Moment::MinusInfinity => Ok(i32::MIN),
-        Moment::At { day, .. } => i32::try_from(day)
-            .ok()
-            .filter(|day| (FIRST_DAY..=LAST_DAY).contains(day))
-            .ok_or_else(|| out_of_range(text, "date")),
+        Moment::At { day, .. } => {
+            i32::try_from(day).ok().and_then(date_in_range).ok_or_else(|| out_of_range(text, "date"))
+        }
     }
 }
 
@@ -44,13 +44,23 @@ pub(super) fn parse_timestamp(text: &str) -> Result<i64, SqlError> {
     match parse(text, "timestamp")? {
         Moment::Infinity => Ok(i64::MAX),
         Moment::MinusInfinity => Ok(i64::MIN),
-        // The last one is in 294247: microseconds count from 1970, PostgreSQL's from 2000, and go to 294276.
         Moment::At { day, microseconds } => day
             .checked_mul(DAY_MICROSECONDS)
             .and_then(|start| start.checked_add(microseconds))
-            .filter(|at| day >= i64::from(FIRST_DAY) && *at != i64::MAX)
+            .and_then(timestamp_in_range)
             .ok_or_else(|| out_of_range(text, "timestamp")),
     }
+}
+
+/// A day that PostgreSQL has.
+pub(crate) fn date_in_range(day: i32) -> Option<i32> {
+    (FIRST_DAY..=LAST_DAY).contains(&day).then_some(day)
+}
+
+/// A moment that PostgreSQL has, but the last thirty years of it: the last one is in 294247, as microseconds count from
+/// 1970, PostgreSQL's from 2000, and go to 294276.
+pub(crate) fn timestamp_in_range(microseconds: i64) -> Option<i64> {
+    (microseconds >= i64::from(FIRST_DAY) * DAY_MICROSECONDS && microseconds != i64::MAX).then_some(microseconds)
 }
 
 /// A timestamp with so many digits behind the second, rounded as PostgreSQL does it: away from the year 2000, where its timestamps begin.
@@ -100,6 +110,9 @@ fn parse(text: &str, kind: &str) -> Result<Moment, SqlError> {
         if rest.contains('t') {
             return Err(bad());
         }
+        0
+    } else if clock.starts_with(['+', '-']) && is_zone(clock) && !rest.contains('t') {
+        // A day with a zone begins at midnight.
         0
     } else {
         let fields = parse_clock(clock).ok_or_else(bad)?;
@@ -240,6 +253,8 @@ mod tests {
             ("20200102", "2020-01-02"),
             ("2020/1/2", "2020-01-02"),
             ("2020-01-01 10:00:00+02", "2020-01-01"),
+            ("2020-01-01 +00", "2020-01-01"),
+            ("0044-03-15 -05:30 BC", "0044-03-15 BC"),
         ] {
             assert_eq!(parse_date(text).map(format_date).map_err(|e| e.message), Ok(expected.to_owned()), "{text}");
         }
@@ -248,6 +263,9 @@ mod tests {
             ("2020-01-01 garbage", "22007"),
             ("2020-01-01-", "22007"),
             ("2020-01-01T", "22007"),
+            ("2020-01-01 -", "22007"),
+            ("2020-01-01T+00", "22007"),
+            ("2020-01-01 +00 10:00", "22007"),
             ("2020-01-01 10", "22007"),
             ("inf", "22007"),
             ("+infinity", "22007"),
@@ -276,6 +294,7 @@ mod tests {
             ("2020-01-01 10:00:00 +0200", "2020-01-01 10:00:00"),
             ("2020-01-01 10:00:00-05:30", "2020-01-01 10:00:00"),
             ("2020-01-01 10:00 UTC", "2020-01-01 10:00:00"),
+            ("2020-01-01 +02", "2020-01-01 00:00:00"),
             ("infinity", "infinity"),
             ("-infinity", "-infinity"),
         ] {

@@ -23,6 +23,8 @@ pub enum Command {
         binary: bool,
         /// Its query.
         query: String,
+        /// The types of its query's parameters that the client states; the text has none.
+        types: Vec<u32>,
     },
     /// Reads from a cursor.
     Fetch {
@@ -130,7 +132,7 @@ fn declare(words: &mut Words<'_>) -> Result<Command, SqlError> {
         words.expect("HOLD")?;
     }
     words.expect("FOR")?;
-    Ok(Command::Declare { cursor, holds, binary, query: words.take_rest() })
+    Ok(Command::Declare { cursor, holds, binary, query: words.take_rest(), types: Vec::new() })
 }
 
 fn fetch(words: &mut Words<'_>, skips: bool) -> Result<Command, SqlError> {
@@ -368,7 +370,8 @@ mod tests {
                 cursor: "a \"b".to_owned(),
                 holds: true,
                 binary: true,
-                query: "SELECT 1 -- x".to_owned()
+                query: "SELECT 1 -- x".to_owned(),
+                types: Vec::new()
             })
         );
         assert_eq!(parsed("fetch c"), Some(fetched("c", Some(1))));

@@ -1,4 +1,4 @@
-//! A statement that panics: `PANIC`, which only this crate's unit tests know, does so with half of a message written.
+//! A statement that panics: `SELECT PANIC`, which only this crate's unit tests know, does so with half of a message written.
 
 #[allow(dead_code, reason = "the tests of the protocol use all of it")]
 #[path = "../../../tests/protocol/client.rs"]
@@ -16,14 +16,14 @@ fn a_panic_fails_its_statement_alone() {
     let mut neighbour = Client::connect(server.local_addr());
     client.run("CREATE TABLE p (i int PRIMARY KEY)");
     // What was answered before it stays; what follows it is not run.
-    let answers = client.ask(&query("INSERT INTO p VALUES (1); PANIC; INSERT INTO p VALUES (2)"));
+    let answers = client.ask(&query("INSERT INTO p VALUES (1); SELECT PANIC; INSERT INTO p VALUES (2)"));
     assert_eq!((tags(&answers), error(&answers).as_deref()), (b"CEZ".to_vec(), Some("XX000")));
     assert_eq!(status(&answers), b'I');
     assert_eq!(client.rows("SELECT count(*) FROM p"), [["0"]]);
 
     // In a block nothing brings the transaction back.
     client.run("BEGIN; INSERT INTO p VALUES (3); SAVEPOINT a");
-    let batch = [parse("", "SELECT 1"), parse("", "PANIC"), bind("", "", &[]), execute("", 0), sync()].concat();
+    let batch = [parse("", "SELECT 1"), parse("", "SELECT PANIC"), bind("", "", &[]), execute("", 0), sync()].concat();
     let answers = client.ask(&batch);
     assert_eq!((tags(&answers), status(&answers)), (b"1EZ".to_vec(), b'E'));
     assert_eq!(error(&client.ask(&query("ROLLBACK TO a"))).as_deref(), Some("40001"));

@@ -38,19 +38,23 @@ impl Connection {
     /// Prepares a statement. `types` are the types of its parameters that the client states, 0 = not stated.
     pub async fn prepare(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Statement>, Failure> {
         #[cfg(test)]
-        if sql == "PANIC" {
+        if sql == "SELECT PANIC" {
             let _ = self.wire.output.open(b'T');
             panic!("a statement of a test");
         }
         if is_blank(sql) {
             return Ok(Rc::new(Statement { action: Action::Empty, parameters: Vec::new(), shape: None }));
         }
-        let Some(command) = Command::parse(sql)? else {
+        let Some(mut command) = Command::parse(sql)? else {
             return Ok(Rc::new(Statement::of_engine(self.prepare_in_engine(sql, types).await?, types)));
         };
         // The parameters of DECLARE are those of its query.
-        let parameters = match &command {
-            Command::Declare { query, .. } => self.prepare_query(query, types).await?.parameters,
+        let parameters = match &mut command {
+            Command::Declare { query, types: stated, .. } => {
+                // The query is prepared again when the cursor is opened.
+                *stated = types.to_vec();
+                self.prepare_query(query, types).await?.parameters
+            }
             _ => Vec::new(),
         };
         Ok(Rc::new(Statement { action: Action::Command(command), parameters, shape: None }))
@@ -203,8 +207,8 @@ impl Connection {
             return Err(SqlError::new(SqlState::IN_FAILED_TRANSACTION, message).into());
         }
         let tag = match command {
-            Command::Declare { cursor, holds, binary, query } => {
-                self.declare(cursor, query, *holds, *binary, parameters, deadline).await?;
+            Command::Declare { cursor, holds, binary, query, types } => {
+                self.declare(cursor, (query, types), *holds, *binary, parameters, deadline).await?;
                 CommandTag::plain("DECLARE CURSOR")
             }
             Command::Fetch { cursor, count, skips } => {
@@ -340,7 +344,7 @@ impl Connection {
     async fn declare(
         &mut self,
         cursor: &str,
-        query: &str,
+        (query, types): (&str, &[u32]),
         holds: bool,
         binary: bool,
         parameters: &[Datum],
@@ -351,7 +355,7 @@ impl Connection {
             return Err(SqlError::new(SqlState::NO_ACTIVE_TRANSACTION, message).into());
         }
         self.portals.check_new(cursor, self.front_end.shared.config.limits.statements_max)?;
-        let statement = self.prepare_query(query, &[]).await?;
+        let statement = self.prepare_query(query, types).await?;
         let (Action::Engine(prepared), Some(shape)) = (&statement.action, &statement.shape) else {
             return Err(SqlError::new(SqlState::INVALID_CURSOR_STATE, "DECLARE CURSOR must be of a query").into());
         };

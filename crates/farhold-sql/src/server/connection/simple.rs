@@ -1,11 +1,12 @@
 //! The simple protocol: a string of statements, answered in text.
 
+use super::command::Command;
 use super::portal::Portal;
 use super::run::Outcome;
-use super::statement::Action;
+use super::statement::{Action, is_blank};
 use super::wire::deadline_after;
 use super::{Connection, Failure};
-use crate::engine::{Session, TransactionState};
+use crate::engine::{Pace, Session, TransactionState};
 use crate::error::SqlError;
 use crate::server::value::binary::utf8;
 use crate::server::wire::Fields;
@@ -45,11 +46,17 @@ impl Connection {
             self.wire.output.empty_query();
             return Ok(());
         }
-        let mut searched = 0;
-        for (index, statement) in statements.iter().enumerate() {
-            // Where the statement stands in the string, for the positions of errors.
-            let start = sql[searched..].find(statement.as_str()).map_or(searched, |at| searched + at);
-            searched = (start + statement.len()).min(sql.len());
+        let starts = places(sql, &statements);
+        // That one of them cannot be read is told before the first has done anything.
+        if statements.len() > 1 {
+            let _armed = self.cancel.arm();
+            let mut pace = Pace::new(&self.cancel);
+            for (statement, &start) in statements.iter().zip(&starts) {
+                check_syntax(statement).map_err(|error| shifted(error, &sql[..start]))?;
+                pace.step().await?;
+            }
+        }
+        for (index, (statement, start)) in statements.iter().zip(starts).enumerate() {
             let is_last = index + 1 == statements.len();
             if !is_last {
                 self.begin_batch();
@@ -79,7 +86,7 @@ impl Connection {
                     let codes = self.fetch_formats(command, Formats::TEXT).codes().to_vec();
                     shape.describe(Formats::of_codes(&codes), &mut self.wire.output);
                 }
-                self.command(command, &[], Formats::TEXT, deadline).await?
+                self.command(command, &portal.parameters, Formats::TEXT, deadline).await?
             }
             Action::Engine(prepared) => match self.begin(prepared, &portal.parameters, deadline).await? {
                 Outcome::Done(tag) => tag,
@@ -134,6 +141,32 @@ impl Connection {
             Err(_) if failed => Ok(()),
             done => Ok(done?),
         }
+    }
+}
+
+/// Where each of the statements of a string stands in it, for the positions of errors.
+fn places(sql: &str, statements: &[String]) -> Vec<usize> {
+    let mut searched = 0;
+    let mut starts = Vec::with_capacity(statements.len());
+    for statement in statements {
+        let start = sql[searched..].find(statement.as_str()).map_or(searched, |at| searched + at);
+        searched = (start + statement.len()).min(sql.len());
+        starts.push(start);
+    }
+    starts
+}
+
+/// Whether a statement can be read, and the query in it.
+fn check_syntax(sql: &str) -> Result<(), SqlError> {
+    match Command::parse(sql)? {
+        None => Session::check_syntax(sql),
+        // That no query stands there is told when its turn comes.
+        Some(Command::Declare { query, .. } | Command::Prepare { query, .. })
+            if !is_blank(&query) && Command::parse(&query)?.is_none() =>
+        {
+            Session::check_syntax(&query)
+        }
+        Some(_) => Ok(()),
     }
 }
 

@@ -249,6 +249,7 @@ async fn establish(front_end: &FrontEnd, mut wire: Wire, request: &Request, plac
             return refuse(wire, Failure::Fatal(error)).await;
         }
     }
+    session.started();
     let cancel = session.cancel_handle();
     let registration = shared.cancel.register(cancel.clone(), request.minor);
     let output = &mut wire.output;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::command::Command;
-use crate::engine::{ColumnType, Prepared};
+use crate::engine::{ColumnType, Opaque, Prepared, opaque_end};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::Shape;
 use crate::server::value::oid;
@@ -146,27 +146,14 @@ pub fn is_blank(sql: &str) -> bool {
 
 /// What follows the comment that `text` begins with, if it begins with one. Block comments nest.
 pub fn skip_comment(text: &str) -> Option<&str> {
-    if let Some(comment) = text.strip_prefix("--") {
-        return Some(comment.split_once('\n').map_or("", |(_, rest)| rest));
+    if !(text.starts_with("--") || text.starts_with("/*")) {
+        return None;
     }
-    let mut rest = text.strip_prefix("/*")?;
-    let mut depth = 1;
-    while depth > 0 {
-        let (open, close) = (rest.find("/*"), rest.find("*/"));
-        rest = match (open, close) {
-            (Some(open), Some(close)) if open < close => {
-                depth += 1;
-                &rest[open + 2..]
-            }
-            (_, Some(close)) => {
-                depth -= 1;
-                &rest[close + 2..]
-            }
-            // Not closed: the engine shall say so.
-            _ => return None,
-        };
+    match opaque_end(text, 0) {
+        Ok(Some((end, Opaque::Comment))) => Some(&text[end..]),
+        // Not closed: the engine shall say so.
+        _ => None,
     }
-    Some(rest)
 }
 
 #[cfg(test)]
@@ -181,5 +168,15 @@ mod tests {
         for sql in ["select 1", "-- x\nselect 1", "/* open", "/**/ - 1"] {
             assert!(!is_blank(sql), "{sql}");
         }
+    }
+
+    /// Each level looked for the ends of all those within it.
+    #[test]
+    fn comments_nest_deeply() {
+        const LEVELS: usize = 200_000;
+        let (open, closed) = ("/*".repeat(LEVELS), "*/".repeat(LEVELS));
+        assert!(is_blank(&format!("{open}{closed}")));
+        assert!(!is_blank(&format!("{open}{closed} select 1")));
+        assert!(!is_blank(&format!("/*{open}{closed}")));
     }
 }

@@ -1,6 +1,6 @@
 //! The binary format.
 
-use crate::engine::{ColumnType, Datum};
+use crate::engine::{ColumnType, Datum, date_in_range, timestamp_in_range};
 use crate::error::{SqlError, SqlState};
 
 use super::datetime::{EPOCH_SHIFT_DAYS, EPOCH_SHIFT_US};
@@ -75,13 +75,14 @@ pub fn parse(data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
         ColumnType::Date => {
             let wire = i32::from_be_bytes(fixed(bytes)?);
             let infinite = matches!(wire, i32::MIN | i32::MAX);
-            let days = if infinite { Some(wire) } else { wire.checked_add(EPOCH_SHIFT_DAYS) };
+            let days = if infinite { Some(wire) } else { wire.checked_add(EPOCH_SHIFT_DAYS).and_then(date_in_range) };
             Datum::Date(days.ok_or_else(|| overflow("date out of range"))?)
         }
         ColumnType::Timestamp => {
             let wire = i64::from_be_bytes(fixed(bytes)?);
             let infinite = matches!(wire, i64::MIN | i64::MAX);
-            let micros = if infinite { Some(wire) } else { wire.checked_add(EPOCH_SHIFT_US) };
+            let micros =
+                if infinite { Some(wire) } else { wire.checked_add(EPOCH_SHIFT_US).and_then(timestamp_in_range) };
             Datum::Timestamp(micros.ok_or_else(|| overflow("timestamp out of range"))?)
         }
     })

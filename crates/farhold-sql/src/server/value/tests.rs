@@ -142,6 +142,9 @@ fn zones_are_offsets_with_and_without_colons() {
     ] {
         assert_eq!(at(zone).unwrap(), Datum::Timestamp(minutes * 60_000_000), "{zone}");
     }
+    for (day, minutes) in [("1970-01-02 +05", 1140), ("1970-01-02 -05:30", 1770), ("1970-01-02", 1440)] {
+        assert_eq!(text::parse_timestamptz(day).unwrap(), Datum::Timestamp(minutes * 60_000_000), "{day}");
+    }
     let era = text::parse_timestamptz("0001-01-01 00:00:00+01:00 BC").unwrap();
     assert_eq!(era, parse_datum("0002-12-31 23:00:00 BC", ColumnType::Timestamp).unwrap());
     assert_eq!(at("+16:00").unwrap_err().state.code(), "22009");
@@ -182,6 +185,27 @@ fn every_datum_survives_the_binary_form() {
             assert!(binary::parse(data_type, &bytes).is_err(), "{data_type:?} is one byte too long");
         }
     }
+}
+
+/// What no text can say.
+#[test]
+fn binary_dates_and_timestamps_have_a_range() {
+    let date = |wire: i32| binary::parse(ColumnType::Date, &wire.to_be_bytes()).map_err(|e| e.state.code());
+    let timestamp = |wire: i64| binary::parse(ColumnType::Timestamp, &wire.to_be_bytes()).map_err(|e| e.state.code());
+    // From 4714-11-24 BC to 5874897-12-31, counted from 2000.
+    let (first, last) = (-2_451_545, 2_145_031_948);
+    assert_eq!(date(first), Ok(parse_datum("4714-11-24 BC", ColumnType::Date).unwrap()));
+    assert_eq!(date(last), Ok(parse_datum("5874897-12-31", ColumnType::Date).unwrap()));
+    for beyond in [first - 1, last + 1, i32::MIN + 1, i32::MAX - 1] {
+        assert_eq!(date(beyond), Err("22008"), "{beyond}");
+    }
+    let first_us = i64::from(first) * 86_400_000_000;
+    assert_eq!(timestamp(first_us), Ok(parse_datum("4714-11-24 00:00 BC", ColumnType::Timestamp).unwrap()));
+    // The last one would be infinite inside.
+    for beyond in [first_us - 1, i64::MIN + 1, i64::MAX - 1, i64::MAX - datetime::EPOCH_SHIFT_US] {
+        assert_eq!(timestamp(beyond), Err("22008"), "{beyond}");
+    }
+    assert_eq!((date(i32::MAX), timestamp(i64::MIN)), (Ok(Datum::Date(i32::MAX)), Ok(Datum::Timestamp(i64::MIN))));
 }
 
 #[test]

@@ -126,7 +126,8 @@ pub fn parse_timestamptz(text: &str) -> Result<Datum, SqlError> {
 
 /// The offset that a timestamp ends with, `+05:30` or `+0530`, if it ends with one.
 fn zone_offset_us(text: &str) -> Option<i64> {
-    let time = text.find(':').map(|colon| &text[colon..])?;
+    // The signs of the day are none of a zone.
+    let (_, time) = text.trim().split_once(|c: char| c.is_whitespace() || matches!(c, 't' | 'T'))?;
     let at = time.find(['+', '-'])?;
     let sign = if time.as_bytes()[at] == b'-' { -1 } else { 1 };
     let zone = &time[at + 1..];
