@@ -177,6 +177,13 @@ mod tests {
 
     const ME: Owner = Owner::new(1, NodeId(0), 0, 1);
 
+    fn empty_table() -> TableStore {
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
+        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
+        let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+        TableStore::create(&store, def).expect("a table")
+    }
+
     /// Reserves and commits a row.
     fn insert(table: &TableStore, alloc: &mut AllocCache, key: u8) -> ObjectRef {
         let reserved = table.reserve(&[key; 8], &[key; 8], alloc, &|_| false, &mut |_| ());
@@ -203,13 +210,11 @@ mod tests {
     /// row is locked: its owner may be about to commit in the snapshot's epoch.
     #[test]
     fn an_older_state_is_read_of_a_locked_row() {
-        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
-        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
-        let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
-        let table = TableStore::create(&store, def).expect("a table");
+        let table = empty_table();
+        let store = table.store();
         let mut alloc = store.alloc_cache();
         let row = insert(&table, &mut alloc, 1);
-        let snapshot = Snapshot::open(&store).expect("a slot");
+        let snapshot = Snapshot::open(store).expect("a slot");
         let (object, mut room) = (store.object(row), Vec::new());
         let version = object.lock(row.incarnation(), ME).expect("free");
         let mut look = || read_at(object, snapshot.epoch(), usize::MAX, &mut room).map(|seen| seen.map_err(|_| ()));
@@ -229,16 +234,14 @@ mod tests {
     /// is taken back.
     #[test]
     fn a_late_copy_is_not_linked_to_another_row() {
-        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
-        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
-        let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
-        let table = TableStore::create(&store, def).expect("a table");
+        let table = empty_table();
+        let store = table.store();
         let mut alloc = store.alloc_cache();
         let old = insert(&table, &mut alloc, 1);
         let object = store.object(old);
         let elsewhere = Owner::new(1, NodeId(1), 0, 1);
         let version = object.lock(old.incarnation(), elsewhere).expect("free");
-        let fresh = alloc.take(&store, table.slab(), 16).expect("room");
+        let fresh = alloc.take(store, table.slab(), 16).expect("room");
         let meta = Meta::new(fresh.incarnation, Meta::UNDO, 8, 16);
         write(&fresh.object, meta, Version(fresh.version.number() + Version::ONE).with(Version::ABSENT), |undo| {
             undo.copy_in(0, &[1; 16]);
@@ -249,7 +252,7 @@ mod tests {
             if looks == 1 {
                 object.unlock();
                 delete(&table, &mut alloc, old);
-                snapshot = Some(Snapshot::open(&store).expect("a slot"));
+                snapshot = Some(Snapshot::open(store).expect("a slot"));
                 alloc.collect();
                 insert(&table, &mut alloc, 2);
             }
