@@ -246,13 +246,13 @@ impl Worker {
         while self.node().is_member() {
             // What is left half done from here on is said anew.
             catalog.set_behind(false);
-            let left = system::reconcile(self.node()).and_then(|()| system::half_dropped(self.node()));
-            if left.as_ref().is_ok_and(|(left, whole)| left.is_empty() && *whole) && !catalog.is_behind() {
+            let left = system::reconcile(self.node());
+            if left.is_ok() && !catalog.is_behind() {
                 return;
             }
             // For another worker, should this one end.
             catalog.set_behind(true);
-            for (table, slot) in left.unwrap_or_default().0 {
+            for (table, slot) in left.unwrap_or_default() {
                 let _ = self.drop_everywhere(&table, slot).await;
             }
             self.handle().sleep_ns(ASK_EVERY_NS << turns).await;
@@ -764,7 +764,7 @@ mod tests {
         with_two("going", async |workers, table| {
             let node = workers[1].node();
             node.catalog.retire(table.id());
-            assert_eq!(system::reconcile(node), Ok(()));
+            assert_eq!(system::reconcile(node).map(drop), Ok(()));
             let tell = async |step| {
                 let request = Request::StepIndex { table: TableId(1 << 20), slot: 0, step };
                 workers[0].core.call(NodeId(1), &request).await.map(drop)

@@ -80,9 +80,9 @@ fn settled(node: &Node) -> Option<u64> {
 }
 
 /// Makes the tables and indexes of this node those of its system table: for a node that may have missed what a coordinator told,
-/// because it died, or because this node has just come.
-pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
-    let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
+/// because it died, or because this node has just come. Returns the indexes that are recorded as dropped and not gone here.
+pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
+    let Some(system) = node.catalog.by_id(ID) else { return Ok(Vec::new()) };
     let before = settled(node);
     // Listed first: a table that is made meanwhile has its row before, and coordinators that are gone by now record nothing later.
     let is_there = |coordinator| is_there(node, coordinator);
@@ -90,21 +90,20 @@ pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
     let (rows, whole) = rows(&system)?;
     // While the configuration changes, what the dead have recorded is still to be redone here. Its installation looks again.
     let is_redone = before.is_some() && settled(node) == before;
+    let mut left = Vec::new();
     for (orphans, table) in tables {
         match rows.iter().find(|(_, id, _)| *id == table.id()) {
             Some((_, _, definition)) => {
                 let recorded = TableDef::decode(definition)?.1;
                 table.0.follow(&recorded, if is_redone { &orphans } else { &[] });
-                if !table.0.closed_of(&recorded).is_empty() {
-                    node.catalog.set_behind(true);
-                }
+                left.extend(table.0.closed_of(&recorded).into_iter().map(|slot| (table.clone(), slot)));
             }
             None if whole => drop(node.catalog.retire(table.id())),
             // A row that is just being written is there.
             None => {}
         }
     }
-    if !whole {
+    if !whole || !left.is_empty() {
         node.catalog.set_behind(true);
     }
     node.catalog.changed();
@@ -112,20 +111,7 @@ pub(crate) fn reconcile(node: &Node) -> Result<(), TxnError> {
     for (_, id, definition) in rows {
         made = made.and(make(node, id, &definition));
     }
-    made
-}
-
-/// Indexes of this node that are recorded as dropped and not gone here; and whether these are all, because no row was just being written.
-pub(crate) fn half_dropped(node: &Node) -> Result<(Vec<(Table, u16)>, bool), TxnError> {
-    let Some(system) = node.catalog.by_id(ID) else { return Ok((Vec::new(), true)) };
-    let mut left = Vec::new();
-    let (rows, whole) = rows(&system)?;
-    for (_, id, definition) in rows {
-        let Some(table) = node.catalog.by_id(id) else { continue };
-        let slots = table.0.closed_of(&TableDef::decode(&definition)?.1);
-        left.extend(slots.into_iter().map(|slot| (table.clone(), slot)));
-    }
-    Ok((left, whole))
+    made.map(|()| left)
 }
 
 /// Where this node's tables and indexes are not those of its system table, in words. Exact while nobody changes them.
