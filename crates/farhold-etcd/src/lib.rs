@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-const MAGIC: [u8; 8] = *b"FARHETC2";
+const MAGIC: [u8; 8] = *b"FARHETC3";
 
 /// Where a register is, and how it is reached: `etcd://HOST:PORT[,HOST:PORT...]/PREFIX` in the clear, or
 /// `etcds://[USER@]HOST:PORT[,HOST:PORT...]/PREFIX?ca-file=PATH` over TLS, with `&cert-file=PATH&key-file=PATH` where etcd asks for
@@ -419,15 +419,23 @@ impl Store {
         }
     }
 
-    /// Only the node itself writes its count; done twice, it has renewed twice.
+    /// Only the node itself writes its count; done twice, it has renewed twice. One that comes late, when the next one has been written, has renewed
+    /// nothing: put there, it would set the count back.
     async fn renew(&self, node: NodeId, misses: &[NodeId]) -> Result<(), RegisterError> {
         let mut kv = self.kv().await?;
         let key = self.key(&format!("renewals/{}", node.0));
         let got = kv.get(key.clone(), None).await.map_err(unavailable)?;
-        let now = got.kvs().first().map_or_else(|| Some(Renewals::default()), |pair| Renewals::decode(pair.value()));
+        let found = got.kvs().first();
+        let now = found.map_or_else(|| Some(Renewals::default()), |pair| Renewals::decode(pair.value()));
         let now = now.ok_or_else(|| foreign(format!("the key {key} makes no sense")))?;
-        kv.put(key, now.next(misses).encode(), None).await.map_err(unavailable)?;
-        Ok(())
+        let revision = found.map_or(0, |pair| pair.mod_revision());
+        let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
+        let change = Txn::new().when([unchanged]).and_then([TxnOp::put(key, now.next(misses).encode(), None)]);
+        if kv.txn(change).await.map_err(unavailable)?.succeeded() {
+            Ok(())
+        } else {
+            Err(RegisterError::Unavailable { reason: "another renewal came first".into() })
+        }
     }
 
     async fn tell(&self, node: NodeId, words: String) -> Result<(), RegisterError> {

@@ -23,6 +23,9 @@ pub struct Mirror {
     pub on: NodeId,
     /// Has it all rows? Only then may it take over.
     pub whole: bool,
+    /// The number of the configuration that first wanted it. One that has not been wanted for a while is another one, and
+    /// begins empty: it has no records of the time between.
+    pub since: u64,
 }
 
 /// The state of the cluster between two changes of it.
@@ -51,6 +54,9 @@ pub struct Configuration {
     /// The epoch is at least this.
     pub epoch_min: u32,
 }
+
+/// What the bytes of one begin with; another letter with each change of what follows.
+const MAGIC: u32 = u32::from_le_bytes(*b"CONB");
 
 impl Configuration {
     /// The first one: everybody is a member, nobody has started.
@@ -197,11 +203,11 @@ impl Configuration {
         next
     }
 
-    /// With a mirror that has become whole.
+    /// With a mirror of its own that has become whole.
     #[must_use]
-    pub fn mirrored(&self, of: NodeId, on: NodeId) -> Self {
-        let mut next = self.next(of);
-        for mirror in next.mirrors.iter_mut().filter(|mirror| mirror.of == of && mirror.on == on) {
+    pub fn mirrored(&self, filled: Mirror) -> Self {
+        let mut next = self.next(filled.of);
+        for mirror in next.mirrors.iter_mut().filter(|mirror| **mirror == filled) {
             mirror.whole = true;
         }
         next
@@ -237,7 +243,8 @@ impl Configuration {
         next.births.fill(0);
         // Whoever has begun to insert these rows has to go on.
         let on = |of| self.successor(of).unwrap_or(first);
-        next.mirrors = self.unserved().into_iter().map(|of| Mirror { of, on: on(of), whole: true }).collect();
+        let since = next.number;
+        next.mirrors = self.unserved().into_iter().map(|of| Mirror { of, on: on(of), whole: true, since }).collect();
         next.renew_mirrors();
         next
     }
@@ -256,8 +263,9 @@ impl Configuration {
             let others = self.members.len() - 1;
             for step in 1..=usize::from(self.replicas.saturating_sub(1)).min(others) {
                 let on = self.members[(position + step) % self.members.len()];
-                let whole = old.iter().any(|mirror| mirror.of == *of && mirror.on == on && mirror.whole);
-                self.mirrors.push(Mirror { of: *of, on, whole });
+                let is_same = |mirror: &&Mirror| mirror.of == *of && mirror.on == on;
+                let fresh = Mirror { of: *of, on, whole: false, since: self.number };
+                self.mirrors.push(old.iter().find(is_same).copied().unwrap_or(fresh));
             }
         }
         self.mirrors.extend(old.into_iter().filter(|mirror| unserved.contains(&mirror.of)));
@@ -267,7 +275,7 @@ impl Configuration {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
-        w.u64(self.number).u8(self.replicas).u8(self.leader.0).u8(self.keeper.0).u32(self.epoch_min);
+        w.u32(MAGIC).u64(self.number).u8(self.replicas).u8(self.leader.0).u8(self.keeper.0).u32(self.epoch_min);
         for nodes in [&self.members, &self.joining] {
             w.list(nodes, |w, node| {
                 w.u8(node.0);
@@ -285,7 +293,7 @@ impl Configuration {
             };
         });
         w.list(&self.mirrors, |w, mirror| {
-            w.u8(mirror.of.0).u8(mirror.on.0).u8(u8::from(mirror.whole));
+            w.u8(mirror.of.0).u8(mirror.on.0).u8(u8::from(mirror.whole)).u64(mirror.since);
         });
         w.0
     }
@@ -296,6 +304,9 @@ impl Configuration {
     /// [`TxnError::Corrupt`].
     pub fn decode(bytes: &[u8]) -> Result<Self, TxnError> {
         let mut r = Reader(bytes);
+        if r.u32()? != MAGIC {
+            return Err(TxnError::Corrupt { what: "a configuration that another version of the program has written" });
+        }
         let node = |r: &mut Reader<'_>| r.u8().map(NodeId);
         let (number, replicas, leader, keeper) = (r.u64()?, r.u8()?, node(&mut r)?, node(&mut r)?);
         let epoch_min = r.u32()?;
@@ -306,7 +317,8 @@ impl Configuration {
             (1, node) => Ok(Serving::From(NodeId(node))),
             _ => Err(GARBAGE),
         })?;
-        let mirrors = r.list(|r| Ok(Mirror { of: NodeId(r.u8()?), on: NodeId(r.u8()?), whole: r.flag()? }))?;
+        let mirrors =
+            r.list(|r| Ok(Mirror { of: NodeId(r.u8()?), on: NodeId(r.u8()?), whole: r.flag()?, since: r.u64()? }))?;
         r.end()?;
         let this = Self {
             number,
@@ -355,8 +367,29 @@ mod tests {
         let back = back.joined(N[0]);
         assert_eq!(back.members, [N[0], N[2]]);
         assert!(back.mirrors.iter().all(|mirror| !mirror.whole), "nothing has been copied");
-        let whole = back.mirrored(N[2], N[0]);
+        let whole = back.mirrored(back.mirrors[0]);
         assert_eq!(whole.without(&[N[2]], N[0]).successor(N[2]), Some(N[0]));
+    }
+
+    /// What filled it before is not believed to have filled it now.
+    #[test]
+    fn a_mirror_that_is_wanted_again_is_another_one() {
+        let first = Configuration { births: vec![1; 3], ..Configuration::first(3, 2) };
+        let of_first = |configuration: &Configuration| {
+            let mut found = configuration.mirrors.iter().filter(|mirror| mirror.of == N[0]);
+            *found.next().expect("a mirror")
+        };
+        let dead = first.without(&[N[1]], N[0]).promoted(N[1], N[2]);
+        let begun = of_first(&dead);
+        assert_eq!(begun, Mirror { of: N[0], on: N[2], whole: false, since: 2 });
+        assert_eq!(of_first(&dead.led_by(N[2])), begun, "it goes on");
+        let back = dead.with_joining(N[1], 7).joined(N[1]);
+        assert_eq!((of_first(&back).on, of_first(&back).since), (N[1], back.number));
+        let again = back.without(&[N[1]], N[0]);
+        let anew = of_first(&again);
+        assert_eq!((anew.on, anew.since), (N[2], again.number));
+        assert_eq!(of_first(&again.mirrored(begun)), anew, "filled before");
+        assert!(of_first(&again.mirrored(anew)).whole);
     }
 
     #[test]
@@ -374,7 +407,7 @@ mod tests {
         let served = two.promoted(N[0], N[1]);
         assert_eq!(served.dispensable(&[N[1]], nobody), [N[1]]);
         assert!(served.dispensable(&[N[2]], nobody).is_empty(), "nobody has copied them yet");
-        assert_eq!(served.mirrored(N[2], N[1]).dispensable(&[N[2]], nobody), [N[2]]);
+        assert_eq!(served.mirrored(served.mirrors[1]).dispensable(&[N[2]], nobody), [N[2]]);
     }
 
     #[test]

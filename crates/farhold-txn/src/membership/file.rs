@@ -17,7 +17,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"FARHREG3");
+const MAGIC: u64 = u64::from_le_bytes(*b"FARHREG4");
 
 /// A register in a directory.
 pub struct FileRegister {

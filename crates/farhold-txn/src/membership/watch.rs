@@ -1,7 +1,7 @@
 //! What a node does for its membership: looks after the others, and does its part of changes.
 
 use super::lease::{Lease, replication_of};
-use super::{Configuration, Register, Registered, Serving};
+use super::{Configuration, Mirror, Register, Registered, Serving};
 use crate::durability::GONE;
 use crate::home::message::Request;
 use crate::node::other_shape;
@@ -18,8 +18,7 @@ type Task = JoinHandle<Result<(), TxnError>>;
 #[derive(Default)]
 struct Work {
     promoting: Option<(NodeId, Task)>,
-    /// To which node, and which start of it.
-    copying: Option<(NodeId, u64, Task)>,
+    copying: Option<(Mirror, Task)>,
 }
 
 /// Writes a configuration without some nodes. It is led into from the next look on, when the leases of the expelled have ended.
@@ -334,22 +333,20 @@ impl Worker {
             work.promoting = Some((gone, task));
             return Ok(());
         }
-        let birth_of = |node: NodeId| configuration.births[usize::from(node.0)];
-        if let Some((on, birth, task)) = &work.copying {
-            let (on, birth, Some(done)) = (*on, *birth, task.try_take()) else { return Ok(()) };
+        if let Some((filled, task)) = &work.copying {
+            let (filled, Some(done)) = (*filled, task.try_take()) else { return Ok(()) };
             work.copying = None;
             self.note(|progress| progress.mirroring = None);
-            let wanted =
-                configuration.mirrors.iter().any(|mirror| (mirror.of, mirror.on, mirror.whole) == (me, on, false));
-            if done.is_ok() && wanted && birth == birth_of(on) {
-                return self.change_to(register, &configuration.mirrored(me, on)).await;
+            // Not one that has been wanted anew meanwhile: that has a part of the rows alone.
+            if done.is_ok() && configuration.mirrors.contains(&filled) {
+                return self.change_to(register, &configuration.mirrored(filled)).await;
             }
         }
-        let missing = configuration.mirrors.iter().find(|mirror| mirror.of == me && !mirror.whole);
+        let missing = configuration.mirrors.iter().find(|mirror| mirror.of == me && !mirror.whole).copied();
         if let Some(mirror) = missing {
-            let (worker, on) = (self.clone(), mirror.on);
-            let task = self.handle().spawn(async move { worker.copy_to_mirror(on).await });
-            work.copying = Some((on, birth_of(on), task));
+            let worker = self.clone();
+            let task = self.handle().spawn(async move { worker.copy_to_mirror(mirror).await });
+            work.copying = Some((mirror, task));
         }
         Ok(())
     }

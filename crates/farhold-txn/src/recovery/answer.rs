@@ -39,8 +39,8 @@ impl Core {
                 w.u8(u8::from(is_closed));
             }
             Message::Install(next) => self.install(replication, &next)?,
-            Message::Copy { rows } => take_copies(replication, from, &rows),
-            Message::Floors { pages } => take_floors(replication, from, &pages),
+            Message::Copy { since, rows } => take_copies(replication, from, since, &rows)?,
+            Message::Floors { since, pages } => take_floors(replication, from, since, &pages)?,
         }
         Ok(())
     }
@@ -260,20 +260,21 @@ fn pull(replication: &Replication, number: u64, from: u32, w: &mut Writer) -> Re
     Ok(())
 }
 
-fn take_floors(replication: &Replication, from: NodeId, pages: &[(u32, Version)]) {
+fn take_floors(replication: &Replication, from: NodeId, since: u64, pages: &[(u32, Version)]) -> Result<(), TxnError> {
     let mut applier = replication.applier();
-    if let Some(mirror) = applier.mirror(from) {
-        for (page, floor) in pages {
-            mirror.raise_floor(*page, *floor);
-        }
+    let mirror = applier.mirror_since(from, since).ok_or(TxnError::Conflict)?;
+    for (page, floor) in pages {
+        mirror.raise_floor(*page, *floor);
     }
+    Ok(())
 }
 
-fn take_copies(replication: &Replication, from: NodeId, rows: &[CopyRow<'_>]) {
+/// Whoever sends rows to a mirror that is not there any more has to hear of it: he would say that it is whole.
+fn take_copies(replication: &Replication, from: NodeId, since: u64, rows: &[CopyRow<'_>]) -> Result<(), TxnError> {
     let mut applier = replication.applier();
-    if let Some(mirror) = applier.mirror(from) {
-        for row in rows {
-            mirror.take(row.reference, row.version, row.table, row.key, row.value);
-        }
+    let mirror = applier.mirror_since(from, since).ok_or(TxnError::Conflict)?;
+    for row in rows {
+        mirror.take(row.reference, row.version, row.table, row.key, row.value);
     }
+    Ok(())
 }

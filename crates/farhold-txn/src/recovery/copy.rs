@@ -5,7 +5,8 @@
 use super::Moving;
 use super::message::{CopyRow, FLOORS_PER_MESSAGE, MESSAGE_BYTES, Message, ROW_BYTES};
 use crate::home::message::Request;
-use crate::{NodeId, Placement, TableId, TxnError, Worker};
+use crate::membership::Mirror;
+use crate::{Placement, TableId, TxnError, Worker};
 use farhold_fabric::{Meta, Version};
 use farhold_store::slab::Run;
 use farhold_store::{Object, ObjectRef, Store};
@@ -25,11 +26,11 @@ struct Copied {
 }
 
 impl Worker {
-    /// Sends all rows of this node to `on`.
+    /// Sends all rows of this node to a mirror of them.
     ///
     /// # Errors
-    /// It is unavailable; a row stays locked for ever.
-    pub(crate) async fn copy_to_mirror(&self, on: NodeId) -> Result<(), TxnError> {
+    /// Its node is unavailable, or does not have this mirror any more; a row stays locked for ever.
+    pub(crate) async fn copy_to_mirror(&self, mirror: Mirror) -> Result<(), TxnError> {
         let mut rows: Vec<Copied> = Vec::new();
         let (mut bytes, mut moving) = (0, Moving::default());
         let tables = self.node().tables();
@@ -55,9 +56,9 @@ impl Worker {
                 let row_bytes = row.payload.len() + ROW_BYTES;
                 if bytes + row_bytes > MESSAGE_BYTES && !rows.is_empty() {
                     if let Some(replication) = &self.core.node.replication {
-                        replication.note(|progress| progress.mirroring = Some((on, moving)));
+                        replication.note(|progress| progress.mirroring = Some((mirror.on, moving)));
                     }
-                    self.send_copies(on, &rows).await?;
+                    self.send_copies(mirror, &rows).await?;
                     (rows, bytes) = (Vec::new(), 0);
                 }
                 bytes += row_bytes;
@@ -65,18 +66,18 @@ impl Worker {
                 moving.rows += 1;
             }
         }
-        self.send_copies(on, &rows).await?;
+        self.send_copies(mirror, &rows).await?;
         // Behind the rows: a run that has left its table since the table was asked for its runs has its floors.
-        self.send_floors(on).await
+        self.send_floors(mirror).await
     }
 
-    async fn send_floors(&self, on: NodeId) -> Result<(), TxnError> {
+    async fn send_floors(&self, mirror: Mirror) -> Result<(), TxnError> {
         if planted!(NoTombstones) {
             return Ok(());
         }
         for pages in self.node().store.floors().chunks(FLOORS_PER_MESSAGE) {
-            let body = Message::Floors { pages: pages.to_vec() }.encode();
-            self.core.call(on, &Request::Recovery { body: &body }).await?;
+            let body = Message::Floors { since: mirror.since, pages: pages.to_vec() }.encode();
+            self.core.call(mirror.on, &Request::Recovery { body: &body }).await?;
         }
         Ok(())
     }
@@ -93,7 +94,7 @@ impl Worker {
         Err(TxnError::Conflict)
     }
 
-    async fn send_copies(&self, on: NodeId, rows: &[Copied]) -> Result<(), TxnError> {
+    async fn send_copies(&self, mirror: Mirror, rows: &[Copied]) -> Result<(), TxnError> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -103,8 +104,8 @@ impl Worker {
             let (reference, version, table, key_len) = row(it);
             CopyRow { reference, version, table, key: &it.payload[..key_len], value: &it.payload[key_len..] }
         });
-        let body = Message::Copy { rows: rows.collect() }.encode();
-        self.core.call(on, &Request::Recovery { body: &body }).await.map(|_| ())
+        let body = Message::Copy { since: mirror.since, rows: rows.collect() }.encode();
+        self.core.call(mirror.on, &Request::Recovery { body: &body }).await.map(|_| ())
     }
 }
 

@@ -26,10 +26,10 @@ pub(crate) enum Message<'a> {
     Settle { number: u64, epoch_min: u32 },
     /// Go on in this configuration.
     Install(Arc<Configuration>),
-    /// Rows of the sender's, for its mirror.
-    Copy { rows: Vec<CopyRow<'a>> },
-    /// Pages of the sender's, for its mirror, each with the version at or below which states of its slots are of an earlier use.
-    Floors { pages: Vec<(u32, Version)> },
+    /// Rows of the sender's, for its mirror that has been wanted since this configuration.
+    Copy { since: u64, rows: Vec<CopyRow<'a>> },
+    /// Pages of the sender's, for the same, each with the version at or below which states of its slots are of an earlier use.
+    Floors { since: u64, pages: Vec<(u32, Version)> },
 }
 
 /// The answer to [`Message::Freeze`].
@@ -112,13 +112,13 @@ impl<'a> Message<'a> {
             Self::Redo { number, left } => drop(w.u8(4).u64(*number).list(left, |w, entry| entry.encode(w))),
             Self::Settle { number, epoch_min } => drop(w.u8(5).u64(*number).u32(*epoch_min)),
             Self::Install(configuration) => drop(w.u8(6).bytes(&configuration.encode())),
-            Self::Copy { rows } => {
-                w.u8(7).list(rows, |w, row| {
+            Self::Copy { since, rows } => {
+                w.u8(7).u64(*since).list(rows, |w, row| {
                     w.reference(row.reference).u64(row.version.0).u32(row.table.0).bytes(row.key).bytes(row.value);
                 });
             }
-            Self::Floors { pages } => {
-                w.u8(8).list(pages, |w, (page, floor)| {
+            Self::Floors { since, pages } => {
+                w.u8(8).u64(*since).list(pages, |w, (page, floor)| {
                     w.u32(*page).u64(floor.0);
                 });
             }
@@ -137,12 +137,13 @@ impl<'a> Message<'a> {
             5 => Self::Settle { number: r.u64()?, epoch_min: r.u32()? },
             6 => Self::Install(configuration(&mut r)?),
             7 => Self::Copy {
+                since: r.u64()?,
                 rows: r.list(|r| {
                     let (reference, version, table) = (r.reference()?, Version(r.u64()?), TableId(r.u32()?));
                     Ok(CopyRow { reference, version, table, key: r.bytes()?, value: r.bytes()? })
                 })?,
             },
-            8 => Self::Floors { pages: r.list(|r| Ok((r.u32()?, Version(r.u64()?))))? },
+            8 => Self::Floors { since: r.u64()?, pages: r.list(|r| Ok((r.u32()?, Version(r.u64()?))))? },
             _ => return Err(GARBAGE),
         };
         r.end()?;
@@ -196,9 +197,9 @@ mod tests {
         };
         let left = LeftEntry { owner: 1, epoch: 2, entry };
         let copied = CopyRow { reference, version: Version(1), table, key, value };
-        let floors = Message::Floors { pages: vec![(u32::MAX, Version(u64::MAX)); FLOORS_PER_MESSAGE] };
+        let floors = Message::Floors { since: 1, pages: vec![(u32::MAX, Version(u64::MAX)); FLOORS_PER_MESSAGE] };
         let redo = Message::Redo { number: 9, left: vec![left] };
-        for message in [redo, Message::Copy { rows: vec![copied] }, floors] {
+        for message in [redo, Message::Copy { since: 1, rows: vec![copied] }, floors] {
             let bytes = Request::Recovery { body: &message.encode() }.encode(u64::MAX);
             assert!(bytes.len() <= MESSAGE_BYTES_MAX, "{} bytes: {:?}", bytes.len(), message.encode()[0]);
         }

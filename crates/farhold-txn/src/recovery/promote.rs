@@ -168,7 +168,7 @@ impl Worker {
                 return Err(TxnError::Corrupt { what: "a mirror lacks a version of a row that has a later one" });
             }
             Some(mirror) => mirror.slots(),
-            None => Vec::new(),
+            None => return Err(TxnError::Corrupt { what: "the mirror that is to be promoted is not there" }),
         };
         let promotion = Arc::new(Promotion::new(configuration, gone, slots));
         if !self.handle().is_virtual() {

@@ -120,6 +120,11 @@ impl Applier {
         self.mirrors.of_mut(of)
     }
 
+    /// The mirror of a node, if it is the one that has been wanted since this configuration.
+    pub fn mirror_since(&mut self, of: NodeId, since: u64) -> Option<&mut MirrorRows> {
+        self.mirror(of).filter(|mirror| mirror.since() == since)
+    }
+
     /// Forgets the rows of a table that has been dropped.
     pub fn forget_table(&mut self, table: crate::TableId) {
         self.mirrors.0.iter_mut().flatten().for_each(|mirror| mirror.forget_table(table));
@@ -166,20 +171,23 @@ impl Applier {
 
     /// Begins the mirrors that a configuration wants here. Before anybody commits in it: a record that comes before its mirror is lost.
     pub fn begin_mirrors(&mut self, configuration: &Configuration, me: NodeId) {
-        for mirror in configuration.mirrors.iter().filter(|mirror| mirror.on == me) {
-            self.mirrors.begin(mirror.of);
-        }
+        let wanted = configuration.mirrors.iter().filter(|mirror| mirror.on == me);
+        forget(wanted.filter_map(|mirror| self.mirrors.begin(mirror.of, mirror.since)).collect());
     }
 
     /// Forgets the mirrors that a configuration does not want here.
     pub fn end_mirrors(&mut self, configuration: &Configuration, me: NodeId) {
         let wanted = |of: NodeId| configuration.mirrors.iter().any(|mirror| (mirror.of, mirror.on) == (of, me));
         let unwanted = (0..).map(NodeId).zip(&mut self.mirrors.0).filter(|(of, _)| !wanted(*of));
-        let ended: Vec<MirrorRows> = unwanted.filter_map(|(_, mirror)| mirror.take()).collect();
-        if ended.iter().any(|rows| rows.len() > LARGE_MIRROR) {
-            // To give back the memory of millions of rows takes longer than a lease.
-            drop(std::thread::spawn(move || drop(ended)));
-        }
+        forget(unwanted.filter_map(|(_, mirror)| mirror.take()).collect());
+    }
+}
+
+/// Gives back the memory of mirrors that have ended.
+fn forget(ended: Vec<MirrorRows>) {
+    if ended.iter().any(|rows| rows.len() > LARGE_MIRROR) {
+        // Of millions of rows it takes longer than a lease.
+        drop(std::thread::spawn(move || drop(ended)));
     }
 }
 
@@ -194,13 +202,15 @@ impl Mirrors {
         self.0.get_mut(usize::from(node.0))?.as_mut()
     }
 
-    fn begin(&mut self, of: NodeId) {
+    /// Begins one, if it is not there. Returns the earlier one in its place: that lacks records of a time in which nobody wanted it.
+    fn begin(&mut self, of: NodeId, since: u64) -> Option<MirrorRows> {
         let place = usize::from(of.0);
         if self.0.len() <= place {
             self.0.resize_with(place + 1, || None);
         }
         let Self(mirrors, spare) = self;
-        mirrors[place].get_or_insert_with(|| MirrorRows::new(spare.clone()));
+        let is_there = mirrors[place].as_ref().is_some_and(|mirror| mirror.since() == since);
+        if is_there { None } else { mirrors[place].replace(MirrorRows::new(since, spare.clone())) }
     }
 
     #[inline]
@@ -300,5 +310,28 @@ impl Core {
     #[inline]
     pub fn apply_log(&self) -> bool {
         self.node.replication.as_ref().is_some_and(|it| it.try_applier().is_some_and(|mut applier| applier.apply()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TableId;
+    use farhold_fabric::Version;
+    use farhold_store::ObjectRef;
+
+    #[test]
+    fn a_mirror_that_is_wanted_anew_begins_empty() {
+        let (of, mut mirrors) = (NodeId(1), Mirrors(Vec::new(), Spare::default()));
+        let count = |mirrors: &Mirrors| mirrors.of(of).map(MirrorRows::len);
+        assert!(mirrors.begin(of, 2).is_none());
+        let mirror = mirrors.of_mut(of).expect("begun");
+        mirror.take(ObjectRef::new(64, 1), Version(Version::ONE), TableId(20), b"key", b"value");
+        assert!(mirrors.begin(of, 2).is_none());
+        assert_eq!(count(&mirrors), Some(1), "the same goes on");
+        // By a configuration that this node has never installed it was not wanted.
+        assert_eq!(mirrors.begin(of, 5).map(|before| before.len()), Some(1));
+        assert_eq!(count(&mirrors), Some(0));
+        assert_eq!(mirrors.of(of).map(MirrorRows::since), Some(5));
     }
 }

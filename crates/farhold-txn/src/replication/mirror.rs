@@ -54,6 +54,8 @@ pub(crate) struct MirrorRow<'m> {
 /// The rows of another node.
 #[derive(Default)]
 pub(crate) struct MirrorRows {
+    /// The number of the configuration that first wanted it.
+    since: u64,
     /// The place of each block, [`NOWHERE`] before its first slot. A block has for each of its slots the place of its room, or
     /// [`NOWHERE`] if nothing is known of it.
     blocks: Vec<u32>,
@@ -89,8 +91,13 @@ fn slot_of(reference: ObjectRef) -> u32 {
 
 impl MirrorRows {
     /// An empty one, which takes what is spare before it asks the system.
-    pub fn new(spare: Spare) -> Self {
-        Self { rooms: Rooms { spare, ..Rooms::default() }, ..Self::default() }
+    pub fn new(since: u64, spare: Spare) -> Self {
+        Self { since, rooms: Rooms { spare, ..Rooms::default() }, ..Self::default() }
+    }
+
+    /// Since which configuration it has been wanted.
+    pub fn since(&self) -> u64 {
+        self.since
     }
 
     /// Takes a state of a slot, if it is newer.
