@@ -34,6 +34,8 @@ const SLOTS_PER_PART: usize = 2_048;
 const HELPERS_MAX: usize = 8;
 /// How often whoever waits for the threads looks at them.
 const LOOK_EVERY_NS: u64 = 1_000_000;
+/// How long a thread that has been stopped waits for the commits that it has begun.
+const ENDING_NS: u64 = 5_000_000_000;
 
 /// The rows of a mirror that are to become rows of this node.
 struct Promotion {
@@ -280,19 +282,22 @@ fn help(node: &Arc<Node>, promotion: &Arc<Promotion>, seed: u64) -> Result<(), T
     let has_ring = |worker: &Worker| worker.core.slot.number() < replication.config.rings / 2;
     let Some(worker) = node.worker(&executor.handle()).ok().filter(has_ring) else { return Ok(()) };
     executor.run(async {
-        let (taking, promotion) = (worker.clone(), promotion.clone());
-        let all = executor.handle().spawn({
-            let promotion = promotion.clone();
-            async move { taking.promote_parts(&promotion).await }
-        });
-        loop {
+        let (taking, its, handle) = (worker.clone(), promotion.clone(), executor.handle());
+        let all = handle.spawn(async move { taking.promote_parts(&its).await });
+        let mut until_ns = None;
+        let done = loop {
             if let Some(done) = all.try_take() {
-                return done;
+                break done;
             }
-            if promotion.is_stopped() {
-                return Ok(());
+            // What is stopped takes no more rows, and ends what it has begun: of a commit that is left behind its commit point nobody writes
+            // the rest.
+            let now_ns = handle.now_ns();
+            if promotion.is_stopped() && now_ns > *until_ns.get_or_insert(now_ns + ENDING_NS) {
+                break Ok(());
             }
-            executor.handle().sleep_ns(LOOK_EVERY_NS).await;
-        }
+            handle.sleep_ns(LOOK_EVERY_NS).await;
+        };
+        worker.drain(ENDING_NS).await;
+        done
     })
 }
