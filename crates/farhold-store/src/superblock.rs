@@ -20,8 +20,8 @@ use crate::error::StoreError;
 use crate::object::ObjectRef;
 use crate::object::size_class::PAGE_BYTES;
 use farhold_fabric::{NodeId, RegionMemory};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
 
 /// `FARHOLD1`, read as bytes.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARHOLD1");
@@ -285,6 +285,14 @@ impl<'m> Superblock<'m> {
         self.raise_epoch(epoch + 1);
         let confirmed = holder.word(u64::from(epoch) + 2);
         self.slot(slot).compare_exchange(holder.word(ANNOUNCED), confirmed, SeqCst, Relaxed).is_ok()
+    }
+
+    /// Is what a snapshot reads still kept for it? What was read before this look is its state then; if not, rows may have been overwritten
+    /// that nobody has saved.
+    #[must_use]
+    pub fn is_open(self, slot: SlotId, holder: Holder, epoch: u32) -> bool {
+        fence(Acquire);
+        self.slot(slot).load(SeqCst) == holder.word(u64::from(epoch) + 2)
     }
 
     /// Closes a snapshot, if the slot still is this holder's.

@@ -73,6 +73,12 @@ impl MappedPlace {
     fn superblock(&self) -> Superblock<'_> {
         Superblock::of(&self.memory).expect("checked when the snapshot was taken")
     }
+
+    /// Is what the snapshot of this epoch reads there still kept for it? Not if the node has gone on without this one, which may be the last
+    /// to learn of it.
+    fn is_open(&self, holder: Holder, epoch: u32) -> bool {
+        self.superblock().incarnation() == self.incarnation && self.superblock().is_open(self.slot, holder, epoch)
+    }
 }
 
 /// A run of pages, as a snapshot has to look at it.
@@ -406,8 +412,15 @@ fn put_run(w: &mut Writer, run: &Run, used_slots: u32) {
 }
 
 impl Snapshot {
+    /// Asked after each look at mapped memory: does what was seen count?
     fn check(&self) -> Result<(), TxnError> {
-        self.as_of.check(&self.node)
+        self.as_of.check(&self.node)?;
+        let (holder, epoch) = (self.node.store.holder(), self.as_of.epoch);
+        let is_over = |place: &&Place| place.mapped.as_ref().is_some_and(|mapped| !mapped.is_open(holder, epoch));
+        match self.places.iter().find(is_over) {
+            Some(place) => Err(TxnError::Recovering { node: place.node }),
+            None => Ok(()),
+        }
     }
 
     /// Which state: the transactions of all epochs up to this one.
@@ -457,6 +470,7 @@ impl Snapshot {
                 table: table.clone(),
             }));
         }
+        self.check()?;
         Ok(tasks)
     }
 

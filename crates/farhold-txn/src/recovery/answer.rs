@@ -81,6 +81,9 @@ impl Core {
                     is_fenced &= self.node.fabric.fence(gone, birth).map_err(|error| TxnError::far(error, gone))?;
                 }
             }
+            // Of rows that are redone no older state is kept: the snapshots of those who go on are over with their configuration, and here
+            // those who are gone find theirs closed.
+            self.node.far_holds.release_of(self.node.store.superblock(), |holder| !next.contains(holder.node));
         } else {
             // Frozen for a later one.
             return Err(TxnError::Conflict);
@@ -105,9 +108,7 @@ impl Core {
         let Some(row) = self.row(entry.reference).filter(|_| is_its) else { return Ok(()) };
         let Ok(table) = self.table_even_dropped(entry.table) else { return Ok(()) };
         let mut alloc = self.alloc.borrow_mut();
-        let refused = |error| TxnError::store(error, self.me);
         if row.version().number() < entry.new.number() {
-            table.store.save_undo(entry.reference, left.epoch, &mut alloc).map_err(refused)?;
             match entry.change {
                 Change::Write => row.write(entry.value, entry.new),
                 Change::Insert => {
