@@ -321,7 +321,8 @@ impl Worker {
         if let Some((gone, task)) = &work.promoting {
             let (gone, Some(done)) = (*gone, task.try_take()) else { return Ok(()) };
             work.promoting = None;
-            self.note(|progress| progress.promoting = None);
+            let refused = done.as_ref().err().map(|error| error.to_string().into());
+            self.note(|progress| (progress.promoting, progress.refused) = (None, refused));
             if done.is_ok() && configuration.partitions.contains(&Serving::From(gone)) {
                 return self.change_to(register, &configuration.promoted(gone, me)).await;
             }
@@ -333,6 +334,7 @@ impl Worker {
             work.promoting = Some((gone, task));
             return Ok(());
         }
+        self.note(|progress| progress.refused = None);
         if let Some((filled, task)) = &work.copying {
             let (filled, Some(done)) = (*filled, task.try_take()) else { return Ok(()) };
             work.copying = None;

@@ -19,7 +19,9 @@ impl Core {
         let Some(replication) = &self.node.replication else {
             return Err(TxnError::Corrupt { what: "a message about replication to a node that has none" });
         };
-        match Message::decode(bytes)? {
+        let message = Message::decode(bytes)?;
+        let _turn = message.is_step().then(|| replication.turn());
+        match message {
             Message::Apply => drop(self.apply_log()),
             Message::Freeze(next) | Message::Install(next) if self.is_anothers(&next) => {
                 // What this start writes would count as that of the other, which is dead.
@@ -187,6 +189,10 @@ impl Core {
         if replication.view.configuration().number >= next.number {
             return Ok(());
         }
+        if replication.view.proposed().is_some_and(|proposed| proposed.number > next.number) {
+            // Frozen for a later one.
+            return Err(TxnError::Conflict);
+        }
         if next.keeper == self.me && planted!(EpochFalls) {
             if let Ok(word) = self.node.store.memory().word(farhold_store::Superblock::EPOCH) {
                 word.store(1, std::sync::atomic::Ordering::SeqCst);
@@ -206,8 +212,9 @@ impl Core {
         self.node.fabric.admit(next.number, next.admitted());
         replication.forget_rings_of_the_gone();
         self.node.catalog.changed();
-        if next.members.contains(&self.me) {
-            crate::system::reconcile(&self.node)?;
+        if next.members.contains(&self.me) && crate::system::reconcile(&self.node).is_err() {
+            // There is no room, perhaps. A worker tries again, and nobody promotes a mirror before.
+            self.node.catalog.set_behind(true);
         }
         Ok(())
     }

@@ -103,6 +103,14 @@ impl<'a> Left<'a> {
 }
 
 impl<'a> Message<'a> {
+    /// Is it a step of a change of the configuration?
+    pub fn is_step(&self) -> bool {
+        match self {
+            Self::Freeze(_) | Self::Pull { .. } | Self::Redo { .. } | Self::Settle { .. } | Self::Install(_) => true,
+            Self::Apply | Self::Copy { .. } | Self::Floors { .. } => false,
+        }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         match self {

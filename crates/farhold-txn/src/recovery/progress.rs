@@ -40,7 +40,7 @@ pub struct Progress {
     pub mirroring: Option<(NodeId, Moving)>,
     /// It gets its copies of replicated tables.
     pub joining: Option<Moving>,
-    /// Why its last attempt to get them has failed: it goes on trying.
+    /// Why its last attempt to get them, or to make rows its own, has failed: it goes on trying.
     pub refused: Option<Box<str>>,
     /// An earlier start of it still belongs to the cluster: it waits until the others go on without that.
     pub replacing: bool,
@@ -87,7 +87,7 @@ impl fmt::Display for Progress {
             parts.push(format!("joins: {} rows of replicated tables", rows.rows));
         }
         if let Some(reason) = &self.refused {
-            parts.push(format!("tries again to join: {reason}"));
+            parts.push(format!("tries again: {reason}"));
         }
         if self.replacing {
             parts.push("waits until the others go on without its earlier start".to_owned());

@@ -165,6 +165,8 @@ impl Worker {
     /// Those of a commit.
     pub(crate) async fn promote(&self, configuration: &Arc<Configuration>, gone: NodeId) -> Result<(), TxnError> {
         let Some(replication) = &self.node().replication else { return Ok(()) };
+        // A table that is recorded and not here has rows in the mirror, too.
+        crate::system::reconcile(self.node())?;
         let slots = match replication.applier().mirror(gone) {
             Some(mirror) if mirror.is_behind(|table| self.node().table_by_id(table).is_some()) => {
                 return Err(TxnError::Corrupt { what: "a mirror lacks a version of a row that has a later one" });

@@ -95,6 +95,8 @@ pub(crate) struct Replication {
     /// Why its cluster does not take it.
     pub refusal: OnceLock<TxnError>,
     applier: Mutex<Applier>,
+    /// Whoever does a step of a change of the configuration has it.
+    turn: Mutex<()>,
     /// What each worker knows of its rings.
     writers: Box<[Mutex<Writers>]>,
     /// Of each worker, records that are finished but for the journal.
@@ -124,6 +126,7 @@ impl Replication {
             progress: Mutex::default(),
             refusal: OnceLock::new(),
             applier: Mutex::new(Applier::new(&log, Spare::new(u64::from(replicas - 1) * populate_bytes))),
+            turn: Mutex::default(),
             log,
             writers: (0..config.rings).map(|_| Mutex::default()).collect(),
             unclosed: (0..config.rings).map(|_| Mutex::default()).collect(),
@@ -143,6 +146,12 @@ impl Replication {
     /// Mirrors and readers, for whoever gets them first.
     pub fn applier(&self) -> MutexGuard<'_, Applier> {
         self.applier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a step of a change of the configuration, from its look at which one is due to its end: a thread that is put aside in between
+    /// would do it in a later one.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// As [`Self::applier`], unless somebody else has them.
