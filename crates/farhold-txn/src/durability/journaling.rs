@@ -68,6 +68,15 @@ pub(crate) struct Checkpointed {
     until: u32,
 }
 
+/// What a step has taken and found no segment for: the next one begins with it.
+#[derive(Default)]
+struct Unwritten {
+    items: Vec<u8>,
+    /// Bytes of records that are given back to what may be pending when all of it is written.
+    records_bytes: u64,
+    epoch_max: u32,
+}
+
 /// The node's journal.
 pub(crate) struct Journaling {
     pub config: JournalConfig,
@@ -80,6 +89,7 @@ pub(crate) struct Journaling {
     /// Bytes promised to commits or in buffers.
     pending: AtomicU64,
     journal: Mutex<Journal>,
+    unwritten: Mutex<Unwritten>,
     spare: Mutex<Option<Segment>>,
     has_spare: AtomicBool,
     /// What this node has closed; what all have.
@@ -150,6 +160,7 @@ impl Journaling {
             target: AtomicU32::new(closed + 1),
             pending: AtomicU64::new(0),
             journal: Mutex::new(Journal::new(shape.clone(), first)),
+            unwritten: Mutex::default(),
             spare: Mutex::default(),
             has_spare: AtomicBool::new(false),
             closed: AtomicU32::new(closed),
@@ -512,14 +523,18 @@ impl Journaling {
             self.make_spare_or_wait();
             return Ok(None);
         }
-        let mut items = Vec::new();
+        let mut unwritten = held(&self.unwritten);
+        let Unwritten { mut items, mut records_bytes, mut epoch_max } = std::mem::take(&mut *unwritten);
+        let events_from = items.len();
         store.take_page_events(&mut items);
-        let events_bytes = items.len() as u64;
-        // A checkpoint that does not have these events was begun after an epoch before this one, so their segment stays until another one.
-        let mut epoch_max = if events_bytes > 0 { closed + 1 } else { 0 };
+        if items.len() > events_from {
+            // A checkpoint that does not have these events was begun after an epoch before this one, so their segment stays until another one.
+            epoch_max = epoch_max.max(closed + 1);
+        }
         for desk in &self.desks {
             let mut buffer = held(&desk.buffer);
             items.extend_from_slice(&buffer.bytes);
+            records_bytes += buffer.bytes.len() as u64;
             buffer.bytes.clear();
             epoch_max = epoch_max.max(std::mem::take(&mut buffer.epoch_max));
         }
@@ -529,10 +544,12 @@ impl Journaling {
             // The standing has to fit with what comes behind it.
             let standing = self.standing_to_write(&journal, &mut head);
             if !journal.fits((head.len() + rest.len()) as u64) && !journal.is_at_beginning() {
-                while !self.switch(&mut journal) {
-                    self.make_spare()?;
+                if self.switch(&mut journal) || (self.make_spare().is_ok() && self.switch(&mut journal)) {
+                    continue;
                 }
-                continue;
+                // The disk is full (`full` says so), or the journal has been given up.
+                *unwritten = Unwritten { items: rest.to_vec(), records_bytes, epoch_max };
+                return Ok(None);
             }
             // Page events, and what the dead have left, were promised no room: there may be more than a segment of them.
             let now = first_items(rest, head.len(), &journal);
@@ -545,7 +562,7 @@ impl Journaling {
             }
             rest = later;
             if rest.is_empty() {
-                return Ok(Some(items.len() as u64 - events_bytes));
+                return Ok(Some(records_bytes));
             }
         }
     }
@@ -750,8 +767,10 @@ mod tests {
     use super::*;
     use crate::replication::ReplicationConfig;
     use crate::{Node, NodeConfig, Placement, Retry, TableDef, Worker};
+    use farhold_fabric::Version;
     use farhold_fabric::{Executor, Fabric};
     use farhold_store::durable::power::Volatile;
+    use farhold_store::log::{Change, Entry, RecordWriter};
     use farhold_store::row::{Column, ColumnType, Datum, Schema};
     use futures::poll;
     use std::pin::pin;
@@ -804,6 +823,57 @@ mod tests {
         assert_eq!(again(&joining), (Ok(true), false));
         let joined = Configuration { births: vec![4, 1], rows_since: vec![4, 1], ..joining.joined(NodeId(0)) };
         assert_eq!(again(&joined), (Ok(true), false));
+    }
+
+    /// More than the segments hold that are there, on a disk that takes no more of them: it is written when there is room again.
+    #[test]
+    fn what_the_dead_have_left_waits_for_room_on_the_disk() {
+        let directory = Volatile::default();
+        let founded = Configuration { births: vec![1, 1], ..Configuration::first(2, 2) };
+        let (first, store) = start(&directory, NodeId(0));
+        first.install(&founded);
+        while first.step(&store) != Step::Closed {}
+        first.make_spare().expect("there is room");
+        let words = |number: usize| format!("left by the dead: {number:06}").repeat(40).into_bytes();
+        let (mut count, mut bytes) = (0, 0);
+        while bytes < 5 * journal::SEGMENT_BYTES_MIN / 2 {
+            let value = words(count);
+            let mut record = RecordWriter::default();
+            record.begin(9, founded.number, 1);
+            record.add(&Entry {
+                node: NodeId(0),
+                change: Change::Write,
+                mirrored: true,
+                table: farhold_store::TableId(20),
+                reference: farhold_store::ObjectRef::new(4096, 1),
+                old: Version(0),
+                new: Version(Version::ONE),
+                key: b"the key",
+                value: &value,
+            });
+            record.end();
+            let (behind, mark) = record.place(0, 0);
+            first.append_left(0, behind, mark, 1);
+            (count, bytes) = (count + 1, bytes + value.len() as u64);
+        }
+        let _ = store.superblock().advance_epoch();
+        directory.limit(1);
+        for _ in 0..3 {
+            assert_eq!(first.step(&store), Step::Stuck);
+        }
+        assert!(first.failure().is_none() && first.full().is_some(), "{:?}", first.failure());
+        directory.limit(0);
+        while first.step(&store) != Step::Closed {
+            assert!(first.failure().is_none(), "{:?}", first.failure());
+        }
+        assert_eq!(first.pending.load(SeqCst), 0);
+        let names = directory.list().expect("names");
+        let files: Vec<Vec<u8>> = names.iter().map(|name| directory.bytes(name)).collect();
+        for number in 0..count {
+            let words = words(number);
+            let has = |file: &Vec<u8>| file.windows(words.len()).any(|part| part == words);
+            assert_eq!(files.iter().filter(|file| has(file)).count(), 1, "record {number}");
+        }
     }
 
     fn journaling_of(worker: &Worker) -> &Journaling {
