@@ -11,13 +11,14 @@ use crate::protocol::epoch::KEEPER;
 use crate::protocol::ident::DATA;
 use crate::protocol::section::rtm::Processor;
 use crate::protocol::section::{latch, rtm};
+use crate::replication::mirror::REGION_BYTES_MAX;
 use crate::replication::{Replication, ReplicationConfig};
 use crate::slots::{Slots, Statistics};
 use crate::{NodeId, Placement, Table, TableId, TxnError, Worker};
 use farhold_fabric::{Admitted, Fabric, FabricError, Handle, Meta};
 use farhold_store::slab::PageTable;
 use farhold_store::table::Rebuilt;
-use farhold_store::{Store, StoreError, Superblock};
+use farhold_store::{REGION_BYTES_MIN, Store, StoreError, Superblock};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -189,6 +190,10 @@ impl Node {
             fabric.admit(0, Admitted::Births(Vec::new()));
             if generation.is_none() {
                 starts = remove_old_region(&fabric, &config)?;
+            }
+            let (region_bytes, bytes_min, bytes_max) = (config.region_bytes, REGION_BYTES_MIN, REGION_BYTES_MAX);
+            if region_bytes > bytes_max {
+                return Err(refused(StoreError::RegionLength { region_bytes, bytes_min, bytes_max }));
             }
             Some(Replication::open(&fabric, &config)?)
         } else {

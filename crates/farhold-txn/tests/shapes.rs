@@ -90,3 +90,16 @@ fn a_register_of_another_cluster_refuses_the_node_and_says_why() {
     let words = refused(&open(&dir, 2, 2).expect("a node"), &dir);
     assert!(words.contains("not this cluster's"), "{words}");
 }
+
+/// A mirror could not say where the last of its rows are.
+#[test]
+fn a_region_that_no_mirror_takes_is_refused_before_anything_is_made() {
+    let dir = Dir::new();
+    let of = |replicas, region_bytes| {
+        let replication = ReplicationConfig { replicas, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
+        Node::open(join(&dir, 0), NodeConfig { nodes: 2, region_bytes, replication, ..NodeConfig::default() })
+    };
+    let refused = of(2, (48 << 30) + 4096).map(drop).expect_err("too long").to_string();
+    assert!(refused.contains("takes") && refused.contains(&(48_u64 << 30).to_string()), "{refused}");
+    drop(of(2, 16 << 20).expect("a node"));
+}

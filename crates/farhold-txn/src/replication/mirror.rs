@@ -75,6 +75,8 @@ struct Waiting {
     patch: Vec<u8>,
 }
 
+/// The longest region whose rows a mirror takes: its places count 64 GiB, of which the numbers of slots take a fifth.
+pub(crate) const REGION_BYTES_MAX: u64 = 48 << 30;
 /// Slot numbers of a block: those of 64 KiB of the region.
 const BLOCK_SLOTS: usize = 4096;
 /// Slot numbers of a page.
@@ -438,7 +440,7 @@ impl Rooms {
             longer[..self.chunks[chunk].len()].copy_from_slice(&self.chunks[chunk]);
             self.chunks[chunk] = longer;
         }
-        place as u32
+        u32::try_from(place).expect("a mirror of 64 GiB has no place left")
     }
 
     fn write(&mut self, place: u32, version: Version, table: TableId, key: &[u8], value: &[u8]) {
