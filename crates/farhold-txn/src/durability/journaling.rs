@@ -769,6 +769,7 @@ mod tests {
     use crate::{Node, NodeConfig, Placement, Retry, TableDef, Worker};
     use farhold_fabric::Version;
     use farhold_fabric::{Executor, Fabric};
+    use farhold_store::durable::files::Directory;
     use farhold_store::durable::power::Volatile;
     use farhold_store::log::{Change, Entry, RecordWriter};
     use farhold_store::row::{Column, ColumnType, Datum, Schema};

@@ -367,7 +367,7 @@ mod tests {
         let back = back.joined(N[0]);
         assert_eq!(back.members, [N[0], N[2]]);
         assert!(back.mirrors.iter().all(|mirror| !mirror.whole), "nothing has been copied");
-        let whole = back.mirrored(back.mirrors[0]);
+        let whole = back.mirrored(back.mirrors[1]);
         assert_eq!(whole.without(&[N[2]], N[0]).successor(N[2]), Some(N[0]));
     }
 

@@ -142,7 +142,12 @@ impl Worker {
                             if configuration.is_founding_of(&node.founding) {
                                 let _ = register.settle(configuration.number).await;
                                 let body = Message::Install(Arc::new(configuration)).encode();
-                                return self.core.answer_recovery(me, &body, &mut crate::home::wire::Writer::default());
+                                let mut answer = crate::home::wire::Writer::default();
+                                return match self.core.answer_recovery(me, &body, &mut answer) {
+                                    // They have gone on already, and this node with them, as far as a freeze.
+                                    Err(TxnError::Conflict) => Ok(()),
+                                    done => done,
+                                };
                             }
                             if configuration.is_founded() {
                                 // The others have gone on: whoever leads them has this node install what they have come to.

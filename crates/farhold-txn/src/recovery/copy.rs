@@ -147,7 +147,7 @@ fn look(store: &Store, table: TableId, offset: u64) -> Result<Option<Copied>, Ch
 mod tests {
     use super::*;
     use farhold_btree::KeyShape;
-    use farhold_fabric::{FarPtr, RegionId, RegionMemory};
+    use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
     use farhold_store::{AllocCache, Owner, Reserve, TableStore};
     use std::sync::Arc;
 
