@@ -186,6 +186,7 @@ impl Worker {
             let taken = Epoch::counter(keeper).take(&Posted::through(&self.core.endpoint), 1, 1).await;
             taken.map_err(|error| self.core.far_error(error, keeper))? as u32
         };
+        self.core.check_epoch(epoch + 1)?;
         self.core.saw_epoch(epoch + 1);
         Ok(epoch)
     }

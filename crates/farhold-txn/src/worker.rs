@@ -342,12 +342,10 @@ impl Core {
         Owner::new(self.node.store.incarnation(), self.me, self.slot.number(), transaction)
     }
 
-    /// Raises the epoch if it stands since the worker's last look. A journal raises it by itself.
+    /// Raises the epoch if it stands since the worker's last look. A journal raises it for commits alone: transactions that come to nothing take versions,
+    /// too.
     #[cold]
     fn keep_epoch_rising(self: &Rc<Self>) {
-        if self.node.journaling.is_some() {
-            return;
-        }
         if self.keeper() == self.me {
             let superblock = self.node.store.superblock();
             if superblock.epoch() == self.seen_epoch.get() {

@@ -15,8 +15,8 @@ use futures::poll;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::task::Poll;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -350,19 +350,35 @@ fn without_the_other_node_s_journal_nothing_is_written() {
     with_two(&disk, async |one, _| assert!(has(one, 2).await)).expect("both start");
 }
 
-/// A way to a disk on which every sync fails from some moment on.
+/// A way to a disk on which every sync fails from some moment on, or whatever is written into checkpoints waits.
 #[derive(Clone, Debug)]
 struct Failing {
     disk: Volatile,
     fails: Arc<AtomicBool>,
+    waits: Arc<(Mutex<bool>, Condvar)>,
 }
 
 #[derive(Debug)]
-struct FailingFile(Arc<dyn DurableFile>, Arc<AtomicBool>);
+struct FailingFile {
+    file: Arc<dyn DurableFile>,
+    fails: Arc<AtomicBool>,
+    waits: Option<Arc<(Mutex<bool>, Condvar)>>,
+}
 
 impl Failing {
-    fn file(&self, file: Arc<dyn DurableFile>) -> Arc<dyn DurableFile> {
-        Arc::new(FailingFile(file, self.fails.clone()))
+    fn new(disk: &Volatile) -> Self {
+        Self { disk: disk.clone(), fails: Arc::default(), waits: Arc::default() }
+    }
+
+    /// Whatever is written into checkpoints waits, or not any more.
+    fn hold_checkpoints(&self, waits: bool) {
+        *self.waits.0.lock().expect("whole") = waits;
+        self.waits.1.notify_all();
+    }
+
+    fn file(&self, name: &str, file: Arc<dyn DurableFile>) -> Arc<dyn DurableFile> {
+        let waits = name.contains("checkpoint").then(|| self.waits.clone());
+        Arc::new(FailingFile { file, fails: self.fails.clone(), waits })
     }
 }
 
@@ -372,11 +388,11 @@ impl Directory for Failing {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
-        self.disk.create(name).map(|file| self.file(file))
+        self.disk.create(name).map(|file| self.file(name, file))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
-        self.disk.open(name).map(|file| self.file(file))
+        self.disk.open(name).map(|file| self.file(name, file))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -402,19 +418,24 @@ impl Directory for Failing {
 
 impl DurableFile for FailingFile {
     fn len(&self) -> io::Result<u64> {
-        self.0.len()
+        self.file.len()
     }
 
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.0.read_at(at, into)
+        self.file.read_at(at, into)
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_at(at, bytes)
+        if let Some(waits) = &self.waits {
+            let held = waits.0.lock().expect("whole");
+            drop(waits.1.wait_while(held, |held| *held).expect("whole"));
+        }
+        self.file.write_at(at, bytes)
     }
 
     fn sync(&self) -> io::Result<()> {
-        if self.1.load(Ordering::SeqCst) { Err(io::Error::other("the disk reports an error")) } else { self.0.sync() }
+        let fails = self.fails.load(Ordering::SeqCst);
+        if fails { Err(io::Error::other("the disk reports an error")) } else { self.file.sync() }
     }
 }
 
@@ -436,7 +457,7 @@ async fn in_time<T>(worker: &Worker, future: impl Future<Output = T>) -> T {
 #[test]
 fn a_journal_that_fails_ends_those_of_all_nodes() {
     let disk = Volatile::default();
-    let failing = Failing { disk: disk.clone(), fails: Arc::default() };
+    let failing = Failing::new(&disk);
     let mut told = 0;
     let ways: [Arc<dyn Directory>; 2] = [Arc::new(disk.clone()), Arc::new(failing.clone())];
     let tested = with_two_on(ways, async |one, other| {
@@ -537,6 +558,67 @@ fn nothing_is_read_that_a_power_cut_could_take_back() {
         }
         while poll!(&mut writing).is_pending() {
             let _ = node.step_journal();
+        }
+    });
+}
+
+/// A process ends between a write and its sync, and the system has what it wrote: what the next start shows of it is durable by then, and so
+/// is what is built upon it.
+#[test]
+fn what_a_restart_shows_is_not_taken_back_by_a_power_cut() {
+    let disk = Volatile::default();
+    let failing = Failing::new(&disk);
+    let dir = Dir::new();
+    let node = open_on(Arc::new(failing.clone()), &dir, 0, 1).expect("a node");
+    with(&node, async |worker| {
+        insert(&worker, 0..3).await.expect("inserted");
+        failing.fails.store(true, Ordering::SeqCst);
+        insert(&worker, 3..4).await.expect_err("nobody knows");
+    });
+    drop(node);
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| {
+        assert!(has(&worker, 3).await, "the system has it");
+        insert(&worker, 4..6).await.expect("inserted");
+    });
+    let disk = disk.cut(&mut || 0);
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| {
+        for id in 0..6 {
+            assert!(has(&worker, id).await, "row {id}");
+        }
+    });
+}
+
+/// Writes go on while a checkpoint is written, however long that takes: its thread makes no segments meanwhile.
+#[test]
+fn the_journal_goes_on_while_a_checkpoint_waits_for_its_disk() {
+    let disk = written();
+    let failing = Failing::new(&disk);
+    failing.hold_checkpoints(true);
+    let dir = Dir::new();
+    // It begins one at once: the journals of before are to go.
+    let node = open_on(Arc::new(failing.clone()), &dir, 0, 1).expect("a node");
+    let threads = JournalThreads::start(&node).expect("threads").expect("a journal");
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    executor.run(async {
+        let table = worker.node().table("people").expect("the table");
+        let note = "x".repeat(4000);
+        for id in 100..200 {
+            let value = common::value(&table, &format!("n{id}"), id, &note);
+            let inserted = worker.run(Retry::never(), async |txn| txn.insert(&table, &key(id), &value).await.map(drop));
+            in_time(&worker, inserted).await.expect("inserted");
+        }
+    });
+    failing.hold_checkpoints(false);
+    drop((worker, threads));
+    drop(node);
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| {
+        let table = worker.node().table("people").expect("the table");
+        for id in 100..200 {
+            assert!(look(&mut worker.begin(), &table, id).await.is_some(), "row {id}");
         }
     });
 }

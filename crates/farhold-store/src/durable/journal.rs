@@ -311,10 +311,15 @@ impl Journal {
     /// [`DurableError::Io`].
     pub fn forget(&mut self, epoch: u32) -> Result<(), DurableError> {
         let shape = &self.shape;
-        let count = self.full.iter().take_while(|(_, epoch_max)| *epoch_max <= epoch).count();
-        for (number, _) in self.full.drain(..count) {
+        while let Some(&(number, _)) = self.full.first().filter(|(_, epoch_max)| *epoch_max <= epoch) {
             let name = segment_name(shape.identity.node, shape.start, number);
-            shape.directory.remove(&name).map_err(|error| DurableError::io(&format!("remove {name}"), &error))?;
+            match shape.directory.remove(&name) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    // It is still the first of those that are there: with one missing behind it no start would take them.
+                    return Err(DurableError::io(&format!("remove {name}"), &error));
+                }
+                _ => drop(self.full.remove(0)),
+            }
         }
         Ok(())
     }
@@ -568,6 +573,35 @@ pub fn last(
     Ok((all, None))
 }
 
+/// Makes durable what is read of a start that is over. Its process may have ended between a write and its sync: what is acted upon now must not be gone
+/// with the power. Its last batch is written once more: after a failed sync the system may hold pages of it that it takes for durable.
+///
+/// # Errors
+/// Those of [`read_segment`].
+pub fn settle(
+    directory: &dyn Directory,
+    identity: &Identity,
+    start: u32,
+    names: &[String],
+) -> Result<(), DurableError> {
+    for (_, number) in segments(names, identity.node).into_iter().rev().filter(|(found, _)| *found == start) {
+        let found = read_segment(directory, identity, (start, number), &mut |_, _| Ok(()))?;
+        if found.last == 0 {
+            continue;
+        }
+        let name = segment_name(identity.node, start, number);
+        let io = |error: std::io::Error| DurableError::io(&format!("write the end of {name} again"), &error);
+        let at = found.last % found.file_bytes;
+        let file = directory.open(&name).map_err(io)?;
+        let mut head = [0; 8];
+        file.read_at(at, &mut head).map_err(io)?;
+        let mut bytes = vec![0; word(&head, 0) as u32 as usize];
+        file.read_at(at, &mut bytes).map_err(io)?;
+        return file.write_at(at, &bytes).and_then(|()| file.sync()).map_err(io);
+    }
+    Ok(())
+}
+
 /// The epoch that the first batch of a start closed: what it did itself is later. `None`: its first segment is gone, or empty.
 ///
 /// # Errors
@@ -711,6 +745,30 @@ mod tests {
             }
         }
         assert!(refused > 300, "{refused}");
+    }
+
+    /// A segment that cannot be removed stays the first of those that are there: with one missing behind it no start would take the journal.
+    #[test]
+    fn what_could_not_be_removed_is_removed_later() {
+        let directory = Volatile::default();
+        let shape = shape(&directory);
+        let mut journal = Journal::new(shape.clone(), shape.make_segment(0).expect("a segment"));
+        for epoch in 1..6 {
+            let closing = Closing { closed: epoch - 1, epoch_max: epoch, configuration: 0 };
+            journal.write(&[&item(u64::from(epoch), 1)], closing).expect("written");
+            journal.switch(shape.make_segment(journal.next_number()).expect("a segment"));
+        }
+        let numbers = || -> Vec<u32> {
+            segments(&directory.list().expect("names"), NodeId(1)).into_iter().map(|(_, number)| number).collect()
+        };
+        directory.keep_files(true);
+        journal.forget(2).expect_err("they stay");
+        assert_eq!(numbers(), [0, 1, 2, 3, 4, 5]);
+        directory.keep_files(false);
+        // One has been removed by somebody else.
+        directory.remove(&segment_name(NodeId(1), 1, 0)).expect("removed");
+        journal.forget(4).expect("removed");
+        assert_eq!(numbers(), [4, 5]);
     }
 
     #[test]

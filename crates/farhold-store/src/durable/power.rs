@@ -42,6 +42,8 @@ struct State {
     locks: BTreeSet<String>,
     /// Bytes that all files together may have; 0: any number.
     bytes_max: u64,
+    /// No file can be removed.
+    keeps: bool,
     /// Operations until the power is cut, and the seed of what then survives.
     fuse: Option<(u64, u64)>,
     survivor: Option<Volatile>,
@@ -81,6 +83,7 @@ impl Volatile {
             past_names: vec![BTreeMap::new()],
             locks: BTreeSet::new(),
             bytes_max: 0,
+            keeps: false,
             fuse: None,
             survivor: None,
         };
@@ -90,6 +93,11 @@ impl Volatile {
     /// Lets all files together have so many bytes (0: any number).
     pub fn limit(&self, bytes_max: u64) {
         held(&self.inner).bytes_max = bytes_max;
+    }
+
+    /// Lets removals fail, or not any more.
+    pub fn keep_files(&self, keeps: bool) {
+        held(&self.inner).keeps = keeps;
     }
 
     /// Flips bits of a byte that is durable.
@@ -236,6 +244,9 @@ impl Directory for Volatile {
     fn remove(&self, name: &str) -> io::Result<()> {
         self.burn();
         let mut state = held(&self.inner);
+        if state.keeps {
+            return Err(io::Error::other("the file stays"));
+        }
         state.names.remove(name).ok_or_else(|| missing(name))?;
         state.changed();
         Ok(())

@@ -98,6 +98,13 @@ pub fn plan(directory: &Arc<dyn Directory>, cluster: &Cluster, node: NodeId) -> 
         None if since > 1 => journal::first_closed(&*this.directory, &identity, since, &names)?.unwrap_or(0),
         None => 0,
     };
+    for cut in &cluster.cuts {
+        let (found, _) = journal::last(&*this.directory, &Identity { node: cut.node, ..identity }, cut.start, &names)?;
+        if found.last != 0 && found.closed < cut.epoch {
+            let file = format!("the journal of node {}", cut.node.0);
+            return Err(DurableError::damaged(&file, 0, "its end is missing, which has counted before"));
+        }
+    }
     for writer in (0..identity.nodes).map(NodeId) {
         let mut before: Option<(u32, u32)> = None;
         for (start, number) in journal::segments(&names, writer) {

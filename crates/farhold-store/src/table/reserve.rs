@@ -221,6 +221,22 @@ impl TableStore {
         });
     }
 
+    /// Does the primary index name neither this row nor another that is there? It names it only when it has been [published](Self::publish).
+    #[must_use]
+    pub fn is_nameless(&self, reference: ObjectRef, alloc: &mut AllocCache) -> bool {
+        let mut is_nameless = false;
+        self.with_row(reference, alloc, |key, _, _| {
+            let named = self.primary.get(key).value.map(ObjectRef::from_bits);
+            let is_there = |other: ObjectRef| {
+                let object = self.store.object(other);
+                let is_its = object.meta().incarnation() == other.incarnation() && object.meta().state() == Meta::ROW;
+                other == reference || (is_its && !object.version().is_absent())
+            };
+            is_nameless = !named.is_some_and(is_there);
+        });
+        is_nameless
+    }
+
     /// After a delete has committed at `epoch`: takes the row out of the indexes (where they have not been given to
     /// another row since) and frees its slot, at once or when no snapshot needs it.
     pub fn remove(&self, reference: ObjectRef, epoch: u32, alloc: &mut AllocCache) {

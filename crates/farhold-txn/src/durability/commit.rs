@@ -2,6 +2,7 @@
 
 use super::Journaling;
 use crate::TxnError;
+use crate::Worker;
 use crate::planted::set_unknown;
 use crate::txn::state::RowState;
 use crate::txn::{CommitInfo, Txn};
@@ -126,6 +127,20 @@ impl Txn {
             return None;
         }
         self.state.rows.iter().map(|row| row.version.epoch()).max().or(Some(0))
+    }
+}
+
+impl Worker {
+    /// Returns when everything is durable that could be seen until now: for whoever says something of it without a commit, as that a key is taken.
+    ///
+    /// # Errors
+    /// [`TxnError::NotDurable`]; the keeper of the epoch is unavailable.
+    pub async fn durable_so_far(&self) -> Result<(), TxnError> {
+        let core = &*self.core;
+        if core.node.journaling.as_ref().is_none_or(|journaling| journaling.is_quiet()) {
+            return Ok(());
+        }
+        core.durable(core.read_epoch().await?).await
     }
 }
 

@@ -107,6 +107,8 @@ pub(crate) struct Journaling {
     has_copies: bool,
     /// All records of this start are of later epochs.
     before: AtomicU32,
+    /// Whoever makes segments is busy with a checkpoint.
+    is_checkpointing: AtomicBool,
     /// Somebody else does the steps.
     pub has_thread: AtomicBool,
     /// Why the journal can never be written again.
@@ -172,6 +174,7 @@ impl Journaling {
             has_begun: AtomicBool::new(!generation.comes_back()),
             has_copies: is_replicated,
             before: AtomicU32::new(closed),
+            is_checkpointing: AtomicBool::new(false),
             has_thread: AtomicBool::new(false),
             failed: Mutex::default(),
             is_failed: AtomicBool::new(false),
@@ -665,6 +668,21 @@ impl Journaling {
 
     /// Makes a checkpoint of the node's rows; false if `go_on` has ended it. May run beside everything else, once at a time.
     pub fn checkpoint(&self, store: &Store, go_on: &mut dyn FnMut() -> bool) -> Result<bool, DurableError> {
+        self.is_checkpointing.store(true, SeqCst);
+        let made = self.make_checkpoint(store, go_on);
+        self.is_checkpointing.store(false, SeqCst);
+        made
+    }
+
+    /// Makes the next segment, if whoever does so otherwise is waiting for a disk that writes a checkpoint, which may wait for this segment.
+    pub fn make_spare_if_nobody_does(&self) {
+        if self.is_checkpointing.load(SeqCst) && !self.has_spare.load(SeqCst) {
+            // Why it could not be made is in `full`.
+            let _ = self.make_spare();
+        }
+    }
+
+    fn make_checkpoint(&self, store: &Store, go_on: &mut dyn FnMut() -> bool) -> Result<bool, DurableError> {
         let Some(written) = self.write_checkpoint(store, go_on)? else { return Ok(false) };
         while !self.is_good(&written) {
             if !go_on() || self.is_failed.load(SeqCst) {

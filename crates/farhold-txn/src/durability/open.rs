@@ -66,6 +66,11 @@ impl Generation {
         self.cluster.generation
     }
 
+    /// The first epoch of it.
+    pub(crate) fn epoch_first(&self) -> u32 {
+        self.cluster.epoch_first
+    }
+
     /// Have the others gone on since the node was here before? Then what it had is theirs, and its region is empty: it never founds, it joins. Every other
     /// start has its rows again: it founds, and never joins.
     pub(crate) fn comes_back(&self) -> bool {

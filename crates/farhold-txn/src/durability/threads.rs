@@ -89,6 +89,7 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
                 break;
             }
         }
+        journaling.make_spare_if_nobody_does();
         match journaling.step(&node.store) {
             Step::Closed => {
                 // Others gather meanwhile.
@@ -198,6 +199,8 @@ fn make_checkpoints(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool
         if journaling.bytes() >= at_bytes || first {
             let mut go_on = || {
                 crate::planted::may_stop();
+                // Meanwhile the journal goes on. Made here, no step waits for the next segment.
+                let _ = journaling.make_spare();
                 !stop.load(SeqCst)
             };
             if let Ok(true) = journaling.checkpoint(&node.store, &mut go_on) {

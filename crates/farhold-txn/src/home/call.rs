@@ -145,6 +145,13 @@ impl Core {
         self.post(node, &request.encode(0), until_ns).await
     }
 
+    /// As [`Self::tell`], also to a node that stands still for longer than a request may take: it hears it when it goes on.
+    pub async fn tell_certainly(&self, node: NodeId, request: &Request<'_>) {
+        if self.tell(node, request).await.is_err() {
+            self.tell_now(node, request);
+        }
+    }
+
     /// As [`Self::tell`], at once: for those who cannot wait. If the inbox is full it is sent later; only the end of the node, or of this
     /// one, loses it.
     pub fn tell_now(&self, node: NodeId, request: &Request<'_>) {

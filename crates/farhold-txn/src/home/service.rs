@@ -7,6 +7,7 @@ use crate::definition::TableDef;
 use crate::membership::View;
 use crate::node::Recovered;
 use crate::protocol::epoch::KEEPER;
+use crate::protocol::ident::DATA;
 use crate::slots::Counter;
 use crate::snapshot::{first_runs, write_runs};
 use crate::table::{Index, Table, TableShared};
@@ -14,7 +15,7 @@ use crate::worker::Core;
 use crate::{NodeId, TableId, TxnError};
 use farhold_fabric::{Address, FabricError, Message, Meta, Version};
 use farhold_store::object::RESERVED;
-use farhold_store::{Holder, Moved, Object, ObjectRef, Owner, Reserve};
+use farhold_store::{Holder, Moved, Object, ObjectRef, Owner, Reserve, Superblock};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
@@ -206,6 +207,12 @@ impl Core {
                     if self.is_reserved(reference) {
                         self.node.reservations.publish(reference, &deleted);
                         table.store.publish(reference, &mut self.alloc.borrow_mut());
+                    } else if self.is_live(reference) {
+                        // It comes late: its owner has written the row meanwhile, and no index may lead to it yet.
+                        let mut alloc = self.alloc.borrow_mut();
+                        if table.store.is_nameless(reference, &mut alloc) {
+                            table.store.publish(reference, &mut alloc);
+                        }
                     }
                 }
             }
@@ -357,6 +364,10 @@ impl Core {
         self.row(reference).is_some_and(|row| row.meta().state() == RESERVED)
     }
 
+    fn is_live(&self, reference: ObjectRef) -> bool {
+        self.row(reference).is_some_and(is_live)
+    }
+
     fn cancel(&self, table: &TableShared, reference: ObjectRef) {
         // One that was being written when its owner died is no reservation any more, but damage.
         let is_whole = self.row(reference).is_some_and(|row| !row.version().is_writing());
@@ -373,10 +384,7 @@ impl Core {
     /// What a dead transaction had reserved goes. If it died after index entries of rows that it would have deleted had been
     /// given to the new row: they go back if the new row has not become one, else the old rows follow them.
     fn undo_or_redo(&self, table: &TableShared, dead: &Reservation) {
-        let is_live = |row: Object<'_>| {
-            row.meta().state() == Meta::ROW && !row.version().is_absent() && !row.version().is_writing()
-        };
-        let became_row = self.row(dead.reference).is_some_and(is_live);
+        let became_row = self.is_live(dead.reference);
         for old in &*dead.replaced {
             let Some(row) = self.row(*old).filter(|row| row.lock_word() == dead.owner && is_live(*row)) else {
                 continue;
@@ -428,6 +436,12 @@ impl Core {
 
     /// Frees what earlier starts of a node have locked and reserved here, and what their snapshots hold.
     fn forget_dead(&self, node: NodeId, incarnation: u16, epoch: u32) {
+        let its = self.endpoint.mapped(node, DATA);
+        let now = its.as_deref().and_then(|memory| Superblock::of(memory).ok()).map(Superblock::incarnation);
+        if now.is_some_and(|now| now.wrapping_sub(incarnation) as i16 > 0) {
+            // It comes late: the start that said so is over, and what the next one has locked by itself must not be released.
+            return;
+        }
         if self.me == KEEPER {
             self.node.store.superblock().raise_epoch(epoch);
         }
@@ -442,6 +456,11 @@ impl Core {
         // What it has recorded of tables and indexes, and did not come to say.
         let _ = crate::system::reconcile(&self.node);
     }
+}
+
+/// Is there a row in it?
+fn is_live(row: Object<'_>) -> bool {
+    row.meta().state() == Meta::ROW && !row.version().is_absent() && !row.version().is_writing()
 }
 
 /// What an ordered index knows of a key.
@@ -492,7 +511,7 @@ fn scan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Node, NodeConfig};
+    use crate::{Node, NodeConfig, Worker};
     use farhold_fabric::{Executor, Fabric};
     use farhold_store::row::{Column, ColumnType, Datum, Schema};
 
@@ -582,5 +601,71 @@ mod tests {
             drop((worker, node));
             std::fs::remove_dir_all(&directory).unwrap();
         }
+    }
+
+    /// What node 1 asks of node 0 by messages, while its own instructions write node 0's memory.
+    fn asked(name: &str, test: impl FnOnce(&Worker, &Arc<TableShared>)) {
+        let directory = std::env::temp_dir().join(format!("farhold-asked-{name}-{}", std::process::id()));
+        let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
+        let node = Node::open(fabric, NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() }).unwrap();
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).unwrap();
+        let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).unwrap();
+        let definition = TableDef::new("t", schema);
+        crate::system::add(&node, TableId(20), &definition.encode(&[]).unwrap()).unwrap();
+        let table = node.catalog.by_id(TableId(20)).unwrap().0;
+        test(&worker, &table);
+        drop((table, worker, node));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// A row moves to another slot. Its home stands still for so long that the new slot is written, by instructions, before the home hears that
+    /// the index has to lead there.
+    #[test]
+    fn a_row_that_moved_is_found_although_its_home_hears_of_it_late() {
+        asked("late", |worker, table| {
+            let core = &*worker.core;
+            let store = &worker.node().store;
+            let (key, owner) = (0x8000_0001_u32.to_be_bytes(), Owner::new(1, NodeId(1), 0, 1));
+            let mut value = Vec::new();
+            table.schema.encode_value(&[Datum::Int(0)], &mut value).unwrap();
+            let reserve = |mine: Vec<ObjectRef>| {
+                let ask = Request::Reserve { table: TableId(20), owner: owner.word(), key: &key, value: &value, mine };
+                let bytes = core.answer(NodeId(1), ask).unwrap().0;
+                Reserved::decode(&mut super::super::wire::Reader(&bytes)).unwrap().outcome.unwrap().reference
+            };
+            let commit = |reference: ObjectRef, flags: u64| {
+                let row = store.object(reference);
+                let version = row.version();
+                row.restamp(if flags == 0 { version.next(2) } else { version.next(2).with(flags) });
+            };
+            let make_row = |reference: ObjectRef| {
+                let meta = Meta::new(reference.incarnation(), Meta::ROW, key.len(), key.len() + value.len());
+                store
+                    .memory()
+                    .word(reference.offset() + farhold_fabric::object::META)
+                    .unwrap()
+                    .store(meta.0, std::sync::atomic::Ordering::SeqCst);
+            };
+            let old = reserve(Vec::new());
+            make_row(old);
+            commit(old, 0);
+            store.object(old).lock(old.incarnation(), owner).unwrap();
+            let new = reserve(vec![old]);
+            assert_eq!(table.store.lookup(&key).found, Some(old));
+            make_row(new);
+            commit(new, 0);
+            commit(old, Version::ABSENT);
+            store.object(old).unlock();
+            let publish = || Request::Publish { table: TableId(20), references: vec![new], deleted: vec![old] };
+            assert!(core.answer(NodeId(1), publish()).is_ok());
+            assert_eq!(table.store.lookup(&key).found, Some(new));
+            assert!(
+                core.answer(NodeId(1), Request::Remove { table: TableId(20), epoch: 2, references: vec![old] }).is_ok()
+            );
+            // Said twice it changes nothing.
+            assert!(core.answer(NodeId(1), publish()).is_ok());
+            assert_eq!(table.store.lookup(&key).found, Some(new));
+        });
     }
 }

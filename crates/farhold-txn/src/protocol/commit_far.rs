@@ -514,6 +514,8 @@ impl Txn {
                 if core.node.replication.is_some() {
                     let _ = core.insist_call(node, &request, number).await;
                 } else if core.call(node, &request).await.is_err() {
+                    // A node that only stands still hears it once more, and certainly: no index leads to the row before. Twice is once.
+                    core.tell_now(node, &request);
                     lost.get_or_insert(node);
                 }
             }
@@ -572,12 +574,12 @@ impl Txn {
         for (node, table, references) in deleted {
             for references in references.chunks(STAMPS_MAX) {
                 let request = Request::Remove { table, epoch, references: references.to_vec() };
-                let _ = self.core.tell(node, &request).await;
+                self.core.tell_certainly(node, &request).await;
             }
         }
         for (node, table, references) in gone {
             for references in references.chunks(STAMPS_MAX) {
-                let _ = self.core.tell(node, &Request::Cancel { table, references: references.to_vec() }).await;
+                self.core.tell_certainly(node, &Request::Cancel { table, references: references.to_vec() }).await;
             }
         }
     }

@@ -73,9 +73,12 @@ impl Core {
     /// The epoch now, for a commit that holds all its locks.
     ///
     /// # Errors
-    /// The keeper is unavailable.
+    /// The keeper is unavailable, or is still getting its rows back.
     pub async fn read_epoch(&self) -> Result<u32, TxnError> {
-        let Some(replication) = &self.node.replication else { return self.epoch.read(&self.endpoint).await };
+        let Some(replication) = &self.node.replication else {
+            let epoch = self.epoch.read(&self.endpoint).await?;
+            return self.check_epoch(epoch).map(|()| epoch);
+        };
         let keeper = replication.view.keeper();
         let epoch = if keeper == self.me {
             self.node.store.superblock().epoch()
@@ -84,6 +87,13 @@ impl Core {
         };
         replication.view.saw_epoch(epoch);
         Ok(epoch)
+    }
+
+    /// Is it an epoch of this generation? The region of a keeper that starts again begins with the first of all: a commit in that would
+    /// count as durable at once, and a snapshot would be empty.
+    pub fn check_epoch(&self, epoch: u32) -> Result<(), TxnError> {
+        let first = self.node.journaling.as_ref().map_or(0, |journaling| journaling.generation().epoch_first());
+        if epoch >= first { Ok(()) } else { Err(TxnError::NodeUnavailable { node: self.keeper(), committed: false }) }
     }
 
     /// Remembers an epoch, for the keeper after this one.

@@ -167,8 +167,8 @@ impl Txn {
         let shared = self.enter(table)?;
         shared.check_readable(spec.index)?;
         let node = self.node_of(shared, &spec);
+        let before = rows.len();
         let scanned = if node == Some(self.me()) {
-            let before = rows.len();
             match self.scan_near(shared, &spec, rows) {
                 Ok(Scanned::All) => Ok(()),
                 Ok(at) => Box::pin(self.scan_near_patiently(shared, &spec, at, rows, before, go_on)).await,
@@ -177,7 +177,7 @@ impl Txn {
         } else {
             Box::pin(self.scan_far(shared, &spec, node, rows, go_on)).await
         };
-        let scanned = scanned.and_then(|()| self.add_changed_rows(shared, &spec, rows));
+        let scanned = scanned.and_then(|()| self.add_changed_rows(shared, &spec, rows, before));
         self.note(scanned)
     }
 
@@ -316,11 +316,12 @@ impl Txn {
         table: SharedTable,
         spec: &ScanSpec<'_>,
         rows: &mut Vec<RowHandle>,
+        before: usize,
     ) -> Result<(), TxnError> {
         if spec.index == Index::Primary || !self.state.written_with_indexes {
             return Ok(());
         }
-        self.add_changed_rows_cold(table, spec, rows)
+        self.add_changed_rows_cold(table, spec, rows, before)
     }
 
     #[cold]
@@ -329,15 +330,16 @@ impl Txn {
         table: SharedTable,
         spec: &ScanSpec<'_>,
         rows: &mut Vec<RowHandle>,
+        before: usize,
     ) -> Result<(), TxnError> {
         let keys = table.keys_of(spec.index)?;
-        let mut keyed = Vec::with_capacity(rows.len());
+        let mut keyed = Vec::with_capacity(rows.len() - before);
         let mut made = Vec::new();
         let candidates = (0..self.state.rows.len() as u32).map(RowHandle).filter(|handle| {
             let row = self.state.row(*handle);
             row.table == table.0 && row.has_new_value() && row.state.is_live()
         });
-        for handle in rows.drain(..) {
+        for handle in rows.drain(before..) {
             let row = self.state.row(handle);
             keys.make(&table.schema, self.state.key(row), self.state.value(row), &mut made)?;
             keyed.push((made.clone(), handle));

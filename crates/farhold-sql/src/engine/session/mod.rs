@@ -115,6 +115,13 @@ impl Session {
     pub async fn execute(&mut self, prepared: &Rc<Prepared>, parameters: &[Datum]) -> Result<Output, SqlError> {
         let armed = self.cancel.arm();
         let mut outcome = self.run(prepared, parameters).await;
+        if let Err(error) = &outcome
+            && error.state == SqlState::UNIQUE_VIOLATION
+            && let Err(lost) = Box::pin(self.worker.durable_so_far()).await
+        {
+            // Whoever hears that his key is taken may take that for the answer to what he had lost: no power cut may take it back.
+            outcome = Err(super::error::from_txn(lost));
+        }
         match &mut outcome {
             Ok(Output::Rows(super::Rows::Batches(rows))) => rows.hold(armed),
             Ok(Output::CopyIn(copy)) => copy.hold(armed),

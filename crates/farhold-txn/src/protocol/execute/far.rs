@@ -35,6 +35,10 @@ const LOCKED_READS_MAX: u32 = 3;
 pub(crate) const FAR_INDEXES_MIN: usize = 64;
 /// How often a lookup begins anew because the index has moved on.
 const LOOKUPS_MAX: u32 = 100;
+/// Reads of a look-up without a pause: a locked bucket is free again after some of them.
+const READS_AT_ONCE: u32 = 100;
+/// Pauses of a look-up after that: some 20 ms.
+const PAUSES_MAX: u32 = 1_000;
 
 impl Txn {
     /// The row with this key, at its home.
@@ -75,9 +79,18 @@ impl Txn {
                 return self.get_by_message(table, home, Index::Primary, key).await;
             };
             let (mut lookup, mut step) = FarLookup::start(&far_index, hash);
+            let mut reads = 0_u32;
             let outcome = loop {
                 match step {
                     FarStep::Read { at, bytes } => {
+                        reads += 1;
+                        if let Some(turn) = reads.checked_sub(READS_AT_ONCE) {
+                            // A writer is at the bucket, or was when its node ended.
+                            if turn > PAUSES_MAX {
+                                return Err(self.core.busy_or_gone(home));
+                            }
+                            self.core.handle.pause(turn).await;
+                        }
                         let read = self.core.read_far(at, bytes).await?;
                         step = lookup.learn(&mut far_index, &read);
                     }
@@ -414,6 +427,13 @@ impl Core {
             self.far_indexes_max.set(2 * known.len().max(FAR_INDEXES_MIN));
         }
         known.insert((node, table), index);
+    }
+
+    /// Why something there has been locked for longer than any of its node's threads needs.
+    #[cold]
+    fn busy_or_gone(&self, node: NodeId) -> TxnError {
+        let is_gone = self.node.replication.is_none() && !self.node.fabric.node_is_live(node);
+        if is_gone { TxnError::NodeUnavailable { node, committed: false } } else { TxnError::Conflict }
     }
 
     /// What a refusal of the fabric means. A region registered anew is one that a node has taken over: what was known of it

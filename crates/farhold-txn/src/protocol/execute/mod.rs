@@ -5,3 +5,6 @@ mod near;
 
 pub(crate) use far::{FAR_INDEXES_MIN, FarRead, by_node};
 pub(crate) use near::NearRead;
+
+#[cfg(test)]
+mod tests;

@@ -133,6 +133,10 @@ impl Txn {
             };
             let ident = self.near_ident(reference);
             if let Some(known) = self.state.find(ident) {
+                if matches!(self.state.row(known).state, RowState::Absent | RowState::Skipped) {
+                    // It was met by another index, or as a row: what says that this key has none is here.
+                    self.keep_stamp(table, found.stamp);
+                }
                 return Some(self.known(table, index, key, known));
             }
             let read = self.state.read_near(table.0, ident, table.store.store().object(ident.reference()));
