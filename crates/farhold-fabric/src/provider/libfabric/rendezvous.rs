@@ -14,12 +14,13 @@
 //!
 //! A record is public: what it leads to asks for the [secret](super::Secret).
 
+use super::Clock;
 use super::frame::VERSION;
 use crate::address::NodeId;
 use crate::error::FabricError;
 use crate::private;
 use std::fmt::Write as _;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const RECORD_BYTES_MAX: u64 = 4096;
+const RECORD_BYTES_MAX: usize = 4096;
 /// How long an answer of a bootstrap port may take.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 
@@ -188,14 +189,24 @@ pub(super) fn find(
     Record::from_text(&text).filter(|record| record.node == node).ok_or_else(garbled)
 }
 
-/// What a bootstrap port says.
+/// What a bootstrap port says, if it has said all of it in that time.
 fn ask(at: &str, timeout: Duration) -> Option<String> {
-    let mut text = String::new();
     let address = at.to_socket_addrs().ok()?.next()?;
-    let stream = TcpStream::connect_timeout(&address, timeout).ok()?;
-    stream.set_read_timeout(Some(timeout)).ok()?;
-    stream.take(RECORD_BYTES_MAX).read_to_string(&mut text).ok()?;
-    Some(text)
+    let clock = Clock::start();
+    let mut stream = TcpStream::connect_timeout(&address, timeout).ok()?;
+    let (mut text, mut part) = (Vec::new(), [0; 512]);
+    while text.len() <= RECORD_BYTES_MAX {
+        // A time-out of the stream is one of each read.
+        let left = timeout.checked_sub(Duration::from_nanos(clock.now_ns())).filter(|left| !left.is_zero())?;
+        stream.set_read_timeout(Some(left)).ok()?;
+        match stream.read(&mut part) {
+            Ok(0) => return String::from_utf8(text).ok(),
+            Ok(count) => text.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Has the process of a node on another host ended, or not begun? Its host says so; if nobody says anything it may live.
@@ -205,8 +216,7 @@ pub(super) fn has_ended(rendezvous: &Rendezvous, node: NodeId, timeout_ns: u64) 
     let address = at.and_then(|(_, at)| at.to_socket_addrs().ok()?.next());
     let timeout = Duration::from_nanos(timeout_ns).min(ANSWER_MAX);
     address.is_some_and(|address| {
-        let refused = std::io::ErrorKind::ConnectionRefused;
-        TcpStream::connect_timeout(&address, timeout).is_err_and(|error| error.kind() == refused)
+        TcpStream::connect_timeout(&address, timeout).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     })
 }
 
@@ -241,5 +251,22 @@ mod tests {
         }
         assert_eq!(bytes_of("0g"), None);
         assert_eq!(bytes_of("012"), None);
+    }
+
+    /// A port that says a byte now and then holds nobody up longer than a silent one.
+    #[test]
+    fn an_answer_has_one_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        let slow = std::thread::spawn(move || {
+            let (mut caller, _) = listener.accept().unwrap();
+            // 2 s in all, and no byte takes long.
+            (0..100).try_for_each(|_| {
+                std::thread::park_timeout(Duration::from_millis(20));
+                caller.write_all(b"f")
+            })
+        });
+        assert_eq!(ask(&at, Duration::from_millis(200)), None);
+        drop(slow.join().unwrap());
     }
 }
