@@ -32,6 +32,8 @@ use std::time::Duration;
 const RECORD_BYTES_MAX: usize = 4096;
 /// How long an answer of a bootstrap port may take.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
+/// How long the port rests when it could not take a caller.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// How nodes find each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +124,9 @@ impl Publication {
                 let listener = Arc::new(TcpListener::bind(listen).map_err(failed)?);
                 let stop = Arc::new(AtomicBool::new(false));
                 let (stopped, asked, text) = (stop.clone(), listener.clone(), record.to_text());
-                let answer = move || answer(&asked, &stopped, &text);
+                let answer = move || {
+                    answer(asked.incoming(), &stopped, &text, || std::thread::park_timeout(ACCEPT_PAUSE));
+                };
                 let thread = std::thread::Builder::new().name("farhold-bootstrap".into()).spawn(answer);
                 Published::Port { stop, listener, thread: Some(thread.map_err(failed)?) }
             }
@@ -131,14 +135,24 @@ impl Publication {
     }
 }
 
-fn answer(listener: &TcpListener, stop: &AtomicBool, text: &str) {
-    for caller in listener.incoming() {
+/// Sends the text to each caller, until told to stop. `pause` is what it does when there was none to be had.
+fn answer(
+    callers: impl Iterator<Item = std::io::Result<TcpStream>>,
+    stop: &AtomicBool,
+    text: &str,
+    mut pause: impl FnMut(),
+) {
+    for caller in callers {
         if stop.load(Ordering::Acquire) {
             return;
         }
-        if let Ok(mut caller) = caller {
+        match caller {
             // One that does not take 200 bytes is not waited for.
-            let _ = caller.set_write_timeout(Some(ANSWER_MAX)).and_then(|()| caller.write_all(text.as_bytes()));
+            Ok(mut caller) => {
+                let _ = caller.set_write_timeout(Some(ANSWER_MAX)).and_then(|()| caller.write_all(text.as_bytes()));
+            }
+            // Without a descriptor to be had, the next try fails as quickly.
+            Err(_) => pause(),
         }
     }
 }
@@ -268,5 +282,14 @@ mod tests {
         });
         assert_eq!(ask(&at, Duration::from_millis(200)), None);
         drop(slow.join().unwrap());
+    }
+
+    /// A process without a descriptor to spare does not burn a core on callers that it cannot take.
+    #[test]
+    fn a_port_rests_when_it_can_take_nobody() {
+        let failed = || Err(std::io::Error::from_raw_os_error(libc::EMFILE));
+        let (stop, mut pauses) = (AtomicBool::new(false), 0);
+        answer((0..5).map(|_| failed()), &stop, "", || pauses += 1);
+        assert_eq!(pauses, 5);
     }
 }
