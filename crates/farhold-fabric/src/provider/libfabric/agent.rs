@@ -698,6 +698,8 @@ impl Session {
     /// A lane from the worker's port to one of ours: `lane | bytes put so far | taken so far`.
     fn open_lane(&mut self, place: &Place<'_>, to: u16, from: u16) -> Result<Vec<u8>, FabricError> {
         let to = Address { node: place.shared.node(), port: to };
+        // Those into inboxes that have ended would keep their memory, and their places among the lanes.
+        self.lanes.retain(|_, lane| lane.sender.taken(&lane.memory).is_some());
         if self.lanes.len() >= LANES_PER_SESSION_MAX
             || self.lanes_opened > u64::from(u32::MAX)
             || to.port == super::AGENT_PORT

@@ -810,8 +810,12 @@ impl Caller {
     }
 
     fn open_lane(&mut self, from: u16, to: Address) -> Result<(), FabricError> {
-        self.known(to.node).lanes.remove(&(from, to.port));
-        let closings = self.shared.closings.count();
+        let shared = self.shared.clone();
+        // Those into ports that have ended, of which the home lets go as well.
+        self.known(to.node).lanes.retain(|(_, port), lane| {
+            !shared.closings.has_closed(Address { node: to.node, port: *port }, &mut lane.closings)
+        });
+        let closings = shared.closings.count();
         let timeout_ns = self.shared.config.request_timeout_ns;
         let body = self.call(to, Tag::Lane, u32::from(to.port), u32::from(from), timeout_ns)?;
         let mut reader = Reader(&body);

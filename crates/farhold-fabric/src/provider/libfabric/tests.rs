@@ -561,6 +561,26 @@ fn a_lane_is_never_another_one() {
     });
 }
 
+/// A home does not keep the inboxes of ports that have ended for those who once spoke to them, nor do they use up a session's lanes.
+#[test]
+fn lanes_into_ended_inboxes_are_let_go() {
+    on_each(|bed| {
+        let sender = bed.endpoint(&bed.one);
+        for _ in 0..10 {
+            let ended = bed.endpoint(&bed.two);
+            sender.send(ended.address(), b"a last word").unwrap();
+            while ended.try_recv().is_none() {
+                std::thread::yield_now();
+            }
+        }
+        let last = bed.endpoint(&bed.two);
+        sender.send(last.address(), b"and a first one").unwrap();
+        let (maps, dir) = (std::fs::read_to_string("/proc/self/maps").unwrap(), bed.dir.0.display().to_string());
+        let ended = maps.lines().filter(|it| it.contains(&dir) && it.contains(".inbox-") && it.ends_with("(deleted)"));
+        assert_eq!(ended.count(), 0);
+    });
+}
+
 /// Who is shut out reaches nothing, neither by the agent nor by a NIC's key that it has kept, and is not heard; others go on; and
 /// so does its next start.
 #[test]

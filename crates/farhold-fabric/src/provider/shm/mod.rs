@@ -795,6 +795,8 @@ impl Provider for Shm {
             peer.incarnation = incarnation;
         }
         if !peer.lanes.contains_key(&to.port) {
+            // An ended inbox keeps its memory as long as it is mapped, and nothing is sent to it any more.
+            peer.lanes.retain(|_, (memory, _)| !inbox::is_closed(memory));
             let lane = self.open_lane(peer, to)?;
             peer.lanes.insert(to.port, lane);
         }
@@ -884,5 +886,40 @@ impl Drop for Member {
     fn drop(&mut self) {
         inbox::close(&self.home_memory);
         let _ = fs::remove_file(inbox_path(&self.cluster, Address::home(self.node), self.incarnation));
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// Inboxes of ended endpoints that this process still maps.
+    fn ended_inboxes_mapped(cluster: &Path) -> usize {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let of_cluster = format!("{}/", cluster.display());
+        maps.lines()
+            .filter(|it| it.contains(&of_cluster) && it.contains(".inbox-") && it.ends_with("(deleted)"))
+            .count()
+    }
+
+    fn cluster(test: &str) -> PathBuf {
+        default_cluster(&format!("{test}-{}", std::process::id()))
+    }
+
+    /// A sender that never speaks to an ended port again does not keep its inbox, 64 MiB of addresses, for ever.
+    #[test]
+    fn lanes_into_ended_inboxes_are_let_go() {
+        let cluster = cluster("ended-inboxes");
+        let member = Member::join(&cluster, NodeId(1)).unwrap();
+        let sender = member.clone().open(None).unwrap();
+        for _ in 0..10 {
+            let ended = member.clone().open(None).unwrap();
+            sender.send(ended.address(), b"a last word").unwrap();
+        }
+        let last = member.clone().open(None).unwrap();
+        sender.send(last.address(), b"and a first one").unwrap();
+        assert_eq!(ended_inboxes_mapped(&cluster), 0);
+        drop((sender, last, member));
+        remove(&cluster).unwrap();
     }
 }
