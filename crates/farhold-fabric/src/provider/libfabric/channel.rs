@@ -340,8 +340,8 @@ struct Open {
     traits: Traits,
     free_tx: RefCell<Vec<u32>>,
     free_bulk: RefCell<Vec<u32>>,
-    /// What the frame in each tx slot belongs to.
-    tags: RefCell<Vec<u64>>,
+    /// What the frame in each tx slot belongs to, while that is with the provider.
+    tags: RefCell<Vec<Option<u64>>>,
     /// Receive slots that the provider would not take back at once.
     unposted: RefCell<Vec<u32>>,
     /// Of a provider that is never closed: all peers, by name, and those that may go, the oldest first.
@@ -491,7 +491,7 @@ impl Channel {
             },
             free_tx: RefCell::new((size.rx..size.rx + size.tx).rev().collect()),
             free_bulk: RefCell::new((size.rx + size.tx..size.rx + size.tx + size.bulk).rev().collect()),
-            tags: RefCell::new(vec![0; size.tx as usize]),
+            tags: RefCell::new(vec![None; size.tx as usize]),
             unposted: RefCell::new((0..size.rx).collect()),
             peers: RefCell::default(),
             forgotten: RefCell::default(),
@@ -594,13 +594,13 @@ impl Channel {
             let to = self.open.raw.arena.base.as_ptr().add(slot as usize * FRAME_BYTES);
             std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len());
         }
-        self.open.tags.borrow_mut()[(slot - self.open.size.rx) as usize] = tag;
         // SAFETY: a tx slot that was free, with as many bytes in it, now the provider's until completion.
         let done = unsafe { farhold_send(self.open.raw.channel.as_ptr(), slot, frame.len() as u64, peer.0) };
         if done < 0 {
             self.open.free_tx.borrow_mut().push(slot);
             return Err(if done == AGAIN { Refusal::Again } else { Refusal::Broken });
         }
+        self.open.tags.borrow_mut()[(slot - self.open.size.rx) as usize] = Some(tag);
         self.sending.set(self.sending.get() + 1);
         #[cfg(test)]
         FRAMES_SENT.set(FRAMES_SENT.get() + 1);
@@ -610,6 +610,14 @@ impl Channel {
     /// Is a frame still with the provider?
     pub fn is_sending(&self) -> bool {
         self.sending.get() > 0
+    }
+
+    /// How many of the frames that are with the provider have such a tag.
+    pub fn count_sending(&self, is_meant: impl Fn(u64) -> bool) -> usize {
+        if !self.is_sending() {
+            return 0;
+        }
+        self.open.tags.borrow().iter().flatten().filter(|tag| is_meant(**tag)).count()
     }
 
     /// Starts a bulk transfer; its end is an [`Event::Bulk`].
@@ -692,8 +700,8 @@ impl Channel {
         } else if slot < rx + tx {
             self.open.free_tx.borrow_mut().push(slot);
             self.sending.set(self.sending.get() - 1);
-            if error != 0 {
-                let tag = self.open.tags.borrow()[(slot - rx) as usize];
+            let tag = self.open.tags.borrow_mut()[(slot - rx) as usize].take();
+            if let Some(tag) = tag.filter(|_| error != 0) {
                 take(Event::Lost(tag));
             }
         } else if slot < rx + tx + bulk {
