@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! node-003                  the node's entry: incarnation, process, doorbell, and the directory of its regions
-//! node-003.region-005       a region's bytes, sparse: memory is taken when asked for
+//! node-003.region-005       a region's bytes, sparse: memory is taken when asked for (node-003.draft-005 while it is made)
 //! node-003.inbox-2-7        inbox of port 7 of the node's 2nd incarnation
 //! ```
 //!
@@ -404,16 +404,20 @@ impl Membership for Member {
         let mut own = self.own.lock().expect("the regions");
         let path = region_path(&self.cluster, self.node, region);
         let len = round_up(len.max(1), PAGE);
-        let file = match open(&path, true) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(FabricError::RegionExists { node: self.node, region });
-            }
-            Err(error) => return Err(FabricError::io("make the region", path, &error)),
-        };
-        let memory = file
-            .set_len(len)
-            .and_then(|()| RegionMemory::growing_file(FarPtr::new(self.node, region, 0), len, file, &path))
+        let failed = |error| FabricError::io("make the region", &path, &error);
+        // This process alone makes the node's regions, one at a time.
+        if path.symlink_metadata().is_ok() {
+            return Err(FabricError::RegionExists { node: self.node, region });
+        }
+        // Under another name until it has its length: a process may be killed at any moment, and none could use half a region.
+        let draft = path.with_extension(format!("draft-{:03}", region.0));
+        let _ = fs::remove_file(&draft);
+        let file = open(&draft, true).map_err(failed)?;
+        file.set_len(len)
+            .and_then(|()| fs::rename(&draft, &path))
+            .map_err(failed)
+            .inspect_err(|_| drop(fs::remove_file(&draft)))?;
+        let memory = RegionMemory::growing_file(FarPtr::new(self.node, region, 0), len, file, &path)
             .map_err(|error| FabricError::io("make room for the region", &path, &error))
             .inspect_err(|_| drop(fs::remove_file(&path)))?;
         let memory = Arc::new(memory);
@@ -892,6 +896,7 @@ impl Drop for Member {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     /// Inboxes of ended endpoints that this process still maps.
     fn ended_inboxes_mapped(cluster: &Path) -> usize {
@@ -920,6 +925,42 @@ mod tests {
         sender.send(last.address(), b"and a first one").unwrap();
         assert_eq!(ended_inboxes_mapped(&cluster), 0);
         drop((sender, last, member));
+        remove(&cluster).unwrap();
+    }
+
+    /// A process may end at any moment: a region's name never leads to a file that is no region yet.
+    #[test]
+    fn a_region_has_its_length_when_it_has_its_name() {
+        let cluster = cluster("half-regions");
+        let member = Member::join(&cluster, NodeId(1)).unwrap();
+        let region = RegionId(5);
+        let (path, done) = (region_path(&cluster, NodeId(1), region), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let looker = scope.spawn(|| {
+                let mut found = std::collections::BTreeSet::new();
+                while !done.load(Ordering::SeqCst) {
+                    found.extend(fs::metadata(&path).map(|data| data.len()));
+                }
+                found
+            });
+            for _ in 0..5000 {
+                member.create_region(region, 2 * PAGE).unwrap();
+                member.remove_region(region).unwrap();
+            }
+            done.store(true, Ordering::SeqCst);
+            let found = looker.join().unwrap();
+            assert!(found.iter().all(|len| *len == 2 * PAGE), "{found:?}");
+        });
+        // What a process left that was killed while it made one is in nobody's way.
+        let draft = path.with_extension("draft-005");
+        fs::write(&draft, b"half").unwrap();
+        member.create_region(region, PAGE).unwrap();
+        assert_eq!(
+            member.create_region(region, PAGE).err(),
+            Some(FabricError::RegionExists { node: NodeId(1), region })
+        );
+        assert_eq!(member.attach_region(region).map(|memory| memory.len()), Ok(PAGE));
+        drop(member);
         remove(&cluster).unwrap();
     }
 }
