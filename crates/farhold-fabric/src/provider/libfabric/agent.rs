@@ -715,10 +715,12 @@ impl Session {
             return Err(FabricError::NoSuchPort { to });
         }
         let (memory, sender) = place.near.own_lane(to)?;
+        // An inbox is closed before its port's senders are listed: either this one is among them, or the end is seen here.
         place.shared.note_sender(to.port, self.node);
+        let Some(taken) = sender.taken(&memory) else { return Err(FabricError::NoSuchPort { to }) };
         let (index, put) = (self.lanes_opened, sender.position());
         self.lanes_opened += 1;
-        let words = [index, put, sender.taken(&memory).unwrap_or(put)];
+        let words = [index, put, taken];
         let from = Address { node: self.node, port: from };
         self.lanes.insert(index, Lane { from, to, memory, sender, message: Assembly::default() });
         Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())

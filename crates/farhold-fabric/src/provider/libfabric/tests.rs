@@ -561,6 +561,20 @@ fn a_lane_is_never_another_one() {
     });
 }
 
+/// Of an inbox that is just being closed, whose file is still there, nobody hears that his message has arrived.
+#[test]
+fn no_lane_opens_into_a_closed_inbox() {
+    on_each(|bed| {
+        let closed = bed.endpoint(&bed.two);
+        let to = closed.address();
+        let path = bed.dir.0.join(format!("node-002.inbox-1-{}", to.port));
+        let inbox = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&inbox, &1_u64.to_le_bytes(), 8).unwrap();
+        assert_eq!(bed.endpoint(&bed.one).send(to, b"too late"), Err(FabricError::NoSuchPort { to }));
+        bed.assert_whole();
+    });
+}
+
 /// A home does not keep the inboxes of ports that have ended for those who once spoke to them, nor do they use up a session's lanes.
 #[test]
 fn lanes_into_ended_inboxes_are_let_go() {
