@@ -612,6 +612,11 @@ impl Channel {
         self.sending.get() > 0
     }
 
+    /// How many frames can be with the provider.
+    pub fn frames(&self) -> usize {
+        self.open.size.tx as usize
+    }
+
     /// How many of the frames that are with the provider have such a tag.
     pub fn count_sending(&self, is_meant: impl Fn(u64) -> bool) -> usize {
         if !self.is_sending() {
