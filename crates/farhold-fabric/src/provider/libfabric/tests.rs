@@ -595,6 +595,56 @@ fn lanes_into_ended_inboxes_are_let_go() {
     });
 }
 
+/// Keys that the agent gives a node while this is being shut out are closed as well.
+#[test]
+fn a_fence_closes_the_keys_that_were_given_meanwhile() {
+    // In most of the rounds the fence comes in the middle of a request.
+    for _ in 0..10 {
+        let bed = Bed::new("tcp;ofi_rxm");
+        let mut zombie = Stranger::of(&bed);
+        let (session, token) = zombie.enter();
+        let wire = WireOp { kind: OpKind::Flush, a: frame::NIC_KEY, ..write_of(bed.key()) };
+        let mut request = request_of(&wire, &[]);
+        (0..2000).for_each(|_| wire.put(&mut request));
+        let (asks, is_out) = (AtomicU32::new(0), AtomicU32::new(0));
+        let mut kept = zombie.nic_target(&bed, session, token);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while asks.load(Ordering::SeqCst) < 20 {
+                    std::thread::yield_now();
+                }
+                while !bed.two.fence(NodeId(1), 1).unwrap() {}
+                is_out.store(1, Ordering::SeqCst);
+            });
+            let mut looks = 0;
+            // The last answers may come when the fence is over.
+            while looks < 1000 {
+                if is_out.load(Ordering::SeqCst) == 1 {
+                    looks += 1;
+                } else {
+                    zombie.send(Header::new(Kind::Request, session, token, 7, request.len()), &request);
+                    asks.fetch_add(1, Ordering::SeqCst);
+                }
+                zombie.channel.poll(|event| {
+                    let Event::Received(frame) = event else { return };
+                    for (header, part) in frame::parcels(frame) {
+                        // The end of an answer: the key and the base that the last instruction got.
+                        if header.number == 7 && header.offset + header.len == header.total {
+                            let mut words = Reader(&part[part.len() - 16..]);
+                            let [key, base] = [(); 2].map(|()| words.u64().unwrap());
+                            kept = BulkTarget { remote: base + 128, key };
+                        }
+                    }
+                });
+                std::thread::yield_now();
+            }
+        });
+        let mut reader = Stranger::of(&bed);
+        reader.hello();
+        assert!(!reader.transfer(false, &mut [0; 64], kept));
+    }
+}
+
 /// Who is shut out reaches nothing, neither by the agent nor by a NIC's key that it has kept, and is not heard; others go on; and
 /// so does its next start.
 #[test]
