@@ -147,8 +147,9 @@ pub(super) struct Traits {
     /// It does remote reads and writes by itself.
     pub has_rma: bool,
     /// When a registration has ended, no write that it let in changes memory any more: a NIC's promise. `tcp` looks at a key once,
-    /// when a transfer begins, and puts all of its bytes into memory as they come, whenever that is. libfabric's `shm` looks at
-    /// none, and there the process is ended.
+    /// when a transfer begins, and puts all of its bytes into memory as they come, whenever that is. So does `efa` where the device of one
+    /// side cannot write remotely: libfabric's code at the target copies what comes (`LONGCTS_RTW`), and within a host it takes its `shm`.
+    /// libfabric's `shm` by itself looks at no key, and there the process is ended.
     pub stops_writes: bool,
     /// A thread can sleep until there is something to poll for.
     pub has_wait: bool,
@@ -355,7 +356,7 @@ struct Open {
 static KEPT: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 const NEVER_CLOSED: &str = "shm";
 /// See [`Traits::stops_writes`].
-const STOP_WRITES: [&str; 3] = ["efa", "shm", "verbs"];
+const STOP_WRITES: [&str; 2] = ["shm", "verbs"];
 const PEERS_MAX: usize = 200;
 /// What the never closed ones leave behind in /dev/shm, 16 MiB each: libfabric 1.17 does not clean up when the process ends.
 static SEGMENTS: Mutex<Vec<CString>> = Mutex::new(Vec::new());
