@@ -214,6 +214,7 @@ impl Agent {
         if now_ns >= home.next_check_ns {
             home.next_check_ns = now_ns + STRANGER_NS_MAX / 8;
             home.show_out(channel, now_ns);
+            home.let_go_stale(shared);
         }
         worked
     }
@@ -455,6 +456,13 @@ impl Home {
             if is_over {
                 self.end(channel, index);
             }
+        }
+    }
+
+    /// Regions that have been removed or registered anew: their memory would be kept until the next instruction there.
+    fn let_go_stale(&mut self, shared: &Shared) {
+        for (seen, region) in self.seen.iter_mut().zip(0..=u8::MAX) {
+            seen.take_if(|(key, _)| shared.key(RegionId(region)) != Some(*key));
         }
     }
 
