@@ -895,7 +895,14 @@ impl Drop for Caller {
         self.flush(FLUSH_NS_MAX);
         // Registrations of ours hold the domain open, and the provider may write into the buffers until it is closed.
         self.state.bulk_waiting.clear();
-        self.state.bulk_active.clear();
+        let active = std::mem::take(&mut self.state.bulk_active);
+        if self.channel().is_never_closed() {
+            // There it may do so for ever.
+            for piece in active.into_values() {
+                std::mem::forget(self.state.flights.remove(&piece.flight));
+                std::mem::forget(piece.registration);
+            }
+        }
         self.channel = None;
     }
 }

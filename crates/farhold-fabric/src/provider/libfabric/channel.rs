@@ -329,8 +329,6 @@ pub(super) enum Event<'a> {
 /// See the module.
 pub(super) struct Channel {
     open: Open,
-    /// Frames handed to the provider and not yet completed.
-    sending: Cell<u32>,
     _not_sync: PhantomData<*const ()>,
 }
 
@@ -341,6 +339,8 @@ struct Open {
     traits: Traits,
     free_tx: RefCell<Vec<u32>>,
     free_bulk: RefCell<Vec<u32>>,
+    /// Frames handed to the provider and not yet completed.
+    sending: Cell<u32>,
     /// What the frame in each tx slot belongs to, while that is with the provider.
     tags: RefCell<Vec<Option<u64>>>,
     /// Receive slots that the provider would not take back at once.
@@ -492,6 +492,7 @@ impl Channel {
             },
             free_tx: RefCell::new((size.rx..size.rx + size.tx).rev().collect()),
             free_bulk: RefCell::new((size.rx + size.tx..size.rx + size.tx + size.bulk).rev().collect()),
+            sending: Cell::new(0),
             tags: RefCell::new(vec![None; size.tx as usize]),
             unposted: RefCell::new((0..size.rx).collect()),
             peers: RefCell::default(),
@@ -509,7 +510,7 @@ impl Channel {
     }
 
     fn of(open: Open) -> Self {
-        Self { open, sending: Cell::new(0), _not_sync: PhantomData }
+        Self { open, _not_sync: PhantomData }
     }
 
     pub fn traits(&self) -> &Traits {
@@ -563,7 +564,8 @@ impl Channel {
         self.open.forgotten.borrow_mut().extend(name);
     }
 
-    fn is_never_closed(&self) -> bool {
+    /// Does it go on after its end, with what is under way?
+    pub fn is_never_closed(&self) -> bool {
         self.open.traits.provider == NEVER_CLOSED
     }
 
@@ -602,7 +604,7 @@ impl Channel {
             return Err(if done == AGAIN { Refusal::Again } else { Refusal::Broken });
         }
         self.open.tags.borrow_mut()[(slot - self.open.size.rx) as usize] = Some(tag);
-        self.sending.set(self.sending.get() + 1);
+        self.open.sending.set(self.open.sending.get() + 1);
         #[cfg(test)]
         FRAMES_SENT.set(FRAMES_SENT.get() + 1);
         Ok(())
@@ -610,7 +612,7 @@ impl Channel {
 
     /// Is a frame still with the provider?
     pub fn is_sending(&self) -> bool {
-        self.sending.get() > 0
+        self.open.sending.get() > 0
     }
 
     /// How many frames can be with the provider.
@@ -630,7 +632,7 @@ impl Channel {
     ///
     /// # Safety
     /// `local` points to `len` bytes that stay where they are, and that nobody else writes (for a write) or touches (for a
-    /// read), until the event has come or the channel is dropped.
+    /// read), until the event has come or the channel is dropped; of one that [is never closed](Self::is_never_closed), only the former.
     pub unsafe fn bulk(
         &self,
         is_write: bool,
@@ -705,7 +707,7 @@ impl Channel {
             self.open.unposted.borrow_mut().push(slot);
         } else if slot < rx + tx {
             self.open.free_tx.borrow_mut().push(slot);
-            self.sending.set(self.sending.get() - 1);
+            self.open.sending.set(self.open.sending.get() - 1);
             let tag = self.open.tags.borrow_mut()[(slot - rx) as usize].take();
             if let Some(tag) = tag.filter(|_| error != 0) {
                 take(Event::Lost(tag));
@@ -755,6 +757,8 @@ impl Drop for Channel {
             traits: traits.clone(),
             free_tx: RefCell::new(self.open.free_tx.take()),
             free_bulk: RefCell::new(self.open.free_bulk.take()),
+            // What was not drained ends when the channel is used again.
+            sending: Cell::new(self.open.sending.get()),
             tags: RefCell::new(self.open.tags.take()),
             unposted: RefCell::new(self.open.unposted.take()),
             forgotten: RefCell::new(peers.keys().cloned().collect()),
