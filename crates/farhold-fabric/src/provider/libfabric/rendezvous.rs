@@ -224,6 +224,7 @@ fn ask(at: &str, timeout: Duration) -> Option<String> {
 }
 
 /// Has the process of a node on another host ended, or not begun? Its host says so; if nobody says anything it may live.
+/// Assumes that the host itself refuses the connection, not a firewall in its place: the two cannot be told apart.
 pub(super) fn has_ended(rendezvous: &Rendezvous, node: NodeId, timeout_ns: u64) -> bool {
     let Rendezvous::Hosts { peers, .. } = rendezvous else { return false };
     let at = peers.iter().find(|(peer, _)| *peer == node);
