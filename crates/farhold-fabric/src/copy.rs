@@ -114,6 +114,10 @@ mod kernel {
                     from = inout(reg) lines => _, to = inout(reg) to => _, count = inout(reg) count => _,
                     word = out(reg) _, expected = in(reg) expected, differences = inout(reg) differences,
                     out("ymm0") _, out("ymm1") _,
+                    // `vzeroupper` changes these as well: a caller that was compiled for AVX may have something in their upper halves.
+                    out("ymm2") _, out("ymm3") _, out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _,
+                    out("ymm8") _, out("ymm9") _, out("ymm10") _, out("ymm11") _, out("ymm12") _, out("ymm13") _,
+                    out("ymm14") _, out("ymm15") _,
                     options(nostack),
                 );
             }
@@ -177,6 +181,9 @@ mod kernel {
                 from = inout(reg) shared => _, groups = inout(reg) words / 16 => _, rest = inout(reg) words % 16 => _,
                 sum = inout(reg) sum,
                 out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
+                // As above: `vzeroupper` changes these.
+                out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _, out("ymm8") _, out("ymm9") _,
+                out("ymm10") _, out("ymm11") _, out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
                 options(nostack),
             );
         }
@@ -206,7 +213,7 @@ mod kernel {
     /// # Safety
     /// As [`copy`], `len >= 32`, and the processor has AVX.
     #[inline]
-    unsafe fn avx(from: *const u8, to: *mut u8, len: usize) {
+    pub(super) unsafe fn avx(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: while `len` bytes are left, each move lies inside them; the last one lies inside the whole, as `len >= 32`.
         // Registers and flags that change are named, and the upper halves are cleared as the ABI asks.
         unsafe {
@@ -260,6 +267,9 @@ mod kernel {
                 "vzeroupper",
                 len = inout(reg) len => _, from = inout(reg) from => _, to = inout(reg) to => _, skip = out(reg) _,
                 out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
+                // As above: `vzeroupper` changes these.
+                out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _, out("ymm8") _, out("ymm9") _,
+                out("ymm10") _, out("ymm11") _, out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
                 options(nostack),
             );
         }
@@ -538,6 +548,44 @@ mod tests {
             assert_eq!(halves_after(narrow, len), [0x5a5a_5a5a_a5a5_a5a5; 8], "{len} bytes");
         }
         assert_ne!(halves_after(wide, 200), [0x5a5a_5a5a_a5a5_a5a5; 8], "the test sees wide moves");
+    }
+
+    /// `vzeroupper` clears the upper half of every register, so a caller that was compiled for AVX keeps none across a copy.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[test]
+    fn a_caller_compiled_for_avx_loses_nothing() {
+        use std::arch::x86_64::{__m256i, _mm256_add_epi64, _mm256_loadu_si256, _mm256_storeu_si256};
+
+        /// Has twelve registers' worth of numbers before and after each of the kernels that use whole registers.
+        #[target_feature(enable = "avx2")]
+        fn numbers_after(numbers: &[[u64; 4]; 12], kernel: usize) -> [[u64; 4]; 12] {
+            let (from, mut to, mut after) = ([7_u64; 64], [0_u64; 64], [[0_u64; 4]; 12]);
+            // SAFETY: 32 bytes each; the kernels' buffers hold 512, of which no more are asked for.
+            unsafe {
+                let load = |at: usize| _mm256_loadu_si256(numbers[at].as_ptr().cast::<__m256i>());
+                let kept: [__m256i; 12] = std::array::from_fn(|at| _mm256_add_epi64(load(at), load(11 - at)));
+                let (from, to) = (from.as_ptr().cast::<u8>(), to.as_mut_ptr().cast::<u8>());
+                match kernel {
+                    0 => kernel::avx(from, to, 500),
+                    1 => _ = std::hint::black_box(copy_lines_from_shared(from, 7, to, 8)),
+                    _ => _ = std::hint::black_box(sum_shared(from, 64)),
+                }
+                for (after, kept) in after.iter_mut().zip(kept) {
+                    _mm256_storeu_si256(after.as_mut_ptr().cast::<__m256i>(), kept);
+                }
+            }
+            after
+        }
+        if !is_x86_feature_detected!("avx2") {
+            return;
+        }
+        let numbers: [[u64; 4]; 12] = std::array::from_fn(|i| std::array::from_fn(|j| (i * 100 + j) as u64));
+        let wanted = [[1100, 1102, 1104, 1106]; 12];
+        for kernel in 0..3 {
+            // SAFETY: the processor has AVX2.
+            let after = unsafe { numbers_after(std::hint::black_box(&numbers), kernel) };
+            assert_eq!(after, wanted, "kernel {kernel}");
+        }
     }
 
     /// Both sums are that of the numbers, at every length.

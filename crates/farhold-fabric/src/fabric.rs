@@ -158,7 +158,8 @@ impl Fabric {
     }
 
     /// Does a living process (or simulated node) run this node now? True as well where that cannot be found out: false is certain. On
-    /// `shm` it asks the kernel, so not for hot paths.
+    /// `shm` it asks the kernel, so not for hot paths. Between hosts it is certain as long as no firewall refuses connections in the place of
+    /// the node's host (REJECT), which looks as if nobody listened there: let firewalls drop packets.
     #[must_use]
     pub fn node_is_live(&self, node: NodeId) -> bool {
         self.membership.node_is_live(node)

@@ -217,11 +217,25 @@ impl Receiver {
         self.memory.word(self.queue.at.offset() + at).expect("`receiver` has checked the queue's bytes")
     }
 
+    /// The next ticket, and the state of its place. A place that is a turn ahead was given back by a receiver that died before it
+    /// moved the head on, which is done here.
+    fn next(&self) -> (u64, u64) {
+        loop {
+            let ticket = self.word(0).load(Relaxed);
+            let found = self.word(self.queue.place(ticket)).load(Acquire);
+            let ahead = (found >> (64 - TURN_BITS)).wrapping_sub(self.queue.turn(ticket)) & TURN_MASK;
+            if ahead != 1 {
+                return (ticket, found);
+            }
+            self.word(0).store(ticket.wrapping_add(1), Relaxed);
+        }
+    }
+
     /// The next message into `into`, whose memory is used again. False: there is none that is complete.
     pub fn try_recv_into(&self, into: &mut Vec<u8>) -> bool {
-        let ticket = self.word(0).load(Relaxed);
+        let (ticket, found) = self.next();
         let (turn, place) = (self.queue.turn(ticket), self.queue.place(ticket));
-        if self.word(place).load(Acquire) != state(turn, 0, FULL) {
+        if found != state(turn, 0, FULL) {
             return false;
         }
         let len = self.word(place + LEN_AT).load(Relaxed).min(self.queue.message_bytes_max.into());
@@ -244,9 +258,8 @@ impl Receiver {
     /// The caller guarantees that whoever `is_dead` accepts never acts again.
     #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn skip_dead(&self, is_dead: impl Fn(Holder) -> bool) -> bool {
-        let ticket = self.word(0).load(Relaxed);
+        let (ticket, found) = self.next();
         let (turn, place) = (self.queue.turn(ticket), self.queue.place(ticket));
-        let found = self.word(place).load(Acquire);
         let is_filling = found & 3 == FILLING && found >> (64 - TURN_BITS) == turn & TURN_MASK;
         let holder = Holder::of_bits(found >> 2 & ((1 << 40) - 1));
         let skip = is_filling

@@ -42,8 +42,11 @@ pub(super) const SIZE: Size = Size { rx: 256, tx: 128, bulk: 0 };
 const SESSIONS_PER_NODE_MAX: usize = 256;
 /// Most sessions of a node that are not live.
 const ENTERING_PER_NODE_MAX: usize = 64;
-/// Most refusals of those who have not proved anything.
+/// Most refusals of those who have not proved anything: in so long, and that are with the provider. A peer that takes nothing keeps the
+/// latter from being sent for ever, and with them so many frames, an eighth of all.
 const STRANGERS_MAX: usize = 16;
+/// Bit of the tags of their frames.
+const STRANGER: u64 = 1 << 31;
 /// How long a session that is not live is kept.
 const STRANGER_NS_MAX: u64 = 2_000_000_000;
 const LANES_PER_SESSION_MAX: usize = 4096;
@@ -54,7 +57,7 @@ const UNSENT_MAX: usize = 8192;
 const TURNS_PER_YIELD: u32 = 8;
 /// How long it goes on looking after the last frame before it sleeps. A sleep and its end cost some 10 µs.
 const LOOK_NS: u64 = 50_000;
-/// The same where the provider cannot be waited for, and the naps after it.
+/// The same where the provider cannot be waited for. The naps after it, there and while a frame waits for the provider.
 const LOOK_NS_WITHOUT_WAIT: u64 = 500_000;
 const NAP_MIN: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_millis(1);
@@ -183,14 +186,15 @@ impl Agent {
             let now_ns = clock.now_ns();
             if self.turn(now_ns) {
                 (busy_ns, nap) = (now_ns, NAP_MIN);
-            } else if spins || now_ns - busy_ns < look_ns || !self.home.unsent.is_empty() {
+            } else if spins || now_ns - busy_ns < look_ns {
                 empty = empty.wrapping_add(1);
                 if empty.is_multiple_of(TURNS_PER_YIELD) {
                     std::thread::yield_now();
                 }
-            } else if has_wait {
+            } else if has_wait && self.home.unsent.is_empty() {
                 self.channel.wait(bell, SLEEP_MAX);
             } else {
+                // Nothing may wake it for a frame that the provider would not take: its peer may be unreachable.
                 self.channel.wait(bell, nap);
                 nap = (nap * 2).min(NAP_MAX);
             }
@@ -210,6 +214,7 @@ impl Agent {
         if now_ns >= home.next_check_ns {
             home.next_check_ns = now_ns + STRANGER_NS_MAX / 8;
             home.show_out(channel, now_ns);
+            home.let_go_stale(shared);
         }
         worked
     }
@@ -349,7 +354,11 @@ impl Home {
 
     /// Tells one that has proved nothing why, if not too many are being told.
     fn refuse(&mut self, place: &Place<'_>, name: &[u8], header: &Header, why: Refusal, detail: u32) {
-        if self.count(|it| !it.is_known) >= STRANGERS_MAX {
+        let is_under_way = |tag| self.unsent.count_of(tag) + place.channel.count_sending(|it| it == tag) > 0;
+        let mut told = self.sessions.iter().enumerate().filter_map(|(index, it)| Some((index, it.as_ref()?)));
+        let is_being_told = told.any(|(index, it)| !it.is_known && it.name == name && is_under_way(it.tag(index)));
+        let of_strangers = place.channel.count_sending(|tag| tag & STRANGER != 0);
+        if is_being_told || of_strangers.max(self.count(|it| !it.is_known)) >= STRANGERS_MAX {
             return;
         }
         let who = Who { name, node: NodeId(0), start: (0, 0) };
@@ -400,7 +409,7 @@ impl Home {
 
     /// Ends the session of a frame that did not arrive, if there still is that one.
     fn lose(&mut self, channel: &Channel, tag: u64) {
-        let index = tag as u32 as usize;
+        let index = (tag & !STRANGER) as u32 as usize;
         if self.sessions.get(index).and_then(Option::as_ref).is_some_and(|session| session.tag(index) == tag) {
             self.end(channel, index);
         }
@@ -447,6 +456,13 @@ impl Home {
             if is_over {
                 self.end(channel, index);
             }
+        }
+    }
+
+    /// Regions that have been removed or registered anew: their memory would be kept until the next instruction there.
+    fn let_go_stale(&mut self, shared: &Shared) {
+        for (seen, region) in self.seen.iter_mut().zip(0..=u8::MAX) {
+            seen.take_if(|(key, _)| shared.key(RegionId(region)) != Some(*key));
         }
     }
 
@@ -669,7 +685,7 @@ fn learn(place: &Place<'_>, standing: Standing, region: RegionId) -> Result<Vec<
 impl Session {
     /// Of its frames.
     fn tag(&self, index: usize) -> u64 {
-        u64::from(self.count) << 32 | index as u64
+        u64::from(self.count) << 32 | index as u64 | if self.is_known { 0 } else { STRANGER }
     }
 
     /// What it may do now.
@@ -698,6 +714,8 @@ impl Session {
     /// A lane from the worker's port to one of ours: `lane | bytes put so far | taken so far`.
     fn open_lane(&mut self, place: &Place<'_>, to: u16, from: u16) -> Result<Vec<u8>, FabricError> {
         let to = Address { node: place.shared.node(), port: to };
+        // Those into inboxes that have ended would keep their memory, and their places among the lanes.
+        self.lanes.retain(|_, lane| lane.sender.taken(&lane.memory).is_some());
         if self.lanes.len() >= LANES_PER_SESSION_MAX
             || self.lanes_opened > u64::from(u32::MAX)
             || to.port == super::AGENT_PORT
@@ -705,10 +723,12 @@ impl Session {
             return Err(FabricError::NoSuchPort { to });
         }
         let (memory, sender) = place.near.own_lane(to)?;
+        // An inbox is closed before its port's senders are listed: either this one is among them, or the end is seen here.
         place.shared.note_sender(to.port, self.node);
+        let Some(taken) = sender.taken(&memory) else { return Err(FabricError::NoSuchPort { to }) };
         let (index, put) = (self.lanes_opened, sender.position());
         self.lanes_opened += 1;
-        let words = [index, put, sender.taken(&memory).unwrap_or(put)];
+        let words = [index, put, taken];
         let from = Address { node: self.node, port: from };
         self.lanes.insert(index, Lane { from, to, memory, sender, message: Assembly::default() });
         Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())

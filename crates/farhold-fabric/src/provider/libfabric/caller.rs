@@ -758,10 +758,16 @@ impl Caller {
 
     /// Polls until everything has left this thread, for so long.
     pub fn flush(&mut self, max_ns: u64) {
+        self.flush_to(|_| true, max_ns);
+    }
+
+    /// Polls until what goes to such nodes has left this thread, for so long. A broken session's frames are not waited for: they may stay
+    /// with the provider as long as their peer is stopped.
+    fn flush_to(&mut self, is_meant: impl Fn(NodeId) -> bool, max_ns: u64) {
         self.hand_over();
         let until_ns = self.shared.clock.now_ns() + max_ns;
         let mut turns = 0_u32;
-        while (!self.state.unsent.is_empty() || self.channel().is_sending()) && self.shared.clock.now_ns() < until_ns {
+        while self.is_leaving(&is_meant) && self.shared.clock.now_ns() < until_ns {
             self.turn();
             turns += 1;
             if turns.is_multiple_of(TURNS_PER_YIELD) {
@@ -769,6 +775,17 @@ impl Caller {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// Is something still to leave this thread that goes to such a node?
+    fn is_leaving(&self, is_meant: impl Fn(NodeId) -> bool) -> bool {
+        let (unsent, channel) = (&self.state.unsent, self.channel());
+        let is_under_way = |tag| unsent.count_of(tag) > 0 || channel.count_sending(|it| it == tag) > 0;
+        let live = self.state.nodes.iter().filter_map(|(node, known)| Some((*node, known.session.as_ref()?)));
+        (!unsent.is_empty() || channel.is_sending())
+            && live
+                .filter(|(node, session)| is_meant(*node) && !session.is_broken)
+                .any(|(node, session)| is_under_way(tag_of(node, session.epoch)))
     }
 
     // -----------------------------------------------------------------------------------------------------------------
@@ -800,7 +817,7 @@ impl Caller {
         let index = lane.index;
         self.transmit(to.node, Kind::Message, index, message);
         // A thread may sleep after it has sent: nothing must be left behind that only polling would send.
-        self.flush(FLUSH_NS_MAX);
+        self.flush_to(|node| node == to.node, FLUSH_NS_MAX);
         let is_sent = self.known(to.node).session.as_ref().is_some_and(|session| !session.is_broken);
         if is_sent { Ok(()) } else { Err(FabricError::NodeUnavailable { node: to.node }) }
     }
@@ -810,8 +827,12 @@ impl Caller {
     }
 
     fn open_lane(&mut self, from: u16, to: Address) -> Result<(), FabricError> {
-        self.known(to.node).lanes.remove(&(from, to.port));
-        let closings = self.shared.closings.count();
+        let shared = self.shared.clone();
+        // Those into ports that have ended, of which the home lets go as well.
+        self.known(to.node).lanes.retain(|(_, port), lane| {
+            !shared.closings.has_closed(Address { node: to.node, port: *port }, &mut lane.closings)
+        });
+        let closings = shared.closings.count();
         let timeout_ns = self.shared.config.request_timeout_ns;
         let body = self.call(to, Tag::Lane, u32::from(to.port), u32::from(from), timeout_ns)?;
         let mut reader = Reader(&body);
@@ -874,7 +895,14 @@ impl Drop for Caller {
         self.flush(FLUSH_NS_MAX);
         // Registrations of ours hold the domain open, and the provider may write into the buffers until it is closed.
         self.state.bulk_waiting.clear();
-        self.state.bulk_active.clear();
+        let active = std::mem::take(&mut self.state.bulk_active);
+        if self.channel().is_never_closed() {
+            // There it may do so for ever.
+            for piece in active.into_values() {
+                std::mem::forget(self.state.flights.remove(&piece.flight));
+                std::mem::forget(piece.registration);
+            }
+        }
         self.channel = None;
     }
 }

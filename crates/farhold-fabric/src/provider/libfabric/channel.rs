@@ -147,8 +147,9 @@ pub(super) struct Traits {
     /// It does remote reads and writes by itself.
     pub has_rma: bool,
     /// When a registration has ended, no write that it let in changes memory any more: a NIC's promise. `tcp` looks at a key once,
-    /// when a transfer begins, and puts all of its bytes into memory as they come, whenever that is. libfabric's `shm` looks at
-    /// none, and there the process is ended.
+    /// when a transfer begins, and puts all of its bytes into memory as they come, whenever that is. So does `efa` where the device of one
+    /// side cannot write remotely: libfabric's code at the target copies what comes (`LONGCTS_RTW`), and within a host it takes its `shm`.
+    /// libfabric's `shm` by itself looks at no key, and there the process is ended.
     pub stops_writes: bool,
     /// A thread can sleep until there is something to poll for.
     pub has_wait: bool,
@@ -328,8 +329,6 @@ pub(super) enum Event<'a> {
 /// See the module.
 pub(super) struct Channel {
     open: Open,
-    /// Frames handed to the provider and not yet completed.
-    sending: Cell<u32>,
     _not_sync: PhantomData<*const ()>,
 }
 
@@ -340,8 +339,10 @@ struct Open {
     traits: Traits,
     free_tx: RefCell<Vec<u32>>,
     free_bulk: RefCell<Vec<u32>>,
-    /// What the frame in each tx slot belongs to.
-    tags: RefCell<Vec<u64>>,
+    /// Frames handed to the provider and not yet completed.
+    sending: Cell<u32>,
+    /// What the frame in each tx slot belongs to, while that is with the provider.
+    tags: RefCell<Vec<Option<u64>>>,
     /// Receive slots that the provider would not take back at once.
     unposted: RefCell<Vec<u32>>,
     /// Of a provider that is never closed: all peers, by name, and those that may go, the oldest first.
@@ -355,7 +356,7 @@ struct Open {
 static KEPT: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 const NEVER_CLOSED: &str = "shm";
 /// See [`Traits::stops_writes`].
-const STOP_WRITES: [&str; 3] = ["efa", "shm", "verbs"];
+const STOP_WRITES: [&str; 2] = ["shm", "verbs"];
 const PEERS_MAX: usize = 200;
 /// What the never closed ones leave behind in /dev/shm, 16 MiB each: libfabric 1.17 does not clean up when the process ends.
 static SEGMENTS: Mutex<Vec<CString>> = Mutex::new(Vec::new());
@@ -491,7 +492,8 @@ impl Channel {
             },
             free_tx: RefCell::new((size.rx..size.rx + size.tx).rev().collect()),
             free_bulk: RefCell::new((size.rx + size.tx..size.rx + size.tx + size.bulk).rev().collect()),
-            tags: RefCell::new(vec![0; size.tx as usize]),
+            sending: Cell::new(0),
+            tags: RefCell::new(vec![None; size.tx as usize]),
             unposted: RefCell::new((0..size.rx).collect()),
             peers: RefCell::default(),
             forgotten: RefCell::default(),
@@ -508,7 +510,7 @@ impl Channel {
     }
 
     fn of(open: Open) -> Self {
-        Self { open, sending: Cell::new(0), _not_sync: PhantomData }
+        Self { open, _not_sync: PhantomData }
     }
 
     pub fn traits(&self) -> &Traits {
@@ -562,7 +564,8 @@ impl Channel {
         self.open.forgotten.borrow_mut().extend(name);
     }
 
-    fn is_never_closed(&self) -> bool {
+    /// Does it go on after its end, with what is under way?
+    pub fn is_never_closed(&self) -> bool {
         self.open.traits.provider == NEVER_CLOSED
     }
 
@@ -594,14 +597,14 @@ impl Channel {
             let to = self.open.raw.arena.base.as_ptr().add(slot as usize * FRAME_BYTES);
             std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len());
         }
-        self.open.tags.borrow_mut()[(slot - self.open.size.rx) as usize] = tag;
         // SAFETY: a tx slot that was free, with as many bytes in it, now the provider's until completion.
         let done = unsafe { farhold_send(self.open.raw.channel.as_ptr(), slot, frame.len() as u64, peer.0) };
         if done < 0 {
             self.open.free_tx.borrow_mut().push(slot);
             return Err(if done == AGAIN { Refusal::Again } else { Refusal::Broken });
         }
-        self.sending.set(self.sending.get() + 1);
+        self.open.tags.borrow_mut()[(slot - self.open.size.rx) as usize] = Some(tag);
+        self.open.sending.set(self.open.sending.get() + 1);
         #[cfg(test)]
         FRAMES_SENT.set(FRAMES_SENT.get() + 1);
         Ok(())
@@ -609,14 +612,27 @@ impl Channel {
 
     /// Is a frame still with the provider?
     pub fn is_sending(&self) -> bool {
-        self.sending.get() > 0
+        self.open.sending.get() > 0
+    }
+
+    /// How many frames can be with the provider.
+    pub fn frames(&self) -> usize {
+        self.open.size.tx as usize
+    }
+
+    /// How many of the frames that are with the provider have such a tag.
+    pub fn count_sending(&self, is_meant: impl Fn(u64) -> bool) -> usize {
+        if !self.is_sending() {
+            return 0;
+        }
+        self.open.tags.borrow().iter().flatten().filter(|tag| is_meant(**tag)).count()
     }
 
     /// Starts a bulk transfer; its end is an [`Event::Bulk`].
     ///
     /// # Safety
     /// `local` points to `len` bytes that stay where they are, and that nobody else writes (for a write) or touches (for a
-    /// read), until the event has come or the channel is dropped.
+    /// read), until the event has come or the channel is dropped; of one that [is never closed](Self::is_never_closed), only the former.
     pub unsafe fn bulk(
         &self,
         is_write: bool,
@@ -691,9 +707,9 @@ impl Channel {
             self.open.unposted.borrow_mut().push(slot);
         } else if slot < rx + tx {
             self.open.free_tx.borrow_mut().push(slot);
-            self.sending.set(self.sending.get() - 1);
-            if error != 0 {
-                let tag = self.open.tags.borrow()[(slot - rx) as usize];
+            self.open.sending.set(self.open.sending.get() - 1);
+            let tag = self.open.tags.borrow_mut()[(slot - rx) as usize].take();
+            if let Some(tag) = tag.filter(|_| error != 0) {
                 take(Event::Lost(tag));
             }
         } else if slot < rx + tx + bulk {
@@ -741,6 +757,8 @@ impl Drop for Channel {
             traits: traits.clone(),
             free_tx: RefCell::new(self.open.free_tx.take()),
             free_bulk: RefCell::new(self.open.free_bulk.take()),
+            // What was not drained ends when the channel is used again.
+            sending: Cell::new(self.open.sending.get()),
             tags: RefCell::new(self.open.tags.take()),
             unposted: RefCell::new(self.open.unposted.take()),
             forgotten: RefCell::new(peers.keys().cloned().collect()),

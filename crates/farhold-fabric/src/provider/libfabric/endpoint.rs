@@ -188,9 +188,10 @@ impl Drop for Endpoint {
         if let Some(mut far) = self.far() {
             far.leave_lanes(port);
         }
+        // In this order: see `Session::open_lane`.
+        self.near.close();
         let senders = self.member.shared.take_senders(port);
         if !senders.is_empty() {
-            self.near.close();
             let _ = self.with_far(|far| {
                 far.tell_closed(port, senders.into_iter());
                 Ok(())

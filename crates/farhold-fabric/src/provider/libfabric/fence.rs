@@ -68,10 +68,11 @@ pub(super) fn shut_out(shared: &Shared, bell: &Bell, node: NodeId, birth: u64) -
     state.births.insert((node, birth));
     state.ordered.push((node, birth));
     let wanted = fence.wanted.fetch_add(1, Release) + 1;
-    shared.close_all_to_nics();
     bell.ring();
     let is_waiting = |state: &mut Fenced| state.done < wanted;
     let waited = fence.done.wait_timeout_while(state, AGENT_MAX, is_waiting).unwrap_or_else(PoisonError::into_inner);
+    // Not before: until it has ended the sessions, the agent may open a region anew for them.
+    shared.close_all_to_nics();
     if waited.1.timed_out() {
         return Err(FabricError::Timeout { waited_ns: AGENT_MAX.as_nanos() as u64 });
     }

@@ -17,7 +17,7 @@
 //!   near words are the CPU's, and far words are the CPU's of the home agent. The same holds for small reads and writes,
 //!   because a network's copies tear words: over TCP even eight aligned bytes arrived in halves.
 //! - **Bulk goes by the NIC** where the provider does remote reads and writes: those of `bulk_bytes_min` bytes and more. Writes
-//!   only where the end of a key stops them (verbs, EFA): `tcp` looks at a key once, and what a node that was shut out had begun
+//!   only where the end of a key stops them (verbs): `tcp` and `efa` look at a key once, and what a node that was shut out had begun
 //!   would arrive afterwards. Such a copy may tear words that change meanwhile; whoever needs one state reads objects. Remote writes are complete when their
 //!   bytes are in place (`FI_DELIVERY_COMPLETE`).
 //! - **Keys.** A region's key changes with each registration and each start; the agent compares it before each instruction. The NIC's key

@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 
 /// A frame from which this much is missing is not filled further.
 const REST_MAX: usize = 2048;
+/// A tag has at most one of so many parts of the provider's frames.
+const SHARES: usize = 4;
 /// Frames' memory that is kept.
 const SPARE_MAX: usize = 8;
 
@@ -62,8 +64,12 @@ impl Packing {
         self.filling.pop()
     }
 
-    /// Sends a frame. One that is not sent comes back; the memory of one that is sent is used again.
+    /// Sends a frame. One that is not sent comes back; the memory of one that is sent is used again. A tag has a share of the provider's
+    /// frames at most: if its peer takes nothing, they do not come back.
     pub fn send(&mut self, channel: &Channel, filled: Filled) -> Result<(), (Refusal, Filled)> {
+        if channel.count_sending(|tag| tag == filled.tag) >= channel.frames() / SHARES {
+            return Err((Refusal::Again, filled));
+        }
         match channel.send(filled.peer, filled.tag, &filled.frame) {
             Ok(()) => {
                 self.give_back(filled.frame);
@@ -165,6 +171,7 @@ impl Unsent {
 
 #[cfg(test)]
 mod tests {
+    use super::super::channel::{Event, Size};
     use super::super::frame::{self, BODY_MAX, Header, Kind};
     use super::*;
 
@@ -244,6 +251,33 @@ mod tests {
         unsent.send_all(9, sent);
         assert_eq!((unsent.count_of(0), unsent.count_of(1)), (1, 0));
         assert_eq!(unsent.waiting().map(|(tag, since_ns)| (tag, *since_ns)).collect::<Vec<_>>(), [(0, 5)]);
+    }
+
+    /// A peer that takes nothing, also when the network holds no more for it, leaves frames to the others.
+    #[test]
+    fn a_deaf_peer_keeps_its_share_of_the_frames() {
+        let open = || Channel::open("tcp;ofi_rxm", Some("127.0.0.1"), Size { rx: 8, tx: 8, bulk: 0 }, false).unwrap();
+        let (sender, deaf, good) = (open(), open(), open());
+        let [to_deaf, to_good] = [&deaf, &good].map(|it| sender.meet(&it.name().unwrap()).unwrap());
+        let mut packing = Packing::default();
+        let mut send = |peer, tag, len| {
+            sender.poll(|_| {});
+            packing.send(&sender, Filled { peer, tag, frame: vec![1; len] }).is_ok()
+        };
+        let mut has_come = false;
+        good.poll(|_| {});
+        while !has_come {
+            send(to_good, 2, 8);
+            good.poll(|event| has_come |= matches!(event, Event::Received(_)));
+            std::thread::yield_now();
+        }
+        let (mut sent, mut refused) = (0, 0);
+        while refused < 20_000 {
+            (sent, refused) = if send(to_deaf, 1, FRAME_BYTES) { (sent + 1, 0) } else { (sent, refused + 1) };
+            std::thread::yield_now();
+        }
+        assert!(sent > 0);
+        assert!((0..1000).any(|_| send(to_good, 2, 8)), "{sent} frames for the deaf one, and none left");
     }
 
     /// Many small ones share a frame, one that fills a frame goes at once, and what nobody wants is not sent.

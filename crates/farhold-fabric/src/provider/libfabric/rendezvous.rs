@@ -14,12 +14,13 @@
 //!
 //! A record is public: what it leads to asks for the [secret](super::Secret).
 
+use super::Clock;
 use super::frame::VERSION;
 use crate::address::NodeId;
 use crate::error::FabricError;
 use crate::private;
 use std::fmt::Write as _;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -28,9 +29,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const RECORD_BYTES_MAX: u64 = 4096;
+const RECORD_BYTES_MAX: usize = 4096;
 /// How long an answer of a bootstrap port may take.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
+/// How long the port rests when it could not take a caller.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// How nodes find each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +124,9 @@ impl Publication {
                 let listener = Arc::new(TcpListener::bind(listen).map_err(failed)?);
                 let stop = Arc::new(AtomicBool::new(false));
                 let (stopped, asked, text) = (stop.clone(), listener.clone(), record.to_text());
-                let answer = move || answer(&asked, &stopped, &text);
+                let answer = move || {
+                    answer(asked.incoming(), &stopped, &text, || std::thread::park_timeout(ACCEPT_PAUSE));
+                };
                 let thread = std::thread::Builder::new().name("farhold-bootstrap".into()).spawn(answer);
                 Published::Port { stop, listener, thread: Some(thread.map_err(failed)?) }
             }
@@ -130,14 +135,24 @@ impl Publication {
     }
 }
 
-fn answer(listener: &TcpListener, stop: &AtomicBool, text: &str) {
-    for caller in listener.incoming() {
+/// Sends the text to each caller, until told to stop. `pause` is what it does when there was none to be had.
+fn answer(
+    callers: impl Iterator<Item = std::io::Result<TcpStream>>,
+    stop: &AtomicBool,
+    text: &str,
+    mut pause: impl FnMut(),
+) {
+    for caller in callers {
         if stop.load(Ordering::Acquire) {
             return;
         }
-        if let Ok(mut caller) = caller {
+        match caller {
             // One that does not take 200 bytes is not waited for.
-            let _ = caller.set_write_timeout(Some(ANSWER_MAX)).and_then(|()| caller.write_all(text.as_bytes()));
+            Ok(mut caller) => {
+                let _ = caller.set_write_timeout(Some(ANSWER_MAX)).and_then(|()| caller.write_all(text.as_bytes()));
+            }
+            // Without a descriptor to be had, the next try fails as quickly.
+            Err(_) => pause(),
         }
     }
 }
@@ -188,25 +203,35 @@ pub(super) fn find(
     Record::from_text(&text).filter(|record| record.node == node).ok_or_else(garbled)
 }
 
-/// What a bootstrap port says.
+/// What a bootstrap port says, if it has said all of it in that time.
 fn ask(at: &str, timeout: Duration) -> Option<String> {
-    let mut text = String::new();
     let address = at.to_socket_addrs().ok()?.next()?;
-    let stream = TcpStream::connect_timeout(&address, timeout).ok()?;
-    stream.set_read_timeout(Some(timeout)).ok()?;
-    stream.take(RECORD_BYTES_MAX).read_to_string(&mut text).ok()?;
-    Some(text)
+    let clock = Clock::start();
+    let mut stream = TcpStream::connect_timeout(&address, timeout).ok()?;
+    let (mut text, mut part) = (Vec::new(), [0; 512]);
+    while text.len() <= RECORD_BYTES_MAX {
+        // A time-out of the stream is one of each read.
+        let left = timeout.checked_sub(Duration::from_nanos(clock.now_ns())).filter(|left| !left.is_zero())?;
+        stream.set_read_timeout(Some(left)).ok()?;
+        match stream.read(&mut part) {
+            Ok(0) => return String::from_utf8(text).ok(),
+            Ok(count) => text.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Has the process of a node on another host ended, or not begun? Its host says so; if nobody says anything it may live.
+/// Assumes that the host itself refuses the connection, not a firewall in its place: the two cannot be told apart.
 pub(super) fn has_ended(rendezvous: &Rendezvous, node: NodeId, timeout_ns: u64) -> bool {
     let Rendezvous::Hosts { peers, .. } = rendezvous else { return false };
     let at = peers.iter().find(|(peer, _)| *peer == node);
     let address = at.and_then(|(_, at)| at.to_socket_addrs().ok()?.next());
     let timeout = Duration::from_nanos(timeout_ns).min(ANSWER_MAX);
     address.is_some_and(|address| {
-        let refused = std::io::ErrorKind::ConnectionRefused;
-        TcpStream::connect_timeout(&address, timeout).is_err_and(|error| error.kind() == refused)
+        TcpStream::connect_timeout(&address, timeout).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     })
 }
 
@@ -241,5 +266,31 @@ mod tests {
         }
         assert_eq!(bytes_of("0g"), None);
         assert_eq!(bytes_of("012"), None);
+    }
+
+    /// A port that says a byte now and then holds nobody up longer than a silent one.
+    #[test]
+    fn an_answer_has_one_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        let slow = std::thread::spawn(move || {
+            let (mut caller, _) = listener.accept().unwrap();
+            // 2 s in all, and no byte takes long.
+            (0..100).try_for_each(|_| {
+                std::thread::park_timeout(Duration::from_millis(20));
+                caller.write_all(b"f")
+            })
+        });
+        assert_eq!(ask(&at, Duration::from_millis(200)), None);
+        drop(slow.join().unwrap());
+    }
+
+    /// A process without a descriptor to spare does not burn a core on callers that it cannot take.
+    #[test]
+    fn a_port_rests_when_it_can_take_nobody() {
+        let failed = || Err(std::io::Error::from_raw_os_error(libc::EMFILE));
+        let (stop, mut pauses) = (AtomicBool::new(false), 0);
+        answer((0..5).map(|_| failed()), &stop, "", || pauses += 1);
+        assert_eq!(pauses, 5);
     }
 }

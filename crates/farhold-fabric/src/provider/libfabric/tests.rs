@@ -561,6 +561,90 @@ fn a_lane_is_never_another_one() {
     });
 }
 
+/// Of an inbox that is just being closed, whose file is still there, nobody hears that his message has arrived.
+#[test]
+fn no_lane_opens_into_a_closed_inbox() {
+    on_each(|bed| {
+        let closed = bed.endpoint(&bed.two);
+        let to = closed.address();
+        let path = bed.dir.0.join(format!("node-002.inbox-1-{}", to.port));
+        let inbox = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&inbox, &1_u64.to_le_bytes(), 8).unwrap();
+        assert_eq!(bed.endpoint(&bed.one).send(to, b"too late"), Err(FabricError::NoSuchPort { to }));
+        bed.assert_whole();
+    });
+}
+
+/// A home does not keep the inboxes of ports that have ended for those who once spoke to them, nor do they use up a session's lanes.
+#[test]
+fn lanes_into_ended_inboxes_are_let_go() {
+    on_each(|bed| {
+        let sender = bed.endpoint(&bed.one);
+        for _ in 0..10 {
+            let ended = bed.endpoint(&bed.two);
+            sender.send(ended.address(), b"a last word").unwrap();
+            while ended.try_recv().is_none() {
+                std::thread::yield_now();
+            }
+        }
+        let last = bed.endpoint(&bed.two);
+        sender.send(last.address(), b"and a first one").unwrap();
+        let (maps, dir) = (std::fs::read_to_string("/proc/self/maps").unwrap(), bed.dir.0.display().to_string());
+        let ended = maps.lines().filter(|it| it.contains(&dir) && it.contains(".inbox-") && it.ends_with("(deleted)"));
+        assert_eq!(ended.count(), 0);
+    });
+}
+
+/// Keys that the agent gives a node while this is being shut out are closed as well.
+#[test]
+fn a_fence_closes_the_keys_that_were_given_meanwhile() {
+    // In most of the rounds the fence comes in the middle of a request.
+    for _ in 0..10 {
+        let bed = Bed::new("tcp;ofi_rxm");
+        let mut zombie = Stranger::of(&bed);
+        let (session, token) = zombie.enter();
+        let wire = WireOp { kind: OpKind::Flush, a: frame::NIC_KEY, ..write_of(bed.key()) };
+        let mut request = request_of(&wire, &[]);
+        (0..2000).for_each(|_| wire.put(&mut request));
+        let (asks, is_out) = (AtomicU32::new(0), AtomicU32::new(0));
+        let mut kept = zombie.nic_target(&bed, session, token);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while asks.load(Ordering::SeqCst) < 20 {
+                    std::thread::yield_now();
+                }
+                while !bed.two.fence(NodeId(1), 1).unwrap() {}
+                is_out.store(1, Ordering::SeqCst);
+            });
+            let mut looks = 0;
+            // The last answers may come when the fence is over.
+            while looks < 1000 {
+                if is_out.load(Ordering::SeqCst) == 1 {
+                    looks += 1;
+                } else {
+                    zombie.send(Header::new(Kind::Request, session, token, 7, request.len()), &request);
+                    asks.fetch_add(1, Ordering::SeqCst);
+                }
+                zombie.channel.poll(|event| {
+                    let Event::Received(frame) = event else { return };
+                    for (header, part) in frame::parcels(frame) {
+                        // The end of an answer: the key and the base that the last instruction got.
+                        if header.number == 7 && header.offset + header.len == header.total {
+                            let mut words = Reader(&part[part.len() - 16..]);
+                            let [key, base] = [(); 2].map(|()| words.u64().unwrap());
+                            kept = BulkTarget { remote: base + 128, key };
+                        }
+                    }
+                });
+                std::thread::yield_now();
+            }
+        });
+        let mut reader = Stranger::of(&bed);
+        reader.hello();
+        assert!(!reader.transfer(false, &mut [0; 64], kept));
+    }
+}
+
 /// Who is shut out reaches nothing, neither by the agent nor by a NIC's key that it has kept, and is not heard; others go on; and
 /// so does its next start.
 #[test]

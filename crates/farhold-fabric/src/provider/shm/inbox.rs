@@ -96,6 +96,11 @@ pub(crate) fn close(memory: &RegionMemory) {
     word(memory, AT_CLOSED).store(1, Ordering::Release);
 }
 
+/// Will nobody receive here any more?
+pub(crate) fn is_closed(memory: &RegionMemory) -> bool {
+    word(memory, AT_CLOSED).load(Ordering::Acquire) != 0
+}
+
 /// Bytes that a message takes in a lane.
 pub(crate) fn record_bytes(message_len: usize) -> u64 {
     RECORD_HEADER + (message_len as u64).next_multiple_of(16)
@@ -138,8 +143,7 @@ impl Sender {
     /// Bytes taken out of the lane since the beginning; none if nobody will take any more.
     #[cfg(feature = "libfabric")]
     pub(crate) fn taken(&self, memory: &RegionMemory) -> Option<u64> {
-        let closed = word(memory, AT_CLOSED).load(Ordering::Acquire) != 0;
-        (!closed).then(|| head(memory, self.lane).load(Ordering::Acquire))
+        (!is_closed(memory)).then(|| head(memory, self.lane).load(Ordering::Acquire))
     }
 
     /// Where the lane's ring is, and how many bytes: they need memory before the first [`put`](Self::put).
@@ -165,7 +169,7 @@ impl Sender {
         }
         let need = record_bytes(message.len());
         if self.tail + need > self.head_seen + RING_BYTES {
-            if word(memory, AT_CLOSED).load(Ordering::Acquire) != 0 {
+            if is_closed(memory) {
                 return Err(FabricError::NoSuchPort { to });
             }
             self.head_seen = head(memory, self.lane).load(Ordering::Acquire);
@@ -186,7 +190,7 @@ impl Sender {
         self.tail += need;
         tail(memory, self.lane).store(self.tail, Ordering::Release);
         ready(memory, self.lane / 64).fetch_or(1 << (self.lane % 64), Ordering::SeqCst);
-        if word(memory, AT_CLOSED).load(Ordering::Relaxed) != 0 {
+        if is_closed(memory) {
             return Err(FabricError::NoSuchPort { to });
         }
         Ok(())

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! node-003                  the node's entry: incarnation, process, doorbell, and the directory of its regions
-//! node-003.region-005       a region's bytes, sparse: memory is taken when asked for
+//! node-003.region-005       a region's bytes, sparse: memory is taken when asked for (node-003.draft-005 while it is made)
 //! node-003.inbox-2-7        inbox of port 7 of the node's 2nd incarnation
 //! ```
 //!
@@ -404,16 +404,20 @@ impl Membership for Member {
         let mut own = self.own.lock().expect("the regions");
         let path = region_path(&self.cluster, self.node, region);
         let len = round_up(len.max(1), PAGE);
-        let file = match open(&path, true) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(FabricError::RegionExists { node: self.node, region });
-            }
-            Err(error) => return Err(FabricError::io("make the region", path, &error)),
-        };
-        let memory = file
-            .set_len(len)
-            .and_then(|()| RegionMemory::growing_file(FarPtr::new(self.node, region, 0), len, file, &path))
+        let failed = |error| FabricError::io("make the region", &path, &error);
+        // This process alone makes the node's regions, one at a time.
+        if path.symlink_metadata().is_ok() {
+            return Err(FabricError::RegionExists { node: self.node, region });
+        }
+        // Under another name until it has its length: a process may be killed at any moment, and none could use half a region.
+        let draft = path.with_extension(format!("draft-{:03}", region.0));
+        let _ = fs::remove_file(&draft);
+        let file = open(&draft, true).map_err(failed)?;
+        file.set_len(len)
+            .and_then(|()| fs::rename(&draft, &path))
+            .map_err(failed)
+            .inspect_err(|_| drop(fs::remove_file(&draft)))?;
+        let memory = RegionMemory::growing_file(FarPtr::new(self.node, region, 0), len, file, &path)
             .map_err(|error| FabricError::io("make room for the region", &path, &error))
             .inspect_err(|_| drop(fs::remove_file(&path)))?;
         let memory = Arc::new(memory);
@@ -509,6 +513,7 @@ impl Member {
             peers: RefCell::new((0..256).map(|_| None).collect()),
             empty_polls: Cell::new(0),
             waited: Cell::new(0),
+            waits: Cell::new(0),
         })
     }
 
@@ -559,8 +564,20 @@ fn map_region(cluster: &Path, node: NodeId, region: RegionId, mine: bool) -> Res
 
 /// A region of some node as an endpoint knows it.
 struct Known {
-    memory: Arc<RegionMemory>,
+    /// Let go when the key has gone stale: the file may have been removed, and its memory is kept as long as it is mapped.
+    memory: Option<Arc<RegionMemory>>,
     key: u64,
+}
+
+impl Known {
+    /// The memory, if its key is still the region's. Keys never come back.
+    #[inline]
+    fn open(&mut self, key_now: u64) -> Option<&Arc<RegionMemory>> {
+        if self.key != key_now {
+            self.memory = None;
+        }
+        self.memory.as_ref()
+    }
 }
 
 /// A node as an endpoint knows it.
@@ -584,6 +601,8 @@ pub(super) struct Shm {
     empty_polls: Cell<u32>,
     /// Turns that tasks have waited since the last message.
     waited: Cell<u32>,
+    /// Sleeps so far.
+    waits: Cell<u32>,
 }
 
 /// Turns of waiting for a message, some 25 ns each, before the processor is offered to others, and between two offers. Without
@@ -592,6 +611,9 @@ pub(super) struct Shm {
 /// many strangers are quickest while both of them run.
 const WAITS_BEFORE_YIELD: u32 = 8192;
 const WAITS_PER_YIELD: u32 = 2048;
+
+/// Sleeps between two looks whether a region's key has gone stale: some microseconds with many nodes.
+const WAITS_PER_LOOK_AT_KEYS: u32 = 64;
 
 /// Empty looks between two looks that believe no ready bit: see [`inbox`].
 const EMPTY_POLLS_PER_RESCAN: u32 = 100_000;
@@ -639,11 +661,9 @@ impl Shm {
         if slot.is_none() {
             *slot = Some(self.learn(&peer.entry, node, region)?);
         }
-        let known = slot.as_ref().expect("just filled");
-        if peer.entry.key(region).load(Ordering::Acquire) != known.key {
-            return Err(FabricError::StaleKey { node, region });
-        }
-        Ok(&known.memory)
+        let known = slot.as_mut().expect("just filled");
+        let open = known.open(peer.entry.key(region).load(Ordering::Acquire));
+        open.map(|memory| &**memory).ok_or(FabricError::StaleKey { node, region })
     }
 
     #[cold]
@@ -661,7 +681,20 @@ impl Shm {
             Some(memory) => memory,
             None => Arc::new(map_region(&self.member.cluster, node, region, false)?),
         };
-        Ok(Known { memory, key })
+        Ok(Known { memory: Some(memory), key })
+    }
+
+    /// Lets go of regions whose keys have gone stale, for a thread that does not touch them any more.
+    #[cold]
+    fn let_go_stale(&self) {
+        for peer in self.peers.borrow_mut().iter_mut().flatten() {
+            let Peer { entry, regions, .. } = peer;
+            for (known, region) in regions.iter_mut().zip(0..=u8::MAX) {
+                if let Some(known) = known {
+                    known.open(entry.key(RegionId(region)).load(Ordering::Acquire));
+                }
+            }
+        }
     }
 
     /// Takes no message any more.
@@ -768,7 +801,7 @@ impl Provider for Shm {
     fn mapped(&self, node: NodeId, region: RegionId) -> Option<Arc<RegionMemory>> {
         let mut peers = self.peers.borrow_mut();
         self.region(&mut peers, FarPtr::new(node, region, 0)).ok()?;
-        peers[usize::from(node.0)].as_ref()?.regions[usize::from(region.0)].as_ref().map(|known| known.memory.clone())
+        peers[usize::from(node.0)].as_ref()?.regions[usize::from(region.0)].as_ref()?.memory.clone()
     }
 
     fn maps_others(&self) -> bool {
@@ -795,6 +828,8 @@ impl Provider for Shm {
             peer.incarnation = incarnation;
         }
         if !peer.lanes.contains_key(&to.port) {
+            // An ended inbox keeps its memory as long as it is mapped, and nothing is sent to it any more.
+            peer.lanes.retain(|_, (memory, _)| !inbox::is_closed(memory));
             let lane = self.open_lane(peer, to)?;
             peer.lanes.insert(to.port, lane);
         }
@@ -813,6 +848,9 @@ impl Provider for Shm {
         let polls = self.empty_polls.get() + 1;
         self.empty_polls.set(polls % EMPTY_POLLS_PER_RESCAN);
         let rescan = polls >= EMPTY_POLLS_PER_RESCAN - 1;
+        if rescan {
+            self.let_go_stale();
+        }
         let take = |receiver: &mut inbox::Receiver, memory: &RegionMemory| {
             if rescan {
                 receiver.rescan();
@@ -841,6 +879,11 @@ impl Provider for Shm {
 
     fn wait(&self, timeout_ns: u64) -> bool {
         self.has_arrived() || {
+            let waits = self.waits.get().wrapping_add(1);
+            self.waits.set(waits);
+            if waits.is_multiple_of(WAITS_PER_LOOK_AT_KEYS) {
+                self.let_go_stale();
+            }
             self.member.entry.park(timeout_ns, || self.has_arrived());
             self.has_arrived()
         }
@@ -884,5 +927,98 @@ impl Drop for Member {
     fn drop(&mut self) {
         inbox::close(&self.home_memory);
         let _ = fs::remove_file(inbox_path(&self.cluster, Address::home(self.node), self.incarnation));
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    /// Removed files of that kind which this process still maps.
+    fn removed_but_mapped(cluster: &Path, kind: &str) -> usize {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let of_cluster = format!("{}/", cluster.display());
+        maps.lines().filter(|it| it.contains(&of_cluster) && it.contains(kind) && it.ends_with("(deleted)")).count()
+    }
+
+    /// The memory of a removed region is free when the threads that have used it have slept for a while.
+    #[test]
+    fn a_sleeper_lets_go_of_a_removed_region() {
+        let cluster = cluster("removed-regions");
+        let (one, two) = (Member::join(&cluster, NodeId(1)).unwrap(), Member::join(&cluster, NodeId(2)).unwrap());
+        let region = RegionId(5);
+        drop(two.create_region(region, PAGE).unwrap());
+        let endpoint = one.clone().open(None).unwrap();
+        assert!(endpoint.mapped(NodeId(2), region).is_some());
+        two.remove_region(region).unwrap();
+        drop(two.create_region(region, PAGE).unwrap());
+        assert_eq!(removed_but_mapped(&cluster, ".region-"), 1);
+        for _ in 0..WAITS_PER_LOOK_AT_KEYS {
+            assert!(!endpoint.wait(0));
+        }
+        assert_eq!(removed_but_mapped(&cluster, ".region-"), 0);
+        assert!(endpoint.mapped(NodeId(2), region).is_none(), "its key is stale");
+        endpoint.refresh(NodeId(2), region).unwrap();
+        assert!(endpoint.mapped(NodeId(2), region).is_some());
+        drop((endpoint, one, two));
+        remove(&cluster).unwrap();
+    }
+
+    fn cluster(test: &str) -> PathBuf {
+        default_cluster(&format!("{test}-{}", std::process::id()))
+    }
+
+    /// A sender that never speaks to an ended port again does not keep its inbox, 64 MiB of addresses, for ever.
+    #[test]
+    fn lanes_into_ended_inboxes_are_let_go() {
+        let cluster = cluster("ended-inboxes");
+        let member = Member::join(&cluster, NodeId(1)).unwrap();
+        let sender = member.clone().open(None).unwrap();
+        for _ in 0..10 {
+            let ended = member.clone().open(None).unwrap();
+            sender.send(ended.address(), b"a last word").unwrap();
+        }
+        let last = member.clone().open(None).unwrap();
+        sender.send(last.address(), b"and a first one").unwrap();
+        assert_eq!(removed_but_mapped(&cluster, ".inbox-"), 0);
+        drop((sender, last, member));
+        remove(&cluster).unwrap();
+    }
+
+    /// A process may end at any moment: a region's name never leads to a file that is no region yet.
+    #[test]
+    fn a_region_has_its_length_when_it_has_its_name() {
+        let cluster = cluster("half-regions");
+        let member = Member::join(&cluster, NodeId(1)).unwrap();
+        let region = RegionId(5);
+        let (path, done) = (region_path(&cluster, NodeId(1), region), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let looker = scope.spawn(|| {
+                let mut found = std::collections::BTreeSet::new();
+                while !done.load(Ordering::SeqCst) {
+                    found.extend(fs::metadata(&path).map(|data| data.len()));
+                }
+                found
+            });
+            for _ in 0..5000 {
+                member.create_region(region, 2 * PAGE).unwrap();
+                member.remove_region(region).unwrap();
+            }
+            done.store(true, Ordering::SeqCst);
+            let found = looker.join().unwrap();
+            assert!(found.iter().all(|len| *len == 2 * PAGE), "{found:?}");
+        });
+        // What a process left that was killed while it made one is in nobody's way.
+        let draft = path.with_extension("draft-005");
+        fs::write(&draft, b"half").unwrap();
+        member.create_region(region, PAGE).unwrap();
+        assert_eq!(
+            member.create_region(region, PAGE).err(),
+            Some(FabricError::RegionExists { node: NodeId(1), region })
+        );
+        assert_eq!(member.attach_region(region).map(|memory| memory.len()), Ok(PAGE));
+        drop(member);
+        remove(&cluster).unwrap();
     }
 }
