@@ -553,6 +553,7 @@ mod tests {
     /// `vzeroupper` clears the upper half of every register, so a caller that was compiled for AVX keeps none across a copy.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[test]
+    #[allow(clippy::cast_ptr_alignment, reason = "these instructions take any alignment")]
     fn a_caller_compiled_for_avx_loses_nothing() {
         use std::arch::x86_64::{__m256i, _mm256_add_epi64, _mm256_loadu_si256, _mm256_storeu_si256};
 
