@@ -16,7 +16,8 @@
 #![deny(missing_docs)]
 
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KvClient, TlsOptions, Txn, TxnOp,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KeyValue, KvClient, TlsOptions, Txn,
+    TxnOp,
 };
 use farhold_txn::{Configuration, NodeId, Register, RegisterError, RegisterFuture, Registered, Renewals};
 use std::path::{Path, PathBuf};
@@ -428,7 +429,7 @@ impl Store {
         let found = got.kvs().first();
         let now = found.map_or_else(|| Some(Renewals::default()), |pair| Renewals::decode(pair.value()));
         let now = now.ok_or_else(|| foreign(format!("the key {key} makes no sense")))?;
-        let revision = found.map_or(0, |pair| pair.mod_revision());
+        let revision = found.map_or(0, KeyValue::mod_revision);
         let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
         let change = Txn::new().when([unchanged]).and_then([TxnOp::put(key, now.next(misses).encode(), None)]);
         if kv.txn(change).await.map_err(unavailable)?.succeeded() {

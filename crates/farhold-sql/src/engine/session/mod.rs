@@ -120,7 +120,7 @@ impl Session {
             && let Err(lost) = Box::pin(self.worker.durable_so_far()).await
         {
             // Whoever hears that his key is taken may take that for the answer to what he had lost: no power cut may take it back.
-            outcome = Err(super::error::from_txn(lost));
+            outcome = Err(super::error::from_txn(&lost));
         }
         match &mut outcome {
             Ok(Output::Rows(super::Rows::Batches(rows))) => rows.hold(armed),
