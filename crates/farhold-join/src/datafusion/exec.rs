@@ -30,6 +30,7 @@ use super::explain::{Actual, Beside, Prediction};
 use super::filter::Filter;
 use super::held::{fills, without_constants};
 use super::memory::{PlanMemory, floor_bytes, lock};
+use super::names::{Pushdown, only};
 use super::once::Once;
 use super::stream::{Metrics, Probe, ProbeSeen};
 use crate::model::Width;
@@ -383,7 +384,16 @@ impl ExecutionPlan for JoinExec {
         parent_filters: Vec<Arc<dyn PhysicalExpr>>,
         config: &ConfigOptions,
     ) -> Result<FilterDescription> {
-        self.planned.gather_filters_for_pushdown(phase, parent_filters, config)
+        let pushdown = Pushdown { phase, config };
+        let planned: Arc<dyn ExecutionPlan> = Arc::<HashJoinExec>::clone(&self.planned);
+        let filters = only(parent_filters, |filter| pushdown.finds_columns(&planned, filter))?;
+        let mut offers_own = true;
+        for (_, key) in self.planned.on() {
+            offers_own &= pushdown.finds_columns(self.planned.right(), key)?;
+        }
+        // The planned join does nothing else in this phase than to make a filter of its own.
+        let phase = if offers_own { phase } else { FilterPushdownPhase::Pre };
+        self.planned.gather_filters_for_pushdown(phase, filters, config)
     }
 
     fn handle_child_pushdown_result(
