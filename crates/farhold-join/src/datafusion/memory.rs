@@ -124,8 +124,13 @@ impl JoinMemory {
         let mut taken = lock(&self.taken);
         taken.by_joins -= bytes;
         taken.reservation.shrink(bytes as usize);
-        let waiting = std::mem::take(&mut taken.waiting);
         drop(taken);
+        self.wake();
+    }
+
+    /// Has plans that wait look again, after something has been given back.
+    fn wake(&self) {
+        let waiting = std::mem::take(&mut lock(&self.taken).waiting);
         waiting.into_iter().for_each(Waker::wake);
     }
 }
@@ -151,7 +156,7 @@ impl Above for Keeping {
     }
 }
 
-/// DataFusion's pool, for which kept pages make room.
+/// DataFusion's pool, for which kept pages make room. Plans that wait for room hear of what goes back to it.
 #[derive(Debug)]
 pub struct GivingWay {
     pub pool: Arc<dyn DataFusionPool>,
@@ -183,6 +188,7 @@ impl DataFusionPool for GivingWay {
 
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         self.pool.shrink(reservation, shrink);
+        self.memory.wake();
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> DataFusionResult<()> {
@@ -419,6 +425,25 @@ mod tests {
         let mut context = std::task::Context::from_waker(&waker);
         assert!(waits.as_mut().poll(&mut context).is_pending() && !woken.0.load(Relaxed));
         drop(holder);
+        assert!(woken.0.load(Relaxed), "it is woken");
+        assert!(waits.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn a_plan_that_waits_is_woken_by_what_others_give_back() {
+        let inner: Arc<dyn DataFusionPool> = Arc::new(GreedyMemoryPool::new(16 << 20));
+        let memory = JoinMemory::new(&inner, None);
+        let pool: Arc<dyn DataFusionPool> = Arc::new(GivingWay { pool: inner, memory: Arc::clone(&memory) });
+        let sort = MemoryConsumer::new("sort").register(&pool);
+        sort.try_grow(8 << 20).unwrap();
+        let (first, second) = (PlanMemory::new(Arc::clone(&memory), MIB), PlanMemory::new(memory, 9 * MIB));
+        let _holder = begun(&first);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut waits = Box::pin(second.begin(MIB, true));
+        let mut context = std::task::Context::from_waker(&waker);
+        assert!(waits.as_mut().poll(&mut context).is_pending() && !woken.0.load(Relaxed));
+        drop(sort);
         assert!(woken.0.load(Relaxed), "it is woken");
         assert!(waits.as_mut().poll(&mut context).is_ready());
     }
