@@ -218,10 +218,18 @@ struct PlanState {
     /// Joins that have begun and not ended.
     running: usize,
     used: u64,
-    /// Floors of joins that have not begun.
+    /// Floors of joins that have not begun, or may begin again.
     waiting: u64,
-    /// Taken of the limit: `used + waiting` at least.
+    /// What joins that have begun do not use of their floors.
+    unclaimed: u64,
+    /// Taken of the limit: what is needed at least.
     held: u64,
+}
+
+impl PlanState {
+    fn needed(&self) -> u64 {
+        self.used + self.waiting + self.unclaimed
+    }
 }
 
 impl PlanMemory {
@@ -286,14 +294,17 @@ impl PlanMemory {
             state.waiting = needed_bytes;
         }
         state.running += 1;
-        state.waiting = state.waiting.saturating_sub(floor);
-        let pool = MemoryPool::below(Box::new(FromPlan(Arc::clone(self))), self.limit());
-        Ok((pool, Begun(Arc::clone(self))))
+        let floor = floor.min(state.waiting);
+        state.waiting -= floor;
+        state.unclaimed += floor;
+        let share = Arc::new(Share { plan: Arc::clone(self), claim: Mutex::new(Claim { floor, used: 0 }) });
+        let pool = MemoryPool::below(Box::new(FromPlan(Arc::clone(&share))), self.limit());
+        Ok((pool, Begun(share)))
     }
 
     /// Returns what is held without need.
     fn settle(&self, state: &mut PlanState) {
-        let needed = state.used + state.waiting;
+        let needed = state.needed();
         if state.held > needed {
             self.all.give_back(state.held - needed);
             state.held = needed;
@@ -301,40 +312,72 @@ impl PlanMemory {
     }
 }
 
-/// A join that has begun; dropped when it ends.
+/// The part of a plan's memory that one of its joins has.
 #[derive(Debug)]
-pub struct Begun(Arc<PlanMemory>);
+struct Share {
+    plan: Arc<PlanMemory>,
+    /// Locked after the plan's state.
+    claim: Mutex<Claim>,
+}
 
-impl Drop for Begun {
-    fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
-        state.running -= 1;
-        if state.running == 0 {
-            state.waiting = 0;
-        }
-        self.0.settle(&mut state);
+#[derive(Debug)]
+struct Claim {
+    /// Nobody else takes it before the join ends.
+    floor: u64,
+    used: u64,
+}
+
+impl Claim {
+    fn unclaimed(&self) -> u64 {
+        self.floor.saturating_sub(self.used)
     }
 }
 
-/// A plan's memory as a join's pool sees it.
-struct FromPlan(Arc<PlanMemory>);
+/// A join that has begun; dropped when it ends.
+#[derive(Debug)]
+pub struct Begun(Arc<Share>);
+
+impl Drop for Begun {
+    /// A join that ends while others of its plan run may begin again, as that of a recursive query does: its floor stays with the plan.
+    fn drop(&mut self) {
+        let Share { plan, claim } = &*self.0;
+        let (mut state, mut claim) = (lock(&plan.state), lock(claim));
+        let unclaimed = claim.unclaimed();
+        claim.floor = 0;
+        state.unclaimed -= unclaimed;
+        state.running -= 1;
+        state.waiting = if state.running > 0 { state.waiting + unclaimed } else { 0 };
+        plan.settle(&mut state);
+    }
+}
+
+/// A join's share as its pool sees it.
+struct FromPlan(Arc<Share>);
 
 impl Above for FromPlan {
     fn try_take(&self, bytes: u64) -> bool {
-        let mut state = lock(&self.0.state);
-        let missing = (state.used + state.waiting).saturating_add(bytes).saturating_sub(state.held);
-        if missing > 0 && !self.0.all.try_take(missing, false) {
+        let Share { plan, claim } = &*self.0;
+        let (mut state, mut claim) = (lock(&plan.state), lock(claim));
+        let claimed = claim.unclaimed().min(bytes);
+        let missing = state.needed().saturating_add(bytes - claimed).saturating_sub(state.held);
+        if missing > 0 && !plan.all.try_take(missing, false) {
             return false;
         }
         state.held += missing;
         state.used += bytes;
+        state.unclaimed -= claimed;
+        claim.used += bytes;
         true
     }
 
     fn give_back(&self, bytes: u64) {
-        let mut state = lock(&self.0.state);
+        let Share { plan, claim } = &*self.0;
+        let (mut state, mut claim) = (lock(&plan.state), lock(claim));
+        let unclaimed = claim.unclaimed();
+        claim.used -= bytes;
         state.used -= bytes;
-        self.0.settle(&mut state);
+        state.unclaimed += claim.unclaimed() - unclaimed;
+        plan.settle(&mut state);
     }
 }
 
@@ -395,6 +438,47 @@ mod tests {
         assert_eq!((memory.used(), pool.reserved()), (0, 0));
         pool_is_full_without_joins(&pool, &third);
         drop(begun(&third));
+        assert_eq!((memory.used(), pool.reserved()), (0, 0));
+    }
+
+    #[test]
+    fn a_floor_is_there_from_the_begin_of_its_join() {
+        let pool: Arc<dyn DataFusionPool> = Arc::new(GreedyMemoryPool::new(16 << 20));
+        let memory = JoinMemory::new(&pool, None);
+        let plan = PlanMemory::new(Arc::clone(&memory), 2 * MIB);
+        let (first, first_begun) = begun(&plan);
+        let mut one = Reservation::new(&first, MIB).unwrap();
+        assert!(one.try_grow(13 * MIB));
+        let (second, second_begun) = begun(&plan);
+        assert!(!one.try_grow(1), "the floor is promised");
+        one.shrink(MIB);
+        assert!(one.try_grow(MIB) && !one.try_grow(1), "and stays so");
+        let two = Reservation::new(&second, MIB).unwrap();
+        drop((one, two));
+        assert_eq!(memory.used(), 2 * MIB, "until they end");
+        drop((first_begun, second_begun));
+        assert_eq!((memory.used(), pool.reserved()), (0, 0));
+    }
+
+    #[test]
+    fn a_join_that_begins_again_leaves_others_their_floors() {
+        let pool: Arc<dyn DataFusionPool> = Arc::new(GreedyMemoryPool::new(16 << 20));
+        let memory = JoinMemory::new(&pool, None);
+        let plan = PlanMemory::new(Arc::clone(&memory), 3 * MIB);
+        let (first, first_begun) = begun(&plan);
+        let mut one = Reservation::new(&first, MIB).unwrap();
+        for _ in 0..3 {
+            let (second, _begun) = begun(&plan);
+            let mut two = Reservation::new(&second, MIB).unwrap();
+            assert!(two.try_grow(2 * MIB));
+        }
+        assert!(one.try_grow(12 * MIB) && !one.try_grow(1));
+        let (second, second_begun) = begun(&plan);
+        let two = Reservation::new(&second, MIB).unwrap();
+        let (third, third_begun) = begun(&plan);
+        let three = Reservation::new(&third, MIB).unwrap();
+        drop((one, two, three));
+        drop((first_begun, second_begun, third_begun));
         assert_eq!((memory.used(), pool.reserved()), (0, 0));
     }
 

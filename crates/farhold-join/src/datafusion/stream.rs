@@ -78,8 +78,9 @@ impl Probe {
 }
 
 struct Running {
-    probe: Probe,
+    /// Dropped before the probe, with which its floor goes back to the plan.
     join: Option<Join>,
+    probe: Probe,
     output: BatchCoalescer,
     /// Of the rows that are not a batch yet.
     output_bytes: usize,
