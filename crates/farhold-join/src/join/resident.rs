@@ -233,7 +233,15 @@ fn blocks_of(
         memory.shrink(bytes);
         vec![one?]
     } else {
-        merge(batches, cx.sizes.block_bytes, cx.options.pool.gives_back(), run)?
+        // Each thread has a block beside those that it is made of; one alone has it of what is in flight.
+        let mut threads = run.threads;
+        while threads > 1 && !memory.try_grow(threads as u64 * cx.sizes.block_bytes) {
+            threads /= 2;
+        }
+        let run = Run { threads, ..run.clone() };
+        let merged = merge(batches, cx.sizes.block_bytes, cx.options.pool.gives_back(), &run);
+        memory.shrink(if threads > 1 { threads as u64 * cx.sizes.block_bytes } else { 0 });
+        merged?
     };
     let mut blocks = Blocks::default();
     for block in merged {
@@ -420,5 +428,20 @@ mod tests {
         resident.spread_matches(&cx).unwrap();
         assert_eq!(rows_max.load(Relaxed), CODES_ROWS);
         assert!((0..rows).all(|row| matched.get(row) == (row % (rows / 2)).is_multiple_of(3)));
+    }
+
+    #[test]
+    fn threads_that_merge_have_room_for_it() {
+        // 10 MiB of rows, whose copy as one batch has no room; blocks of half a MiB.
+        let batches: Vec<RecordBatch> = (0..160).map(|_| batch(8192)).collect();
+        let bytes = 10 << 20;
+        for (free, merged_beside) in [(4 << 20, 2 << 20), (3 << 19, 1 << 20), (3 << 18, 0)] {
+            let (cx, mut memory) = context(16 << 20, 4);
+            assert!(memory.try_grow((16 << 20) - free));
+            let before = cx.options.pool.peak();
+            let blocks = blocks_of(batches.clone(), bytes, &cx, &cx.options.run, &mut memory).unwrap();
+            assert_eq!((blocks.rows(), cx.options.pool.peak() - before), (160 * 8192, merged_beside));
+            assert_eq!(cx.options.pool.used(), before, "it is back");
+        }
     }
 }
