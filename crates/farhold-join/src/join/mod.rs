@@ -361,11 +361,11 @@ impl Join {
     pub fn push_build(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
         self.guarded(|join| {
             join.cx.options.run.cancel.check()?;
-            check_schema(batch, &join.cx.spec.build, "build")?;
+            let batch = of_side(batch, &join.cx.spec.build, "build")?;
             let State::Build(build) = &mut join.state else {
                 return Err(out_of_order("the build side has been finished"));
             };
-            build.push(batch, &join.cx, &mut join.memory)?;
+            build.push(&batch, &join.cx, &mut join.memory)?;
             join.progress.build_rows += batch.num_rows() as u64;
             join.tell();
             Ok(())
@@ -440,7 +440,7 @@ impl Join {
     /// Takes probe rows; call [`Join::next_output`] until it answers `None` before the next.
     pub fn push_probe(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
         self.guarded(|join| {
-            check_schema(batch, &join.cx.spec.probe, "probe")?;
+            let batch = of_side(batch, &join.cx.spec.probe, "probe")?;
             let State::Probe(level, Feed::Caller) = &mut join.state else {
                 return Err(out_of_order("the join does not take probe rows now"));
             };
@@ -450,9 +450,9 @@ impl Join {
             }
             if level.is_spilled() {
                 // Rows of partitions in files are copied.
-                join.probe_slices.extend(slices(batch, join.cx.sizes.slice_bytes));
+                join.probe_slices.extend(slices(&batch, join.cx.sizes.slice_bytes));
             } else {
-                level.push(batch, None, &join.cx, &mut join.memory)?;
+                level.push(&batch, None, &join.cx, &mut join.memory)?;
             }
             join.progress.probe_rows += batch.num_rows() as u64;
             join.tell();
@@ -722,10 +722,11 @@ impl Passes {
     }
 }
 
-fn check_schema(batch: &RecordBatch, schema: &SchemaRef, side: &str) -> Result<(), JoinError> {
+/// The batch with the schema of its side, which may allow nulls where that of this batch does not: it goes among others.
+fn of_side(batch: &RecordBatch, schema: &SchemaRef, side: &str) -> Result<RecordBatch, JoinError> {
     let expected = schema.fields().iter().map(|field| field.data_type());
     if batch.columns().iter().map(|column| column.data_type()).eq(expected) {
-        return Ok(());
+        return batch_of(schema, batch.columns().to_vec(), batch.num_rows());
     }
     Err(JoinError::Invalid(format!("a {side} batch has other columns than the {side} side: {}", batch.schema())))
 }
