@@ -110,7 +110,7 @@ impl Running {
             };
             let step = {
                 let _timer = self.probe.metrics.baseline.elapsed_compute().timer();
-                if join.is_reading_back() {
+                if join.next_is_long() {
                     let step;
                     (join, step) = step_aside(join, &self.probe.cancel).await?;
                     step

@@ -437,6 +437,15 @@ impl Join {
         matches!(self.state, State::Probe(_, Feed::File(_) | Feed::Blocks(_)) | State::ReadBack(_))
     }
 
+    /// The next step may be long, and wait for the disk.
+    #[cfg(feature = "datafusion")]
+    pub(crate) fn next_is_long(&self) -> bool {
+        match &self.state {
+            State::Probe(level, Feed::Caller) => level.next_is_long(),
+            _ => self.is_reading_back(),
+        }
+    }
+
     /// Takes probe rows; call [`Join::next_output`] until it answers `None` before the next.
     pub fn push_probe(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
         self.guarded(|join| {
@@ -740,3 +749,51 @@ const _: fn() = || {
     is_send::<Join>();
     is_send::<Cursor>();
 };
+
+#[cfg(all(test, feature = "datafusion"))]
+mod tests {
+    use super::*;
+    use crate::JoinKind;
+    use arrow::array::Int64Array;
+
+    /// A join of so many rows with themselves, whose probe rows are through.
+    fn fed(rows: i64, budget: u64, kind: JoinKind) -> Join {
+        let batch = |start: i64| {
+            let keys = Int64Array::from_iter_values((start..start + 5000).map(|row| row * 77_777));
+            RecordBatch::try_from_iter([("key", Arc::new(keys) as ArrayRef)]).unwrap()
+        };
+        let spec = JoinSpec::new(batch(0).schema(), batch(0).schema(), vec![(0, 0)], kind);
+        let run = Run { seed: 1, ..Run::default() };
+        let mut join = Join::new(spec, JoinOptions { run, ..JoinOptions::new(MemoryPool::new(budget)) }).unwrap();
+        let starts = || (0..rows).step_by(5000);
+        starts().for_each(|start| join.push_build(&batch(start)).unwrap());
+        join.finish_build().unwrap();
+        for start in starts() {
+            join.push_probe(&batch(start)).unwrap();
+            while join.next_output().unwrap().is_some() {}
+        }
+        assert!(!join.next_is_long());
+        join.finish_probe().unwrap();
+        join
+    }
+
+    #[test]
+    fn what_opens_a_pair_of_files_is_announced() {
+        let mut join = fed(200_000, 1 << 20, JoinKind::Inner);
+        loop {
+            let (is_long, tables) = (join.next_is_long(), join.report().tables);
+            if matches!(join.step().unwrap(), Step::Done) {
+                break;
+            }
+            assert!(is_long || join.report().tables == tables, "{:?}", join.report());
+        }
+        assert!(join.report().tables > 1);
+    }
+
+    #[test]
+    fn what_spreads_many_matches_is_announced() {
+        assert!(fed(20_000, 64 << 20, JoinKind::LeftSemi).next_is_long());
+        assert!(!fed(5000, 64 << 20, JoinKind::LeftSemi).next_is_long());
+        assert!(!fed(20_000, 64 << 20, JoinKind::Inner).next_is_long());
+    }
+}

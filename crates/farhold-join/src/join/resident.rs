@@ -193,6 +193,12 @@ impl Resident {
         Ok(())
     }
 
+    /// [`Resident::spread_matches`] goes through more rows than a few.
+    #[cfg(feature = "datafusion")]
+    pub fn spreads_many_matches(&self) -> bool {
+        self.matches == Matches::First && self.matched.is_some() && self.blocks.rows() > CODES_ROWS
+    }
+
     /// What is known of a representative becomes known of all rows with its key. Call once, after the last probe.
     pub fn spread_matches(&self, cx: &Context) -> Result<(), JoinError> {
         if self.matches != Matches::First || planted::is(Defect::MatchesNotSpread) {
