@@ -27,7 +27,7 @@ use arrow::datatypes::SchemaRef;
 use self::build::BuildSide;
 use self::level::{Level, Next, SpilledPair};
 use self::read_back::{Queue, ReadBack, Said};
-use self::resident::{Resident, working_bytes};
+use self::resident::{ONE_BLOCK_BYTES_MAX, Resident, working_bytes};
 use self::share::Peers;
 use crate::algorithm::Cursor;
 use crate::bits::Bits;
@@ -230,8 +230,8 @@ impl Sizes {
             fan_out_bits,
             bloom_bytes: (budget / 32).max(8 << fan_out_bits),
             // One thread is often one of several joins of a pool.
-            group_bytes: budget / if threads > 1 { 16 } else { 64 },
-            gather_bytes: part / 16,
+            group_bytes: (budget / if threads > 1 { 16 } else { 64 }).min(ONE_BLOCK_BYTES_MAX),
+            gather_bytes: (part / 16).min(ONE_BLOCK_BYTES_MAX),
             probe_room_bytes: budget / 8,
             in_flight_bytes: 3 * slice_bytes + 2 * chunk_bytes + (8 << 10 << fan_out_bits),
         }
@@ -788,6 +788,12 @@ mod tests {
             assert!(is_long || join.report().tables == tables, "{:?}", join.report());
         }
         assert!(join.report().tables > 1);
+    }
+
+    #[test]
+    fn offsets_of_rows_that_are_copied_together_hold() {
+        let sizes = Sizes::new(&MemoryPool::new(1 << 40), 4);
+        assert!(sizes.group_bytes + sizes.slice_bytes < 1 << 31 && sizes.gather_bytes + sizes.slice_bytes < 1 << 31);
     }
 
     #[test]

@@ -257,7 +257,7 @@ fn blocks_of(
 }
 
 /// Offsets of 32 bits hold in any column of a block of this.
-const ONE_BLOCK_BYTES_MAX: u64 = 1 << 30;
+pub const ONE_BLOCK_BYTES_MAX: u64 = 1 << 30;
 
 fn encode(batch: &RecordBatch, packing: Option<&Packing>, encoder: &Encoder) -> Result<Codes, JoinError> {
     packing.map_or_else(|| encoder.encode(batch), |packing| Ok(packing.encode(encoder, batch)))
