@@ -294,11 +294,13 @@ impl PlanMemory {
             state.waiting = needed_bytes;
         }
         state.running += 1;
+        // More than this it does not get, whatever else is there; a join that knew of more would keep room where there is none.
+        let limit = without_floors(self.limit()).max(floor);
         let floor = floor.min(state.waiting);
         state.waiting -= floor;
         state.unclaimed += floor;
         let share = Arc::new(Share { plan: Arc::clone(self), claim: Mutex::new(Claim { floor, used: 0 }) });
-        let pool = MemoryPool::below(Box::new(FromPlan(Arc::clone(&share))), self.limit());
+        let pool = MemoryPool::below(Box::new(FromPlan(Arc::clone(&share))), limit);
         Ok((pool, Begun(share)))
     }
 
@@ -421,6 +423,7 @@ mod tests {
         let mut one = Reservation::new(&first, MIB).unwrap();
         assert_eq!(memory.used(), 2 * MIB, "the floor of the second is kept for it");
         assert!(!one.try_grow(14 * MIB), "an eighth is for floors");
+        assert_eq!(first.limit(), 14 * MIB, "and the join knows");
         assert!(one.try_grow(13 * MIB) && pool.reserved() as u64 == 14 * MIB);
         let (second, second_begun) = begun(&plan);
         let mut two = Reservation::new(&second, MIB).unwrap();
