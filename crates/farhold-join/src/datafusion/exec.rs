@@ -1,5 +1,6 @@
 //! The operator.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -30,6 +31,7 @@ use super::explain::{Actual, Beside, Prediction};
 use super::filter::Filter;
 use super::held::{fills, without_constants};
 use super::memory::{PlanMemory, floor_bytes, lock};
+use super::names::{Pushdown, only};
 use super::once::Once;
 use super::stream::{Metrics, Probe, ProbeSeen};
 use crate::model::Width;
@@ -68,7 +70,7 @@ pub struct JoinExec {
     runner: Runner,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    running: Arc<Mutex<Execution>>,
+    running: Mutex<Arc<Mutex<Execution>>>,
     actual: Arc<Actual>,
 }
 
@@ -81,8 +83,8 @@ struct Execution {
     cancel: CancelToken,
     seen: Arc<ProbeSeen>,
     /// Output partitions that have been asked for.
-    begun: usize,
-    /// Those of them that have not ended.
+    begun: HashSet<usize>,
+    /// How many of them have not ended.
     live: usize,
 }
 
@@ -97,7 +99,7 @@ impl Drop for Live {
     fn drop(&mut self) {
         let mut execution = lock(&self.of);
         execution.live -= 1;
-        if execution.live == 0 && execution.begun == self.partitions {
+        if execution.live == 0 && execution.begun.len() == self.partitions {
             let over = std::mem::take(&mut *execution);
             drop(execution);
             drop(over);
@@ -141,7 +143,7 @@ impl JoinExec {
             runner,
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
-            running: Arc::default(),
+            running: Mutex::default(),
             actual: Arc::default(),
         })
     }
@@ -188,6 +190,19 @@ impl JoinExec {
             *old = way;
         }
         Self::new(self.planned.builder().build()?, runner)
+    }
+
+    /// Begins an output partition. One that is asked for again is of a new execution: an operator that runs its input again may still hold the
+    /// streams of the last time, which keep theirs.
+    fn begin(&self, partition: usize, partitions: usize) -> Live {
+        let mut running = lock(&self.running);
+        if lock(&running).begun.contains(&partition) {
+            *running = Arc::default();
+        }
+        let mut execution = lock(&running);
+        execution.begun.insert(partition);
+        execution.live += 1;
+        Live { of: Arc::clone(&running), partitions }
     }
 
     /// The plan that planning has made of the one that this stands for, with its joins ours again.
@@ -303,8 +318,9 @@ impl ExecutionPlan for JoinExec {
         };
         let (left, right) = (self.planned.left(), self.planned.right());
         let partitions = right.output_partitioning().partition_count();
+        let live = self.begin(partition, partitions);
         let (building, cancel, seen, is_first) = {
-            let mut execution = lock(&self.running);
+            let mut execution = lock(&live.of);
             let is_first = execution.building.is_none();
             let building = if let Some(building) = &execution.building {
                 building.clone()
@@ -330,11 +346,8 @@ impl ExecutionPlan for JoinExec {
                 execution.waits_for_others = waits_for_others(left)?;
                 execution.building.insert(Once::new(plan.run())).clone()
             };
-            execution.begun += 1;
-            execution.live += 1;
             (building, execution.cancel.clone(), Arc::clone(&execution.seen), is_first)
         };
-        let live = Live { of: Arc::clone(&self.running), partitions };
         let metric = || MetricBuilder::new(&self.metrics);
         let input = right.execute(partition, Arc::clone(&context))?;
         let probe = Probe {
@@ -383,7 +396,16 @@ impl ExecutionPlan for JoinExec {
         parent_filters: Vec<Arc<dyn PhysicalExpr>>,
         config: &ConfigOptions,
     ) -> Result<FilterDescription> {
-        self.planned.gather_filters_for_pushdown(phase, parent_filters, config)
+        let pushdown = Pushdown { phase, config };
+        let planned: Arc<dyn ExecutionPlan> = Arc::<HashJoinExec>::clone(&self.planned);
+        let filters = only(parent_filters, |filter| pushdown.finds_columns(&planned, filter))?;
+        let mut offers_own = true;
+        for (_, key) in self.planned.on() {
+            offers_own &= pushdown.finds_columns(self.planned.right(), key)?;
+        }
+        // The planned join does nothing else in this phase than to make a filter of its own.
+        let phase = if offers_own { phase } else { FilterPushdownPhase::Pre };
+        self.planned.gather_filters_for_pushdown(phase, filters, config)
     }
 
     fn handle_child_pushdown_result(
@@ -430,7 +452,8 @@ fn builds_ahead(probe: &Arc<dyn ExecutionPlan>) -> Result<Vec<Building>> {
     let mut builds = Vec::new();
     probe.apply(|node| {
         if let Some(join) = node.downcast_ref::<JoinExec>() {
-            let execution = lock(&join.running);
+            let running = Arc::clone(&lock(&join.running));
+            let execution = lock(&running);
             builds.extend(execution.building.clone().filter(|_| !execution.waits_for_others));
         }
         Ok(TreeNodeRecursion::Continue)

@@ -36,6 +36,8 @@ use datafusion::physical_plan::{
     ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, StatisticsArgs,
 };
 
+use super::names::{is_first, only};
+
 /// Puts a [`HeldExec`] above operators that promise too much. It belongs before DataFusion decides on sorts; [`with_joins`](super::with_joins)
 /// puts it there.
 #[derive(Debug, Default)]
@@ -202,6 +204,9 @@ impl ExecutionPlan for HeldExec {
         filters: Vec<Arc<dyn PhysicalExpr>>,
         _: &ConfigOptions,
     ) -> Result<FilterDescription> {
+        let schema = self.schema();
+        let is_found = |column: &Column| is_first(&schema, column.name(), column.index());
+        let filters = only(filters, |filter| Ok(collect_columns(filter).iter().all(is_found)))?;
         FilterDescription::from_children(filters, &self.children())
     }
 }

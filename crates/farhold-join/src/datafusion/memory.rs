@@ -124,8 +124,13 @@ impl JoinMemory {
         let mut taken = lock(&self.taken);
         taken.by_joins -= bytes;
         taken.reservation.shrink(bytes as usize);
-        let waiting = std::mem::take(&mut taken.waiting);
         drop(taken);
+        self.wake();
+    }
+
+    /// Has plans that wait look again, after something has been given back.
+    fn wake(&self) {
+        let waiting = std::mem::take(&mut lock(&self.taken).waiting);
         waiting.into_iter().for_each(Waker::wake);
     }
 }
@@ -151,7 +156,7 @@ impl Above for Keeping {
     }
 }
 
-/// DataFusion's pool, for which kept pages make room.
+/// DataFusion's pool, for which kept pages make room. Plans that wait for room hear of what goes back to it.
 #[derive(Debug)]
 pub struct GivingWay {
     pub pool: Arc<dyn DataFusionPool>,
@@ -183,6 +188,7 @@ impl DataFusionPool for GivingWay {
 
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         self.pool.shrink(reservation, shrink);
+        self.memory.wake();
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> DataFusionResult<()> {
@@ -212,10 +218,18 @@ struct PlanState {
     /// Joins that have begun and not ended.
     running: usize,
     used: u64,
-    /// Floors of joins that have not begun.
+    /// Floors of joins that have not begun, or may begin again.
     waiting: u64,
-    /// Taken of the limit: `used + waiting` at least.
+    /// What joins that have begun do not use of their floors.
+    unclaimed: u64,
+    /// Taken of the limit: what is needed at least.
     held: u64,
+}
+
+impl PlanState {
+    fn needed(&self) -> u64 {
+        self.used + self.waiting + self.unclaimed
+    }
 }
 
 impl PlanMemory {
@@ -280,14 +294,19 @@ impl PlanMemory {
             state.waiting = needed_bytes;
         }
         state.running += 1;
-        state.waiting = state.waiting.saturating_sub(floor);
-        let pool = MemoryPool::below(Box::new(FromPlan(Arc::clone(self))), self.limit());
-        Ok((pool, Begun(Arc::clone(self))))
+        // More than this it does not get, whatever else is there; a join that knew of more would keep room where there is none.
+        let limit = without_floors(self.limit()).max(floor);
+        let floor = floor.min(state.waiting);
+        state.waiting -= floor;
+        state.unclaimed += floor;
+        let share = Arc::new(Share { plan: Arc::clone(self), claim: Mutex::new(Claim { floor, used: 0 }) });
+        let pool = MemoryPool::below(Box::new(FromPlan(Arc::clone(&share))), limit);
+        Ok((pool, Begun(share)))
     }
 
     /// Returns what is held without need.
     fn settle(&self, state: &mut PlanState) {
-        let needed = state.used + state.waiting;
+        let needed = state.needed();
         if state.held > needed {
             self.all.give_back(state.held - needed);
             state.held = needed;
@@ -295,40 +314,72 @@ impl PlanMemory {
     }
 }
 
-/// A join that has begun; dropped when it ends.
+/// The part of a plan's memory that one of its joins has.
 #[derive(Debug)]
-pub struct Begun(Arc<PlanMemory>);
+struct Share {
+    plan: Arc<PlanMemory>,
+    /// Locked after the plan's state.
+    claim: Mutex<Claim>,
+}
 
-impl Drop for Begun {
-    fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
-        state.running -= 1;
-        if state.running == 0 {
-            state.waiting = 0;
-        }
-        self.0.settle(&mut state);
+#[derive(Debug)]
+struct Claim {
+    /// Nobody else takes it before the join ends.
+    floor: u64,
+    used: u64,
+}
+
+impl Claim {
+    fn unclaimed(&self) -> u64 {
+        self.floor.saturating_sub(self.used)
     }
 }
 
-/// A plan's memory as a join's pool sees it.
-struct FromPlan(Arc<PlanMemory>);
+/// A join that has begun; dropped when it ends.
+#[derive(Debug)]
+pub struct Begun(Arc<Share>);
+
+impl Drop for Begun {
+    /// A join that ends while others of its plan run may begin again, as that of a recursive query does: its floor stays with the plan.
+    fn drop(&mut self) {
+        let Share { plan, claim } = &*self.0;
+        let (mut state, mut claim) = (lock(&plan.state), lock(claim));
+        let unclaimed = claim.unclaimed();
+        claim.floor = 0;
+        state.unclaimed -= unclaimed;
+        state.running -= 1;
+        state.waiting = if state.running > 0 { state.waiting + unclaimed } else { 0 };
+        plan.settle(&mut state);
+    }
+}
+
+/// A join's share as its pool sees it.
+struct FromPlan(Arc<Share>);
 
 impl Above for FromPlan {
     fn try_take(&self, bytes: u64) -> bool {
-        let mut state = lock(&self.0.state);
-        let missing = (state.used + state.waiting).saturating_add(bytes).saturating_sub(state.held);
-        if missing > 0 && !self.0.all.try_take(missing, false) {
+        let Share { plan, claim } = &*self.0;
+        let (mut state, mut claim) = (lock(&plan.state), lock(claim));
+        let claimed = claim.unclaimed().min(bytes);
+        let missing = state.needed().saturating_add(bytes - claimed).saturating_sub(state.held);
+        if missing > 0 && !plan.all.try_take(missing, false) {
             return false;
         }
         state.held += missing;
         state.used += bytes;
+        state.unclaimed -= claimed;
+        claim.used += bytes;
         true
     }
 
     fn give_back(&self, bytes: u64) {
-        let mut state = lock(&self.0.state);
+        let Share { plan, claim } = &*self.0;
+        let (mut state, mut claim) = (lock(&plan.state), lock(claim));
+        let unclaimed = claim.unclaimed();
+        claim.used -= bytes;
         state.used -= bytes;
-        self.0.settle(&mut state);
+        state.unclaimed += claim.unclaimed() - unclaimed;
+        plan.settle(&mut state);
     }
 }
 
@@ -372,6 +423,7 @@ mod tests {
         let mut one = Reservation::new(&first, MIB).unwrap();
         assert_eq!(memory.used(), 2 * MIB, "the floor of the second is kept for it");
         assert!(!one.try_grow(14 * MIB), "an eighth is for floors");
+        assert_eq!(first.limit(), 14 * MIB, "and the join knows");
         assert!(one.try_grow(13 * MIB) && pool.reserved() as u64 == 14 * MIB);
         let (second, second_begun) = begun(&plan);
         let mut two = Reservation::new(&second, MIB).unwrap();
@@ -389,6 +441,47 @@ mod tests {
         assert_eq!((memory.used(), pool.reserved()), (0, 0));
         pool_is_full_without_joins(&pool, &third);
         drop(begun(&third));
+        assert_eq!((memory.used(), pool.reserved()), (0, 0));
+    }
+
+    #[test]
+    fn a_floor_is_there_from_the_begin_of_its_join() {
+        let pool: Arc<dyn DataFusionPool> = Arc::new(GreedyMemoryPool::new(16 << 20));
+        let memory = JoinMemory::new(&pool, None);
+        let plan = PlanMemory::new(Arc::clone(&memory), 2 * MIB);
+        let (first, first_begun) = begun(&plan);
+        let mut one = Reservation::new(&first, MIB).unwrap();
+        assert!(one.try_grow(13 * MIB));
+        let (second, second_begun) = begun(&plan);
+        assert!(!one.try_grow(1), "the floor is promised");
+        one.shrink(MIB);
+        assert!(one.try_grow(MIB) && !one.try_grow(1), "and stays so");
+        let two = Reservation::new(&second, MIB).unwrap();
+        drop((one, two));
+        assert_eq!(memory.used(), 2 * MIB, "until they end");
+        drop((first_begun, second_begun));
+        assert_eq!((memory.used(), pool.reserved()), (0, 0));
+    }
+
+    #[test]
+    fn a_join_that_begins_again_leaves_others_their_floors() {
+        let pool: Arc<dyn DataFusionPool> = Arc::new(GreedyMemoryPool::new(16 << 20));
+        let memory = JoinMemory::new(&pool, None);
+        let plan = PlanMemory::new(Arc::clone(&memory), 3 * MIB);
+        let (first, first_begun) = begun(&plan);
+        let mut one = Reservation::new(&first, MIB).unwrap();
+        for _ in 0..3 {
+            let (second, _begun) = begun(&plan);
+            let mut two = Reservation::new(&second, MIB).unwrap();
+            assert!(two.try_grow(2 * MIB));
+        }
+        assert!(one.try_grow(12 * MIB) && !one.try_grow(1));
+        let (second, second_begun) = begun(&plan);
+        let two = Reservation::new(&second, MIB).unwrap();
+        let (third, third_begun) = begun(&plan);
+        let three = Reservation::new(&third, MIB).unwrap();
+        drop((one, two, three));
+        drop((first_begun, second_begun, third_begun));
         assert_eq!((memory.used(), pool.reserved()), (0, 0));
     }
 
@@ -419,6 +512,25 @@ mod tests {
         let mut context = std::task::Context::from_waker(&waker);
         assert!(waits.as_mut().poll(&mut context).is_pending() && !woken.0.load(Relaxed));
         drop(holder);
+        assert!(woken.0.load(Relaxed), "it is woken");
+        assert!(waits.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn a_plan_that_waits_is_woken_by_what_others_give_back() {
+        let inner: Arc<dyn DataFusionPool> = Arc::new(GreedyMemoryPool::new(16 << 20));
+        let memory = JoinMemory::new(&inner, None);
+        let pool: Arc<dyn DataFusionPool> = Arc::new(GivingWay { pool: inner, memory: Arc::clone(&memory) });
+        let sort = MemoryConsumer::new("sort").register(&pool);
+        sort.try_grow(8 << 20).unwrap();
+        let (first, second) = (PlanMemory::new(Arc::clone(&memory), MIB), PlanMemory::new(memory, 9 * MIB));
+        let _holder = begun(&first);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut waits = Box::pin(second.begin(MIB, true));
+        let mut context = std::task::Context::from_waker(&waker);
+        assert!(waits.as_mut().poll(&mut context).is_pending() && !woken.0.load(Relaxed));
+        drop(sort);
         assert!(woken.0.load(Relaxed), "it is woken");
         assert!(waits.as_mut().poll(&mut context).is_ready());
     }

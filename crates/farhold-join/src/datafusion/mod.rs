@@ -39,6 +39,7 @@ mod held;
 mod late;
 mod members;
 mod memory;
+mod names;
 mod once;
 mod origin;
 #[cfg(debug_assertions)]

@@ -47,14 +47,17 @@ struct End<T> {
 }
 
 /// The task's hold on its end, which others hear of also where the task is dropped.
-struct Ending<T>(Arc<Mutex<End<T>>>);
+struct Ending<T>(Option<Arc<Mutex<End<T>>>>);
 
 impl<T> Drop for Ending<T> {
+    /// Those that are woken may be the last that hold what came of it, and expect it to end with them.
     fn drop(&mut self) {
-        let mut end = lock(&self.0);
+        let Some(all) = self.0.take() else { return };
+        let mut end = lock(&all);
         end.is_over = true;
         let waiting = mem::take(&mut end.waiting);
         drop(end);
+        drop(all);
         waiting.into_iter().for_each(Waker::wake);
     }
 }
@@ -82,11 +85,13 @@ impl<T: Send + Sync + 'static> Once<T> {
             Stage::Idle(work) => work,
             begun => return *stage = begun,
         };
-        let ending = Ending(Arc::clone(&self.0.end));
+        let ending = Ending(Some(Arc::clone(&self.0.end)));
         let task = SpawnedTask::spawn(async move {
             let done = AssertUnwindSafe(work).catch_unwind().await;
             let done = done.unwrap_or_else(|panic| Err(to_datafusion(crate::run::panicked(&*panic))));
-            lock(&ending.0).outcome = Some(done.map(Arc::new).map_err(Arc::new));
+            if let Some(end) = &ending.0 {
+                lock(end).outcome = Some(done.map(Arc::new).map_err(Arc::new));
+            }
         });
         *stage = Stage::Begun { _task: task };
     }

@@ -78,8 +78,9 @@ impl Probe {
 }
 
 struct Running {
-    probe: Probe,
+    /// Dropped before the probe, with which its floor goes back to the plan.
     join: Option<Join>,
+    probe: Probe,
     output: BatchCoalescer,
     /// Of the rows that are not a batch yet.
     output_bytes: usize,
@@ -109,7 +110,7 @@ impl Running {
             };
             let step = {
                 let _timer = self.probe.metrics.baseline.elapsed_compute().timer();
-                if join.is_reading_back() {
+                if join.next_is_long() {
                     let step;
                     (join, step) = step_aside(join, &self.probe.cancel).await?;
                     step

@@ -165,6 +165,13 @@ impl Level {
         self.spilled.is_some()
     }
 
+    /// No further probe batch comes, and the next step may be long: it writes the last of them, goes on to the files, or spreads matches.
+    #[cfg(feature = "datafusion")]
+    pub fn next_is_long(&self) -> bool {
+        let spreads = matches!(self.end, End::Ahead) && self.resident.spreads_many_matches();
+        self.is_fed && (self.is_spilled() || spreads)
+    }
+
     /// Takes a probe batch; the level is hungry. `known` are flags of earlier passes: such a batch does not wait for others.
     pub fn push(
         &mut self,

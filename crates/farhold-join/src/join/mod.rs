@@ -27,7 +27,7 @@ use arrow::datatypes::SchemaRef;
 use self::build::BuildSide;
 use self::level::{Level, Next, SpilledPair};
 use self::read_back::{Queue, ReadBack, Said};
-use self::resident::{Resident, working_bytes};
+use self::resident::{ONE_BLOCK_BYTES_MAX, Resident, working_bytes};
 use self::share::Peers;
 use crate::algorithm::Cursor;
 use crate::bits::Bits;
@@ -230,8 +230,8 @@ impl Sizes {
             fan_out_bits,
             bloom_bytes: (budget / 32).max(8 << fan_out_bits),
             // One thread is often one of several joins of a pool.
-            group_bytes: budget / if threads > 1 { 16 } else { 64 },
-            gather_bytes: part / 16,
+            group_bytes: (budget / if threads > 1 { 16 } else { 64 }).min(ONE_BLOCK_BYTES_MAX),
+            gather_bytes: (part / 16).min(ONE_BLOCK_BYTES_MAX),
             probe_room_bytes: budget / 8,
             in_flight_bytes: 3 * slice_bytes + 2 * chunk_bytes + (8 << 10 << fan_out_bits),
         }
@@ -361,11 +361,11 @@ impl Join {
     pub fn push_build(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
         self.guarded(|join| {
             join.cx.options.run.cancel.check()?;
-            check_schema(batch, &join.cx.spec.build, "build")?;
+            let batch = of_side(batch, &join.cx.spec.build, "build")?;
             let State::Build(build) = &mut join.state else {
                 return Err(out_of_order("the build side has been finished"));
             };
-            build.push(batch, &join.cx, &mut join.memory)?;
+            build.push(&batch, &join.cx, &mut join.memory)?;
             join.progress.build_rows += batch.num_rows() as u64;
             join.tell();
             Ok(())
@@ -437,10 +437,19 @@ impl Join {
         matches!(self.state, State::Probe(_, Feed::File(_) | Feed::Blocks(_)) | State::ReadBack(_))
     }
 
+    /// The next step may be long, and wait for the disk.
+    #[cfg(feature = "datafusion")]
+    pub(crate) fn next_is_long(&self) -> bool {
+        match &self.state {
+            State::Probe(level, Feed::Caller) => level.next_is_long(),
+            _ => self.is_reading_back(),
+        }
+    }
+
     /// Takes probe rows; call [`Join::next_output`] until it answers `None` before the next.
     pub fn push_probe(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
         self.guarded(|join| {
-            check_schema(batch, &join.cx.spec.probe, "probe")?;
+            let batch = of_side(batch, &join.cx.spec.probe, "probe")?;
             let State::Probe(level, Feed::Caller) = &mut join.state else {
                 return Err(out_of_order("the join does not take probe rows now"));
             };
@@ -450,9 +459,9 @@ impl Join {
             }
             if level.is_spilled() {
                 // Rows of partitions in files are copied.
-                join.probe_slices.extend(slices(batch, join.cx.sizes.slice_bytes));
+                join.probe_slices.extend(slices(&batch, join.cx.sizes.slice_bytes));
             } else {
-                level.push(batch, None, &join.cx, &mut join.memory)?;
+                level.push(&batch, None, &join.cx, &mut join.memory)?;
             }
             join.progress.probe_rows += batch.num_rows() as u64;
             join.tell();
@@ -722,10 +731,11 @@ impl Passes {
     }
 }
 
-fn check_schema(batch: &RecordBatch, schema: &SchemaRef, side: &str) -> Result<(), JoinError> {
+/// The batch with the schema of its side, which may allow nulls where that of this batch does not: it goes among others.
+fn of_side(batch: &RecordBatch, schema: &SchemaRef, side: &str) -> Result<RecordBatch, JoinError> {
     let expected = schema.fields().iter().map(|field| field.data_type());
     if batch.columns().iter().map(|column| column.data_type()).eq(expected) {
-        return Ok(());
+        return batch_of(schema, batch.columns().to_vec(), batch.num_rows());
     }
     Err(JoinError::Invalid(format!("a {side} batch has other columns than the {side} side: {}", batch.schema())))
 }
@@ -739,3 +749,57 @@ const _: fn() = || {
     is_send::<Join>();
     is_send::<Cursor>();
 };
+
+#[cfg(all(test, feature = "datafusion"))]
+mod tests {
+    use super::*;
+    use crate::JoinKind;
+    use arrow::array::Int64Array;
+
+    /// A join of so many rows with themselves, whose probe rows are through.
+    fn fed(rows: i64, budget: u64, kind: JoinKind) -> Join {
+        let batch = |start: i64| {
+            let keys = Int64Array::from_iter_values((start..start + 5000).map(|row| row * 77_777));
+            RecordBatch::try_from_iter([("key", Arc::new(keys) as ArrayRef)]).unwrap()
+        };
+        let spec = JoinSpec::new(batch(0).schema(), batch(0).schema(), vec![(0, 0)], kind);
+        let run = Run { seed: 1, ..Run::default() };
+        let mut join = Join::new(spec, JoinOptions { run, ..JoinOptions::new(MemoryPool::new(budget)) }).unwrap();
+        let starts = || (0..rows).step_by(5000);
+        starts().for_each(|start| join.push_build(&batch(start)).unwrap());
+        join.finish_build().unwrap();
+        for start in starts() {
+            join.push_probe(&batch(start)).unwrap();
+            while join.next_output().unwrap().is_some() {}
+        }
+        assert!(!join.next_is_long());
+        join.finish_probe().unwrap();
+        join
+    }
+
+    #[test]
+    fn what_opens_a_pair_of_files_is_announced() {
+        let mut join = fed(200_000, 1 << 20, JoinKind::Inner);
+        loop {
+            let (is_long, tables) = (join.next_is_long(), join.report().tables);
+            if matches!(join.step().unwrap(), Step::Done) {
+                break;
+            }
+            assert!(is_long || join.report().tables == tables, "{:?}", join.report());
+        }
+        assert!(join.report().tables > 1);
+    }
+
+    #[test]
+    fn offsets_of_rows_that_are_copied_together_hold() {
+        let sizes = Sizes::new(&MemoryPool::new(1 << 40), 4);
+        assert!(sizes.group_bytes + sizes.slice_bytes < 1 << 31 && sizes.gather_bytes + sizes.slice_bytes < 1 << 31);
+    }
+
+    #[test]
+    fn what_spreads_many_matches_is_announced() {
+        assert!(fed(20_000, 64 << 20, JoinKind::LeftSemi).next_is_long());
+        assert!(!fed(5000, 64 << 20, JoinKind::LeftSemi).next_is_long());
+        assert!(!fed(20_000, 64 << 20, JoinKind::Inner).next_is_long());
+    }
+}

@@ -163,11 +163,18 @@ impl Resident {
         cx: &Context,
         mut each: impl FnMut(&Pairs) -> Result<(), JoinError>,
     ) -> Result<(), JoinError> {
-        // As many bytes at most as the block that they are of, whose offsets hold.
-        let mut pairs = Pairs::with_limit(cx.options.batch_rows_max);
-        for (number, batch) in self.blocks.batches().iter().enumerate() {
-            let (codes, ids) =
-                codes_of_batch(batch, row_id(number, 0), |batch| encode(batch, self.packing.as_ref(), &cx.build_keys))?;
+        // A block may be as long as the budget: its codes are made a part at a time, for which nothing is reserved.
+        let part_rows = CODES_ROWS.max(self.probe_rows_wanted());
+        let mut pairs = Pairs::with_limit(cx.batch_rows(self.blocks.row_bytes_max()));
+        let blocks = self.blocks.batches().iter().enumerate();
+        let parts = blocks.flat_map(|(number, batch)| {
+            (0..batch.num_rows()).step_by(part_rows).map(move |start| (number, batch, start))
+        });
+        for (number, batch, start) in parts {
+            cx.options.run.cancel.check()?;
+            let part = batch.slice(start, part_rows.min(batch.num_rows() - start));
+            let encode = |part: &RecordBatch| encode(part, self.packing.as_ref(), &cx.build_keys);
+            let (codes, ids) = codes_of_batch(&part, row_id(number, start), encode)?;
             let mut cursor = Cursor::default();
             while !cursor.is_done {
                 pairs.clear();
@@ -184,6 +191,12 @@ impl Resident {
             }
         }
         Ok(())
+    }
+
+    /// [`Resident::spread_matches`] goes through more rows than a few.
+    #[cfg(feature = "datafusion")]
+    pub fn spreads_many_matches(&self) -> bool {
+        self.matches == Matches::First && self.matched.is_some() && self.blocks.rows() > CODES_ROWS
     }
 
     /// What is known of a representative becomes known of all rows with its key. Call once, after the last probe.
@@ -226,7 +239,15 @@ fn blocks_of(
         memory.shrink(bytes);
         vec![one?]
     } else {
-        merge(batches, cx.sizes.block_bytes, cx.options.pool.gives_back(), run)?
+        // Each thread has a block beside those that it is made of; one alone has it of what is in flight.
+        let mut threads = run.threads;
+        while threads > 1 && !memory.try_grow(threads as u64 * cx.sizes.block_bytes) {
+            threads /= 2;
+        }
+        let run = Run { threads, ..run.clone() };
+        let merged = merge(batches, cx.sizes.block_bytes, cx.options.pool.gives_back(), &run);
+        memory.shrink(if threads > 1 { threads as u64 * cx.sizes.block_bytes } else { 0 });
+        merged?
     };
     let mut blocks = Blocks::default();
     for block in merged {
@@ -236,7 +257,7 @@ fn blocks_of(
 }
 
 /// Offsets of 32 bits hold in any column of a block of this.
-const ONE_BLOCK_BYTES_MAX: u64 = 1 << 30;
+pub const ONE_BLOCK_BYTES_MAX: u64 = 1 << 30;
 
 fn encode(batch: &RecordBatch, packing: Option<&Packing>, encoder: &Encoder) -> Result<Codes, JoinError> {
     packing.map_or_else(|| encoder.encode(batch), |packing| Ok(packing.encode(encoder, batch)))
@@ -331,4 +352,102 @@ pub fn keys_equal(
 
 fn column_equal(build: &ArrayRef, probe: &ArrayRef, spec: &JoinSpec) -> Result<arrow::array::BooleanArray, JoinError> {
     Ok(if spec.null_equals_null { not_distinct(build, probe)? } else { eq(build, probe)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use arrow::array::Int64Array;
+
+    use super::*;
+    use crate::algorithm::Sum;
+    use crate::algorithm::no_partition::NoPartition;
+    use crate::{JoinKind, JoinOptions, MemoryPool};
+
+    /// Rows of the keys `0..rows / 2`, each twice and far from the other.
+    fn batch(rows: i64) -> RecordBatch {
+        let keys = Int64Array::from_iter_values((0..rows).map(|row| row % (rows / 2)));
+        RecordBatch::try_from_iter([("key", Arc::new(keys) as ArrayRef)]).unwrap()
+    }
+
+    fn context(budget: u64, threads: usize) -> (Context, Reservation) {
+        let schema = batch(2).schema();
+        let spec = JoinSpec::new(schema.clone(), schema, vec![(0, 0)], JoinKind::LeftSemi);
+        let run = Run { threads, seed: 1, ..Run::default() };
+        let cx = Context::new(spec, JoinOptions { run, ..JoinOptions::new(MemoryPool::new(budget)) }).unwrap();
+        let memory = Reservation::empty(&cx.options.pool);
+        (cx, memory)
+    }
+
+    /// Remembers the most tuples that it was asked for at once.
+    struct Watched {
+        table: Box<dyn Table>,
+        rows_max: Arc<AtomicUsize>,
+    }
+
+    impl Table for Watched {
+        fn sum(&self, probe: Columns<'_>, run: &Run) -> Result<Sum, JoinError> {
+            self.table.sum(probe, run)
+        }
+
+        fn pairs(
+            &self,
+            probe: Columns<'_>,
+            matches: Matches,
+            cursor: &mut Cursor,
+            pairs: &mut Pairs,
+            run: &Run,
+        ) -> Result<(), JoinError> {
+            self.rows_max.fetch_max(probe.len(), Relaxed);
+            self.table.pairs(probe, matches, cursor, pairs, run)
+        }
+
+        fn scheme(&self) -> &'static str {
+            self.table.scheme()
+        }
+
+        fn memory_bytes(&self) -> u64 {
+            self.table.memory_bytes()
+        }
+    }
+
+    #[test]
+    fn matches_are_spread_a_part_of_a_block_at_a_time() {
+        let rows = 5 * CODES_ROWS + 2;
+        let (cx, mut memory) = context(64 << 20, 1);
+        let choice = Choice::given(&NoPartition);
+        let mut resident = Resident::build(vec![batch(rows as i64)], 0, 0, choice, &cx, &mut memory).unwrap();
+        assert!(resident.matches == Matches::First && resident.blocks.batches().len() == 1);
+        let rows_max = Arc::<AtomicUsize>::default();
+        resident.table = Box::new(Watched { table: resident.table, rows_max: Arc::clone(&rows_max) });
+        let mut pairs = Pairs::with_limit(rows);
+        // Every third key is asked for.
+        let codes: Vec<u64> = resident.probe_codes(&batch(rows as i64), &cx).unwrap().codes;
+        let codes: Vec<u64> = codes[..rows / 2].iter().copied().step_by(3).collect();
+        let columns = Columns::new(&codes, &codes).unwrap();
+        resident.table.pairs(columns, Matches::First, &mut Cursor::default(), &mut pairs, &cx.options.run).unwrap();
+        let matched = resident.matched.as_ref().unwrap();
+        pairs.build.iter().for_each(|&id| matched.set(resident.blocks.number(id)));
+        rows_max.store(0, Relaxed);
+        resident.spread_matches(&cx).unwrap();
+        assert_eq!(rows_max.load(Relaxed), CODES_ROWS);
+        assert!((0..rows).all(|row| matched.get(row) == (row % (rows / 2)).is_multiple_of(3)));
+    }
+
+    #[test]
+    fn threads_that_merge_have_room_for_it() {
+        // 10 MiB of rows, whose copy as one batch has no room; blocks of half a MiB.
+        let batches: Vec<RecordBatch> = (0..160).map(|_| batch(8192)).collect();
+        let bytes = 10 << 20;
+        for (free, merged_beside) in [(4 << 20, 2 << 20), (3 << 19, 1 << 20), (3 << 18, 0)] {
+            let (cx, mut memory) = context(16 << 20, 4);
+            assert!(memory.try_grow((16 << 20) - free));
+            let before = cx.options.pool.peak();
+            let blocks = blocks_of(batches.clone(), bytes, &cx, &cx.options.run, &mut memory).unwrap();
+            assert_eq!((blocks.rows(), cx.options.pool.peak() - before), (160 * 8192, merged_beside));
+            assert_eq!(cx.options.pool.used(), before, "it is back");
+        }
+    }
 }

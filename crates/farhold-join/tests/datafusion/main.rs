@@ -6,6 +6,8 @@ mod common;
 mod failures;
 #[cfg(feature = "parquet")]
 mod late;
+#[cfg(feature = "parquet")]
+mod names;
 mod plans;
 mod queries;
 mod random;

@@ -20,8 +20,9 @@ use datafusion::physical_plan::filter_pushdown::{
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use farhold_join::datafusion::JoinConfig;
+use futures::{StreamExt, TryStreamExt};
 
-use super::bed::{Bed, MIB, Table, config, keys, on_runtime, plain, rows};
+use super::bed::{Bed, MIB, Table, config, keys, on_runtime, plain, rows, text_of};
 
 fn tables() -> [Table; 3] {
     let table = |name, seed, rows| Table {
@@ -128,6 +129,28 @@ fn a_plan_that_is_reset_runs_again() {
             counts.push(batches.iter().map(RecordBatch::num_rows).sum::<usize>());
         }
         assert!(counts[0] > 500 && counts.iter().all(|&count| count == counts[0]), "{counts:?}");
+        bed.assert_clean();
+    });
+}
+
+/// DataFusion's nested loops run an input again that did not fit, and still hold the streams of the first time.
+#[test]
+fn a_partition_runs_again_while_its_former_stream_goes() {
+    on_runtime(async {
+        let bed = Bed::new(&tables(), 1, None, JoinConfig::default());
+        let query = "SELECT l.id, r.id, s.id FROM l JOIN r ON l.k64 = r.k64 FULL JOIN s ON s.k32 = r.k32";
+        let expected = rows(&plain(&tables(), 1), query).await.unwrap();
+        let plan = bed.context.sql(query).await.unwrap().create_physical_plan().await.unwrap();
+        let begin = || datafusion::physical_plan::execute_stream(Arc::clone(&plan), bed.context.task_ctx()).unwrap();
+        let mut former = begin();
+        let first = former.next().await.unwrap().unwrap();
+        let again: Vec<RecordBatch> = begin().try_collect().await.unwrap();
+        assert!(text_of(&again) == expected);
+        let mut all: Vec<RecordBatch> = former.try_collect().await.unwrap();
+        all.push(first);
+        assert!(text_of(&all) == expected, "the former has its own");
+        let last: Vec<RecordBatch> = begin().try_collect().await.unwrap();
+        assert!(text_of(&last) == expected);
         bed.assert_clean();
     });
 }

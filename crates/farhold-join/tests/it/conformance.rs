@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch};
 use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Schema};
 use farhold_join::algorithm::available;
 use farhold_join::gpu::Driver;
 use farhold_join::{
@@ -376,4 +378,42 @@ fn joins_share_a_pool() {
         }
     });
     assert!(pool.used() == 0 && pool.peak() <= 4 * MIB);
+}
+
+/// The first batch of each side allows no nulls in a column in which later ones have some, as those of a UNION ALL do.
+#[test]
+fn batches_that_allow_no_nulls_go_among_others() {
+    let schema = |nullable| {
+        Arc::new(Schema::new(vec![
+            Field::new("key", DataType::Int64, false),
+            Field::new("value", DataType::Int64, nullable),
+        ]))
+    };
+    let batch = |number: i64| {
+        let keys = number * 1000..(number + 1) * 1000;
+        let values = keys.clone().map(|key| (number == 0 || key % 4 > 0).then_some(key));
+        let columns: Vec<ArrayRef> =
+            vec![Arc::new(Int64Array::from_iter_values(keys.clone())), Arc::new(values.collect::<Int64Array>())];
+        RecordBatch::try_new(schema(number > 0), columns).unwrap()
+    };
+    for budget in [64 * MIB, MIB] {
+        let spec = JoinSpec::new(schema(true), schema(true), vec![(0, 0)], JoinKind::Inner);
+        let mut join = Join::new(spec, options(budget)).unwrap();
+        (0..160).for_each(|number| join.push_build(&batch(number)).unwrap());
+        join.finish_build().unwrap();
+        let (mut rows, mut nulls) = (0, 0);
+        let mut drain = |join: &mut Join| {
+            while let Some(batch) = join.next_output().unwrap() {
+                rows += batch.num_rows();
+                nulls += batch.column(1).null_count() + batch.column(3).null_count();
+            }
+        };
+        for number in 0..160 {
+            join.push_probe(&batch(number)).unwrap();
+            drain(&mut join);
+        }
+        join.finish_probe().unwrap();
+        drain(&mut join);
+        assert_eq!((rows, nulls), (160_000, 2 * 159 * 250), "{budget} bytes");
+    }
 }
