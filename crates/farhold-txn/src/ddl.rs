@@ -138,7 +138,8 @@ impl Worker {
         unfinished.is_over = true;
         let (worker, table) = (self.clone(), table.clone());
         // What is recorded by then has to be so everywhere.
-        ToItsEnd::of(&self.core, async move { worker.finish_index(&table, slot, configuration, filled).await }).await
+        let finished = async move { worker.finish_index(&table, slot, configuration, filled).await };
+        ToItsEnd::of(&self.core, finished).await.map_err(|error| self.core.retryable(error))
     }
 
     /// Records that an index is complete, and opens it; one that could not be filled goes.

@@ -328,6 +328,17 @@ impl Node {
         if is_settled { Ok(configuration.number) } else { Err(TxnError::Recovering { node: self.id() }) }
     }
 
+    /// An error, as one after which the same may be tried again where others get the rows of a node that does not answer.
+    #[cold]
+    pub(crate) fn retryable(&self, error: TxnError) -> TxnError {
+        match error {
+            TxnError::NodeUnavailable { node, committed: false } if self.replication.is_some() => {
+                TxnError::Recovering { node }
+            }
+            error => error,
+        }
+    }
+
     /// How often its clock has been seen to jump. Each time its lease was void until it was renewed: commits waited, or were refused as [`TxnError::Recovering`].
     #[must_use]
     pub fn clock_jumps(&self) -> u64 {

@@ -132,6 +132,10 @@ impl Worker {
     /// # Errors
     /// An unavailable node; too many snapshots open.
     pub async fn snapshot(&self) -> Result<Snapshot, TxnError> {
+        self.take_snapshot().await.map_err(|error| self.core.retryable(error))
+    }
+
+    async fn take_snapshot(&self) -> Result<Snapshot, TxnError> {
         let node = self.node();
         let core = &*self.core;
         let configuration = node.settled_configuration()?;
@@ -439,7 +443,8 @@ impl Snapshot {
         let mut tasks = self.mapped_pages(table)?;
         for (position, place) in self.places.iter().enumerate() {
             if place.mapped.is_none() && !table.0.route.is_local_only() {
-                let runs = self.node.far_pages.runs(&self.node, place.node, table.id())?;
+                let runs = self.node.far_pages.runs(&self.node, place.node, table.id());
+                let runs = runs.map_err(|error| self.node.retryable(error))?;
                 let task = |part| PageTask { node: place.node, place: position, part, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));
             }
@@ -498,7 +503,8 @@ impl Snapshot {
     ) -> Result<(), TxnError> {
         let place = &self.places[task.place];
         let Some(mapped) = &place.mapped else {
-            self.node.far_pages.rows(&self.node, place.node, task.part, self.as_of)?.visit(visit);
+            let rows = self.node.far_pages.rows(&self.node, place.node, task.part, self.as_of);
+            rows.map_err(|error| self.node.retryable(error))?.visit(visit);
             return Ok(());
         };
         let mut scan = MappedScan::new(self, mapped, task, value_bytes);
@@ -536,7 +542,8 @@ impl<'s> MappedScan<'s> {
                 continue;
             }
             if self.patience.is_over() {
-                return Err(TxnError::NodeUnavailable { node: self.node, committed: false });
+                let unavailable = TxnError::NodeUnavailable { node: self.node, committed: false };
+                return Err(self.snapshot.node.retryable(unavailable));
             }
             if self.patience.looks.is_multiple_of(LOOKS_PER_TURN * TURNS_PER_CHECK) {
                 self.snapshot.check()?;

@@ -5,6 +5,8 @@
 //!
 //! It lets a sign take in what `^` binds, `-2 ^ 2` as `-(2 ^ 2)`; in PostgreSQL a sign binds more strongly. A string that goes on
 //! behind a line end is one string; the parser took the second part for an alias.
+//! It reads on behind an operator for as long as characters may be of one: in `a >= -1` without the blank, and in `a||/* a comment */b`. PostgreSQL has no
+//! operator that ends in a sign and is made of these characters alone, and none in which a comment begins.
 //! INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
 //!
 //! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
@@ -33,6 +35,10 @@ macro_rules! as_postgresql {
 }
 
 impl Dialects for Dialect {
+    fn is_custom_operator_part(&self, character: char) -> bool {
+        !matches!(character, '+' | '-' | '*' | '/') && POSTGRESQL.is_custom_operator_part(character)
+    }
+
     fn dialect(&self) -> TypeId {
         TypeId::of::<PostgreSqlDialect>()
     }
@@ -84,7 +90,6 @@ impl Dialects for Dialect {
         is_identifier_part(character: char) -> bool;
         supports_unicode_string_literal() -> bool;
         is_reserved_for_identifier(keyword: Keyword) -> bool;
-        is_custom_operator_part(character: char) -> bool;
         get_next_precedence(parser: &Parser<'_>) -> Option<Result<u8, ParserError>>;
         supports_filter_during_aggregation() -> bool;
         supports_group_by_expr() -> bool;
@@ -202,6 +207,24 @@ mod tests {
             ("interval '1 day' + interval", "(INTERVAL '1 day' + interval)"),
             ("interval(3) '1 day' - interval.a", "(INTERVAL '1 day' - interval.a)"),
             ("interval 1 day + interval", "(INTERVAL 1 DAY + interval)"),
+        ] {
+            assert_eq!(expression(sql), read, "{sql}");
+        }
+    }
+
+    #[test]
+    fn operators_end_before_signs_and_comments() {
+        for (sql, read) in [
+            ("a>=-1", "(a >= (- 1))"),
+            ("a>-5 AND b<>-c", "((a > (- 5)) AND (b <> (- c)))"),
+            ("count(*)>-1", "(count(*) > (- 1))"),
+            ("a<=+1 OR a>-(1)", "((a <= (+ 1)) OR (a > (- (1))))"),
+            ("5-/* c */3", "(5 - 3)"),
+            ("2</*c*/3", "(2 < 3)"),
+            ("'a'||/*c*/'b'", "('a' || 'b')"),
+            ("2>--c\n1", "(2 > 1)"),
+            ("a->>'b'", "(a ->> 'b')"),
+            ("a !~* 'b'", "(a !~* 'b')"),
         ] {
             assert_eq!(expression(sql), read, "{sql}");
         }

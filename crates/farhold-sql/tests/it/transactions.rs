@@ -34,6 +34,33 @@ fn concurrent_increments_are_all_there() {
     assert_eq!(client.rows("SELECT n FROM c ORDER BY id"), ["600", "60"]);
 }
 
+/// What a transaction has read is of the past by now, and it cannot commit. An error that comes of a mixture of past and present is not told as one.
+#[test]
+fn errors_of_doomed_transactions_are_conflicts() {
+    let db = Db::new();
+    let [one, other] = [(); 2].map(|()| db.client());
+    one.ok("CREATE TABLE sl (id INT PRIMARY KEY, e INT NOT NULL, UNIQUE (id, e))");
+    one.ok("CREATE TABLE v (id INT PRIMARY KEY, v INT NOT NULL)");
+    one.ok("INSERT INTO sl VALUES (1, 1)");
+    one.ok("INSERT INTO v VALUES (1, 5), (2, 5)");
+    for again in
+        ["UPDATE sl SET e = 3000 WHERE id = 1", "INSERT INTO sl VALUES (1, 7) ON CONFLICT (id) DO UPDATE SET e = 3000"]
+    {
+        one.ok("BEGIN");
+        one.ok("UPDATE sl SET e = 1000 WHERE id = 1");
+        other.ok("UPDATE sl SET e = e + 1 WHERE id = 1");
+        // Its own new row is in the way of what it makes of the other's.
+        assert_eq!(one.err(again).state.code(), "40001", "{again}");
+        one.ok("ROLLBACK");
+    }
+    one.ok("BEGIN");
+    assert_eq!(one.rows("SELECT v FROM v WHERE id = 1"), ["5"]);
+    other.ok("UPDATE v SET v = 0");
+    assert_eq!(one.err("SELECT 1 / v FROM v WHERE id = 2").state.code(), "40001");
+    one.ok("ROLLBACK");
+    assert_eq!(one.err("SELECT 1 / v FROM v WHERE id = 2").state.code(), "22012", "nobody is in the way");
+}
+
 /// Another session inserts the key between any two steps of an upsert, so also between its look, which finds nothing, and its insert, for which it waits
 /// for the node of the key here. That is a conflict, which is tried again, and no duplicate.
 #[test]

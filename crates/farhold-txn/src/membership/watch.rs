@@ -11,6 +11,9 @@ use farhold_fabric::{Admitted, JoinHandle};
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// How long the watch sleeps at most while this node promotes a mirror.
+const PROMOTING_LOOK_NS: u64 = 5_000_000;
+
 /// Something that goes on beside the watch.
 type Task = JoinHandle<Result<(), TxnError>>;
 
@@ -94,7 +97,8 @@ impl Worker {
                     continue;
                 }
             }
-            handle.sleep_ns(every_ns).await;
+            // Nobody is served the rows of a promotion before its end is seen.
+            handle.sleep_ns(if work.promoting.is_some() { every_ns.min(PROMOTING_LOOK_NS) } else { every_ns }).await;
         }
         replication.view.set_gone();
         if planted!(TailCounts) {
@@ -273,7 +277,7 @@ impl Worker {
                 if !expelled.all(has_ended) {
                     return Ok(false);
                 }
-                return self.lead_and_settle(register, configuration).await.map(|()| false);
+                return self.lead_and_settle(register, configuration).await.map(|()| true);
             }
             let leader_left = !configuration.contains(configuration.leader);
             if leader_left && lowest == Some(&me) {
@@ -281,7 +285,7 @@ impl Worker {
             }
             return Ok(false);
         }
-        self.do_my_part(register, configuration, work).await.map(|()| false)
+        self.do_my_part(register, configuration, work).await
     }
 
     /// Asks every other member once a lease whether it answers, and soon again when one does not.
@@ -315,21 +319,21 @@ impl Worker {
         }
     }
 
-    /// Promotes the mirrors that are this node's to promote, and fills those of its own that are not whole.
+    /// Promotes the mirrors that are this node's to promote, and fills those of its own that are not whole. True: it has changed the configuration.
     async fn do_my_part(
         &self,
         register: &dyn Register,
         configuration: &Configuration,
         work: &mut Work,
-    ) -> Result<(), TxnError> {
+    ) -> Result<bool, TxnError> {
         let me = self.core.me;
         if let Some((gone, task)) = &work.promoting {
-            let (gone, Some(done)) = (*gone, task.try_take()) else { return Ok(()) };
+            let (gone, Some(done)) = (*gone, task.try_take()) else { return Ok(false) };
             work.promoting = None;
             let refused = done.as_ref().err().map(|error| error.to_string().into());
             self.note(|progress| (progress.promoting, progress.refused) = (None, refused));
             if done.is_ok() && configuration.partitions.contains(&Serving::From(gone)) {
-                return self.change_to(register, &configuration.promoted(gone, me)).await;
+                return self.change_to(register, &configuration.promoted(gone, me)).await.map(|()| true);
             }
         }
         let mine = configuration.unserved().into_iter().find(|gone| configuration.successor(*gone) == Some(me));
@@ -337,16 +341,16 @@ impl Worker {
             let (worker, configuration) = (self.clone(), Arc::new(configuration.clone()));
             let task = self.handle().spawn(async move { worker.promote(&configuration, gone).await });
             work.promoting = Some((gone, task));
-            return Ok(());
+            return Ok(false);
         }
         self.note(|progress| progress.refused = None);
         if let Some((filled, task)) = &work.copying {
-            let (filled, Some(done)) = (*filled, task.try_take()) else { return Ok(()) };
+            let (filled, Some(done)) = (*filled, task.try_take()) else { return Ok(false) };
             work.copying = None;
             self.note(|progress| progress.mirroring = None);
             // Not one that has been wanted anew meanwhile: that has a part of the rows alone.
             if done.is_ok() && configuration.mirrors.contains(&filled) {
-                return self.change_to(register, &configuration.mirrored(filled)).await;
+                return self.change_to(register, &configuration.mirrored(filled)).await.map(|()| true);
             }
         }
         let missing = configuration.mirrors.iter().find(|mirror| mirror.of == me && !mirror.whole).copied();
@@ -355,6 +359,6 @@ impl Worker {
             let task = self.handle().spawn(async move { worker.copy_to_mirror(mirror).await });
             work.copying = Some((mirror, task));
         }
-        Ok(())
+        Ok(false)
     }
 }

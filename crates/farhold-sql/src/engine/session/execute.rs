@@ -22,6 +22,19 @@ use crate::{SqlError, SqlState};
 /// How often a statement outside of a transaction block is tried against conflicts before its user hears of them.
 const RETRY: Retry = Retry { attempts_max: 100, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
 
+/// A statement's error, or 40001 where it may come of values that its transaction would not have read if it could commit: a division by zero, a key that
+/// is taken.
+async fn unless_doomed(error: SqlError, txn: &mut Txn) -> SqlError {
+    let is_of_values = ["21", "22", "23"].iter().any(|class| error.state.code().starts_with(class));
+    if !is_of_values {
+        return error;
+    }
+    match txn.check_reads().await {
+        Ok(()) => error,
+        Err(conflict) => error::from_txn(&conflict),
+    }
+}
+
 impl Session {
     pub(super) async fn run(&mut self, prepared: &Rc<Prepared>, values: &[Datum]) -> Result<Output, SqlError> {
         self.transaction.reclaim();
@@ -162,8 +175,10 @@ impl Session {
         };
         let numbers = self.engine.numbers(&self.numbers, &self.worker);
         if let Some(txn) = self.transaction.txn() {
-            let effect = program.run(txn, parameters, numbers, &self.cancel).await?;
-            return Ok(Self::output_of(effect, verb));
+            return match program.run(txn, parameters, numbers, &self.cancel).await {
+                Ok(effect) => Ok(Self::output_of(effect, verb)),
+                Err(e) => Err(unless_doomed(e, txn).await),
+            };
         }
         let mut attempt = 0;
         loop {
@@ -175,6 +190,7 @@ impl Session {
                     Err(e) => Err(Self::commit_error(program, &e)),
                 },
                 Err(e) => {
+                    let e = unless_doomed(e, &mut txn).await;
                     drop(txn);
                     Err(e)
                 }
@@ -279,7 +295,10 @@ impl Session {
             }
         };
         if let Some(txn) = self.transaction.txn() {
-            return body(txn).await;
+            return match body(txn).await {
+                Ok(effect) => Ok(effect),
+                Err(e) => Err(unless_doomed(e, txn).await),
+            };
         }
         let table = match plan {
             Plan::InsertQuery(p) => &p.insert.table,
@@ -294,6 +313,7 @@ impl Session {
             let outcome = match body(&mut txn).await {
                 Ok(effect) => txn.commit().await.map(|_| effect).map_err(|e| table.explain(&e, None)),
                 Err(e) => {
+                    let e = unless_doomed(e, &mut txn).await;
                     drop(txn);
                     Err(e)
                 }

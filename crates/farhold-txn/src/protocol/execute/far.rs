@@ -250,8 +250,10 @@ impl Txn {
         self.state.far = true;
         self.check_room(key.len() + value.len())?;
         self.core.check_served(home)?;
-        if !self.state.replacing.is_empty() {
-            self.state.check_own_replacements(table, home, key, value)?;
+        if !self.state.replacing.is_empty()
+            && let Err(taken) = self.state.check_own_replacements(table, home, key, value)
+        {
+            return Err(self.far_unless_doomed(taken).await);
         }
         let deleted = |row: &&crate::txn::state::Row| {
             row.table == table.0 && row.ident.node() == home && matches!(row.state, RowState::Deleted | RowState::Gone)
@@ -288,6 +290,18 @@ impl Txn {
             Ok(_) => TxnError::Conflict,
             Err(error) => error,
         }
+    }
+
+    /// Is it certain by now that its commit will be refused? Then what it has read may be of no moment that there ever was, and neither is an error
+    /// that follows from it. Not looked for in a large transaction.
+    ///
+    /// # Errors
+    /// [`TxnError::Conflict`].
+    pub async fn check_reads(&mut self) -> Result<(), TxnError> {
+        let stands = TxnError::ReadOnly;
+        let found =
+            if self.state.far { Box::pin(self.far_unless_doomed(stands)).await } else { self.unless_doomed(stands) };
+        if found == TxnError::Conflict { Err(found) } else { Ok(()) }
     }
 
     /// As [`Self::unless_doomed`], of what was read on other nodes as well.
@@ -459,12 +473,7 @@ impl Core {
     /// What an error before the commit point means where other nodes take over from one that is gone.
     #[cold]
     pub fn retryable(&self, error: TxnError) -> TxnError {
-        match error {
-            TxnError::NodeUnavailable { node, committed: false } if self.node.replication.is_some() => {
-                TxnError::Recovering { node }
-            }
-            error => error,
-        }
+        self.node.retryable(error)
     }
 
     /// An empty batch whose memory has been used before.

@@ -199,7 +199,9 @@ impl Txn {
     #[inline]
     pub(crate) fn insert_near(&mut self, table: SharedTable, key: &[u8], value: &[u8]) -> Result<RowHandle, TxnError> {
         if !self.state.replacing.is_empty() {
-            self.state.check_own_replacements(table, self.core.me, key, value)?;
+            let checked = self.state.check_own_replacements(table, self.core.me, key, value);
+            // Whose key is in the way may be the row that it has made of one which another has changed since.
+            checked.map_err(|taken| self.unless_doomed(taken))?;
         }
         let me = self.core.me;
         let mut moved = std::mem::take(&mut self.state.moved);
