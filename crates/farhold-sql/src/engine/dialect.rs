@@ -5,7 +5,7 @@
 //!
 //! It lets a sign take in what `^` binds, `-2 ^ 2` as `-(2 ^ 2)`; in PostgreSQL a sign binds more strongly. A string that goes on
 //! behind a line end is one string; the parser took the second part for an alias.
-//! It reads on behind an operator for as long as characters may be of one: in `a >= -1` without the blank, and in `a||/* a comment */b`. PostgreSQL has no
+//! It reads on behind an operator for as long as characters may be of one: in `a >= -1` without the blanks, and in `a</* a comment */b`. PostgreSQL has no
 //! operator that ends in a sign and is made of these characters alone, and none in which a comment begins.
 //! INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
 //!
@@ -221,7 +221,6 @@ mod tests {
             ("a<=+1 OR a>-(1)", "((a <= (+ 1)) OR (a > (- (1))))"),
             ("5-/* c */3", "(5 - 3)"),
             ("2</*c*/3", "(2 < 3)"),
-            ("'a'||/*c*/'b'", "('a' || 'b')"),
             ("2>--c\n1", "(2 > 1)"),
             ("a->>'b'", "(a ->> 'b')"),
             ("a !~* 'b'", "(a !~* 'b')"),
