@@ -226,7 +226,7 @@ impl Cluster {
             starts.dedup();
             for start in starts {
                 let (found, standing) = journal::last(directory, &identity, start, names)?;
-                journal::settle(directory, &identity, start, names)?;
+                journal::settle(directory, &identity, start, &found)?;
                 epoch_max = epoch_max.max(found.epoch_max).max(found.closed);
                 ends.push(Cut { node, start, epoch: found.closed.max(self.epoch_first - 1) });
                 let number = |standing: &Option<Standing>| standing.as_ref().map_or(0, |standing| standing.number);

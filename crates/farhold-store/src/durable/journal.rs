@@ -574,32 +574,23 @@ pub fn last(
 }
 
 /// Makes durable what is read of a start that is over. Its process may have ended between a write and its sync: what is acted upon now must not be gone
-/// with the power. Its last batch is written once more: after a failed sync the system may hold pages of it that it takes for durable.
+/// with the power. The last batch of its [end](last) is written once more: after a failed sync the system may hold pages of it that it takes for durable.
 ///
 /// # Errors
-/// Those of [`read_segment`].
-pub fn settle(
-    directory: &dyn Directory,
-    identity: &Identity,
-    start: u32,
-    names: &[String],
-) -> Result<(), DurableError> {
-    for (_, number) in segments(names, identity.node).into_iter().rev().filter(|(found, _)| *found == start) {
-        let found = read_segment(directory, identity, (start, number), &mut |_, _| Ok(()))?;
-        if found.last == 0 {
-            continue;
-        }
-        let name = segment_name(identity.node, start, number);
-        let io = |error: std::io::Error| DurableError::io(&format!("write the end of {name} again"), &error);
-        let at = found.last % found.file_bytes;
-        let file = directory.open(&name).map_err(io)?;
-        let mut head = [0; 8];
-        file.read_at(at, &mut head).map_err(io)?;
-        let mut bytes = vec![0; word(&head, 0) as u32 as usize];
-        file.read_at(at, &mut bytes).map_err(io)?;
-        return file.write_at(at, &bytes).and_then(|()| file.sync()).map_err(io);
+/// [`DurableError::Io`].
+pub fn settle(directory: &dyn Directory, identity: &Identity, start: u32, found: &Found) -> Result<(), DurableError> {
+    if found.last == 0 {
+        return Ok(());
     }
-    Ok(())
+    let (number, at) = ((found.last / found.file_bytes) as u32, found.last % found.file_bytes);
+    let name = segment_name(identity.node, start, number);
+    let io = |error: std::io::Error| DurableError::io(&format!("write the end of {name} again"), &error);
+    let file = directory.open(&name).map_err(io)?;
+    let mut head = [0; 8];
+    file.read_at(at, &mut head).map_err(io)?;
+    let mut bytes = vec![0; word(&head, 0) as u32 as usize];
+    file.read_at(at, &mut bytes).map_err(io)?;
+    file.write_at(at, &bytes).and_then(|()| file.sync()).map_err(io)
 }
 
 /// The epoch that the first batch of a start closed: what it did itself is later. `None`: its first segment is gone, or empty.
