@@ -48,11 +48,12 @@ network-suite: ## Three hosts (network namespaces) with copies of rows and an et
 	scripts/cargo-all build --bin farhold
 	scripts/network-tests --long
 
-kills: ## A hundred kills of nodes under SmallBank, and thirty with journals, of all nodes at once too: nothing acknowledged may be lost (half an hour)
+kills: ## A hundred kills of nodes under SmallBank, and thirty with journals, of all nodes at once too: nothing acknowledged may be lost; the tests of whole clusters in all their ways (half an hour)
 	@scripts/install-deps test
 	$(CARGO) build --bin farhold
 	.tools/python/bin/python scripts/kill-tests
 	.tools/python/bin/python scripts/kill-tests --kills 30 --journal
+	.tools/python/bin/python scripts/e2e-tests --long demo tpcc
 
 clients: ## psql, psycopg, asyncpg and JDBC against a running server
 	@scripts/install-deps test

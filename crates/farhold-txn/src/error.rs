@@ -69,7 +69,12 @@ pub enum TxnError {
     /// This node has been expelled from its cluster, or has lost its connection to it, while the transaction was being replicated: whether it has committed
     /// is known to the others alone.
     OutcomeUnknown,
-    /// The journal is not written: its disk is full or broken, or another node's journal has ended.
+    /// The journal's disk is full. Nothing was written.
+    DiskFull {
+        /// What it has no room for, in words.
+        reason: Box<str>,
+    },
+    /// The journal is not written: its disk is broken or too slow, or another node's journal has ended.
     NotDurable {
         /// Why, in words.
         reason: Box<str>,
@@ -185,7 +190,9 @@ impl fmt::Display for TxnError {
             Self::OutcomeUnknown => f.write_str(
                 "this node lost its cluster during the commit; only the other nodes know whether it has committed",
             ),
-            Self::NotDurable { reason, committed: false } => write!(f, "nothing was written: {reason}"),
+            Self::DiskFull { reason } | Self::NotDurable { reason, committed: false } => {
+                write!(f, "nothing was written: {reason}")
+            }
             Self::NotDurable { reason, committed: true } => {
                 write!(f, "written in memory, and perhaps not on disk: {reason}")
             }

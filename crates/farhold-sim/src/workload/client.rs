@@ -250,7 +250,13 @@ impl Persistent for Client {
 /// What a node that loses its cluster, or another node, or its journal, hears.
 #[must_use]
 pub fn is_of_a_death(error: &TxnError) -> bool {
-    matches!(error, TxnError::NodeUnavailable { .. } | TxnError::OutcomeUnknown | TxnError::NotDurable { .. })
+    matches!(
+        error,
+        TxnError::NodeUnavailable { .. }
+            | TxnError::OutcomeUnknown
+            | TxnError::DiskFull { .. }
+            | TxnError::NotDurable { .. }
+    )
 }
 
 impl Running<'_> {

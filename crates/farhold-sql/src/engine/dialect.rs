@@ -7,6 +7,7 @@
 //! behind a line end is one string; the parser took the second part for an alias.
 //! It reads on behind an operator for as long as characters may be of one: in `a >= -1` without the blanks, and in `a</* a comment */b`. PostgreSQL has no
 //! operator that ends in a sign and is made of these characters alone, and none in which a comment begins.
+//! It takes ON, FOR, WINDOW and TO behind a select list's expression for its name; in PostgreSQL they are one only behind AS.
 //! INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
 //!
 //! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
@@ -81,6 +82,12 @@ impl Dialects for Dialect {
     /// looks for calls in calls.
     fn supports_named_fn_args_with_expr_name(&self) -> bool {
         false
+    }
+
+    /// `SELECT 1 ON CONFLICT`, `SELECT 1 FOR UPDATE`: words that name a column only behind AS.
+    fn is_column_alias(&self, keyword: &Keyword, parser: &mut Parser<'_>) -> bool {
+        let needs_as = matches!(keyword, Keyword::ON | Keyword::FOR | Keyword::WINDOW | Keyword::TO);
+        !needs_as && POSTGRESQL.is_column_alias(keyword, parser)
     }
 
     as_postgresql! {
@@ -226,6 +233,16 @@ mod tests {
             ("a !~* 'b'", "(a !~* 'b')"),
         ] {
             assert_eq!(expression(sql), read, "{sql}");
+        }
+    }
+
+    #[test]
+    fn what_needs_as_is_no_alias() {
+        for sql in
+            ["INSERT INTO t SELECT 1 ON CONFLICT DO NOTHING", "SELECT 1 FOR UPDATE", "SELECT a AS on, b AS to FROM t"]
+        {
+            let read = Parser::parse_sql(&Dialect, sql).expect("a statement");
+            assert_eq!(read[0].to_string(), sql);
         }
     }
 

@@ -91,7 +91,8 @@ pub(crate) fn from_txn(error: &TxnError) -> SqlError {
             "this node lost its cluster while the transaction committed: only the other nodes know whether it has",
         ),
         TxnError::NotDurable { committed: true, .. } => SqlError::new(SqlState::RESOLUTION_UNKNOWN, error.to_string()),
-        TxnError::NotDurable { committed: false, .. } => SqlError::new(SqlState::DISK_FULL, error.to_string()),
+        TxnError::NotDurable { committed: false, .. } => SqlError::new(SqlState::CANNOT_CONNECT_NOW, error.to_string()),
+        TxnError::DiskFull { .. } => SqlError::new(SqlState::DISK_FULL, error.to_string()),
         TxnError::OutOfMemory { node } => {
             SqlError::new(SqlState::OUT_OF_MEMORY, format!("the memory of node {} is full", node.0))
         }

@@ -75,9 +75,11 @@ impl Txn {
         let size = self.record_bytes();
         let until_ns = core.handle.now_ns().saturating_add(core.node.config.request_timeout_ns);
         while !journaling.promise(size)? {
-            let full = journaling.full();
-            if full.is_some() || core.handle.now_ns() >= until_ns {
-                let reason = full.unwrap_or_else(|| "the journal's disk does not keep up".into());
+            if let Some(reason) = journaling.full() {
+                return Err(TxnError::DiskFull { reason });
+            }
+            if core.handle.now_ns() >= until_ns {
+                let reason = "the journal's disk does not keep up".into();
                 return Err(TxnError::NotDurable { reason, committed: false });
             }
             core.serve_one();
@@ -115,7 +117,7 @@ impl Txn {
         if !is_quiet {
             // Rows that were not there may have been deleted in this epoch.
             let read = if let Some(read) = read { read } else { core.read_epoch().await? };
-            core.durable(read).await?;
+            core.durable(read).await.map_err(of_a_read)?;
         }
         Ok(info)
     }
@@ -140,7 +142,15 @@ impl Worker {
         if core.node.journaling.as_ref().is_none_or(|journaling| journaling.is_quiet()) {
             return Ok(());
         }
-        core.durable(core.read_epoch().await?).await
+        core.durable(core.read_epoch().await?).await.map_err(of_a_read)
+    }
+}
+
+/// What it means for whoever has written nothing: what was read may be taken back by a power cut, so it is not told.
+fn of_a_read(error: TxnError) -> TxnError {
+    match error {
+        TxnError::NotDurable { reason, .. } => TxnError::NotDurable { reason, committed: false },
+        other => other,
     }
 }
 

@@ -5,9 +5,7 @@
 //! made, and after each round the index must contain what a scan of the table finds: nothing lost, nothing twice, no entry
 //! that leads nowhere.
 
-mod common;
-
-use common::{Dir, key, people, put};
+use crate::common::{self, Dir, key, people, put};
 use farhold_fabric::Executor;
 use farhold_store::row::{Datum, SecondaryIndex};
 use farhold_txn::{

@@ -1,8 +1,6 @@
 //! Transactions of one node: what each operation does, alone and against another transaction.
 
-mod common;
-
-use common::{AGE, Dir, NAME, aged, fill, ids, index_key, key, look, open, people, put, value, with_people};
+use crate::common::{AGE, Dir, NAME, aged, fill, ids, index_key, key, look, open, people, put, value, with_people};
 use farhold_fabric::Executor;
 use farhold_store::row::Datum;
 use farhold_txn::{Index, ScanSpec, TxnError};

@@ -1,8 +1,6 @@
 //! A commit whose future is dropped, and a change of definitions.
 
-mod common;
-
-use common::{Cluster, PATIENCE_NS, fill, key, look, people};
+use crate::common::{Cluster, PATIENCE_NS, fill, key, look, people};
 use farhold_txn::{TableDef, TxnError, Worker};
 use std::future::Future;
 use std::pin::Pin;

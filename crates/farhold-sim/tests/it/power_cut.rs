@@ -356,7 +356,7 @@ fn acknowledged_transactions_survive_the_kill_of_their_process() {
     let mut before: Option<Vec<i32>> = None;
     for round in 0..3 {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "a_process_to_be_killed", "--ignored", "--nocapture"])
+            .args(["--exact", "power_cut::a_process_to_be_killed", "--ignored", "--nocapture"])
             .env(JOURNAL, &journal.0)
             // What it leaves behind goes with the journal.
             .env("TMPDIR", &journal.0)

@@ -1,8 +1,6 @@
 //! Nodes with a journal: restarts, checkpoints, and everything that must be refused.
 
-mod common;
-
-use common::{Dir, PATIENCE_NS, key, look, people, put};
+use crate::common::{self, Dir, PATIENCE_NS, key, look, people, put};
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::durable::files::{Directory, DurableFile};
 use farhold_store::durable::power::Volatile;
@@ -231,7 +229,7 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(refused, TxnError::NotDurable { committed: false, .. }), "{refused:?}");
+        assert!(matches!(refused, TxnError::DiskFull { .. }), "{refused:?}");
         assert!(refused.to_string().contains("nothing was written"), "{refused}");
         assert!(id > 50, "as long as there was room: {id}");
         assert!(has(&worker, id - 1).await && !has(&worker, id).await, "reads go on");
@@ -474,6 +472,11 @@ fn a_journal_that_fails_ends_those_of_all_nodes() {
             let refused = in_time(worker, insert(worker, std::iter::once(1000))).await.expect_err("refused");
             assert!(matches!(refused, TxnError::NotDurable { committed: false, .. }), "{refused:?}");
         }
+        // What lies in memory alone is told nobody, and whoever only read has nothing of which the outcome could be unknown.
+        let mut reading = one.begin();
+        look(&mut reading, &one.node().table("people").expect("the table"), 10 + told).await;
+        let refused = in_time(one, reading.commit()).await.expect_err("not durable");
+        assert!(matches!(refused, TxnError::NotDurable { committed: false, .. }), "{refused:?}");
         assert!(one.node().journal_failure().is_some() && other.node().journal_failure().is_some());
     });
     tested.expect("both start");

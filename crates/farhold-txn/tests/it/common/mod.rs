@@ -1,5 +1,4 @@
 //! What the tests of transactions share: directories, a table of people, a cluster in one process.
-#![allow(dead_code, reason = "not every test uses everything")]
 
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
@@ -16,10 +15,7 @@ pub struct Dir(pub PathBuf);
 impl Dir {
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // Files of tests may be parts of one program: each has a count of its own.
-        let file = module_path!().replace("::", "-");
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("farhold-txn-{}-{file}-{count}", std::process::id());
+        let name = format!("farhold-txn-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         Self(std::env::temp_dir().join(name))
     }
 }
@@ -52,17 +48,12 @@ pub const AGE: Index = Index::Secondary(1);
 /// How long a request may take: these tests are not about time, and machines that run them may have much else to do.
 pub const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// The provider that the tests of this file run over: `over_*.rs` run them again over others, with the same patience.
-pub fn provider() -> &'static str {
-    match env!("CARGO_CRATE_NAME") {
-        "over_libfabric_shm" => "libfabric:shm?timeout-ms=60000",
-        "over_libfabric_tcp" => "libfabric:tcp;ofi_rxm?timeout-ms=60000",
-        _ => "shm",
-    }
-}
+/// Says in the environment over which provider the tests run, if not over shared memory.
+pub const PROVIDER: &str = "FARHOLD_TEST_PROVIDER";
 
 pub fn join(dir: &Dir, node: u8) -> Fabric {
-    Fabric::join(&dir.0, NodeId(node), provider()).expect("the fabric")
+    let provider = std::env::var(PROVIDER);
+    Fabric::join(&dir.0, NodeId(node), provider.as_deref().unwrap_or("shm")).expect("the fabric")
 }
 
 pub fn open(dir: &Dir) -> Arc<Node> {

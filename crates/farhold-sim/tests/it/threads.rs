@@ -6,23 +6,23 @@ use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{Placement, Retry, ScanSpec, TableDef};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The provider that they run over: `over_*.rs` run them again over others.
-fn provider() -> &'static str {
-    match env!("CARGO_CRATE_NAME") {
-        "over_libfabric_shm" => "libfabric:shm?timeout-ms=60000",
-        "over_libfabric_tcp" => "libfabric:tcp;ofi_rxm?timeout-ms=60000",
-        _ => "shm",
-    }
-}
+/// What they run over, and how many transactions each thread does there.
+const PROVIDERS: &[(&str, usize)] = &[
+    ("shm", 300),
+    #[cfg(feature = "libfabric")]
+    ("libfabric:shm?timeout-ms=60000", 60),
+    #[cfg(feature = "libfabric")]
+    ("libfabric:tcp;ofi_rxm?timeout-ms=60000", 60),
+];
 
 /// As many threads as a machine of tests can run, three nodes, not disturbed.
-fn setup(kind: u64, replicas: u8) -> Setup {
+fn setup((provider, transactions): (&'static str, usize), kind: u64, replicas: u8) -> Setup {
     Setup {
-        provider: provider(),
+        provider,
         nodes: 3,
         replicas,
         threads: 2,
-        transactions: if provider() == "shm" { 300 } else { 60 },
+        transactions,
         beside: false,
         region_bytes: 32 << 20,
         journals: Journals::None,
@@ -39,26 +39,31 @@ fn check(setup: &Setup) {
 
 #[test]
 fn merged_histories_of_threads_are_serializable() {
-    for (kind, replicas) in (0..4).flat_map(|kind| [(kind, 1), (kind, 3)]) {
-        check(&setup(kind, replicas));
+    for (provider, kind) in PROVIDERS.iter().flat_map(|provider| (0..4).map(|kind| (*provider, kind))) {
+        check(&setup(provider, kind, 1));
+        check(&setup(provider, kind, 3));
     }
 }
 
 /// One of each kind of load, on each kind of cluster, with tables that come and go beside them. `farhold-sim threads` runs more.
 #[test]
 fn histories_of_threads_that_stop_in_the_middle_of_sections_are_serializable() {
-    if provider() == "shm" {
-        for seed in 0..16 {
-            check(&Setup::of_seed(seed));
-        }
+    for seed in 0..16 {
+        check(&Setup::of_seed(seed));
     }
 }
 
 #[test]
 fn transfers_between_nodes_neither_make_nor_lose_money() {
+    for provider in PROVIDERS {
+        transfers(&setup(*provider, 0, 3));
+    }
+}
+
+fn transfers(setup: &Setup) {
     const ACCOUNTS: i32 = 30;
     const EACH: i64 = 100;
-    let cluster = Cluster::start(&setup(0, 3));
+    let cluster = Cluster::start(setup);
     let key = |id: i32| (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes();
     cluster.on_one(async |worker| {
         let columns = vec![Column::new("id", ColumnType::Int), Column::new("balance", ColumnType::BigInt)];

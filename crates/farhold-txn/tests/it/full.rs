@@ -2,9 +2,7 @@
 //!
 //! Mounts a small file system of its own, which takes root; says so and passes elsewhere.
 
-mod common;
-
-use common::{Dir, key, look, open, people, value};
+use crate::common::{Dir, key, look, open, people, value};
 use farhold_fabric::Executor;
 use farhold_txn::{TxnError, Worker};
 use std::process::Command;

@@ -1,8 +1,6 @@
 //! Transactions over three nodes in one process: the same operations, on rows that live elsewhere.
 
-mod common;
-
-use common::{Cluster, aged, fill, ids, key, look, people, put, value};
+use crate::common::{self, Cluster, aged, fill, ids, key, look, people, put, value};
 use farhold_store::row::{Datum, SecondaryIndex};
 use farhold_txn::{Index, NodeId, Placement, Retry, ScanSpec, TableDef, TxnError};
 use std::cell::Cell;

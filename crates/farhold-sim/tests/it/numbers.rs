@@ -1,7 +1,6 @@
 //! Counters in rows of a replicated cluster whose nodes die and come back: their words change without a commit, so no copy has them.
 
-mod seeds;
-
+use crate::seeds;
 use farhold_sim::failover::{Failover, Load, run};
 use farhold_txn::{Defect, plant};
 

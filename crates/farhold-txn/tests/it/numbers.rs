@@ -1,8 +1,6 @@
 //! Counters in rows.
 
-mod common;
-
-use common::{Cluster, Dir, open};
+use crate::common::{self, Cluster, Dir, open};
 use farhold_fabric::Executor;
 use farhold_store::row::{Column, ColumnType, Schema};
 use farhold_txn::{Placement, RowCounter, Table, TableDef, TxnError};

@@ -1,8 +1,6 @@
 //! A node that is started with other settings than those of its directory or of its cluster's register: refused, and nothing is lost.
 
-mod common;
-
-use common::{Dir, join, key, people, put};
+use crate::common::{self, Dir, join, key, people, put};
 use farhold_fabric::Executor;
 use farhold_txn::{HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError};
 use std::sync::Arc;

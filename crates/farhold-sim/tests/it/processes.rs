@@ -254,7 +254,7 @@ impl Process {
 
     fn start_with(cluster: &Path, number: u8, counter: i32, more: &[(&str, &str)]) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "a_killed_node_is_replaced_and_comes_back", "--nocapture"])
+            .args(["--exact", "processes::a_killed_node_is_replaced_and_comes_back", "--nocapture"])
             .env(NODE, format!("{number} {counter}"))
             .env(CLUSTER, cluster)
             .envs(more.iter().copied())

@@ -1,0 +1,13 @@
+//! Transactions through their interface: one program, since each is compiled, linted and linked for itself.
+
+mod common;
+mod dropped;
+mod far;
+mod full;
+mod index;
+mod journal;
+mod local;
+mod numbers;
+#[cfg(feature = "libfabric")]
+mod over_libfabric;
+mod shapes;
