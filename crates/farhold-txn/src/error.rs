@@ -124,6 +124,14 @@ impl TxnError {
         matches!(self, Self::NodeUnavailable { committed: true, .. } | Self::NotDurable { committed: true, .. })
     }
 
+    /// What it means for whoever has written nothing: what was read may be taken back by a power cut, so it is not told.
+    pub(crate) fn of_a_read(self) -> Self {
+        match self {
+            Self::NotDurable { reason, .. } => Self::NotDurable { reason, committed: false },
+            other => other,
+        }
+    }
+
     /// Whether the transaction can go on after it.
     pub(crate) const fn leaves_transaction_whole(&self) -> bool {
         matches!(

@@ -9,6 +9,7 @@
 //! for a while or the node closes; it holds the node open as long. A question waits for nothing but far nodes, each of which
 //! answers within the fabric's time-out, or counts as unavailable.
 
+use crate::slots::WORKERS_MAX;
 use crate::snapshot::{AsOf, Part};
 use crate::{Node, NodeId, TableId, TxnError, Worker};
 use farhold_fabric::Executor;
@@ -98,7 +99,9 @@ impl FarPages {
         let node = asker.clone();
         let run = move || {
             let executor = Executor::real(u64::from(node.id().0));
-            match node.worker(&executor.handle()) {
+            // It writes nothing, so it needs no ring.
+            let slot = node.slots.take_last(WORKERS_MAX);
+            match slot.and_then(|slot| Worker::with_slot(&node, &executor.handle(), slot)) {
                 Ok(worker) => {
                     drop(node);
                     let _ = started.send(Ok(()));

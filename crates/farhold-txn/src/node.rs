@@ -446,6 +446,14 @@ impl Node {
         Worker::new(self, handle)
     }
 
+    /// How many workers that stay can write rows with copies, beside the [`HomeAgent`](crate::HomeAgent)'s and one that comes and goes; `None`: rows have
+    /// no copies, and all can.
+    #[must_use]
+    pub fn writers_max(&self) -> Option<usize> {
+        let rings = usize::from(self.replication.as_ref()?.config.rings);
+        Some(rings.saturating_sub(crate::recovery::HELPERS_MAX + 2).max(1))
+    }
+
     /// The table of this name.
     #[must_use]
     pub fn table(&self, name: &str) -> Option<Table> {

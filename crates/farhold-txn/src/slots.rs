@@ -160,6 +160,12 @@ impl Counts {
     }
 }
 
+impl Slot {
+    fn take(&self) -> bool {
+        self.taken.compare_exchange(false, true, SeqCst, Relaxed).is_ok()
+    }
+}
+
 impl Slots {
     pub fn new() -> Self {
         Self {
@@ -174,12 +180,21 @@ impl Slots {
     /// # Errors
     /// All are taken.
     pub fn take(self: &Arc<Self>) -> Result<OwnSlot, TxnError> {
-        let free = |slot: &Slot| slot.taken.compare_exchange(false, true, SeqCst, Relaxed).is_ok();
-        let number = self
-            .all
-            .iter()
-            .position(free)
-            .ok_or(TxnError::TooMany { what: "workers of a node", limit: WORKERS_MAX })?;
+        self.own(self.all.iter().position(Slot::take), WORKERS_MAX)
+    }
+
+    /// Takes the last free one of the first `below`, for a thread that does not stay: it keeps none of the first, which have rings, from
+    /// those that do.
+    ///
+    /// # Errors
+    /// All of these are taken.
+    pub fn take_last(self: &Arc<Self>, below: usize) -> Result<OwnSlot, TxnError> {
+        let below = below.min(WORKERS_MAX);
+        self.own(self.all[..below].iter().rposition(Slot::take), below)
+    }
+
+    fn own(self: &Arc<Self>, number: Option<usize>, limit: usize) -> Result<OwnSlot, TxnError> {
+        let number = number.ok_or(TxnError::TooMany { what: "workers of a node", limit })?;
         Ok(OwnSlot { slots: self.clone(), number, _not_send: PhantomData })
     }
 

@@ -175,7 +175,7 @@ impl Worker {
         self.check(snapshot.as_of)?;
         // What it shows must not be lost by a power cut.
         if core.node.journaling.as_ref().is_some_and(|journaling| !journaling.is_quiet()) {
-            core.durable(snapshot.as_of.epoch).await?;
+            core.durable(snapshot.as_of.epoch).await.map_err(TxnError::of_a_read)?;
         }
         Ok(snapshot)
     }

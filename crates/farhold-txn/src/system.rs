@@ -114,6 +114,14 @@ pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
     made.map(|()| left)
 }
 
+/// As [`reconcile`]; false: a record was just being written, so a table may be recorded that is not here.
+pub(crate) fn reconcile_all(node: &Node) -> Result<bool, TxnError> {
+    reconcile(node)?;
+    let Some(system) = node.catalog.by_id(ID) else { return Ok(true) };
+    let (rows, whole) = rows(&system)?;
+    Ok(whole && rows.iter().all(|(_, id, _)| node.catalog.by_id(*id).is_some()))
+}
+
 /// Where this node's tables and indexes are not those of its system table, in words. Exact while nobody changes them.
 pub(crate) fn differences(node: &Node) -> Vec<String> {
     let Some(system) = node.catalog.by_id(ID) else { return vec!["there is no system table".to_owned()] };

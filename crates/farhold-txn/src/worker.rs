@@ -123,8 +123,11 @@ impl Retry {
 
 impl Worker {
     pub(crate) fn new(node: &Arc<Node>, handle: &Handle) -> Result<Self, TxnError> {
+        Self::with_slot(node, handle, node.slots.take()?)
+    }
+
+    pub(crate) fn with_slot(node: &Arc<Node>, handle: &Handle, slot: OwnSlot) -> Result<Self, TxnError> {
         let me = node.id();
-        let slot = node.slots.take()?;
         let endpoint = node.fabric.endpoint(handle).map_err(|error| TxnError::far(error, me))?;
         let core = Core {
             node: node.clone(),

@@ -194,7 +194,7 @@ impl std::error::Error for OpenError {}
 
 /// How long rings are, and how many: enough for the threads of a server.
 fn replication() -> ReplicationConfig {
-    ReplicationConfig { rings: 24, ring_bytes: 2 << 20, ..ReplicationConfig::default() }
+    ReplicationConfig { rings: 48, ring_bytes: 2 << 20, ..ReplicationConfig::default() }
 }
 
 /// How often a node that waits for its cluster looks again.

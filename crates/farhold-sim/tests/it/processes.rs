@@ -26,6 +26,8 @@ const JOURNAL: &str = "FARHOLD_JOURNAL";
 /// They are written as persistent memory, which the test says that the directory is.
 const NVM: &str = "FARHOLD_NVM";
 const REPLICAS: &str = "FARHOLD_REPLICAS";
+/// Each node has as many workers as it has rings, so there is none for a thread that helps to take over rows.
+const CROWDED: &str = "FARHOLD_CROWDED";
 const NODES: u8 = 3;
 const ACCOUNTS: i32 = 30;
 const EACH: i64 = 100;
@@ -173,6 +175,9 @@ fn node(cluster: &Path, number: u8, counter: i32) {
     });
     let executor = Executor::real(u64::from(number));
     let worker = node.worker(&executor.handle()).expect("a worker");
+    let crowd = || node.worker(&executor.handle()).expect("a worker");
+    let crowd_len = std::env::var_os(CROWDED).map_or(0, |_| ReplicationConfig::default().rings);
+    let _crowd: Vec<Worker> = (0..crowd_len).map(|_| crowd()).collect();
     executor.run(async {
         while !node.is_member() {
             worker.handle().sleep_ns(1_000_000).await;
@@ -248,10 +253,6 @@ struct Process {
 }
 
 impl Process {
-    fn start(cluster: &Path, number: u8, counter: i32) -> Self {
-        Self::start_with(cluster, number, counter, &[])
-    }
-
     fn start_with(cluster: &Path, number: u8, counter: i32, more: &[(&str, &str)]) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "processes::a_killed_node_is_replaced_and_comes_back", "--nocapture"])
@@ -334,12 +335,21 @@ fn a_killed_node_is_replaced_and_comes_back() {
         let (number, counter) = task.split_once(' ').expect("two numbers");
         return node(&PathBuf::from(cluster), number.parse().expect("a node"), counter.parse().expect("a counter"));
     }
+    one_is_replaced(&[]);
+}
+
+#[test]
+fn rows_are_taken_over_where_no_thread_can_help() {
+    one_is_replaced(&[(CROWDED, "yes")]);
+}
+
+fn one_is_replaced(more: &[(&str, &str)]) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let cluster = shm::default_cluster(&format!("processes-{}", std::process::id()));
+    let cluster = shm::default_cluster(&format!("processes-{}-{}", std::process::id(), more.len()));
     let _ = std::fs::remove_dir_all(&cluster);
     std::fs::create_dir_all(&cluster).expect("a directory");
-    let mut nodes: Vec<Process> =
-        (0..NODES).map(|number| Process::start(&cluster, number, COUNTERS + i32::from(number))).collect();
+    let start = |number: u8, counter: i32| Process::start_with(&cluster, number, counter, more);
+    let mut nodes: Vec<Process> = (0..NODES).map(|number| start(number, COUNTERS + i32::from(number))).collect();
     for node in &mut nodes {
         node.until("member");
         node.goes_on(300);
@@ -348,7 +358,7 @@ fn a_killed_node_is_replaced_and_comes_back() {
     let dead_moved = nodes[0].kill();
     nodes[1].goes_on(1_000);
     nodes[2].goes_on(1_000);
-    nodes[0] = Process::start(&cluster, 0, COUNTERS + 3);
+    nodes[0] = start(0, COUNTERS + 3);
     nodes[0].until("member");
     for node in &mut nodes {
         node.goes_on(300);

@@ -157,6 +157,10 @@ pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
             SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory: the query needs more than query_memory_bytes leaves")
                 .with_detail(first_line(message))
         }
+        // Of a logical expression, its text is the planner's own.
+        DataFusionError::NotImplemented(message) if message.contains("does not support logical expression") => {
+            SqlError::unsupported("a subquery that uses columns of the query around it, in this place,")
+        }
         DataFusionError::NotImplemented(message) => {
             SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, format!("not supported: {}", first_line(message)))
         }

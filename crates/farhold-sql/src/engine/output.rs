@@ -148,7 +148,7 @@ impl QueryRows {
     ///
     /// # Errors
     /// What stopped the query. Within a transaction block the session is to be told
-    /// ([`fail_transaction`](super::Session::fail_transaction)).
+    /// ([`told`](super::Session::told)).
     pub async fn next(&mut self) -> Option<Result<RecordBatch, SqlError>> {
         let batch = self.stream.next().await;
         if let Some(Ok(batch)) = &batch {

@@ -9,6 +9,20 @@ use farhold_txn::TableDef;
 
 use crate::harness::{Db, Dir};
 
+/// What the planner has no way for is said without its own words.
+#[test]
+fn what_is_not_planned_is_said_in_words() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, v INT)");
+    let error = client.err("SELECT id, EXISTS (SELECT 1 FROM t AS o WHERE o.v = t.id) FROM t");
+    assert_eq!(error.state.code(), "0A000", "{error}");
+    assert!(
+        !error.to_string().contains("subquery: <") && error.to_string().contains("columns of the query around it"),
+        "{error}"
+    );
+}
+
 /// Each statement fails with its state; afterwards another session can do everything that it touched.
 #[test]
 fn states_and_nothing_left_behind() {

@@ -213,11 +213,10 @@ fn serve(request: Request, session: &mut Session, runtime: &tokio::runtime::Runt
 
 /// Prepares and runs one statement, and reads its rows to the end.
 pub async fn run(session: &mut Session, sql: &str, parameters: &[Datum]) -> Result<Answer, SqlError> {
-    let outcome = answer(session, sql, parameters).await;
-    if outcome.is_err() {
-        session.fail_transaction();
+    match answer(session, sql, parameters).await {
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(session.told(error).await),
     }
-    outcome
 }
 
 async fn answer(session: &mut Session, sql: &str, parameters: &[Datum]) -> Result<Answer, SqlError> {

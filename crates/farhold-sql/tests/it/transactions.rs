@@ -59,6 +59,21 @@ fn errors_of_doomed_transactions_are_conflicts() {
     assert_eq!(one.err("SELECT 1 / v FROM v WHERE id = 2").state.code(), "40001");
     one.ok("ROLLBACK");
     assert_eq!(one.err("SELECT 1 / v FROM v WHERE id = 2").state.code(), "22012", "nobody is in the way");
+    // Of a planned query the rows come when the statement has begun.
+    other.ok("UPDATE v SET v = 5");
+    one.ok("BEGIN");
+    assert_eq!(one.rows("SELECT v FROM v WHERE id = 1"), ["5"]);
+    other.ok("UPDATE v SET v = 0");
+    assert_eq!(one.err("SELECT sum(1 / v) FROM v").state.code(), "40001");
+    one.ok("ROLLBACK");
+    assert_eq!(one.err("SELECT sum(1 / v) FROM v").state.code(), "22012");
+    // A COPY.
+    one.ok("BEGIN");
+    assert_eq!(one.rows("SELECT v FROM v WHERE id = 1"), ["0"]);
+    other.ok("UPDATE v SET v = 6");
+    assert_eq!(one.copy("COPY v FROM STDIN", "1\t1\n").expect_err("a duplicate").state.code(), "40001");
+    one.ok("ROLLBACK");
+    assert_eq!(one.copy("COPY v FROM STDIN", "1\t1\n").expect_err("a duplicate").state.code(), "23505");
 }
 
 /// Another session inserts the key between any two steps of an upsert, so also between its look, which finds nothing, and its insert, for which it waits

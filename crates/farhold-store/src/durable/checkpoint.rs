@@ -139,7 +139,7 @@ fn write_part(
     let corrupt = |error: crate::StoreError| std::io::Error::other(error.to_string());
     let (runs, event) = store.pages().runs_of_slots().map_err(corrupt)?;
     let head = Head { identity, start, epoch, event, region_bytes: store.memory().len() };
-    let mut out = Out { file: &*file, at: 0, bytes: Vec::with_capacity(2 * WRITE_BYTES) };
+    let mut out = Out { file: &*file, at: 0, bytes: Vec::new() };
     let Identity { cluster, node, nodes } = identity;
     let when = u64::from(start) << 32 | u64::from(epoch);
     let words = [MAGIC, VERSION, cluster, u64::from(node.0), u64::from(nodes), when, head.event, head.region_bytes];

@@ -6,6 +6,7 @@
 use super::files::{Directory, DurableFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the bytes are on.
@@ -60,7 +61,8 @@ struct VolatileFile {
 struct Bytes {
     now: Vec<u8>,
     durable: Vec<u8>,
-    dirty: BTreeSet<usize>,
+    /// Pieces written since the last sync, in the order of the writes.
+    dirty: Vec<Range<usize>>,
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -162,7 +164,7 @@ impl Bytes {
     fn survive(&self, medium: Medium, random: &mut dyn FnMut() -> u64) -> Vec<u8> {
         let (piece_bytes, whole_bytes) = medium.pieces();
         let mut bytes = self.durable.clone();
-        for &piece in &self.dirty {
+        for piece in self.dirty.iter().cloned().flatten().collect::<BTreeSet<_>>() {
             let (from, to) = (piece * piece_bytes, ((piece + 1) * piece_bytes).min(self.now.len()));
             let to = match random() % 8 {
                 0..=2 => continue,
@@ -190,7 +192,7 @@ impl State {
         let weak = Arc::downgrade(&after.inner);
         for (name, file) in names {
             let survived = held(&file.bytes).survive(self.medium, random);
-            let bytes = Bytes { now: survived.clone(), durable: survived, dirty: BTreeSet::new() };
+            let bytes = Bytes { now: survived.clone(), durable: survived, dirty: Vec::new() };
             let file = VolatileFile { medium: self.medium, bytes: Mutex::new(bytes), directory: weak.clone() };
             inside.names.insert(name.clone(), Arc::new(file));
         }
@@ -315,7 +317,7 @@ impl DurableFile for VolatileFile {
         }
         bytes.now[at..end].copy_from_slice(from);
         let (piece_bytes, _) = self.medium.pieces();
-        bytes.dirty.extend(at / piece_bytes..end.div_ceil(piece_bytes));
+        bytes.dirty.push(at / piece_bytes..end.div_ceil(piece_bytes));
         Ok(())
     }
 
@@ -325,8 +327,8 @@ impl DurableFile for VolatileFile {
         let Bytes { now, durable, dirty } = &mut *bytes;
         durable.resize(now.len(), 0);
         let (piece_bytes, _) = self.medium.pieces();
-        for piece in std::mem::take(dirty) {
-            let (from, to) = (piece * piece_bytes, ((piece + 1) * piece_bytes).min(now.len()));
+        for pieces in std::mem::take(dirty) {
+            let (from, to) = (pieces.start * piece_bytes, (pieces.end * piece_bytes).min(now.len()));
             durable[from..to].copy_from_slice(&now[from..to]);
         }
         Ok(())

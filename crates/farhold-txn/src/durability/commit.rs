@@ -75,8 +75,8 @@ impl Txn {
         let size = self.record_bytes();
         let until_ns = core.handle.now_ns().saturating_add(core.node.config.request_timeout_ns);
         while !journaling.promise(size)? {
-            if let Some(reason) = journaling.full() {
-                return Err(TxnError::DiskFull { reason });
+            if let Some(refused) = journaling.refused() {
+                return Err(refused);
             }
             if core.handle.now_ns() >= until_ns {
                 let reason = "the journal's disk does not keep up".into();
@@ -117,7 +117,7 @@ impl Txn {
         if !is_quiet {
             // Rows that were not there may have been deleted in this epoch.
             let read = if let Some(read) = read { read } else { core.read_epoch().await? };
-            core.durable(read).await.map_err(of_a_read)?;
+            core.durable(read).await.map_err(TxnError::of_a_read)?;
         }
         Ok(info)
     }
@@ -142,15 +142,7 @@ impl Worker {
         if core.node.journaling.as_ref().is_none_or(|journaling| journaling.is_quiet()) {
             return Ok(());
         }
-        core.durable(core.read_epoch().await?).await.map_err(of_a_read)
-    }
-}
-
-/// What it means for whoever has written nothing: what was read may be taken back by a power cut, so it is not told.
-fn of_a_read(error: TxnError) -> TxnError {
-    match error {
-        TxnError::NotDurable { reason, .. } => TxnError::NotDurable { reason, committed: false },
-        other => other,
+        core.durable(core.read_epoch().await?).await.map_err(TxnError::of_a_read)
     }
 }
 

@@ -115,7 +115,7 @@ pub(crate) struct Journaling {
     failed: Mutex<Option<Box<str>>>,
     is_failed: AtomicBool,
     /// Why there is no room at the moment.
-    full: Mutex<Option<Box<str>>>,
+    refused: Mutex<Option<TxnError>>,
     /// This node's region.
     memory: Arc<RegionMemory>,
     /// Of each node.
@@ -178,7 +178,7 @@ impl Journaling {
             has_thread: AtomicBool::new(false),
             failed: Mutex::default(),
             is_failed: AtomicBool::new(false),
-            full: Mutex::default(),
+            refused: Mutex::default(),
             memory,
             heard: (0..identity.nodes).map(|_| Heard::default()).collect(),
             epoch_heard: AtomicU32::new(0),
@@ -251,9 +251,9 @@ impl Journaling {
         self.pending.fetch_sub(size, SeqCst);
     }
 
-    /// Is there no room because the disk is full? In words.
-    pub fn full(&self) -> Option<Box<str>> {
-        held(&self.full).clone()
+    /// Is there no room because no segment can be made?
+    pub fn refused(&self) -> Option<TxnError> {
+        held(&self.refused).clone()
     }
 
     /// A commit of a worker opens: the bound that its epoch is not below.
@@ -550,7 +550,7 @@ impl Journaling {
                 if self.switch(&mut journal) || (self.make_spare().is_ok() && self.switch(&mut journal)) {
                     continue;
                 }
-                // The disk is full (`full` says so), or the journal has been given up.
+                // The disk is full (`refused` says so), or the journal has been given up.
                 *unwritten = Unwritten { items: rest.to_vec(), records_bytes, epoch_max };
                 return Ok(None);
             }
@@ -583,7 +583,7 @@ impl Journaling {
         if self.has_thread.load(SeqCst) {
             self.call();
         } else {
-            // Why it could not be made is in `full`.
+            // Why it could not be made is in `refused`.
             let _ = self.make_spare();
         }
     }
@@ -609,13 +609,20 @@ impl Journaling {
                 self.next_number.store(number + 1, SeqCst);
                 *spare = Some(segment);
                 self.has_spare.store(true, SeqCst);
-                *held(&self.full) = None;
+                *held(&self.refused) = None;
                 drop(spare);
                 self.call();
                 Ok(())
             }
             Err(error) => {
-                *held(&self.full) = Some(error.to_string().into());
+                let reason = error.to_string().into();
+                let is_full = matches!(error, DurableError::Io { is_full: true, .. });
+                let refused = if is_full {
+                    TxnError::DiskFull { reason }
+                } else {
+                    TxnError::NotDurable { reason, committed: false }
+                };
+                *held(&self.refused) = Some(refused);
                 Err(error)
             }
         }
@@ -677,7 +684,7 @@ impl Journaling {
     /// Makes the next segment, if whoever does so otherwise is waiting for a disk that writes a checkpoint, which may wait for this segment.
     pub fn make_spare_if_nobody_does(&self) {
         if self.is_checkpointing.load(SeqCst) && !self.has_spare.load(SeqCst) {
-            // Why it could not be made is in `full`.
+            // Why it could not be made is in `refused`.
             let _ = self.make_spare();
         }
     }
@@ -880,7 +887,11 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(first.step(&store), Step::Stuck);
         }
-        assert!(first.failure().is_none() && first.full().is_some(), "{:?}", first.failure());
+        assert!(
+            first.failure().is_none() && matches!(first.refused(), Some(TxnError::DiskFull { .. })),
+            "{:?}",
+            first.failure()
+        );
         directory.limit(0);
         while first.step(&store) != Step::Closed {
             assert!(first.failure().is_none(), "{:?}", first.failure());

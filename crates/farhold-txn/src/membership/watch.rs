@@ -335,6 +335,10 @@ impl Worker {
             if done.is_ok() && configuration.partitions.contains(&Serving::From(gone)) {
                 return self.change_to(register, &configuration.promoted(gone, me)).await.map(|()| true);
             }
+            if done.is_err() {
+                // Again at the next look, which is not at once.
+                return Ok(false);
+            }
         }
         let mine = configuration.unserved().into_iter().find(|gone| configuration.successor(*gone) == Some(me));
         if let Some(gone) = mine {

@@ -20,3 +20,4 @@ mod promote;
 
 pub(crate) use message::Message;
 pub use progress::{Leading, Moving, Progress};
+pub(crate) use promote::HELPERS_MAX;

@@ -29,18 +29,18 @@ const ROWS_PER_TRANSACTION: usize = 64;
 const BYTES_PER_TRANSACTION: usize = 16 << 10;
 /// Slots that somebody takes at a time: neighbours have neighbouring keys, so two threads rarely meet in a leaf.
 const SLOTS_PER_PART: usize = 2_048;
-/// Threads that take part, at most; on a smaller machine as many as it has processors: nobody is served these rows before they are
+/// Threads that take part, at most: so many rings are kept for them. On a smaller machine as many as it has processors: nobody is served these rows before they are
 /// done, and with half of the processors a warehouse took a third longer.
-const HELPERS_MAX: usize = 8;
+pub(crate) const HELPERS_MAX: usize = 8;
 /// How often whoever waits for the threads looks at them.
 const LOOK_EVERY_NS: u64 = 1_000_000;
-/// How long a thread that has been stopped waits for the commits that it has begun.
-const ENDING_NS: u64 = 5_000_000_000;
 
 /// The rows of a mirror that are to become rows of this node.
 struct Promotion {
     configuration: Arc<Configuration>,
     gone: NodeId,
+    /// A table that is not here has been dropped.
+    has_all_tables: bool,
     slots: Vec<u32>,
     part_len: usize,
     /// The first slot that nobody has taken.
@@ -52,10 +52,11 @@ struct Promotion {
 }
 
 impl Promotion {
-    fn new(configuration: &Arc<Configuration>, gone: NodeId, slots: Vec<u32>) -> Self {
+    fn new(configuration: &Arc<Configuration>, gone: NodeId, has_all_tables: bool, slots: Vec<u32>) -> Self {
         Self {
             configuration: configuration.clone(),
             gone,
+            has_all_tables,
             part_len: slots.len().div_ceil(TASKS).clamp(1, SLOTS_PER_PART),
             slots,
             next: AtomicUsize::new(0),
@@ -75,6 +76,10 @@ impl Promotion {
 
     fn is_stopped(&self) -> bool {
         self.stop.load(SeqCst)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.done.load(SeqCst) == self.slots.len() as u64
     }
 
     fn moving(&self) -> Moving {
@@ -100,43 +105,54 @@ struct RowAt {
 
 impl Rows {
     /// Copies rows of the first slots, as many as go into one transaction. Returns how many slots these are.
-    fn fill(&mut self, node: &Node, promotion: &Promotion, slots: &[u32]) -> usize {
+    ///
+    /// # Errors
+    /// [`TxnError::Conflict`]: the mirror has gone with its configuration.
+    fn fill(&mut self, node: &Node, promotion: &Promotion, slots: &[u32]) -> Result<usize, TxnError> {
         self.bytes.clear();
         self.found.clear();
-        let Some(replication) = &node.replication else { return slots.len() };
+        let replication = node.replication.as_ref().ok_or(TxnError::Conflict)?;
         let slots = &slots[..slots.len().min(ROWS_PER_TRANSACTION)];
         let bytes_max = node.moved_bytes_max();
         let mut applier = replication.applier();
         // Nothing changes in this mirror any more: whose rows they are is gone.
-        let Some(mirror) = applier.mirror(promotion.gone) else { return slots.len() };
+        let mirror = applier.mirror(promotion.gone).ok_or(TxnError::Conflict)?;
         mirror.prefetch_rows(slots);
         let mut bytes = 0;
         for (count, slot) in slots.iter().enumerate() {
             let Some(row) = mirror.row(*slot) else { continue };
-            let Some(table) = self.table(node, promotion, row.table, row.key) else { continue };
+            let Some(table) = self.table(node, promotion, row.table, row.key)? else { continue };
             bytes += row.key.len() + row.value.len() + ROW_BYTES;
             if bytes > bytes_max && !self.found.is_empty() {
-                return count;
+                return Ok(count);
             }
             let at = self.bytes.len();
             self.bytes.extend_from_slice(row.key);
             self.bytes.extend_from_slice(row.value);
             self.found.push(RowAt { table, at, key_len: row.key.len(), value_len: row.value.len() });
         }
-        slots.len()
+        Ok(slots.len())
     }
 
     /// The table of a row that is to be inserted. None of one that has been dropped; and rows of other partitions are what a
     /// successor had begun to insert before it died.
-    fn table(&mut self, node: &Node, promotion: &Promotion, id: TableId, key: &[u8]) -> Option<Table> {
+    fn table(
+        &mut self,
+        node: &Node,
+        promotion: &Promotion,
+        id: TableId,
+        key: &[u8],
+    ) -> Result<Option<Table>, TxnError> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != id) {
             self.last = Some((id, node.table_by_id(id)));
         }
-        let table = self.last.as_ref()?.1.as_ref()?;
+        let Some(table) = self.last.as_ref().and_then(|(_, table)| table.as_ref()) else {
+            return if promotion.has_all_tables { Ok(None) } else { Err(TxnError::Conflict) };
+        };
         let partition = usize::from(table.0.route.partition(key).0);
         let is_its = table.placement() != Placement::Replicated
             && promotion.configuration.partitions.get(partition) == Some(&Serving::From(promotion.gone));
-        is_its.then(|| table.clone())
+        Ok(is_its.then(|| table.clone()))
     }
 
     fn iter(&self) -> impl Iterator<Item = (&Table, &[u8], &[u8])> {
@@ -166,7 +182,7 @@ impl Worker {
     pub(crate) async fn promote(&self, configuration: &Arc<Configuration>, gone: NodeId) -> Result<(), TxnError> {
         let Some(replication) = &self.node().replication else { return Ok(()) };
         // A table that is recorded and not here has rows in the mirror, too.
-        crate::system::reconcile(self.node())?;
+        let has_all_tables = crate::system::reconcile_all(self.node())?;
         let slots = match replication.applier().mirror(gone) {
             Some(mirror) if mirror.is_behind(|table| self.node().table_by_id(table).is_some()) => {
                 return Err(TxnError::Corrupt { what: "a mirror lacks a version of a row that has a later one" });
@@ -174,12 +190,14 @@ impl Worker {
             Some(mirror) => mirror.slots(),
             None => return Err(TxnError::Corrupt { what: "the mirror that is to be promoted is not there" }),
         };
-        let promotion = Arc::new(Promotion::new(configuration, gone, slots));
+        let promotion = Arc::new(Promotion::new(configuration, gone, has_all_tables, slots));
         if !self.handle().is_virtual() {
             Helpers::start(self.node(), &promotion).end(self).await?;
         }
         // Whatever nobody has taken: all of it, where there are no threads.
-        self.promote_parts(&promotion).await
+        self.promote_parts(&promotion).await?;
+        // Whoever says that it is done ends the mirror. A part that a thread took and did not end is nobody's error by then.
+        if promotion.is_whole() || planted!(ServedTooEarly) { Ok(()) } else { Err(TxnError::Conflict) }
     }
 
     /// Takes parts until there are none left, in several transactions at a time.
@@ -205,7 +223,8 @@ impl Worker {
         while let Some(part) = promotion.take_part() {
             let mut left = part;
             while !left.is_empty() && !promotion.is_stopped() {
-                let count = rows.fill(node, promotion, left);
+                let filled = rows.fill(node, promotion, left);
+                let count = filled.inspect_err(|_| promotion.stop.store(true, SeqCst))?;
                 let inserted = self.run(Retry::default(), async |txn| {
                     for (table, key, value) in rows.iter() {
                         let shared = txn.enter(table)?;
@@ -221,7 +240,7 @@ impl Worker {
                     return Err(error);
                 }
                 left = &left[count..];
-                promotion.done.fetch_add(count as u64, Relaxed);
+                promotion.done.fetch_add(count as u64, SeqCst);
                 if let Some(replication) = &node.replication {
                     replication.note(|progress| progress.promoting = Some((promotion.gone, promotion.moving())));
                 }
@@ -233,7 +252,7 @@ impl Worker {
     }
 }
 
-/// Threads that take part in a promotion. Stopped and joined on drop.
+/// Threads that take part in a promotion. Those that have not ended are stopped and joined on drop.
 struct Helpers {
     promotion: Arc<Promotion>,
     threads: Vec<JoinHandle<Result<(), TxnError>>>,
@@ -269,6 +288,9 @@ impl Helpers {
 
 impl Drop for Helpers {
     fn drop(&mut self) {
+        if self.threads.is_empty() {
+            return;
+        }
         self.promotion.stop.store(true, SeqCst);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -280,26 +302,29 @@ impl Drop for Helpers {
 fn help(node: &Arc<Node>, promotion: &Arc<Promotion>, seed: u64) -> Result<(), TxnError> {
     let Some(replication) = &node.replication else { return Ok(()) };
     let executor = Executor::real(seed);
-    // Half of the rings stay for threads of others that may start meanwhile.
-    let has_ring = |worker: &Worker| worker.core.slot.number() < replication.config.rings / 2;
-    let Some(worker) = node.worker(&executor.handle()).ok().filter(has_ring) else { return Ok(()) };
+    // The last ring that is free: the first ones are for threads that stay.
+    let worker = node.slots.take_last(usize::from(replication.config.rings));
+    let Ok(worker) = worker.and_then(|slot| Worker::with_slot(node, &executor.handle(), slot)) else { return Ok(()) };
     executor.run(async {
         let (taking, its, handle) = (worker.clone(), promotion.clone(), executor.handle());
         let all = handle.spawn(async move { taking.promote_parts(&its).await });
         let mut until_ns = None;
         let done = loop {
             if let Some(done) = all.try_take() {
-                break done;
+                break Some(done);
             }
             // What is stopped takes no more rows, and ends what it has begun: of a commit that is left behind its commit point nobody writes
             // the rest.
             let now_ns = handle.now_ns();
-            if promotion.is_stopped() && now_ns > *until_ns.get_or_insert(now_ns + ENDING_NS) {
-                break Ok(());
+            if promotion.is_stopped() && now_ns > *until_ns.get_or_insert(worker.core.outcome_until_ns()) {
+                break None;
             }
             handle.sleep_ns(LOOK_EVERY_NS).await;
         };
-        worker.drain(ENDING_NS).await;
-        done
+        let left_ns = until_ns.unwrap_or_else(|| worker.core.outcome_until_ns()).saturating_sub(handle.now_ns());
+        if !worker.drain(left_ns).await || done.is_none() {
+            worker.core.give_up_journal();
+        }
+        done.unwrap_or(Err(TxnError::OutcomeUnknown))
     })
 }

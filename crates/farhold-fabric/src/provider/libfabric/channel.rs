@@ -22,6 +22,8 @@ use std::time::Duration;
 /// and eight large ones' headers fit.
 pub(super) const FRAME_BYTES: usize = (16 << 10) - 512;
 const COMPLETIONS_MAX: usize = 16;
+/// The tag of frames of whoever had the channel before. No session's: of a node 255, and not a stranger's.
+const NOBODY: u64 = 0xffff_ffff_7fff_ffff;
 const NAME_BYTES_MAX: usize = 256;
 const AGAIN: i64 = -(libc::EAGAIN as i64);
 
@@ -709,7 +711,7 @@ impl Channel {
             self.open.free_tx.borrow_mut().push(slot);
             self.open.sending.set(self.open.sending.get() - 1);
             let tag = self.open.tags.borrow_mut()[(slot - rx) as usize].take();
-            if let Some(tag) = tag.filter(|_| error != 0) {
+            if let Some(tag) = tag.filter(|tag| error != 0 && *tag != NOBODY) {
                 take(Event::Lost(tag));
             }
         } else if slot < rx + tx + bulk {
@@ -759,7 +761,8 @@ impl Drop for Channel {
             free_bulk: RefCell::new(self.open.free_bulk.take()),
             // What was not drained ends when the channel is used again.
             sending: Cell::new(self.open.sending.get()),
-            tags: RefCell::new(self.open.tags.take()),
+            // What was under way may still fail, when somebody else has the channel: that is nobody's news.
+            tags: RefCell::new(self.open.tags.take().into_iter().map(|tag| tag.and(Some(NOBODY))).collect()),
             unposted: RefCell::new(self.open.unposted.take()),
             forgotten: RefCell::new(peers.keys().cloned().collect()),
             peers: RefCell::new(peers),

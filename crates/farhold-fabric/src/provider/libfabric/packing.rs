@@ -67,7 +67,9 @@ impl Packing {
     /// Sends a frame. One that is not sent comes back; the memory of one that is sent is used again. A tag has a share of the provider's
     /// frames at most: if its peer takes nothing, they do not come back.
     pub fn send(&mut self, channel: &Channel, filled: Filled) -> Result<(), (Refusal, Filled)> {
-        if channel.count_sending(|tag| tag == filled.tag) >= channel.frames() / SHARES {
+        // No more either than are left: many tags of one peer that takes nothing leave some for others, too.
+        let left = channel.frames() - channel.count_sending(|_| true);
+        if channel.count_sending(|tag| tag == filled.tag) >= left.min(channel.frames() / SHARES) {
             return Err((Refusal::Again, filled));
         }
         match channel.send(filled.peer, filled.tag, &filled.frame) {
@@ -271,9 +273,13 @@ mod tests {
             good.poll(|event| has_come |= matches!(event, Event::Received(_)));
             std::thread::yield_now();
         }
+        // Of one tag, and of as many as have a share of all frames together.
         let (mut sent, mut refused) = (0, 0);
-        while refused < 20_000 {
-            (sent, refused) = if send(to_deaf, 1, FRAME_BYTES) { (sent + 1, 0) } else { (sent, refused + 1) };
+        for tag in (10..10 + SHARES as u64).cycle() {
+            (sent, refused) = if send(to_deaf, tag, FRAME_BYTES) { (sent + 1, 0) } else { (sent, refused + 1) };
+            if refused == 20_000 {
+                break;
+            }
             std::thread::yield_now();
         }
         assert!(sent > 0);

@@ -12,7 +12,7 @@ use crate::engine::catalog::TableInfo;
 use crate::engine::direct::{Insert, OnConflict, Writer, default_row};
 use crate::engine::scalar::{Parameters, Times};
 use crate::engine::sequence::SessionNumbers;
-use crate::engine::session::{CopyReturn, Loan};
+use crate::engine::session::{CopyReturn, Loan, durable_duplicate, unless_doomed};
 use crate::engine::types::parse_datum;
 use crate::engine::{CancelHandle, CommandTag, Datum, Engine, error};
 use crate::{SqlError, SqlState};
@@ -99,8 +99,10 @@ impl CopyIn {
     /// A malformed line, a violated constraint; the COPY has failed then and the transaction with it.
     pub async fn push(&mut self, bytes: &[u8]) -> Result<(), SqlError> {
         self.reader.push(bytes);
-        let outcome = self.take_lines(false).await;
-        outcome.map_err(|e| self.failed(e))
+        match self.take_lines(false).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.told(error).await),
+        }
     }
 
     /// All data is there.
@@ -108,16 +110,30 @@ impl CopyIn {
     /// # Errors
     /// As [`push`](Self::push), and what a commit can fail with.
     pub async fn finish(mut self) -> Result<CommandTag, SqlError> {
-        let outcome = self.take_lines(true).await;
-        outcome.map_err(|e| self.failed(e))?;
+        if let Err(error) = self.take_lines(true).await {
+            return Err(self.told(error).await);
+        }
         match std::mem::replace(&mut self.txn, CopyTxn::Gone) {
             CopyTxn::Borrowed(txn, loan) => loan.give_back(CopyReturn::Whole(txn)),
             CopyTxn::Own { txn, .. } => {
-                txn.commit().await.map_err(|e| self.insert.table.explain(&e, None))?;
+                if let Err(error) = txn.commit().await {
+                    let error = self.insert.table.explain(&error, None);
+                    return Err(self.told(error).await);
+                }
             }
             CopyTxn::Gone => return Err(SqlError::internal("a COPY that has failed goes on")),
         }
         Ok(CommandTag::rows("COPY", self.rows))
+    }
+
+    /// After an error of its own: what is told of it (as [`Session::told`](super::super::Session::told)), and the transaction goes back as failed.
+    async fn told(&mut self, error: SqlError) -> SqlError {
+        let error = match &mut self.txn {
+            CopyTxn::Borrowed(txn, _) | CopyTxn::Own { txn, .. } => unless_doomed(error, txn).await,
+            CopyTxn::Gone => error,
+        };
+        let error = durable_duplicate(error, &self.worker).await;
+        self.failed(error)
     }
 
     /// The client gives up: nothing of the COPY stays (but the chunks that have committed).

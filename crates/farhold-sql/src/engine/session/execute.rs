@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use datafusion::sql::sqlparser::ast;
-use farhold_txn::{Retry, Txn};
+use farhold_txn::{Retry, Txn, Worker};
 
 use super::plan::{Bound, Plan};
 use super::prepare::{read_only_error, verb_of, writes};
@@ -24,7 +24,7 @@ const RETRY: Retry = Retry { attempts_max: 100, backoff_ns: 1_000, backoff_ns_ma
 
 /// A statement's error, or 40001 where it may come of values that its transaction would not have read if it could commit: a division by zero, a key that
 /// is taken.
-async fn unless_doomed(error: SqlError, txn: &mut Txn) -> SqlError {
+pub(in crate::engine) async fn unless_doomed(error: SqlError, txn: &mut Txn) -> SqlError {
     let is_of_values = ["21", "22", "23"].iter().any(|class| error.state.code().starts_with(class));
     if !is_of_values {
         return error;
@@ -32,6 +32,17 @@ async fn unless_doomed(error: SqlError, txn: &mut Txn) -> SqlError {
     match txn.check_reads().await {
         Ok(()) => error,
         Err(conflict) => error::from_txn(&conflict),
+    }
+}
+
+/// Whoever hears that his key is taken may take that for the answer to what he had lost: no power cut may take it back.
+pub(in crate::engine) async fn durable_duplicate(error: SqlError, worker: &Worker) -> SqlError {
+    if error.state != SqlState::UNIQUE_VIOLATION {
+        return error;
+    }
+    match Box::pin(worker.durable_so_far()).await {
+        Ok(()) => error,
+        Err(lost) => error::from_txn(&lost),
     }
 }
 

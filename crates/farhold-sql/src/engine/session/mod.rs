@@ -20,6 +20,7 @@ use super::settings::Settings;
 use super::{CancelHandle, ColumnType, Datum, Engine, Output, Prepared, parse};
 use crate::{SqlError, SqlState};
 
+pub(in crate::engine) use execute::{durable_duplicate, unless_doomed};
 use plan::Utility;
 pub(crate) use plan::{Bound, Plan};
 pub(crate) use transaction::{CopyReturn, Ended, Loan, Mark};
@@ -115,12 +116,8 @@ impl Session {
     pub async fn execute(&mut self, prepared: &Rc<Prepared>, parameters: &[Datum]) -> Result<Output, SqlError> {
         let armed = self.cancel.arm();
         let mut outcome = self.run(prepared, parameters).await;
-        if let Err(error) = &outcome
-            && error.state == SqlState::UNIQUE_VIOLATION
-            && let Err(lost) = Box::pin(self.worker.durable_so_far()).await
-        {
-            // Whoever hears that his key is taken may take that for the answer to what he had lost: no power cut may take it back.
-            outcome = Err(super::error::from_txn(&lost));
+        if let Err(error) = outcome {
+            outcome = Err(durable_duplicate(error, &self.worker).await);
         }
         match &mut outcome {
             Ok(Output::Rows(super::Rows::Batches(rows))) => rows.hold(armed),
@@ -159,9 +156,16 @@ impl Session {
         self.transaction.state()
     }
 
-    /// An error outside of the engine (encoding, protocol): the open transaction has failed.
-    pub fn fail_transaction(&mut self) {
-        self.failed(&SqlError::cancelled("the statement failed"));
+    /// A statement has failed, in the engine, while its rows were read, or outside (encoding, protocol): so has the open transaction. What its user is to
+    /// be told: 40001 where the error may come of values that the transaction would not have read if it could commit.
+    pub async fn told(&mut self, error: SqlError) -> SqlError {
+        let error = match self.transaction.txn() {
+            Some(txn) => unless_doomed(error, txn).await,
+            None => error,
+        };
+        let is_over = error.state == SqlState::SERIALIZATION_FAILURE;
+        self.failed(if is_over { &error } else { &SqlError::cancelled("the statement failed") });
+        error
     }
 
     /// A statement has failed with `error`, which decides whether a savepoint can bring its transaction back.

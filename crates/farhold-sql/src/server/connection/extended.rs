@@ -20,7 +20,7 @@ impl Connection {
     pub async fn extended(&mut self, frame: &Frame) -> Result<(), Failure> {
         match self.extended_step(frame).await {
             Err(Failure::Statement(error)) => {
-                self.statement_failed(&error);
+                self.statement_failed(error).await;
                 self.skips_until_sync = true;
                 Ok(())
             }

@@ -167,7 +167,7 @@ impl Connection {
         let error = SqlError::internal(message);
         self.wire.output.drop_unfinished();
         self.session.failed(&error);
-        self.statement_failed(&error);
+        self.statement_failed(error).await;
         match tag {
             b'Q' | b'F' | b'S' => {
                 self.finish_batch(true).await?;
@@ -219,18 +219,18 @@ impl Connection {
 
     /// It ends a batch, as Sync does.
     async fn function_call(&mut self) -> Result<(), Failure> {
-        self.statement_failed(&SqlError::unsupported("the function call message"));
+        self.statement_failed(SqlError::unsupported("the function call message")).await;
         self.finish_batch(true).await?;
         self.ready();
         Ok(())
     }
 
     /// Tells of an error of a statement; an open transaction has failed with it.
-    fn statement_failed(&mut self, error: &SqlError) {
-        self.session.fail_transaction();
+    async fn statement_failed(&mut self, error: SqlError) {
+        let error = self.session.told(error).await;
         self.after_transactions();
         self.tell_notices();
-        self.wire.output.report(Severity::Error, error);
+        self.wire.output.report(Severity::Error, &error);
         self.tell_settings();
         // The client may wait for nothing more: its Flush is passed over now.
         self.flush_wanted = true;

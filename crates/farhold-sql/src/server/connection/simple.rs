@@ -30,7 +30,7 @@ impl Connection {
         let failed = match outcome {
             Ok(()) => false,
             Err(Failure::Statement(error)) => {
-                self.statement_failed(&error);
+                self.statement_failed(error).await;
                 true
             }
             Err(failure) => return Err(failure),
@@ -122,7 +122,7 @@ impl Connection {
     pub async fn finish_batch(&mut self, failed: bool) -> Result<(), Failure> {
         match self.end_batch(failed).await {
             Err(Failure::Statement(error)) => {
-                self.statement_failed(&error);
+                self.statement_failed(error).await;
                 Ok(())
             }
             done => done,
