@@ -163,8 +163,11 @@ impl Session {
             Some(txn) => unless_doomed(error, txn).await,
             None => error,
         };
-        let is_over = error.state == SqlState::SERIALIZATION_FAILURE;
-        self.failed(if is_over { &error } else { &SqlError::cancelled("the statement failed") });
+        if error.state == SqlState::SERIALIZATION_FAILURE {
+            self.failed(&error);
+        } else {
+            self.failed(&SqlError::cancelled("the statement failed"));
+        }
         error
     }
 
