@@ -4,11 +4,6 @@
 use crate::seeds;
 use farhold_sim::failover::Failover;
 
-/// Of each scenario: some that are always the same. `fresh` runs hundreds of others each time.
-const SEEDS: u64 = 12;
-/// Seeds that run twice.
-const SAME: u64 = 4;
-
 #[test]
 fn a_healthy_cluster_replicates() {
     seeds::are_in_order(0..12, |seed| Failover { blows: Vec::new(), ..Failover::of_seed(seed) });
@@ -17,55 +12,55 @@ fn a_healthy_cluster_replicates() {
 /// Rows of up to 64 KiB are put into new mirrors, copied to nodes that come back, and redone when their writer dies.
 #[test]
 fn rows_of_the_greatest_length_survive_deaths() {
-    seeds::are_in_order(0..SEEDS, Failover::with_long_rows);
-    seeds::are_the_same_again(0..SAME, Failover::with_long_rows);
+    seeds::are_in_order(seeds::FIXED, Failover::with_long_rows);
+    seeds::are_the_same_again(seeds::TWICE, Failover::with_long_rows);
 }
 
 /// Tables and indexes come and go while nodes die, in regions that run full: rows that were acknowledged are there, in every index and snapshot.
 #[test]
 fn tables_change_while_nodes_die() {
-    seeds::are_in_order(0..SEEDS, Failover::with_changing_tables);
-    seeds::are_the_same_again(0..SAME, Failover::with_changing_tables);
+    seeds::are_in_order(seeds::FIXED, Failover::with_changing_tables);
+    seeds::are_the_same_again(seeds::TWICE, Failover::with_changing_tables);
 }
 
 /// What a cut has lost is done after its initiator has given it up.
 #[test]
 fn instructions_that_come_late_change_nothing_that_was_done_since() {
-    seeds::are_in_order(0..SEEDS, Failover::with_late_instructions);
-    seeds::are_the_same_again(0..SAME, Failover::with_late_instructions);
+    seeds::are_in_order(seeds::FIXED, Failover::with_late_instructions);
+    seeds::are_the_same_again(seeds::TWICE, Failover::with_late_instructions);
 }
 
 /// Members are expelled while they renew their leases.
 #[test]
 fn a_slow_register_expels_nobody_who_still_acts() {
-    seeds::are_in_order(0..SEEDS, Failover::with_slow_register);
+    seeds::are_in_order(seeds::FIXED, Failover::with_slow_register);
 }
 
 /// A node dies while most rows that are read there are on their way to their holders.
 #[test]
 fn what_was_read_on_its_way_to_its_holders_survives_with_whoever_read_it() {
-    seeds::are_in_order(0..SEEDS, Failover::with_odd_reads);
-    seeds::are_the_same_again(0..SAME, Failover::with_odd_reads);
+    seeds::are_in_order(seeds::FIXED, Failover::with_odd_reads);
+    seeds::are_the_same_again(seeds::TWICE, Failover::with_odd_reads);
 }
 
 /// Nobody ever tells a node that it has been expelled: its sessions hear an error all the same, and what they were told holds.
 #[test]
 fn sessions_of_a_host_that_is_cut_off_for_ever_hear_something_in_time() {
-    seeds::are_in_order(0..SEEDS, Failover::with_lost_host);
+    seeds::are_in_order(seeds::FIXED, Failover::with_lost_host);
 }
 
 /// Rows that change their places, and a founding that some nodes hear of late: what `planted` needs holds without anything planted.
 #[test]
 fn scenarios_of_planted_defects_hold_without_them() {
-    seeds::are_in_order(0..SEEDS, Failover::with_moving_rows);
-    seeds::are_in_order(0..SEEDS, Failover::with_slow_founding);
+    seeds::are_in_order(seeds::FIXED, Failover::with_moving_rows);
+    seeds::are_in_order(seeds::FIXED, Failover::with_slow_founding);
 }
 
 /// Machines are stopped with the clock that their leases go by, and times of day are set.
 #[test]
 fn clocks_that_stand_or_jump_let_nobody_act_on_a_lease_that_is_over() {
-    seeds::are_in_order(0..SEEDS, Failover::with_stopped_clocks);
-    seeds::are_the_same_again(0..SAME, Failover::with_stopped_clocks);
+    seeds::are_in_order(seeds::FIXED, Failover::with_stopped_clocks);
+    seeds::are_the_same_again(seeds::TWICE, Failover::with_stopped_clocks);
 }
 
 /// A machine stops when it has deleted rows of others, and not told them yet to take them out of their indexes.
@@ -79,14 +74,14 @@ fn deleted_rows_leave_the_indexes_when_their_coordinator_dies() {
 /// A node dies whose last records are about rows that have been changed and deleted since, on nodes that have died and come back since.
 #[test]
 fn records_of_long_ago_are_redone_nowhere_but_where_they_belong() {
-    seeds::are_in_order(0..SEEDS, Failover::with_old_records);
-    seeds::are_the_same_again(0..SAME, Failover::with_old_records);
+    seeds::are_in_order(seeds::FIXED, Failover::with_old_records);
+    seeds::are_the_same_again(seeds::TWICE, Failover::with_old_records);
 }
 
 /// A host renews its lease and reaches nobody: the others find out, and go on without it.
 #[test]
 fn a_host_that_reaches_only_the_register_is_expelled() {
-    seeds::are_in_order(0..SEEDS, Failover::with_lonely_host);
+    seeds::are_in_order(seeds::FIXED, Failover::with_lonely_host);
 }
 
 /// Two threads: half of the seeds each.

@@ -5,7 +5,7 @@ use farhold_sim::failover::{Scenario, run};
 use farhold_sim::seeds::{jobs_max, run_each};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Seeds of each scenario. All of them together take one processor about three minutes in the profile of the tests.
+/// Seeds of each scenario. All of them together take one processor about six minutes in the profile of the tests.
 const SEEDS: u64 = 300;
 /// Ranges begin below this.
 const FIRST_MAX: u64 = 1_000_000_000;

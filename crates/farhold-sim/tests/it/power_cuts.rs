@@ -27,12 +27,12 @@ fn an_account_is_missing_only_if_a_commit_says_so() {
 /// An expelled node goes on writing its journal.
 #[test]
 fn what_an_expelled_keeper_writes_does_not_count() {
-    seeds::are_in_order(0..12, Failover::with_zombie_keeper);
+    seeds::are_in_order(seeds::FIXED, Failover::with_zombie_keeper);
 }
 
 /// Journals wait for disks that take longer than a lease now and then, while nodes die, join and are expelled.
 #[test]
 fn disks_may_take_longer_than_a_lease() {
-    seeds::are_in_order(0..12, Failover::with_slow_disks);
-    seeds::are_the_same_again(0..4, Failover::with_slow_disks);
+    seeds::are_in_order(seeds::FIXED, Failover::with_slow_disks);
+    seeds::are_the_same_again(seeds::TWICE, Failover::with_slow_disks);
 }

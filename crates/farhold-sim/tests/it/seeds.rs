@@ -3,6 +3,11 @@
 use farhold_sim::failover::{Aftermath, Failover, run};
 use std::ops::Range;
 
+/// Of each scenario: some that are always the same. `fresh` runs hundreds of others each time.
+pub const FIXED: Range<u64> = 0..12;
+/// Those that run twice.
+pub const TWICE: Range<u64> = 0..4;
+
 /// Seeds one after the other, until one is not in order; the transactions that they have committed.
 pub fn are_in_order(seeds: Range<u64>, setup: impl Fn(u64) -> Failover) -> u64 {
     let mut commits = 0;
