@@ -8,9 +8,13 @@
 //! | UNION ALL | constants that differ from input to input, which the merge of sorted partitions leaves out of its key | partitions with different values |
 //! | windows of `min` and `max` | results in order, NULLs last | NULL until the frame has a value |
 //! | windows over frames that slide | results in order where the arguments are | the contrary of it, where the order is descending |
+//! | merges of sorted partitions | every order that each partition has | rows in the order that they merge by: rows equal in it are in none of the others |
 //!
 //! [`HeldRule`] puts a [`HeldExec`] above such an operator. It hands the rows on and promises of their order what holds. Sorts stay above it: below,
 //! the wrong promise would be asked again. A [`JoinExec`](super::JoinExec) promises nothing wrong by itself.
+//!
+//! Merges come into a plan by the very rule that decides on sorts, so [`SortsRule`] stands in that one's place: where it has believed a merge,
+//! it is asked again with windows and unions that promise one order each, which a merge can keep.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,11 +29,15 @@ use datafusion::physical_expr::equivalence::AcrossPartitions;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::window::{PlainAggregateWindowExpr, SlidingAggregateWindowExpr, WindowExpr};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::joins::NestedLoopJoinExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{
@@ -61,9 +69,115 @@ impl PhysicalOptimizerRule for HeldRule {
     }
 }
 
+/// DataFusion's rule that decides on sorts and partitioning, kept from believing in orders that a merge has lost.
+#[derive(Debug, Default)]
+pub struct SortsRule {
+    decides: EnsureRequirements,
+}
+
+impl PhysicalOptimizerRule for SortsRule {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let decided = with_merges_held(self.decides.optimize(Arc::clone(&plan), config)?)?;
+        if !decided.transformed || is_ordered(&decided.data)? {
+            return Ok(decided.data);
+        }
+        let one_order = plan.transform_up(|node| match one_order(&node) {
+            Some(held) => {
+                Ok(Transformed::yes(Arc::new(HeldExec { is_strict: true, ..HeldExec::new(node, held) }) as _))
+            }
+            None => Ok(Transformed::no(node)),
+        });
+        with_merges_held(self.decides.optimize(one_order.data()?, config)?).data()
+    }
+
+    fn name(&self) -> &'static str {
+        "farhold_sorts"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+fn with_merges_held(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    plan.transform_up(|node| match merged(&node)? {
+        Some(held) => Ok(Transformed::yes(Arc::new(HeldExec::new(node, held)) as _)),
+        None => Ok(Transformed::no(node)),
+    })
+}
+
+/// Whether the plan needs none of the orders that its merges do not keep. A limit may have had a sort below it that was left out for one.
+fn is_ordered(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    let mut is_ordered = true;
+    plan.apply(|node| {
+        let is_limit = node.fetch().is_some() && !node.is::<SortExec>();
+        is_ordered &= !(is_limit && node.exists(|below| Ok(is_held_merge(below)))?);
+        for (child, required) in node.children().into_iter().zip(node.required_input_ordering()) {
+            let Some(required) = required else { continue };
+            is_ordered &= child.equivalence_properties().ordering_satisfy_requirement(required.into_single())?;
+        }
+        Ok(if is_ordered { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
+    })?;
+    Ok(is_ordered)
+}
+
+fn is_held_merge(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.downcast_ref::<HeldExec>().is_some_and(|held| merges_by(&held.input).is_some())
+}
+
+/// The order by which an operator merges its input's partitions.
+fn merges_by(plan: &Arc<dyn ExecutionPlan>) -> Option<LexOrdering> {
+    let input = plan.children().first()?.output_partitioning().partition_count();
+    if input <= 1 {
+        return None;
+    }
+    if let Some(merge) = plan.downcast_ref::<SortPreservingMergeExec>() {
+        return Some(merge.expr().clone());
+    }
+    let repartition = plan.downcast_ref::<RepartitionExec>().filter(|repartition| repartition.preserve_order())?;
+    repartition.input().output_ordering().cloned()
+}
+
+/// What holds of a merge that promises more.
+fn merged(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalenceProperties>> {
+    let Some(by) = merges_by(plan) else { return Ok(None) };
+    let promised = plan.equivalence_properties();
+    let mut held = promised.clone();
+    held.clear_orderings();
+    held.add_ordering(by);
+    for order in promised.oeq_class().iter() {
+        if !held.ordering_satisfy(order.clone())? {
+            return Ok(Some(held));
+        }
+    }
+    Ok(None)
+}
+
+/// The promises of an operator that can have several orders with the one that a merge above it keeps as well; `None` of all others.
+fn one_order(plan: &Arc<dyn ExecutionPlan>) -> Option<EquivalenceProperties> {
+    let promised = plan.equivalence_properties();
+    if plan.is::<UnionExec>() {
+        let mut one = promised.clone();
+        one.clear_per_partition_constants();
+        let order = one.oeq_class().iter().next().cloned();
+        one.clear_orderings();
+        one.add_orderings(order);
+        return Some(one);
+    }
+    windows(plan).map(|windows| without_columns(promised, plan.schema().fields().len() - windows.len()))
+}
+
+fn windows(plan: &Arc<dyn ExecutionPlan>) -> Option<&[Arc<dyn WindowExpr>]> {
+    let plain = plan.downcast_ref().map(WindowAggExec::window_expr);
+    plain.or_else(|| plan.downcast_ref().map(BoundedWindowAggExec::window_expr))
+}
+
 /// What holds of the promises of an operator that promises too much; `None` of all others.
 pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalenceProperties>> {
     let promised = plan.equivalence_properties();
+    if merges_by(plan).is_some() {
+        return merged(plan);
+    }
     if plan.is::<UnionExec>() {
         let differ = promised.constants().iter().any(|c| c.across_partitions == AcrossPartitions::Heterogeneous);
         let mut held = promised.clone();
@@ -74,11 +188,7 @@ pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalencePr
         let has_more = fills(*join.join_type()) && !promised.eq_group().is_empty();
         return if has_more { without_constants(promised).map(Some) } else { Ok(None) };
     }
-    let windows = match (plan.downcast_ref::<WindowAggExec>(), plan.downcast_ref::<BoundedWindowAggExec>()) {
-        (Some(windows), _) => windows.window_expr(),
-        (_, Some(windows)) => windows.window_expr(),
-        _ => return Ok(None),
-    };
+    let Some(windows) = windows(plan) else { return Ok(None) };
     let is_doubtful = windows.iter().any(is_doubtful);
     Ok(is_doubtful.then(|| without_columns(promised, plan.schema().fields().len() - windows.len())))
 }
@@ -128,13 +238,15 @@ fn without_columns(promised: &EquivalenceProperties, count: usize) -> Equivalenc
 pub struct HeldExec {
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
+    /// One order is promised, though the operator may have more.
+    is_strict: bool,
 }
 
 impl HeldExec {
     fn new(input: Arc<dyn ExecutionPlan>, held: EquivalenceProperties) -> Self {
         let mut properties = PlanProperties::clone(input.properties());
         properties.set_eq_properties(held);
-        Self { input, properties: Arc::new(properties) }
+        Self { input, properties: Arc::new(properties), is_strict: false }
     }
 }
 
@@ -170,12 +282,13 @@ impl ExecutionPlan for HeldExec {
 
     fn with_new_children(self: Arc<Self>, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let input = children.pop().unwrap_or_else(|| Arc::clone(&self.input));
-        let held = match held(&input)? {
+        let held = match if self.is_strict { one_order(&input) } else { held(&input)? } {
             Some(held) => held,
+            None if merges_by(&input).is_some() => input.equivalence_properties().clone(),
             // A rule has put something between.
             None => without_constants(input.equivalence_properties())?,
         };
-        Ok(Arc::new(Self::new(input, held)))
+        Ok(Arc::new(Self { is_strict: self.is_strict, ..Self::new(input, held) }))
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {

@@ -117,7 +117,7 @@ pub fn fallbacks(plan: &Arc<dyn ExecutionPlan>) -> Vec<String> {
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
-/// The session state with [`JoinRule`] right after DataFusion's `join_selection`, a rule that takes back wrong promises of DataFusion's operators before sorts are decided on, [`CommonRule`] before it hands dynamic filters down,
+/// The session state with [`JoinRule`] right after DataFusion's `join_selection`, rules that take back wrong promises of DataFusion's operators before and while sorts are decided on, [`CommonRule`] before it hands dynamic filters down,
 /// [`ReduceRule`] and one that knows the number of partitions behind its rules, [`DecimalsRule`], [`RunsRule`] and [`TextsRule`] behind all, and with [`JoinConfig`] unless it has one. With
 /// debug assertions, every operator is watched for what it promises of its rows (partitioning, order, constants, exact counts). Unless
 /// that says otherwise, files of this machine are read another way from now on, in all sessions of the state's runtime environment.
@@ -128,7 +128,11 @@ pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState
     let at = rules.iter().position(|rule| rule.name() == "join_selection").map_or(0, |at| at + 1);
     rules.insert(at, Arc::new(JoinRule::new(Arc::clone(memory))));
     let before = |name, rules: &[Rule]| rules.iter().position(|rule| rule.name() == name).unwrap_or(rules.len());
-    rules.insert(before("EnsureRequirements", &rules), Arc::new(held::HeldRule));
+    let sorts = before("EnsureRequirements", &rules);
+    rules.insert(sorts, Arc::new(held::HeldRule));
+    if let Some(rule) = rules.get_mut(sorts + 1) {
+        *rule = Arc::new(held::SortsRule::default());
+    }
     // The last of DataFusion's rules before dynamic filters.
     rules.insert(before("EnsureCooperative", &rules), Arc::new(CommonRule));
     rules.insert(before("SanityCheckPlan", &rules), Arc::new(ReduceRule));

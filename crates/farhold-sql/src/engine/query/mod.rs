@@ -10,6 +10,7 @@ mod checked;
 mod choices;
 mod coerce;
 mod dates;
+mod derived;
 mod domains;
 mod equijoins;
 mod floats;
@@ -375,6 +376,7 @@ fn session_state(
         .with_physical_optimizer_rules(rules)
         .with_analyzer_rule(Arc::new(scalars::Nulls))
         .with_analyzer_rule(Arc::new(members::Members))
+        .with_analyzer_rule(Arc::new(derived::Derived))
         .with_analyzer_rule(Arc::new(multisets::Multisets))
         .with_analyzer_rule(Arc::new(floats::FloatKeys))
         .with_analyzer_rule(Arc::new(bounded::Concatenations::new(&context.runtime_env().memory_pool)))

@@ -28,26 +28,42 @@ pub struct LocationCache {
     skip: usize,
     /// Number of sets, a power of two, less one.
     mask: usize,
+    sets_max: usize,
+    /// Places that are not empty, about.
+    taken: usize,
     counts: LocationCounts,
 }
 
-/// A name, which is the hash mixed with node and table (0: empty), and a reference. Plain words, so that a new cache is
-/// memory that the system has zeroed and nobody has touched.
+/// A name, which is the hash mixed with node and table (0: empty), and a reference.
 type Place = [u64; 2];
 const NAME: usize = 0;
 const REFERENCE: usize = 1;
 const WAYS: usize = 4;
 const LINE_BYTES: usize = 64;
 const _: () = assert!(WAYS * size_of::<Place>() == LINE_BYTES);
+/// With how many sets a cache begins, and how many times as many it has when half of its places are taken: most workers see few rows.
+const SETS_FIRST: usize = 64;
+const GROWTH: usize = 8;
 
 impl LocationCache {
-    /// A cache of at least `rows` places, 16 bytes each.
+    /// A cache that grows to at least `rows` places, 16 bytes each.
     #[must_use]
     pub fn new(rows: usize) -> Self {
-        let sets = rows.div_ceil(WAYS).next_power_of_two().max(2);
+        let sets_max = rows.div_ceil(WAYS).next_power_of_two().max(2);
+        Self::with_sets(SETS_FIRST.min(sets_max), sets_max)
+    }
+
+    fn with_sets(sets: usize, sets_max: usize) -> Self {
         let places = vec![[0; 2]; (sets + 1) * WAYS];
         let skip = places.as_ptr().align_offset(LINE_BYTES).min(WAYS);
-        Self { places, skip, mask: sets - 1, counts: LocationCounts::default() }
+        Self { places, skip, mask: sets - 1, sets_max, taken: 0, counts: LocationCounts::default() }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let grown = Self::with_sets((GROWTH * (self.mask + 1)).min(self.sets_max), self.sets_max);
+        let before = std::mem::replace(self, Self { counts: self.counts, ..grown });
+        before.places.into_iter().filter(|place| place[NAME] != 0).for_each(|place| self.put_new(place));
     }
 
     /// Where the row was seen last.
@@ -70,8 +86,15 @@ impl LocationCache {
             self.places[at] = new;
             return;
         }
+        if 2 * self.taken >= WAYS * (self.mask + 1) && self.mask + 1 < self.sets_max {
+            self.grow();
+        }
+        self.put_new(new);
+    }
+
+    fn put_new(&mut self, new: Place) {
         let is_full = |set: &[Place]| set.iter().all(|place| place[NAME] != 0);
-        let [first, second] = self.sets(name);
+        let [first, second] = self.sets(new[NAME]);
         let start = if is_full(&self.places[first..first + WAYS]) && !is_full(&self.places[second..second + WAYS]) {
             second
         } else {
@@ -79,7 +102,9 @@ impl LocationCache {
         };
         // The newest is first; an empty place, or else the oldest one, goes.
         let set = &mut self.places[start..start + WAYS];
-        let gone = set.iter().position(|place| place[NAME] == 0).unwrap_or(WAYS - 1);
+        let empty = set.iter().position(|place| place[NAME] == 0);
+        self.taken += usize::from(empty.is_some());
+        let gone = empty.unwrap_or(WAYS - 1);
         set[..=gone].rotate_right(1);
         set[0] = new;
     }
@@ -89,13 +114,14 @@ impl LocationCache {
         let name = name(node, table, hash);
         while let Some(at) = self.place(name) {
             self.places[at] = Place::default();
+            self.taken -= 1;
         }
         self.counts.stale += 1;
     }
 
     /// Forgets everything of a node: it has started anew.
     pub fn forget_all(&mut self) {
-        self.places.fill(Default::default());
+        *self = Self { counts: self.counts, ..Self::with_sets(SETS_FIRST.min(self.sets_max), self.sets_max) };
     }
 
     /// How it has done.
