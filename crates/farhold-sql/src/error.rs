@@ -123,6 +123,8 @@ states! {
     GROUPING_ERROR = "42803";
     /// Types that do not go together.
     DATATYPE_MISMATCH = "42804";
+    /// A value of one type cannot be one of the other.
+    CANNOT_COERCE = "42846";
     /// No such function or operator.
     UNDEFINED_FUNCTION = "42883";
     /// An object or a value is of another kind than the statement wants.

@@ -13,7 +13,7 @@ use crate::protocol::section::rtm::Processor;
 use crate::protocol::section::{latch, rtm};
 use crate::replication::mirror::REGION_BYTES_MAX;
 use crate::replication::{Replication, ReplicationConfig};
-use crate::slots::{Slots, Statistics};
+use crate::slots::{Slots, Statistics, WORKERS_MAX};
 use crate::{NodeId, Placement, Table, TableId, TxnError, Worker};
 use farhold_fabric::{Admitted, Fabric, FabricError, Handle, Meta};
 use farhold_store::slab::PageTable;
@@ -446,12 +446,12 @@ impl Node {
         Worker::new(self, handle)
     }
 
-    /// How many workers that stay can write rows with copies, beside the [`HomeAgent`](crate::HomeAgent)'s and one that comes and goes; `None`: rows have
-    /// no copies, and all can.
+    /// How many workers that stay can write rows beside the [`HomeAgent`](crate::HomeAgent)'s and those that come and go: of those that have
+    /// numbers, or, where rows have copies, rings to write by.
     #[must_use]
-    pub fn writers_max(&self) -> Option<usize> {
-        let rings = usize::from(self.replication.as_ref()?.config.rings);
-        Some(rings.saturating_sub(crate::recovery::HELPERS_MAX + 2).max(1))
+    pub fn writers_max(&self) -> usize {
+        let rings = self.replication.as_ref().map(|replication| usize::from(replication.config.rings));
+        rings.unwrap_or(WORKERS_MAX).saturating_sub(crate::recovery::HELPERS_MAX + 2).max(1)
     }
 
     /// The table of this name.

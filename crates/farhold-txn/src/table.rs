@@ -547,32 +547,32 @@ impl TableShared {
     /// May transactions read this index?
     ///
     /// # Errors
-    /// [`TxnError::SchemaChanged`] if it has been dropped; [`TxnError::NotFound`] if it is not ready, or never was.
+    /// As [`Self::keys_of`].
     pub fn check_readable(&self, index: Index) -> Result<(), TxnError> {
-        let Index::Secondary(slot) = index else { return Ok(()) };
-        let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
-        match slots.get(usize::from(slot)).map(|slot| &slot.state) {
-            Some(IndexState::Ready) => Ok(()),
-            Some(IndexState::Closed | IndexState::Dropped) => Err(TxnError::SchemaChanged),
-            _ => Err(no_index(&self.name, index)),
-        }
+        let Index::Secondary(number) = index else { return Ok(()) };
+        self.ready(&self.indexes.read().unwrap_or_else(PoisonError::into_inner), number).map(|_| ())
     }
 
     /// The maker of a ready index's keys.
     ///
     /// # Errors
-    /// [`TxnError::NotFound`].
+    /// [`TxnError::SchemaChanged`] if it is not ready: who knows its number has met it before it was dropped, here or on another node, and the
+    /// number may be a new index's by now. [`TxnError::NotFound`] if there never was one.
     pub fn keys_of(&self, index: Index) -> Result<Arc<SecondaryKeys>, TxnError> {
-        let Index::Secondary(slot) = index else { return Err(no_index(&self.name, index)) };
+        let Index::Secondary(number) = index else { return Err(no_index(&self.name, index)) };
         let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
-        let slot = slots.get(usize::from(slot)).filter(|slot| slot.state == IndexState::Ready);
-        slot.map(|slot| slot.keys.clone()).ok_or_else(|| no_index(&self.name, index))
+        self.ready(&slots, number).map(|slot| slot.keys.clone())
+    }
+
+    fn ready<'a>(&self, slots: &'a [IndexSlot], number: u16) -> Result<&'a IndexSlot, TxnError> {
+        let slot = slots.get(usize::from(number)).ok_or_else(|| no_index(&self.name, Index::Secondary(number)))?;
+        if slot.state == IndexState::Ready { Ok(slot) } else { Err(TxnError::SchemaChanged) }
     }
 
     /// As [`Self::keys_of`], of an index that is being filled as well: for writers.
     pub fn any_keys_of(&self, index: Index) -> Result<Arc<SecondaryKeys>, TxnError> {
         let found = self.all_keys().into_iter().find(|(other, _)| *other == index);
-        found.map(|(_, keys)| keys).ok_or_else(|| no_index(&self.name, index))
+        found.map(|(_, keys)| keys).ok_or(TxnError::SchemaChanged)
     }
 
     /// Makers of all keys that a writer must keep, with their indexes.
@@ -674,8 +674,8 @@ impl Table {
     /// The maker of an index's keys, for bounds of scans and keys of [`get_by`](crate::Txn::get_by).
     ///
     /// # Errors
-    /// [`TxnError::NotFound`] for the primary key, whose maker is the [schema](Self::schema), and for an index that is not
-    /// there or not ready.
+    /// [`TxnError::NotFound`] for the primary key, whose maker is the [schema](Self::schema), and for a number that no index has had;
+    /// [`TxnError::SchemaChanged`] for an index that is not ready or has been dropped.
     pub fn keys_of(&self, index: Index) -> Result<Arc<SecondaryKeys>, TxnError> {
         self.0.keys_of(index)
     }

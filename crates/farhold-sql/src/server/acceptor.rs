@@ -124,9 +124,7 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let mut handle = ServerHandle { local_addr, stop, threads: Vec::new(), unix_socket };
         let mut front_ends = Vec::new();
-        // One more would have no ring to write by.
-        let threads = shared.config.front_end_threads.max(1);
-        for index in 0..node.writers_max().map_or(threads, |most| threads.min(most)) {
+        for index in 0..shared.config.front_end_threads.clamp(1, node.writers_max()) {
             let (arrivals, incoming) = mpsc::unbounded_channel();
             handle.threads.push(front_end::start(index, &shared, node, incoming, stopped.clone())?);
             front_ends.push(FrontEnd { arrivals, connections: Arc::new(AtomicUsize::new(0)) });

@@ -37,6 +37,7 @@ fn a_bad_line_takes_all_back() {
     let db = Db::new();
     let client = db.client();
     client.ok("CREATE TABLE t (id INT PRIMARY KEY, v INT NOT NULL)");
+    assert_eq!(client.copy("COPY t (id, id) FROM STDIN", "1\t2\n").unwrap_err().state.code(), "42701");
     for (data, state) in [
         ("1,1\n2,x\n", "22P02"),
         ("1,1\n2\n", "22P04"),

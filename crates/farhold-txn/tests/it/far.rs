@@ -382,6 +382,8 @@ fn an_index_is_filled_while_others_write() {
         let mut txn = worker.begin();
         let gone = txn.scan(&table, ScanSpec::all().index(index)).await;
         assert_eq!(gone, Err(TxnError::SchemaChanged));
+        // A scan that has begun before asks for it behind the first look.
+        assert_eq!(table.keys_of(index).map(|_| ()), Err(TxnError::SchemaChanged));
         drop(txn);
         let unique_age = SecondaryIndex { name: "age".into(), columns: vec![0, 2], unique: true };
         worker.create_index(&table, unique_age).await.expect("ids are unique, so this is");

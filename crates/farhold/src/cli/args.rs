@@ -189,7 +189,7 @@ pub struct ServeArgs {
     /// Copies of rows on other nodes.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// Threads that talk to clients. 0 = two a core. With --replicas 2 or more there are at most 38.
+    /// Threads that talk to clients. 0 = two a core. There are at most 245, with --replicas 2 or more 38.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// Bind these threads to processors: more statements a second where the machine does little else.

@@ -105,13 +105,8 @@ impl Compiler<'_> {
         let table = self.written_table(name)?;
         let mut targets = Vec::with_capacity(insert.columns.len());
         for column in &insert.columns {
-            let name = single_name(column)?;
-            let index = table.column(&name)?;
-            if targets.contains(&index) {
-                let message = format!("column \"{name}\" specified more than once");
-                return Err(SqlError::new(SqlState::DUPLICATE_COLUMN, message).into());
-            }
-            targets.push(index);
+            targets.push(table.column(&column_name(column)?)?);
+            check_once(&table, &targets)?;
         }
         if insert.columns.is_empty() {
             targets.extend(0..table.visible);
@@ -247,7 +242,7 @@ impl Compiler<'_> {
         table: &TableInfo,
         qualifier: &str,
     ) -> Result<Option<Returning>> {
-        bind_returning(self, items, table, qualifier)
+        bind_returning(self, items, table, qualifier, &[])
     }
 
     fn items(
@@ -326,15 +321,17 @@ impl Compiler<'_> {
     }
 }
 
-/// Binds RETURNING; what takes a planner is refused.
+/// Binds RETURNING, of a table and the columns that stand beside it; what takes a planner is refused.
 pub(crate) fn bind_returning(
     compiler: &mut Compiler<'_>,
     items: Option<&[SelectItem]>,
     table: &TableInfo,
     qualifier: &str,
+    beside: &[ColumnRef],
 ) -> Result<Option<Returning>> {
     let Some(items) = items else { return Ok(None) };
-    let columns = table.column_refs(qualifier);
+    let mut columns = table.column_refs(qualifier);
+    columns.extend_from_slice(beside);
     let mut output = Vec::with_capacity(items.len());
     match compiler.items(items, &columns, &mut output) {
         Ok(()) => Ok(Some(Returning { items: output })),
@@ -350,7 +347,7 @@ pub(crate) fn assignment_pairs<'a>(
 ) -> std::result::Result<Vec<(usize, Option<&'a Expr>)>, SqlError> {
     let mut pairs: Vec<(usize, Option<&Expr>)> = Vec::with_capacity(assignments.len());
     let mut add = |name: &ObjectName, value: &'a Expr| -> std::result::Result<(), SqlError> {
-        let name = single_name(name)?;
+        let name = column_name(name)?;
         let column = table.column(&name)?;
         if pairs.iter().any(|(c, _)| *c == column) {
             return Err(SqlError::syntax(format!("multiple assignments to same column \"{name}\"")));
@@ -532,6 +529,24 @@ pub(crate) fn default_row(table: &TableInfo) -> Vec<Scalar> {
 /// Whether it is the word DEFAULT.
 pub(crate) fn is_default(expression: &Expr) -> bool {
     matches!(expression, Expr::Identifier(ident) if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))
+}
+
+/// The column that an INSERT or an UPDATE names: `t.c` would be a field of a column `t`.
+fn column_name(name: &ObjectName) -> std::result::Result<String, SqlError> {
+    match name.0.as_slice() {
+        [ObjectNamePart::Identifier(ident), ObjectNamePart::Identifier(_)] => {
+            Err(SqlError::new(SqlState::UNDEFINED_COLUMN, format!("column \"{}\" does not exist", fold(ident)))
+                .with_hint("The columns that are written are named without their table."))
+        }
+        _ => single_name(name),
+    }
+}
+
+/// Is the last of the columns to be written named for the first time?
+pub(crate) fn check_once(table: &TableInfo, columns: &[usize]) -> std::result::Result<(), SqlError> {
+    let Some((last, _)) = columns.split_last().filter(|(last, before)| before.contains(last)) else { return Ok(()) };
+    let message = format!("column \"{}\" specified more than once", table.columns()[*last].name);
+    Err(SqlError::new(SqlState::DUPLICATE_COLUMN, message))
 }
 
 fn single_name(name: &ObjectName) -> std::result::Result<String, SqlError> {

@@ -171,7 +171,7 @@ impl<'a> Writer<'a> {
     fn done(&mut self, row: &[Datum], parameters: Parameters<'_>) -> Result<(), SqlError> {
         self.effect.count += 1;
         if let (Some(rows), Some(returning)) = (&mut self.effect.rows, &self.insert.returning) {
-            rows.push(returned(&self.insert.table, returning, row, parameters)?);
+            rows.push(returned(&self.insert.table, returning, row, Vec::new(), parameters)?);
         }
         Ok(())
     }

@@ -12,8 +12,8 @@ mod write;
 
 pub(crate) use access::{Access, choose, scan};
 pub(crate) use compile::{
-    Compiler, assignment_pairs, bind_returning, check_delete, check_single_table, check_target_count, check_update,
-    default_of, default_row, is_default, output_name,
+    Compiler, assignment_pairs, bind_returning, check_delete, check_once, check_single_table, check_target_count,
+    check_update, default_of, default_row, is_default, output_name,
 };
 pub(crate) use insert::{Insert, OnConflict, RowNumbers, Writer};
 pub(crate) use run::{Effect, returned};

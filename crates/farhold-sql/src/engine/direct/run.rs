@@ -186,14 +186,19 @@ pub(crate) fn stored(table: &super::TableInfo, row: &[Datum]) -> Result<Vec<Datu
     Ok(stored)
 }
 
-/// The items of a RETURNING clause on one row, as it is [`stored`].
+/// The items of a RETURNING clause on one row, as it is [`stored`], and on what stands beside it.
 pub(crate) fn returned(
     table: &super::TableInfo,
     returning: &super::Returning,
     row: &[Datum],
+    beside: Vec<Datum>,
     parameters: Parameters<'_>,
 ) -> Result<Vec<Datum>, SqlError> {
-    let stored = stored(table, row)?;
+    let mut stored = stored(table, row)?;
+    if !beside.is_empty() {
+        stored.truncate(table.visible_columns().len());
+        stored.extend(beside);
+    }
     returning.items.iter().map(|(scalar, column)| to_output(scalar.evaluate(&stored, parameters)?, column)).collect()
 }
 

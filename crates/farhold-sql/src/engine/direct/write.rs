@@ -121,7 +121,7 @@ impl Update {
             }
             effect.count += 1;
             if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
-                rows.push(returned(table, returning, &row, parameters)?);
+                rows.push(returned(table, returning, &row, Vec::new(), parameters)?);
             }
         }
         insert_moved(txn, table, moved, &mut pace).await?;
@@ -191,7 +191,7 @@ impl Delete {
             txn.delete(handle).map_err(txn_error)?;
             effect.count += 1;
             if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
-                rows.push(returned(table, returning, &row, parameters)?);
+                rows.push(returned(table, returning, &row, Vec::new(), parameters)?);
             }
         }
         Ok(effect)

@@ -49,8 +49,8 @@ use super::functions::{self, cast_value};
 use super::{intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
-    TYPE_KEY, datum_at, from_arrow, from_field, from_sql, parse_datum, round_decimal, timestamp_digits, to_arrow,
-    to_field, to_scalar,
+    TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast, parse_datum, round_decimal,
+    timestamp_digits, to_arrow, to_field, to_scalar,
 };
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
@@ -187,30 +187,86 @@ fn keys(mut join: Join) -> Result<Join> {
     for (left, right) in &mut join.on {
         let schema = join.left.schema().join(join.right.schema())?;
         together(&mut [left, right], &schema, Common::Comparison)?;
+        compared(&left.get_type(&schema)?, &right.get_type(&schema)?)?;
     }
     Ok(join)
 }
 
 /// A union whose inputs have the same types in a column, where they are numbers, moments, or texts of different names. DataFusion sees to that
-/// behind this rule; until then the first input's types count for all, and what stands above is typed by them.
+/// behind this rule; until then the first input's types count for all, and what stands above is typed by them. A bare string is
+/// read as the type of the others.
 fn columns(mut union: Union) -> Result<Union> {
     let count = union.inputs.first().map_or(0, |input| input.schema().fields().len());
-    let common = |column: usize| {
+    let common = |column: usize| -> Result<Option<DataType>> {
         let fields = || {
-            let all = union.inputs.iter().map(|input| input.schema().field(column).as_ref());
-            all.filter(|field: &&Field| !field.data_type().is_null())
+            let all = union.inputs.iter().filter(|input| !is_bare_in(input, column));
+            all.map(|input| input.schema().field(column).as_ref()).filter(|field: &&Field| !field.data_type().is_null())
         };
         let known: Vec<DataType> = fields().map(|field| field.data_type().clone()).collect();
-        common_float(&known, Common::Result)
+        let Some((first, rest)) = known.split_first() else { return Ok(None) };
+        if let Some((a, b)) = rest.iter().find_map(|other| unlike(first, other)) {
+            let message = format!("UNION types {a} and {b} cannot be matched");
+            return Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)));
+        }
+        Ok(common_float(&known, Common::Result)
             .or_else(|| common_moment(&known))
             .or_else(|| common_exact(&known))
             .or_else(|| common_text(fields()))
+            .or_else(|| rest.iter().all(|other| other == first).then(|| first.clone()).filter(|t| !t.is_string())))
     };
-    let wanted: Vec<Option<DataType>> = (0..count).map(common).collect();
+    let wanted: Vec<Option<DataType>> = (0..count).map(common).collect::<Result<_>>()?;
     for input in &mut union.inputs {
-        *input = Arc::new(projected(Arc::unwrap_or_clone(Arc::clone(input)), &wanted)?);
+        let input_read = bare_read(Arc::unwrap_or_clone(Arc::clone(input)), &wanted)?;
+        *input = Arc::new(projected(input_read, &wanted)?);
     }
     Union::try_new_with_loose_types(union.inputs)
+}
+
+/// The item that gives a plan's column, if it is known here.
+fn item_of(plan: &LogicalPlan, column: usize) -> Option<&Expr> {
+    let LogicalPlan::Projection(projection) = plan else { return None };
+    let mut item = projection.expr.get(column)?;
+    while let Expr::Alias(alias) = item {
+        item = &alias.expr;
+    }
+    Some(item)
+}
+
+fn is_bare_in(plan: &LogicalPlan, column: usize) -> bool {
+    item_of(plan, column).is_some_and(is_bare_string)
+}
+
+/// A plan whose bare strings are read as other types.
+fn bare_read(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPlan> {
+    let is_read = |column: usize| types[column].as_ref().is_some_and(|t| !t.is_string()) && is_bare_in(&plan, column);
+    if !(0..types.len()).any(is_read) {
+        return Ok(plan);
+    }
+    let LogicalPlan::Projection(projection) = &plan else { return Ok(plan) };
+    let mut items = Vec::with_capacity(types.len());
+    for (column, (qualifier, field)) in plan.schema().iter().enumerate() {
+        items.push(match (item_of(&plan, column), &types[column]) {
+            (Some(item), Some(data_type)) if is_read(column) => {
+                let mut item = item.clone();
+                become_type(&mut item, data_type, projection.input.schema())?;
+                item.alias_qualified(qualifier.cloned(), field.name())
+            }
+            _ => projection.expr[column].clone(),
+        });
+    }
+    LogicalPlanBuilder::from(LogicalPlan::clone(&projection.input)).project(items)?.build()
+}
+
+/// Two types, if they are ours and none that can be compared.
+fn unlike(a: &DataType, b: &DataType) -> Option<(ColumnType, ColumnType)> {
+    from_arrow(a).zip(from_arrow(b)).filter(|(a, b)| !comparable(*a, *b))
+}
+
+fn compared(a: &DataType, b: &DataType) -> Result<()> {
+    let Some((a, b)) = unlike(a, b) else { return Ok(()) };
+    let message = format!("operator does not exist: {a} = {b}");
+    let error = SqlError::new(SqlState::UNDEFINED_FUNCTION, message);
+    Err(external(error.with_hint("You might need to add explicit type casts.")))
 }
 
 /// A plan with some of its columns as another type. A CHAR(n) or VARCHAR(n) that becomes text loses its name.
@@ -250,8 +306,11 @@ fn with_query_typed(needle: &mut Expr, query: &mut Subquery, schema: &DFSchema) 
         become_char(needle, schema);
     } else if is_bare_string(needle) {
         become_type(needle, &listed, schema)?;
-    } else if is_char(needle, schema) {
-        query.subquery = Arc::new(as_char(LogicalPlan::clone(&query.subquery))?);
+    } else {
+        compared(&both[0], &listed)?;
+        if is_char(needle, schema) {
+            query.subquery = Arc::new(as_char(LogicalPlan::clone(&query.subquery))?);
+        }
     }
     Ok(())
 }
@@ -865,6 +924,9 @@ fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DF
     let Some(from) = known.filter(|from| from.is_text() || to_arrow(*from) == data_type) else {
         return plain(inner);
     };
+    if !castable(from, to) {
+        return Err(external(no_cast(from, to)));
+    }
     #[expect(clippy::match_same_arms, reason = "they are asked in this order")]
     let arrow_is_right = match (from, to) {
         (from, T::Char(_) | T::Varchar(_)) if from.is_text() => false,

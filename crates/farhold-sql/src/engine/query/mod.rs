@@ -116,7 +116,7 @@ impl QueryEngine {
     /// Starts the threads.
     pub(crate) fn new(catalog: &Arc<Catalog>, config: &EngineConfig, nodes: u64) -> Result<Self, SqlError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(config.query_threads.max(1))
+            .worker_threads(config.threads_of_queries())
             .thread_name("farhold-query")
             .enable_time()
             .build()
@@ -331,7 +331,7 @@ fn session_state(
         .with_default_catalog_and_schema(&config.database, "public")
         .with_create_default_catalog_and_schema(false)
         .with_information_schema(true)
-        .with_target_partitions(config.query_threads.max(1))
+        .with_target_partitions(config.threads_of_queries())
         .with_batch_size(BATCH_ROWS);
     let mut joins = JoinConfig::default();
     joins.spill_directory = config.spill_directory.to_string_lossy().into_owned();

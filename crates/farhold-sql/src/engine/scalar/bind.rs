@@ -797,7 +797,7 @@ pub(crate) fn same_kind(a: ColumnType, b: ColumnType) -> bool {
 }
 
 /// PostgreSQL's assignment casts.
-fn assignable(from: ColumnType, to: ColumnType) -> bool {
+pub(crate) fn assignable(from: ColumnType, to: ColumnType) -> bool {
     same_kind(from, to)
         || to.is_text()
         || (rank(from).is_some() && rank(to).is_some())

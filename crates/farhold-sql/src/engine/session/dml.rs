@@ -15,16 +15,16 @@ use datafusion::sql::sqlparser::parser::Parser;
 use farhold_txn::{RowHandle, Txn};
 
 use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
-use crate::SqlError;
 use crate::engine::cancel::Pace;
-use crate::engine::catalog::TableInfo;
+use crate::engine::catalog::{TableInfo, Tables, table_name};
 use crate::engine::direct::{Effect, UniqueKeys, Writer, apply_update, default_of, insert_moved, is_default, returned};
 use crate::engine::parse::parse_expr;
 use crate::engine::query::{BatchStream, ROWS_SCHEMA, sql_type};
-use crate::engine::scalar::Parameters;
+use crate::engine::scalar::{ColumnRef, Parameters, assignable, fold};
 use crate::engine::sequence::Numbers;
-use crate::engine::types::{cast, datum_at};
-use crate::engine::{CancelHandle, ColumnType, Datum, error};
+use crate::engine::types::{cast, datum_at, from_arrow};
+use crate::engine::{CancelHandle, ColumnType, Datum, OutputColumn, error};
+use crate::{SqlError, SqlState};
 
 fn quoted(name: &str) -> Ident {
     Ident::with_quote('"', name)
@@ -51,6 +51,32 @@ pub(super) fn typed_parameter(expression: &Expr, data_type: ColumnType) -> Optio
     }
 }
 
+/// An item of a query that gives values to columns, where it has no type of its own.
+fn typed_item(expression: &Expr, data_type: ColumnType) -> Option<Expr> {
+    let is_bare = is_bare_string(expression) && !data_type.is_text();
+    if is_bare { Some(cast_to(expression.clone(), data_type)) } else { typed_parameter(expression, data_type) }
+}
+
+fn is_bare_string(expression: &Expr) -> bool {
+    matches!(expression, Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_) | Value::Null))
+}
+
+/// Can what a query gives be assigned to the columns that it goes to?
+pub(super) fn check_types(table: &TableInfo, targets: &[usize], given: &[OutputColumn]) -> Result<(), SqlError> {
+    for (column, given) in targets.iter().map(|column| &table.columns()[*column]).zip(given) {
+        let is_known = from_arrow(&given.arrow_type).is_some();
+        if is_known && !assignable(given.data_type, column.data_type) {
+            let message = format!(
+                "column \"{}\" is of type {} but expression is of type {}",
+                column.name, column.data_type, given.data_type
+            );
+            return Err(SqlError::new(SqlState::DATATYPE_MISMATCH, message)
+                .with_hint("You will need to rewrite or cast the expression."));
+        }
+    }
+    Ok(())
+}
+
 /// Whether the rows of an INSERT give one of its columns anything else than DEFAULT.
 pub(super) fn gives(source: &Query, column: usize) -> bool {
     let SetExpr::Values(values) = source.body.as_ref() else { return true };
@@ -67,9 +93,7 @@ fn typed_value(expression: &Expr, table: &TableInfo, column: usize) -> Result<Op
         };
         return Ok(Some(cast_to(default, data_type)));
     }
-    let is_bare_string =
-        matches!(expression, Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_) | Value::Null));
-    if is_bare_string && !data_type.is_text() {
+    if is_bare_string(expression) && !data_type.is_text() {
         return Ok(Some(cast_to(expression.clone(), data_type)));
     }
     let may_have_length = matches!(expression, Expr::Cast { .. } | Expr::TypedString(_) | Expr::Nested(_));
@@ -97,7 +121,7 @@ pub(super) fn type_values(query: &mut Query, table: &TableInfo, targets: &[usize
         SetExpr::Select(select) => {
             for (item, &column) in select.projection.iter_mut().zip(targets) {
                 if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
-                    && let Some(typed) = typed_parameter(expression, table.columns()[column].data_type)
+                    && let Some(typed) = typed_item(expression, table.columns()[column].data_type)
                 {
                     *expression = typed;
                 }
@@ -108,12 +132,56 @@ pub(super) fn type_values(query: &mut Query, table: &TableInfo, targets: &[usize
     Ok(())
 }
 
-/// `SELECT key…, value… FROM table, others WHERE …`. The items have names that nothing else has.
+/// The columns of the relations beside a table that is written, as far as RETURNING can name them.
+pub(super) fn columns_beside(
+    others: &[TableWithJoins],
+    returning: Option<&[SelectItem]>,
+    tables: &Tables,
+) -> Result<Vec<ColumnRef>, SqlError> {
+    let Some(items) = returning.filter(|_| !others.is_empty()) else { return Ok(Vec::new()) };
+    let of = |relation: &ast::TableFactor| -> Option<Vec<ColumnRef>> {
+        let ast::TableFactor::Table { name, alias, args: None, .. } = relation else { return None };
+        let table = tables.get(&table_name(name).ok()?)?;
+        let alias = alias.as_ref();
+        let has_own_names = alias.is_some_and(|alias| !alias.columns.is_empty());
+        let qualifier = alias.map_or_else(|| table.name.clone(), |alias| fold(&alias.name));
+        (!has_own_names).then(|| table.column_refs(&qualifier))
+    };
+    let merges = |join: &ast::Join| {
+        use ast::JoinConstraint::{Natural, Using};
+        use ast::JoinOperator as J;
+        matches!(
+            &join.join_operator,
+            J::Join(Using(_) | Natural)
+                | J::Inner(Using(_) | Natural)
+                | J::Left(Using(_) | Natural)
+                | J::LeftOuter(Using(_) | Natural)
+                | J::Right(Using(_) | Natural)
+                | J::RightOuter(Using(_) | Natural)
+                | J::FullOuter(Using(_) | Natural)
+        )
+    };
+    let mut columns = Vec::new();
+    for other in others {
+        for relation in std::iter::once(&other.relation).chain(other.joins.iter().map(|join| &join.relation)) {
+            match of(relation).filter(|_| !other.joins.iter().any(merges)) {
+                Some(more) => columns.extend(more),
+                None if items.iter().any(|item| matches!(item, SelectItem::Wildcard(_))) => {
+                    return Err(SqlError::unsupported("RETURNING * beside anything but tables"));
+                }
+                None => {}
+            }
+        }
+    }
+    Ok(columns)
+}
+
+/// `SELECT key…, value…, beside… FROM table, others WHERE …`. The items have names that nothing else has.
 pub(super) fn update_query(
     table: &TableInfo,
     qualifier: &str,
     pairs: &[(usize, Option<&Expr>)],
-    others: &[TableWithJoins],
+    (others, beside): (&[TableWithJoins], &[ColumnRef]),
     selection: Option<&Expr>,
 ) -> Query {
     // The frame comes from text, the parts that are the user's go in as they were parsed.
@@ -138,9 +206,15 @@ pub(super) fn update_query(
         let expression = match expression {
             // DEFAULT: put in when the row is written.
             None => Expr::Value(Value::Null.into()),
-            Some(expression) => super::prepare::typed(expression, table.columns()[*column].data_type),
+            Some(expression) => {
+                typed_item(expression, table.columns()[*column].data_type).unwrap_or_else(|| (*expression).clone())
+            }
         };
         select.projection.push(item(expression, format!("farhold value {n}")));
+    }
+    for (n, column) in beside.iter().enumerate() {
+        let expression = Expr::CompoundIdentifier(vec![quoted(&column.qualifier), quoted(&column.name)]);
+        select.projection.push(item(expression, format!("farhold beside {n}")));
     }
     if let Some(TableWithJoins { relation: ast::TableFactor::Table { name, alias: Some(alias), .. }, .. }) =
         select.from.first_mut()
@@ -219,13 +293,20 @@ impl UpdateQuery {
                 }
                 effect.count += 1;
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
-                    rows.push(returned(table, returning, &row, parameters)?);
+                    let beside = beside(&batch, keys + self.assigned.len(), &self.beside, n)?;
+                    rows.push(returned(table, returning, &row, beside, parameters)?);
                 }
             }
         }
         insert_moved(txn, table, moved, &mut pace).await?;
         Ok(effect)
     }
+}
+
+/// What a query gives of the columns beside the table, from one of its own on.
+fn beside(batch: &RecordBatch, from: usize, types: &[ColumnType], row: usize) -> Result<Vec<Datum>, SqlError> {
+    let columns = batch.columns().iter().skip(from).zip(types);
+    columns.map(|(column, data_type)| cast(datum_at(column, row)?, *data_type)).collect()
 }
 
 impl DeleteQuery {
@@ -250,7 +331,8 @@ impl DeleteQuery {
                 let Some(handle) = finder.find(txn, &batch, n).await? else { continue };
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
                     table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
-                    rows.push(returned(table, returning, &row, parameters)?);
+                    let beside = beside(&batch, table.schema().key().len(), &self.beside, n)?;
+                    rows.push(returned(table, returning, &row, beside, parameters)?);
                 }
                 txn.delete(handle).map_err(|e| error::from_txn(&e))?;
                 effect.count += 1;

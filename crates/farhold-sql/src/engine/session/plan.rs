@@ -65,7 +65,7 @@ pub(crate) struct InsertQuery {
     pub(crate) query: PlannedQuery,
 }
 
-/// UPDATE whose query gives the primary key, then a value for each assigned column.
+/// UPDATE whose query gives the primary key, then a value for each assigned column, then what RETURNING takes of the relations beside it.
 #[derive(Debug)]
 pub(crate) struct UpdateQuery {
     pub(crate) table: Arc<TableInfo>,
@@ -74,14 +74,17 @@ pub(crate) struct UpdateQuery {
     pub(crate) defaults: Vec<usize>,
     pub(crate) query: PlannedQuery,
     pub(crate) returning: Option<Returning>,
+    /// The types of the columns beside the table.
+    pub(crate) beside: Vec<ColumnType>,
 }
 
-/// DELETE whose query gives the primary key.
+/// DELETE whose query gives the primary key, then likewise.
 #[derive(Debug)]
 pub(crate) struct DeleteQuery {
     pub(crate) table: Arc<TableInfo>,
     pub(crate) query: PlannedQuery,
     pub(crate) returning: Option<Returning>,
+    pub(crate) beside: Vec<ColumnType>,
 }
 
 /// A statement about the session, a transaction or a definition.

@@ -1,7 +1,7 @@
 //! From a parsed statement to a plan.
 
 use datafusion::sql::sqlparser::ast::{
-    self, CascadeOption, CopySource, CopyTarget, Expr, LockType, NonBlock, Query, Reset, SetExpr, Statement,
+    self, CascadeOption, CopySource, CopyTarget, LockType, NonBlock, Query, Reset, SetExpr, Statement,
 };
 
 use super::plan::{Bound, DeleteQuery, InsertQuery, Plan, UpdateQuery, Utility};
@@ -9,11 +9,11 @@ use super::{Session, dml};
 use crate::engine::catalog::{Tables, table_name};
 use crate::engine::copy::CopyFormat;
 use crate::engine::direct::{
-    Compiler, Insert, Program, Select, assignment_pairs, bind_returning, check_delete, check_single_table,
+    Compiler, Insert, Program, Select, assignment_pairs, bind_returning, check_delete, check_once, check_single_table,
     check_target_count, check_update, default_row, output_column,
 };
 use crate::engine::query::PlannedQuery;
-use crate::engine::scalar::{BindError, Parameters, fold};
+use crate::engine::scalar::{BindError, ColumnRef, Parameters, fold};
 use crate::engine::{ColumnType, parse};
 use crate::{SqlError, SqlState};
 
@@ -167,13 +167,14 @@ impl Session {
         let on_conflict = compiler.conflict(&insert, &table).map_err(not_simple)?;
         let qualifier = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
         let returning =
-            bind_returning(&mut compiler, insert.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
+            bind_returning(&mut compiler, insert.returning.as_deref(), &table, &qualifier, &[]).map_err(not_simple)?;
         let Some(mut source) = insert.source else { return Err(SqlError::unsupported("this form of INSERT")) };
         let given: Vec<bool> = (0..targets.len()).map(|column| dml::gives(&source, column)).collect();
         dml::type_values(&mut source, &table, &targets)?;
         let query = self.planned(*source, tables, types).await?;
         check_target_count(query.columns.len(), targets.len(), !insert.columns.is_empty())?;
         targets.truncate(query.columns.len());
+        dml::check_types(&table, &targets, &query.columns)?;
         for (&column, _) in targets.iter().zip(given).filter(|(_, given)| *given) {
             table.check_given(column, "cannot insert a non-DEFAULT value into")?;
         }
@@ -192,18 +193,20 @@ impl Session {
         let (name, qualifier) = check_single_table(&update.table)?;
         let table = written_table(tables, name)?;
         let pairs = assignment_pairs(&update.assignments, &table)?;
-        let mut compiler = Compiler { tables, parameters: types };
-        let returning =
-            bind_returning(&mut compiler, update.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
         let from = match &update.from {
             None => &[][..],
             Some(ast::UpdateTableFromKind::BeforeSet(from) | ast::UpdateTableFromKind::AfterSet(from)) => from,
         };
-        let query = dml::update_query(&table, &qualifier, &pairs, from, update.selection.as_ref());
+        let items = update.returning.as_deref();
+        let beside = dml::columns_beside(from, items, tables)?;
+        let mut compiler = Compiler { tables, parameters: types };
+        let returning = bind_returning(&mut compiler, items, &table, &qualifier, &beside).map_err(not_simple)?;
+        let query = dml::update_query(&table, &qualifier, &pairs, (from, &beside), update.selection.as_ref());
         let query = self.planned(query, tables, types).await?;
-        let assigned = pairs.iter().map(|(column, _)| *column).collect();
+        let assigned: Vec<usize> = pairs.iter().map(|(column, _)| *column).collect();
+        dml::check_types(&table, &assigned, &query.columns[table.schema().key().len()..])?;
         let defaults = pairs.iter().filter(|(_, e)| e.is_none()).map(|(column, _)| *column).collect();
-        Ok(Plan::UpdateQuery(UpdateQuery { table, assigned, defaults, query, returning }))
+        Ok(Plan::UpdateQuery(UpdateQuery { table, assigned, defaults, query, returning, beside: types_of(&beside) }))
     }
 
     async fn plan_delete(&self, delete: ast::Delete, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
@@ -215,13 +218,14 @@ impl Session {
         }
         let (name, qualifier) = check_single_table(check_delete(&delete)?)?;
         let table = written_table(tables, name)?;
-        let mut compiler = Compiler { tables, parameters: types };
-        let returning =
-            bind_returning(&mut compiler, delete.returning.as_deref(), &table, &qualifier).map_err(not_simple)?;
         let using = delete.using.as_deref().unwrap_or_default();
-        let query = dml::update_query(&table, &qualifier, &[], using, delete.selection.as_ref());
+        let items = delete.returning.as_deref();
+        let beside = dml::columns_beside(using, items, tables)?;
+        let mut compiler = Compiler { tables, parameters: types };
+        let returning = bind_returning(&mut compiler, items, &table, &qualifier, &beside).map_err(not_simple)?;
+        let query = dml::update_query(&table, &qualifier, &[], (using, &beside), delete.selection.as_ref());
         let query = self.planned(query, tables, types).await?;
-        Ok(Plan::DeleteQuery(DeleteQuery { table, query, returning }))
+        Ok(Plan::DeleteQuery(DeleteQuery { table, query, returning, beside: types_of(&beside) }))
     }
 
     async fn plan_copy(
@@ -270,12 +274,15 @@ impl Session {
             return Err(SqlError::syntax("COPY FROM needs a table"));
         };
         let table = written_table(tables, &name)?;
-        let columns = if columns.is_empty() {
-            (0..table.visible).collect()
-        } else {
-            columns.iter().map(|c| table.column(&fold(c))).collect::<Result<Vec<_>, _>>()?
-        };
-        Ok(Plan::CopyIn { table, columns, format })
+        let mut targets = Vec::with_capacity(table.visible);
+        for column in &columns {
+            targets.push(table.column(&fold(column))?);
+            check_once(&table, &targets)?;
+        }
+        if columns.is_empty() {
+            targets.extend(0..table.visible);
+        }
+        Ok(Plan::CopyIn { table, columns: targets, format })
     }
 }
 
@@ -442,7 +449,6 @@ pub(super) fn verb_of(plan: &Plan) -> &'static str {
     }
 }
 
-/// A bare parameter with the type of the column that it goes to.
-pub(super) fn typed(expression: &Expr, data_type: ColumnType) -> Expr {
-    dml::typed_parameter(expression, data_type).unwrap_or_else(|| expression.clone())
+fn types_of(columns: &[ColumnRef]) -> Vec<ColumnType> {
+    columns.iter().map(|column| column.data_type).collect()
 }

@@ -143,8 +143,29 @@ fn field_overflow(precision: u8, scale: u8) -> SqlError {
 }
 
 fn mismatch(datum: &Datum, to: ColumnType) -> SqlError {
-    let from = type_of(datum);
-    SqlError::new(SqlState::DATATYPE_MISMATCH, format!("cannot cast type {} to {to}", base_name(from)))
+    no_cast(type_of(datum), to)
+}
+
+/// What a cast that is not [`castable`] is told.
+pub(crate) fn no_cast(from: ColumnType, to: ColumnType) -> SqlError {
+    SqlError::new(SqlState::CANNOT_COERCE, format!("cannot cast type {} to {to}", base_name(from)))
+}
+
+/// Whether there is a cast between two types, one that is written out.
+pub(crate) fn castable(from: ColumnType, to: ColumnType) -> bool {
+    use ColumnType as T;
+    from.is_text()
+        || to.is_text()
+        || comparable(from, to)
+        || matches!((from, to), (T::Boolean, T::Int) | (T::Int, T::Boolean) | (T::Timestamp, T::Date))
+}
+
+/// Whether values of the one type can stand beside those of the other, or be compared with them, once both have a common type.
+pub(crate) fn comparable(a: ColumnType, b: ColumnType) -> bool {
+    use ColumnType as T;
+    let is_number = |t| matches!(t, T::SmallInt | T::Int | T::BigInt | T::Decimal { .. } | T::Real | T::Double);
+    let is_moment = |t| matches!(t, T::Date | T::Timestamp);
+    a == b || (a.is_text() && b.is_text()) || (is_number(a) && is_number(b)) || (is_moment(a) && is_moment(b))
 }
 
 fn base_name(data_type: ColumnType) -> String {
