@@ -12,6 +12,9 @@
 //! near" on as drawn. Far rows that are only read are not locked, so their validation must come after the near rows are; with
 //! these it never does.
 //!
+//! Before "write far", a home makes its indexes lead to the rows that take the places of others ("publish"). One that does not answer in
+//! time gets its rows later, and the caller is told so: `silent.rs`.
+//!
 //! Far rows are written in three steps, each awaited, because instructions of one batch may overtake each other:
 //! 1. `version | WRITING`: readers see that the row is torn (a reservation that was given up: its last version);
 //! 2. the payload, and the meta word of an insert;
@@ -187,7 +190,7 @@ impl Txn {
             }
         }
         // Rows on nodes that are gone meanwhile are in their mirrors.
-        let _ = self.publish_far(&core, number).await;
+        let _ = self.publish_far(&core, number, |_| true).await;
         let written = self.write_far_replicated(&core, &replication, epoch, number).await;
         if written.is_none() {
             core.give_up_journal();
@@ -253,22 +256,26 @@ impl Txn {
             core.handle.yield_now().await;
         }
         self.write_journal(&core, &mut durably, epoch);
-        let unpublished = self.publish_far(&core, 0).await;
+        let silent = self.publish_far(&core, 0, |_| true).await;
         if !near_is_written {
             let near = self.near(&core);
             write(&near, epoch);
             latch::unlock(&near);
         }
-        let lost = self.write_far(&core, epoch).await.or(unpublished);
-        drop(durably);
+        let has_heard = |node| !silent.contains(&node);
+        let lost = self.write_far(&core, epoch, has_heard).await.or(silent.first().copied());
+        let durably = (!silent.is_empty()).then_some(durably);
         self.tidy_up(epoch);
-        self.tidy_up_far(epoch).await;
+        self.tidy_up_far(epoch, has_heard).await;
         core.slot.count(Counter::FarCommits);
         let committed = match lost {
             Some(node) => Err(TxnError::NodeUnavailable { node, committed: true }),
             None => Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: self.serial }),
         };
         self.ended(&committed);
+        if let Some(durably) = durably {
+            core.leave(self.finish_at_silent(epoch, durably, silent));
+        }
         committed
     }
 
@@ -365,7 +372,7 @@ impl Txn {
         Near { store, node: core.me, state, order: &order[from..to], owner: self.owner, odd: 0 }
     }
 
-    fn far_writes(&self) -> impl Iterator<Item = &Row> {
+    pub(super) fn far_writes(&self) -> impl Iterator<Item = &Row> {
         let me = self.core.me;
         self.state
             .order
@@ -496,13 +503,15 @@ impl Txn {
     }
 
     /// Has the homes of rows that moved swing the index entries, while the old rows are locked. Past the commit point: an
-    /// entry that had been swung for a transaction that then fails would leave a row that no index leads to.
-    async fn publish_far(&self, core: &Core, number: u64) -> Option<NodeId> {
+    /// entry that had been swung for a transaction that then fails would leave a row that no index leads to. Returns the nodes, of those
+    /// that are `asked`, that have not answered: no row there may be written yet (`silent.rs`).
+    pub(super) async fn publish_far(&self, core: &Core, number: u64, asked: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         let me = core.me;
         let replacing = self.state.replacing.iter().map(|position| &self.state.rows[*position as usize]);
         let inserted = replacing.filter(|row| row.state == RowState::Inserted && row.ident.node() != me);
-        let names = inserted.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference()));
-        let mut lost = None;
+        let asked = inserted.filter(|row| asked(row.ident.node()));
+        let names = asked.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference()));
+        let mut silent = Vec::new();
         for (node, table, references) in by_node(names) {
             let deleted = |row: &&Row| {
                 row.ident.node() == node && row.table().store.id() == table && row.state == RowState::Deleted
@@ -510,22 +519,23 @@ impl Txn {
             let deleted: Vec<ObjectRef> =
                 self.state.rows.iter().filter(deleted).map(|row| row.ident.reference()).collect();
             for references in references.chunks(STAMPS_MAX) {
+                if silent.contains(&node) {
+                    break;
+                }
                 let request = Request::Publish { table, references: references.to_vec(), deleted: deleted.clone() };
                 if core.node.replication.is_some() {
                     let _ = core.insist_call(node, &request, number).await;
-                } else if core.call(node, &request).await.is_err() {
-                    // A node that only stands still hears it once more, and certainly: no index leads to the row before. Twice is once.
-                    core.tell_now(node, &request);
-                    lost.get_or_insert(node);
+                } else if let Err(TxnError::NodeUnavailable { .. }) = core.call(node, &request).await {
+                    silent.push(node);
                 }
             }
         }
-        lost
+        silent
     }
 
-    /// Writes and unlocks the far rows; names a node whose rows could not be written.
-    async fn write_far(&self, core: &Core, epoch: u32) -> Option<NodeId> {
-        let rows: Vec<&Row> = self.far_writes().collect();
+    /// Writes and unlocks the far rows of some nodes; names one whose rows could not be written.
+    pub(super) async fn write_far(&self, core: &Core, epoch: u32, is_of: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let rows: Vec<&Row> = self.far_writes().filter(|row| is_of(row.ident.node())).collect();
         if rows.is_empty() {
             return None;
         }
@@ -562,11 +572,12 @@ impl Txn {
         lost
     }
 
-    /// Tells the homes of far deletes that the rows can leave the indexes, and of what was inserted and deleted.
-    async fn tidy_up_far(&mut self, epoch: u32) {
+    /// Tells some homes of far deletes that the rows can leave the indexes, and of what was inserted and deleted.
+    pub(super) async fn tidy_up_far(&self, epoch: u32, is_of: impl Fn(NodeId) -> bool) {
         let me = self.core.me;
         let of = |state: RowState| {
-            let rows = self.state.rows.iter().filter(move |row| row.state == state && row.ident.node() != me);
+            let rows = self.state.rows.iter().filter(|row| row.state == state && row.ident.node() != me);
+            let rows = rows.filter(|row| is_of(row.ident.node()));
             by_node(rows.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference())))
         };
         let (deleted, gone) = (of(RowState::Deleted), of(RowState::Gone));
