@@ -513,16 +513,15 @@ impl Txn {
         let names = asked.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference()));
         let mut silent = Vec::new();
         for (node, table, references) in by_node(names) {
-            let deleted = |row: &&Row| {
-                row.ident.node() == node && row.table().store.id() == table && row.state == RowState::Deleted
-            };
-            let deleted: Vec<ObjectRef> =
-                self.state.rows.iter().filter(deleted).map(|row| row.ident.reference()).collect();
+            let is_replaced =
+                |row: &&Row| row.ident.node() == node && row.table().store.id() == table && row.state.leaves_nothing();
+            let replaced = self.state.rows.iter().filter(is_replaced).map(|row| row.ident.reference());
+            let replaced: Vec<ObjectRef> = replaced.collect();
             for references in references.chunks(STAMPS_MAX) {
                 if silent.contains(&node) {
                     break;
                 }
-                let request = Request::Publish { table, references: references.to_vec(), deleted: deleted.clone() };
+                let request = Request::Publish { table, references: references.to_vec(), replaced: replaced.clone() };
                 if core.node.replication.is_some() {
                     let _ = core.insist_call(node, &request, number).await;
                 } else if let Err(TxnError::NodeUnavailable { .. }) = core.call(node, &request).await {
