@@ -126,6 +126,7 @@ impl Txn {
     async fn lock_and_validate(&mut self, core: &Rc<Core>) -> Result<(u32, Option<Promise>), TxnError> {
         self.prepare()?;
         self.prepare_far().await?;
+        self.check_replaced()?;
         self.order_writes();
         let promise = match &core.node.replication {
             Some(replication) => {
@@ -506,18 +507,11 @@ impl Txn {
     /// entry that had been swung for a transaction that then fails would leave a row that no index leads to. Returns the nodes, of those
     /// that are `asked`, that have not answered: no row there may be written yet (`silent.rs`).
     pub(super) async fn publish_far(&self, core: &Core, number: u64, asked: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
-        let me = core.me;
-        let replacing = self.state.replacing.iter().map(|position| &self.state.rows[*position as usize]);
-        let inserted = replacing.filter(|row| row.state == RowState::Inserted && row.ident.node() != me);
-        let asked = inserted.filter(|row| asked(row.ident.node()));
-        let names = asked.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference()));
         let mut silent = Vec::new();
-        for (node, table, references) in by_node(names) {
-            let is_replaced =
-                |row: &&Row| row.ident.node() == node && row.table().store.id() == table && row.state.leaves_nothing();
-            let replaced = self.state.rows.iter().filter(is_replaced).map(|row| row.ident.reference());
-            let replaced: Vec<ObjectRef> = replaced.collect();
-            for references in references.chunks(STAMPS_MAX) {
+        let replacing = self.replacing_far().into_iter().filter(|(node, _, _)| asked(*node));
+        for (node, table, references) in replacing {
+            let replaced: Vec<ObjectRef> = self.replaced_at(node, table).collect();
+            for references in references.chunks(STAMPS_MAX.min(NAMED_MAX - replaced.len())) {
                 if silent.contains(&node) {
                     break;
                 }
@@ -530,6 +524,35 @@ impl Txn {
             }
         }
         silent
+    }
+
+    /// The far rows that take the places of others.
+    fn replacing_far(&self) -> Vec<(NodeId, TableId, Vec<ObjectRef>)> {
+        let me = self.core.me;
+        let replacing = self.state.replacing.iter().map(|position| &self.state.rows[*position as usize]);
+        let inserted = replacing.filter(|row| row.state == RowState::Inserted && row.ident.node() != me);
+        by_node(inserted.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference())))
+    }
+
+    /// What their index entries may lead to until then.
+    fn replaced_at(&self, node: NodeId, table: TableId) -> impl Iterator<Item = ObjectRef> {
+        let is_of = move |row: &&Row| row.ident.node() == node && row.table().store.id() == table;
+        let replaced = self.state.rows.iter().filter(|row| row.state.leaves_nothing()).filter(is_of);
+        replaced.map(|row| row.ident.reference())
+    }
+
+    /// Can each home be told by messages which rows are replaced there? Asked before the commit point: behind it nobody could refuse.
+    fn check_replaced(&self) -> Result<(), TxnError> {
+        const REFERENCE_BYTES: usize = size_of::<ObjectRef>();
+        let counts = self.replacing_far().into_iter().map(|(node, table, _)| self.replaced_at(node, table).count());
+        match counts.max().filter(|count| *count > REPLACED_MAX) {
+            Some(count) => Err(TxnError::TooLarge {
+                what: "the list of rows of one table that a transaction deletes on another node, beside some that move there,",
+                bytes: count * REFERENCE_BYTES,
+                bytes_max: REPLACED_MAX * REFERENCE_BYTES,
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Writes and unlocks the far rows of some nodes; names one whose rows could not be written.
@@ -721,6 +744,10 @@ const LEASES_FOR_OUTCOME: u64 = 8;
 
 /// Stamps or references in one message.
 const STAMPS_MAX: usize = 2_000;
+/// References in one message at most, of two lists: 62.5 KiB of 65.
+const NAMED_MAX: usize = 8_000;
+/// Replaced rows that one message names, so that there is room for the rows that replace them.
+const REPLACED_MAX: usize = NAMED_MAX - 100;
 
 /// The version that a far row gets first. A reservation that was given up has nothing that could be half written: without
 /// the mark, it can be taken back if its coordinator dies.
