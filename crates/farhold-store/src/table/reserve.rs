@@ -221,20 +221,24 @@ impl TableStore {
         });
     }
 
-    /// Does the primary index name neither this row nor another that is there? It names it only when it has been [published](Self::publish).
-    #[must_use]
-    pub fn is_nameless(&self, reference: ObjectRef, alloc: &mut AllocCache) -> bool {
-        let mut is_nameless = false;
-        self.with_row(reference, alloc, |key, _, _| {
-            let named = self.primary.get(key).value.map(ObjectRef::from_bits);
-            let is_there = |other: ObjectRef| {
-                let object = self.store.object(other);
-                let is_its = object.meta().incarnation() == other.incarnation() && object.meta().state() == Meta::ROW;
-                other == reference || (is_its && !object.version().is_absent())
-            };
-            is_nameless = !named.is_some_and(is_there);
+    /// As [`Self::publish`], for a message that may be served twice, by two threads, or late: each index is looked at by itself, and names
+    /// the object only if it has named one of those that it `replaces`. Said again it changes nothing, whatever has become of the
+    /// row since: no index names what has been replaced.
+    pub fn publish_over(&self, reference: ObjectRef, replaces: &dyn Fn(ObjectRef) -> bool, alloc: &mut AllocCache) {
+        self.with_row(reference, alloc, |key, value, index_key| {
+            name_over(&self.primary, key, reference, replaces);
+            if let Some(index) = &self.hash
+                && let Some(other) = index.lookup(hash_key(key), key).0
+                && replaces(other)
+            {
+                let _ = index.replace(hash_key(key), other, reference);
+            }
+            for (_, secondary) in self.secondaries() {
+                if secondary.def.keys.make(key, value, index_key).is_ok() {
+                    name_over(&secondary.index, index_key, reference, replaces);
+                }
+            }
         });
-        is_nameless
     }
 
     /// After a delete has committed at `epoch`: takes the row out of the indexes (where they have not been given to
@@ -404,6 +408,16 @@ fn name(index: &OrderedIndex, key: &[u8], reference: ObjectRef) -> Option<Object
                 }
             }
         }
+    }
+}
+
+/// Makes an index name `reference` under `key` in place of an object that it replaces.
+fn name_over(index: &OrderedIndex, key: &[u8], reference: ObjectRef, replaces: &dyn Fn(ObjectRef) -> bool) {
+    if let Some(other) = index.get(key).value
+        && replaces(ObjectRef::from_bits(other))
+    {
+        // Another thread may have done it since, for the same message.
+        let _ = index.replace(key, other, reference.to_bits());
     }
 }
 

@@ -177,9 +177,15 @@ impl Core {
         }
     }
 
+    /// Sends a message behind those that its home has had no room for yet. Order is of sending: another worker may bring a kept message
+    /// to the home, in its own lane, and two workers of the home may serve two messages at once. What must be done before something else
+    /// is [asked for](Self::call).
     async fn post(&self, node: NodeId, message: &[u8], until_ns: u64) -> Result<(), TxnError> {
+        let to = Address::home(node);
         loop {
-            match self.endpoint.send(Address::home(node), message) {
+            let is_behind = self.node.unsent.keeps_some(to);
+            let sent = if is_behind { Err(FabricError::QueueFull { to }) } else { self.endpoint.send(to, message) };
+            match sent {
                 Ok(()) => return Ok(()),
                 Err(FabricError::QueueFull { .. }) if self.handle.now_ns() < until_ns => {
                     self.receive();
@@ -228,5 +234,44 @@ impl Core {
         if let Some(asker) = waiting.asker.take() {
             asker.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, NodeConfig, TableId, Worker};
+    use farhold_fabric::{Executor, Fabric};
+
+    /// The home's inbox had no room for a message, and has room when its sender has another one: the first must not come behind it.
+    #[test]
+    fn messages_that_are_kept_are_not_overtaken() {
+        let directory = std::env::temp_dir().join(format!("farhold-overtaken-{}", std::process::id()));
+        let executor = Executor::real(1);
+        let open = |node| -> Worker {
+            let fabric = Fabric::join_shm(&directory, NodeId(node)).unwrap();
+            let config = NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() };
+            Node::open(fabric, config).unwrap().worker(&executor.handle()).unwrap()
+        };
+        let (sender, home) = (open(0), open(1));
+        let (core, to) = (&*sender.core, Address::home(NodeId(1)));
+        let mut message = Message::default();
+        let mut receive = || {
+            let mut ids = Vec::new();
+            while home.core.endpoint.try_recv_home_into(&mut message) {
+                if let Ok((0, Request::DropTable { id })) = Request::decode(&message.bytes) {
+                    ids.push(id.0);
+                }
+            }
+            ids
+        };
+        while core.endpoint.send(to, &[0; 1_000]).is_ok() {}
+        core.tell_now(NodeId(1), &Request::DropTable { id: TableId(1) });
+        assert_eq!(receive(), []);
+        executor.run(core.tell(NodeId(1), &Request::DropTable { id: TableId(2) })).unwrap();
+        core.send_unsent();
+        assert_eq!(receive(), [1, 2]);
+        drop((sender, home));
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -64,9 +64,9 @@ pub(crate) enum Request<'a> {
     Confirm { incarnation: u16, number: u64, epoch: u32 },
     /// Of the asker's snapshots with numbers from `first` on and below `next` only these are open.
     StillOpen { incarnation: u16, first: u64, next: u64, open: Vec<u64> },
-    /// The asker holds the locks of the rows that it deletes, which these replace, and has committed: swing the index
-    /// entries.
-    Publish { table: TableId, references: Vec<ObjectRef>, deleted: Vec<ObjectRef> },
+    /// The asker has committed and holds the locks of all these: swing the index entries of the `replaced`, rows that it deletes and
+    /// reservations that it has given up, to the new rows.
+    Publish { table: TableId, references: Vec<ObjectRef>, replaced: Vec<ObjectRef> },
     /// Which runs of pages hold the table's rows, from that page on? The first of them: see `snapshot::RUNS_MAX`.
     Pages { table: TableId, from_page: u32 },
     /// Replication and recovery: see `recovery/message.rs`.
@@ -186,9 +186,9 @@ impl<'a> Request<'a> {
                     w.u32(table.0).reference(*reference);
                 });
             }
-            Self::Publish { table, references, deleted } => {
+            Self::Publish { table, references, replaced } => {
                 w.u32(table.0);
-                for list in [references, deleted] {
+                for list in [references, replaced] {
                     w.list(list, |w, it| {
                         w.reference(*it);
                     });
@@ -328,7 +328,7 @@ impl<'a> Request<'a> {
             24 => Self::Publish {
                 table: table(&mut r)?,
                 references: r.list(Reader::reference)?,
-                deleted: r.list(Reader::reference)?,
+                replaced: r.list(Reader::reference)?,
             },
             25 => Self::Recovery { body: r.bytes()? },
             _ => return Err(GARBAGE),
@@ -508,7 +508,7 @@ mod tests {
             Request::Remove { table, epoch: 4, references: vec![reference] },
             Request::Validate { table, index: 1, leaves: vec![leaf; 3] },
             Request::SaveUndo { owner: 17, epoch: 3, rows: vec![(table, reference); 2] },
-            Request::Publish { table, references: vec![reference], deleted: vec![reference; 2] },
+            Request::Publish { table, references: vec![reference], replaced: vec![reference; 2] },
             Request::CreateTable { id: table, definition: b"definition" },
             Request::DropTable { id: table },
             Request::AddIndex { table, slot: 2, since: 7, definition: b"definition" },

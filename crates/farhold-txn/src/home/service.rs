@@ -201,19 +201,12 @@ impl Core {
                     }
                 }
             }
-            Request::Publish { table, references, deleted } => {
-                let (table, deleted) = (self.table_even_dropped(table)?, Arc::from(deleted));
+            Request::Publish { table, references, mut replaced } => {
+                let table = self.table_even_dropped(table)?;
+                replaced.sort_unstable();
+                let replaced = Arc::from(replaced);
                 for reference in references {
-                    if self.is_reserved(reference) {
-                        self.node.reservations.publish(reference, &deleted);
-                        table.store.publish(reference, &mut self.alloc.borrow_mut());
-                    } else if self.is_live(reference) {
-                        // It comes late: its owner has written the row meanwhile, and no index may lead to it yet.
-                        let mut alloc = self.alloc.borrow_mut();
-                        if table.store.is_nameless(reference, &mut alloc) {
-                            table.store.publish(reference, &mut alloc);
-                        }
-                    }
+                    self.publish(&table, reference, &replaced);
                 }
             }
             Request::Recovery { body } => self.answer_recovery(sender, body, &mut w)?,
@@ -347,6 +340,18 @@ impl Core {
         };
         Reserved::encode(outcome, &moved, w);
         Ok(())
+    }
+
+    /// Makes the indexes lead to a new row where they lead to one of those, sorted, that its transaction replaces. Twice is once.
+    fn publish(&self, table: &TableShared, reference: ObjectRef, replaced: &Arc<[ObjectRef]>) {
+        if self.is_reserved(reference) {
+            self.node.reservations.publish(reference, replaced);
+        }
+        // One that is being written has been published before; it cannot be read, and its writer may need this thread.
+        if self.row(reference).is_some_and(|row| !row.version().is_writing()) {
+            let replaces = |other| replaced.binary_search(&other).is_ok();
+            table.store.publish_over(reference, &replaces, &mut self.alloc.borrow_mut());
+        }
     }
 
     /// Takes a deleted row out of the indexes and frees its slot. Twice is once.
@@ -511,9 +516,10 @@ fn scan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Node, NodeConfig, Worker};
+    use crate::definition::Recorded;
+    use crate::{Node, NodeConfig};
     use farhold_fabric::{Executor, Fabric};
-    use farhold_store::row::{Column, ColumnType, Datum, Schema};
+    use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 
     /// A transaction of another node has reserved a key in each of two tables. One of them is dropped and gone when the transaction, or the next start of
     /// its node, gives them back.
@@ -604,68 +610,143 @@ mod tests {
     }
 
     /// What node 1 asks of node 0 by messages, while its own instructions write node 0's memory.
-    fn asked(name: &str, test: impl FnOnce(&Worker, &Arc<TableShared>)) {
+    fn asked(name: &str, test: impl FnOnce(&Asked<'_>)) {
         let directory = std::env::temp_dir().join(format!("farhold-asked-{name}-{}", std::process::id()));
         let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
         let node = Node::open(fabric, NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() }).unwrap();
         let executor = Executor::real(1);
         let worker = node.worker(&executor.handle()).unwrap();
-        let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).unwrap();
-        let definition = TableDef::new("t", schema);
-        crate::system::add(&node, TableId(20), &definition.encode(&[]).unwrap()).unwrap();
+        let columns = vec![Column::new("id", ColumnType::Int), Column::new("name", ColumnType::Text)];
+        let by_name = SecondaryIndex { name: "by_name".into(), columns: vec![1], unique: true };
+        let schema = Schema::new(columns, vec![0]).unwrap();
+        let definition = TableDef { indexes: vec![by_name], ..TableDef::new("t", schema) };
+        crate::system::add(&node, TableId(20), &definition.encode(&[Recorded::Live]).unwrap()).unwrap();
         let table = node.catalog.by_id(TableId(20)).unwrap().0;
-        test(&worker, &table);
+        test(&Asked { core: &worker.core, table: &table, owner: Owner::new(1, NodeId(1), 0, 1) });
         drop((table, worker, node));
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
-    /// A row moves to another slot. Its home stands still for so long that the new slot is written, by instructions, before the home hears that
-    /// the index has to lead there.
+    struct Asked<'a> {
+        core: &'a Core,
+        table: &'a TableShared,
+        owner: Owner,
+    }
+
+    impl Asked<'_> {
+        fn answer(&self, request: Request<'_>) -> Vec<u8> {
+            self.core.answer(NodeId(1), request).unwrap().0
+        }
+
+        fn key(id: u32) -> [u8; 4] {
+            (id | 0x8000_0000).to_be_bytes()
+        }
+
+        fn value(&self, name: &str) -> Vec<u8> {
+            let (row, mut value) = ([Datum::Int(0), Datum::Text(name.into())], Vec::new());
+            self.table.schema.encode_value(&row, &mut value).unwrap();
+            value
+        }
+
+        fn reserve(&self, id: u32, name: &str, mine: Vec<ObjectRef>) -> ObjectRef {
+            let (key, value, owner) = (Self::key(id), self.value(name), self.owner.word());
+            let bytes = self.answer(Request::Reserve { table: TableId(20), owner, key: &key, value: &value, mine });
+            Reserved::decode(&mut super::super::wire::Reader(&bytes)).unwrap().outcome.unwrap().reference
+        }
+
+        fn publish(&self, new: ObjectRef, old: ObjectRef) {
+            self.answer(Request::Publish { table: TableId(20), references: vec![new], replaced: vec![old] });
+        }
+
+        fn remove(&self, reference: ObjectRef) {
+            self.answer(Request::Remove { table: TableId(20), epoch: 2, references: vec![reference] });
+        }
+
+        fn row(&self, reference: ObjectRef) -> Object<'_> {
+            self.core.node.store.object(reference)
+        }
+
+        /// By instructions: a reservation becomes a row.
+        fn make_row(&self, reference: ObjectRef) {
+            let (row, memory) = (self.row(reference), self.core.node.store.memory());
+            let (key_len, payload_len) = (row.meta().key_len(), row.meta().payload_len());
+            let meta = Meta::new(reference.incarnation(), Meta::ROW, key_len, payload_len);
+            let word = memory.word(reference.offset() + farhold_fabric::object::META).unwrap();
+            word.store(meta.0, std::sync::atomic::Ordering::SeqCst);
+            row.restamp(row.version().next(2));
+        }
+
+        /// By instructions.
+        fn delete(&self, reference: ObjectRef) {
+            let row = self.row(reference);
+            row.restamp(row.version().next(2).with(Version::ABSENT));
+        }
+
+        fn by_key(&self, id: u32) -> [Option<ObjectRef>; 2] {
+            let key = Self::key(id);
+            [self.table.store.lookup(&key).found, self.table.store.primary().get(&key).value.map(ObjectRef::from_bits)]
+        }
+
+        fn by_name(&self, name: &str) -> Option<ObjectRef> {
+            let (keys, mut key) = (self.table.any_keys_of(Index::Secondary(0)).unwrap(), Vec::new());
+            keys.make(&self.table.schema, &Self::key(0), &self.value(name), &mut key).unwrap();
+            self.table.store.lookup_secondary(1, &key).unwrap().found
+        }
+    }
+
+    /// A row moves to another slot. Its new slot is written, by instructions, before this message is served.
     #[test]
     fn a_row_that_moved_is_found_although_its_home_hears_of_it_late() {
-        asked("late", |worker, table| {
-            let core = &*worker.core;
-            let store = &worker.node().store;
-            let (key, owner) = (0x8000_0001_u32.to_be_bytes(), Owner::new(1, NodeId(1), 0, 1));
-            let mut value = Vec::new();
-            table.schema.encode_value(&[Datum::Int(0)], &mut value).unwrap();
-            let reserve = |mine: Vec<ObjectRef>| {
-                let ask = Request::Reserve { table: TableId(20), owner: owner.word(), key: &key, value: &value, mine };
-                let bytes = core.answer(NodeId(1), ask).unwrap().0;
-                Reserved::decode(&mut super::super::wire::Reader(&bytes)).unwrap().outcome.unwrap().reference
-            };
-            let commit = |reference: ObjectRef, flags: u64| {
-                let row = store.object(reference);
-                let version = row.version();
-                row.restamp(if flags == 0 { version.next(2) } else { version.next(2).with(flags) });
-            };
-            let make_row = |reference: ObjectRef| {
-                let meta = Meta::new(reference.incarnation(), Meta::ROW, key.len(), key.len() + value.len());
-                store
-                    .memory()
-                    .word(reference.offset() + farhold_fabric::object::META)
-                    .unwrap()
-                    .store(meta.0, std::sync::atomic::Ordering::SeqCst);
-            };
-            let old = reserve(Vec::new());
-            make_row(old);
-            commit(old, 0);
-            store.object(old).lock(old.incarnation(), owner).unwrap();
-            let new = reserve(vec![old]);
-            assert_eq!(table.store.lookup(&key).found, Some(old));
-            make_row(new);
-            commit(new, 0);
-            commit(old, Version::ABSENT);
-            store.object(old).unlock();
-            let publish = || Request::Publish { table: TableId(20), references: vec![new], deleted: vec![old] };
-            assert!(core.answer(NodeId(1), publish()).is_ok());
-            assert_eq!(table.store.lookup(&key).found, Some(new));
-            assert!(
-                core.answer(NodeId(1), Request::Remove { table: TableId(20), epoch: 2, references: vec![old] }).is_ok()
-            );
+        asked("late", |it| {
+            let old = it.reserve(1, "ann", Vec::new());
+            it.make_row(old);
+            let new = it.reserve(1, "ann", vec![old]);
+            assert_eq!(it.by_key(1), [Some(old); 2]);
+            it.make_row(new);
+            it.delete(old);
+            it.publish(new, old);
+            assert_eq!(it.by_key(1), [Some(new); 2]);
+            it.remove(old);
             // Said twice it changes nothing.
-            assert!(core.answer(NodeId(1), publish()).is_ok());
-            assert_eq!(table.store.lookup(&key).found, Some(new));
+            it.publish(new, old);
+            assert_eq!(it.by_key(1), [Some(new); 2]);
+            assert_eq!(it.by_name("ann"), Some(new));
+        });
+    }
+
+    /// The primary index has led to the new row from the start, because its key is new; the unique value is another row's.
+    #[test]
+    fn a_late_message_is_judged_for_each_index_by_itself() {
+        asked("each-index", |it| {
+            let old = it.reserve(1, "ann", Vec::new());
+            it.make_row(old);
+            let new = it.reserve(2, "ann", vec![old]);
+            assert_eq!((it.by_key(2), it.by_name("ann")), ([Some(new); 2], Some(old)));
+            it.make_row(new);
+            it.delete(old);
+            it.publish(new, old);
+            assert_eq!((it.by_key(2), it.by_name("ann")), ([Some(new); 2], Some(new)));
+        });
+    }
+
+    /// A thread of the home had the message in its hands while another served it once more, and the row came and went.
+    #[test]
+    fn a_message_that_comes_again_takes_no_entry_from_a_later_row() {
+        asked("again", |it| {
+            let old = it.reserve(1, "ann", Vec::new());
+            it.make_row(old);
+            let new = it.reserve(2, "ann", vec![old]);
+            it.publish(new, old);
+            it.make_row(new);
+            it.delete(old);
+            it.remove(old);
+            it.delete(new);
+            let later = it.reserve(2, "ann", Vec::new());
+            it.publish(new, old);
+            assert_eq!((it.by_key(2), it.by_name("ann")), ([Some(later); 2], Some(later)));
+            it.remove(new);
+            it.publish(new, old);
+            assert_eq!((it.by_key(2), it.by_name("ann")), ([Some(later); 2], Some(later)));
         });
     }
 }

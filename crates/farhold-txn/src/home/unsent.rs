@@ -113,7 +113,7 @@ impl Unsent {
         mut send: impl FnMut(&[u8]) -> Result<(), FabricError>,
     ) -> Result<(), FabricError> {
         // What this worker has put into the queue before is behind nothing that it sends now.
-        if self.is_empty() || !self.lock().by_inbox.contains_key(&to) {
+        if !self.keeps_some(to) {
             match send(message) {
                 Err(error) if is_full(&error) => {}
                 sent_or_failed => return sent_or_failed,
@@ -128,6 +128,12 @@ impl Unsent {
     /// Does nothing wait to be sent?
     pub fn is_empty(&self) -> bool {
         !self.any.load(Acquire)
+    }
+
+    /// Does something wait for room in this inbox? True as well while a worker sends what it has taken out.
+    #[inline]
+    pub fn keeps_some(&self, to: Address) -> bool {
+        !self.is_empty() && self.lock().by_inbox.contains_key(&to)
     }
 
     /// Must the caller that reads this inbox ask again?

@@ -12,6 +12,9 @@
 //! near" on as drawn. Far rows that are only read are not locked, so their validation must come after the near rows are; with
 //! these it never does.
 //!
+//! Before "write far", a home makes its indexes lead to the rows that take the places of others ("publish"). One that does not answer in
+//! time gets its rows later, and the caller is told so: `silent.rs`.
+//!
 //! Far rows are written in three steps, each awaited, because instructions of one batch may overtake each other:
 //! 1. `version | WRITING`: readers see that the row is torn (a reservation that was given up: its last version);
 //! 2. the payload, and the meta word of an insert;
@@ -123,6 +126,7 @@ impl Txn {
     async fn lock_and_validate(&mut self, core: &Rc<Core>) -> Result<(u32, Option<Promise>), TxnError> {
         self.prepare()?;
         self.prepare_far().await?;
+        self.check_replaced()?;
         self.order_writes();
         let promise = match &core.node.replication {
             Some(replication) => {
@@ -187,7 +191,7 @@ impl Txn {
             }
         }
         // Rows on nodes that are gone meanwhile are in their mirrors.
-        let _ = self.publish_far(&core, number).await;
+        let _ = self.publish_far(&core, number, |_| true).await;
         let written = self.write_far_replicated(&core, &replication, epoch, number).await;
         if written.is_none() {
             core.give_up_journal();
@@ -253,22 +257,26 @@ impl Txn {
             core.handle.yield_now().await;
         }
         self.write_journal(&core, &mut durably, epoch);
-        let unpublished = self.publish_far(&core, 0).await;
+        let silent = self.publish_far(&core, 0, |_| true).await;
         if !near_is_written {
             let near = self.near(&core);
             write(&near, epoch);
             latch::unlock(&near);
         }
-        let lost = self.write_far(&core, epoch).await.or(unpublished);
-        drop(durably);
+        let has_heard = |node| !silent.contains(&node);
+        let lost = self.write_far(&core, epoch, has_heard).await.or(silent.first().copied());
+        let durably = (!silent.is_empty()).then_some(durably);
         self.tidy_up(epoch);
-        self.tidy_up_far(epoch).await;
+        self.tidy_up_far(epoch, has_heard).await;
         core.slot.count(Counter::FarCommits);
         let committed = match lost {
             Some(node) => Err(TxnError::NodeUnavailable { node, committed: true }),
             None => Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: self.serial }),
         };
         self.ended(&committed);
+        if let Some(durably) = durably {
+            core.leave(self.finish_at_silent(epoch, durably, silent));
+        }
         committed
     }
 
@@ -365,7 +373,7 @@ impl Txn {
         Near { store, node: core.me, state, order: &order[from..to], owner: self.owner, odd: 0 }
     }
 
-    fn far_writes(&self) -> impl Iterator<Item = &Row> {
+    pub(super) fn far_writes(&self) -> impl Iterator<Item = &Row> {
         let me = self.core.me;
         self.state
             .order
@@ -496,36 +504,60 @@ impl Txn {
     }
 
     /// Has the homes of rows that moved swing the index entries, while the old rows are locked. Past the commit point: an
-    /// entry that had been swung for a transaction that then fails would leave a row that no index leads to.
-    async fn publish_far(&self, core: &Core, number: u64) -> Option<NodeId> {
-        let me = core.me;
-        let replacing = self.state.replacing.iter().map(|position| &self.state.rows[*position as usize]);
-        let inserted = replacing.filter(|row| row.state == RowState::Inserted && row.ident.node() != me);
-        let names = inserted.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference()));
-        let mut lost = None;
-        for (node, table, references) in by_node(names) {
-            let deleted = |row: &&Row| {
-                row.ident.node() == node && row.table().store.id() == table && row.state == RowState::Deleted
-            };
-            let deleted: Vec<ObjectRef> =
-                self.state.rows.iter().filter(deleted).map(|row| row.ident.reference()).collect();
-            for references in references.chunks(STAMPS_MAX) {
-                let request = Request::Publish { table, references: references.to_vec(), deleted: deleted.clone() };
+    /// entry that had been swung for a transaction that then fails would leave a row that no index leads to. Returns the nodes, of those
+    /// that are `asked`, that have not answered: no row there may be written yet (`silent.rs`).
+    pub(super) async fn publish_far(&self, core: &Core, number: u64, asked: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        let mut silent = Vec::new();
+        let replacing = self.replacing_far().into_iter().filter(|(node, _, _)| asked(*node));
+        for (node, table, references) in replacing {
+            let replaced: Vec<ObjectRef> = self.replaced_at(node, table).collect();
+            for references in references.chunks(STAMPS_MAX.min(NAMED_MAX - replaced.len())) {
+                if silent.contains(&node) {
+                    break;
+                }
+                let request = Request::Publish { table, references: references.to_vec(), replaced: replaced.clone() };
                 if core.node.replication.is_some() {
                     let _ = core.insist_call(node, &request, number).await;
-                } else if core.call(node, &request).await.is_err() {
-                    // A node that only stands still hears it once more, and certainly: no index leads to the row before. Twice is once.
-                    core.tell_now(node, &request);
-                    lost.get_or_insert(node);
+                } else if let Err(TxnError::NodeUnavailable { .. }) = core.call(node, &request).await {
+                    silent.push(node);
                 }
             }
         }
-        lost
+        silent
     }
 
-    /// Writes and unlocks the far rows; names a node whose rows could not be written.
-    async fn write_far(&self, core: &Core, epoch: u32) -> Option<NodeId> {
-        let rows: Vec<&Row> = self.far_writes().collect();
+    /// The far rows that take the places of others.
+    fn replacing_far(&self) -> Vec<(NodeId, TableId, Vec<ObjectRef>)> {
+        let me = self.core.me;
+        let replacing = self.state.replacing.iter().map(|position| &self.state.rows[*position as usize]);
+        let inserted = replacing.filter(|row| row.state == RowState::Inserted && row.ident.node() != me);
+        by_node(inserted.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference())))
+    }
+
+    /// What their index entries may lead to until then.
+    fn replaced_at(&self, node: NodeId, table: TableId) -> impl Iterator<Item = ObjectRef> {
+        let is_of = move |row: &&Row| row.ident.node() == node && row.table().store.id() == table;
+        let replaced = self.state.rows.iter().filter(|row| row.state.leaves_nothing()).filter(is_of);
+        replaced.map(|row| row.ident.reference())
+    }
+
+    /// Can each home be told by messages which rows are replaced there? Asked before the commit point: behind it nobody could refuse.
+    fn check_replaced(&self) -> Result<(), TxnError> {
+        const REFERENCE_BYTES: usize = size_of::<ObjectRef>();
+        let counts = self.replacing_far().into_iter().map(|(node, table, _)| self.replaced_at(node, table).count());
+        match counts.max().filter(|count| *count > REPLACED_MAX) {
+            Some(count) => Err(TxnError::TooLarge {
+                what: "the list of rows of one table that a transaction deletes on another node, beside some that move there,",
+                bytes: count * REFERENCE_BYTES,
+                bytes_max: REPLACED_MAX * REFERENCE_BYTES,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes and unlocks the far rows of some nodes; names one whose rows could not be written.
+    pub(super) async fn write_far(&self, core: &Core, epoch: u32, is_of: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let rows: Vec<&Row> = self.far_writes().filter(|row| is_of(row.ident.node())).collect();
         if rows.is_empty() {
             return None;
         }
@@ -562,11 +594,12 @@ impl Txn {
         lost
     }
 
-    /// Tells the homes of far deletes that the rows can leave the indexes, and of what was inserted and deleted.
-    async fn tidy_up_far(&mut self, epoch: u32) {
+    /// Tells some homes of far deletes that the rows can leave the indexes, and of what was inserted and deleted.
+    pub(super) async fn tidy_up_far(&self, epoch: u32, is_of: impl Fn(NodeId) -> bool) {
         let me = self.core.me;
         let of = |state: RowState| {
-            let rows = self.state.rows.iter().filter(move |row| row.state == state && row.ident.node() != me);
+            let rows = self.state.rows.iter().filter(|row| row.state == state && row.ident.node() != me);
+            let rows = rows.filter(|row| is_of(row.ident.node()));
             by_node(rows.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference())))
         };
         let (deleted, gone) = (of(RowState::Deleted), of(RowState::Gone));
@@ -711,6 +744,10 @@ const LEASES_FOR_OUTCOME: u64 = 8;
 
 /// Stamps or references in one message.
 const STAMPS_MAX: usize = 2_000;
+/// References in one message at most, of two lists: 62.5 KiB of 65.
+const NAMED_MAX: usize = 8_000;
+/// Replaced rows that one message names, so that there is room for the rows that replace them.
+const REPLACED_MAX: usize = NAMED_MAX - 100;
 
 /// The version that a far row gets first. A reservation that was given up has nothing that could be half written: without
 /// the mark, it can be taken back if its coordinator dies.

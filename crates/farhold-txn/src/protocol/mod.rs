@@ -8,6 +8,7 @@
 //!   validate   every row and every stamp is as it was read                            section/, commit_far.rs
 //!   wait       rows that were read on their way to their holders                      odd.rs
 //!   write      near rows, then far rows, then unlock; deleted rows leave the indexes  section/, commit_far.rs
+//!              far rows of a home that does not answer: later                         silent.rs
 //! ```
 //!
 //! The order is Silo's (Tu et al., SOSP 2013, section 4.4): lock all writes, read the epoch, validate all reads, write. It
@@ -25,3 +26,4 @@ pub(crate) mod ident;
 pub(crate) mod odd;
 mod prepare;
 pub(crate) mod section;
+mod silent;

@@ -456,6 +456,32 @@ fn the_pages_of_dropped_tables_come_back() {
     });
 }
 
+/// One row moves, so its home has to hear which rows others replace: of so many that no message names them all. Nothing may be half done.
+#[test]
+fn a_row_that_moves_beside_very_many_deletes_is_refused_or_found() {
+    const ROWS: i32 = 9_000;
+    Cluster::new(2).run(async |cluster| {
+        let worker = &cluster.workers[0];
+        let table = worker.create_table(TableDef { indexes: Vec::new(), ..people() }).await.expect("a table");
+        let rows: Vec<_> = (1..=ROWS).map(|id| (2 * id, "p", id)).collect();
+        for some in rows.chunks(1_000) {
+            fill(&cluster.workers[1], &cluster.workers[1].node().table("people").expect("it"), some).await;
+        }
+        let mut txn = worker.begin();
+        let row = txn.get(&table, &key(2)).await.expect("a read").expect("a row");
+        txn.delete(row).expect("deleted");
+        put(&mut txn, &table, 2, "q", 1).await.expect("reserved");
+        for id in 2..=ROWS {
+            let row = txn.get(&table, &key(2 * id)).await.expect("a read").expect("a row");
+            txn.delete(row).expect("deleted");
+        }
+        let committed = txn.commit().await;
+        assert!(matches!(committed, Err(TxnError::TooLarge { .. })), "{committed:?}");
+        cluster.assert_quiet().await;
+        assert_eq!(worker.row_count(&table).await, Ok(ROWS as u64));
+    });
+}
+
 /// A caller that looks late, as a thread does on a busy machine: more answers than its inbox takes, and more than are kept for it. Each
 /// comes, though all requests are served before the first answer is read.
 #[test]

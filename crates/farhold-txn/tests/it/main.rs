@@ -11,3 +11,4 @@ mod numbers;
 #[cfg(feature = "libfabric")]
 mod over_libfabric;
 mod shapes;
+mod silent;
