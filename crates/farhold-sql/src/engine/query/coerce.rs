@@ -307,7 +307,9 @@ fn with_query_typed(needle: &mut Expr, query: &mut Subquery, schema: &DFSchema) 
     } else if is_bare_string(needle) {
         become_type(needle, &listed, schema)?;
     } else {
-        compared(&both[0], &listed)?;
+        if !is_untyped(needle) {
+            compared(&both[0], &listed)?;
+        }
         if is_char(needle, schema) {
             query.subquery = Arc::new(as_char(LogicalPlan::clone(&query.subquery))?);
         }
@@ -691,13 +693,16 @@ fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) ->
         return Ok(());
     }
     let mut known = Vec::with_capacity(expressions.len());
-    for expression in expressions.iter().filter(|e| !is_bare_string(e)) {
+    for expression in expressions.iter().filter(|e| !is_untyped(e)) {
         match expression.get_type(schema) {
             Ok(DataType::Null) => {}
             Ok(data_type) => known.push(data_type),
             // A parameter whose type is not known yet.
             Err(_) => return Ok(()),
         }
+    }
+    if let Some((first, rest)) = known.split_first().filter(|_| is_compared) {
+        rest.iter().try_for_each(|other| compared(first, other))?;
     }
     if let Some(float) = common_float(&known, common) {
         let float = if float == DataType::Float64 && common == Common::Comparison && all_exact(expressions, schema) {

@@ -205,7 +205,7 @@ pub(super) fn update_query(
     for (n, (column, expression)) in pairs.iter().enumerate() {
         let expression = match expression {
             // DEFAULT: put in when the row is written.
-            None => Expr::Value(Value::Null.into()),
+            None => cast_to(Expr::Value(Value::Null.into()), table.columns()[*column].data_type),
             Some(expression) => {
                 typed_item(expression, table.columns()[*column].data_type).unwrap_or_else(|| (*expression).clone())
             }
