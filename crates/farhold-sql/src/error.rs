@@ -39,6 +39,10 @@ states! {
     SUBSTRING_ERROR = "22011";
     /// Division by zero.
     DIVISION_BY_ZERO = "22012";
+    /// A number of parts that is not above zero.
+    INVALID_NTILE_ARGUMENT = "22014";
+    /// The number of a row that is not above zero.
+    INVALID_NTH_VALUE_ARGUMENT = "22016";
     /// A pattern that is no regular expression.
     INVALID_REGULAR_EXPRESSION = "2201B";
     /// The logarithm of what has none.

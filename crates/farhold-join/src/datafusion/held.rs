@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | outer joins | the constants of both inputs | NULL for the constants of an input whose row is missing |
 //! | UNION ALL | constants that differ from input to input, which the merge of sorted partitions leaves out of its key | partitions with different values |
+//! | grouping sets | constants of their input | NULL for what a set does not group by |
 //! | windows of `min` and `max` | results in order, NULLs last | NULL until the frame has a value |
 //! | windows over frames that slide | results in order where the arguments are | the contrary of it, where the order is descending |
 //! | merges of sorted partitions | every order that each partition has | rows in the order that they merge by: rows equal in it are in none of the others |
@@ -32,6 +33,7 @@ use datafusion::physical_expr::window::{PlainAggregateWindowExpr, SlidingAggrega
 use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::joins::NestedLoopJoinExec;
@@ -183,6 +185,10 @@ pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalencePr
         let mut held = promised.clone();
         held.clear_per_partition_constants();
         return Ok(differ.then_some(held));
+    }
+    if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
+        let has_more = aggregate.group_expr().has_grouping_set() && !promised.eq_group().is_empty();
+        return Ok(has_more.then(|| EquivalenceProperties::new(Arc::clone(promised.schema()))));
     }
     if let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() {
         let has_more = fills(*join.join_type()) && !promised.eq_group().is_empty();

@@ -167,7 +167,7 @@ fn results_far_longer_than_what_they_are_made_of_are_refused() {
         assert_eq!(client.err(&format!("SELECT {long}")).state.code(), "54000", "{long}");
     }
     // A batch of 5,000 rows.
-    for long in ["repeat('a', 10000) || s", "concat(s, repeat('a', 10000))", "replace(s, 'a', repeat('b', 10000))"] {
+    for long in ["repeat(s, 10000) || s", "concat(s, repeat(s, 10000))", "replace(s, 'a', repeat(s, 10000))"] {
         assert_eq!(client.err(&format!("SELECT max(length({long})) FROM t")).state.code(), "53200", "{long}");
     }
     for (short, length) in [
@@ -179,6 +179,34 @@ fn results_far_longer_than_what_they_are_made_of_are_refused() {
     }
     assert_eq!(client.rows("SELECT s || id || NULL, s || id FROM t WHERE id + 0 = 7"), ["NULL|a7"]);
     assert_eq!(client.rows("SELECT array_repeat(1, 3), range(1, 4)"), ["{1,1,1}|{1,2,3}"]);
+}
+
+/// A batch of 5,000 such rows would take up to some GiB.
+#[test]
+fn long_rows_are_made_few_at_a_time() {
+    let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 8 << 20, ..EngineConfig::default() });
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
+    client.ok("INSERT INTO t SELECT value, 'a' FROM generate_series(1, 5000)");
+    for (query, answer) in [
+        ("SELECT max(length(repeat('a', 10000) || s)) FROM t", "10001"),
+        ("SELECT max(length(replace(s, 'a', repeat('b', 10000)))) FROM t", "10000"),
+        ("SELECT max(length(g || s)) FROM t CROSS JOIN (SELECT repeat('y', 100000) g) y", "100001"),
+        ("SELECT max(length(g || s)) FROM t CROSS JOIN (SELECT repeat(s, 100000) g FROM t WHERE id = 1) y", "100001"),
+        ("SELECT sum(array_length(array_append(array_repeat(1, 5000), id), 1)) FROM t", "25005000"),
+        ("SELECT count(*), sum(n) FROM (SELECT s, generate_series(1, 200) n FROM t) q", "1000000|100500000"),
+        ("SELECT count(*), max(n) FROM (SELECT generate_series(1, id) n FROM t WHERE id <= 1000) q", "500500|1000"),
+        (
+            "SELECT count(n), max(id) FROM (SELECT id, unnest(array_repeat(1, 20000)) n FROM t WHERE id <= 50) q",
+            "1000000|50",
+        ),
+    ] {
+        assert_eq!(client.rows(query), [answer], "{query}");
+    }
+    for window in ["array_agg(s) OVER (ORDER BY id)", "array_agg(s) OVER ()", "string_agg(s, ',') OVER (ORDER BY id)"] {
+        assert_eq!(client.err(&format!("SELECT {window} FROM t")).state.code(), "53200", "{window}");
+    }
+    assert_eq!(client.rows("SELECT array_agg(s) OVER (ORDER BY id) FROM t WHERE id < 4"), ["{a}", "{a,a}", "{a,a,a}"]);
 }
 
 /// What `encode` makes is up to four times as long.

@@ -114,14 +114,18 @@ suites! {
     indexes
     intervals
     joins
+    keys
     literals
     names
     numbers
     orders
     quantifiers
     sequences
+    series
+    sets
     settings
     subqueries
     transactions
     types
+    windows
 }

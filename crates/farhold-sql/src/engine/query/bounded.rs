@@ -503,7 +503,7 @@ fn bytes(value: &ColumnarValue, row: usize) -> u64 {
 }
 
 /// A row's text; none of a null.
-fn some_text(value: &ColumnarValue, row: usize) -> Option<&str> {
+pub(super) fn some_text(value: &ColumnarValue, row: usize) -> Option<&str> {
     match value {
         ColumnarValue::Scalar(value) => value.try_as_str().flatten(),
         ColumnarValue::Array(array) if array.is_null(row) => None,

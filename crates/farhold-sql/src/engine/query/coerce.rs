@@ -26,6 +26,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow::compute::kernels::cast_utils::parse_interval_month_day_nano;
 use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -46,7 +47,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value};
-use super::{intervals, parts, quantified, scalars};
+use super::{dates, intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
     TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast, parse_datum, round_decimal,
@@ -216,8 +217,8 @@ fn columns(mut union: Union) -> Result<Union> {
     };
     let wanted: Vec<Option<DataType>> = (0..count).map(common).collect::<Result<_>>()?;
     for input in &mut union.inputs {
-        let input_read = bare_read(Arc::unwrap_or_clone(Arc::clone(input)), &wanted)?;
-        *input = Arc::new(projected(input_read, &wanted)?);
+        let typed = bare_read(Arc::unwrap_or_clone(Arc::clone(input)), &wanted)?;
+        *input = Arc::new(with_names(projected(typed, &wanted)?, &union.schema)?);
     }
     Union::try_new_with_loose_types(union.inputs)
 }
@@ -267,6 +268,19 @@ fn compared(a: &DataType, b: &DataType) -> Result<()> {
     let message = format!("operator does not exist: {a} = {b}");
     let error = SqlError::new(SqlState::UNDEFINED_FUNCTION, message);
     Err(external(error.with_hint("You might need to add explicit type casts.")))
+}
+
+/// An input of a union with the union's names: of a union with one input that is not empty, DataFusion (55) looks its columns up by them.
+fn with_names(input: LogicalPlan, union: &DFSchema) -> Result<LogicalPlan> {
+    let names: Vec<&String> = union.fields().iter().map(|field| field.name()).collect();
+    let has_names = input.schema().fields().iter().map(|field| field.name()).eq(names.iter().copied());
+    let differ = names.iter().enumerate().all(|(n, name)| !names[..n].contains(name));
+    if has_names || !differ {
+        return Ok(input);
+    }
+    let columns = input.schema().iter().map(|column| Expr::Column(Column::from(column)));
+    let named: Vec<Expr> = columns.zip(names).map(|(column, name)| column.alias(name)).collect();
+    LogicalPlanBuilder::from(input).project(named)?.build()
 }
 
 /// A plan with some of its columns as another type. A CHAR(n) or VARCHAR(n) that becomes text loses its name.
@@ -402,6 +416,26 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 let (start, end) = (window_frame.start_bound.clone(), window_frame.end_bound.clone());
                 *window_frame = WindowFrame::new_bounds(WindowFrameUnits::Groups, start, end);
             }
+            if let [by] = order_by.as_mut_slice()
+                && has_distance(window_frame)
+            {
+                match by.expr.get_type(schema) {
+                    // A distance that does not fit the key's type would be none.
+                    Ok(DataType::Int8 | DataType::Int16 | DataType::Int32) => {
+                        become_type(&mut by.expr, &DataType::Int64, schema)?;
+                    }
+                    // Nor is there a moment behind an infinite one.
+                    Ok(DataType::Timestamp(..)) => {
+                        if let Some(frame) = in_microseconds(window_frame) {
+                            let moment = std::mem::replace(&mut by.expr, lit(ScalarValue::Null));
+                            let number = Expr::Cast(Cast::new(Box::new(moment), DataType::Int64));
+                            by.expr = Expr::Cast(Cast::new(Box::new(number), MICROSECONDS));
+                            *window_frame = frame;
+                        }
+                    }
+                    _ => {}
+                }
+            }
             Expr::WindowFunction(function)
         }
         Expr::Literal(value, metadata) => Expr::Literal(number(value)?, metadata),
@@ -503,6 +537,41 @@ fn is_up_to_peers(frame: &WindowFrame) -> bool {
         && matches!(frame.end_bound, WindowFrameBound::CurrentRow)
 }
 
+/// Whether a frame goes by range up to some distance from its row.
+fn has_distance(frame: &WindowFrame) -> bool {
+    let is_distance = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value) => !value.is_null(),
+        WindowFrameBound::CurrentRow => false,
+    };
+    frame.units == WindowFrameUnits::Range && (is_distance(&frame.start_bound) || is_distance(&frame.end_bound))
+}
+
+/// Any timestamp in microseconds, and any distance from it.
+const MICROSECONDS: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
+
+/// A frame whose distances are intervals without months, by microseconds.
+fn in_microseconds(frame: &WindowFrame) -> Option<WindowFrame> {
+    const DAY: i128 = 86_400_000_000;
+    let distance = |value: &ScalarValue| -> Option<ScalarValue> {
+        if value.is_null() {
+            return ScalarValue::try_from(&MICROSECONDS).ok();
+        }
+        let interval = parse_interval_month_day_nano(value.try_as_str()??).ok()?;
+        let microseconds = i128::from(interval.days) * DAY + i128::from(interval.nanoseconds / 1_000);
+        let is_distance = interval.months == 0 && interval.days >= 0 && interval.nanoseconds >= 0;
+        is_distance.then_some(ScalarValue::Decimal128(Some(microseconds), ColumnType::PRECISION_MAX, 0))
+    };
+    let bound = |bound: &WindowFrameBound| {
+        Some(match bound {
+            WindowFrameBound::Preceding(value) => WindowFrameBound::Preceding(distance(value)?),
+            WindowFrameBound::Following(value) => WindowFrameBound::Following(distance(value)?),
+            WindowFrameBound::CurrentRow => WindowFrameBound::CurrentRow,
+        })
+    };
+    let (start, end) = (bound(&frame.start_bound)?, bound(&frame.end_bound)?);
+    Some(WindowFrame::new_bounds(frame.units, start, end))
+}
+
 /// A number literal as a value of a type that PostgreSQL gives it: the parser makes decimals of negative scale and
 /// unsigned integers, too.
 fn number(value: ScalarValue) -> Result<ScalarValue> {
@@ -563,6 +632,15 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
     };
     if op == O::Minus && is_difference(&left, &right, schema) {
         return difference(*left, *right, schema);
+    }
+    let is_date = |side: &Expr| side.get_type(schema).is_ok_and(|data_type| data_type == DataType::Date32);
+    let is_days = |side: &Expr| side.get_type(schema).is_ok_and(|data_type| data_type.is_integer());
+    match op {
+        O::Plus | O::Minus if is_date(&left) && is_days(&right) => {
+            return Ok(dates::plus_days(arithmetic, *left, *right));
+        }
+        O::Plus if is_days(&left) && is_date(&right) => return Ok(dates::plus_days(arithmetic, *right, *left)),
+        _ => {}
     }
     let numbers = [&left, &right]
         .iter()

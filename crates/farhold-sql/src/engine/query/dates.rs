@@ -1,17 +1,22 @@
-//! `date_trunc` over microseconds.
+//! `date_trunc` over microseconds, and days that are added to dates.
 //!
-//! DataFusion's goes by way of nanoseconds, whose 64 bits end in 1677 and 2262.
+//! DataFusion's `date_trunc` goes by way of nanoseconds, whose 64 bits end in 1677 and 2262. Days it makes intervals of, whose sum with an infinite
+//! date overflows; and it does so when the names of what is grouped by stand already.
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, TimestampMicrosecondArray};
-use arrow::datatypes::{DataType, TimeUnit, TimestampMicrosecondType};
+use arrow::array::{ArrayRef, AsArray, Date32Array, TimestampMicrosecondArray};
+use arrow::datatypes::{DataType, Date32Type, Int64Type, TimeUnit, TimestampMicrosecondType};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
-use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
 use datafusion::prelude::SessionContext;
 
-use crate::engine::types::{civil_from_days, days_from_civil};
+use super::functions::both;
+use crate::engine::scalar::Arithmetic;
+use crate::engine::types::{FIRST_DAY, LAST_DAY, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
 
 const DAY: i64 = 86_400_000_000;
@@ -22,6 +27,59 @@ pub(super) fn register(context: &SessionContext) {
     let signature = Signature::user_defined(Volatility::Immutable);
     // Both of DataFusion's names: under one that is left, its function would come back.
     context.register_udf(ScalarUDF::from(Truncate { signature, aliases: ["datetrunc".to_owned()] }));
+}
+
+/// `date + days`, or `date - days`.
+pub(super) fn plus_days(op: Arithmetic, date: Expr, days: Expr) -> Expr {
+    let function =
+        PlusDays { subtracts: op == Arithmetic::Subtract, signature: Signature::any(2, Volatility::Immutable) };
+    ScalarUDF::from(function).call(vec![date, days])
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct PlusDays {
+    subtracts: bool,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for PlusDays {
+    fn name(&self) -> &'static str {
+        if self.subtracts { "minus_days" } else { "plus_days" }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Date32)
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [date, days] = arguments.args.as_slice() else {
+            return Err(DataFusionError::Internal("a sum has two sides".to_owned()));
+        };
+        let sum = |date: i32, days: i64| {
+            // An infinity stays what it is.
+            if matches!(date, i32::MIN | i32::MAX) {
+                return Ok(date);
+            }
+            let sum =
+                if self.subtracts { i64::from(date).checked_sub(days) } else { i64::from(date).checked_add(days) };
+            let sum = sum.and_then(|sum| i32::try_from(sum).ok()).filter(|sum| (FIRST_DAY..=LAST_DAY).contains(sum));
+            sum.ok_or_else(|| external(SqlState::DATETIME_OVERFLOW, "date out of range"))
+        };
+        both(date, days, arguments.number_rows, |dates, days| {
+            let days = arrow::compute::cast(days, &DataType::Int64)?;
+            let rows = dates.as_primitive::<Date32Type>().iter().zip(days.as_primitive::<Int64Type>());
+            let sums = rows.map(|(date, days)| date.zip(days).map(|(date, days)| sum(date, days)).transpose());
+            Ok(Arc::new(sums.collect::<Result<Date32Array>>()?))
+        })
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]

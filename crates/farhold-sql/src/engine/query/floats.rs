@@ -24,6 +24,7 @@ use datafusion::logical_expr::expr::{
     AggregateFunctionParams, Case, GroupingSet, InList, ScalarFunction, Sort, WindowFunctionParams,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::interval_arithmetic::Interval;
 use datafusion::logical_expr::utils::{grouping_set_to_exprlist, merge_schema};
 use datafusion::logical_expr::{
     Aggregate, AggregateUDF, ColumnarValue, Distinct, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator,
@@ -33,6 +34,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::{AnalyzerRule, OptimizerConfig, OptimizerRule};
 
 use super::aggregates::{GREATEST, LEAST};
+use super::bounds::with_bounds;
 use super::choices;
 use crate::SqlError;
 
@@ -128,14 +130,14 @@ fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
             Ok(Transformed::new_transformed(LogicalPlan::Aggregate(aggregate), is_changed))
         }
         LogicalPlan::Sort(mut sort) => {
-            let by = all(sort.expr, |by| sort_by(by, &by_key))?;
+            let by = sort_keys(sort.expr, &by_key, &schema)?;
             sort.expr = by.data;
             Ok(Transformed::new_transformed(LogicalPlan::Sort(sort), by.transformed))
         }
         LogicalPlan::Distinct(Distinct::On(mut distinct)) => {
             let on = all(distinct.on_expr, by_key)?;
             let select = each(distinct.select_expr, &compared)?;
-            let sort = distinct.sort_expr.map(|sort| all(sort, |by| sort_by(by, &by_key))).transpose()?;
+            let sort = distinct.sort_expr.map(|sort| sort_keys(sort, &by_key, &schema)).transpose()?;
             let is_changed = on.transformed || select.transformed || sort.as_ref().is_some_and(|sort| sort.transformed);
             distinct.on_expr = on.data;
             distinct.select_expr = select.data;
@@ -208,6 +210,21 @@ fn sort_by(by: Sort, change: &Change) -> Result<Transformed<Sort>> {
     Ok(change(expr)?.update_data(|expr| Sort { expr, asc, nulls_first }))
 }
 
+/// What is sorted by. A key that was there before decides nothing, and DataFusion (55) panics at one.
+fn sort_keys(by: Vec<Sort>, change: &Change, schema: &DFSchema) -> Result<Transformed<Vec<Sort>>> {
+    let change = |expr: Expr| change(expr)?.transform_data(|expr| with_bounds(expr, schema));
+    let by = all(by, |by| sort_by(by, &change))?;
+    let count = by.data.len();
+    let mut keys: Vec<Sort> = Vec::with_capacity(count);
+    for key in by.data {
+        if keys.iter().all(|before| before.expr != key.expr) {
+            keys.push(key);
+        }
+    }
+    let is_changed = by.transformed || keys.len() < count;
+    Ok(Transformed::new_transformed(keys, is_changed))
+}
+
 /// Every comparison inside an expression.
 fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let by_key = |expr: Expr| key(expr, schema);
@@ -262,7 +279,7 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 is_changed |= keys.transformed;
                 *args = keys.data;
             }
-            let by = all(std::mem::take(order_by), |by| sort_by(by, &by_key))?;
+            let by = sort_keys(std::mem::take(order_by), &by_key, schema)?;
             *order_by = by.data;
             Ok(Transformed::new_transformed(Expr::AggregateFunction(function), is_changed || by.transformed))
         }
@@ -280,8 +297,9 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 is_changed |= keys.transformed;
                 *args = keys.data;
             }
-            let parts = all(std::mem::take(partition_by), by_key)?;
-            let by = all(std::mem::take(order_by), |by| sort_by(by, &by_key))?;
+            let part = |expr: Expr| by_key(expr)?.transform_data(|expr| with_bounds(expr, schema));
+            let parts = all(std::mem::take(partition_by), part)?;
+            let by = sort_keys(std::mem::take(order_by), &by_key, schema)?;
             is_changed |= parts.transformed || by.transformed;
             (*partition_by, *order_by) = (parts.data, by.data);
             Ok(Transformed::new_transformed(Expr::WindowFunction(function), is_changed))
@@ -411,6 +429,10 @@ impl ScalarUDFImpl for FloatKey {
     fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
         let of = &arguments.arg_fields[0];
         Ok(Arc::new(Field::new(self.name(), of.data_type().clone(), of.is_nullable())))
+    }
+
+    fn evaluate_bounds(&self, arguments: &[&Interval]) -> Result<Interval> {
+        Interval::make_unbounded(&arguments[0].data_type())
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {

@@ -5,10 +5,12 @@
 
 mod aggregates;
 mod bounded;
+mod bounds;
 mod catalog;
 mod checked;
 mod choices;
 mod coerce;
+mod collected;
 mod dates;
 mod derived;
 mod domains;
@@ -29,10 +31,13 @@ mod quantifiers;
 mod rewrite;
 mod rows;
 mod scalars;
+mod series;
 mod similar;
+mod slices;
 mod stream;
 mod subqueries;
 mod texts;
+mod windows;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -268,11 +273,12 @@ impl QueryEngine {
         let task = self.runtime().spawn(async move {
             let explain = async {
                 let plan = numbers::attach(plan, &asks)?;
+                let plan = collected::attach(plan, &state.runtime_env().memory_pool, &flag)?;
                 let physical = state.query_planner().create_physical_plan(&plan, &state).await?;
                 let mut text = displayable(physical.as_ref()).indent(false).to_string();
                 if analyze {
-                    let physical = guard::guard(physical, &flag)?;
-                    let mut stream = execute_stream(Arc::clone(&physical), state.task_ctx())?;
+                    let (physical, context) = slices::slice(guard::guard(physical, &flag)?, &state, &flag)?;
+                    let mut stream = execute_stream(Arc::clone(&physical), context)?;
                     while let Some(batch) = futures::StreamExt::next(&mut stream).await {
                         batch?;
                     }
@@ -389,6 +395,9 @@ fn session_state(
     }
     if let Some(planners) = state.expr_planners() {
         planners.insert(0, Arc::new(coerce::Differences));
+        if let Some(positions) = texts::Positions::new(&context) {
+            planners.insert(0, Arc::new(positions));
+        }
     }
     let state = state.with_type_planner(Arc::new(type_names)).build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);

@@ -25,7 +25,9 @@ use datafusion_pg_catalog::sql::rules::{
 use super::names;
 use super::quantifiers::Quantifiers;
 use super::rows::Rows;
+use super::series::Series;
 use super::similar::Patterns;
+use super::windows::WindowArguments;
 use crate::SqlError;
 use crate::engine::ColumnType;
 use crate::engine::catalog::Tables;
@@ -81,12 +83,14 @@ impl Rewriter {
         let reads_catalogs = reads_catalogs_alone(&statement);
         if !reads_catalogs {
             visited(&mut statement, &mut Quantifiers::default())?;
+            visited(&mut statement, &mut Series::new(&self.aggregates))?;
         }
         let names = match &mut statement {
             Statement::Query(query) if reads_catalogs => names::output_names(query),
             Statement::Query(query) => names::resolve(query, tables, state, &self.aggregates)?,
             _ => None,
         };
+        visited(&mut statement, &mut WindowArguments)?;
         let _ = walk::change(&mut statement, &mut SignedRanks);
         visited(&mut statement, &mut Rows::default())?;
         let mut calls = SequenceCalls { met: false };

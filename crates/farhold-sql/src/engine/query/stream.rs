@@ -13,12 +13,17 @@ use futures::StreamExt;
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::task::JoinHandle;
 
+use super::collected;
 use super::guard::guard;
 use super::numbers::{self, Asks, Requests};
+use super::slices::slice;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::error;
 use crate::engine::notices::Notices;
 use crate::{SqlError, SqlState};
+
+/// Rows that a session is given at a time.
+const ROWS_MAX: usize = 256;
 
 /// Plans and runs; sends every batch. Ends early, without an error, when nobody listens any more.
 pub(super) async fn run(
@@ -29,11 +34,14 @@ pub(super) async fn run(
     notices: &Notices,
     sender: &Sender<Result<RecordBatch, SqlError>>,
 ) -> Result<(), SqlError> {
-    let plan = numbers::attach(plan, asks).map_err(|e| error::from_datafusion(&e))?;
+    let plan =
+        numbers::attach(plan, asks).and_then(|plan| collected::attach(plan, &state.runtime_env().memory_pool, cancel));
+    let plan = plan.map_err(|e| error::from_datafusion(&e))?;
     let physical =
         state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_datafusion(&e))?;
-    let physical = guard(physical, cancel).map_err(|e| error::from_datafusion(&e))?;
-    let mut stream = execute_stream(Arc::clone(&physical), state.task_ctx()).map_err(|e| error::from_datafusion(&e))?;
+    let guarded = guard(physical, cancel).and_then(|physical| slice(physical, state, cancel));
+    let (physical, context) = guarded.map_err(|e| error::from_datafusion(&e))?;
+    let mut stream = execute_stream(Arc::clone(&physical), context).map_err(|e| error::from_datafusion(&e))?;
     while let Some(batch) = stream.next().await {
         let batch = batch.map_err(|e| error::from_datafusion(&e))?;
         if batch.num_rows() > 0 && sender.send(Ok(batch)).await.is_err() {
@@ -81,6 +89,8 @@ pub(crate) struct BatchStream {
     stop: CancelHandle,
     /// The session's, armed for the statement that waits for rows, whichever that is.
     cancel: CancelHandle,
+    /// What of the last batch has not been given.
+    rest: Option<RecordBatch>,
     /// `None`: nothing comes any more. A task may be awaited once, but a cursor asks again after the last row.
     reading: Option<Reading>,
 }
@@ -94,7 +104,7 @@ impl BatchStream {
         cancel: CancelHandle,
         unread: &Unread,
     ) -> Self {
-        Self { receiver, requests, task, stop, cancel, reading: Some(unread.begin()) }
+        Self { receiver, requests, task, stop, cancel, rest: None, reading: Some(unread.begin()) }
     }
 
     /// The next batch, never empty; `None` after the last one, however often it is asked.
@@ -108,16 +118,40 @@ impl BatchStream {
                 self.task.abort();
                 return Some(Err(self.cancel.error()));
             }
-            received = self.requests.answer_until(self.receiver.recv()) => received,
+            received = received(self.rest.take(), &mut self.requests, &mut self.receiver) => received,
         };
-        if received.is_some() {
-            return received;
+        if let Some(received) = received {
+            return Some(received.map(|batch| self.first_rows(batch)));
         }
         self.reading = None;
         match (&mut self.task).await {
             Err(e) if e.is_panic() => Some(Err(SqlError::internal("the query failed: a thread panicked"))),
             _ => None,
         }
+    }
+}
+
+impl BatchStream {
+    /// The first rows of a batch. Rows may be long and take long to send, and the flag is looked at before each call.
+    fn first_rows(&mut self, batch: RecordBatch) -> RecordBatch {
+        let rows = batch.num_rows();
+        if rows <= ROWS_MAX {
+            return batch;
+        }
+        self.rest = Some(batch.slice(ROWS_MAX, rows - ROWS_MAX));
+        batch.slice(0, ROWS_MAX)
+    }
+}
+
+/// What is left of a batch, or the next one.
+async fn received(
+    rest: Option<RecordBatch>,
+    requests: &mut Requests,
+    receiver: &mut Receiver<Result<RecordBatch, SqlError>>,
+) -> Option<Result<RecordBatch, SqlError>> {
+    match rest {
+        Some(rest) => Some(Ok(rest)),
+        None => requests.answer_until(receiver.recv()).await,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Distinct, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
+    DataType, Distinct, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
     FunctionArgumentList, FunctionArguments, GroupByExpr, Ident, LimitClause, OrderByExpr, OrderByKind, Query, Select,
     SelectItem, SetExpr, SetOperator, SetQuantifier, Statement, TableFactor, TableWithJoins, Value, Values, Visitor,
 };
@@ -52,19 +52,21 @@ fn query_of(text: &str) -> Result<Box<Query>, SqlError> {
     }
 }
 
-/// A VALUES list with subqueries, for which DataFusion has no operator, as a query for each row that has one, in the order of the rows. Those
-/// between them stay lists.
+/// A VALUES list with subqueries, for which DataFusion has no operator, or with casts beside other values, which it refuses, as a query for each
+/// row that has one, in the order of the rows. Those between them stay lists.
 pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, SqlError> {
-    let with_queries: Vec<bool> = values.rows.iter().map(|row| has_query(&row.content)).collect();
+    let count = values.rows.iter().map(|row| row.content.len()).min().unwrap_or(0);
+    let differing: Vec<usize> = (0..count).filter(|column| casts_differ(values, *column)).collect();
+    let is_query = |row: &[Expr]| has_query(row) || differing.iter().any(|column| cast_to(&row[*column]).is_some());
+    let with_queries: Vec<bool> = values.rows.iter().map(|row| is_query(&row.content)).collect();
     let queries = with_queries.iter().filter(|has_query| **has_query).count();
     if queries == 0 {
         return Ok(None);
     }
     if queries > SET_OPERATIONS_MAX {
-        let message = format!("a VALUES list has at most {SET_OPERATIONS_MAX} rows with subqueries");
+        let message = format!("a VALUES list has at most {SET_OPERATIONS_MAX} rows with subqueries or casts");
         return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message));
     }
-    let count = values.rows.first().map_or(0, |row| row.content.len());
     if values.rows.iter().any(|row| row.content.len() != count) {
         return Err(SqlError::syntax("VALUES lists must all be the same length"));
     }
@@ -92,6 +94,36 @@ pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, Sql
         *subquery.body = union_all(arms)?;
     }
     Ok(Some(query))
+}
+
+/// The type that a value is cast to, if it is one that keeps its name or its length with its values.
+fn cast_to(value: &Expr) -> Option<&DataType> {
+    let data_type = match value {
+        Expr::Nested(inner) => return cast_to(inner),
+        Expr::Cast { data_type, .. } => data_type,
+        Expr::TypedString(typed) => &typed.data_type,
+        _ => return None,
+    };
+    let keeps = matches!(
+        data_type,
+        DataType::Numeric(_)
+            | DataType::Decimal(_)
+            | DataType::Dec(_)
+            | DataType::Char(_)
+            | DataType::Character(_)
+            | DataType::Varchar(_)
+            | DataType::CharVarying(_)
+            | DataType::CharacterVarying(_)
+            | DataType::Custom(..)
+    );
+    keeps.then_some(data_type)
+}
+
+/// Whether the values of a column are cast to several types, or only some of them.
+fn casts_differ(values: &Values, column: usize) -> bool {
+    let mut casts = values.rows.iter().map(|row| cast_to(&row.content[column]));
+    let first = casts.next().flatten();
+    casts.any(|cast| cast != first)
 }
 
 fn has_query(row: &[Expr]) -> bool {
@@ -247,7 +279,7 @@ fn by_value(by: &Expr, value: &Expr) -> Expr {
 }
 
 /// Whether an expression calls an aggregate or a window function.
-fn summarises(expr: &Expr, aggregates: &HashSet<String>) -> bool {
+pub(super) fn summarises(expr: &Expr, aggregates: &HashSet<String>) -> bool {
     struct Calls<'a> {
         aggregates: &'a HashSet<String>,
         depth: usize,

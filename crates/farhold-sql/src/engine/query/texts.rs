@@ -1,26 +1,31 @@
-//! `chr`, `encode` and `decode` as PostgreSQL has them.
+//! `chr`, `encode`, `decode` and `strpos` as PostgreSQL has them.
 //!
-//! DataFusion's `chr` makes the null character, which no text may have; its base64 has neither padding nor lines, and it knows no `escape`.
+//! DataFusion's `chr` makes the null character, which no text may have; its base64 has neither padding nor lines, and it knows no `escape`. Its
+//! `strpos` takes as many steps as the product of both lengths, where what is looked for is another in each row.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, StringViewArray};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, StringViewArray};
 use arrow::datatypes::{DataType, Int64Type};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
-use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
 use datafusion::prelude::SessionContext;
 
-use super::bounded::{HEADER_BYTES, Pool, ask_for_room, check_value};
+use super::bounded::{HEADER_BYTES, Pool, ask_for_room, check_value, some_text};
 use super::checked::{self, Check};
 use crate::{SqlError, SqlState};
 
 /// Puts them in the place of DataFusion's.
 pub(super) fn register(context: &SessionContext) {
     checked::register(context, &["chr"], &Characters);
+    checked::register(context, &["strpos"], &Position);
     for coding in [Coding::Encode, Coding::Decode] {
         let signature = Signature::user_defined(Volatility::Immutable);
         let pool = Pool(Arc::clone(&context.runtime_env().memory_pool));
@@ -57,6 +62,47 @@ fn check_character(code: i64) -> Result<(), SqlError> {
         0xD800..=0xDFFF => limit(format!("requested character not valid for encoding: {code}")),
         0x11_0000.. => limit(format!("requested character too large for encoding: {code}")),
         _ => Ok(()),
+    }
+}
+
+/// Where a text is in another, in characters from 1, by the standard library's search: its steps are the sum of both lengths.
+#[derive(Clone, Debug)]
+struct Position;
+
+impl Check for Position {
+    fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
+        let [text, part] = arguments.args.as_slice() else { return inner.invoke_with_args(arguments) };
+        if matches!((text, part), (ColumnarValue::Array(_), ColumnarValue::Scalar(_))) {
+            // One search for all rows, which DataFusion prepares.
+            return inner.invoke_with_args(arguments);
+        }
+        let position = |text: &str, part: &str| text.find(part).map_or(0, |at| text[..at].chars().count() as i64 + 1);
+        let both = |row: usize| some_text(text, row).zip(some_text(part, row));
+        let positions: Int64Array = (0..rows).map(|row| both(row).map(|(text, part)| position(text, part))).collect();
+        let positions = arrow::compute::cast(&positions, arguments.return_type())?;
+        Ok(match (text, part) {
+            (ColumnarValue::Scalar(_), ColumnarValue::Scalar(_)) => {
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&positions, 0)?)
+            }
+            _ => ColumnarValue::Array(positions),
+        })
+    }
+}
+
+/// `POSITION(part IN text)` by the function that is registered: DataFusion's planner has its own in mind.
+#[derive(Debug)]
+pub(super) struct Positions(Arc<ScalarUDF>);
+
+impl Positions {
+    /// The planner, where there is a `strpos`.
+    pub(super) fn new(context: &SessionContext) -> Option<Self> {
+        context.state().scalar_functions().get("strpos").cloned().map(Self)
+    }
+}
+
+impl ExprPlanner for Positions {
+    fn plan_position(&self, arguments: Vec<Expr>) -> Result<PlannerResult<Vec<Expr>>> {
+        Ok(PlannerResult::Planned(self.0.call(arguments)))
     }
 }
 

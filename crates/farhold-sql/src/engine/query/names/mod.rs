@@ -379,6 +379,7 @@ impl Names<'_> {
         let items = self.items(std::mem::take(&mut select.projection))?;
         let is_known = items.iter().all(|item| item.known().is_some());
         if let GroupByExpr::Expressions(by, _) = &mut select.group_by {
+            check_grouping_sets(by)?;
             for expr in by {
                 self.grouped_by(expr, &items, is_known)?;
             }
@@ -394,8 +395,13 @@ impl Names<'_> {
         if let Some(order) = order
             && let OrderByKind::Expressions(by) = &mut order.kind
         {
-            for OrderByExpr { expr, .. } in by {
+            for OrderByExpr { expr, .. } in by.iter_mut() {
                 orders_by_others |= self.ordered_by(expr, &items, is_known, is_on)?;
+            }
+            distinct_keys(by, |by| &by.expr);
+            if let Some(Distinct::On(on)) = &mut select.distinct {
+                distinct_keys(on, |expr| expr);
+                on_in_order(on, by);
             }
         }
         let (projection, outputs) = self.named(items, naming, orders_by_others);
@@ -615,6 +621,54 @@ fn reads(body: &SetExpr, name: &str) -> bool {
         }
     }
     tree::visit(body, &mut Relations(name)).is_break()
+}
+
+/// Refuses more grouping sets than PostgreSQL takes.
+fn check_grouping_sets(by: &[Expr]) -> Result<(), SqlError> {
+    const CUBE_MAX: usize = 12;
+    const SETS_MAX: usize = 1 << CUBE_MAX;
+    let mut sets = 1_usize;
+    for expr in by {
+        let own = match expr {
+            Expr::Cube(elements) if elements.len() > CUBE_MAX => {
+                return Err(SqlError::new(
+                    SqlState::TOO_MANY_COLUMNS,
+                    format!("CUBE is limited to {CUBE_MAX} elements"),
+                ));
+            }
+            Expr::Cube(elements) => 1 << elements.len(),
+            Expr::Rollup(elements) => elements.len() + 1,
+            Expr::GroupingSets(sets) => sets.len(),
+            _ => 1,
+        };
+        sets = sets.saturating_mul(own);
+    }
+    if sets > SETS_MAX {
+        let message = format!("too many grouping sets present (maximum {SETS_MAX})");
+        return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message));
+    }
+    Ok(())
+}
+
+/// Drops the keys that stand before already: they decide nothing.
+fn distinct_keys<T>(keys: &mut Vec<T>, expr: impl Fn(&T) -> &Expr) {
+    let mut next = 0;
+    while next < keys.len() {
+        let (before, key) = (&keys[..next], unnested(expr(&keys[next])));
+        if before.iter().any(|before| unnested(expr(before)) == key) {
+            keys.remove(next);
+        } else {
+            next += 1;
+        }
+    }
+}
+
+/// Puts the expressions of DISTINCT ON into the order of ORDER BY, which may begin with any of them: DataFusion compares them one by one.
+fn on_in_order(on: &mut [Expr], by: &[OrderByExpr]) {
+    let first: Vec<&Expr> = by.iter().take(on.len()).map(|by| unnested(&by.expr)).collect();
+    if first.iter().all(|by| on.iter().any(|on| unnested(on) == *by)) {
+        on.sort_by_key(|on| first.iter().position(|by| unnested(on) == *by).unwrap_or(first.len()));
+    }
 }
 
 fn ambiguous_order(name: &str) -> SqlError {

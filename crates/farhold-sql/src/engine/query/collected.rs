@@ -1,0 +1,152 @@
+//! `array_agg` and `string_agg` as window functions.
+//!
+//! Each row of the window has a value of its own, with all that the frame of the row has: of 100,000 rows in one order some 5 billion elements, which no
+//! operator counts. So what such a function gives is taken from the queries' memory, where it stays until the query ends: how long a batch of
+//! the window is kept is not known here.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, FieldRef};
+use datafusion::common::ScalarValue;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::AggregateOrderSensitivity;
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, LogicalPlan, Signature, WindowFunctionDefinition,
+};
+
+use crate::engine::cancel::CancelHandle;
+
+/// Gives the functions of a plan that is about to run their part of the queries' memory, and the flag that stops them.
+pub(super) fn attach(plan: LogicalPlan, pool: &Arc<dyn MemoryPool>, cancel: &CancelHandle) -> Result<LogicalPlan> {
+    let attach_one = |mut expression: Expr| {
+        if let Expr::WindowFunction(function) = &mut expression
+            && let WindowFunctionDefinition::AggregateUDF(inner) = &function.fun
+            && matches!(inner.name(), "array_agg" | "string_agg")
+        {
+            let room = Arc::new(MemoryConsumer::new(inner.name()).register(pool));
+            let counted = Counted { inner: Arc::clone(inner), room, cancel: cancel.clone() };
+            function.fun = WindowFunctionDefinition::AggregateUDF(Arc::new(AggregateUDF::from(counted)));
+            return Ok(Transformed::yes(expression));
+        }
+        Ok(Transformed::no(expression))
+    };
+    plan.transform_up_with_subqueries(|node| node.map_expressions(|e| e.transform_up(attach_one))).data()
+}
+
+#[derive(Debug)]
+struct Counted {
+    inner: Arc<AggregateUDF>,
+    room: Arc<MemoryReservation>,
+    cancel: CancelHandle,
+}
+
+impl PartialEq for Counted {
+    fn eq(&self, other: &Self) -> bool {
+        self.inner == other.inner
+    }
+}
+
+impl Eq for Counted {}
+
+impl Hash for Counted {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.inner.hash(state);
+    }
+}
+
+impl Counted {
+    fn counted(&self, inner: Box<dyn Accumulator>) -> Box<dyn Accumulator> {
+        Box::new(Counting { inner, room: Arc::clone(&self.room), cancel: self.cancel.clone(), rows: 0 })
+    }
+}
+
+impl AggregateUDFImpl for Counted {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn signature(&self) -> &Signature {
+        self.inner.signature()
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        self.inner.return_type(arguments)
+    }
+
+    fn return_field(&self, arguments: &[FieldRef]) -> Result<FieldRef> {
+        self.inner.return_field(arguments)
+    }
+
+    fn is_nullable(&self) -> bool {
+        self.inner.is_nullable()
+    }
+
+    fn accumulator(&self, arguments: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        Ok(self.counted(self.inner.accumulator(arguments)?))
+    }
+
+    fn create_sliding_accumulator(&self, arguments: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        Ok(self.counted(self.inner.create_sliding_accumulator(arguments)?))
+    }
+
+    fn state_fields(&self, arguments: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
+        self.inner.state_fields(arguments)
+    }
+
+    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
+        self.inner.order_sensitivity()
+    }
+
+    fn default_value(&self, data_type: &DataType) -> Result<ScalarValue> {
+        self.inner.default_value(data_type)
+    }
+}
+
+#[derive(Debug)]
+struct Counting {
+    inner: Box<dyn Accumulator>,
+    room: Arc<MemoryReservation>,
+    cancel: CancelHandle,
+    /// Rows since the last value: where the frame is the whole partition, each of them gets it.
+    rows: usize,
+}
+
+impl Accumulator for Counting {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.rows += values.first().map_or(0, |values| values.len());
+        self.inner.update_batch(values)
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        self.cancel.check().map_err(|error| DataFusionError::External(Box::new(error)))?;
+        let value = self.inner.evaluate()?;
+        let rows = std::mem::take(&mut self.rows).max(1);
+        self.room.try_grow(value.size().saturating_mul(rows))?;
+        Ok(value)
+    }
+
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        self.inner.state()
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        self.inner.merge_batch(states)
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.inner.retract_batch(values)
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        self.inner.supports_retract_batch()
+    }
+}

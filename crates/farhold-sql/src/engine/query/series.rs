@@ -1,0 +1,135 @@
+//! `generate_series` in a SELECT list, `SELECT id, generate_series(1, 3) FROM t`, as the rows that it stands for.
+//!
+//! To DataFusion it is a function that gives an array, and `unnest` makes rows of that: of several arrays side by side, the shorter ones filled up
+//! with NULL, as PostgreSQL does. PostgreSQL makes the rows after it has grouped and after its window functions, DataFusion before; such queries,
+//! and what PostgreSQL refuses itself, are refused here.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Query, Select, SelectItem, Value, Visitor,
+    VisitorMut,
+};
+
+use super::subqueries;
+use crate::SqlError;
+use crate::engine::direct::output_name;
+use crate::engine::scalar::{built_in_name, fold};
+use crate::engine::walk;
+
+const SERIES: &str = "generate_series";
+const UNNEST: &str = "unnest";
+
+/// Puts `unnest` around the calls, and stops at those that stand elsewhere.
+pub(super) struct Series<'a> {
+    /// The names of aggregate functions.
+    aggregates: &'a HashSet<String>,
+    /// Whether the next call is the argument of `unnest`.
+    is_unnested: bool,
+}
+
+impl<'a> Series<'a> {
+    pub(super) fn new(aggregates: &'a HashSet<String>) -> Self {
+        Self { aggregates, is_unnested: false }
+    }
+}
+
+impl VisitorMut for Series<'_> {
+    type Break = SqlError;
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
+        if !select.projection.iter().filter_map(value).any(has_call) {
+            return ControlFlow::Continue(());
+        }
+        let mut values = select.projection.iter().filter_map(value);
+        if !subqueries::is_plain(select) || values.any(|value| subqueries::summarises(value, self.aggregates)) {
+            let error = SqlError::unsupported("generate_series beside groups, aggregates or window functions");
+            return ControlFlow::Break(error.with_hint("Call it in a query around that one."));
+        }
+        for item in &mut select.projection {
+            if let SelectItem::UnnamedExpr(expr) = item
+                && has_call(expr)
+            {
+                let alias = Ident::with_quote('"', output_name(expr));
+                *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias };
+            }
+            if let SelectItem::ExprWithAlias { expr, .. } = item {
+                unnest(expr);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        let is_unnested = std::mem::take(&mut self.is_unnested);
+        let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
+        if is_call(function, SERIES) && !is_unnested {
+            return ControlFlow::Break(SqlError::unsupported("generate_series in an expression in this place"));
+        }
+        self.is_unnested = is_call(function, UNNEST);
+        ControlFlow::Continue(())
+    }
+}
+
+fn value(item: &SelectItem) -> Option<&Expr> {
+    match item {
+        SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. } => Some(value),
+        _ => None,
+    }
+}
+
+fn is_call(function: &Function, of: &str) -> bool {
+    function.over.is_none() && built_in_name(function).is_some_and(|name| fold(name) == of)
+}
+
+/// Whether there is a call that is not in a subquery.
+fn has_call(expr: &Expr) -> bool {
+    struct Calls(usize);
+    impl Visitor for Calls {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.0 += 1;
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.0 -= 1;
+            ControlFlow::Continue(())
+        }
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            match expr {
+                Expr::Function(function) if self.0 == 0 && is_call(function, SERIES) => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    walk::visit(expr, &mut Calls(0)).is_break()
+}
+
+/// Puts `unnest` around the calls that give an operator or a function its values. Others stay: a call in CASE or COALESCE makes no rows in PostgreSQL,
+/// and one in the arguments of another would be unnested twice.
+fn unnest(expr: &mut Expr) {
+    match expr {
+        Expr::Function(function) if is_call(function, SERIES) => {
+            let series = std::mem::replace(expr, Expr::value(Value::Null));
+            *expr = subqueries::call(UNNEST, vec![series]);
+        }
+        Expr::Function(function) if !is_call(function, UNNEST) && !is_call(function, "coalesce") => {
+            let FunctionArguments::List(list) = &mut function.args else { return };
+            for argument in &mut list.args {
+                if let FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) = argument {
+                    unnest(value);
+                }
+            }
+        }
+        Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } | Expr::Cast { expr: inner, .. } => unnest(inner),
+        Expr::BinaryOp { left, right, .. } => {
+            unnest(left);
+            unnest(right);
+        }
+        _ => {}
+    }
+}
