@@ -31,7 +31,7 @@ pub(super) async fn run(
 ) -> Result<(), SqlError> {
     let plan = numbers::attach(plan, asks).map_err(|e| error::from_datafusion(&e))?;
     let physical =
-        state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_datafusion(&e))?;
+        state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_optimizer(&e))?;
     let physical = guard(physical, cancel).map_err(|e| error::from_datafusion(&e))?;
     let mut stream = execute_stream(Arc::clone(&physical), state.task_ctx()).map_err(|e| error::from_datafusion(&e))?;
     while let Some(batch) = stream.next().await {
