@@ -121,7 +121,8 @@ class Expressions:
             type_ = self.any_type()
             items = []
             for number in range(rng.randint(1, 4)):
-                items += [", " if number else "", self.constant(type_, 0.2)]
+                item = self.of(type_, 1) if rng.random() < 0.2 else self.constant(type_, 0.2)
+                items += [", " if number else "", item]
             if type_.family == "number" and rng.random() < 0.3:
                 word = rng.choice([" = ANY", " <> ALL", " < ANY", " >= ALL", " <> ANY"])
                 return Node(s.BOOL, "(", self.of(type_, depth - 1), f"{word} (ARRAY[", *items, "]))")

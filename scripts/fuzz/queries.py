@@ -397,17 +397,38 @@ class Subqueries:
             conditions.append(Expressions(rng, source.columns).condition(1))
         return source, conditions
 
+    def _item(self, source):
+        """A column, or an aggregate, of which there is a row without any in the source; whether it is the latter."""
+        rng = self.queries.rng
+        column = rng.choice(source.columns)
+        kind = rng.choice(["column", "column", "column", "count", "extreme"])
+        if kind == "count":
+            return Node(s.INT8, rng.choice(["count(*)", "(count(*) + 1)", "coalesce(sum(1), 7)"])), True
+        if kind == "extreme" and column.type.name not in ("bool", "bytea", "varchar"):
+            return Node(column.type, rng.choice(["min(", "max("]), column, ")", tags={"representative"}), True
+        return column, False
+
+    def _having(self, inner):
+        rng = self.queries.rng
+        if rng.random() < 0.3:
+            inner.clauses["having"] = ("HAVING ", [Node(s.BOOL, rng.choice(["(count(*) = 0)", "(count(*) < 2)", "(count(*) > 0)"]))], " AND ")
+
     def condition(self, outer, depth):
         rng = self.queries.rng
         source, conditions = self._inner(outer)
         kind = rng.choice(["exists", "in", "in", "any"])
         if kind == "exists":
-            inner = self.queries.clauses([s.INT4.literal("1")], source.node, conditions)
+            item, is_aggregate = self._item(source) if rng.random() < 0.3 else (s.INT4.literal("1"), False)
+            inner = self.queries.clauses([item], source.node, conditions)
+            if is_aggregate:
+                self._having(inner)
             before, after = rng.choice([("EXISTS (", ")"), ("(NOT EXISTS (", "))")])
             return Node(s.BOOL, before, inner, after, tags={"subquery"})
-        inner_column = rng.choice(source.columns)
-        inner = self.queries.clauses([inner_column], source.node, conditions)
-        subject = outer.of(inner_column.type, depth - 1)
+        item, is_aggregate = self._item(source)
+        inner = self.queries.clauses([item], source.node, conditions)
+        if is_aggregate:
+            self._having(inner)
+        subject = outer.of(item.type, depth - 1)
         if kind == "in":
             return Node(s.BOOL, "(", subject, rng.choice([" IN (", " NOT IN ("]), inner, "))", tags={"subquery"})
         word = rng.choice([" = ANY (", " <> ALL (", " > ALL (", " < ANY (", " <> ANY (", " = ALL (", " >= ANY (", " <= ALL ("])
@@ -424,5 +445,10 @@ class Subqueries:
             first.clauses["tail"] = ("", [Node(None, f"ORDER BY 1{rng.choice(['', ' DESC'])} LIMIT 1", tags={"representative"})], "")
             first.optional = tuple(name for name in first.optional if name != "tail")
             return Node(type_, "(", first, ")", tags={"subquery"})
-        inner = Node(type_, rng.choice(["min(", "max("]), rng.choice(fitting), ")", tags={"representative"})
-        return Node(type_, "(", self.queries.clauses([inner], source.node, conditions), ")", tags={"subquery"})
+        if type_.name == "int8" and rng.random() < 0.5:
+            inner = self.queries.clauses([Node(type_, rng.choice(["count(*)", "(count(*) + 1)"]))], source.node, conditions)
+        else:
+            item = Node(type_, rng.choice(["min(", "max("]), rng.choice(fitting), ")", tags={"representative"})
+            inner = self.queries.clauses([item], source.node, conditions)
+        self._having(inner)
+        return Node(type_, "(", inner, ")", tags={"subquery"})

@@ -171,6 +171,17 @@ pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
     }
 }
 
+/// What the optimiser and the physical planner say. The names of a statement have been found by then: one that is not, or is several, is their
+/// own, of a subquery that they joined.
+pub(crate) fn from_optimizer(error: &DataFusionError) -> SqlError {
+    match error.find_root() {
+        DataFusionError::SchemaError(..) => {
+            SqlError::unsupported("a subquery that uses columns of the query around it, in this place,")
+        }
+        _ => from_datafusion(error),
+    }
+}
+
 fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().trim().to_owned()
 }
@@ -267,6 +278,8 @@ fn from_plan(message: &str) -> SqlError {
         || lower.contains("not implemented")
         || lower.contains("null_aware anti join")
         || lower.contains("correlated scalar subquery")
+        || lower.contains("scalar correlated subquery")
+        || lower.contains("outer reference columns")
         || lower.contains("require unique expression names")
     {
         SqlState::FEATURE_NOT_SUPPORTED

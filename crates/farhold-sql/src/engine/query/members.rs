@@ -12,14 +12,14 @@
 //! ```
 //!
 //! without the parts of the second line that columns declared NOT NULL rule out. In a WHERE clause the first line stays a subquery; above a
-//! projection or an aggregate, where DataFusion has no join for it, the mark join is put in here; there, EXISTS of an
-//! uncorrelated query counts its first row.
+//! projection or an aggregate, where DataFusion has no join for it, the mark join is put in here; there, EXISTS, and IN of a
+//! correlated query, count rows.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, JoinType, ScalarValue, Spans};
+use datafusion::common::{Column, DFSchema, ExprSchema, JoinType, ScalarValue, Spans};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::functions_aggregate::expr_fn::count;
@@ -30,6 +30,8 @@ use datafusion::logical_expr::{
     BinaryExpr, Cast, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, lit, not, when,
 };
 use datafusion::optimizer::AnalyzerRule;
+
+use super::correlated::subquery;
 
 /// See the module.
 #[derive(Debug)]
@@ -76,11 +78,21 @@ fn in_operator(plan: LogicalPlan, marks: &Cell<usize>) -> Result<Transformed<Log
                         input = marked;
                         Ok(Transformed::yes(known.value(mark, asked)?))
                     }
-                    Expr::Exists(asked) if asked.subquery.outer_ref_columns.is_empty() => {
-                        let found = has_rows(LogicalPlan::clone(&asked.subquery.subquery), &asked.subquery)?;
-                        Ok(Transformed::yes(if asked.negated { not(found) } else { found }))
+                    // There is no mark join for one that is correlated: its rows are counted.
+                    Expr::InSubquery(asked) if !asked.expr.exists(|inner| Ok(subquery(inner).is_some()))? => {
+                        let found = Expr::Exists(Exists { subquery: equal(&asked, &schema)?, negated: false });
+                        Ok(Transformed::yes(Known::of(&asked, &schema)?.value(found, asked)?))
                     }
                     other => Ok(Transformed::no(other)),
+                })?;
+                let value = value.transform_data(|expr| {
+                    expr.transform_up(|expr| match expr {
+                        Expr::Exists(asked) => {
+                            let found = counted(LogicalPlan::clone(&asked.subquery.subquery), &asked.subquery)?;
+                            Ok(Transformed::yes(if asked.negated { not(found) } else { found }))
+                        }
+                        other => Ok(Transformed::no(other)),
+                    })
                 })?;
                 Ok(value.update_data(|expr| name.restore(expr)))
             })?;
@@ -203,10 +215,35 @@ fn has_rows(plan: LogicalPlan, subquery: &Subquery) -> Result<Expr> {
     if !subquery.outer_ref_columns.is_empty() {
         return Ok(Expr::Exists(Exists { subquery: subquery.with_plan(Arc::new(plan)), negated: false }));
     }
-    let one = LogicalPlanBuilder::from(plan).limit(0, Some(1))?;
-    let counted = one.aggregate(Vec::<Expr>::new(), vec![count(lit(1_i64))])?.build()?;
-    let counted = Subquery { subquery: Arc::new(counted), outer_ref_columns: Vec::new(), spans: Spans::new() };
+    counted(plan, subquery)
+}
+
+/// As that, by the number of its rows; of an uncorrelated query the first one is enough.
+fn counted(plan: LogicalPlan, subquery: &Subquery) -> Result<Expr> {
+    let mut rows = LogicalPlanBuilder::from(plan);
+    if subquery.outer_ref_columns.is_empty() {
+        rows = rows.limit(0, Some(1))?;
+    }
+    let plan = rows.aggregate(Vec::<Expr>::new(), vec![count(lit(1_i64))])?.build()?;
+    let outer_ref_columns = plan.all_out_ref_exprs();
+    let counted = Subquery { subquery: Arc::new(plan), outer_ref_columns, spans: Spans::new() };
     Ok(Expr::ScalarSubquery(counted).gt(lit(0_i64)))
+}
+
+/// The rows of a query that equal what is looked up in it, an expression over the columns of `schema`.
+fn equal(asked: &InSubquery, schema: &DFSchema) -> Result<Subquery> {
+    let sought = asked.expr.as_ref().clone().transform_up(|expr| match expr {
+        Expr::Column(column) => {
+            let field = Arc::clone(schema.field_from_column(&column)?);
+            Ok(Transformed::yes(Expr::OuterReferenceColumn(field, column)))
+        }
+        other => Ok(Transformed::no(other)),
+    })?;
+    let column = Expr::Column(asked.subquery.subquery.schema().columns().remove(0));
+    let rows =
+        LogicalPlanBuilder::from(Arc::clone(&asked.subquery.subquery)).filter(column.eq(sought.data))?.build()?;
+    let outer_ref_columns = rows.all_out_ref_exprs();
+    Ok(Subquery { subquery: Arc::new(rows), outer_ref_columns, spans: Spans::new() })
 }
 
 /// `input` with a column that says of each row whether the query has its value.

@@ -11,6 +11,8 @@ mod checked;
 mod choices;
 mod coerce;
 mod collected;
+mod constants;
+mod correlated;
 mod dates;
 mod derived;
 mod domains;
@@ -20,6 +22,7 @@ mod functions;
 mod guard;
 mod halves;
 mod intervals;
+mod lists;
 mod members;
 mod multisets;
 mod names;
@@ -33,6 +36,7 @@ mod rows;
 mod scalars;
 mod series;
 mod similar;
+mod single_rows;
 mod slices;
 mod stream;
 mod subqueries;
@@ -204,7 +208,7 @@ impl QueryEngine {
         let task = self.runtime().spawn(async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
             let plan = state.optimize(&plan).and_then(|plan| equijoins::with_null_keys(plan, &state));
-            plan.map_err(|e| error::from_datafusion(&e))
+            plan.map_err(|e| error::from_optimizer(&e))
         });
         until_cancelled(cancel, task).await
     }
@@ -375,13 +379,16 @@ fn session_state(
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).cloned().collect();
     let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
+    let conditions: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(constants::Conditions::default());
+    let ours = [equalities, conditions];
     let in_place = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
-        Arc::clone(if rule.name() == equalities.name() { &equalities } else { rule })
+        Arc::clone(ours.iter().find(|own| own.name() == rule.name()).unwrap_or(rule))
     };
     let optimizers = context.state().optimizers().iter().map(in_place).collect();
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_optimizer_rules(optimizers)
         .with_physical_optimizer_rules(rules)
+        .with_analyzer_rule(Arc::new(lists::Lists))
         .with_analyzer_rule(Arc::new(scalars::Nulls))
         .with_analyzer_rule(Arc::new(members::Members))
         .with_analyzer_rule(Arc::new(derived::Derived))
@@ -392,6 +399,8 @@ fn session_state(
     let type_names = coerce::TypeNames(state.type_planner().take());
     if let Some(analyzer) = state.analyzer() {
         analyzer.rules.insert(0, Arc::new(coerce::PostgresTypes));
+        analyzer.rules.insert(0, Arc::new(correlated::Correlated));
+        analyzer.rules.insert(0, Arc::new(single_rows::SingleRows));
     }
     if let Some(planners) = state.expr_planners() {
         planners.insert(0, Arc::new(coerce::Differences));

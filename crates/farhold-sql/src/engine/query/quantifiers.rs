@@ -62,6 +62,12 @@ impl VisitorMut for Quantifiers {
             Expr::InSubquery { expr: left, subquery, negated } if is_of_queries(left) => {
                 by_count(left, subquery, *negated).map(Some)
             }
+            Expr::BinaryOp { left, op, right } => match (width(left), unnested(right)) {
+                (Some(width), Expr::Subquery(query)) => {
+                    items(query, width).map(|row| Some(binary(*left.clone(), op.clone(), row)))
+                }
+                _ => Ok(None),
+            },
             _ => return ControlFlow::Continue(()),
         };
         match replaced {
@@ -86,6 +92,10 @@ impl Quantifiers {
             return of_array(left, op, right, is_all).map(Some);
         };
         let is_of_queries = is_of_queries(left);
+        if is_row(left) && !is_list(op, is_all) {
+            let quantifier = if is_all { "ALL" } else { "ANY" };
+            return Err(SqlError::unsupported(format!("{op} {quantifier} of a row and a query")));
+        }
         if is_list(op, is_all) {
             if is_of_queries {
                 return by_count(left, query, is_all).map(Some);
@@ -106,7 +116,42 @@ fn is_list(op: &BinaryOperator, is_all: bool) -> bool {
 }
 
 fn is_row(expr: &Expr) -> bool {
-    matches!(unnested(expr), Expr::Tuple(_))
+    width(expr).is_some()
+}
+
+/// How many columns a row has.
+fn width(expr: &Expr) -> Option<usize> {
+    match unnested(expr) {
+        Expr::Tuple(columns) => Some(columns.len()),
+        _ => None,
+    }
+}
+
+/// `(SELECT a, b …)` that a row is compared with, as a row of a subquery for each column. Each must be of the same row: there is no LIMIT, which
+/// may take another one each time, and no DISTINCT, which has fewer rows of one column than of all.
+fn items(query: &Query, width: usize) -> Result<Expr, SqlError> {
+    let is_whole = query.limit_clause.is_none() && query.fetch.is_none();
+    let select = match query.body.as_ref() {
+        SetExpr::Select(select) if is_whole && subqueries::is_plain(select) && select.distinct.is_none() => select,
+        _ => return Err(SqlError::unsupported("a comparison of a row with this subquery")),
+    };
+    let is_column = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });
+    if !select.projection.iter().all(is_column) {
+        return Err(SqlError::unsupported("a comparison of a row with a subquery of *"));
+    }
+    if select.projection.len() != width {
+        let few = if select.projection.len() < width { "few" } else { "many" };
+        return Err(SqlError::syntax(format!("subquery has too {few} columns")));
+    }
+    let one = |item: &SelectItem| {
+        let mut query = query.clone();
+        query.order_by = None;
+        if let SetExpr::Select(select) = query.body.as_mut() {
+            select.projection = vec![item.clone()];
+        }
+        Expr::Subquery(Box::new(query))
+    };
+    Ok(Expr::Tuple(select.projection.iter().map(one).collect()))
 }
 
 fn unnested(expr: &Expr) -> &Expr {

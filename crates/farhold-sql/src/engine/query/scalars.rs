@@ -89,8 +89,9 @@ fn has_one_row(plan: &LogicalPlan) -> bool {
     }
 }
 
+/// Volatile, for of a constant it would be computed by the optimiser, and be one that is not NULL.
 static NULLABLE: LazyLock<ScalarUDF> =
-    LazyLock::new(|| ScalarUDF::from(Nullable(Signature::any(1, Volatility::Immutable))));
+    LazyLock::new(|| ScalarUDF::from(Nullable(Signature::any(1, Volatility::Volatile))));
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Nullable(Signature);

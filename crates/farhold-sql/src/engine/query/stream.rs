@@ -38,7 +38,7 @@ pub(super) async fn run(
         numbers::attach(plan, asks).and_then(|plan| collected::attach(plan, &state.runtime_env().memory_pool, cancel));
     let plan = plan.map_err(|e| error::from_datafusion(&e))?;
     let physical =
-        state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_datafusion(&e))?;
+        state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_optimizer(&e))?;
     let guarded = guard(physical, cancel).and_then(|physical| slice(physical, state, cancel));
     let (physical, context) = guarded.map_err(|e| error::from_datafusion(&e))?;
     let mut stream = execute_stream(Arc::clone(&physical), context).map_err(|e| error::from_datafusion(&e))?;

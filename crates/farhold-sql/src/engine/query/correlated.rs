@@ -1,0 +1,223 @@
+//! Correlated subqueries that DataFusion's joins for them answer wrong, or not at all, are refused.
+//!
+//! To join a correlated subquery, DataFusion takes the conditions that name columns of the query around it out of the subquery and makes them
+//! conditions of the join. What stood above them sees other rows then. It is refused where it would be another thing of those rows:
+//!
+//! - an aggregate without GROUP BY, unless a scalar subquery is just that ([`single_rows`](super::single_rows) makes most others be that),
+//! - a window, LIMIT and OFFSET, but for a limit of EXISTS, and DISTINCT ON,
+//! - the side of an outer join that may be absent.
+//!
+//! A column of a query further out is found by no join; a subquery that names one is refused as well.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, JoinType};
+use datafusion::config::ConfigOptions;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison};
+use datafusion::logical_expr::utils::{conjunction, merge_schema, split_conjunction_owned};
+use datafusion::logical_expr::{Distinct, Expr, FetchType, LogicalPlan, LogicalPlanBuilder, SkipType, Subquery};
+use datafusion::optimizer::AnalyzerRule;
+
+use super::single_rows::is_aggregate;
+use crate::SqlError;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Correlated;
+
+impl AnalyzerRule for Correlated {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        let plan = plan.transform_up_with_subqueries(conditions_above)?.data;
+        plan.apply_with_subqueries(|node| {
+            if asks(node)? {
+                check(node)?;
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(plan)
+    }
+
+    fn name(&self) -> &'static str {
+        "correlated"
+    }
+}
+
+// What a subquery names
+
+/// The query of an expression that is one.
+pub(super) fn subquery(expr: &Expr) -> Option<&Subquery> {
+    match expr {
+        Expr::ScalarSubquery(subquery)
+        | Expr::Exists(Exists { subquery, .. })
+        | Expr::InSubquery(InSubquery { subquery, .. })
+        | Expr::SetComparison(SetComparison { subquery, .. }) => Some(subquery),
+        _ => None,
+    }
+}
+
+/// Whether an operator has subqueries in its expressions.
+pub(super) fn asks(plan: &LogicalPlan) -> Result<bool> {
+    let mut asks = false;
+    plan.apply_expressions(|expr| {
+        asks |= expr.exists(|inner| Ok(subquery(inner).is_some()))?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(asks)
+}
+
+/// The columns of queries around a query that it, or a subquery in it, names. LATERAL, which is joined to them, is passed over.
+#[recursive::recursive]
+pub(super) fn outer_columns(plan: &LogicalPlan) -> Result<Vec<Column>> {
+    let mut found = Vec::new();
+    plan.apply(|node| {
+        if matches!(node, LogicalPlan::Subquery(_)) {
+            return Ok(TreeNodeRecursion::Jump);
+        }
+        let schema = merge_schema(&node.inputs());
+        node.apply_expressions(|expr| {
+            expr.apply(|inner| {
+                if let Expr::OuterReferenceColumn(_, column) = inner {
+                    found.push(column.clone());
+                }
+                if let Some(asked) = subquery(inner) {
+                    found.extend(further_out(asked, &schema)?);
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    Ok(found)
+}
+
+/// The columns that a subquery names and the query around it, with the columns `schema`, does not have.
+fn further_out(asked: &Subquery, schema: &DFSchema) -> Result<Vec<Column>> {
+    let mut columns = outer_columns(&asked.subquery)?;
+    columns.retain(|column| !schema.has_column(column));
+    Ok(columns)
+}
+
+// What is refused
+
+/// The subqueries in the expressions of an operator.
+fn check(node: &LogicalPlan) -> Result<()> {
+    let schema = merge_schema(&node.inputs());
+    node.apply_expressions(|expr| {
+        expr.apply(|inner| {
+            if let Some(asked) = subquery(inner)
+                && !outer_columns(&asked.subquery)?.is_empty()
+            {
+                let has_place =
+                    matches!(node, LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::Aggregate(_));
+                if !has_place {
+                    return refused("a subquery that uses columns of the query around it, in this place,");
+                }
+                if !further_out(asked, &schema)?.is_empty() {
+                    return refused("a subquery that uses columns of a query around the query around it");
+                }
+                let query = asked.subquery.as_ref();
+                match inner {
+                    Expr::ScalarSubquery(_) if is_aggregate(query) => below_aggregate(query)?,
+                    Expr::Exists(_) => below(without_limit(query)?)?,
+                    _ => below(query)?,
+                }
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(())
+}
+
+fn refused<T>(what: &str) -> Result<T> {
+    Err(DataFusionError::External(Box::new(SqlError::unsupported(what))))
+}
+
+fn below_aggregate(plan: &LogicalPlan) -> Result<()> {
+    match plan {
+        LogicalPlan::Projection(projection) => below_aggregate(&projection.input),
+        LogicalPlan::Aggregate(aggregate) => below(&aggregate.input),
+        other => below(other),
+    }
+}
+
+/// What EXISTS asks for, without the limit that leaves some row.
+fn without_limit(plan: &LogicalPlan) -> Result<&LogicalPlan> {
+    match plan {
+        LogicalPlan::Limit(limit) => match (limit.get_skip_type()?, limit.get_fetch_type()?) {
+            (SkipType::Literal(0), FetchType::Literal(None | Some(1..))) => Ok(&limit.input),
+            _ => Ok(plan),
+        },
+        other => Ok(other),
+    }
+}
+
+/// An operator of a correlated subquery, and those below it.
+#[recursive::recursive]
+fn below(plan: &LogicalPlan) -> Result<()> {
+    if outer_columns(plan)?.is_empty() {
+        return Ok(());
+    }
+    let what = match plan {
+        LogicalPlan::Aggregate(aggregate)
+            if aggregate.group_expr.is_empty()
+                || aggregate.group_expr.iter().any(|by| matches!(by, Expr::GroupingSet(_))) =>
+        {
+            Some("an aggregate without GROUP BY, or with sets of it, below others")
+        }
+        LogicalPlan::Window(_) => Some("a window"),
+        LogicalPlan::Limit(_) => Some("LIMIT"),
+        LogicalPlan::Distinct(Distinct::On(_)) => Some("DISTINCT ON"),
+        LogicalPlan::RecursiveQuery(_) => Some("WITH RECURSIVE"),
+        LogicalPlan::Join(join) => {
+            let names_outer = |side: &LogicalPlan| Ok::<_, DataFusionError>(!outer_columns(side)?.is_empty());
+            let in_condition = plan.expressions().iter().any(Expr::contains_outer);
+            let in_absent = match join.join_type {
+                JoinType::Inner => false,
+                JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => {
+                    names_outer(&join.right)?
+                }
+                JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => {
+                    names_outer(&join.left)?
+                }
+                JoinType::Full => true,
+            };
+            (in_condition || in_absent).then_some("a part of this join")
+        }
+        _ => None,
+    };
+    match what {
+        Some(what) => refused(&format!("{what} in a subquery, of columns of the query around it,")),
+        None => plan.inputs().into_iter().try_for_each(below),
+    }
+}
+
+// What is made to fit
+
+/// A condition of an inner join that names columns around the query, which DataFusion finds in WHERE alone, and of two conditions one upon the
+/// other in one, of which it would forget the columns of the lower.
+fn conditions_above(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    match plan {
+        LogicalPlan::Join(mut join)
+            if join.join_type == JoinType::Inner && join.filter.as_ref().is_some_and(Expr::contains_outer) =>
+        {
+            let conditions = join.filter.take().map(split_conjunction_owned).unwrap_or_default();
+            let (outer, own): (Vec<Expr>, Vec<Expr>) = conditions.into_iter().partition(Expr::contains_outer);
+            join.filter = conjunction(own);
+            let builder = LogicalPlanBuilder::from(LogicalPlan::Join(join));
+            match conjunction(outer) {
+                Some(condition) => Ok(Transformed::yes(builder.filter(condition)?.build()?)),
+                None => builder.build().map(Transformed::no),
+            }
+        }
+        LogicalPlan::Filter(mut filter) => match filter.input.as_ref() {
+            LogicalPlan::Filter(below) if below.predicate.contains_outer() => {
+                filter.predicate = below.predicate.clone().and(filter.predicate);
+                filter.input = Arc::clone(&below.input);
+                Ok(Transformed::yes(LogicalPlan::Filter(filter)))
+            }
+            _ => Ok(Transformed::no(LogicalPlan::Filter(filter))),
+        },
+        other => Ok(Transformed::no(other)),
+    }
+}

@@ -1,0 +1,76 @@
+//! `x IN (1, y)`, a list whose elements are not all constants.
+//!
+//! DataFusion takes such a list for constants where an element gives one value for no row at all, as CASE does (DataFusion 55). So each element
+//! that is no constant is compared by itself: `x IN (1) OR x = y`.
+
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::config::ConfigOptions;
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::InList;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::optimizer::AnalyzerRule;
+
+use super::correlated::subquery;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Lists;
+
+impl AnalyzerRule for Lists {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        plan.transform_up_with_subqueries(|plan| {
+            let names = NamePreserver::new(&plan);
+            plan.map_expressions(|expr| {
+                let name = names.save(&expr);
+                Ok(expr.transform_up(compared)?.update_data(|expr| name.restore(expr)))
+            })
+        })
+        .data()
+    }
+
+    fn name(&self) -> &'static str {
+        "lists"
+    }
+}
+
+fn compared(expr: Expr) -> Result<Transformed<Expr>> {
+    let InList { expr, list, negated } = match expr {
+        // What differs from one evaluation to the next is compared once.
+        Expr::InList(list) if !list.expr.is_volatile() && !list.list.iter().all(is_constant) => list,
+        other => return Ok(Transformed::no(other)),
+    };
+    let (constants, others): (Vec<Expr>, Vec<Expr>) = list.into_iter().partition(is_constant);
+    let pair = |other: Expr| {
+        let value = expr.as_ref().clone();
+        if negated { value.not_eq(other) } else { value.eq(other) }
+    };
+    let mut parts: Vec<Expr> = others.into_iter().map(pair).collect();
+    if !constants.is_empty() {
+        parts.insert(0, Expr::InList(InList { expr, list: constants, negated }));
+    }
+    Ok(Transformed::yes(linked(parts, if negated { Expr::and } else { Expr::or })))
+}
+
+fn is_constant(expr: &Expr) -> bool {
+    let varies = |inner: &Expr| {
+        Ok(matches!(inner, Expr::Column(_) | Expr::OuterReferenceColumn(..)) || subquery(inner).is_some())
+    };
+    !expr.is_volatile() && !expr.exists(varies).unwrap_or(true)
+}
+
+/// All of them as a tree of few levels.
+fn linked(parts: Vec<Expr>, both: fn(Expr, Expr) -> Expr) -> Expr {
+    let mut parts = parts;
+    while parts.len() > 1 {
+        let mut rest = parts.into_iter();
+        parts = Vec::with_capacity(rest.len().div_ceil(2));
+        while let Some(one) = rest.next() {
+            parts.push(match rest.next() {
+                Some(other) => both(one, other),
+                None => one,
+            });
+        }
+    }
+    parts.swap_remove(0)
+}

@@ -1,0 +1,314 @@
+//! Correlated subqueries that have one row whatever there is: aggregates without GROUP BY, and queries without FROM.
+//!
+//! DataFusion joins a correlated subquery grouped by what correlates it, and a group without rows is none: `EXISTS`, `IN`, `ANY` and `ALL` do
+//! not see the row of an empty group, and of a scalar subquery only an aggregate by itself gets its value back. So what such a query computes of
+//! its aggregates is computed where the query stands, of a scalar subquery for each aggregate. With `e` its item and `h` its HAVING:
+//!
+//! | written | planned as |
+//! |---|---|
+//! | `(SELECT e … HAVING h)` | `CASE WHEN h THEN e END` |
+//! | `EXISTS (SELECT e … HAVING h)` | `h IS TRUE` |
+//! | `x IN (SELECT e … HAVING h)` | `CASE WHEN h THEN x = e ELSE false END` |
+//! | `x op ALL (SELECT e … HAVING h)` | `CASE WHEN h THEN x op e ELSE true END` |
+//!
+//! Projections, conditions, aliases, orders and limits above the aggregate are part of `e` and `h`; so is an aggregate of that one row. A query of other forms with such an
+//! aggregate in it is refused: [`correlated`](super::correlated).
+
+use std::sync::Arc;
+
+use datafusion::common::DFSchema;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::config::ConfigOptions;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::functions_nested::make_array::{make_array, make_array_udf};
+use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison, SetQuantifier};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::{conjunction, merge_schema};
+use datafusion::logical_expr::{
+    Aggregate, BinaryExpr, Case, Distinct, Expr, FetchType, LogicalPlan, LogicalPlanBuilder, Operator, SkipType,
+    Subquery, lit,
+};
+use datafusion::optimizer::AnalyzerRule;
+
+use super::correlated::{asks, outer_columns, subquery};
+use super::scalars::SINGLE_VALUE;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct SingleRows;
+
+impl AnalyzerRule for SingleRows {
+    fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
+        plan.transform_up_with_subqueries(in_operator).data()
+    }
+
+    fn name(&self) -> &'static str {
+        "single_rows"
+    }
+}
+
+fn in_operator(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    if !asks(&plan)? {
+        return Ok(Transformed::no(plan));
+    }
+    let schema = merge_schema(&plan.inputs());
+    let names = NamePreserver::new(&plan);
+    plan.map_expressions(|expr| {
+        let name = names.save(&expr);
+        Ok(expr.transform_up(|expr| computed(expr, &schema))?.update_data(|expr| name.restore(expr)))
+    })
+}
+
+/// What a subquery with one row is; `outer` are the columns where it stands.
+fn computed(expr: Expr, outer: &DFSchema) -> Result<Transformed<Expr>> {
+    if let Expr::ScalarFunction(function) = &expr
+        && function.name() == SINGLE_VALUE
+        && let [array] = function.args.as_slice()
+        && let Some(value) = only_element(array)
+    {
+        return Ok(Transformed::yes(value));
+    }
+    let Some(asked) = subquery(&expr) else { return Ok(Transformed::no(expr)) };
+    // One that is not correlated is asked once, as it is.
+    if outer_columns(&asked.subquery)?.is_empty() {
+        return asked_once(expr);
+    }
+    let is_joined = matches!(expr, Expr::ScalarSubquery(_)) && is_aggregate(&asked.subquery);
+    let row = if is_joined && !is_of_one_row(&asked.subquery)? { None } else { Row::of(&asked.subquery)? };
+    let Some(row) = row else { return Ok(Transformed::yes(with_outer_columns(expr))) };
+    let row = row.in_scope(outer)?;
+    let value = match expr {
+        Expr::ScalarSubquery(_) => row.value(|column| column, None),
+        Expr::Exists(Exists { negated, .. }) => match conjunction(row.conditions) {
+            None => lit(!negated),
+            Some(condition) if negated => condition.is_not_true(),
+            Some(condition) => condition.is_true(),
+        },
+        Expr::InSubquery(InSubquery { expr, negated, .. }) => {
+            let op = if negated { Operator::NotEq } else { Operator::Eq };
+            row.value(|column| compared(expr, op, column), Some(negated))
+        }
+        Expr::SetComparison(SetComparison { expr, op, quantifier, .. }) => {
+            row.value(|column| compared(expr, op, column), Some(quantifier == SetQuantifier::All))
+        }
+        other => other,
+    };
+    Ok(Transformed::yes(value))
+}
+
+/// What is looked up in a query that is not correlated and always has one row is compared with its value.
+fn asked_once(expr: Expr) -> Result<Transformed<Expr>> {
+    let has_row = |asked: &Subquery| {
+        Ok::<_, DataFusionError>(Row::of(&asked.subquery)?.is_some_and(|row| row.conditions.is_empty()))
+    };
+    Ok(match expr {
+        Expr::InSubquery(InSubquery { expr, subquery, negated }) if has_row(&subquery)? => {
+            let op = if negated { Operator::NotEq } else { Operator::Eq };
+            Transformed::yes(compared(expr, op, Expr::ScalarSubquery(subquery)))
+        }
+        Expr::SetComparison(SetComparison { expr, subquery, op, .. }) if has_row(&subquery)? => {
+            Transformed::yes(compared(expr, op, Expr::ScalarSubquery(subquery)))
+        }
+        other => Transformed::no(other),
+    })
+}
+
+fn compared(left: Box<Expr>, op: Operator, right: Expr) -> Expr {
+    Expr::BinaryExpr(BinaryExpr::new(left, op, Box::new(right)))
+}
+
+/// Whether a query is one aggregate and nothing else, which DataFusion joins.
+pub(super) fn is_aggregate(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Projection(projection) => {
+            let [item] = projection.expr.as_slice() else { return false };
+            matches!(item.clone().unalias(), Expr::Column(_)) && is_aggregate(&projection.input)
+        }
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty() && aggregate.aggr_expr.len() == 1,
+        _ => false,
+    }
+}
+
+/// Whether the aggregate of such a query has one row at most to look at.
+fn is_of_one_row(plan: &LogicalPlan) -> Result<bool> {
+    match plan {
+        LogicalPlan::Projection(projection) => is_of_one_row(&projection.input),
+        LogicalPlan::Aggregate(aggregate) => Ok(Row::of(&aggregate.input)?.is_some()),
+        _ => Ok(false),
+    }
+}
+
+/// A subquery that lists the columns around it that it names, which what was computed in it may have changed.
+fn with_outer_columns(mut expr: Expr) -> Expr {
+    if let Expr::ScalarSubquery(subquery)
+    | Expr::Exists(Exists { subquery, .. })
+    | Expr::InSubquery(InSubquery { subquery, .. })
+    | Expr::SetComparison(SetComparison { subquery, .. }) = &mut expr
+    {
+        subquery.outer_ref_columns = subquery.subquery.all_out_ref_exprs();
+    }
+    expr
+}
+
+/// The only row of a query.
+#[derive(Default)]
+struct Row {
+    /// Without which the query has no row.
+    conditions: Vec<Expr>,
+    columns: Vec<Expr>,
+}
+
+impl Row {
+    /// `None` for queries of other forms.
+    #[recursive::recursive]
+    fn of(plan: &LogicalPlan) -> Result<Option<Self>> {
+        Ok(match plan {
+            LogicalPlan::EmptyRelation(empty) if empty.produce_one_row => Some(Self::default()),
+            LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => match Self::of(&aggregate.input)? {
+                Some(row) => row.summarised(aggregate)?,
+                None => Some(Self::aggregated(aggregate)?),
+            },
+            LogicalPlan::Projection(projection) => match Self::of(&projection.input)? {
+                Some(row) => {
+                    row.evaluated(&projection.expr, projection.input.schema())?.map(|columns| Self { columns, ..row })
+                }
+                None => None,
+            },
+            LogicalPlan::Filter(filter) => match Self::of(&filter.input)? {
+                Some(mut row) => {
+                    let condition = row.evaluated(std::slice::from_ref(&filter.predicate), filter.input.schema())?;
+                    condition.map(|condition| {
+                        row.conditions.extend(condition);
+                        row
+                    })
+                }
+                None => None,
+            },
+            LogicalPlan::SubqueryAlias(alias) => Self::of(&alias.input)?,
+            LogicalPlan::Sort(sort) => Self::of(&sort.input)?,
+            LogicalPlan::Distinct(Distinct::All(input)) => Self::of(input)?,
+            LogicalPlan::Limit(limit) => match (limit.get_skip_type()?, limit.get_fetch_type()?) {
+                (SkipType::Literal(0), FetchType::Literal(None | Some(1..))) => Self::of(&limit.input)?,
+                (SkipType::Literal(_), FetchType::Literal(_)) => Self::of(&limit.input)?.map(|mut row| {
+                    row.conditions.push(lit(false));
+                    row
+                }),
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    /// Each aggregate as a subquery.
+    fn aggregated(aggregate: &Aggregate) -> Result<Self> {
+        let alone = |of: &Expr| {
+            let input = LogicalPlanBuilder::from(Arc::clone(&aggregate.input));
+            let plan = input.aggregate(Vec::<Expr>::new(), vec![of.clone()])?;
+            let value = Expr::Column(plan.schema().columns().remove(0));
+            let plan = plan.project(vec![value.alias("__aggregate")])?.build()?;
+            let outer_ref_columns = plan.all_out_ref_exprs();
+            Ok(Expr::ScalarSubquery(Subquery {
+                subquery: Arc::new(plan),
+                outer_ref_columns,
+                spans: Default::default(),
+            }))
+        };
+        let columns = aggregate.aggr_expr.iter().map(alone).collect::<Result<Vec<Expr>>>()?;
+        Ok(Self { conditions: Vec::new(), columns })
+    }
+
+    /// Aggregates of one row at most, which are its values. `None` for aggregates of other types than their arguments.
+    fn summarised(&self, aggregate: &Aggregate) -> Result<Option<Self>> {
+        let mut columns = Vec::with_capacity(aggregate.aggr_expr.len());
+        for expr in &aggregate.aggr_expr {
+            let Expr::AggregateFunction(function) = expr.clone().unalias_nested().data else { return Ok(None) };
+            let arguments = self.evaluated(&function.params.args, aggregate.input.schema())?;
+            let Some([value]) = arguments.as_deref().filter(|_| function.params.filter.is_none()) else {
+                return Ok(None);
+            };
+            let when = |mut conditions: Vec<Expr>, value: Expr, without: Option<Expr>| {
+                conditions.extend(self.conditions.iter().cloned());
+                case(conditions, value, without)
+            };
+            columns.push(match function.func.name() {
+                "count" => {
+                    let is_there =
+                        if matches!(value, Expr::Literal(..)) { Vec::new() } else { vec![value.clone().is_not_null()] };
+                    when(is_there, lit(1_i64), Some(lit(0_i64)))
+                }
+                "min" | "max" | "first_value" => when(Vec::new(), value.clone(), None),
+                "array_agg" => when(Vec::new(), make_array(vec![value.clone()]), None),
+                _ => return Ok(None),
+            });
+        }
+        Ok(Some(Self { conditions: Vec::new(), columns }))
+    }
+
+    /// Expressions over the columns, whose names `schema` has. `None` where they are not the same elsewhere.
+    fn evaluated(&self, exprs: &[Expr], schema: &DFSchema) -> Result<Option<Vec<Expr>>> {
+        let mut values = Vec::with_capacity(exprs.len());
+        for expr in exprs {
+            let names_column = |inner: &Expr| match subquery(inner) {
+                Some(asked) => Ok(outer_columns(&asked.subquery)?.iter().any(|column| schema.has_column(column))),
+                None => Ok(false),
+            };
+            if expr.is_volatile() || expr.exists(names_column)? {
+                return Ok(None);
+            }
+            let value = expr.clone().unalias_nested().data.transform_up(|inner| match &inner {
+                Expr::Column(column) => Ok(Transformed::yes(self.columns[schema.index_of_column(column)?].clone())),
+                _ => Ok(Transformed::no(inner)),
+            })?;
+            values.push(value.data);
+        }
+        Ok(Some(values))
+    }
+
+    /// With the columns `outer` as those where the row stands.
+    fn in_scope(self, outer: &DFSchema) -> Result<Self> {
+        let named = |expr: Expr| {
+            expr.transform_up(|inner| match inner {
+                Expr::OuterReferenceColumn(_, column) if outer.has_column(&column) => {
+                    Ok(Transformed::yes(Expr::Column(column)))
+                }
+                inner => Ok(Transformed::no(inner)),
+            })
+            .data()
+        };
+        let all = |exprs: Vec<Expr>| exprs.into_iter().map(named).collect::<Result<Vec<Expr>>>();
+        Ok(Self { conditions: all(self.conditions)?, columns: all(self.columns)? })
+    }
+
+    /// Something of the first column; `without` the row a constant, or NULL.
+    fn value(mut self, of: impl FnOnce(Expr) -> Expr, without: Option<bool>) -> Expr {
+        let value = of(self.columns.swap_remove(0));
+        case(self.conditions, value, without.map(lit))
+    }
+}
+
+/// `CASE WHEN conditions THEN value ELSE without END`
+fn case(conditions: Vec<Expr>, value: Expr, without: Option<Expr>) -> Expr {
+    match conjunction(conditions) {
+        None => value,
+        Some(condition) => {
+            Expr::Case(Case::new(None, vec![(Box::new(condition), Box::new(value))], without.map(Box::new)))
+        }
+    }
+}
+
+/// The only element of `[value]`, or of `CASE WHEN condition THEN [value] END`.
+fn only_element(array: &Expr) -> Option<Expr> {
+    match array {
+        Expr::ScalarFunction(function) if function.name() == make_array_udf().name() => {
+            match function.args.as_slice() {
+                [value] => Some(value.clone()),
+                _ => None,
+            }
+        }
+        Expr::Case(Case { expr: None, when_then_expr, else_expr: None }) => match when_then_expr.as_slice() {
+            [(condition, array)] => Some(case(vec![condition.as_ref().clone()], only_element(array)?, None)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
