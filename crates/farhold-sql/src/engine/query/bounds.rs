@@ -57,10 +57,6 @@ impl ScalarUDFImpl for Unbounded {
         self.inner.name()
     }
 
-    fn display_name(&self, arguments: &[Expr]) -> Result<String> {
-        self.inner.display_name(arguments)
-    }
-
     fn schema_name(&self, arguments: &[Expr]) -> Result<String> {
         self.inner.schema_name(arguments)
     }

@@ -23,7 +23,7 @@ impl AnalyzerRule for Lists {
             let names = NamePreserver::new(&plan);
             plan.map_expressions(|expr| {
                 let name = names.save(&expr);
-                Ok(expr.transform_up(compared)?.update_data(|expr| name.restore(expr)))
+                Ok(expr.transform_up(|expr| Ok(compared(expr)))?.update_data(|expr| name.restore(expr)))
             })
         })
         .data()
@@ -34,11 +34,11 @@ impl AnalyzerRule for Lists {
     }
 }
 
-fn compared(expr: Expr) -> Result<Transformed<Expr>> {
+fn compared(expr: Expr) -> Transformed<Expr> {
     let InList { expr, list, negated } = match expr {
         // What differs from one evaluation to the next is compared once.
         Expr::InList(list) if !list.expr.is_volatile() && !list.list.iter().all(is_constant) => list,
-        other => return Ok(Transformed::no(other)),
+        other => return Transformed::no(other),
     };
     let (constants, others): (Vec<Expr>, Vec<Expr>) = list.into_iter().partition(is_constant);
     let pair = |other: Expr| {
@@ -49,7 +49,7 @@ fn compared(expr: Expr) -> Result<Transformed<Expr>> {
     if !constants.is_empty() {
         parts.insert(0, Expr::InList(InList { expr, list: constants, negated }));
     }
-    Ok(Transformed::yes(linked(parts, if negated { Expr::and } else { Expr::or })))
+    Transformed::yes(linked(parts, if negated { Expr::and } else { Expr::or }))
 }
 
 fn is_constant(expr: &Expr) -> bool {

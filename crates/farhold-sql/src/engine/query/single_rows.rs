@@ -16,8 +16,8 @@
 
 use std::sync::Arc;
 
-use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{DFSchema, Spans};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::functions_nested::make_array::{make_array, make_array_udf};
@@ -207,11 +207,7 @@ impl Row {
             let value = Expr::Column(plan.schema().columns().remove(0));
             let plan = plan.project(vec![value.alias("__aggregate")])?.build()?;
             let outer_ref_columns = plan.all_out_ref_exprs();
-            Ok(Expr::ScalarSubquery(Subquery {
-                subquery: Arc::new(plan),
-                outer_ref_columns,
-                spans: Default::default(),
-            }))
+            Ok(Expr::ScalarSubquery(Subquery { subquery: Arc::new(plan), outer_ref_columns, spans: Spans::default() }))
         };
         let columns = aggregate.aggr_expr.iter().map(alone).collect::<Result<Vec<Expr>>>()?;
         Ok(Self { conditions: Vec::new(), columns })
