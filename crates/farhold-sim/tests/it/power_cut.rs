@@ -426,7 +426,8 @@ fn a_process_to_be_killed() {
 fn every_planted_defect_of_the_journal_is_noticed() {
     for (defect, medium) in Defect::OF_JOURNAL.into_iter().flat_map(|defect| MEDIA.map(|medium| (defect, medium))) {
         plant(Some(defect));
-        let noticed = (0..60).find(|seed| catch_unwind(AssertUnwindSafe(|| lives(*seed, medium, 3))).is_err());
+        // Where a cut falls in a life is a matter of time, which is real here: on a busy machine the same 60 seeds notice a defect or do not.
+        let noticed = (0..1000).find(|seed| catch_unwind(AssertUnwindSafe(|| lives(*seed, medium, 3))).is_err());
         plant(None);
         println!("{defect:?}, {medium:?}: {noticed:?}");
         assert!(noticed.is_some(), "{defect:?} is not noticed on {medium:?}");
