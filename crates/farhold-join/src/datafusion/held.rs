@@ -80,8 +80,8 @@ pub struct SortsRule {
 impl PhysicalOptimizerRule for SortsRule {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         let decided = with_merges_held(self.decides.optimize(Arc::clone(&plan), config)?)?;
-        if !decided.transformed || is_ordered(&decided.data)? {
-            return Ok(decided.data);
+        if is_ordered(&decided)? {
+            return Ok(decided);
         }
         let one_order = plan.transform_up(|node| match one_order(&node) {
             Some(held) => {
@@ -89,7 +89,7 @@ impl PhysicalOptimizerRule for SortsRule {
             }
             None => Ok(Transformed::no(node)),
         });
-        with_merges_held(self.decides.optimize(one_order.data()?, config)?).data()
+        with_merges_held(self.decides.optimize(one_order.data()?, config)?)
     }
 
     fn name(&self) -> &'static str {
@@ -101,11 +101,12 @@ impl PhysicalOptimizerRule for SortsRule {
     }
 }
 
-fn with_merges_held(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+fn with_merges_held(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| match merged(&node)? {
         Some(held) => Ok(Transformed::yes(Arc::new(HeldExec::new(node, held)) as _)),
         None => Ok(Transformed::no(node)),
     })
+    .data()
 }
 
 /// Whether the plan needs none of the orders that its merges do not keep. A limit may have had a sort below it that was left out for one.

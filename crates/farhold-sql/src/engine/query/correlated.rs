@@ -34,6 +34,11 @@ impl AnalyzerRule for Correlated {
             if asks(node)? {
                 check(node)?;
             }
+            // LATERAL, which is joined like one.
+            if let LogicalPlan::Subquery(asked) = node {
+                let query = asked.subquery.as_ref();
+                if is_aggregate(query) { below_aggregate(query)? } else { below(query)? }
+            }
             Ok(TreeNodeRecursion::Continue)
         })?;
         Ok(plan)

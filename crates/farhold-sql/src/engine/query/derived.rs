@@ -19,9 +19,7 @@ pub(super) struct Derived;
 impl AnalyzerRule for Derived {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         plan.transform_up_with_subqueries(|plan| match plan {
-            LogicalPlan::SubqueryAlias(alias) if is_correlated(&alias.input)? => {
-                projected(&alias).map(Transformed::yes)
-            }
+            LogicalPlan::SubqueryAlias(alias) if hides_columns(&alias)? => projected(&alias).map(Transformed::yes),
             other => Ok(Transformed::no(other)),
         })
         .data()
@@ -32,9 +30,24 @@ impl AnalyzerRule for Derived {
     }
 }
 
-/// Whether a plan names columns of a query around it.
-fn is_correlated(plan: &LogicalPlan) -> Result<bool> {
-    plan.exists(|node| Ok(node.expressions().iter().any(Expr::contains_outer)))
+/// Whether a query compares columns with some around it that it does not give out itself. LATERAL is no such query: it is joined by another way.
+fn hides_columns(alias: &SubqueryAlias) -> Result<bool> {
+    if matches!(alias.input.as_ref(), LogicalPlan::Subquery(_)) {
+        return Ok(false);
+    }
+    alias.input.exists(|node| {
+        let expressions = node.expressions();
+        let mut outer = expressions.iter().filter(|expression| expression.contains_outer());
+        Ok(outer.any(|expression| !expression.column_refs().iter().all(|column| is_given(alias, column))))
+    })
+}
+
+/// Whether the query gives out this column of its own, and no other one, by its name.
+fn is_given(alias: &SubqueryAlias, column: &Column) -> bool {
+    let is_single = alias.schema.fields().iter().filter(|field| *field.name() == column.name).count() == 1;
+    let is_it = |item: &Expr| matches!(item, Expr::Column(given) if given == column);
+    is_single
+        && matches!(alias.input.as_ref(), LogicalPlan::Projection(projection) if projection.expr.iter().any(is_it))
 }
 
 fn projected(alias: &SubqueryAlias) -> Result<LogicalPlan> {

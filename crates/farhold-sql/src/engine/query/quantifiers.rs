@@ -143,6 +143,15 @@ fn items(query: &Query, width: usize) -> Result<Expr, SqlError> {
         let few = if select.projection.len() < width { "few" } else { "many" };
         return Err(SqlError::syntax(format!("subquery has too {few} columns")));
     }
+    // An aggregate makes one row of all, which is not that of a column beside it.
+    let value_of = |item: &SelectItem| match item {
+        SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. } => Some(value.clone()),
+        _ => None,
+    };
+    let values: Vec<Expr> = select.projection.iter().filter_map(value_of).collect();
+    if values.len() > 1 && values.iter().any(calls) && !values.iter().all(is_aggregate) {
+        return Err(SqlError::unsupported("a comparison of a row with a subquery that calls functions"));
+    }
     let one = |item: &SelectItem| {
         let mut query = query.clone();
         query.order_by = None;
@@ -409,6 +418,14 @@ fn is_of_queries(expr: &Expr) -> bool {
     }
     let mut parts = Parts::default();
     !is_row(expr) && walk::visit(expr, &mut parts).is_continue() && parts.has_query
+}
+
+/// Whether an expression is an aggregate by its name and nothing else.
+fn is_aggregate(expr: &Expr) -> bool {
+    const NAMES: [&str; 9] = ["count", "sum", "avg", "min", "max", "bool_and", "bool_or", "array_agg", "string_agg"];
+    let Expr::Function(function) = unnested(expr) else { return false };
+    let name = function.name.to_string();
+    function.over.is_none() && NAMES.iter().any(|aggregate| name.eq_ignore_ascii_case(aggregate))
 }
 
 /// Whether a function is called, which may be an aggregate.

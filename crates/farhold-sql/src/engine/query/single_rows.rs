@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Spans};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
@@ -150,6 +150,29 @@ fn with_outer_columns(mut expr: Expr) -> Expr {
     expr
 }
 
+/// What expressions may have that stand for a query of one row: each column is written out wherever it is named, by the next query as well.
+const PARTS_MAX: usize = 1_000;
+/// A subquery, which is a join, counts as many.
+const SUBQUERY_PARTS: usize = 20;
+
+/// Is a value a constant that is there?
+fn is_there(value: &Expr) -> bool {
+    matches!(value, Expr::Literal(value, _) if !value.is_null())
+}
+
+/// Whether a query has other rows or values each time.
+fn varies(plan: &LogicalPlan) -> Result<bool> {
+    let mut varies = false;
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            varies |= expr.is_volatile();
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(varies)
+}
+
 /// The only row of a query.
 #[derive(Default)]
 struct Row {
@@ -166,7 +189,7 @@ impl Row {
             LogicalPlan::EmptyRelation(empty) if empty.produce_one_row => Some(Self::default()),
             LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => match Self::of(&aggregate.input)? {
                 Some(row) => row.summarised(aggregate)?,
-                None => Some(Self::aggregated(aggregate)?),
+                None => Self::aggregated(aggregate)?,
             },
             LogicalPlan::Projection(projection) => match Self::of(&projection.input)? {
                 Some(row) => {
@@ -199,8 +222,13 @@ impl Row {
         })
     }
 
-    /// Each aggregate as a subquery.
-    fn aggregated(aggregate: &Aggregate) -> Result<Self> {
+    /// Each aggregate as a subquery. `None` for several of rows that would not be the same in each.
+    fn aggregated(aggregate: &Aggregate) -> Result<Option<Self>> {
+        if aggregate.aggr_expr.len() > 1
+            && (varies(&aggregate.input)? || aggregate.aggr_expr.iter().any(Expr::is_volatile))
+        {
+            return Ok(None);
+        }
         let alone = |of: &Expr| {
             let input = LogicalPlanBuilder::from(Arc::clone(&aggregate.input));
             let plan = input.aggregate(Vec::<Expr>::new(), vec![of.clone()])?;
@@ -210,7 +238,7 @@ impl Row {
             Ok(Expr::ScalarSubquery(Subquery { subquery: Arc::new(plan), outer_ref_columns, spans: Spans::default() }))
         };
         let columns = aggregate.aggr_expr.iter().map(alone).collect::<Result<Vec<Expr>>>()?;
-        Ok(Self { conditions: Vec::new(), columns })
+        Ok(Some(Self { conditions: Vec::new(), columns }))
     }
 
     /// Aggregates of one row at most, which are its values. `None` for aggregates of other types than their arguments.
@@ -218,6 +246,11 @@ impl Row {
         let mut columns = Vec::with_capacity(aggregate.aggr_expr.len());
         for expr in &aggregate.aggr_expr {
             let Expr::AggregateFunction(function) = expr.clone().unalias_nested().data else { return Ok(None) };
+            // One of columns around the query alone is an aggregate of the query around it.
+            let names_outer = function.params.args.iter().any(Expr::contains_outer);
+            if names_outer && !function.params.args.iter().any(Expr::any_column_refs) {
+                return Ok(None);
+            }
             let arguments = self.evaluated(&function.params.args, aggregate.input.schema())?;
             let Some([value]) = arguments.as_deref().filter(|_| function.params.filter.is_none()) else {
                 return Ok(None);
@@ -228,8 +261,7 @@ impl Row {
             };
             columns.push(match function.func.name() {
                 "count" => {
-                    let is_there =
-                        if matches!(value, Expr::Literal(..)) { Vec::new() } else { vec![value.clone().is_not_null()] };
+                    let is_there = if is_there(value) { Vec::new() } else { vec![value.clone().is_not_null()] };
                     when(is_there, lit(1_i64), Some(lit(0_i64)))
                 }
                 "min" | "max" | "first_value" => when(Vec::new(), value.clone(), None),
@@ -240,8 +272,11 @@ impl Row {
         Ok(Some(Self { conditions: Vec::new(), columns }))
     }
 
-    /// Expressions over the columns, whose names `schema` has. `None` where they are not the same elsewhere.
+    /// Expressions over the columns, whose names `schema` has. `None` where they are not the same elsewhere, and where they would be very many.
     fn evaluated(&self, exprs: &[Expr], schema: &DFSchema) -> Result<Option<Vec<Expr>>> {
+        if !self.is_copied_well(exprs, schema)? {
+            return Ok(None);
+        }
         let mut values = Vec::with_capacity(exprs.len());
         for expr in exprs {
             let names_column = |inner: &Expr| match subquery(inner) {
@@ -258,6 +293,35 @@ impl Row {
             values.push(value.data);
         }
         Ok(Some(values))
+    }
+
+    /// May each column stand wherever the expressions name it?
+    fn is_copied_well(&self, exprs: &[Expr], schema: &DFSchema) -> Result<bool> {
+        let mut mentions = vec![0_usize; self.columns.len()];
+        for expr in exprs {
+            expr.apply(|inner| {
+                if let Expr::Column(column) = inner {
+                    mentions[schema.index_of_column(column)?] += 1;
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+        }
+        let (mut parts, mut is_well) = (0_usize, true);
+        for (value, mentions) in self.columns.iter().zip(mentions).filter(|(_, mentions)| *mentions > 0) {
+            let mut size = 0;
+            value.apply(|inner| {
+                let asked = subquery(inner);
+                size += if asked.is_some() { SUBQUERY_PARTS } else { 1 };
+                // A condition is a place of its own.
+                is_well &= match asked {
+                    Some(asked) => (mentions == 1 && self.conditions.is_empty()) || !varies(&asked.subquery)?,
+                    None => true,
+                };
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+            parts += mentions * size;
+        }
+        Ok(is_well && parts <= PARTS_MAX)
     }
 
     /// With the columns `outer` as those where the row stands.

@@ -44,6 +44,7 @@ fn cast_to(expression: Expr, data_type: ColumnType) -> Expr {
 /// `CAST($n AS type)` for a bare `$n`.
 pub(super) fn typed_parameter(expression: &Expr, data_type: ColumnType) -> Option<Expr> {
     match expression {
+        Expr::Nested(inner) => typed_parameter(inner, data_type),
         Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => {
             Some(cast_to(expression.clone(), data_type))
         }
@@ -58,7 +59,14 @@ fn typed_item(expression: &Expr, data_type: ColumnType) -> Option<Expr> {
 }
 
 fn is_bare_string(expression: &Expr) -> bool {
-    matches!(expression, Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_) | Value::Null))
+    use Value::{DollarQuotedString, EscapedStringLiteral, Null, SingleQuotedString};
+    match expression {
+        Expr::Nested(inner) => is_bare_string(inner),
+        Expr::Value(value) => {
+            matches!(value.value, SingleQuotedString(_) | EscapedStringLiteral(_) | DollarQuotedString(_) | Null)
+        }
+        _ => false,
+    }
 }
 
 /// Can what a query gives be assigned to the columns that it goes to?
@@ -114,12 +122,18 @@ pub(super) fn type_values(query: &mut Query, table: &TableInfo, targets: &[usize
                 for (expression, &column) in row.content.iter_mut().zip(targets) {
                     if let Some(typed) = typed_value(expression, table, column)? {
                         *expression = typed;
+                    } else if let ColumnType::Decimal { .. } = table.columns()[column].data_type {
+                        // Numbers of one type, as those of the column that have none of their own.
+                        *expression = cast_to(expression.clone(), table.columns()[column].data_type);
                     }
                 }
             }
         }
         SetExpr::Select(select) => {
-            for (item, &column) in select.projection.iter_mut().zip(targets) {
+            // How many columns a wildcard stands for is not known here, and so not which column the items behind it go to.
+            let is_plain =
+                |item: &&mut SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });
+            for (item, &column) in select.projection.iter_mut().take_while(is_plain).zip(targets) {
                 if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
                     && let Some(typed) = typed_item(expression, table.columns()[column].data_type)
                 {
@@ -127,6 +141,7 @@ pub(super) fn type_values(query: &mut Query, table: &TableInfo, targets: &[usize
                 }
             }
         }
+        SetExpr::Query(query) => type_values(query, table, targets)?,
         _ => {}
     }
     Ok(())
