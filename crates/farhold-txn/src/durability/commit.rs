@@ -122,9 +122,9 @@ impl Txn {
         Ok(info)
     }
 
-    /// The latest epoch of anything that it has read; `None`: it has relied on rows being absent.
+    /// The latest epoch of anything that it has read; `None`: it has relied on rows being absent, as an insert does that it has taken back.
     fn latest_read(&self) -> Option<u32> {
-        let saw_nothing = self.state.rows.iter().any(|row| row.state == RowState::Absent);
+        let saw_nothing = self.state.rows.iter().any(|row| matches!(row.state, RowState::Absent | RowState::Gone));
         if saw_nothing || !self.state.groups().is_empty() || !self.state.buckets.is_empty() {
             return None;
         }

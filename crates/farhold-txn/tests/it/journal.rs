@@ -525,6 +525,34 @@ fn pages_taken_since_a_checkpoint_outlast_the_checkpoints_of_others() {
 }
 
 /// What a snapshot has pushed into the next epoch is written with the one before it, and counts only with its own: a reader waits for that.
+/// An insert tells that its key was free, also when the transaction takes it back: which a delete that no disk has yet may have made it.
+#[test]
+fn an_insert_that_is_taken_back_waits_for_the_delete_that_made_its_key_free() {
+    let disk = Volatile::default();
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| insert(&worker, 0..2).await.expect("inserted"));
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    let table = worker.node().table("people").expect("the table");
+    executor.run(async {
+        let mut deleting = pin!(worker.run(Retry::never(), async |txn| {
+            let row = txn.get(&table, &key(1)).await?.expect("a row");
+            txn.delete(row)
+        }));
+        assert!(poll!(&mut deleting).is_pending(), "it waits for the disk");
+        let mut taken_back = pin!(worker.run(Retry::never(), async |txn| {
+            // So long that it does not get the slot of the deleted row, which says of which epoch the delete is.
+            let row = txn.insert(&table, &key(1), &common::value(&table, "new", 1, &"x".repeat(900))).await?;
+            txn.delete(row)
+        }));
+        assert!(poll!(&mut taken_back).is_pending(), "a power cut gives the row back");
+        while poll!(&mut taken_back).is_pending() {
+            let _ = node.step_journal();
+        }
+        in_time(&worker, deleting).await.expect("the delete was durable before");
+    });
+}
+
 #[test]
 fn nothing_is_read_that_a_power_cut_could_take_back() {
     let disk = Volatile::default();
