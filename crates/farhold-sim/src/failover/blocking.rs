@@ -1,39 +1,35 @@
-//! Code that waits for a disk, in virtual time: it runs on a thread of its own, and never beside the simulation.
+//! Code that waits for a disk, in virtual time: it runs on a stack of its own, and never beside the simulation.
 //!
 //! ```text
 //!   simulation  ── work ──► · · · · · · · · ·  time passes  ── go on ──► · · · · · · · · · ·
-//!   thread                  runs ── so long ──►  · · · · · · · · · · · · runs ── done ──►
+//!   its stack               runs ── so long ──►  · · · · · · · · · · · · runs ── done ──►
 //! ```
 //!
-//! At any moment one of the two runs and the other waits for it, so a run is what its seed says, as if there were one thread. In return
-//! nobody in the simulation may wait for a lock that the thread holds while it waits for its disk: that would be for ever.
+//! Both are of one thread, so a run is what its seed says. In return nobody in the simulation may wait for a lock that the code holds while it
+//! waits for its disk: that would be for ever.
 
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
 use farhold_fabric::Handle;
-use farhold_txn::{plant, planted};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::ptr::NonNull;
 
+/// What blocking code is told when it goes on.
 enum Order {
-    Work(Box<dyn FnOnce() + Send>),
     GoOn,
+    /// The simulation has ended.
+    End,
 }
 
-enum Answer {
-    WaitsNs(u64),
-    Done,
-}
-
-/// A thread's way to the simulation.
-struct Way {
-    orders: Receiver<Order>,
-    answers: Sender<Answer>,
-}
+/// The way of blocking code back to the simulation: with so many nanoseconds to wait.
+type Way = Yielder<Order, u64>;
 
 thread_local! {
-    /// Of a thread that runs blocking code.
-    static WAY: RefCell<Option<Way>> = const { RefCell::new(None) };
+    /// Of the blocking code that runs.
+    static WAY: Cell<Option<NonNull<Way>>> = const { Cell::new(None) };
+    /// Stacks of code that is done.
+    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Lets so much virtual time pass, for blocking code. For the simulation itself none does.
@@ -41,66 +37,63 @@ thread_local! {
 /// # Errors
 /// The simulation has ended: the code is to come to its end too.
 pub(super) fn wait_ns(ns: u64) -> io::Result<()> {
-    WAY.with_borrow(|way| {
-        let Some(way) = way else { return Ok(()) };
-        let _ = way.answers.send(Answer::WaitsNs(ns));
-        match way.orders.recv() {
-            Ok(Order::GoOn) => Ok(()),
-            _ => Err(io::Error::other("the simulation has ended")),
-        }
-    })
+    let Some(way) = WAY.take() else { return Ok(()) };
+    // SAFETY: `WAY` has it only while the code runs to which it belongs, on whose stack it lies: `run` sets it when the code begins, it is taken
+    // before the code is suspended and set when that goes on, and a guard takes it when the code ends.
+    let order = unsafe { way.as_ref() }.suspend(ns);
+    WAY.set(Some(way));
+    match order {
+        Order::GoOn => Ok(()),
+        Order::End => Err(io::Error::other("the simulation has ended")),
+    }
 }
 
-/// The thread. Dropped, it lets what it runs come to its end.
-pub(super) struct BlockingThread {
-    orders: Option<Sender<Order>>,
-    answers: Receiver<Answer>,
-    thread: Option<JoinHandle<()>>,
-}
+/// Blocking code that has begun. Dropped, it lets the code come to its end.
+struct Running<T>(Option<Coroutine<Order, u64, T>>);
 
-impl BlockingThread {
-    /// Starts it, with the defect that is planted here.
-    pub fn start() -> Self {
-        let ((orders, orders_there), (answers_there, answers)) = (channel(), channel());
-        let defect = planted();
-        let thread = std::thread::spawn(move || {
-            plant(defect);
-            WAY.set(Some(Way { orders: orders_there, answers: answers_there }));
-            let next = || WAY.with_borrow(|way| way.as_ref()?.orders.recv().ok());
-            while let Some(Order::Work(work)) = next() {
-                work();
-                let _ = WAY.with_borrow(|way| way.as_ref().map(|way| way.answers.send(Answer::Done)));
+impl<T: 'static> Running<T> {
+    fn begin(work: impl FnOnce() -> T + 'static) -> Self {
+        /// The code ends, also by a panic.
+        struct Ending;
+        impl Drop for Ending {
+            fn drop(&mut self) {
+                WAY.set(None);
             }
-        });
-        Self { orders: Some(orders), answers, thread: Some(thread) }
+        }
+        let stack = STACKS.with_borrow_mut(Vec::pop).unwrap_or_else(|| DefaultStack::new(2 << 20).expect("a stack"));
+        Self(Some(Coroutine::with_stack(stack, |way: &Way, _| {
+            WAY.set(Some(NonNull::from(way)));
+            let _ending = Ending;
+            work()
+        })))
     }
 
-    /// Runs blocking code; what it waits for takes time of `handle`.
-    ///
-    /// # Panics
-    /// If the code does.
-    pub async fn run<T: Send + 'static>(&self, handle: &Handle, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = channel();
-        self.order(Order::Work(Box::new(move || drop(tell.send(work())))));
-        while let Answer::WaitsNs(ns) = self.answers.recv().expect("blocking code has panicked") {
-            handle.sleep_ns(ns).await;
-            self.order(Order::GoOn);
-        }
-        told.recv().expect("it is done")
-    }
-
-    fn order(&self, order: Order) {
-        if let Some(orders) = &self.orders {
-            let _ = orders.send(order);
-        }
+    fn resume(&mut self, order: Order) -> CoroutineResult<u64, T> {
+        self.0.as_mut().expect("it is there until it is dropped").resume(order)
     }
 }
 
-impl Drop for BlockingThread {
+impl<T> Drop for Running<T> {
     fn drop(&mut self) {
-        self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(mut code) = self.0.take() else { return };
+        while !code.done() {
+            let _ = code.resume(Order::End);
+        }
+        // A thread that ends has no use for it.
+        let _ = STACKS.try_with(|stacks| stacks.borrow_mut().push(code.into_stack()));
+    }
+}
+
+/// Runs blocking code; what it waits for takes time of `handle`.
+///
+/// # Panics
+/// If the code does.
+pub(super) async fn run<T: 'static>(handle: &Handle, work: impl FnOnce() -> T + 'static) -> T {
+    let mut running = Running::begin(work);
+    loop {
+        match running.resume(Order::GoOn) {
+            CoroutineResult::Yield(ns) => handle.sleep_ns(ns).await,
+            CoroutineResult::Return(done) => return done,
         }
     }
 }
@@ -125,7 +118,7 @@ mod tests {
                         order.lock().expect("one at a time").push(ns);
                     }
                 };
-                BlockingThread::start().run(&handle, work).await;
+                run(&handle, work).await;
             })
         });
         executor.run(async {
@@ -136,7 +129,7 @@ mod tests {
         assert_eq!((handle.now_ns(), &order.lock().expect("at rest")[..]), (600, &[200, 300, 200, 300][..]));
     }
 
-    /// A run ends while a journal waits for its disk: the thread is told so, and ends.
+    /// A run ends while a journal waits for its disk: the code is told so, and ends.
     #[test]
     fn blocking_code_comes_to_its_end_with_the_simulation() {
         let executor = Executor::virtual_time(1);
@@ -147,7 +140,7 @@ mod tests {
                 let has_ended = wait_ns(1_000_000).is_err();
                 *hears.lock().expect("one at a time") = Some(has_ended);
             };
-            BlockingThread::start().run(&handle, work).await;
+            run(&handle, work).await;
         }));
         let clock = executor.handle();
         executor.run(async { clock.sleep_ns(10).await });

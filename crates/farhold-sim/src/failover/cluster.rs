@@ -1,7 +1,7 @@
 //! The safety phase: clients run, blows fall.
 
 use super::bank::{Ledger, Teller};
-use super::blocking::BlockingThread;
+use super::blocking;
 use super::changing::{self, Changer, Kept};
 use super::disk::{Disks, ProcessDisk};
 use super::numbers::{self, Given, Taker};
@@ -201,14 +201,14 @@ impl Cluster {
         if disk.is_some() {
             let keeper = node.worker(&machine).expect("a worker");
             if self.setup.power.as_ref().is_some_and(|power| power.delays.is_some()) {
-                let (thread, clock) = (BlockingThread::start(), machine.clone());
+                let clock = machine.clone();
                 drop(machine.spawn(async move {
                     let take = async |mut turns: JournalTurns| {
                         let work = move || {
                             turns.take();
                             turns
                         };
-                        thread.run(&clock, work).await
+                        blocking::run(&clock, work).await
                     };
                     keeper.keep_journal_by(take).await;
                 }));
