@@ -306,7 +306,9 @@ impl Database {
     }
 
     /// Runs `body` to its end on this thread, with a worker and the executor's handle (clock, waiting, more tasks), and what its
-    /// transactions have left to be done, for as long as a request may take.
+    /// transactions have left to be done, for as long as a request may take. Where rows have no copies and another node has stood still since a
+    /// commit that moved rows there, those rows stay locked until that node or this one starts again; the commit has said that it is
+    /// unavailable.
     pub fn run<T>(&self, body: impl AsyncFnOnce(Worker, Handle) -> T) -> Result<T, TxnError> {
         let executor = Executor::real(u64::from(std::process::id()));
         let handle = executor.handle();

@@ -257,6 +257,7 @@ impl Txn {
             core.handle.yield_now().await;
         }
         self.write_journal(&core, &mut durably, epoch);
+        let may_wait = !self.replacing_far().is_empty();
         let silent = self.publish_far(&core, 0, |_| true).await;
         if !near_is_written {
             let near = self.near(&core);
@@ -264,7 +265,11 @@ impl Txn {
             latch::unlock(&near);
         }
         let has_heard = |node| !silent.contains(&node);
-        let lost = self.write_far(&core, epoch, has_heard).await.or(silent.first().copied());
+        // What its next start has freed may be another transaction's by now.
+        let freed = if may_wait { self.look_at_locks(&core, has_heard).await.freed } else { Vec::new() };
+        let is_ours = |ident: Ident| has_heard(ident.node()) && !freed.contains(&ident);
+        let lost = self.write_far(&core, epoch, is_ours).await;
+        let lost = lost.or(freed.first().map(|ident| ident.node())).or(silent.first().copied());
         let durably = (!silent.is_empty()).then_some(durably);
         self.tidy_up(epoch);
         self.tidy_up_far(epoch, has_heard).await;
@@ -555,9 +560,9 @@ impl Txn {
         }
     }
 
-    /// Writes and unlocks the far rows of some nodes; names one whose rows could not be written.
-    pub(super) async fn write_far(&self, core: &Core, epoch: u32, is_of: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        let rows: Vec<&Row> = self.far_writes().filter(|row| is_of(row.ident.node())).collect();
+    /// Writes and unlocks some of the far rows; names a node whose rows could not be written.
+    pub(super) async fn write_far(&self, core: &Core, epoch: u32, is_one: impl Fn(Ident) -> bool) -> Option<NodeId> {
+        let rows: Vec<&Row> = self.far_writes().filter(|row| is_one(row.ident)).collect();
         if rows.is_empty() {
             return None;
         }

@@ -16,11 +16,15 @@
 //! absent to them while no index leads to its successor: reads would miss it, and its unique key would be free. That the threads serve
 //! the inbox first would not help: a thread may wake in the middle of a look-up.
 //!
+//! While one home is asked, another may end and start again, which frees its locks too: so the transaction looks at them after the wait, before
+//! it writes rows anywhere.
+//!
 //! What it costs: rows there stay locked as long as the home stands still, and until the coordinator's next start if the coordinator ends
 //! meanwhile. A home that is killed and starts again between two looks of the coordinator has the rows as they were before.
 
 use crate::NodeId;
 use crate::durability::Durably;
+use crate::protocol::ident::Ident;
 use crate::txn::Txn;
 use crate::worker::Core;
 use farhold_fabric::FabricError;
@@ -29,14 +33,14 @@ use farhold_fabric::FabricError;
 /// that; the next start of such a process takes longer than both.
 const AGAIN_NS: u64 = 2_000_000;
 
-/// What is at a home that was silent.
-enum Met {
-    /// The rows, locked by this transaction.
-    Locked,
-    /// A later start of the home.
-    NextStart,
-    /// It cannot be read.
-    Nothing,
+/// What the rows that a transaction has locked at homes say after a wait.
+#[derive(Default)]
+pub(super) struct Locks {
+    held: Vec<Ident>,
+    /// By a later start of the home.
+    pub freed: Vec<Ident>,
+    /// Of a home that cannot be read.
+    unknown: Vec<Ident>,
 }
 
 impl Txn {
@@ -44,6 +48,8 @@ impl Txn {
     /// any commit whose rows are not written: without those homes nothing becomes durable anyway.
     pub(super) async fn finish_at_silent(self, epoch: u32, durably: Durably, mut silent: Vec<NodeId>) {
         let core = self.core.clone();
+        // Where some rows may be written already, by instructions whose answers were lost.
+        let mut begun = Vec::new();
         while !silent.is_empty() && core.node.fabric.node_is_live(core.me) {
             core.handle.sleep_ns(AGAIN_NS).await;
             let unheard = self.publish_far(&core, 0, |node| silent.contains(&node)).await;
@@ -53,13 +59,17 @@ impl Txn {
                     left.push(node);
                     continue;
                 }
-                match self.look_at_locks(&core, node).await {
-                    Met::Locked => {
-                        self.write_far(&core, epoch, |other| other == node).await;
-                        self.tidy_up_far(epoch, |other| other == node).await;
-                    }
-                    Met::NextStart => {}
-                    Met::Nothing => left.push(node),
+                let Locks { held, unknown, .. } = self.look_at_locks(&core, |it| it == node).await;
+                if held.is_empty() && unknown.is_empty() && !begun.contains(&node) {
+                    // Its next start.
+                    continue;
+                }
+                begun.push(node);
+                let lost = self.write_far(&core, epoch, |it| held.contains(&it)).await;
+                if lost.is_some() || !unknown.is_empty() {
+                    left.push(node);
+                } else {
+                    self.tidy_up_far(epoch, |it| it == node).await;
                 }
             }
             silent = left;
@@ -67,20 +77,22 @@ impl Txn {
         drop(durably);
     }
 
-    /// Does the transaction still hold its locks at a home? Only the home's next start frees them.
-    async fn look_at_locks(&self, core: &Core, node: NodeId) -> Met {
+    /// Which of its locks the transaction still holds, of those at some homes. Only a home's next start frees them.
+    pub(super) async fn look_at_locks(&self, core: &Core, is_of: impl Fn(NodeId) -> bool) -> Locks {
         let mut batch = core.take_batch();
-        let rows = self.far_writes().filter(|row| row.ident.node() == node);
-        let locks: Vec<_> = rows.map(|row| batch.read(Core::lock_place(row.ident), 8)).collect();
+        let rows = self.far_writes().map(|row| row.ident).filter(|ident| is_of(ident.node()));
+        let looks: Vec<_> = rows.map(|ident| (ident, batch.read(Core::lock_place(ident), 8))).collect();
         let batch = core.endpoint.submit(batch).await;
-        let owner = self.owner.word().to_le_bytes();
-        let met = locks.into_iter().try_for_each(|lock| match batch.bytes(lock) {
-            Ok(word) if word == owner => Ok(()),
-            Ok(_) | Err(FabricError::StaleKey { .. } | FabricError::NoSuchRegion { .. }) => Err(Met::NextStart),
-            Err(_) => Err(Met::Nothing),
-        });
+        let (owner, mut locks) = (self.owner.word().to_le_bytes(), Locks::default());
+        for (ident, look) in looks {
+            match batch.bytes(look) {
+                Ok(word) if word == owner => locks.held.push(ident),
+                Ok(_) | Err(FabricError::StaleKey { .. } | FabricError::NoSuchRegion { .. }) => locks.freed.push(ident),
+                Err(_) => locks.unknown.push(ident),
+            }
+        }
         core.give_batch(batch);
-        met.err().unwrap_or(Met::Locked)
+        locks
     }
 }
 

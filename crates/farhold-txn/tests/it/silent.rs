@@ -16,6 +16,7 @@ use farhold_txn::{
     Index, Node, NodeConfig, NodeId, Placement, Retry, ScanSpec, Table, TableDef, Txn, TxnError, Worker,
 };
 use futures::future::{Either, select};
+use futures::poll;
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
@@ -285,23 +286,25 @@ async fn beside<T>(server: &Worker, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Two nodes on shared memory, in real time: a home's memory outlives it.
+/// Two nodes or three on shared memory, in real time: a home's memory outlives it.
 struct Pair {
     executor: Executor,
     dir: Dir,
+    nodes: u8,
 }
 
 impl Pair {
     const TIMEOUT_NS: u64 = 1_000_000_000;
 
     fn new() -> Self {
-        Self { executor: Executor::real(1), dir: Dir::new() }
+        Self { executor: Executor::real(1), dir: Dir::new(), nodes: 2 }
     }
 
     fn open(&self, node: NodeId) -> Worker {
         let fabric = Fabric::join_shm(&self.dir.0, node).expect("the fabric");
         let request_timeout_ns = Self::TIMEOUT_NS;
-        let config = NodeConfig { nodes: 2, region_bytes: 8 << 20, request_timeout_ns, ..NodeConfig::default() };
+        let config =
+            NodeConfig { nodes: self.nodes, region_bytes: 8 << 20, request_timeout_ns, ..NodeConfig::default() };
         Node::open(fabric, config).expect("a node").worker(&self.executor.handle()).expect("a worker")
     }
 
@@ -376,5 +379,71 @@ fn a_home_that_starts_again_at_once_is_left_as_it_is() {
         })
         .await;
         Pair::assert_has(&worker, &home, 1).await;
+    });
+}
+
+/// While a commit waits for the answer of one home, another one ends and starts again, and somebody changes the row there whose lock that
+/// start has freed.
+#[test]
+fn a_home_that_starts_again_while_another_is_asked_is_left_as_it_is() {
+    const OTHER: NodeId = NodeId(2);
+    const TOWN: i32 = 3;
+    let pair = Pair { nodes: 3, ..Pair::new() };
+    pair.executor.run(async {
+        let (worker, home, other) = (pair.open(NodeId(0)), pair.open(HOME), pair.open(OTHER));
+        let made = beside(&home, beside(&other, worker.create_table(towns(true))));
+        let table = made.await.expect("a table");
+        let rename = async |txn: &mut Txn, name: &str| {
+            let row = txn.get(&table, &key(&table, TOWN, 1)).await?.ok_or(TxnError::Conflict)?;
+            let mut value = Vec::new();
+            let named = [Datum::Int(TOWN), Datum::Int(1), Datum::Text(name.into())];
+            table.schema().encode_value(&named, &mut value).expect("a value");
+            txn.delete(row)?;
+            txn.insert(&table, &key(&table, TOWN, 1), &value).await.map(|_| ())
+        };
+        let txn = beside(
+            &home,
+            beside(&other, async {
+                let filled = worker.run(Retry::default(), async |txn| {
+                    put(txn, &table, THERE, 1, "ann").await?;
+                    put(txn, &table, TOWN, 1, "ann").await
+                });
+                filled.await.expect("filled");
+                assert_eq!([THERE, TOWN].map(|town| table.home_of(&key(&table, town, 1))), [HOME, OTHER]);
+                let mut txn = worker.begin();
+                delete(&mut txn, &table, THERE, 1).await;
+                put(&mut txn, &table, THERE, 3, "ann").await.expect("reserved");
+                delete(&mut txn, &table, TOWN, 1).await;
+                txn
+            }),
+        )
+        .await;
+        let mut committing = pin!(txn.commit());
+        // Until it waits for the home that serves nothing.
+        for _ in 0..1_000 {
+            assert!(poll!(&mut committing).is_pending());
+            worker.handle().yield_now().await;
+        }
+        drop(other);
+        let other = pair.open(OTHER);
+        beside(&other, async {
+            // What its earlier start was known by is void, also for the rest of the commit.
+            let renamed = worker.run(Retry::default(), async |txn| rename(txn, "zoe").await);
+            renamed.await.expect("the new start serves");
+        })
+        .await;
+        let told = beside(&home, &mut committing).await.map(|_| ());
+        assert_eq!(told, Err(TxnError::NodeUnavailable { node: OTHER, committed: true }));
+        beside(
+            &home,
+            beside(&other, async {
+                assert!(worker.drain(10 * Pair::TIMEOUT_NS).await, "it answers");
+                assert_eq!(ids(&worker, THERE).await, Ok(vec![3]));
+                let mut txn = worker.begin_read_only();
+                let row = txn.get(&table, &key(&table, TOWN, 1)).await.expect("a read").expect("a row");
+                assert!(txn.value(row).windows(3).any(|part| part == b"zoe"), "the later commit stands");
+            }),
+        )
+        .await;
     });
 }
