@@ -89,7 +89,7 @@ impl Worker {
         let attempt = async || {
             let mut txn = self.begin();
             txn.is_patient = true;
-            let changed = change(&mut txn).await?;
+            let changed = self.told(change(&mut txn).await).await?;
             let (worker, then) = (self.clone(), then.clone());
             let rest = async move {
                 let missed = match txn.commit().await {
@@ -103,6 +103,15 @@ impl Worker {
             ToItsEnd::of(&self.core, rest).await
         };
         self.run_attempts(Retry::default(), attempt).await?
+    }
+
+    /// That something is there already, or is not, may be taken for an answer: it waits until no power cut takes it back.
+    async fn told<T>(&self, changed: Result<T, TxnError>) -> Result<T, TxnError> {
+        use TxnError::{AlreadyExists, DuplicateKey, NotFound};
+        if matches!(changed, Err(AlreadyExists { .. } | DuplicateKey { .. } | NotFound { .. })) {
+            self.durable_so_far().await?;
+        }
+        changed
     }
 
     /// The table of tables.
@@ -295,7 +304,7 @@ impl Worker {
             Ok(())
         };
         let entered = self.run(Retry::default(), async |txn| self.change_definition(txn, table, change).await);
-        let definition = entered.await?;
+        let definition = self.told(entered.await).await?;
         Ok(((definition.indexes.len() - 1) as u16, definition))
     }
 

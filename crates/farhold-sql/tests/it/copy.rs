@@ -32,6 +32,35 @@ fn csv_in_and_out() {
     assert_eq!(client.rows("SELECT s FROM t WHERE id = 6"), ["NULL"]);
 }
 
+/// What COPY writes it reads as the same: years before Christ, infinities, numbers that are none.
+#[test]
+fn extremes_come_back() {
+    let db = Db::new();
+    let client = db.client();
+    for table in ["t", "u"] {
+        client.ok(&format!(
+            "CREATE TABLE {table} (id INT PRIMARY KEY, d DATE, t TIMESTAMP, f DOUBLE PRECISION, b BYTEA)"
+        ));
+    }
+    client.ok(r"INSERT INTO t VALUES
+          (1, '0044-03-15 BC', '0044-03-15 12:30:00 BC', 'NaN', '\x00ff'),
+          (2, 'infinity', 'infinity', 'infinity', '\x'),
+          (3, '-infinity', '-infinity', '-infinity', NULL),
+          (4, '9999-12-31', '4713-01-01 00:00:00 BC', '-0', '\x5c')");
+    let expected = client.rows("SELECT * FROM t ORDER BY id");
+    assert_eq!(expected[0], r"1|0044-03-15 BC|0044-03-15 12:30:00 BC|NaN|\x00ff");
+    for format in ["text", "csv"] {
+        let written = client.rows(&format!("COPY t TO STDOUT (FORMAT {format})")).join("\n");
+        assert_eq!(client.copy(&format!("COPY u FROM STDIN (FORMAT {format})"), &written).unwrap(), "COPY 4");
+        assert_eq!(client.rows("SELECT * FROM u ORDER BY id"), expected, "{format}");
+        assert_eq!(
+            client.rows("SELECT count(*) FROM t JOIN u ON t.id = u.id AND t.d = u.d AND t.t = u.t AND t.f = u.f"),
+            ["4"]
+        );
+        client.ok("DELETE FROM u");
+    }
+}
+
 #[test]
 fn a_bad_line_takes_all_back() {
     let db = Db::new();

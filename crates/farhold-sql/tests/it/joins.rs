@@ -51,7 +51,21 @@ fn groups_above_a_spilling_join_are_whole() {
                  (SELECT k, j, row_number() OVER (PARTITION BY k ORDER BY id) AS rn FROM b) r ON s.j = r.j GROUP BY r.k";
     let plan = client.rows(&format!("EXPLAIN ANALYZE {query}")).join("\n");
     assert!(!plan.contains(" 0 bytes spilled"), "{plan}");
-    assert_eq!(client.rows(query).len(), 20);
+    // Two rows of `s` for each `j` that it has.
+    let (mut rows, mut groups) = ([0_u64; 20], [(0_u64, 0_u64); 20]);
+    for id in 1..=160_000 {
+        let k = id as usize % 20;
+        rows[k] += 1;
+        if id * 7919 % 160_000 < 60_000 {
+            groups[k] = (groups[k].0 + 2, groups[k].1 + 2 * rows[k]);
+        }
+    }
+    let expected = groups.iter().enumerate().map(|(k, (count, sum))| format!("{k}|{count}|{sum}"));
+    assert_eq!(client.sorted(query), {
+        let mut all: Vec<_> = expected.collect();
+        all.sort();
+        all
+    });
 }
 
 #[test]

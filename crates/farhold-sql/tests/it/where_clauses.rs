@@ -284,3 +284,32 @@ fn long_limits_are_for_the_planner() {
     assert_eq!(is_direct("SELECT * FROM t LIMIT 15000", &[]), (15_000, true));
     client.ok("COMMIT");
 }
+
+/// Numbers that a client sends as they are, in statements that are planned: with more than ten places, from 1e28 on, with 38 digits.
+#[test]
+fn numeric_parameters_keep_all_their_digits() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, n NUMERIC(38, 17), w NUMERIC(38))");
+    client.ok("CREATE TABLE u (id INT PRIMARY KEY, n NUMERIC(38, 17), w NUMERIC(38))");
+    let decimal = |unscaled, scale| Datum::Decimal { unscaled, scale };
+    let fine = decimal(12_345_678_901_234_567, 17);
+    let wide = [decimal(10_i128.pow(28), 0), decimal(10_i128.pow(38) - 1, 0), decimal(1 - 10_i128.pow(38), 0)];
+    let texts = ["10000000000000000000000000000", &"9".repeat(38), &format!("-{}", "9".repeat(38))];
+    for (id, (wide, text)) in wide.iter().zip(texts).enumerate() {
+        let parameters = [fine.clone(), wide.clone()];
+        let insert = format!("INSERT INTO t SELECT {id}, $1, $2 WHERE EXISTS (SELECT 1)");
+        assert_eq!(client.run_with(&insert, &parameters).unwrap().tag, "INSERT 0 1", "{text}");
+        assert_eq!(
+            client.rows(&format!("SELECT n, w FROM t WHERE id = {id}")),
+            [format!("0.12345678901234567|{text}")]
+        );
+        client.ok(&format!("INSERT INTO u SELECT id, n, w FROM t WHERE id = {id}"));
+        let joined = "SELECT t.id FROM t JOIN u ON t.id = u.id WHERE t.n = $1 AND u.w = $2";
+        assert_eq!(client.run_with(joined, &parameters).unwrap().lines(), [id.to_string()], "{text}");
+        let off = [decimal(12_345_678_901_234_568, 17), wide.clone()];
+        assert_eq!(client.run_with(joined, &off).unwrap().lines(), Vec::<String>::new(), "the last place counts");
+    }
+    let sum = client.run_with("SELECT max(n + $1) FROM t", &[decimal(1, 17)]).unwrap();
+    assert_eq!(sum.lines(), ["0.12345678901234568"]);
+}

@@ -494,6 +494,25 @@ fn a_long_message_of_copy_data() {
     assert_eq!(error(&answers).as_deref(), Some("57014"));
 }
 
+/// A planned UPDATE kept its front-end thread to itself: the timeout never came, and neighbours waited.
+#[test]
+fn a_planned_update_times_out() {
+    let server = server();
+    let [mut client, mut neighbour] = [(); 2].map(|()| Client::connect(server.local_addr()));
+    client.run("CREATE TABLE s_update (id int PRIMARY KEY, n int)");
+    client.run("INSERT INTO s_update SELECT value, 0 FROM generate_series(1, 30000)");
+    client.run("SET statement_timeout = '30ms'");
+    for sql in [
+        "UPDATE s_update SET n = n + 1 WHERE id IN (SELECT id FROM s_update)",
+        "UPDATE s_update SET n = s_update.n + 1 FROM s_update o WHERE o.id = s_update.id",
+    ] {
+        client.send(&query(sql));
+        assert_eq!(neighbour.rows("SELECT 1"), [["1"]]);
+        assert_eq!(error(&client.until_ready()).as_deref(), Some("57014"), "{sql}");
+        assert_eq!(neighbour.rows("SELECT count(*), sum(n) FROM s_update"), [["30000", "0"]], "{sql}");
+    }
+}
+
 /// A COPY that was stopped while it waited for its client kept the transaction that it had borrowed.
 #[test]
 fn a_savepoint_saves_a_block_from_a_copy_that_is_stopped() {

@@ -107,7 +107,14 @@ impl Txn {
     pub(crate) async fn commit_durably(self) -> Result<CommitInfo, TxnError> {
         let core = self.core.clone();
         if self.state.writes > 0 {
-            let info = self.commit_far().await?;
+            let info = match self.commit_far().await {
+                // Nothing of it is durable without that node's journal.
+                Err(TxnError::NodeUnavailable { node, committed: true }) => {
+                    let reason = format!("{node} has not answered").into();
+                    return Err(TxnError::NotDurable { reason, committed: true });
+                }
+                info => info?,
+            };
             core.durable(info.epoch).await.inspect_err(|_| set_unknown(info.serial, info.epoch))?;
             return Ok(info);
         }

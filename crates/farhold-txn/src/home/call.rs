@@ -187,7 +187,9 @@ impl Core {
             let sent = if is_behind { Err(FabricError::QueueFull { to }) } else { self.endpoint.send(to, message) };
             match sent {
                 Ok(()) => return Ok(()),
-                Err(FabricError::QueueFull { .. }) if self.handle.now_ns() < until_ns => {
+                Err(FabricError::QueueFull { .. } | FabricError::TooManySenders { .. })
+                    if self.handle.now_ns() < until_ns =>
+                {
                     self.receive();
                     if !self.serve_one() {
                         self.handle.yield_now().await;
@@ -196,7 +198,7 @@ impl Core {
                 Err(FabricError::MessageTooLong { bytes, bytes_max }) => {
                     return Err(TxnError::TooLarge { what: "a row for another node", bytes, bytes_max });
                 }
-                Err(FabricError::QueueFull { .. }) => {
+                Err(FabricError::QueueFull { .. } | FabricError::TooManySenders { .. }) => {
                     return Err(TxnError::NodeUnavailable { node, committed: false });
                 }
                 Err(error) => return Err(TxnError::far(error, node)),

@@ -272,10 +272,18 @@ impl Txn {
         let lost = lost.or(freed.first().map(|ident| ident.node())).or(silent.first().copied());
         let durably = (!silent.is_empty()).then_some(durably);
         self.tidy_up(epoch);
-        self.tidy_up_far(epoch, has_heard).await;
+        if let Some(replication) = &core.node.replication {
+            // It writes nothing. What it has given up goes certainly, because no restart of this node would see to it.
+            self.cancel_later(replication);
+        } else {
+            self.tidy_up_far(epoch, has_heard).await;
+        }
         core.slot.count(Counter::FarCommits);
         let committed = match lost {
-            Some(node) => Err(TxnError::NodeUnavailable { node, committed: true }),
+            Some(node) => {
+                set_unknown(self.serial, epoch);
+                Err(TxnError::NodeUnavailable { node, committed: true })
+            }
             None => Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: self.serial }),
         };
         self.ended(&committed);
@@ -322,7 +330,7 @@ impl Txn {
             }
         }
         if self.state.writes > 0 {
-            self.save_undo_far(core, epoch, &snapshots_at).await?;
+            self.prepare_snapshots(core, epoch, &snapshots_at).await?;
             let prepared = before_write(core, &self.near(core), self.indexes_version, epoch);
             prepared.map_err(|refused| self.refused(refused))?;
         }
@@ -348,7 +356,7 @@ impl Txn {
     async fn commit_near_in_hardware(&mut self, core: &Core) -> Result<Option<u32>, TxnError> {
         let Some(epoch) = core.epoch.near() else { return Ok(None) };
         let snapshots_at = self.validate_far(core).await?;
-        self.save_undo_far(core, epoch, &snapshots_at).await?;
+        self.prepare_snapshots(core, epoch, &snapshots_at).await?;
         let serial = std::cell::Cell::new(0);
         let draw = || {
             serial.set(next_serial());
@@ -422,9 +430,12 @@ impl Txn {
 
     /// Is every far row and stamp as it was? Returns the nodes of far writes where snapshots are open.
     async fn validate_far(&mut self, core: &Core) -> Result<Vec<NodeId>, TxnError> {
+        // First, because these are messages: a home that ends meanwhile and starts again has freed its locks, which shows in the headers.
+        self.validate_far_stamps(core).await?;
         let mut batch = core.take_batch();
         let me = core.me;
-        let read = |row: &&Row| row.ident.node() != me && row.state != RowState::Gone;
+        let locks_all = self.state.writes > 0;
+        let read = |row: &&Row| row.ident.node() != me && (locks_all || row.state != RowState::Gone);
         let rows: Vec<Row> = self.state.rows.iter().filter(read).copied().collect();
         // Lock and version are neighbours: 16 aligned bytes, never torn apart by any fabric.
         let headers: Vec<_> = rows.iter().map(|row| batch.read(row.ident.far(), 16)).collect();
@@ -439,7 +450,7 @@ impl Txn {
         let mut outcome = Ok(());
         for (row, slot) in rows.iter().zip(headers) {
             outcome = outcome.and(match batch.bytes(slot) {
-                Ok(header) => check_header(row, header, self.owner.word()).map_err(Err),
+                Ok(header) => check_header(row, header, self.owner.word(), locks_all).map_err(Err),
                 Err(error) => Err(Ok(core.far_error(error, row.ident.node()))),
             });
         }
@@ -460,7 +471,6 @@ impl Txn {
         }
         core.give_batch(batch);
         outcome.map_err(|error| error.unwrap_or_else(|refused| self.refused(refused)))?;
-        self.validate_far_stamps(core).await?;
         Ok(snapshots_at)
     }
 
@@ -486,6 +496,16 @@ impl Txn {
             }
         }
         Ok(())
+    }
+
+    /// As [`Self::save_undo_far`]; a home that has started again meanwhile has freed its locks.
+    async fn prepare_snapshots(&self, core: &Core, epoch: u32, snapshots_at: &[NodeId]) -> Result<(), TxnError> {
+        if snapshots_at.is_empty() {
+            return Ok(());
+        }
+        self.save_undo_far(core, epoch, snapshots_at).await?;
+        let locks = self.look_at_locks(core, |_| true).await;
+        if locks.are_held() || planted!(NoFarLock) { Ok(()) } else { Err(self.refused(Refused::Changed)) }
     }
 
     /// Has the homes of far writes save what snapshots need. Harmless if the commit fails after all.
@@ -523,7 +543,8 @@ impl Txn {
                 let request = Request::Publish { table, references: references.to_vec(), replaced: replaced.clone() };
                 if core.node.replication.is_some() {
                     let _ = core.insist_call(node, &request, number).await;
-                } else if let Err(TxnError::NodeUnavailable { .. }) = core.call(node, &request).await {
+                } else if !matches!(core.call(node, &request).await, Ok(_) | Err(TxnError::SchemaChanged)) {
+                    // Not heard, or not for certain. (A table that is gone needs nothing.)
                     silent.push(node);
                 }
             }
@@ -601,12 +622,7 @@ impl Txn {
 
     /// Tells some homes of far deletes that the rows can leave the indexes, and of what was inserted and deleted.
     pub(super) async fn tidy_up_far(&self, epoch: u32, is_of: impl Fn(NodeId) -> bool) {
-        let me = self.core.me;
-        let of = |state: RowState| {
-            let rows = self.state.rows.iter().filter(|row| row.state == state && row.ident.node() != me);
-            let rows = rows.filter(|row| is_of(row.ident.node()));
-            by_node(rows.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference())))
-        };
+        let of = |state| self.far_rows(state).into_iter().filter(|(node, ..)| is_of(*node));
         let (deleted, gone) = (of(RowState::Deleted), of(RowState::Gone));
         // A node that cannot be reached finds both out for itself when it starts again.
         for (node, table, references) in deleted {
@@ -625,12 +641,7 @@ impl Txn {
     /// As [`Self::tidy_up_far`], certainly, and without making the commit wait. The record is finished only then: it alone says what is
     /// to leave the indexes, if this node dies before the homes have heard of it.
     fn tidy_up_far_later(&self, epoch: u32, number: u64, sent: Sent) {
-        let me = self.core.me;
-        let of = |state: RowState| {
-            let rows = self.state.rows.iter().filter(move |row| row.state == state && row.ident.node() != me);
-            by_node(rows.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference())))
-        };
-        let (deleted, gone) = (of(RowState::Deleted), of(RowState::Gone));
+        let (deleted, gone) = (self.far_rows(RowState::Deleted), self.far_rows(RowState::Gone));
         if deleted.is_empty() && gone.is_empty() {
             sent.finish(self.core.node.journaling.as_deref(), epoch);
             return;
@@ -647,13 +658,24 @@ impl Txn {
                 }
             }
             sent.finish(core.node.journaling.as_deref(), epoch);
-            for (node, table, references) in gone {
-                for references in references.chunks(STAMPS_MAX) {
-                    let request = Request::Cancel { table, references: references.to_vec() };
-                    let _ = core.insist_call(node, &request, number).await;
-                }
-            }
+            core.cancel_certainly(gone, number).await;
         });
+    }
+
+    /// As [`Self::tidy_up_far_later`], of a transaction that has written nothing.
+    fn cancel_later(&self, replication: &Replication) {
+        let gone = self.far_rows(RowState::Gone);
+        if !gone.is_empty() {
+            let (core, number) = (self.core.clone(), replication.view.configuration().number);
+            self.core.leave(async move { core.cancel_certainly(gone, number).await });
+        }
+    }
+
+    /// The far rows in a state, by their homes and tables.
+    fn far_rows(&self, state: RowState) -> Vec<(NodeId, TableId, Vec<ObjectRef>)> {
+        let me = self.core.me;
+        let rows = self.state.rows.iter().filter(|row| row.state == state && row.ident.node() != me);
+        by_node(rows.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference())))
     }
 
     /// Unlocks.
@@ -768,14 +790,15 @@ fn at_incarnation(row: &Row) -> u32 {
     row.ident.reference().incarnation()
 }
 
-/// Is the row at its version, and locked by nobody, or by the transaction if it writes it?
-fn check_header(row: &Row, header: &[u8], owner: u64) -> Result<(), Refused> {
+/// Is the row at its version, and locked by nobody, or by the transaction if it writes it, or anything?
+fn check_header(row: &Row, header: &[u8], owner: u64, locks_all: bool) -> Result<(), Refused> {
     let word = |at: usize| header[at..at + 8].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
     let (lock, version) = (word(0), word(8));
     if version != row.version.0 && !planted!(NoValidation) {
         return Err(Refused::Changed);
     }
-    let free = if row.state.is_write() && !planted!(NoFarLock) { lock == owner } else { lock == 0 || lock == owner };
+    let is_locked = row.state.is_write() || (locks_all && row.state.is_locked_by_commit());
+    let free = if is_locked && !planted!(NoFarLock) { lock == owner } else { lock == 0 || lock == owner };
     let free = free || planted!(NoValidation) || planted!(NoFarLock) || planted!(LockIgnored) || planted!(EarlyUnlock);
     if free { Ok(()) } else { Err(Refused::Locked) }
 }
@@ -793,6 +816,16 @@ async fn submit_all(core: &Core, batch: Batch, slots: &mut Vec<(NodeId, Slot)>, 
 }
 
 impl Core {
+    /// Gives reservations on other nodes back, however often it has to be said.
+    async fn cancel_certainly(&self, gone: Vec<(NodeId, TableId, Vec<ObjectRef>)>, number: u64) {
+        for (node, table, references) in gone {
+            for references in references.chunks(STAMPS_MAX) {
+                let request = Request::Cancel { table, references: references.to_vec() };
+                let _ = self.insist_call(node, &request, number).await;
+            }
+        }
+    }
+
     /// Until when whoever has passed a commit point waits, at most: longer than the others take to go on without a node that does not
     /// answer, which a commit is then done without. Without copies each step of a commit has an end of its own.
     pub fn outcome_until_ns(&self) -> u64 {

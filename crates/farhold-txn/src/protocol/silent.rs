@@ -20,7 +20,8 @@
 //! it writes rows anywhere.
 //!
 //! What it costs: rows there stay locked as long as the home stands still, and until the coordinator's next start if the coordinator ends
-//! meanwhile. A home that is killed and starts again between two looks of the coordinator has the rows as they were before.
+//! meanwhile. Over a network nobody knows that a process has ended: a home that never comes back is asked for ever, and memory of tables that
+//! are dropped meanwhile stays in use. A home that is killed and starts again between two looks of the coordinator has the rows as they were before.
 
 use crate::NodeId;
 use crate::durability::Durably;
@@ -41,6 +42,12 @@ pub(super) struct Locks {
     pub freed: Vec<Ident>,
     /// Of a home that cannot be read.
     unknown: Vec<Ident>,
+}
+
+impl Locks {
+    pub fn are_held(&self) -> bool {
+        self.freed.is_empty() && self.unknown.is_empty()
+    }
 }
 
 impl Txn {

@@ -431,6 +431,8 @@ impl Core {
             }
             match self.call(node, request).await {
                 Err(error @ TxnError::NodeUnavailable { .. }) if error != unavailable => {}
+                // It could not be sent.
+                Err(TxnError::Fabric(_)) => {}
                 answered => return answered.map(drop),
             }
             if !self.node.fabric.node_is_live(self.me) {

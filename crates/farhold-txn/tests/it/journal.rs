@@ -524,7 +524,6 @@ fn pages_taken_since_a_checkpoint_outlast_the_checkpoints_of_others() {
     .expect("both start");
 }
 
-/// What a snapshot has pushed into the next epoch is written with the one before it, and counts only with its own: a reader waits for that.
 /// An insert tells that its key was free, also when the transaction takes it back: which a delete that no disk has yet may have made it.
 #[test]
 fn an_insert_that_is_taken_back_waits_for_the_delete_that_made_its_key_free() {
@@ -553,6 +552,45 @@ fn an_insert_that_is_taken_back_waits_for_the_delete_that_made_its_key_free() {
     });
 }
 
+/// Tells of tables, too: that one is there already, or is not there any more.
+#[test]
+fn what_is_told_of_a_table_waits_until_no_power_cut_takes_it_back() {
+    let disk = Volatile::default();
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| insert(&worker, 0..2).await.expect("inserted"));
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    let table = worker.node().table("people").expect("the table");
+    let pets = || TableDef { name: "pets".into(), indexes: Vec::new(), ..people() };
+    executor.run(async {
+        let mut creating = pin!(worker.create_table(pets()));
+        assert!(poll!(&mut creating).is_pending(), "it waits for the disk");
+        let mut creating_again = pin!(worker.create_table(pets()));
+        assert!(poll!(&mut creating_again).is_pending(), "a power cut takes the first one back");
+        let mut dropping = pin!(worker.drop_table(&table));
+        assert!(poll!(&mut dropping).is_pending(), "it waits for the disk");
+        let mut dropping_again = pin!(worker.drop_table(&table));
+        assert!(poll!(&mut dropping_again).is_pending(), "a power cut gives the table back");
+        let is_there = loop {
+            if let Poll::Ready(told) = poll!(&mut creating_again) {
+                break told;
+            }
+            let _ = node.step_journal();
+        };
+        assert!(matches!(is_there, Err(TxnError::AlreadyExists { .. })), "{is_there:?}");
+        let is_gone = loop {
+            if let Poll::Ready(told) = poll!(&mut dropping_again) {
+                break told;
+            }
+            let _ = node.step_journal();
+        };
+        assert!(matches!(is_gone, Err(TxnError::NotFound { .. })), "{is_gone:?}");
+        in_time(&worker, creating).await.expect("created");
+        in_time(&worker, dropping).await.expect("dropped");
+    });
+}
+
+/// What a snapshot has pushed into the next epoch is written with the one before it, and counts only with its own: a reader waits for that.
 #[test]
 fn nothing_is_read_that_a_power_cut_could_take_back() {
     let disk = Volatile::default();

@@ -386,7 +386,31 @@ fn a_home_that_starts_again_at_once_is_left_as_it_is() {
 /// start has freed.
 #[test]
 fn a_home_that_starts_again_while_another_is_asked_is_left_as_it_is() {
-    const OTHER: NodeId = NodeId(2);
+    let waits = async |txn: &mut Txn, table: &Table| {
+        delete(txn, table, THERE, 1).await;
+        put(txn, table, THERE, 3, "ann").await.expect("reserved");
+    };
+    let (told, there) = beside_another_that_starts_again(&waits);
+    assert_eq!(told, Err(TxnError::NodeUnavailable { node: OTHER, committed: true }));
+    assert_eq!(there, [3], "that home has answered");
+}
+
+/// The same before the commit point: it asks a home whether a range stands.
+#[test]
+fn a_home_that_starts_again_while_a_range_is_validated_is_left_as_it_is() {
+    let waits = async |txn: &mut Txn, table: &Table| {
+        let range = (key(table, THERE, 0), key(table, THERE, i32::MAX));
+        txn.scan(table, ScanSpec::range(&range.0, &range.1)).await.expect("a scan");
+    };
+    let (told, there) = beside_another_that_starts_again(&waits);
+    assert_eq!(told, Err(TxnError::Conflict));
+    assert_eq!(there, [1]);
+}
+
+const OTHER: NodeId = NodeId(2);
+
+/// What a commit is told that waits for [`HOME`] by what `waits` does, and deletes a row on [`OTHER`]; and who is in [`THERE`] afterwards.
+fn beside_another_that_starts_again(waits: &impl AsyncFn(&mut Txn, &Table)) -> (Result<(), TxnError>, Vec<i32>) {
     const TOWN: i32 = 3;
     let pair = Pair { nodes: 3, ..Pair::new() };
     pair.executor.run(async {
@@ -411,8 +435,7 @@ fn a_home_that_starts_again_while_another_is_asked_is_left_as_it_is() {
                 filled.await.expect("filled");
                 assert_eq!([THERE, TOWN].map(|town| table.home_of(&key(&table, town, 1))), [HOME, OTHER]);
                 let mut txn = worker.begin();
-                delete(&mut txn, &table, THERE, 1).await;
-                put(&mut txn, &table, THERE, 3, "ann").await.expect("reserved");
+                waits(&mut txn, &table).await;
                 delete(&mut txn, &table, TOWN, 1).await;
                 txn
             }),
@@ -433,17 +456,17 @@ fn a_home_that_starts_again_while_another_is_asked_is_left_as_it_is() {
         })
         .await;
         let told = beside(&home, &mut committing).await.map(|_| ());
-        assert_eq!(told, Err(TxnError::NodeUnavailable { node: OTHER, committed: true }));
-        beside(
+        let there = beside(
             &home,
             beside(&other, async {
                 assert!(worker.drain(10 * Pair::TIMEOUT_NS).await, "it answers");
-                assert_eq!(ids(&worker, THERE).await, Ok(vec![3]));
                 let mut txn = worker.begin_read_only();
                 let row = txn.get(&table, &key(&table, TOWN, 1)).await.expect("a read").expect("a row");
                 assert!(txn.value(row).windows(3).any(|part| part == b"zoe"), "the later commit stands");
+                ids(&worker, THERE).await.expect("read")
             }),
         )
         .await;
-    });
+        (told, there)
+    })
 }
