@@ -104,7 +104,9 @@ class Bench:
         return answer
 
     def difference(self, node, ordered, way, seed, expected):
-        """The finding, if there is one that is not decided; decided ones are counted."""
+        """The finding, if there is one."""
+        if way.form == "prepared":
+            return self.difference_of_executions(node, ordered, way, seed)
         try:
             answer = self.asked_of(way, node, seed)
         except Lost as lost:
@@ -120,6 +122,30 @@ class Bench:
             expected = self.postgres.extended(node.sql(), binary=True)
             tags = tags | {"bytes"}
         return compare(expected, answer, ordered and node.is_ordered() and not way.wrapped, sql, tags, way)
+
+    def difference_of_executions(self, node, ordered, way, seed):
+        """PostgreSQL executes the statement in the same way: what a parameter of no type is depends on it."""
+        sql, parameters = way.rendered(node, seed)
+        untyped = way.untyped(seed, len(parameters))
+        oids = [0 if free else oid for (oid, _), free in zip(parameters, untyped)]
+        executions = [[text for _, text in parameters], *way.values(node, seed)]
+        shown = f"{sql}  parameters {oids} {executions}"
+        expected = way.executed(self.postgres, sql, oids, executions)
+        try:
+            answers = way.executed(self.farhold[way.on], sql, oids, executions)
+        except Lost as lost:
+            said = self.recover(way.on)
+            return compare(expected[0], Answer("lost", f"{lost} {said}"), False, shown, node.all_tags(), way)
+        if len(expected) != len(answers):
+            return compare(expected[0], answers[0], False, shown, node.all_tags(), way)
+        for a, b in zip(expected, answers):
+            b = self.corrupt(b) if self.corrupt else b
+            finding = compare(a, b, ordered and node.is_ordered() and not way.wrapped, shown, node.all_tags(), way)
+            if finding:
+                return finding
+            if a.failed and way.block:
+                break
+        return None
 
     def recover(self, name):
         """A connection that is broken is opened anew, a server that has ended is started anew (and is empty then)."""

@@ -2,6 +2,7 @@
 import random
 import re
 
+import blocks
 import differences
 import large
 import schema
@@ -12,9 +13,22 @@ from link import Lost
 from queries import Queries
 
 STATEMENTS = 40
+# Shares of the statements that are changes, and whole transactions.
+CHANGES, BLOCKS = 0.22, 0.04
 # One case in so many has tables that do not fit the memory of joins; it asks fewer statements.
 LARGE_EVERY = 20
 STATEMENTS_OF_LARGE = 12
+
+
+def shape_of(sql):
+    """The statement without its names and constants."""
+    sql = re.sub(r"\b[qtc]\d+\b", "x", sql)
+    sql = re.sub(r"'(?:[^']|'')*'|\b\d+(\.\d+)?\b", "?", sql)
+    return re.sub(r"\s+", " ", sql)
+
+
+def comment(text):
+    return "\n".join(f"-- {line}" for line in str(text).splitlines())
 
 
 class Report:
@@ -27,20 +41,34 @@ class Report:
 
     def shape(self):
         """Two reports of one shape are probably one mistake."""
-        sql = re.sub(r"\b[qtc]\d+\b", "x", self.node.sql())
-        sql = re.sub(r"'(?:[^']|'')*'|\b\d+(\.\d+)?\b", "?", sql)
-        return (self.finding.signature(), re.sub(r"\s+", " ", sql))
+        return (self.finding.signature(), shape_of(self.node.sql()))
 
     def text(self):
-        comment = lambda text: "\n".join(f"-- {line}" for line in str(text).splitlines())
         lines = [f"-- seed {self.seed}, statement {self.number}: {self.finding.kind}: {self.finding.detail}".replace("\n", " "), f"-- way: {self.way}"]
         for table in self.tables:
             lines += [f"{statement};" for statement in [*table.create(True), *table.inserts()]]
         if self.parameters:
-            lines.append(comment(f"asked as: {self.sql}  parameters {self.parameters}"))
+            lines.append(comment(f"asked as: {self.finding.sql}"))
         lines.append(f"{self.node.sql() if not self.way.wrapped else self.sql};")
         lines += ["-- PostgreSQL:", comment(self.finding.expected), "-- Farhold:", comment(self.finding.got)]
         return "\n".join(lines) + "\n"
+
+
+class BlockReport:
+    """As `Report`, of a whole transaction."""
+
+    def __init__(self, seed, number, made, tables):
+        self.seed, self.number, self.finding, self.said = seed, number, made.finding, made.said
+        self.loaded = [f"{statement};" for table in tables for statement in [*table.create(True), *table.inserts()]]
+
+    def shape(self):
+        return (self.finding.signature(), shape_of("; ".join(self.said)))
+
+    def text(self):
+        finding = self.finding
+        lines = [f"-- seed {self.seed}, statement {self.number}: {finding.kind}: {finding.detail}".replace("\n", " "), f"-- way: {finding.way}"]
+        lines += [*self.loaded, *(f"{sql};" for sql in self.said), comment(f"differs: {finding.sql}")]
+        return "\n".join([*lines, "-- PostgreSQL:", comment(finding.expected), "-- Farhold:", comment(finding.got)]) + "\n"
 
 
 def has_large_tables(seed):
@@ -67,8 +95,10 @@ def run(bench, seed, reduce, statements=STATEMENTS, stop=False):
         own = random.Random(f"{seed} {number}")
         if is_large:
             report = query(bench, own, tables, seed, number, False, large.LargeQueries)
-        elif own.random() < 0.25:
+        elif (share := own.random()) < CHANGES:
             report = change(bench, own, tables, seed, number, reduce)
+        elif share < CHANGES + BLOCKS:
+            report = block(bench, own, tables, seed, number, reduce)
         else:
             report = query(bench, own, tables, seed, number, reduce)
         if report:
@@ -110,6 +140,23 @@ def change(bench, rng, tables, seed, number, reduce):
     if differs:
         bench.load(tables)
     return None
+
+
+def block(bench, rng, tables, seed, number, reduce):
+    steps, end = blocks.steps(rng, tables)
+    decided = lambda finding: counted(bench, finding)
+    made = blocks.Block(bench, tables, decided)
+    if made.run(steps, end) is None:
+        for table in tables:
+            table.rows = bench.rows_of(table)
+        if made.differs:
+            bench.load(tables)
+        return None
+    if reduce:
+        again = blocks.replay(bench, tables, steps, end, decided)
+        if again.finding and again.finding.signature() == made.finding.signature():
+            made = blocks.reduced(bench, tables, steps, end, again, decided)
+    return BlockReport(seed, number, made, tables)
 
 
 def counted(bench, finding):

@@ -119,6 +119,14 @@ class Changes:
             conditions.append(Expressions(rng, expressions.columns, subqueries).condition(2))
         return conditions
 
+    def always(self, table):
+        """That a row's key is one of the table's."""
+        if not table.key:
+            return None
+        names = ", ".join(table.key)
+        own = ", ".join(f"{table.name}.{name}" for name in table.key)
+        return f"({own}) IN (SELECT {names} FROM {table.name})"
+
     def settings(self, table, expressions):
         others = [c for c in table.columns if c.name not in table.key and c.name not in table.unique]
         if not others:
@@ -139,7 +147,7 @@ class Changes:
             "set": ("", settings, ", "),
             "where": ("WHERE ", self.conditions(table, expressions) if self.rng.random() < 0.85 else [], " AND "),
             "returning": ("RETURNING ", self.returning(table), ", "),
-        }, optional=("where", "returning"))
+        }, optional=("where", "returning"), always=self.always(table))
 
     def update_from(self, table):
         """The other side has at most one row a value: which row would win is not said."""
@@ -157,7 +165,7 @@ class Changes:
             "from": ("FROM ", [Node(None, f"(SELECT DISTINCT {b.name} AS k FROM {other.name}) AS y")], ""),
             "where": ("WHERE ", [Node(s.BOOL, f"({table.name}.{a.name} = y.k)")], " AND "),
             "returning": ("RETURNING ", self.returning(table, table.name), ", "),
-        }, optional=("returning",))
+        }, optional=("returning",), always=self.always(table))
 
     def delete(self, table):
         expressions = Expressions(self.rng, references(table))
@@ -165,7 +173,7 @@ class Changes:
             "delete": ("", [Node(None, f"DELETE FROM {table.name}")], ""),
             "where": ("WHERE ", self.conditions(table, expressions), " AND "),
             "returning": ("RETURNING ", self.returning(table), ", "),
-        }, optional=("where", "returning"))
+        }, optional=("where", "returning"), always=self.always(table))
 
     def delete_using(self, table):
         rng = self.rng
@@ -178,4 +186,4 @@ class Changes:
             "delete": ("", [Node(None, f"DELETE FROM {table.name}")], ""),
             "using": ("USING ", [Node(None, f"{other.name} AS y")], ""),
             "where": ("WHERE ", [Node(s.BOOL, f"({table.name}.{a.name} = y.{b.name})"), *([Expressions(rng, references(table, table.name)).condition(1)] if rng.random() < 0.4 else [])], " AND "),
-        }, optional=())
+        }, optional=(), always=self.always(table))

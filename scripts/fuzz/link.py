@@ -108,6 +108,15 @@ class Link:
         values = [None if text is None else text.encode() for _, text in parameters]
         self.connection.send_query_params(sql.encode(), values, [oid for oid, _ in parameters], None, int(binary))
 
+    def prepare(self, name, sql, oids):
+        self._send(self.connection.send_prepare, name.encode(), sql.encode(), list(oids))
+        return self._answers()[-1]
+
+    def execute(self, name, values):
+        """Bind and Execute of a statement that is prepared."""
+        self._send(self.connection.send_query_prepared, name.encode(), [None if text is None else text.encode() for text in values])
+        return self._answers()[-1]
+
     def pipelined(self, statements):
         """Statements behind one another, with one Sync at the end: one transaction."""
         self.connection.enter_pipeline_mode()

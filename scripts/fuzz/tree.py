@@ -48,6 +48,10 @@ class Node:
         """Whether what it was generated with, ORDER BY, is still there: reducing takes it out as well."""
         return False
 
+    def planned(self):
+        """The statement in a form that only the planner answers: a query in FROM."""
+        return Node(None, "SELECT * FROM (", self, ") AS w")
+
     def all_tags(self):
         return self.tags.union(*(child.all_tags() for child in self.children()))
 
@@ -77,12 +81,13 @@ class Literal(Node):
 class Clauses(Node):
     """A statement of clauses in a fixed order; each has a name, and those that `optional` names may go.
 
-    A clause is a node, or a list of nodes with what separates them: (before, [nodes], separator).
+    A clause is a node, or a list of nodes with what separates them: (before, [nodes], separator). `always`: a condition of a change that is true
+    of each of its rows.
     """
 
-    def __init__(self, clauses, optional=(), simpler=(), tags=(), type_=None):
+    def __init__(self, clauses, optional=(), simpler=(), tags=(), type_=None, always=None):
         super().__init__(type_, simpler=simpler, tags=tags)
-        self.clauses, self.optional = clauses, optional
+        self.clauses, self.optional, self.always = clauses, optional, always
 
     def render(self, rendering):
         parts = []
@@ -97,13 +102,20 @@ class Clauses(Node):
     def _replaced(self, name, nodes):
         before, _, separator = self.clauses[name]
         clauses = {**self.clauses, name: (before, nodes, separator)}
-        return Clauses(clauses, self.optional, self.simpler, self.tags, self.type)
+        return Clauses(clauses, self.optional, self.simpler, self.tags, self.type, self.always)
 
     def with_child(self, old, new):
         for name, (_, nodes, _) in self.clauses.items():
             if any(node is old for node in nodes):
                 return self._replaced(name, [new if node is old else node for node in nodes])
         raise AssertionError("no such child")
+
+    def planned(self):
+        if not self.clauses.keys() & {"into", "update", "delete"}:
+            return super().planned()
+        if self.always is None:
+            return self
+        return self._replaced("where", [*self.clauses["where"][1], Node(None, self.always)])
 
     def is_ordered(self):
         return "tail" in self.clauses and bool(self.clauses["tail"][1])
