@@ -1,5 +1,6 @@
 """The three servers with the same tables in them: statements are asked of them, differences found and made smaller."""
 import copy
+from collections import Counter
 
 import differences
 from compare import compare
@@ -27,6 +28,8 @@ class Bench:
         self.farhold = {name: Link(server.url()) for name, server in servers.items()}
         self.postgres.simple("SET client_min_messages = error")
         self.asked = 0
+        # Queries of large tables, by whether their joins spill.
+        self.spilled = Counter()
         self.names = set()
 
     def close(self):

@@ -5,10 +5,10 @@ All servers take the same steps. Where a step fails, or its answers differ by de
 import random
 
 import ways
+from analytics import Analytics
 from bench import ROWS_QUERY
 from changes import Changes
 from link import Lost
-from queries import Queries
 from tree import Node
 
 STEPS_MAX = 8
@@ -32,7 +32,7 @@ def steps(rng, tables):
         elif kind == "read":
             made.append(Step("query", Node(None, ROWS_QUERY.format(rng.choice(tables).name)), number=number))
         elif kind == "query":
-            made.append(Step("query", *Queries(rng, tables).query(), number=number))
+            made.append(Step("query", *Analytics(rng, tables).query(), number=number))
         else:
             made.append(Step(kind, number=number))
     return made, rng.choice(["COMMIT", "COMMIT", "ROLLBACK"])

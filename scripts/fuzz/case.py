@@ -3,18 +3,21 @@ import random
 import re
 
 import blocks
+import copies
 import differences
 import large
 import schema
 import ways
+from analytics import Analytics
 from bench import Broken
 from changes import Changes
-from link import Lost
-from queries import Queries
+from compare import compare
+from link import Answer, Lost
+from tree import Node
 
 STATEMENTS = 40
-# Shares of the statements that are changes, and whole transactions.
-CHANGES, BLOCKS = 0.22, 0.04
+# Shares of the statements that are changes, whole transactions, and COPY.
+CHANGES, BLOCKS, COPIES = 0.22, 0.04, 0.03
 # One case in so many has tables that do not fit the memory of joins; it asks fewer statements.
 LARGE_EVERY = 20
 STATEMENTS_OF_LARGE = 12
@@ -47,7 +50,7 @@ class Report:
         lines = [f"-- seed {self.seed}, statement {self.number}: {self.finding.kind}: {self.finding.detail}".replace("\n", " "), f"-- way: {self.way}"]
         for table in self.tables:
             lines += [f"{statement};" for statement in [*table.create(True), *table.inserts()]]
-        if self.parameters:
+        if self.finding.sql != self.node.sql():
             lines.append(comment(f"asked as: {self.finding.sql}"))
         lines.append(f"{self.node.sql() if not self.way.wrapped else self.sql};")
         lines += ["-- PostgreSQL:", comment(self.finding.expected), "-- Farhold:", comment(self.finding.got)]
@@ -99,6 +102,8 @@ def run(bench, seed, reduce, statements=STATEMENTS, stop=False):
             report = change(bench, own, tables, seed, number, reduce)
         elif share < CHANGES + BLOCKS:
             report = block(bench, own, tables, seed, number, reduce)
+        elif share < CHANGES + BLOCKS + COPIES:
+            report = (copy_in if own.random() < 0.5 else copy_out)(bench, own, tables, seed, number)
         else:
             report = query(bench, own, tables, seed, number, reduce)
         if report:
@@ -110,15 +115,28 @@ def run(bench, seed, reduce, statements=STATEMENTS, stop=False):
     return reports, refusals
 
 
-def query(bench, rng, tables, seed, number, reduce, generator=Queries):
+def query(bench, rng, tables, seed, number, reduce, generator=Analytics):
     node, ordered = generator(rng, tables).query()
     expected = bench.expected(node.sql(), node.all_tags())
-    for at, way in enumerate(ways.for_query(rng)):
+    is_large = generator is large.LargeQueries
+    if is_large:
+        bench.spilled[spills(bench, node)] += 1
+    for at, way in enumerate(ways.for_large(rng) if is_large else ways.for_query(rng)):
         way_seed = f"{seed} {number} {at}"
         finding = bench.difference(node, ordered, way, way_seed, expected)
         if finding and not counted(bench, finding):
             return reported(bench, tables, node, ordered, way, way_seed, finding, None, seed, number, reduce)
     return None
+
+
+def spills(bench, node):
+    """Whether the joins of the query spill on the server that should; None: it has failed, of memory perhaps."""
+    try:
+        spilled = large.spilled_bytes(bench.farhold["spill"], node.sql())
+    except Lost:
+        bench.recover("spill")
+        return None
+    return spilled and spilled > 0
 
 
 def change(bench, rng, tables, seed, number, reduce):
@@ -157,6 +175,72 @@ def block(bench, rng, tables, seed, number, reduce):
         if again.finding and again.finding.signature() == made.finding.signature():
             made = blocks.reduced(bench, tables, steps, end, again, decided)
     return BlockReport(seed, number, made, tables)
+
+
+def copy_out(bench, rng, tables, seed, number):
+    """A table or a query. Servers show values of columns whose types differ differently, so each says its types before."""
+    if rng.random() < 0.5:
+        table = rng.choice(tables)
+        columns = rng.sample(table.columns, rng.randint(1, len(table.columns)))
+        names = ", ".join(column.name for column in columns)
+        node, ordered, what = Node(None, f"SELECT {names} FROM {table.name}"), False, f"{table.name} ({names})"
+    else:
+        node, ordered = Analytics(rng, tables).query()
+        what = f"({node.sql()})"
+    format_ = copies.Format(rng)
+    sql = f"COPY {what} TO STDOUT WITH {format_.sql()}"
+    answers = []
+    for name in (None, *bench.farhold):
+        answers.append(asked(bench, name, lambda link: copies.out(link, sql, format_, link.simple(node.sql()).types)))
+    bench.asked += 1
+    for name, answer in zip(bench.farhold, answers[1:]):
+        answer = bench.corrupt(answer) if bench.corrupt else answer
+        way = ways.Way(name, "simple")
+        finding = compare(answers[0], answer, ordered, sql, node.all_tags(), way)
+        if finding and not counted(bench, finding):
+            return Report(seed, number, finding, tables, Node(None, sql), way, 0)
+    return None
+
+
+def asked(bench, name, how):
+    """The answer of PostgreSQL (None) or another; of one that is lost, that."""
+    try:
+        return how(bench.farhold[name] if name else bench.postgres)
+    except Lost as lost:
+        if name is None:
+            raise
+        return Answer("lost", f"{lost} {bench.recover(name)}")
+
+
+def copy_in(bench, rng, tables, seed, number):
+    """New rows, some of keys that are there, some files with a mistake."""
+    table = rng.choice(tables)
+    columns = table.columns if rng.random() < 0.5 else rng.sample(table.columns, rng.randint(1, len(table.columns)))
+    rows = [[column.value(rng) for column in columns] for _ in range(rng.choice([0, 1, 1, 2, 5]))]
+    format_ = copies.Format(rng)
+    names = [column.name for column in columns]
+    file = format_.file(names, rows)
+    data = copies.spoiled(rng, file) if rng.random() < 0.2 else file.encode()
+    sql = f"COPY {table.name} ({', '.join(names)}) FROM STDIN WITH {format_.sql()}"
+    expected = bench.postgres.copy_in(sql, data)
+    bench.asked += 1
+    node, shown, differs = Node(None, sql), f"{sql}  file {data!r}", False
+    for name in bench.farhold:
+        way = ways.Way(name, "simple")
+        answer = asked(bench, name, lambda link: link.copy_in(sql, data))
+        finding = compare(expected, bench.corrupt(answer) if bench.corrupt else answer, False, shown, frozenset(), way)
+        decided = finding and counted(bench, finding)
+        if not finding or decided:
+            left = bench.table_difference(table, name, node)
+            differs = differs or left is not None
+            finding = None if left is None or decided or counted(bench, left) else left
+        if finding:
+            finding.sql = shown
+            return Report(seed, number, finding, tables, node, way, 0)
+    table.rows = bench.rows_of(table)
+    if differs:
+        bench.load(tables)
+    return None
 
 
 def counted(bench, finding):

@@ -25,7 +25,7 @@ class Reference(Node):
     """A column in scope."""
 
     def __init__(self, type_, text, wild):
-        super().__init__(type_, text)
+        super().__init__(type_, text, tags={"wide"} if type_.wide else ())
         self.wild = wild
 
     def with_child(self, old, new):
@@ -41,7 +41,7 @@ class Expressions:
     def constant(self, type_, wild=0.1):
         if self.rng.random() < 0.06:
             return Literal(type_, f"CAST(NULL AS {type_.sql})")
-        pool = type_.wild if type_.wild and self.rng.random() < wild else type_.small
+        pool = type_.wild + type_.constants if type_.wild and self.rng.random() < wild else type_.small
         return type_.literal(self.rng.choice(pool))
 
     def column(self, type_, tame=False):
@@ -220,7 +220,7 @@ class Expressions:
         rng = self.rng
         kind = rng.choice(["length", "days", "strpos", "octets", "ascii"])
         if kind == "days":
-            return Node(s.INT4, "(", self.of(s.DATE, 0), " - ", self.of(s.DATE, 0), ")")
+            return Node(s.INT4, "(", self.of(s.DATE, 0), " - ", self.of(s.DATE, 0), ")", tags={"risky"})
         if kind == "strpos":
             return Node(s.INT4, "strpos(", self.of(s.TEXT, depth - 1), ", ", self.of(s.TEXT, 0), ")")
         name = {"length": rng.choice(["length", "char_length"]), "octets": "octet_length", "ascii": "ascii"}[kind]

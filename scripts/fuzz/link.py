@@ -117,6 +117,53 @@ class Link:
         self._send(self.connection.send_query_prepared, name.encode(), [None if text is None else text.encode() for text in values])
         return self._answers()[-1]
 
+    def copy_out(self, sql):
+        """The answer to a COPY TO STDOUT, and what has come out."""
+        self._send(self.connection.send_query, sql.encode())
+        result, data = self._wait(), b""
+        if result.status == pq.ExecStatus.COPY_OUT:
+            data = self._copied()
+            result = self._wait()
+        answer = answer_of(result)
+        self._answers()
+        return answer, data
+
+    def _copied(self):
+        data = b""
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                size, piece = self.connection.get_copy_data(1)
+            except Exception as error:
+                # What ends it is told by the next result.
+                if self.connection.status != pq.ConnStatus.OK:
+                    raise Lost("the connection broke") from error
+                return data
+            if size < 0:
+                return data
+            data += bytes(piece)
+            if size == 0:
+                select.select([self.connection.socket], [], [], 1)
+                self.connection.consume_input()
+                if time.monotonic() > deadline:
+                    raise Lost(f"no answer in {ANSWER_S} s")
+
+    def copy_in(self, sql, data):
+        """The answer to a COPY FROM STDIN of the file `data`, which goes out in two pieces."""
+        self._send(self.connection.send_query, sql.encode())
+        result = self._wait()
+        if result.status == pq.ExecStatus.COPY_IN:
+            self.connection.nonblocking = 0
+            half = len(data) // 2
+            for piece in (data[:half], data[half:]):
+                self._send(self.connection.put_copy_data, piece)
+            self._send(self.connection.put_copy_end)
+            self.connection.nonblocking = 1
+            result = self._wait()
+        answer = answer_of(result)
+        self._answers()
+        return answer
+
     def pipelined(self, statements):
         """Statements behind one another, with one Sync at the end: one transaction."""
         self.connection.enter_pipeline_mode()

@@ -9,11 +9,14 @@ def quoted(text):
 
 
 class Type:
-    """A type of both databases. `small` and `wild` are the texts of its values: those arithmetic can take, and the extremes."""
+    """A type of both databases. `small` and `wild` are the texts of its values: those arithmetic can take, and the extremes. `constants`: extremes
+    that a column of the type cannot hold here."""
 
-    def __init__(self, name, sql, oid, small, wild, family, spelled=None):
-        self.name, self.sql, self.oid, self.small, self.wild, self.family = name, sql, oid, small, wild, family
+    def __init__(self, name, sql, oid, small, wild, family, spelled=None, constants=()):
+        self.name, self.sql, self.oid, self.small, self.wild, self.family, self.constants = name, sql, oid, small, wild, family, list(constants)
         self.spelled = spelled or name
+        # Whether its values may be too long for a NUMERIC without a precision.
+        self.wide = False
 
     def literal(self, text):
         """A value as a constant of an expression, of this very type."""
@@ -47,11 +50,12 @@ INT4 = Type("int4", "INT", 23, ["0", "1", "2", "3", "-1", "7", "10"], ["21474836
 INT8 = Type("int8", "BIGINT", 20, ["0", "1", "2", "3", "-1", "7", "100"], ["9223372036854775807", "-9223372036854775808", "4294967296", "9007199254740993"], "number")
 FLOAT4 = Type("float4", "REAL", 700, ["0", "1", "2.5", "-1.5", "3", "0.1"], ["NaN", "Infinity", "-Infinity", "-0", "3.4e38", "1e-40", "16777217"], "number")
 FLOAT8 = Type("float8", "DOUBLE PRECISION", 701, ["0", "1", "2.5", "-1.5", "3", "0.1"], ["NaN", "Infinity", "-Infinity", "-0", "1e308", "1e-308", "5e-324", "9007199254740993", "1e-20"], "number", "double precision")
-NUMERIC = Type("numeric", "NUMERIC", 1700, ["0", "1", "2.50", "-1.5", "3", "0.1"], ["1234567890.123", "-0.001", "99999.99"], "number")
+NUMERIC = Type("numeric", "NUMERIC", 1700, ["0", "1", "2.50", "-1.5", "3", "0.1"], ["1234567890.123", "-0.001", "99999.99", "0.1234567890123456", "-1234567890123456789012.1234567890123456"], "number",
+               constants=["0.12345678901234567", "-12345678901.12345678901234567", "12345678901234567890123456789", "-123456789012345678901234567890.5", "99999999999999999999999999999999999999"])
 TEXT = Type("text", "TEXT", 25, TEXTS, WILD_TEXTS, "text")
 BYTEA = Type("bytea", "BYTEA", 17, ["\\x", "\\x00", "\\x61", "\\x6162"], ["\\xff00ff", "\\x5c78", "\\x" + "00" * 9], "bytea")
-DATE = Type("date", "DATE", 1082, ["2024-02-29", "2023-12-31", "2024-03-01", "2000-01-01", "1999-12-31"], ["0001-01-01", "9999-12-31", "1582-10-15", "1969-12-31", "0044-03-15 BC"], "date")
-TIMESTAMP = Type("timestamp", "TIMESTAMP", 1114, ["2024-02-29 12:34:56.789", "2023-12-31 23:59:59.999999", "2024-03-01 00:00:00", "2000-01-01 00:00:00"], ["0001-01-01 00:00:00", "9999-12-31 23:59:59.999999", "1969-12-31 23:59:59.999999", "1970-01-01 00:00:00.000001"], "timestamp")
+DATE = Type("date", "DATE", 1082, ["2024-02-29", "2023-12-31", "2024-03-01", "2000-01-01", "1999-12-31"], ["0001-01-01", "9999-12-31", "1582-10-15", "1969-12-31", "0044-03-15 BC", "infinity", "-infinity", "4714-11-24 BC", "5874897-12-31"], "date")
+TIMESTAMP = Type("timestamp", "TIMESTAMP", 1114, ["2024-02-29 12:34:56.789", "2023-12-31 23:59:59.999999", "2024-03-01 00:00:00", "2000-01-01 00:00:00"], ["0001-01-01 00:00:00", "9999-12-31 23:59:59.999999", "1969-12-31 23:59:59.999999", "1970-01-01 00:00:00.000001", "infinity", "-infinity", "0044-03-15 12:34:56 BC", "4713-01-01 00:00:00 BC", "294246-12-31 23:59:59.999999"], "timestamp")
 
 
 def numeric_of(precision, scale):
@@ -61,7 +65,9 @@ def numeric_of(precision, scale):
         small = [least, f"{0.5:.{scale}f}", f"{0:.{scale}f}", "-" + least]
     else:
         small = [f"{n:.{scale}f}" for n in (0, 1, 2, 3, -1)] + ([f"{2.5:.{scale}f}", least] if scale else ["7"])
-    return Type("numeric", f"NUMERIC({precision},{scale})", 1700, small, [most, "-" + most], "number")
+    made = Type("numeric", f"NUMERIC({precision},{scale})", 1700, small, [most, "-" + most], "number")
+    made.wide = precision - scale > 22
+    return made
 
 
 def char_of(length):

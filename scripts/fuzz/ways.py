@@ -127,6 +127,11 @@ def for_query(rng):
     return [*ways, *(random_way(rng) for _ in range(count))]
 
 
+def for_large(rng):
+    """Each on the server that spills."""
+    return [FIRST, Way("spill", "simple"), random_way(rng)]
+
+
 def random_way(rng):
     form = rng.choice(["simple", "extended", "extended", "binary", "pipelined", "prepared", "string", "cursor"])
     parameters = form == "prepared" or form in ("extended", "binary", "pipelined") and rng.random() < 0.8
