@@ -133,17 +133,21 @@ class Bench:
         oids = [0 if free else oid for (oid, _), free in zip(parameters, untyped)]
         executions = [[text for _, text in parameters], *way.values(node, seed)]
         shown = f"{sql}  parameters {oids} {executions}"
+        tags = node.all_tags()
+        if any(untyped):
+            # Arithmetic may be that of NUMERIC then.
+            tags = tags | {"division", "product"}
         expected = way.executed(self.postgres, sql, oids, executions)
         try:
             answers = way.executed(self.farhold[way.on], sql, oids, executions)
         except Lost as lost:
             said = self.recover(way.on)
-            return compare(expected[0], Answer("lost", f"{lost} {said}"), False, shown, node.all_tags(), way)
+            return compare(expected[0], Answer("lost", f"{lost} {said}"), False, shown, tags, way)
         if len(expected) != len(answers):
-            return compare(expected[0], answers[0], False, shown, node.all_tags(), way)
+            return compare(expected[0], answers[0], False, shown, tags, way)
         for a, b in zip(expected, answers):
             b = self.corrupt(b) if self.corrupt else b
-            finding = compare(a, b, ordered and node.is_ordered() and not way.wrapped, shown, node.all_tags(), way)
+            finding = compare(a, b, ordered and node.is_ordered() and not way.wrapped, shown, tags, way)
             if finding:
                 return finding
             if a.failed and way.block:
