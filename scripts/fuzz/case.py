@@ -20,7 +20,7 @@ STATEMENTS = 40
 CHANGES, BLOCKS, COPIES = 0.22, 0.04, 0.03
 # One case in so many has tables that do not fit the memory of joins; it asks fewer statements.
 LARGE_EVERY = 20
-STATEMENTS_OF_LARGE = 12
+STATEMENTS_OF_LARGE = 8
 
 
 def shape_of(sql):
