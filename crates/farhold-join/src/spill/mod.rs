@@ -12,6 +12,7 @@
 //! an error, a panic, a cancellation, or the end of the process.
 
 mod flags;
+mod open;
 
 pub use flags::{FlagReader, FlagWriter};
 
@@ -20,7 +21,6 @@ use std::io::{self, BufWriter, Write};
 use std::iter;
 use std::mem;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
@@ -33,6 +33,7 @@ use arrow::error::ArrowError;
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
 
+use self::open::OpenFile;
 use crate::JoinError;
 use crate::pages::{Pages, buffer_of};
 
@@ -52,38 +53,52 @@ fn from_ipc(error: ArrowError) -> JoinError {
     }
 }
 
-/// A file that writers append to, one after the other. It is made when the first of them does.
+/// A file that writers append to, one after the other. It is made when the first of them does; others may have parts of it.
 #[derive(Debug)]
 pub struct SharedFile {
     directory: PathBuf,
     /// The batches that are read are in pages of their own, and the kernel reads nothing ahead by itself.
     gives_back: bool,
-    file: OnceLock<File>,
-    end: Mutex<u64>,
+    file: OnceLock<Arc<OpenFile>>,
+    /// What of the file is written here.
+    written: Mutex<Vec<Range<u64>>>,
 }
 
 impl SharedFile {
     pub fn new(directory: &Path, gives_back: bool) -> Arc<Self> {
-        Arc::new(Self { directory: directory.into(), gives_back, file: OnceLock::new(), end: Mutex::new(0) })
+        let (file, written) = (OnceLock::new(), Mutex::default());
+        Arc::new(Self { directory: directory.into(), gives_back, file, written })
     }
 
     fn opened(&self) -> io::Result<&File> {
-        self.file.get().ok_or_else(|| io::Error::other("a file that nobody has written to"))
+        let file = self.file.get().ok_or_else(|| io::Error::other("a file that nobody has written to"))?;
+        Ok(&file.file)
     }
 
-    /// Makes it. Who calls has its end.
-    fn make(&self) -> Result<(), JoinError> {
+    /// The file, made if need be.
+    fn make(&self) -> Result<&OpenFile, JoinError> {
         if self.file.get().is_none() {
-            let file = unnamed_file(&self.directory)?;
-            if self.gives_back {
-                // The kernel reads ahead by megabytes, into pages that it cannot take back before the disk has answered: under a
-                // limit of its own that ends processes. Each part is asked for at once, a part ahead of its reader.
-                // SAFETY: advice about an open file; it touches no memory. It may be refused.
-                unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
-            }
-            let _ = self.file.set(file);
+            // Another writer may have made one meanwhile; then this one goes.
+            let made = OpenFile::of(&self.directory, self.gives_back).map_err(JoinError::Spill)?;
+            let _ = self.file.set(made);
         }
-        Ok(())
+        self.file.get().map(Arc::as_ref).ok_or_else(|| JoinError::Spill(io::Error::other("a file that is not there")))
+    }
+
+    fn note(&self, part: &Range<u64>) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        match written.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => written.push(part.clone()),
+        }
+    }
+}
+
+impl Drop for SharedFile {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.get().filter(|file| Arc::strong_count(file) > 1) {
+            file.free(self.written.get_mut().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 }
 
@@ -91,10 +106,15 @@ impl SharedFile {
 struct At {
     file: Arc<SharedFile>,
     place: u64,
+    /// A write has failed. What is still in a buffer then must not go where others write meanwhile.
+    is_broken: bool,
 }
 
 impl Write for At {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_broken {
+            return Err(io::Error::other("an earlier write has failed"));
+        }
         let written = self.file.opened()?.write_at(bytes, self.place)?;
         self.place += written as u64;
         Ok(written)
@@ -117,14 +137,14 @@ pub struct Writer {
 impl Writer {
     /// Of a file that others may write to as well.
     pub fn create(file: Arc<SharedFile>, schema: &SchemaRef) -> Result<Self, JoinError> {
-        let mut end = file.end.lock().unwrap_or_else(PoisonError::into_inner);
-        file.make()?;
-        let at = BufWriter::with_capacity(BUFFER_BYTES, At { file: Arc::clone(&file), place: *end });
+        let mut end = file.make()?.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = BufWriter::with_capacity(BUFFER_BYTES, At { file: Arc::clone(&file), place: *end, is_broken: false });
         let mut stream = StreamWriter::try_new(at, schema).map_err(from_ipc)?;
         stream.get_mut().flush().map_err(JoinError::Spill)?;
         let start = mem::replace(&mut *end, stream.get_ref().get_ref().place);
         let schema = start..*end;
         drop(end);
+        file.note(&schema);
         Ok(Self { stream, file, rows: 0, parts: iter::once(schema).collect() })
     }
 
@@ -138,12 +158,18 @@ impl Writer {
         &mut self,
         write: impl FnOnce(&mut StreamWriter<BufWriter<At>>) -> Result<(), ArrowError>,
     ) -> Result<(), JoinError> {
-        let mut end = self.file.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut end = self.file.make()?.end.lock().unwrap_or_else(PoisonError::into_inner);
         self.stream.get_mut().get_mut().place = *end;
-        write(&mut self.stream).map_err(from_ipc)?;
-        self.stream.get_mut().flush().map_err(JoinError::Spill)?;
+        let written = write(&mut self.stream).map_err(from_ipc);
+        if let Err(error) = written.and_then(|()| self.stream.get_mut().flush().map_err(JoinError::Spill)) {
+            self.stream.get_mut().get_mut().is_broken = true;
+            return Err(error);
+        }
         let start = mem::replace(&mut *end, self.stream.get_ref().get_ref().place);
-        self.parts.push(start..*end);
+        let part = start..*end;
+        drop(end);
+        self.file.note(&part);
+        self.parts.push(part);
         Ok(())
     }
 

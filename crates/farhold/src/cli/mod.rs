@@ -7,6 +7,7 @@ mod client;
 mod clock;
 mod cluster;
 mod demo;
+mod descriptors;
 mod event;
 mod fabric;
 mod failure;
@@ -36,6 +37,7 @@ pub fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     signal::restore();
+    descriptors::raise();
     let cli = Cli::parse();
     let json = cli.json;
     let outcome = match &cli.command {
