@@ -7,7 +7,7 @@ use farhold_sql::{ColumnType, Datum, EngineConfig, TransactionState};
 use farhold_store::row::{Column, Schema};
 use farhold_txn::TableDef;
 
-use crate::harness::{Db, Dir};
+use crate::harness::{Client, Db, Dir};
 
 /// What the planner has no way for is said without its own words.
 #[test]
@@ -207,6 +207,85 @@ fn long_rows_are_made_few_at_a_time() {
         assert_eq!(client.err(&format!("SELECT {window} FROM t")).state.code(), "53200", "{window}");
     }
     assert_eq!(client.rows("SELECT array_agg(s) OVER (ORDER BY id) FROM t WHERE id < 4"), ["{a}", "{a,a}", "{a,a,a}"]);
+}
+
+/// A table of 300 rows of 60 KB.
+fn long_rows(config: EngineConfig) -> (Db, Client) {
+    let db = Db::with(config);
+    let client = db.client();
+    client.ok("CREATE TABLE l (id INT PRIMARY KEY, k INT, t TEXT)");
+    client.ok("CREATE TABLE s (id INT PRIMARY KEY, k INT)");
+    for first in (0..300).step_by(50) {
+        let last = first + 49;
+        client.ok(&format!(
+            "INSERT INTO l SELECT value, value % 7, repeat('x', 60000) FROM generate_series({first}, {last})"
+        ));
+    }
+    client.ok("INSERT INTO s SELECT value, value % 7 FROM generate_series(0, 299)");
+    (db, client)
+}
+
+/// It keeps all of its rows until the last has come.
+#[test]
+fn a_window_over_long_rows_needs_room() {
+    let (_db, client) =
+        long_rows(EngineConfig { query_threads: 2, query_memory_bytes: 12 << 20, ..EngineConfig::default() });
+    for window in ["id, t, sum(k) OVER ()", "id, last_value(t) OVER ()", "id, max(t) OVER ()"] {
+        assert_eq!(client.err(&format!("SELECT {window} FROM l")).state.code(), "53200", "{window}");
+    }
+    assert_eq!(client.rows("SELECT count(*), max(s) FROM (SELECT sum(k) OVER () s FROM l) w"), ["300|897"]);
+    let few = "SELECT count(*), max(length(a)), max(length(b)), sum(n) FROM (SELECT lag(t) OVER (ORDER BY id) a, \
+               max(t) OVER (PARTITION BY k) b, row_number() OVER () n FROM l WHERE id < 20) w";
+    assert_eq!(client.rows(few), ["20|60000|60000|210"]);
+}
+
+/// Whatever side the long rows are on.
+#[test]
+fn nested_loops_over_long_rows_have_short_batches() {
+    let (_db, client) =
+        long_rows(EngineConfig { query_threads: 2, query_memory_bytes: 32 << 20, ..EngineConfig::default() });
+    for (query, answer) in [
+        ("SELECT count(*), sum(length(l.t)) FROM l JOIN s ON l.id < s.id AND s.id < l.id + 3", "597|35820000"),
+        ("SELECT count(*), sum(length(l.t)) FROM s LEFT JOIN l ON l.id < s.id AND s.id < l.id + 3", "598|35820000"),
+        ("SELECT count(*), sum(length(l.t)) FROM l LEFT JOIN s ON l.id < s.id AND s.id < l.id + 3", "598|35880000"),
+        ("SELECT count(*), sum(length(l.t)) FROM l FULL JOIN s ON l.id < s.id AND s.id < l.id + 3", "599|35880000"),
+        ("SELECT count(*), sum(length(t)) FROM l WHERE EXISTS (SELECT 1 FROM s WHERE s.id < l.id - 9)", "290|17400000"),
+        (
+            "SELECT count(*), sum(length(t)) FROM l WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.id < l.id - 9)",
+            "10|600000",
+        ),
+        (
+            "SELECT count(*), sum(length(l.t || k.t)) FROM l JOIN l k ON l.id < k.id WHERE l.id < 20 AND k.id < 20",
+            "190|22800000",
+        ),
+    ] {
+        assert_eq!(client.rows(query), [answer], "{query}");
+    }
+}
+
+/// The planner writes a constant into names, many times over.
+#[test]
+fn a_constant_that_is_long_stays_out_of_the_plan() {
+    let (_db, client) =
+        long_rows(EngineConfig { query_threads: 1, query_memory_bytes: 48 << 20, ..EngineConfig::default() });
+    let long = "string_to_array(repeat('a,', 200000), ',')";
+    assert_eq!(
+        client.rows(&format!("SELECT count(a), max(array_length(a, 1)) FROM (SELECT {long} a FROM s) q")),
+        ["300|200001"]
+    );
+    assert_eq!(client.rows(&format!("SELECT array_length({long}, 1)")), ["200001"]);
+    let plan = client.rows(&format!("EXPLAIN SELECT array_length(array_append({long}, k::text), 1) FROM s"));
+    assert!(plan.iter().all(|line| line.len() < 10_000), "{} bytes", plan.iter().map(String::len).sum::<usize>());
+    for refused in [
+        "array_length(string_to_array(repeat('a,', 5000000), ','), 1)",
+        "repeat('a', 9000000), repeat('b', 9000000), repeat('c', 9000000), repeat('d', 9000000)",
+    ] {
+        assert_eq!(client.err(&format!("SELECT {refused}")).state.code(), "53200", "{refused}");
+    }
+    assert_eq!(
+        client.rows("SELECT string_to_array('a,b,', ','), string_to_array('ab', NULL), string_to_array('', ',')"),
+        ["{a,b,\"\"}|{a,b}|{}"]
+    );
 }
 
 /// What `encode` makes is up to four times as long.

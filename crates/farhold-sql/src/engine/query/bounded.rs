@@ -25,6 +25,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::prelude::SessionContext;
 
 use super::checked::{self, Check};
+use super::folded;
 use crate::{SqlError, SqlState};
 
 /// Bytes of one value.
@@ -58,6 +59,7 @@ pub(super) fn register(context: &SessionContext) {
         (Growth::Elements, &["array_repeat"]),
         (Growth::Resize, &["array_resize"]),
         (Growth::Series, &["range", "generate_series"]),
+        (Growth::Split, &["string_to_array"]),
     ] {
         checked::register(context, names, &Bounds { pool: Arc::clone(pool), growth });
     }
@@ -70,6 +72,7 @@ fn external(error: SqlError) -> DataFusionError {
 
 /// Takes the bytes of a batch's results from the queries' memory, and gives them back.
 pub(super) fn ask_for_room(pool: &Arc<dyn MemoryPool>, name: &str, bytes: u64) -> Result<()> {
+    folded::check(name, bytes)?;
     if bytes <= BATCH_BYTES_FREE {
         return Ok(());
     }
@@ -107,6 +110,8 @@ enum Growth {
     Resize,
     /// The values from one to another.
     Series,
+    /// The parts of a text between separators.
+    Split,
 }
 
 #[derive(Clone, Debug)]
@@ -118,7 +123,7 @@ struct Bounds {
 impl Check for Bounds {
     fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
         let mut all = 0_u64;
-        let skips_nulls = matches!(self.growth, Growth::Concat | Growth::ConcatWith);
+        let skips_nulls = matches!(self.growth, Growth::Concat | Growth::ConcatWith | Growth::Split);
         for row in 0..rows {
             if !skips_nulls && arguments.args.iter().any(|argument| is_null(argument, row)) {
                 continue;
@@ -199,6 +204,7 @@ impl Growth {
                 element_bytes(&element).saturating_mul(count(arguments, row))
             }
             Self::Series => series_bytes(arguments, row)?,
+            Self::Split => split_bytes(arguments, row),
         })
     }
 }
@@ -263,6 +269,19 @@ fn series_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
         return Ok(0);
     }
     Ok(u64::try_from(distance / step + 1).unwrap_or(u64::MAX).saturating_mul(ELEMENT_BYTES as u64))
+}
+
+/// What `string_to_array` makes of a row, at most. Without a separator each character is a part.
+fn split_bytes(arguments: &[ColumnarValue], row: usize) -> u64 {
+    let Some(whole) = arguments.first() else { return 0 };
+    let size = size(whole, row);
+    let parts = match arguments.get(1).map(|separator| some_text(separator, row)) {
+        Some(Some("")) => 1,
+        Some(Some(separator)) => text(whole, row).matches(separator).count() as u64 + 1,
+        _ => size.characters,
+    };
+    // They are made one by one, into an array that is copied as it grows.
+    parts.saturating_mul(2 * ELEMENT_BYTES as u64).saturating_add(size.bytes)
 }
 
 /// A date's or timestamp's distance from 1970.

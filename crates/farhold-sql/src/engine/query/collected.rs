@@ -1,7 +1,7 @@
-//! `array_agg` and `string_agg` as window functions.
+//! `array_agg`, `string_agg`, `min` and `max` as window functions.
 //!
-//! Each row of the window has a value of its own, with all that the frame of the row has: of 100,000 rows in one order some 5 billion elements, which no
-//! operator counts. So what such a function gives is taken from the queries' memory, where it stays until the query ends: how long a batch of
+//! Each row of the window has a value of its own, an array with all that the frame of the row has: of 100,000 rows in one order some 5 billion elements, which no
+//! operator counts. The longest text of all rows stands in each of them. So what such a function gives is taken from the queries' memory, where it stays until the query ends: how long a batch of
 //! the window is kept is not known here.
 
 use std::hash::{Hash, Hasher};
@@ -16,9 +16,10 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReser
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, LogicalPlan, Signature, WindowFunctionDefinition,
+    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, LogicalPlan, Signature, WindowFrame, WindowFunctionDefinition,
 };
 
+use super::slices::CONSTANT_BYTES_MIN;
 use crate::engine::cancel::CancelHandle;
 
 /// Gives the functions of a plan that is about to run their part of the queries' memory, and the flag that stops them.
@@ -26,10 +27,10 @@ pub(super) fn attach(plan: LogicalPlan, pool: &Arc<dyn MemoryPool>, cancel: &Can
     let attach_one = |mut expression: Expr| {
         if let Expr::WindowFunction(function) = &mut expression
             && let WindowFunctionDefinition::AggregateUDF(inner) = &function.fun
-            && matches!(inner.name(), "array_agg" | "string_agg")
+            && let Some(bytes_min) = counted_from(inner.name(), &function.params.window_frame)
         {
             let room = Arc::new(MemoryConsumer::new(inner.name()).register(pool));
-            let counted = Counted { inner: Arc::clone(inner), room, cancel: cancel.clone() };
+            let counted = Counted { inner: Arc::clone(inner), bytes_min, room, cancel: cancel.clone() };
             function.fun = WindowFunctionDefinition::AggregateUDF(Arc::new(AggregateUDF::from(counted)));
             return Ok(Transformed::yes(expression));
         }
@@ -38,9 +39,19 @@ pub(super) fn attach(plan: LogicalPlan, pool: &Arc<dyn MemoryPool>, cancel: &Can
     plan.transform_up_with_subqueries(|node| node.map_expressions(|e| e.transform_up(attach_one))).data()
 }
 
+/// Bytes from which on a function's values are counted. Texts of frames that end before the last row are made for a slice of rows at a time.
+fn counted_from(function: &str, frame: &WindowFrame) -> Option<usize> {
+    match function {
+        "array_agg" | "string_agg" => Some(0),
+        "min" | "max" if frame.end_bound.is_unbounded() => Some(CONSTANT_BYTES_MIN),
+        _ => None,
+    }
+}
+
 #[derive(Debug)]
 struct Counted {
     inner: Arc<AggregateUDF>,
+    bytes_min: usize,
     room: Arc<MemoryReservation>,
     cancel: CancelHandle,
 }
@@ -61,7 +72,8 @@ impl Hash for Counted {
 
 impl Counted {
     fn counted(&self, inner: Box<dyn Accumulator>) -> Box<dyn Accumulator> {
-        Box::new(Counting { inner, room: Arc::clone(&self.room), cancel: self.cancel.clone(), rows: 0 })
+        let (room, cancel) = (Arc::clone(&self.room), self.cancel.clone());
+        Box::new(Counting { inner, bytes_min: self.bytes_min, room, cancel, rows: 0 })
     }
 }
 
@@ -110,6 +122,7 @@ impl AggregateUDFImpl for Counted {
 #[derive(Debug)]
 struct Counting {
     inner: Box<dyn Accumulator>,
+    bytes_min: usize,
     room: Arc<MemoryReservation>,
     cancel: CancelHandle,
     /// Rows since the last value: where the frame is the whole partition, each of them gets it.
@@ -126,7 +139,10 @@ impl Accumulator for Counting {
         self.cancel.check().map_err(|error| DataFusionError::External(Box::new(error)))?;
         let value = self.inner.evaluate()?;
         let rows = std::mem::take(&mut self.rows).max(1);
-        self.room.try_grow(value.size().saturating_mul(rows))?;
+        let bytes = value.size();
+        if bytes >= self.bytes_min {
+            self.room.try_grow(bytes.saturating_mul(rows))?;
+        }
         Ok(value)
     }
 

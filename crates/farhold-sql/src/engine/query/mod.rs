@@ -18,11 +18,14 @@ mod derived;
 mod domains;
 mod equijoins;
 mod floats;
+mod folded;
 mod functions;
 mod guard;
 mod halves;
+mod held;
 mod intervals;
 mod lists;
+mod loops;
 mod members;
 mod multisets;
 mod names;
@@ -207,7 +210,8 @@ impl QueryEngine {
         let plan = LogicalPlan::clone(&query.plan);
         let task = self.runtime().spawn(async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
-            let plan = state.optimize(&plan).and_then(|plan| equijoins::with_null_keys(plan, &state));
+            let optimized = folded::while_planning(|| state.optimize(&plan));
+            let plan = optimized.and_then(|plan| equijoins::with_null_keys(plan, &state));
             plan.map_err(|e| error::from_optimizer(&e))
         });
         until_cancelled(cancel, task).await
@@ -281,7 +285,8 @@ impl QueryEngine {
                 let physical = state.query_planner().create_physical_plan(&plan, &state).await?;
                 let mut text = displayable(physical.as_ref()).indent(false).to_string();
                 if analyze {
-                    let (physical, context) = slices::slice(guard::guard(physical, &flag)?, &state, &flag)?;
+                    let slices::Sliced { plan: physical, context, room: _room } =
+                        slices::slice(guard::guard(physical, &flag)?, &state, &flag)?;
                     let mut stream = execute_stream(Arc::clone(&physical), context)?;
                     while let Some(batch) = futures::StreamExt::next(&mut stream).await {
                         batch?;

@@ -10,6 +10,8 @@
 //! | one array of them | it becomes several rows with a part of it each |
 //! | the rows of a cross join's left side | those of its right side come in slices |
 //! | the groups that a row is in, by grouping sets | rows are grouped in slices |
+//! | the rows of a nested loop | its batches have few rows: [`loops`] |
+//! | the rows of a window | they come in slices, or go on in slices: [`held`] |
 
 use std::fmt;
 use std::ops::Range;
@@ -18,12 +20,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, GenericListArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions};
 use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, FieldRef, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
-use datafusion::logical_expr::Operator;
+use datafusion::logical_expr::{ColumnarValue, Operator};
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, InListExpr, Literal};
 use datafusion::physical_expr::{Partitioning, PhysicalExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
@@ -31,43 +34,58 @@ use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::joins::CrossJoinExec;
+use datafusion::physical_plan::joins::{CrossJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::unnest::UnnestExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, future, stream};
 
-use super::BATCH_ROWS;
+use super::held::Held;
+use super::{BATCH_ROWS, held, loops};
 use crate::engine::cancel::CancelHandle;
 
 /// What a batch should not pass; a row alone may. A plan has some dozens of batches on their way.
-const BATCH_BYTES: usize = 2 << 20;
+pub(super) const BATCH_BYTES: usize = 2 << 20;
 
 /// Constants that are shorter make no batch of more than [`BATCH_BYTES`].
-const CONSTANT_BYTES_MIN: usize = BATCH_BYTES / BATCH_ROWS;
+pub(super) const CONSTANT_BYTES_MIN: usize = BATCH_BYTES / BATCH_ROWS;
 
 /// Rows of the first slice of which arrays are made: how long they are shows only then.
 const FIRST_ROWS: usize = 64;
 
+/// Rows of a slice for a window, however long one has been: each slice takes it some time.
+const LONG_ROWS_MIN: usize = 16;
+
 /// Rows of a slice times its grouping sets. The groups of a slice are found on one poll.
 const GROUPED_ROWS: usize = 4 * BATCH_ROWS;
 
-/// The plan with its slices, and how it is to run.
-pub(super) fn slice(
-    plan: Arc<dyn ExecutionPlan>,
-    state: &SessionState,
-    cancel: &CancelHandle,
-) -> Result<(Arc<dyn ExecutionPlan>, Arc<TaskContext>)> {
-    let rows = (BATCH_BYTES / longest_constants(&plan)?.max(1)).clamp(1, BATCH_ROWS);
+/// A plan with its slices, and how it is to run.
+pub(super) struct Sliced {
+    pub(super) plan: Arc<dyn ExecutionPlan>,
+    pub(super) context: Arc<TaskContext>,
+    /// For constants of which a single one passes [`BATCH_BYTES`], until the plan has run.
+    pub(super) room: MemoryReservation,
+}
+
+/// Puts slices into a plan.
+pub(super) fn slice(plan: Arc<dyn ExecutionPlan>, state: &SessionState, cancel: &CancelHandle) -> Result<Sliced> {
+    let constants = longest_constants(&plan)?;
+    let room = MemoryConsumer::new("constants").register(&state.runtime_env().memory_pool);
+    if constants > BATCH_BYTES {
+        // The constants, and the row that they are put in.
+        room.try_grow(constants.saturating_mul(2))?;
+    }
+    let rows = (BATCH_BYTES / constants.max(1)).clamp(1, BATCH_ROWS);
     let plan = plan.transform_up(|node| sliced(node, rows, cancel)).data()?;
     if rows == BATCH_ROWS {
-        return Ok((plan, state.task_ctx()));
+        return Ok(Sliced { plan, context: state.task_ctx(), room });
     }
     let mut state = state.clone();
     *state.config_mut() = state.config().clone().with_batch_size(rows);
-    Ok((plan, state.task_ctx()))
+    Ok(Sliced { plan, context: state.task_ctx(), room })
 }
 
 fn sliced(
@@ -75,10 +93,7 @@ fn sliced(
     rows: usize,
     cancel: &CancelHandle,
 ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-    let slices = |input: &Arc<dyn ExecutionPlan>, step: Step| -> Arc<dyn ExecutionPlan> {
-        let (input, properties) = (Arc::clone(input), Arc::clone(input.properties()));
-        Arc::new(SliceExec { input, step, properties, cancel: cancel.clone() })
-    };
+    let slices = |input: &Arc<dyn ExecutionPlan>, step: Step| SliceExec::over(input, step, cancel);
     let over = |node: &Arc<dyn ExecutionPlan>, inputs: Vec<Arc<dyn ExecutionPlan>>| {
         let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
         Arc::clone(node).replace_children(inputs, options).map(Transformed::yes)
@@ -112,6 +127,19 @@ fn sliced(
         let left = slices(join.left(), Step::Measure(Arc::clone(&longest)));
         let right = slices(join.right(), Step::Beside(longest));
         return over(&node, vec![left, right]);
+    }
+    if node.downcast_ref::<NestedLoopJoinExec>().is_some() {
+        return loops::with_short_batches(node);
+    }
+    if let Some(window) = node.downcast_ref::<WindowAggExec>() {
+        return held::counted(window, cancel).map(Transformed::yes);
+    }
+    if let Some(window) = node.downcast_ref::<BoundedWindowAggExec>() {
+        let of_inputs = window.input().schema().fields().len();
+        if window.schema().fields().iter().skip(of_inputs).any(|value| may_be_long(value.data_type())) {
+            let input = slices(window.input(), Step::Long);
+            return over(&node, vec![input]);
+        }
     }
     if let Some(aggregate) = node.downcast_ref::<AggregateExec>() {
         let sets = aggregate.group_expr().groups().len();
@@ -167,11 +195,31 @@ fn longest_constants(plan: &Arc<dyn ExecutionPlan>) -> Result<usize> {
     Ok(bytes)
 }
 
-#[recursive::recursive]
+/// The bytes of the constants that an expression puts beside its columns.
 fn constant_bytes(expression: &Arc<dyn PhysicalExpr>) -> usize {
-    if let Some(constant) = expression.downcast_ref::<Literal>() {
-        let bytes = constant.value().size().saturating_sub(size_of::<ScalarValue>());
-        return if bytes < CONSTANT_BYTES_MIN { 0 } else { bytes };
+    match constants(expression) {
+        Constants::All => evaluated_bytes(expression),
+        Constants::Some(bytes) => bytes,
+    }
+}
+
+/// What of an expression has the same value in all rows.
+enum Constants {
+    All,
+    /// Parts that have so many bytes together.
+    Some(usize),
+}
+
+#[recursive::recursive]
+fn constants(expression: &Arc<dyn PhysicalExpr>) -> Constants {
+    let children = expression.children();
+    if children.is_empty() {
+        let is_constant = expression.downcast_ref::<Literal>().is_some();
+        return if is_constant { Constants::All } else { Constants::Some(0) };
+    }
+    let parts: Vec<Constants> = children.iter().map(|child| constants(child)).collect();
+    if !expression.is_volatile_node() && parts.iter().all(|part| matches!(part, Constants::All)) {
+        return Constants::All;
     }
     // What is compared with a constant is not put beside it.
     let compares = expression.downcast_ref::<InListExpr>().is_some()
@@ -179,13 +227,35 @@ fn constant_bytes(expression: &Arc<dyn PhysicalExpr>) -> usize {
             let operator = binary.op();
             operator.supports_propagation() || matches!(operator, Operator::NotEq | Operator::IsDistinctFrom)
         });
-    let children = expression.children().into_iter();
-    children.filter(|child| !compares || child.downcast_ref::<Literal>().is_none()).map(constant_bytes).sum()
+    let bytes = |(child, part)| match part {
+        Constants::Some(bytes) => bytes,
+        Constants::All if compares => 0,
+        Constants::All => evaluated_bytes(child),
+    };
+    Constants::Some(children.into_iter().zip(parts).map(bytes).sum())
+}
+
+/// The bytes of a constant's value. The planner leaves functions where their values are too long for a plan: [`folded`](super::folded). One that has
+/// no value, for want of room or otherwise, takes none either.
+fn evaluated_bytes(constant: &Arc<dyn PhysicalExpr>) -> usize {
+    let of_scalar = |value: &ScalarValue| value.size().saturating_sub(size_of::<ScalarValue>());
+    let bytes = if let Some(literal) = constant.downcast_ref::<Literal>() {
+        of_scalar(literal.value())
+    } else {
+        let options = RecordBatchOptions::new().with_row_count(Some(1));
+        let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options);
+        match row.map(|row| constant.evaluate(&row)) {
+            Ok(Ok(ColumnarValue::Scalar(value))) => of_scalar(&value),
+            Ok(Ok(ColumnarValue::Array(values))) => values.get_array_memory_size(),
+            _ => 0,
+        }
+    };
+    if bytes < CONSTANT_BYTES_MIN { 0 } else { bytes }
 }
 
 /// What becomes of the batches of an input.
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     /// The expressions of a projection, of a slice of rows at a time.
     Evaluate(Arc<[Arc<dyn PhysicalExpr>]>),
     /// Long arrays in these columns become several rows.
@@ -196,10 +266,16 @@ enum Step {
     Measure(Arc<AtomicUsize>),
     /// Fewer rows at a time, the longer the measured row is that goes beside each of them.
     Beside(Arc<AtomicUsize>),
+    /// Fewer rows at a time, the longer the longest has been: it may stand beside each of them.
+    Long,
+    /// The rows go to an operator that keeps them all; they are taken from the queries' memory.
+    Hold(Held),
+    /// The rows of that operator, few at a time if they are long. What was taken is given back behind the last.
+    Release(Held),
 }
 
 #[derive(Debug)]
-struct SliceExec {
+pub(super) struct SliceExec {
     input: Arc<dyn ExecutionPlan>,
     step: Step,
     properties: Arc<PlanProperties>,
@@ -256,6 +332,14 @@ impl ExecutionPlan for SliceExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        if let Step::Release(held) = &self.step {
+            let room = held.begin(partition, context.memory_pool());
+            let input = self.input.execute(partition, context)?;
+            let slices = input.map_ok(|batch| stream::iter(short(batch).map(Ok)));
+            return Ok(make_cooperative(self.stream(slices.try_flatten().inspect_ok(move |_| {
+                let _held = &room;
+            }))));
+        }
         let input = self.input.execute(partition, context)?;
         let schema = self.schema();
         Ok(make_cooperative(match &self.step {
@@ -286,11 +370,35 @@ impl ExecutionPlan for SliceExec {
                 });
                 self.stream(slices.try_flatten())
             }
+            Step::Long => {
+                let mut longest = 0;
+                let slices = input.map_ok(move |batch| {
+                    longest = longest_row(&batch).max(longest);
+                    let rows = (BATCH_BYTES / longest).clamp(LONG_ROWS_MIN, BATCH_ROWS);
+                    stream::iter(in_slices(batch, rows).map(Ok))
+                });
+                self.stream(slices.try_flatten())
+            }
+            Step::Hold(held) => {
+                let room = held.of(partition);
+                self.stream(input.and_then(move |batch| {
+                    let taken = room.as_ref().map_or(Ok(()), |room| room.try_grow(held::kept_bytes(&batch)));
+                    future::ready(taken.map(|()| batch))
+                }))
+            }
+            // Above.
+            Step::Release(_) => self.stream(input),
         }))
     }
 }
 
 impl SliceExec {
+    /// What becomes of an operator's batches by a step.
+    pub(super) fn over(input: &Arc<dyn ExecutionPlan>, step: Step, cancel: &CancelHandle) -> Arc<dyn ExecutionPlan> {
+        let (input, properties) = (Arc::clone(input), Arc::clone(input.properties()));
+        Arc::new(Self { input, step, properties, cancel: cancel.clone() })
+    }
+
     /// The stream, until the query is cancelled.
     fn stream(&self, batches: impl Stream<Item = Result<RecordBatch>> + Send + 'static) -> SendableRecordBatchStream {
         let cancel = self.cancel.clone();
@@ -302,9 +410,28 @@ impl SliceExec {
     }
 }
 
-fn in_slices(batch: RecordBatch, rows: usize) -> impl Iterator<Item = RecordBatch> {
+pub(super) fn in_slices(batch: RecordBatch, rows: usize) -> impl Iterator<Item = RecordBatch> {
     let starts = (0..batch.num_rows()).step_by(rows);
     starts.map(move |start| batch.slice(start, rows.min(batch.num_rows() - start)))
+}
+
+/// A batch in slices of at most [`BATCH_ROWS`] rows and, unless it is one row, about [`BATCH_BYTES`].
+fn short(batch: RecordBatch) -> impl Iterator<Item = RecordBatch> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let first = start;
+        let (rows_max, mut bytes) = ((batch.num_rows() - first).min(BATCH_ROWS), 0);
+        while start - first < rows_max && bytes < BATCH_BYTES {
+            bytes += row_bytes(&batch, start, &[]);
+            start += 1;
+        }
+        (first < start).then(|| batch.slice(first, start - first))
+    })
+}
+
+/// Whether values of a type have any length.
+pub(super) fn may_be_long(data_type: &DataType) -> bool {
+    data_type.primitive_width().is_none() && !matches!(data_type, DataType::Boolean | DataType::Null)
 }
 
 /// The expressions of a stream's rows, of so many of them at a time as made about [`BATCH_BYTES`] before.
@@ -480,7 +607,16 @@ fn row_bytes(batch: &RecordBatch, row: usize, but: &[usize]) -> usize {
     columns.map(|(_, column)| value_bytes(column, row)).sum::<usize>().max(1)
 }
 
-fn value_bytes(array: &ArrayRef, row: usize) -> usize {
+/// The bytes of a batch's longest row, at most; at least 1.
+pub(super) fn longest_row(batch: &RecordBatch) -> usize {
+    let longest = |column: &ArrayRef| match column.data_type().primitive_width() {
+        Some(bytes) => bytes,
+        None => (0..column.len()).map(|row| value_bytes(column, row)).max().unwrap_or(0),
+    };
+    batch.columns().iter().map(longest).sum::<usize>().max(1)
+}
+
+pub(super) fn value_bytes(array: &ArrayRef, row: usize) -> usize {
     /// Where nothing else is known.
     const BYTES: usize = 16;
     match array.data_type() {

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::collected;
 use super::guard::guard;
 use super::numbers::{self, Asks, Requests};
-use super::slices::slice;
+use super::slices::{Sliced, slice};
 use crate::engine::cancel::CancelHandle;
 use crate::engine::error;
 use crate::engine::notices::Notices;
@@ -39,8 +39,8 @@ pub(super) async fn run(
     let plan = plan.map_err(|e| error::from_datafusion(&e))?;
     let physical =
         state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_optimizer(&e))?;
-    let guarded = guard(physical, cancel).and_then(|physical| slice(physical, state, cancel));
-    let (physical, context) = guarded.map_err(|e| error::from_datafusion(&e))?;
+    let sliced = guard(physical, cancel).and_then(|physical| slice(physical, state, cancel));
+    let Sliced { plan: physical, context, room: _room } = sliced.map_err(|e| error::from_datafusion(&e))?;
     let mut stream = execute_stream(Arc::clone(&physical), context).map_err(|e| error::from_datafusion(&e))?;
     while let Some(batch) = stream.next().await {
         let batch = batch.map_err(|e| error::from_datafusion(&e))?;
