@@ -134,3 +134,19 @@ impl Engine {
         Session::new(Arc::clone(self), worker, user)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::EngineConfig;
+
+    #[test]
+    fn threads_of_queries_follow_their_memory() {
+        let threads = |query_threads, mebibytes: usize| {
+            let config = EngineConfig { query_threads, query_memory_bytes: mebibytes << 20, ..EngineConfig::default() };
+            config.threads_of_queries()
+        };
+        assert_eq!([60, 256, 512, 2048, 8192].map(|mebibytes| threads(126, mebibytes)), [4, 8, 16, 64, 126]);
+        assert_eq!([1, 2, 4, 8].map(|processors| threads(processors, 60)), [1, 2, 4, 4]);
+        assert_eq!(threads(0, 256), 1);
+    }
+}

@@ -299,3 +299,17 @@ fn requests_for_encryption_get_their_one_byte() {
     client.send_last(&message(b'X', b""));
     assert_eq!(client.until_end(), []);
 }
+
+/// Two for each of 128 processors: more than there are numbers of workers.
+#[test]
+fn a_server_with_many_processors_starts() {
+    let server = server_with(|config| config.front_end_threads = 256);
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(server.local_addr())).collect();
+    clients[0].run("CREATE TABLE t (id INT PRIMARY KEY)");
+    for (id, client) in clients.iter_mut().enumerate() {
+        client.run(&format!("INSERT INTO t VALUES ({id})"));
+    }
+    assert_eq!(clients[0].rows("SELECT count(*) FROM t"), [["8".to_owned()]]);
+    drop(clients);
+    server.shutdown();
+}

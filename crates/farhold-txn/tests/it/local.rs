@@ -3,7 +3,7 @@
 use crate::common::{AGE, Dir, NAME, aged, fill, ids, index_key, key, look, open, people, put, value, with_people};
 use farhold_fabric::Executor;
 use farhold_store::row::Datum;
-use farhold_txn::{Index, ScanSpec, TxnError};
+use farhold_txn::{HomeAgent, Index, ScanSpec, TxnError};
 use std::cell::Cell;
 use std::ops::Bound;
 use std::rc::Rc;
@@ -486,5 +486,26 @@ fn what_is_kept_for_nobody_is_told() {
             worker.handle().sleep_ns(1_000_000).await;
         }
         assert_eq!(leaks(), nothing);
+    });
+}
+
+/// Of a machine with 128 processors, which has two threads for clients each.
+#[test]
+fn as_many_workers_write_as_the_node_says() {
+    let dir = Dir::new();
+    let node = open(&dir);
+    let _agent = HomeAgent::start(&node).expect("an agent");
+    assert!(node.writers_max() >= 128, "{}", node.writers_max());
+    let executor = Executor::real(1);
+    let handle = executor.handle();
+    let workers: Vec<_> = (0..node.writers_max()).map(|_| node.worker(&handle).expect("a worker")).collect();
+    // One that comes and goes.
+    drop(node.worker(&handle).expect("a worker"));
+    executor.run(async move {
+        let table = workers[0].create_table(people()).await.expect("a table");
+        for (id, worker) in (0..).zip(&workers) {
+            fill(worker, &table, &[(id, &format!("p{id}"), id)]).await;
+        }
+        assert_eq!(table.row_count(), workers.len() as u64);
     });
 }
