@@ -148,6 +148,10 @@ fn sliced(
             return over(&node, vec![input]);
         }
     }
+    // Scans give all rows of some pages, however few were asked for.
+    if rows < BATCH_ROWS && node.children().is_empty() {
+        return Ok(Transformed::yes(slices(&node, Step::Rows(rows))));
+    }
     // It has its rows from the planner.
     if let Some(filter) = node.downcast_ref::<FilterExec>()
         && rows < BATCH_ROWS
