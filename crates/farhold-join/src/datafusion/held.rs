@@ -6,12 +6,12 @@
 //! |---|---|---|
 //! | outer joins | the constants of both inputs | NULL for the constants of an input whose row is missing |
 //! | UNION ALL | constants that differ from input to input, which the merge of sorted partitions leaves out of its key | partitions with different values |
-//! | grouping sets | constants of their input | NULL for what a set does not group by |
+//! | grouping sets | constants of their input, and its partitioning by what they group by | NULL for what a set does not group by, in every partition |
 //! | windows of `min` and `max` | results in order, NULLs last | NULL until the frame has a value |
 //! | windows over frames that slide | results in order where the arguments are | the contrary of it, where the order is descending |
 //! | merges of sorted partitions | every order that each partition has | rows in the order that they merge by: rows equal in it are in none of the others |
 //!
-//! [`HeldRule`] puts a [`HeldExec`] above such an operator. It hands the rows on and promises of their order what holds. Sorts stay above it: below,
+//! [`HeldRule`] puts a [`HeldExec`] above such an operator. It hands the rows on and promises of their order and partitioning what holds. Sorts stay above it: below,
 //! the wrong promise would be asked again. A [`JoinExec`](super::JoinExec) promises nothing wrong by itself.
 //!
 //! Merges come into a plan by the very rule that decides on sorts, so [`SortsRule`] stands in that one's place: where it has believed a merge,
@@ -43,7 +43,8 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{
-    ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties, StatisticsArgs,
+    ChildStats, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
+    StatisticsArgs,
 };
 
 use super::names::{is_first, only};
@@ -187,8 +188,8 @@ pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalencePr
         held.clear_per_partition_constants();
         return Ok(differ.then_some(held));
     }
-    if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
-        let has_more = aggregate.group_expr().has_grouping_set() && !promised.eq_group().is_empty();
+    if plan.is::<AggregateExec>() {
+        let has_more = has_sets(plan) && (!promised.eq_group().is_empty() || is_hashed(plan));
         return Ok(has_more.then(|| EquivalenceProperties::new(Arc::clone(promised.schema()))));
     }
     if let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() {
@@ -198,6 +199,24 @@ pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalencePr
     let Some(windows) = windows(plan) else { return Ok(None) };
     let is_doubtful = windows.iter().any(is_doubtful);
     Ok(is_doubtful.then(|| without_columns(promised, plan.schema().fields().len() - windows.len())))
+}
+
+fn has_sets(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.downcast_ref().is_some_and(|aggregate: &AggregateExec| aggregate.group_expr().has_grouping_set())
+}
+
+fn is_hashed(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    matches!(plan.output_partitioning(), Partitioning::Hash(_, count) if *count > 1)
+}
+
+/// What holds of the partitioning that an operator promises.
+pub(super) fn held_partitioning(plan: &Arc<dyn ExecutionPlan>) -> Partitioning {
+    let promised = plan.output_partitioning();
+    if has_sets(plan) && is_hashed(plan) {
+        Partitioning::UnknownPartitioning(promised.partition_count())
+    } else {
+        promised.clone()
+    }
 }
 
 /// Whether a join hands out rows without a partner, with NULLs for the other side.
@@ -253,6 +272,7 @@ impl HeldExec {
     fn new(input: Arc<dyn ExecutionPlan>, held: EquivalenceProperties) -> Self {
         let mut properties = PlanProperties::clone(input.properties());
         properties.set_eq_properties(held);
+        properties.partitioning = held_partitioning(&input);
         Self { input, properties: Arc::new(properties), is_strict: false }
     }
 }

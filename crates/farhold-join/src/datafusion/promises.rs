@@ -45,7 +45,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, stream};
 
-use super::held::held;
+use super::held::{held, held_partitioning};
 use super::memory::lock;
 
 /// Watches every operator of a plan. It belongs behind all other rules; [`with_joins`](super::with_joins) puts it there in builds with debug
@@ -210,13 +210,13 @@ struct Checks {
 impl Checks {
     fn new(plan: &Arc<dyn ExecutionPlan>, partition: usize, ended: Arc<Mutex<Ended>>) -> Result<Self> {
         let (schema, equivalences) = (plan.schema(), plan.equivalence_properties());
-        let partitioner = match plan.output_partitioning() {
-            Partitioning::Hash(by, count) if *count > 1 && by.iter().all(is_here) => {
-                Some(BatchPartitioner::new_hash_partitioner(by.clone(), *count, Time::new())?)
+        // What an operator promises and does not hold is taken back by the one above it.
+        let partitioner = match held_partitioning(plan) {
+            Partitioning::Hash(by, count) if count > 1 && by.iter().all(is_here) => {
+                Some(BatchPartitioner::new_hash_partitioner(by, count, Time::new())?)
             }
             _ => None,
         };
-        // What an operator promises and does not hold is taken back by the one above it.
         let equivalences = held(plan)?.unwrap_or_else(|| equivalences.clone());
         let mut orderings = Vec::new();
         for ordering in equivalences.oeq_class().iter() {
