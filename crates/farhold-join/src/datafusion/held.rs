@@ -20,7 +20,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion, TreeNodeVisitor};
 use datafusion::common::{JoinType, Statistics};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
@@ -103,7 +103,7 @@ impl PhysicalOptimizerRule for SortsRule {
 }
 
 fn with_merges_held(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    plan.transform_up(|node| match merged(&node)? {
+    plan.transform_up(|node| match merges_by(&node).map_or(Ok(None), |by| merged(&node, by))? {
         Some(held) => Ok(Transformed::yes(Arc::new(HeldExec::new(node, held)) as _)),
         None => Ok(Transformed::no(node)),
     })
@@ -112,17 +112,39 @@ fn with_merges_held(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPla
 
 /// Whether the plan needs none of the orders that its merges do not keep. A limit may have had a sort below it that was left out for one.
 fn is_ordered(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
-    let mut is_ordered = true;
-    plan.apply(|node| {
-        let is_limit = node.fetch().is_some() && !node.is::<SortExec>();
-        is_ordered &= !(is_limit && node.exists(|below| Ok(is_held_merge(below)))?);
-        for (child, required) in node.children().into_iter().zip(node.required_input_ordering()) {
+    let mut orders = Orders { limits: 0, are_kept: true };
+    plan.visit(&mut orders)?;
+    Ok(orders.are_kept)
+}
+
+/// A walk through a plan, until it meets an operator whose order is not kept.
+struct Orders {
+    /// Those at and above the operator.
+    limits: usize,
+    are_kept: bool,
+}
+
+fn is_limit(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.fetch().is_some() && !plan.is::<SortExec>()
+}
+
+impl<'n> TreeNodeVisitor<'n> for Orders {
+    type Node = Arc<dyn ExecutionPlan>;
+
+    fn f_down(&mut self, plan: &'n Self::Node) -> Result<TreeNodeRecursion> {
+        self.limits += usize::from(is_limit(plan));
+        self.are_kept &= self.limits == 0 || !is_held_merge(plan);
+        for (child, required) in plan.children().into_iter().zip(plan.required_input_ordering()) {
             let Some(required) = required else { continue };
-            is_ordered &= child.equivalence_properties().ordering_satisfy_requirement(required.into_single())?;
+            self.are_kept &= child.equivalence_properties().ordering_satisfy_requirement(required.into_single())?;
         }
-        Ok(if is_ordered { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
-    })?;
-    Ok(is_ordered)
+        Ok(if self.are_kept { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
+    }
+
+    fn f_up(&mut self, plan: &'n Self::Node) -> Result<TreeNodeRecursion> {
+        self.limits -= usize::from(is_limit(plan));
+        Ok(TreeNodeRecursion::Continue)
+    }
 }
 
 fn is_held_merge(plan: &Arc<dyn ExecutionPlan>) -> bool {
@@ -142,9 +164,8 @@ fn merges_by(plan: &Arc<dyn ExecutionPlan>) -> Option<LexOrdering> {
     repartition.input().output_ordering().cloned()
 }
 
-/// What holds of a merge that promises more.
-fn merged(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalenceProperties>> {
-    let Some(by) = merges_by(plan) else { return Ok(None) };
+/// What holds of a merge by this order, if it promises more.
+fn merged(plan: &Arc<dyn ExecutionPlan>, by: LexOrdering) -> Result<Option<EquivalenceProperties>> {
     let promised = plan.equivalence_properties();
     let mut held = promised.clone();
     held.clear_orderings();
@@ -179,8 +200,8 @@ fn windows(plan: &Arc<dyn ExecutionPlan>) -> Option<&[Arc<dyn WindowExpr>]> {
 /// What holds of the promises of an operator that promises too much; `None` of all others.
 pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalenceProperties>> {
     let promised = plan.equivalence_properties();
-    if merges_by(plan).is_some() {
-        return merged(plan);
+    if let Some(by) = merges_by(plan) {
+        return merged(plan, by);
     }
     if plan.is::<UnionExec>() {
         let differ = promised.constants().iter().any(|c| c.across_partitions == AcrossPartitions::Heterogeneous);
