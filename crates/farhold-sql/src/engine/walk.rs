@@ -6,7 +6,8 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, ObjectName, Query, Select, Statement, TableFactor, ValueWithSpan, Visit, VisitMut, Visitor, VisitorMut,
+    Expr, JoinConstraint, JoinOperator, ObjectName, Query, Select, Statement, TableFactor, ValueWithSpan, Visit,
+    VisitMut, Visitor, VisitorMut,
 };
 
 /// Shows a tree to a visitor.
@@ -21,6 +22,71 @@ pub(crate) fn change<V: VisitorMut>(tree: &mut impl VisitMut, visitor: &mut V) -
     let mut stopping = Stopping { visitor, stopped: None };
     let _ = tree.visit(&mut Changing(&mut stopping));
     stopping.stopped.map_or(ControlFlow::Continue(()), ControlFlow::Break)
+}
+
+/// Whether something holds of an expression in a tree, those of the queries in it aside.
+pub(crate) fn exists_outside_queries(tree: &impl Visit, holds: impl Fn(&Expr) -> bool) -> bool {
+    struct Search<F> {
+        holds: F,
+        /// Queries around.
+        depth: usize,
+    }
+    impl<F: Fn(&Expr) -> bool> Visitor for Search<F> {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.depth += 1;
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.depth -= 1;
+            ControlFlow::Continue(())
+        }
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            if self.depth == 0 && (self.holds)(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    visit(tree, &mut Search { holds, depth: 0 }).is_break()
+}
+
+/// Whether there is a query in a tree.
+pub(crate) fn has_query(tree: &impl Visit) -> bool {
+    struct Queries;
+    impl Visitor for Queries {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            ControlFlow::Break(())
+        }
+    }
+    visit(tree, &mut Queries).is_break()
+}
+
+macro_rules! constraint_of {
+    ($operator:expr) => {
+        match $operator {
+            JoinOperator::Join(constraint)
+            | JoinOperator::Inner(constraint)
+            | JoinOperator::Left(constraint)
+            | JoinOperator::LeftOuter(constraint)
+            | JoinOperator::Right(constraint)
+            | JoinOperator::RightOuter(constraint)
+            | JoinOperator::FullOuter(constraint) => Some(constraint),
+            _ => None,
+        }
+    };
+}
+
+/// ON, USING or NATURAL of a join.
+pub(crate) fn constraint(operator: &JoinOperator) -> Option<&JoinConstraint> {
+    constraint_of!(operator)
+}
+
+/// As that, to be changed.
+pub(crate) fn constraint_mut(operator: &mut JoinOperator) -> Option<&mut JoinConstraint> {
+    constraint_of!(operator)
 }
 
 /// A visitor, and what it has stopped with.

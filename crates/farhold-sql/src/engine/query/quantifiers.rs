@@ -10,6 +10,7 @@
 //! | `x op ANY (ARRAY[a, b])` | `x op a OR x op b`, likewise; with AND for ALL |
 //! | that with many elements, `x op ANY (array)` of anything else | a function of ours: [`quantified`] |
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
@@ -25,15 +26,22 @@ use crate::engine::walk;
 use crate::{SqlError, SqlState};
 
 /// See the module.
-#[derive(Default)]
-pub(super) struct Quantifiers {
+pub(super) struct Quantifiers<'a> {
+    /// The names of aggregate functions.
+    aggregates: &'a HashSet<String>,
     /// Whether what is visited is a condition of WHERE or HAVING.
     is_condition: bool,
     /// For each SELECT around: whether it is in a condition, its WHERE and its HAVING.
     around: Vec<(bool, Option<Expr>, Option<Expr>)>,
 }
 
-impl VisitorMut for Quantifiers {
+impl<'a> Quantifiers<'a> {
+    pub(super) fn new(aggregates: &'a HashSet<String>) -> Self {
+        Self { aggregates, is_condition: false, around: Vec::new() }
+    }
+}
+
+impl VisitorMut for Quantifiers<'_> {
     type Break = SqlError;
 
     /// Visits the conditions by themselves.
@@ -64,7 +72,7 @@ impl VisitorMut for Quantifiers {
             }
             Expr::BinaryOp { left, op, right } => match (width(left), unnested(right)) {
                 (Some(width), Expr::Subquery(query)) => {
-                    items(query, width).map(|row| Some(binary(*left.clone(), op.clone(), row)))
+                    items(query, width, self.aggregates).map(|row| Some(binary(*left.clone(), op.clone(), row)))
                 }
                 _ => Ok(None),
             },
@@ -79,7 +87,7 @@ impl VisitorMut for Quantifiers {
     }
 }
 
-impl Quantifiers {
+impl Quantifiers<'_> {
     fn quantified(
         &self,
         left: &Expr,
@@ -129,7 +137,7 @@ fn width(expr: &Expr) -> Option<usize> {
 
 /// `(SELECT a, b …)` that a row is compared with, as a row of a subquery for each column. Each must be of the same row: there is no LIMIT, which
 /// may take another one each time, and no DISTINCT, which has fewer rows of one column than of all.
-fn items(query: &Query, width: usize) -> Result<Expr, SqlError> {
+fn items(query: &Query, width: usize, aggregates: &HashSet<String>) -> Result<Expr, SqlError> {
     let is_whole = query.limit_clause.is_none() && query.fetch.is_none();
     let select = match query.body.as_ref() {
         SetExpr::Select(select) if is_whole && subqueries::is_plain(select) && select.distinct.is_none() => select,
@@ -149,6 +157,10 @@ fn items(query: &Query, width: usize) -> Result<Expr, SqlError> {
         _ => None,
     };
     let values: Vec<Expr> = select.projection.iter().filter_map(value_of).collect();
+    let is_aggregate = |value: &Expr| match unnested(value) {
+        Expr::Function(function) => function.over.is_none() && subqueries::is_aggregate(function, aggregates),
+        _ => false,
+    };
     if values.len() > 1 && values.iter().any(calls) && !values.iter().all(is_aggregate) {
         return Err(SqlError::unsupported("a comparison of a row with a subquery that calls functions"));
     }
@@ -392,40 +404,8 @@ fn over(relation: TableWithJoins, item: Expr, selection: Option<Expr>) -> Result
 
 /// Whether an expression, which is no row, has a subquery and, beside it, no columns.
 fn is_of_queries(expr: &Expr) -> bool {
-    #[derive(Default)]
-    struct Parts {
-        depth: usize,
-        has_query: bool,
-    }
-    impl Visitor for Parts {
-        type Break = ();
-
-        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.depth += 1;
-            self.has_query = true;
-            ControlFlow::Continue(())
-        }
-
-        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.depth -= 1;
-            ControlFlow::Continue(())
-        }
-
-        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-            let is_column = matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
-            if self.depth == 0 && is_column { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        }
-    }
-    let mut parts = Parts::default();
-    !is_row(expr) && walk::visit(expr, &mut parts).is_continue() && parts.has_query
-}
-
-/// Whether an expression is an aggregate by its name and nothing else.
-fn is_aggregate(expr: &Expr) -> bool {
-    const NAMES: [&str; 9] = ["count", "sum", "avg", "min", "max", "bool_and", "bool_or", "array_agg", "string_agg"];
-    let Expr::Function(function) = unnested(expr) else { return false };
-    let name = function.name.to_string();
-    function.over.is_none() && NAMES.iter().any(|aggregate| name.eq_ignore_ascii_case(aggregate))
+    let is_column = |expr: &Expr| matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
+    !is_row(expr) && walk::has_query(expr) && !walk::exists_outside_queries(expr, is_column)
 }
 
 /// Whether a function is called, which may be an aggregate.

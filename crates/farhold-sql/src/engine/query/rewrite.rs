@@ -82,7 +82,7 @@ impl Rewriter {
         visited(&mut statement, &mut Patterns)?;
         let reads_catalogs = reads_catalogs_alone(&statement);
         if !reads_catalogs {
-            visited(&mut statement, &mut Quantifiers::default())?;
+            visited(&mut statement, &mut Quantifiers::new(&self.aggregates))?;
             visited(&mut statement, &mut Series::new(&self.aggregates))?;
         }
         let names = match &mut statement {

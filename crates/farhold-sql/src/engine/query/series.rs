@@ -8,8 +8,7 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Query, Select, SelectItem, Value, Visitor,
-    VisitorMut,
+    Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Select, SelectItem, Value, VisitorMut,
 };
 
 use super::subqueries;
@@ -83,30 +82,9 @@ fn is_call(function: &Function, of: &str) -> bool {
     function.over.is_none() && built_in_name(function).is_some_and(|name| fold(name) == of)
 }
 
-/// Whether there is a call that is not in a subquery.
+/// Whether an expression calls it, outside of subqueries.
 fn has_call(expr: &Expr) -> bool {
-    struct Calls(usize);
-    impl Visitor for Calls {
-        type Break = ();
-
-        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.0 += 1;
-            ControlFlow::Continue(())
-        }
-
-        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.0 -= 1;
-            ControlFlow::Continue(())
-        }
-
-        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-            match expr {
-                Expr::Function(function) if self.0 == 0 && is_call(function, SERIES) => ControlFlow::Break(()),
-                _ => ControlFlow::Continue(()),
-            }
-        }
-    }
-    walk::visit(expr, &mut Calls(0)).is_break()
+    walk::exists_outside_queries(expr, |expr| matches!(expr, Expr::Function(function) if is_call(function, SERIES)))
 }
 
 /// Puts `unnest` around the calls that give an operator or a function its values. Others stay: a call in CASE or COALESCE makes no rows in PostgreSQL,

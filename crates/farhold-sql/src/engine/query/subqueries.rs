@@ -1,12 +1,11 @@
 //! Subqueries in forms that DataFusion plans.
 
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
     DataType, Distinct, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
     FunctionArgumentList, FunctionArguments, GroupByExpr, Ident, LimitClause, OrderByExpr, OrderByKind, Query, Select,
-    SelectItem, SetExpr, SetOperator, SetQuantifier, Statement, TableFactor, TableWithJoins, Value, Values, Visitor,
+    SelectItem, SetExpr, SetOperator, SetQuantifier, Statement, TableFactor, TableWithJoins, Value, Values,
 };
 
 use super::scalars::SINGLE_VALUE;
@@ -57,7 +56,9 @@ fn query_of(text: &str) -> Result<Box<Query>, SqlError> {
 pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, SqlError> {
     let count = values.rows.iter().map(|row| row.content.len()).min().unwrap_or(0);
     let differing: Vec<usize> = (0..count).filter(|column| casts_differ(values, *column)).collect();
-    let is_query = |row: &[Expr]| has_query(row) || differing.iter().any(|column| cast_to(&row[*column]).is_some());
+    let is_query = |row: &[Expr]| {
+        row.iter().any(walk::has_query) || differing.iter().any(|column| cast_to(&row[*column]).is_some())
+    };
     let with_queries: Vec<bool> = values.rows.iter().map(|row| is_query(&row.content)).collect();
     let queries = with_queries.iter().filter(|has_query| **has_query).count();
     if queries == 0 {
@@ -124,18 +125,6 @@ fn casts_differ(values: &Values, column: usize) -> bool {
     let mut casts = values.rows.iter().map(|row| cast_to(&row.content[column]));
     let first = casts.next().flatten();
     casts.any(|cast| cast != first)
-}
-
-fn has_query(row: &[Expr]) -> bool {
-    struct Queries;
-    impl Visitor for Queries {
-        type Break = ();
-
-        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            ControlFlow::Break(())
-        }
-    }
-    row.iter().any(|expr| walk::visit(expr, &mut Queries).is_break())
 }
 
 /// All of them by UNION ALL, no more levels deep than it takes.
@@ -229,26 +218,7 @@ pub(super) fn unnests(query: &Query) -> bool {
 }
 
 fn makes_rows(value: &Expr) -> bool {
-    #[derive(Default)]
-    struct Unnests(usize);
-    impl Visitor for Unnests {
-        type Break = ();
-
-        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.0 += 1;
-            ControlFlow::Continue(())
-        }
-
-        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.0 -= 1;
-            ControlFlow::Continue(())
-        }
-
-        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-            if self.0 == 0 && unnested(expr).is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        }
-    }
-    walk::visit(value, &mut Unnests::default()).is_break()
+    walk::exists_outside_queries(value, |expr| unnested(expr).is_some())
 }
 
 /// Whether a SELECT has nothing but items, FROM, WHERE and DISTINCT.
@@ -280,32 +250,14 @@ fn by_value(by: &Expr, value: &Expr) -> Expr {
 
 /// Whether an expression calls an aggregate or a window function.
 pub(super) fn summarises(expr: &Expr, aggregates: &HashSet<String>) -> bool {
-    struct Calls<'a> {
-        aggregates: &'a HashSet<String>,
-        depth: usize,
-    }
-    impl Visitor for Calls<'_> {
-        type Break = ();
+    walk::exists_outside_queries(expr, |expr| match expr {
+        Expr::Function(function) => function.over.is_some() || is_aggregate(function, aggregates),
+        _ => false,
+    })
+}
 
-        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.depth += 1;
-            ControlFlow::Continue(())
-        }
-
-        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.depth -= 1;
-            ControlFlow::Continue(())
-        }
-
-        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-            let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
-            let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold);
-            let is_aggregate = name.is_some_and(|name| self.aggregates.contains(&name));
-            if self.depth == 0 && (is_aggregate || function.over.is_some()) {
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
-        }
-    }
-    walk::visit(expr, &mut Calls { aggregates, depth: 0 }).is_break()
+/// Whether a function is an aggregate by its name.
+pub(super) fn is_aggregate(function: &Function, aggregates: &HashSet<String>) -> bool {
+    let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold);
+    name.is_some_and(|name| aggregates.contains(&name))
 }

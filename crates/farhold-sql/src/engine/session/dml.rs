@@ -23,7 +23,7 @@ use crate::engine::query::{BatchStream, ROWS_SCHEMA, sql_type};
 use crate::engine::scalar::{ColumnRef, Parameters, assignable, fold};
 use crate::engine::sequence::Numbers;
 use crate::engine::types::{cast, datum_at, from_arrow};
-use crate::engine::{CancelHandle, ColumnType, Datum, OutputColumn, error};
+use crate::engine::{CancelHandle, ColumnType, Datum, OutputColumn, error, walk};
 use crate::{SqlError, SqlState};
 
 fn quoted(name: &str) -> Ident {
@@ -164,17 +164,7 @@ pub(super) fn columns_beside(
     };
     let merges = |join: &ast::Join| {
         use ast::JoinConstraint::{Natural, Using};
-        use ast::JoinOperator as J;
-        matches!(
-            &join.join_operator,
-            J::Join(Using(_) | Natural)
-                | J::Inner(Using(_) | Natural)
-                | J::Left(Using(_) | Natural)
-                | J::LeftOuter(Using(_) | Natural)
-                | J::Right(Using(_) | Natural)
-                | J::RightOuter(Using(_) | Natural)
-                | J::FullOuter(Using(_) | Natural)
-        )
+        matches!(walk::constraint(&join.join_operator), Some(Using(_) | Natural))
     };
     let mut columns = Vec::new();
     for other in others {

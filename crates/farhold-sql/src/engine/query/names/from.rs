@@ -17,6 +17,7 @@ use crate::engine::ColumnType;
 use crate::engine::catalog::TableInfo;
 use crate::engine::scalar::fold;
 use crate::engine::types::from_field;
+use crate::engine::walk;
 use crate::{SqlError, SqlState};
 
 fn table_alias(name: &str) -> TableAlias {
@@ -229,15 +230,12 @@ impl Names<'_> {
     }
 
     fn join(&mut self, operator: &mut JoinOperator, mut left: Scope, mut right: Scope) -> Result<Scope, SqlError> {
-        use JoinOperator as J;
-        let (constraint, side) = match operator {
-            J::Join(constraint) | J::Inner(constraint) | J::Left(constraint) | J::LeftOuter(constraint) => {
-                (constraint, Side::Left)
-            }
-            J::Right(constraint) | J::RightOuter(constraint) => (constraint, Side::Right),
-            J::FullOuter(constraint) => (constraint, Side::Either),
-            _ => return Ok(left.and(right)),
+        let side = match operator {
+            JoinOperator::Right(_) | JoinOperator::RightOuter(_) => Side::Right,
+            JoinOperator::FullOuter(_) => Side::Either,
+            _ => Side::Left,
         };
+        let Some(constraint) = walk::constraint_mut(operator) else { return Ok(left.and(right)) };
         let keys: Vec<String> = match constraint {
             JoinConstraint::On(condition) => {
                 self.scopes.push(left.and(right));
