@@ -155,6 +155,9 @@ struct State {
     is_over: bool,
 }
 
+/// The stack of a helper, whose work may compute an expression of thousands of levels. It is address space: memory is what has been used of it.
+const STACK_BYTES: usize = 128 << 20;
+
 /// Lives for as long as somebody helps, whatever its type says.
 type Work = &'static (dyn Fn() + Sync);
 
@@ -164,7 +167,7 @@ impl Crew {
         let shared = Arc::<Shared>::default();
         let start = |_| {
             let shared = Arc::clone(&shared);
-            thread::Builder::new().name("join-helper".into()).spawn(move || shared.help()).ok()
+            thread::Builder::new().name("join-helper".into()).stack_size(STACK_BYTES).spawn(move || shared.help()).ok()
         };
         let threads = (1..workers).map_while(start).collect();
         Self { shared, threads }

@@ -18,6 +18,6 @@ pub mod server;
 
 pub use engine::{
     CancelHandle, ColumnType, CommandTag, CopyIn, CopyOut, Datum, Engine, EngineConfig, Output, OutputColumn, Prepared,
-    QueryRows, Rows, Session, TransactionState, format_datum, parse_datum,
+    QueryRows, Rows, STACK_BYTES, Session, TransactionState, format_datum, parse_datum,
 };
 pub use error::{SqlError, SqlState};

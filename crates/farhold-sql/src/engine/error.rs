@@ -117,15 +117,18 @@ pub(crate) fn txn_survives(error: &SqlError) -> bool {
     )
 }
 
+/// A statement that would take more stack than a thread has: PostgreSQL's "stack depth limit exceeded".
+pub(crate) fn too_deep() -> SqlError {
+    SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "the statement is nested too deeply")
+}
+
 /// Text that does not parse.
 pub(crate) fn from_parser(error: &ParserError) -> SqlError {
     match error {
         ParserError::TokenizerError(message) | ParserError::ParserError(message) => {
             SqlError::syntax(format!("syntax error: {message}"))
         }
-        ParserError::RecursionLimitExceeded => {
-            SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "the statement is nested too deeply")
-        }
+        ParserError::RecursionLimitExceeded => too_deep(),
     }
 }
 

@@ -75,6 +75,10 @@ pub struct EngineConfig {
 const THREAD_BYTES: usize = 32 << 20;
 const THREADS_ALWAYS: usize = 4;
 
+/// The stack of a thread that parses, plans or computes what clients send: statements that the limits of [`parse`] let through need no more, with all
+/// that parses, walks, prints and drops trees of 2,000 levels. It is address space, of which a thread has in memory what it has used.
+pub const STACK_BYTES: usize = 128 << 20;
+
 impl EngineConfig {
     fn threads_of_queries(&self) -> usize {
         self.query_threads.min((self.query_memory_bytes / THREAD_BYTES).max(THREADS_ALWAYS)).max(1)
@@ -128,7 +132,7 @@ impl Engine {
         Numbers { catalog: &self.catalog, sequences: &self.sequences, rows: &self.row_numbers, session, worker }
     }
 
-    /// A session for one connection, on the thread of `worker`.
+    /// A session for one connection, on the thread of `worker`, which needs [`STACK_BYTES`] of stack for any statement.
     #[must_use]
     pub fn session(self: &Arc<Self>, worker: Rc<Worker>, user: &str) -> Session {
         Session::new(Arc::clone(self), worker, user)

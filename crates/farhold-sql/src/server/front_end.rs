@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::engine::{Node, Worker};
+use crate::engine::{Node, STACK_BYTES, Worker};
 use farhold_fabric::{Handle, processor};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
@@ -107,6 +107,7 @@ pub fn start(
     let (ready, started) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
         .name(format!("farhold-front-{index}"))
+        .stack_size(STACK_BYTES)
         .spawn(move || match prepare(index, &shared, &node) {
             Ok((runtime, front_end)) => {
                 let _ = ready.send(Ok(()));

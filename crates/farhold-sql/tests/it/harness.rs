@@ -9,7 +9,7 @@ use std::sync::mpsc;
 
 use farhold_fabric::{Drive, Fabric, Handle};
 use farhold_sql::{
-    CancelHandle, ColumnType, CommandTag, Datum, Engine, EngineConfig, Output, Rows, Session, SqlError,
+    CancelHandle, ColumnType, CommandTag, Datum, Engine, EngineConfig, Output, Rows, STACK_BYTES, Session, SqlError,
     TransactionState, format_datum,
 };
 use farhold_txn::{HomeAgent, Node, NodeConfig, NodeId};
@@ -164,7 +164,7 @@ impl Db {
         let (engine, node) = (Arc::clone(&self.engine), Arc::clone(&self.node));
         let (requests, inbox) = mpsc::channel::<Request>();
         let (told, cancel) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             let handle = Handle::standalone(SEED.fetch_add(1, Ordering::Relaxed));
             let mut beside = Box::pin(handle.drive());
@@ -175,6 +175,7 @@ impl Db {
                 serve(request, &mut session, &runtime, &mut beside);
             }
         });
+        let thread = thread.expect("a thread");
         Client { requests: Some(requests), thread: Some(thread), cancel: cancel.recv().expect("the client starts") }
     }
 }

@@ -264,7 +264,7 @@ fn planning_ends() {
     }
     for levels in [13, 100] {
         let refused = states(&mut client, &format!("SELECT {}", nested(levels)));
-        assert!(matches!(refused[0].as_str(), "54000" | "54001"), "{refused:?}");
+        assert_eq!(refused, ["54001"]);
     }
     // Twelve levels take their time with assertions on, and hear of the time-out.
     client.run("SET statement_timeout = 1");

@@ -46,7 +46,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
 
-use super::functions::{self, cast_value};
+use super::functions::{self, cast_value, type_of};
 use super::{dates, intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
@@ -347,7 +347,7 @@ fn as_char(plan: LogicalPlan) -> Result<LogicalPlan> {
 fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     Ok(Transformed::yes(match expression {
         Expr::BinaryExpr(binary) => binary_typed(binary, schema)?,
-        Expr::Negative(inner) => match inner.get_type(schema) {
+        Expr::Negative(inner) => match type_of(&inner, schema) {
             Ok(data_type) if is_signed(&data_type) => {
                 let zero = lit(ScalarValue::new_zero(&data_type)?);
                 functions::checked(Arithmetic::Subtract, zero, *inner)
@@ -468,7 +468,7 @@ fn like_typed(like: Like, schema: &DFSchema) -> Expr {
             escape == '\\' && escapes % 2 == 0
         }),
     };
-    let is_text = |expression: &Expr| expression.get_type(schema).is_ok_and(|t| t.is_string());
+    let is_text = |expression: &Expr| type_of(expression, schema).is_ok_and(|t| t.is_string());
     if is_plain || !is_text(&like.expr) || !is_text(&like.pattern) {
         return Expr::Like(like);
     }
@@ -478,7 +478,7 @@ fn like_typed(like: Like, schema: &DFSchema) -> Expr {
 
 /// Whether an expression may stand before `IS TRUE`.
 fn is_boolean(expression: &Expr, schema: &DFSchema) -> bool {
-    matches!(expression.get_type(schema), Ok(DataType::Boolean | DataType::Null))
+    matches!(type_of(expression, schema), Ok(DataType::Boolean | DataType::Null))
 }
 
 /// `inner IS TRUE` and its like in the words that DataFusion's physical plan has for them. By those they may be NULL, by the logical plan they may
@@ -491,7 +491,7 @@ fn known_boolean(inner: Box<Expr>, op: Operator, wanted: bool) -> Expr {
 fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
     match (name, arguments) {
         // Rounded up, a number may have a digit more.
-        ("ceil" | "floor", [argument]) => match argument.get_type(schema) {
+        ("ceil" | "floor", [argument]) => match type_of(argument, schema) {
             Ok(DataType::Decimal128(_, scale)) => {
                 become_type(argument, &DataType::Decimal128(ColumnType::PRECISION_MAX, scale), schema)
             }
@@ -513,7 +513,7 @@ fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> 
 /// The text of a value as clients get it, which of a boolean is not that of a cast.
 fn printed(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
     // A parameter may have no type yet.
-    let Ok(data_type) = argument.get_type(schema) else { return Ok(()) };
+    let Ok(data_type) = type_of(argument, schema) else { return Ok(()) };
     let from = from_arrow(&data_type);
     if from.is_some_and(ColumnType::is_text) {
         return Ok(());
@@ -598,7 +598,7 @@ fn case_typed(case: Case, schema: &DFSchema) -> Result<Case> {
     let mut results: Vec<&mut Expr> = thens.chain(else_expr.iter_mut().map(AsMut::as_mut)).collect();
     together(&mut results, schema, Common::Result)?;
     // What is calculated with it sees the type of the first result, until DataFusion has found the common one.
-    let types = results.iter().map(|result| result.get_type(schema)).collect::<Result<Vec<_>>>();
+    let types = results.iter().map(|result| type_of(result, schema)).collect::<Result<Vec<_>>>();
     let known: Vec<DataType> = types.into_iter().flatten().filter(|data_type| !data_type.is_null()).collect();
     if let Some(exact) = common_exact(&known) {
         for result in results {
@@ -633,8 +633,8 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
     if op == O::Minus && is_difference(&left, &right, schema) {
         return difference(*left, *right, schema);
     }
-    let is_date = |side: &Expr| side.get_type(schema).is_ok_and(|data_type| data_type == DataType::Date32);
-    let is_days = |side: &Expr| side.get_type(schema).is_ok_and(|data_type| data_type.is_integer());
+    let is_date = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type == DataType::Date32);
+    let is_days = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type.is_integer());
     match op {
         O::Plus | O::Minus if is_date(&left) && is_days(&right) => {
             return Ok(dates::plus_days(arithmetic, *left, *right));
@@ -644,14 +644,14 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
     }
     let numbers = [&left, &right]
         .iter()
-        .all(|e| is_bare_string(e) || e.get_type(schema).is_ok_and(|data_type| data_type.is_numeric()));
+        .all(|e| is_bare_string(e) || type_of(e, schema).is_ok_and(|data_type| data_type.is_numeric()));
     if !numbers {
         return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
     }
     together(&mut [&mut left, &mut right], schema, Common::Arithmetic)?;
     for side in [&mut left, &mut right] {
         // DataFusion's functions give types that PostgreSQL does not have.
-        let data_type = match side.get_type(schema)? {
+        let data_type = match type_of(side, schema)? {
             DataType::Int8 | DataType::UInt8 => DataType::Int16,
             DataType::UInt16 => DataType::Int32,
             DataType::UInt32 | DataType::UInt64 => DataType::Int64,
@@ -659,7 +659,7 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
         };
         become_type(side, &data_type, schema)?;
     }
-    let (a, b) = (left.get_type(schema)?, right.get_type(schema)?);
+    let (a, b) = (type_of(&left, schema)?, type_of(&right, schema)?);
     let mut is_checked = a.is_floating() && a == b && arithmetic != Arithmetic::Remainder;
     if is_signed(&a) && is_signed(&b) {
         let wider = if a.primitive_width() >= b.primitive_width() { a } else { b };
@@ -686,8 +686,8 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
 
 /// Whether one side is a timestamp, and the other one is that too, a date, or a string that is read as one.
 fn is_difference(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
-    let is_timestamp = |side: &Expr| matches!(side.get_type(schema), Ok(DataType::Timestamp(..)));
-    let is_moment = |side: &Expr| is_bare_string(side) || matches!(side.get_type(schema), Ok(DataType::Date32));
+    let is_timestamp = |side: &Expr| matches!(type_of(side, schema), Ok(DataType::Timestamp(..)));
+    let is_moment = |side: &Expr| is_bare_string(side) || matches!(type_of(side, schema), Ok(DataType::Date32));
     match (is_timestamp(left), is_timestamp(right)) {
         (true, true) => true,
         (true, false) => is_moment(right),
@@ -705,12 +705,12 @@ fn difference(mut left: Expr, mut right: Expr, schema: &DFSchema) -> Result<Expr
 
 /// The sides of `||`: bytes with bytes, everything else as its text.
 fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
-    if sides.iter().any(|side| side.get_type(schema).is_ok_and(|t| t.is_binary())) {
+    if sides.iter().any(|side| type_of(side, schema).is_ok_and(|t| t.is_binary())) {
         return together(sides, schema, Common::Result);
     }
-    let texts = sides.iter().filter(|side| side.get_type(schema).is_ok_and(|t| t.is_string())).count();
+    let texts = sides.iter().filter(|side| type_of(side, schema).is_ok_and(|t| t.is_string())).count();
     for side in sides {
-        let data_type = side.get_type(schema)?;
+        let data_type = type_of(side, schema)?;
         let is_other = from_arrow(&data_type).is_none_or(|t| !t.is_text());
         // A list takes the text as one more element.
         if texts == 1 && is_other && !data_type.is_null() && !data_type.is_list() {
@@ -772,7 +772,7 @@ fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) ->
     }
     let mut known = Vec::with_capacity(expressions.len());
     for expression in expressions.iter().filter(|e| !is_untyped(e)) {
-        match expression.get_type(schema) {
+        match type_of(expression, schema) {
             Ok(DataType::Null) => {}
             Ok(data_type) => known.push(data_type),
             // A parameter whose type is not known yet.
@@ -923,7 +923,7 @@ fn become_type(expression: &mut Expr, data_type: &DataType, schema: &DFSchema) -
             *expression = literal_of(&datum, to)?;
             return Ok(());
         }
-        None => expression.get_type(schema)?,
+        None => type_of(expression, schema)?,
     };
     if from == *data_type || from.is_null() {
         return Ok(());
@@ -946,7 +946,7 @@ fn become_type(expression: &mut Expr, data_type: &DataType, schema: &DFSchema) -
 
 /// An integer as a decimal of as many digits.
 fn become_decimal(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
-    let digits = match expression.get_type(schema)? {
+    let digits = match type_of(expression, schema)? {
         DataType::Int16 => 5,
         DataType::Int32 => 10,
         DataType::Int64 => 19,
@@ -967,7 +967,7 @@ fn cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
 
 fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
     let Cast { expr: inner, field } = cast;
-    let from = inner.get_type(schema)?;
+    let from = type_of(&inner, schema)?;
     let any_digits = field.metadata().get(TYPE_KEY).is_some_and(|name| name == ANY_NUMERIC);
     let plain = |inner: Box<Expr>, field: &Field| Ok(Expr::Cast(Cast::new(inner, field.data_type().clone())));
     if from.is_null() {
@@ -998,7 +998,7 @@ fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
 fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DFSchema) -> Result<Expr> {
     use ColumnType as T;
     let plain = |inner: Expr| Ok(Expr::Cast(Cast::new(Box::new(inner), arrow_type.clone())));
-    let data_type = inner.get_type(schema)?;
+    let data_type = type_of(&inner, schema)?;
     let known = from_arrow(&data_type);
     if known.is_none() && to.is_text() {
         // Lists, intervals and times in Arrow's forms are not PostgreSQL's.

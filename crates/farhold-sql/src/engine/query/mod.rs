@@ -80,7 +80,7 @@ use super::notices::Notices;
 use super::scalar::Parameters;
 use super::scan::{BatchDecoder, FarTable, Gathered, QueryInput, RowFilter, RowSource, ScanKey, scan_key};
 use super::types::{from_field, to_scalar};
-use super::{ColumnType, Datum, EngineConfig, OutputColumn, error};
+use super::{ColumnType, Datum, EngineConfig, OutputColumn, STACK_BYTES, error};
 use crate::{SqlError, SqlState};
 
 pub(crate) use catalog::ROWS_SCHEMA;
@@ -130,6 +130,7 @@ impl QueryEngine {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(config.threads_of_queries())
             .thread_name("farhold-query")
+            .thread_stack_size(STACK_BYTES)
             .enable_time()
             .build()
             .map_err(|e| SqlError::internal(format!("the query threads cannot be started: {e}")))?;

@@ -70,6 +70,17 @@ macro_rules! floats {
 }
 
 impl Arithmetic {
+    /// As statements write it.
+    pub(crate) const fn sign(self) -> &'static str {
+        match self {
+            Self::Add => "+",
+            Self::Subtract => "-",
+            Self::Multiply => "*",
+            Self::Divide => "/",
+            Self::Remainder => "%",
+        }
+    }
+
     floats! {
         /// The result for two numbers of single precision.
         real, f32
