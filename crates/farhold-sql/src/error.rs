@@ -39,6 +39,8 @@ states! {
     SUBSTRING_ERROR = "22011";
     /// Division by zero.
     DIVISION_BY_ZERO = "22012";
+    /// A frame that begins or ends a negative distance from its row.
+    INVALID_PRECEDING_OR_FOLLOWING_SIZE = "22013";
     /// A number of parts that is not above zero.
     INVALID_NTILE_ARGUMENT = "22014";
     /// The number of a row that is not above zero.

@@ -26,14 +26,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::compute::kernels::cast_utils::parse_interval_month_day_nano;
 use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::expr::{
-    Between, Case, GroupingSet, InList, Like, ScalarFunction, Sort, WindowFunctionParams,
+    Between, Case, GroupingSet, InList, Like, ScalarFunction, Sort, WindowFunction, WindowFunctionParams,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner};
@@ -47,7 +46,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value, type_of};
-use super::{dates, intervals, parts, quantified, scalars};
+use super::{dates, frames, intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
     TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast, parse_datum, round_decimal,
@@ -410,6 +409,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::Cast(cast) => cast_typed(cast, schema)?,
         Expr::Like(like) => like_typed(like, schema),
         Expr::WindowFunction(mut function) => {
+            check_place(&function)?;
             let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
             let is_bytes = |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary());
             if is_up_to_peers(window_frame) && order_by.iter().any(is_bytes) {
@@ -424,15 +424,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                     Ok(DataType::Int8 | DataType::Int16 | DataType::Int32) => {
                         become_type(&mut by.expr, &DataType::Int64, schema)?;
                     }
-                    // Nor is there a moment behind an infinite one.
-                    Ok(DataType::Timestamp(..)) => {
-                        if let Some(frame) = in_microseconds(window_frame) {
-                            let moment = std::mem::replace(&mut by.expr, lit(ScalarValue::Null));
-                            let number = Expr::Cast(Cast::new(Box::new(moment), DataType::Int64));
-                            by.expr = Expr::Cast(Cast::new(Box::new(number), MICROSECONDS));
-                            *window_frame = frame;
-                        }
-                    }
+                    Ok(DataType::Date32 | DataType::Timestamp(..)) => frames::over_moments(&mut by.expr, window_frame)?,
                     _ => {}
                 }
             }
@@ -455,6 +447,23 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::IsNotUnknown(of) if is_boolean(&of, schema) => Expr::IsNotNull(of),
         other => return Ok(Transformed::no(other)),
     }))
+}
+
+/// Refuses the number of a row or of parts that is not above zero. DataFusion counts from the end, or fails.
+fn check_place(function: &WindowFunction) -> Result<()> {
+    let name = function.fun.name();
+    let (place, state) = match name {
+        "nth_value" => (1, SqlState::INVALID_NTH_VALUE_ARGUMENT),
+        "ntile" => (0, SqlState::INVALID_NTILE_ARGUMENT),
+        _ => return Ok(()),
+    };
+    let Some(Expr::Literal(value, _)) = function.params.args.get(place) else { return Ok(()) };
+    match value.cast_to(&DataType::Int64) {
+        Ok(ScalarValue::Int64(Some(..=0))) => {
+            Err(external(SqlError::new(state, format!("argument of {name} must be greater than zero"))))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// LIKE with a pattern that is no constant, that ends with its escape or has another one than DataFusion's, by our own function.
@@ -544,32 +553,6 @@ fn has_distance(frame: &WindowFrame) -> bool {
         WindowFrameBound::CurrentRow => false,
     };
     frame.units == WindowFrameUnits::Range && (is_distance(&frame.start_bound) || is_distance(&frame.end_bound))
-}
-
-/// Any timestamp in microseconds, and any distance from it.
-const MICROSECONDS: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
-
-/// A frame whose distances are intervals without months, by microseconds.
-fn in_microseconds(frame: &WindowFrame) -> Option<WindowFrame> {
-    const DAY: i128 = 86_400_000_000;
-    let distance = |value: &ScalarValue| -> Option<ScalarValue> {
-        if value.is_null() {
-            return ScalarValue::try_from(&MICROSECONDS).ok();
-        }
-        let interval = parse_interval_month_day_nano(value.try_as_str()??).ok()?;
-        let microseconds = i128::from(interval.days) * DAY + i128::from(interval.nanoseconds / 1_000);
-        let is_distance = interval.months == 0 && interval.days >= 0 && interval.nanoseconds >= 0;
-        is_distance.then_some(ScalarValue::Decimal128(Some(microseconds), ColumnType::PRECISION_MAX, 0))
-    };
-    let bound = |bound: &WindowFrameBound| {
-        Some(match bound {
-            WindowFrameBound::Preceding(value) => WindowFrameBound::Preceding(distance(value)?),
-            WindowFrameBound::Following(value) => WindowFrameBound::Following(distance(value)?),
-            WindowFrameBound::CurrentRow => WindowFrameBound::CurrentRow,
-        })
-    };
-    let (start, end) = (bound(&frame.start_bound)?, bound(&frame.end_bound)?);
-    Some(WindowFrame::new_bounds(frame.units, start, end))
 }
 
 /// A number literal as a value of a type that PostgreSQL gives it: the parser makes decimals of negative scale and

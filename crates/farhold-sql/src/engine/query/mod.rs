@@ -19,6 +19,7 @@ mod domains;
 mod equijoins;
 mod floats;
 mod folded;
+mod frames;
 mod functions;
 mod guard;
 mod halves;

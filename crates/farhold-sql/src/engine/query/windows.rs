@@ -8,16 +8,18 @@
 //! | `ntile(0)` | 22014 | an internal error |
 //! | `ntile(NULL)` | NULL | an internal error |
 //! | `nth_value(x, a)` of a column | by the row's own value | none; refused here, as `ntile(a)` |
+//! | `nth_value(x, 3 - 1)`, `lag(x, '1')` | of the constant's value | what is no literal may be taken for another number, or refused |
 
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, UnaryOperator, Value, Visitor, VisitorMut,
+    Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, UnaryOperator, Value, VisitorMut,
 };
 
 use crate::engine::parse::parse_expr;
-use crate::engine::scalar::{built_in_name, fold};
-use crate::engine::walk;
+use crate::engine::scalar::{Binder, Bound, Parameters, built_in_name, fold};
+use crate::engine::types::cast;
+use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
 /// See the module.
@@ -38,23 +40,36 @@ impl VisitorMut for WindowArguments {
             _ => return ControlFlow::Continue(()),
         };
         let Some(argument) = argument(function, place) else { return ControlFlow::Continue(()) };
-        match (count(argument), state) {
-            (Count::Null, _) => {
+        let number = match number(argument) {
+            Ok(number) => number,
+            Err(error) => return ControlFlow::Break(error),
+        };
+        match (number, state) {
+            (Number::Null, _) => {
                 *argument = Expr::value(Value::Number("1".to_owned(), false));
                 match never(expr) {
                     Ok(never) => *expr = never,
                     Err(error) => return ControlFlow::Break(error),
                 }
-                ControlFlow::Continue(())
             }
-            (Count::NotPositive, Some(state)) => {
-                ControlFlow::Break(SqlError::new(state, format!("argument of {name} must be greater than zero")))
+            (Number::Constant(..=0), Some(state)) => {
+                let message = format!("argument of {name} must be greater than zero");
+                return ControlFlow::Break(SqlError::new(state, message));
             }
-            (Count::Computed, Some(_)) => {
-                ControlFlow::Break(SqlError::unsupported(format!("{name} with a number that is not a constant")))
+            (Number::Constant(number), _) => {
+                let digits = Expr::value(Value::Number(number.unsigned_abs().to_string(), false));
+                *argument = match number {
+                    ..0 => Expr::UnaryOp { op: UnaryOperator::Minus, expr: Box::new(digits) },
+                    _ => digits,
+                };
             }
-            _ => ControlFlow::Continue(()),
+            (Number::Computed, Some(_)) => {
+                let error = SqlError::unsupported(format!("{name} with a number that is not a constant"));
+                return ControlFlow::Break(error);
+            }
+            (Number::Computed, None) | (Number::Parameter, _) => {}
         }
+        ControlFlow::Continue(())
     }
 }
 
@@ -67,45 +82,41 @@ fn argument(function: &mut Function, place: usize) -> Option<&mut Expr> {
 }
 
 /// What an argument says.
-enum Count {
+enum Number {
     Null,
-    NotPositive,
-    /// From columns.
+    Constant(i64),
+    /// It becomes a constant before the query runs.
+    Parameter,
+    /// From columns, or by what only the planner knows.
     Computed,
-    /// A number, or what becomes one before the query runs.
-    Constant,
 }
 
-fn count(argument: &Expr) -> Count {
+fn number(argument: &Expr) -> Result<Number, SqlError> {
+    let mut parameters = Vec::new();
+    let mut binder = Binder { columns: &[], parameters: &mut parameters };
+    // What the binder finds wrong may be right to the planner, which knows more functions and the columns.
+    let is_integer = |bound: &Bound| {
+        matches!(bound.data_type, None | Some(ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt))
+    };
+    let bound = binder.bind(argument).ok().filter(is_integer);
+    let scalar = bound.and_then(|bound| binder.assign(bound, ColumnType::BigInt).ok());
+    if !parameters.is_empty() {
+        return Ok(if is_parameter(argument) { Number::Parameter } else { Number::Computed });
+    }
+    let Some(scalar) = scalar.filter(|scalar| !scalar.takes_numbers()) else { return Ok(Number::Computed) };
+    let value = scalar.evaluate(&[], Parameters::NONE)?;
+    Ok(match cast(value, ColumnType::BigInt)? {
+        Datum::BigInt(number) => Number::Constant(number),
+        _ => Number::Null,
+    })
+}
+
+fn is_parameter(argument: &Expr) -> bool {
     match argument {
-        Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => count(inner),
-        Expr::Value(value) => match &value.value {
-            Value::Null => Count::Null,
-            Value::Number(text, _) if text.parse::<i64>() == Ok(0) => Count::NotPositive,
-            _ => Count::Constant,
-        },
-        Expr::UnaryOp { op: UnaryOperator::Minus, expr } => match count(expr) {
-            Count::Constant => Count::NotPositive,
-            other => other,
-        },
-        other if has_column(other) => Count::Computed,
-        _ => Count::Constant,
+        Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => is_parameter(inner),
+        Expr::Value(value) => matches!(value.value, Value::Placeholder(_)),
+        _ => false,
     }
-}
-
-fn has_column(expr: &Expr) -> bool {
-    struct Columns;
-    impl Visitor for Columns {
-        type Break = ();
-
-        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-            match expr {
-                Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Subquery(_) => ControlFlow::Break(()),
-                _ => ControlFlow::Continue(()),
-            }
-        }
-    }
-    walk::visit(expr, &mut Columns).is_break()
 }
 
 /// NULL of an expression's type.
