@@ -46,7 +46,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value, type_of};
-use super::{dates, frames, intervals, parts, quantified, scalars};
+use super::{assigned, dates, frames, intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
     TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast, parse_datum, round_decimal,
@@ -380,6 +380,9 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         }
         Expr::Case(case) => Expr::Case(case_typed(case, schema)?),
         Expr::ScalarFunction(mut function) => {
+            if let Some((value, to)) = assigned::taken(&function, schema)? {
+                return explicit_cast(value, to, &to_arrow(to), schema).map(Transformed::yes);
+            }
             if let Some(element) = quantified::type_of_elements(&function, schema)?
                 && is_bare_string(&function.args[0])
             {

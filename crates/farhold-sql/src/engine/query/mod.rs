@@ -4,6 +4,7 @@
 //! rows come back batch by batch through a channel of few places, so a slow client slows its query and holds little.
 
 mod aggregates;
+mod assigned;
 mod bounded;
 mod bounds;
 mod catalog;
@@ -84,6 +85,7 @@ use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, STACK_BYTES, error};
 use crate::{SqlError, SqlState};
 
+pub(crate) use assigned::assigned;
 pub(crate) use catalog::ROWS_SCHEMA;
 pub(in crate::engine) use floats::without_key;
 pub(crate) use numbers::Giver;
@@ -383,6 +385,7 @@ fn session_state(
     domains::register(&context);
     halves::register(&context);
     aggregates::register(&context);
+    assigned::register(&context);
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).cloned().collect();
     let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());

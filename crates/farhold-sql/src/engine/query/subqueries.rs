@@ -97,6 +97,12 @@ pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, Sql
     Ok(Some(query))
 }
 
+/// Keeps the order of [`rows_as_queries`] below a query, where the planner drops it unless there is a LIMIT. One that is correlated may have none.
+pub(super) fn keep_order(rows: &mut Query, count: usize) {
+    let limit = Some(Expr::value(Value::Number(count.to_string(), false)));
+    rows.limit_clause = Some(LimitClause::LimitOffset { limit, offset: None, limit_by: Vec::new() });
+}
+
 /// The type that a value is cast to, if it is one that keeps its name or its length with its values.
 fn cast_to(value: &Expr) -> Option<&DataType> {
     let data_type = match value {

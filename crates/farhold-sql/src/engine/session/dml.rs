@@ -19,7 +19,7 @@ use crate::engine::cancel::Pace;
 use crate::engine::catalog::{TableInfo, Tables, table_name};
 use crate::engine::direct::{Effect, UniqueKeys, Writer, apply_update, default_of, insert_moved, is_default, returned};
 use crate::engine::parse::parse_expr;
-use crate::engine::query::{BatchStream, ROWS_SCHEMA, sql_type};
+use crate::engine::query::{BatchStream, ROWS_SCHEMA, assigned, sql_type};
 use crate::engine::scalar::{ColumnRef, Parameters, assignable, fold};
 use crate::engine::sequence::Numbers;
 use crate::engine::types::{cast, datum_at, from_arrow};
@@ -122,9 +122,9 @@ pub(super) fn type_values(query: &mut Query, table: &TableInfo, targets: &[usize
                 for (expression, &column) in row.content.iter_mut().zip(targets) {
                     if let Some(typed) = typed_value(expression, table, column)? {
                         *expression = typed;
-                    } else if let ColumnType::Decimal { .. } = table.columns()[column].data_type {
+                    } else if let data_type @ ColumnType::Decimal { .. } = table.columns()[column].data_type {
                         // Numbers of one type, as those of the column that have none of their own.
-                        *expression = cast_to(expression.clone(), table.columns()[column].data_type);
+                        *expression = assigned(expression.clone(), &table.columns()[column].name, data_type);
                     }
                 }
             }

@@ -286,14 +286,19 @@ impl Names<'_> {
 
     #[recursive::recursive]
     fn body(&mut self, body: &mut SetExpr, order: Option<&mut OrderBy>, naming: Naming) -> Result<Outputs, SqlError> {
+        let mut count = None;
         if let SetExpr::Values(values) = &*body
             && let Some(query) = subqueries::rows_as_queries(values)?
         {
+            count = Some(values.rows.len());
             *body = SetExpr::Query(query);
         }
         let outputs = match body {
             SetExpr::Select(select) => return self.select(select, order, naming),
-            SetExpr::Query(query) => self.query(query, naming)?,
+            SetExpr::Query(query) => match count {
+                Some(count) => self.rows(query, count, naming)?,
+                None => self.query(query, naming)?,
+            },
             SetExpr::SetOperation { left, right, .. } => {
                 let mut outputs = self.body(left, None, naming)?;
                 let others = self.body(right, None, naming)?;
@@ -310,6 +315,17 @@ impl Names<'_> {
             Self::ordered_by_outputs(order, outputs)?;
         }
         Ok(outputs)
+    }
+
+    /// So many rows of a VALUES list that have become queries. They keep their order, unless the planner has to join them to a query around.
+    fn rows(&mut self, rows: &mut Query, count: usize, naming: Naming) -> Result<Outputs, SqlError> {
+        self.scopes.push(Scope::default());
+        let outputs = self.query(rows, naming);
+        let is_correlated = self.scopes.pop().is_some_and(|scope| scope.is_correlated);
+        if !is_correlated && !self.scopes.iter().any(|scope| scope.is_open) {
+            subqueries::keep_order(rows, count);
+        }
+        outputs
     }
 
     fn values(&mut self, values: &mut Values) -> Result<Outputs, SqlError> {
