@@ -175,11 +175,14 @@ pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
 }
 
 /// What the optimiser and the physical planner say. The names of a statement have been found by then: one that is not, or is several, is their
-/// own, of a subquery that they joined.
-pub(crate) fn from_optimizer(error: &DataFusionError) -> SqlError {
+/// own, of a correlated subquery that they joined, if the plan had one.
+pub(crate) fn from_optimizer(error: &DataFusionError, is_correlated: bool) -> SqlError {
     match error.find_root() {
-        DataFusionError::SchemaError(..) => {
+        DataFusionError::SchemaError(..) if is_correlated => {
             SqlError::unsupported("a subquery that uses columns of the query around it, in this place,")
+        }
+        DataFusionError::SchemaError(inner, _) => {
+            SqlError::unsupported(format!("a query with this plan ({})", first_line(&inner.to_string())))
         }
         _ => from_datafusion(error),
     }

@@ -197,6 +197,16 @@ fn below(plan: &LogicalPlan) -> Result<()> {
     }
 }
 
+/// Whether a plan has a correlated subquery.
+pub(super) fn has_some(plan: &LogicalPlan) -> bool {
+    let mut is_found = false;
+    let walked = plan.apply_with_subqueries(|node| {
+        is_found |= node.expressions().iter().any(Expr::contains_outer);
+        Ok(if is_found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    walked.is_ok() && is_found
+}
+
 // What is made to fit
 
 /// A condition of an inner join that names columns around the query, which DataFusion finds in WHERE alone, and of two conditions one upon the

@@ -215,8 +215,8 @@ impl QueryEngine {
         let task = self.runtime().spawn(async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
             let optimized = folded::while_planning(|| state.optimize(&plan));
-            let plan = optimized.and_then(|plan| equijoins::with_null_keys(plan, &state));
-            plan.map_err(|e| error::from_optimizer(&e))
+            let bound = optimized.and_then(|plan| equijoins::with_null_keys(plan, &state));
+            bound.map_err(|e| error::from_optimizer(&e, correlated::has_some(&plan)))
         });
         until_cancelled(cancel, task).await
     }

@@ -37,8 +37,11 @@ pub(super) async fn run(
     let plan =
         numbers::attach(plan, asks).and_then(|plan| collected::attach(plan, &state.runtime_env().memory_pool, cancel));
     let plan = plan.map_err(|e| error::from_datafusion(&e))?;
-    let physical =
-        state.query_planner().create_physical_plan(&plan, state).await.map_err(|e| error::from_optimizer(&e))?;
+    let physical = state
+        .query_planner()
+        .create_physical_plan(&plan, state)
+        .await
+        .map_err(|e| error::from_optimizer(&e, super::correlated::has_some(&plan)))?;
     let sliced = guard(physical, cancel).and_then(|physical| slice(physical, state, cancel));
     let Sliced { plan: physical, context, room: _room } = sliced.map_err(|e| error::from_datafusion(&e))?;
     let mut stream = execute_stream(Arc::clone(&physical), context).map_err(|e| error::from_datafusion(&e))?;
