@@ -1,7 +1,7 @@
 """Queries of fewer programs: RANGE and GROUPS frames, grouping sets, DISTINCT ON, LATERAL, recursive WITH."""
 import schema as s
 from expressions import Expressions, Reference
-from queries import Queries, references, type_of_sum
+from queries import Queries, type_of_sum
 from tree import Node
 
 SHARE = 0.15
