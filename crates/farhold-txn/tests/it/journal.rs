@@ -524,6 +524,17 @@ fn pages_taken_since_a_checkpoint_outlast_the_checkpoints_of_others() {
     .expect("both start");
 }
 
+/// What a future comes to while the node's journal is stepped.
+async fn stepping<T>(node: &Node, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(done) = poll!(&mut future) {
+            return done;
+        }
+        let _ = node.step_journal();
+    }
+}
+
 /// An insert tells that its key was free, also when the transaction takes it back: which a delete that no disk has yet may have made it.
 #[test]
 fn an_insert_that_is_taken_back_waits_for_the_delete_that_made_its_key_free() {
@@ -545,9 +556,7 @@ fn an_insert_that_is_taken_back_waits_for_the_delete_that_made_its_key_free() {
             txn.delete(row)
         }));
         assert!(poll!(&mut taken_back).is_pending(), "a power cut gives the row back");
-        while poll!(&mut taken_back).is_pending() {
-            let _ = node.step_journal();
-        }
+        stepping(&node, taken_back).await.expect("done, and taken back");
         in_time(&worker, deleting).await.expect("the delete was durable before");
     });
 }
@@ -571,19 +580,9 @@ fn what_is_told_of_a_table_waits_until_no_power_cut_takes_it_back() {
         assert!(poll!(&mut dropping).is_pending(), "it waits for the disk");
         let mut dropping_again = pin!(worker.drop_table(&table));
         assert!(poll!(&mut dropping_again).is_pending(), "a power cut gives the table back");
-        let is_there = loop {
-            if let Poll::Ready(told) = poll!(&mut creating_again) {
-                break told;
-            }
-            let _ = node.step_journal();
-        };
+        let is_there = stepping(&node, creating_again).await;
         assert!(matches!(is_there, Err(TxnError::AlreadyExists { .. })), "{is_there:?}");
-        let is_gone = loop {
-            if let Poll::Ready(told) = poll!(&mut dropping_again) {
-                break told;
-            }
-            let _ = node.step_journal();
-        };
+        let is_gone = stepping(&node, dropping_again).await;
         assert!(matches!(is_gone, Err(TxnError::NotFound { .. })), "{is_gone:?}");
         in_time(&worker, creating).await.expect("created");
         in_time(&worker, dropping).await.expect("dropped");
@@ -622,12 +621,8 @@ fn nothing_is_read_that_a_power_cut_could_take_back() {
             panic!("what is durable needed another step");
         }
         drop(snapshot);
-        while poll!(&mut reading).is_pending() {
-            let _ = node.step_journal();
-        }
-        while poll!(&mut writing).is_pending() {
-            let _ = node.step_journal();
-        }
+        stepping(&node, reading).await;
+        stepping(&node, writing).await.expect("written");
     });
 }
 
