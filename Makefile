@@ -5,7 +5,7 @@ CARGO := PATH="$$HOME/.cargo/bin:$$PATH" cargo
 # Of the binary that `make release` makes: every x86 server of the last ten years. The program says so where it finds another.
 TARGET_CPU ?= $(if $(filter x86_64,$(shell uname -m)),x86-64-v3)
 
-.PHONY: help demo test lint miri-full threads gpu-kernels gpu-suite models network-suite kills clients fuzz release figures clean
+.PHONY: help demo test lint miri-full threads gpu-kernels gpu-suite models network-suite kills clients fuzz starved release figures clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,12 @@ fuzz: ## Random statements in Farhold and in PostgreSQL (QUERIES=100000 SEED=2 P
 	@scripts/install-deps test
 	$(CARGO) build --bin farhold
 	.tools/python/bin/python scripts/fuzz-postgres --queries $(or $(QUERIES),100000) --seed $(or $(SEED),2) --processes $(or $(PROCESSES),$(shell nproc))
+
+starved: ## Every test of the crates and of whole clusters on a third of one processor, where each must pass as well (two hours; takes root)
+	@scripts/install-deps test
+	scripts/run-checks build
+	rm -rf target/passed
+	scripts/starve scripts/run-checks tests e2e
 
 release: ## The optimised binary, target/shipped/farhold, for processors with AVX2 (TARGET_CPU=x86-64 for older ones; half an hour on 4 cores)
 	@scripts/install-deps build

@@ -33,6 +33,7 @@ enum Flush {
 impl Flush {
     fn of_this_processor() -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
+        #[expect(clippy::disallowed_methods, reason = "once for a mapped file")]
         {
             let bits = std::arch::x86_64::__cpuid_count(7, 0).ebx;
             if bits & 1 << 24 != 0 {

@@ -941,6 +941,53 @@ mod tests {
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 
+    /// A node has come when a table was recorded as dropped, so that it never had it, and mirrors rows of it: of records, and of one who filled the
+    /// mirror before he had heard of the drop. It forgets them when the others let the table go.
+    #[test]
+    fn a_table_that_is_let_go_is_forgotten_by_a_node_that_never_had_it() {
+        let directory = std::env::temp_dir().join(format!("farhold-ddl-never-had-{}", std::process::id()));
+        let executor = Executor::real(1);
+        let together = Configuration::first(2, 2);
+        let workers = [0, 1].map(|number| {
+            let fabric = Fabric::join_shm(&directory, NodeId(number)).expect("the fabric");
+            let replication = ReplicationConfig { replicas: 2, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
+            let config = NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..NodeConfig::default() };
+            let node = Node::open(fabric, config).expect("a node");
+            let worker = node.worker(&executor.handle()).expect("a worker");
+            let replication = node.replication.as_ref().expect("copies");
+            replication.view.install(&Arc::new(together.clone()), &node.catalog);
+            replication.view.set_lease(Moment::exactly_now(worker.handle()), PATIENCE_NS);
+            node.present.set(together.everybody());
+            replication.applier().begin_mirrors(&together, NodeId(number));
+            worker
+        });
+        for worker in workers.clone() {
+            drop(executor.handle().spawn(async move {
+                loop {
+                    worker.poll();
+                    worker.handle().yield_now().await;
+                }
+            }));
+        }
+        executor.run(async {
+            let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+            let definition = TableDef::new("people", schema).encode(&[]).expect("bytes");
+            let (node, id) = (workers[0].node(), TableId(99));
+            system::add(node, id, &definition).expect("there is room");
+            let applier = || workers[1].node().replication.as_ref().expect("copies").applier();
+            let (reference, version) = (farhold_store::ObjectRef::new(64, 1), farhold_fabric::Version::ONE);
+            let version = farhold_fabric::Version(version);
+            applier().mirror(NodeId(0)).expect("begun").take(reference, version, id, b"key!", b"value");
+            assert!(applier().tables().contains(&id));
+            node.catalog.retire(id);
+            until(&workers[0], "its rows are kept", || applier().tables().is_empty()).await;
+            assert!(!node.catalog.has_retired());
+        });
+        drop(executor);
+        drop(workers);
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
     /// Whoever makes a table because it is recorded is held up until that has been taken back by somebody who has found no table here. Nobody would take
     /// it out of use any more.
     #[test]

@@ -19,7 +19,7 @@ use farhold_store::{AllocCache, Owner};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// One thread's way into the database. Not `Send`; clones are the same worker, so each of a thread's tasks may have one.
@@ -32,6 +32,8 @@ pub struct Worker {
 
 /// What the transactions of a thread share.
 pub(crate) struct Core {
+    /// Itself, for what goes on beside whoever has begun it.
+    pub this: Weak<Core>,
     pub node: Arc<Node>,
     pub me: NodeId,
     pub endpoint: Endpoint,
@@ -129,7 +131,8 @@ impl Worker {
     pub(crate) fn with_slot(node: &Arc<Node>, handle: &Handle, slot: OwnSlot) -> Result<Self, TxnError> {
         let me = node.id();
         let endpoint = node.fabric.endpoint(handle).map_err(|error| TxnError::far(error, me))?;
-        let core = Core {
+        let core = Rc::new_cyclic(|this| Core {
+            this: this.clone(),
             node: node.clone(),
             me,
             epoch: Epoch::new(&endpoint),
@@ -155,8 +158,8 @@ impl Worker {
             settled: Settled::default(),
             open_commits: RefCell::default(),
             left: Cell::new(0),
-        };
-        Ok(Self { core: Rc::new(core) })
+        });
+        Ok(Self { core })
     }
 
     /// Its node.
@@ -320,8 +323,9 @@ impl Worker {
 
 impl Core {
     /// Does what a transaction leaves to be done, beside whatever comes next.
-    pub fn leave(self: &Rc<Self>, rest: impl Future<Output = ()> + 'static) {
-        let core = self.clone();
+    pub fn leave(&self, rest: impl Future<Output = ()> + 'static) {
+        // Gone is it when it is dropped, and then nobody calls this.
+        let Some(core) = self.this.upgrade() else { return };
         core.left.set(core.left.get() + 1);
         drop(self.handle.spawn(async move {
             rest.await;

@@ -12,7 +12,8 @@ use farhold_sql::{
     CancelHandle, ColumnType, CommandTag, Datum, Engine, EngineConfig, Output, Rows, STACK_BYTES, Session, SqlError,
     TransactionState, format_datum,
 };
-use farhold_txn::{HomeAgent, Node, NodeConfig, NodeId};
+use farhold_store::durable::power::Volatile;
+use farhold_txn::{Generation, HomeAgent, JournalConfig, Node, NodeConfig, NodeId, ReplicationConfig};
 
 /// A directory that goes away.
 pub struct Dir(PathBuf);
@@ -140,6 +141,30 @@ impl Db {
         let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
         let node = Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() }).expect("a node");
         Self::over(node, None, dir, config)
+    }
+
+    /// With a journal on a disk of memory. It is written only by [`Self::step_until`].
+    pub fn with_journal() -> Self {
+        let dir = Arc::new(Dir::new());
+        let journal = JournalConfig { segment_bytes: 64 << 10, ..JournalConfig::new(Arc::new(Volatile::default())) };
+        let generation =
+            Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default()).expect("a generation");
+        let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
+        let config = NodeConfig { region_bytes: 64 << 20, journal: Some(journal), ..NodeConfig::default() };
+        let node = Node::open_durable(fabric, config, generation).expect("a node");
+        Self::over(node, None, dir, EngineConfig { query_threads: 1, ..EngineConfig::default() })
+    }
+
+    /// Writes the journal until an answer is there.
+    pub fn step_until<T>(&self, answer: &mpsc::Receiver<T>) -> T {
+        loop {
+            self.node.step_journal().expect("a sound disk");
+            match answer.try_recv() {
+                Ok(answer) => return answer,
+                Err(mpsc::TryRecvError::Empty) => std::thread::yield_now(),
+                Err(mpsc::TryRecvError::Disconnected) => panic!("the client has ended"),
+            }
+        }
     }
 
     fn over(node: Arc<Node>, agent: Option<HomeAgent>, dir: Arc<Dir>, config: EngineConfig) -> Self {

@@ -4,12 +4,16 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use farhold_fabric::Handle;
 use farhold_sql::{CancelHandle, Datum, SqlError, TransactionState};
 use farhold_txn::NodeId;
 
 use crate::harness::{Client, Db, run};
+
+/// Longer than an answer takes that nothing holds back.
+const UNTOLD: Duration = Duration::from_millis(100);
 
 #[test]
 fn concurrent_increments_are_all_there() {
@@ -484,5 +488,36 @@ fn long_statements_can_be_stopped() {
         });
         assert_eq!(error.unwrap_err().state.code(), "57014", "{sql}");
         assert_eq!(client.rows("SELECT count(*), sum(n) FROM many"), ["20000|0"], "{sql}");
+    }
+}
+
+/// What an error tells of a row that no disk has yet is told when one has it.
+#[test]
+fn an_error_of_values_waits_until_they_are_durable() {
+    let db = Db::with_journal();
+    let [writer, reader] = [db.client(), db.client()];
+    let created = writer.start("CREATE TABLE shares (id INT PRIMARY KEY, n INT)");
+    db.step_until(&created).expect("a table");
+    let statements = [
+        ("SELECT 6 / n FROM shares WHERE id = 1", "22012"),
+        ("UPDATE shares SET n = 6 / n WHERE id = 2", "22012"),
+        ("INSERT INTO shares VALUES (3, 1)", "23505"),
+    ];
+    for (id, (sql, state)) in (1..).zip(statements) {
+        let inserted = writer.start(&format!("INSERT INTO shares VALUES ({id}, 0)"));
+        // In a block nobody waits for the disk.
+        let is_there = || {
+            reader.ok("BEGIN");
+            let rows = reader.rows(&format!("SELECT n FROM shares WHERE id = {id}"));
+            reader.ok("ROLLBACK");
+            !rows.is_empty()
+        };
+        while !is_there() {
+            std::thread::yield_now();
+        }
+        let told = reader.start(sql);
+        assert!(told.recv_timeout(UNTOLD).is_err(), "{sql}");
+        assert_eq!(db.step_until(&told).unwrap_err().state.code(), state, "{sql}");
+        db.step_until(&inserted).expect("a row");
     }
 }

@@ -103,7 +103,20 @@ impl Core {
         let is_unread = || !node.store.superblock().snapshots_open() || planted!(PagesUnderSnapshot);
         for id in catalog.let_go(self.me, node.config.nodes, is_gone, is_unread) {
             self.forget_mirrored(id);
+            self.tell_let_go(id);
         }
+    }
+
+    /// Says that a dropped table is let go, so that nodes which never had it, because they came when it was recorded as dropped already, forget the
+    /// rows in their mirrors that others had written before, or had sent for a mirror.
+    fn tell_let_go(&self, id: TableId) {
+        let (Some(replication), Some(core)) = (&self.node.replication, self.this.upgrade()) else { return };
+        let number = replication.view.configuration().number;
+        self.leave(async move {
+            for node in core.node.others() {
+                let _ = core.insist_call(node, &Request::DropTable { id }, number).await;
+            }
+        });
     }
 
     /// Looks how far the dropped tables have come: the next transactions that begin are not waited for.

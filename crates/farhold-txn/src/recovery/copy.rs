@@ -37,7 +37,7 @@ impl Worker {
         let mirrored = tables.iter().filter(|table| table.placement() != Placement::Replicated);
         moving.rows_total =
             mirrored.flat_map(|table| table.0.store.pages()).map(|run| run.slots().count() as u64).sum();
-        for table in tables {
+        for table in &tables {
             if table.placement() == Placement::Replicated || planted!(NoCatchUp) {
                 continue;
             }
@@ -68,7 +68,12 @@ impl Worker {
         }
         self.send_copies(mirror, &rows).await?;
         // Behind the rows: a run that has left its table since the table was asked for its runs has its floors.
-        self.send_floors(mirror).await
+        self.send_floors(mirror).await?;
+        for table in tables.iter().filter(|table| table.is_dropped()) {
+            // Its rows may have come to a node that never had the table, and has been told already that it is let go.
+            self.core.call(mirror.on, &Request::DropTable { id: table.id() }).await?;
+        }
+        Ok(())
     }
 
     async fn send_floors(&self, mirror: Mirror) -> Result<(), TxnError> {

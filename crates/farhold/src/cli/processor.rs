@@ -13,6 +13,7 @@ pub fn missing() -> Option<&'static str> {
 
 /// Not `is_x86_feature_detected`, which believes the compiler.
 #[cfg(all(target_arch = "x86_64", target_feature = "avx2"))]
+#[expect(clippy::disallowed_methods, reason = "at the start of the process")]
 fn leaf(number: u32, part: u32) -> core::arch::x86_64::CpuidResult {
     if core::arch::x86_64::__cpuid(number & 0x8000_0000).eax < number {
         return core::arch::x86_64::CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };

@@ -12,7 +12,7 @@ use crate::engine::catalog::TableInfo;
 use crate::engine::direct::{Insert, OnConflict, Writer, default_row};
 use crate::engine::scalar::{Parameters, Times};
 use crate::engine::sequence::SessionNumbers;
-use crate::engine::session::{CopyReturn, Loan, durable_duplicate, unless_doomed};
+use crate::engine::session::{CopyReturn, Loan, durable_error, unless_doomed};
 use crate::engine::types::parse_datum;
 use crate::engine::{CancelHandle, CommandTag, Datum, Engine, error};
 use crate::{SqlError, SqlState};
@@ -132,7 +132,7 @@ impl CopyIn {
             CopyTxn::Borrowed(txn, _) | CopyTxn::Own { txn, .. } => unless_doomed(error, txn).await,
             CopyTxn::Gone => error,
         };
-        let error = durable_duplicate(error, &self.worker).await;
+        let error = durable_error(error, &self.worker).await;
         self.failed(error)
     }
 

@@ -22,11 +22,14 @@ use crate::{SqlError, SqlState};
 /// How often a statement outside of a transaction block is tried against conflicts before its user hears of them.
 const RETRY: Retry = Retry { attempts_max: 100, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
 
-/// A statement's error, or 40001 where it may come of values that its transaction would not have read if it could commit: a division by zero, a key that
-/// is taken.
+/// Does an error tell of rows: of a division by zero, of a key that is taken?
+fn is_of_values(error: &SqlError) -> bool {
+    ["21", "22", "23"].iter().any(|class| error.state.code().starts_with(class))
+}
+
+/// A statement's error, or 40001 where it may come of values that its transaction would not have read if it could commit.
 pub(in crate::engine) async fn unless_doomed(error: SqlError, txn: &mut Txn) -> SqlError {
-    let is_of_values = ["21", "22", "23"].iter().any(|class| error.state.code().starts_with(class));
-    if !is_of_values {
+    if !is_of_values(&error) {
         return error;
     }
     match txn.check_reads().await {
@@ -35,9 +38,10 @@ pub(in crate::engine) async fn unless_doomed(error: SqlError, txn: &mut Txn) -> 
     }
 }
 
-/// Whoever hears that his key is taken may take that for the answer to what he had lost: no power cut may take it back.
-pub(in crate::engine) async fn durable_duplicate(error: SqlError, worker: &Worker) -> SqlError {
-    if error.state != SqlState::UNIQUE_VIOLATION {
+/// Whoever hears that his key is taken may take that for the answer to what he had lost, and a value that could not be divided by tells what is in a
+/// row: no power cut may take it back.
+pub(in crate::engine) async fn durable_error(error: SqlError, worker: &Worker) -> SqlError {
+    if !is_of_values(&error) {
         return error;
     }
     match Box::pin(worker.durable_so_far()).await {

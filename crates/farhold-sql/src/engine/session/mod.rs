@@ -20,7 +20,7 @@ use super::settings::Settings;
 use super::{CancelHandle, ColumnType, Datum, Engine, Output, Prepared, parse};
 use crate::{SqlError, SqlState};
 
-pub(in crate::engine) use execute::{durable_duplicate, unless_doomed};
+pub(in crate::engine) use execute::{durable_error, unless_doomed};
 use plan::Utility;
 pub(crate) use plan::{Bound, Plan};
 pub(crate) use transaction::{CopyReturn, Ended, Loan, Mark};
@@ -117,7 +117,7 @@ impl Session {
         let armed = self.cancel.arm();
         let mut outcome = self.run(prepared, parameters).await;
         if let Err(error) = outcome {
-            outcome = Err(durable_duplicate(error, &self.worker).await);
+            outcome = Err(durable_error(error, &self.worker).await);
         }
         match &mut outcome {
             Ok(Output::Rows(super::Rows::Batches(rows))) => rows.hold(armed),
@@ -140,7 +140,10 @@ impl Session {
     /// # Errors
     /// 40001 and whatever a commit can fail with.
     pub async fn end_implicit(&mut self) -> Result<(), SqlError> {
-        let outcome = self.transaction.end_implicit().await;
+        let mut outcome = self.transaction.end_implicit().await;
+        if let Err(error) = outcome {
+            outcome = Err(durable_error(error, &self.worker).await);
+        }
         match &outcome {
             // A block that the batch has begun goes on.
             Ok(()) if self.transaction.is_open() => {}

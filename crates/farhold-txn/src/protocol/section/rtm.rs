@@ -75,6 +75,7 @@ fn has_rtm() -> bool {
     #[cfg(test)]
     QUESTIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[expect(clippy::disallowed_methods, reason = "once in a process")]
     {
         use std::arch::x86_64::{__cpuid, __cpuid_count};
         if __cpuid(0).eax < 7 {
