@@ -109,6 +109,9 @@ impl Default for Retry {
     }
 }
 
+/// How long attempts are repeated that fail by anything but a conflict.
+const SILENT_NS_MAX: u64 = 30_000_000_000;
+
 impl Retry {
     /// Once, and no second time.
     #[must_use]
@@ -279,13 +282,16 @@ impl Worker {
         mut attempt: impl AsyncFnMut() -> Result<T, TxnError>,
     ) -> Result<T, TxnError> {
         let mut attempts = 0;
+        let silent_until_ns = self.core.handle.now_ns().saturating_add(SILENT_NS_MAX);
         loop {
             let error = match attempt().await {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
             attempts += 1;
-            if !error.is_retryable() || !self.may_come_right(retry, attempts) {
+            // Each attempt at a node that is silent, and cannot be expelled, takes as long as a request may.
+            let is_late = || !matches!(error, TxnError::Conflict) && self.core.handle.now_ns() >= silent_until_ns;
+            if !error.is_retryable() || !self.may_come_right(retry, attempts) || is_late() {
                 return Err(error);
             }
             self.core.slot.count(Counter::Retries);

@@ -20,6 +20,7 @@ use arrow::compute::{BatchCoalescer, partition, take};
 use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::utils::memory::get_record_batch_memory_size;
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -43,6 +44,8 @@ use super::memory::lock;
 /// Rows by which a partition is judged, and how many make a judgement.
 const SAMPLE_ROWS: usize = 1 << 15;
 const SAMPLE_ROWS_MIN: usize = 1 << 12;
+/// Bytes of those rows, which nobody counts.
+const SAMPLE_BYTES: usize = 4 << 20;
 /// Rows that a run has at least, on average.
 const RUN_ROWS_MIN: usize = 2;
 /// Different keys in ten runs: as DataFusion judges whether a partial aggregate is worth its table.
@@ -123,11 +126,13 @@ impl Running {
     async fn begin(self) -> Result<SendableRecordBatchStream> {
         let node = self.aggregate.downcast_ref::<AggregateExec>().expect("made of an aggregate");
         let mut input = node.input().execute(self.partition, Arc::clone(&self.context))?;
-        let (mut sample, mut rows) = (Vec::new(), 0);
+        let (mut sample, mut rows, mut bytes) = (Vec::new(), 0, 0);
         while rows < SAMPLE_ROWS
+            && bytes < SAMPLE_BYTES
             && let Some(batch) = input.next().await.transpose()?
         {
             rows += batch.num_rows();
+            bytes += get_record_batch_memory_size(&batch);
             sample.push(batch);
         }
         let schema = input.schema();

@@ -15,6 +15,7 @@ use super::journal::{self, Standing};
 use super::{DurableError, Identity, check_words, seal, unseal, word};
 use crate::log::record::hash;
 use farhold_fabric::NodeId;
+use std::time::Duration;
 
 const NAME: &str = "cluster";
 const MAGIC: u64 = u64::from_le_bytes(*b"FARHCLU1");
@@ -80,15 +81,21 @@ fn running_name(node: NodeId) -> String {
 /// The lock under which the file is changed. Held for as long as it takes to look at the ends of the journals.
 const TURN: &str = "cluster.lock";
 
+/// Looks at a lock, and the time between two: a minute. Whoever holds it reads the ends of all journals, or its disk does not answer.
+const LOCK_LOOKS: u32 = 60_000;
+const LOCK_LOOK: Duration = Duration::from_millis(1);
+
 /// Waits for a lock that is never held for long.
 fn wait_for(directory: &dyn Directory, name: &str) -> Result<Box<dyn Send + Sync>, DurableError> {
-    loop {
+    for _ in 0..LOCK_LOOKS {
         let lock = directory.lock(name);
         if let Some(lock) = lock.map_err(|error| DurableError::io(&format!("lock {}", directory.name()), &error))? {
             return Ok(lock);
         }
-        std::thread::yield_now();
+        std::thread::park_timeout(LOCK_LOOK);
     }
+    let who = format!("{name} of {} has been held by a living process for a minute", directory.name());
+    Err(DurableError::Busy { who: who.into() })
 }
 
 impl Cluster {

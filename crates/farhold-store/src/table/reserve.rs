@@ -304,7 +304,7 @@ impl TableStore {
         self.pages()
             .iter()
             .flat_map(crate::slab::Run::slots)
-            .try_for_each(|offset| self.enter_slot(index, offset, &mut room))
+            .try_for_each(|offset| self.enter_slot(index, offset, &mut room).map(drop))
     }
 
     /// Puts the row of a slot, if there is one, into an index made by [`begin_index`](Self::begin_index). To be called for
@@ -321,13 +321,12 @@ impl TableStore {
             return Ok(!self.has_slot(offset));
         }
         match self.enter_slot(index, offset, room) {
-            Ok(()) => Ok(true),
             Err(StoreError::Duplicate { first, second, .. })
                 if !are_rows_together(first, second, |row| self.is_settled(row)) =>
             {
                 Ok(false)
             }
-            Err(error) => Err(error),
+            entered => entered,
         }
     }
 
@@ -340,17 +339,21 @@ impl TableStore {
         self.store.table_of(offset) == Some(self.id)
     }
 
-    fn enter_slot(&self, index: usize, offset: u64, room: &mut FillRoom) -> Result<(), StoreError> {
-        let Some(secondary) = self.secondary(index) else { return Ok(()) };
+    fn enter_slot(&self, index: usize, offset: u64, room: &mut FillRoom) -> Result<bool, StoreError> {
+        let Some(secondary) = self.secondary(index) else { return Ok(true) };
         let object = Object::at(self.store.memory(), offset);
         let reference = ObjectRef::new(offset, object.meta().incarnation());
         if self.occupant(reference) == Occupant::Gone {
-            return Ok(());
+            return Ok(true);
         }
-        let Some((key, value)) = payload_of(object, reference, &mut room.payload) else { return Ok(()) };
+        let (key, value) = match read_some(object, reference, &mut room.payload) {
+            Ok(Some((key_len, payload_len))) => room.payload[..payload_len].split_at(key_len),
+            Ok(None) => return Ok(true),
+            Err(Writing) => return Ok(false),
+        };
         // Behind the read: the run may have gone to another table since the caller asked for it.
         if !self.has_slot(offset) {
-            return Ok(());
+            return Ok(true);
         }
         secondary.def.keys.make(key, value, &mut room.key).map_err(StoreError::Row)?;
         let entered = self.enter(&secondary.index, index as u16, &room.key, reference, &|_| false, &mut |_| ());
@@ -363,7 +366,7 @@ impl TableStore {
         if let (Entered::No { reference: other, .. }, false) = (entered, gone) {
             return Err(StoreError::Duplicate { index, first: other, second: reference });
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -423,16 +426,34 @@ fn name_over(index: &OrderedIndex, key: &[u8], reference: ObjectRef, replaces: &
 
 /// Key and value of an object of this incarnation, or `None` if its slot is used for something else now.
 fn payload_of<'b>(object: Object<'_>, reference: ObjectRef, into: &'b mut Vec<u8>) -> Option<(&'b [u8], &'b [u8])> {
-    use crate::object::ReadError;
     loop {
+        match read_some(object, reference, into) {
+            Ok(Some((key_len, payload_len))) => return Some(into[..payload_len].split_at(key_len)),
+            Ok(None) => return None,
+            Err(Writing) => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// Somebody is writing the row, perhaps for longer: a writer of another node may end in the middle.
+struct Writing;
+
+/// Looks at a row while a writer near by takes to write it: the bytes of its key and of all of it.
+fn read_some(object: Object<'_>, reference: ObjectRef, into: &mut Vec<u8>) -> Result<Option<(usize, usize)>, Writing> {
+    use crate::object::ReadError;
+    for _ in 0..TORN_MAX {
         match object.read(reference.incarnation(), into) {
-            Ok(read) => return Some(into[..read.payload_len()].split_at(read.key_len())),
-            Err(ReadError::Stale) => return None,
+            Ok(read) => return Ok(Some((read.key_len(), read.payload_len()))),
+            Err(ReadError::Stale) => return Ok(None),
             Err(ReadError::Torn) => std::hint::spin_loop(),
             Err(ReadError::TooShort { payload_len }) => into.resize(payload_len, 0),
         }
     }
+    Err(Writing)
 }
+
+/// Looks at a row that is being written.
+const TORN_MAX: u32 = 10_000;
 
 #[cfg(test)]
 mod tests {

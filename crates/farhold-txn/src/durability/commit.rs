@@ -1,6 +1,7 @@
 //! A commit's part in the journal.
 
 use super::Journaling;
+use super::journaling::DURABLE_NS_MAX;
 use crate::TxnError;
 use crate::Worker;
 use crate::planted::set_unknown;
@@ -182,7 +183,12 @@ impl Core {
             return Ok(());
         };
         let mut known: Option<Waker> = None;
+        let until_ns = self.handle.now_ns().saturating_add(DURABLE_NS_MAX);
         poll_fn(|cx| {
+            if self.handle.now_ns() >= until_ns && !matches!(journaling.is_durable(epoch), Ok(true)) {
+                let reason = "the disk of some node has not taken it for half a minute".into();
+                return Poll::Ready(Err(TxnError::NotDurable { reason, committed: true }));
+            }
             for _ in 0..2 {
                 match journaling.is_durable(epoch) {
                     Ok(true) => return Poll::Ready(Ok(())),

@@ -18,6 +18,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+/// How long anybody waits for a disk: no sound one takes as long, and what hangs may hang for ever.
+pub(super) const DURABLE_NS_MAX: u64 = 30_000_000_000;
+
 /// Bytes of page events that a step usually finds at most.
 const EVENTS_BYTES: u64 = 4 << 10;
 /// No commit of this worker is open.
@@ -96,6 +99,8 @@ pub(crate) struct Journaling {
     closed: AtomicU32,
     durable: AtomicU32,
     waiters: Mutex<Vec<(u32, Waker)>>,
+    /// Since when its thread is in a step; 0: it is in none.
+    step_since_ns: AtomicU64,
     /// The epoch that a checkpoint waits for.
     wanted: AtomicU32,
     next_number: AtomicU32,
@@ -168,6 +173,7 @@ impl Journaling {
             closed: AtomicU32::new(closed),
             durable: AtomicU32::new(closed),
             waiters: Mutex::default(),
+            step_since_ns: AtomicU64::new(0),
             wanted: AtomicU32::new(0),
             next_number: AtomicU32::new(1),
             has_all: AtomicBool::new(is_replicated || identity.nodes == 1),
@@ -285,6 +291,27 @@ impl Journaling {
     pub fn wait_for(&self, epoch: u32, waker: &Waker) {
         held(&self.waiters).push((epoch, waker.clone()));
         self.call();
+    }
+
+    /// Has those who wait look at the clock: for a thread that waits for no disk.
+    pub fn wake_the_late(&self) {
+        for (_, waker) in &*held(&self.waiters) {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// The thread that writes begins a step, or has done it.
+    pub fn note_step(&self, since_ns: Option<u64>) {
+        self.step_since_ns.store(since_ns.map_or(0, |since_ns| since_ns.max(1)), SeqCst);
+    }
+
+    /// Gives the journal up if a step takes as long as none does on a sound disk: the others go on without this node then, and with it
+    /// they would wait as long. To be called where rows have copies.
+    pub fn fail_if_hung(&self, now_ns: u64) {
+        let since_ns = self.step_since_ns.load(SeqCst);
+        if since_ns != 0 && now_ns.saturating_sub(since_ns) > DURABLE_NS_MAX {
+            self.fail("the disk has not answered for half a minute");
+        }
     }
 
     /// Is it durable? An error if it never will be.

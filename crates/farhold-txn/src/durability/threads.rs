@@ -15,6 +15,9 @@ const IDLE: Duration = Duration::from_millis(20);
 const IDLE_WITH_OTHERS: Duration = Duration::from_millis(1);
 /// Between two attempts to make a segment on a full disk, or a checkpoint.
 const AGAIN: Duration = Duration::from_millis(50);
+/// Looks at an open commit without a pause, and the pause then.
+const OPEN_TURNS: u32 = 10_000;
+const OPEN_PAUSE: Duration = Duration::from_micros(50);
 /// How long the end waits for what is under way.
 const END_NS: u64 = 5_000_000_000;
 
@@ -77,7 +80,7 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
         Err(error) => return journaling.fail(&format!("the journal's thread has no endpoint: {error}")),
     };
     let idle = if node.config.nodes > 1 { IDLE_WITH_OTHERS } else { IDLE };
-    let (mut seen, mut stopped_ns) = (0, None);
+    let (mut seen, mut stopped_ns, mut open_turns) = (0, None, 0_u32);
     loop {
         executor.run(journaling.look(&endpoint));
         crate::planted::may_stop();
@@ -89,14 +92,20 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
                 break;
             }
         }
+        journaling.note_step(Some(began_ns));
         journaling.make_spare_if_nobody_does();
-        match journaling.step(&node.store) {
+        let step = journaling.step(&node.store);
+        journaling.note_step(None);
+        open_turns = if matches!(step, Step::Open) { open_turns + 1 } else { 0 };
+        match step {
             Step::Closed => {
                 // Others gather meanwhile.
                 let spent = Duration::from_nanos(handle.now_ns() - began_ns);
                 std::thread::park_timeout(Duration::from_nanos(journaling.config.step_ns).saturating_sub(spent));
             }
-            Step::Open => std::thread::yield_now(),
+            // A commit takes microseconds, unless it waits for a node that is silent.
+            Step::Open if open_turns < OPEN_TURNS => std::thread::yield_now(),
+            Step::Open => std::thread::park_timeout(OPEN_PAUSE),
             Step::Nothing => journaling.wait_for_call(&mut seen, idle),
             Step::Stuck => std::thread::park_timeout(Duration::from_millis(1)),
         }

@@ -170,6 +170,9 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
         if worker.handle().now_ns() >= looked_ns + LOOK_FOR_DEAD_EVERY_NS {
             looked_ns = worker.handle().now_ns();
             core.release_dead_snapshots();
+            if let Some(journaling) = &core.node.journaling {
+                journaling.wake_the_late();
+            }
         }
         let before = std::mem::replace(&mut looks, core.node.slots.inbox_looks());
         if looks.wrapping_sub(before) >= WORKERS_LOOKS {

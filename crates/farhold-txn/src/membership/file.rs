@@ -12,10 +12,11 @@ use super::register::{Register, RegisterError, RegisterFuture, Registered, Renew
 use crate::NodeId;
 use crate::home::wire::{Reader, Writer};
 use farhold_fabric::{Fabric, private};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FARHREG4");
 
@@ -79,7 +80,7 @@ impl FileRegister {
     fn change<T>(&self, change: impl FnOnce(&mut Option<Configuration>, &mut u64) -> T) -> Result<T, RegisterError> {
         let lock = private::open(&self.lock, OpenOptions::new().create(true).truncate(false).write(true));
         let lock = lock.map_err(unavailable)?;
-        lock.lock().map_err(unavailable)?;
+        take(&lock)?;
         let (mut now, mut settled) = match read(&self.register)? {
             None => (None, 0),
             Some((now, settled)) => (Some(now), settled),
@@ -97,6 +98,22 @@ impl FileRegister {
     fn open_renewals(&self) -> io::Result<File> {
         private::open(&self.renewals, OpenOptions::new().create(true).truncate(false).read(true).write(true))
     }
+}
+
+/// Looks at the lock, and the time between two: it is held for some 100 µs. The node of whoever waits has messages to answer meanwhile.
+const LOCK_LOOKS: u32 = 100;
+const LOCK_LOOK: Duration = Duration::from_micros(100);
+
+/// Takes the lock, unless its holder has been stopped in the middle.
+fn take(lock: &File) -> Result<(), RegisterError> {
+    for _ in 0..LOCK_LOOKS {
+        match lock.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => std::thread::park_timeout(LOCK_LOOK),
+            Err(TryLockError::Error(error)) => return Err(unavailable(error)),
+        }
+    }
+    Err(RegisterError::Unavailable { reason: "another process has held its lock for 10 ms".into() })
 }
 
 fn status_path(cluster: &Path, node: NodeId) -> PathBuf {

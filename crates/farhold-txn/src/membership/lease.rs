@@ -223,7 +223,12 @@ impl Lease {
         let Ok(replication) = replication_of(&self.node) else { return };
         let (me, view) = (self.node.id(), &replication.view);
         let (lease_ns, skew_ns) = (replication.config.lease_ns, replication.config.clock_skew_ns_max);
-        let is_over = || view.is_gone() || self.node.journal_failure().is_some();
+        let is_over = || {
+            if let Some(journaling) = &self.node.journaling {
+                journaling.fail_if_hung(handle.now_ns());
+            }
+            view.is_gone() || self.node.journal_failure().is_some()
+        };
         while !is_over() && !self.begun.load(Acquire) {
             handle.sleep_ns(lease_ns / BEGUN_LOOKS).await;
         }

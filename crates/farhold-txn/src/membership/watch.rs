@@ -126,8 +126,9 @@ impl Worker {
             match registered.map(|registered| registered.configuration) {
                 Ok(None) if is_late && node.founding.contains(me) => return Err(unfounded(me)),
                 Ok(None) => {
-                    let _ = register.compare_and_set(0, &node.founding).await;
-                    continue;
+                    if register.compare_and_set(0, &node.founding).await.is_ok() {
+                        continue;
+                    }
                 }
                 Ok(Some(configuration)) => {
                     let (nodes, replicas) = (configuration.births.len(), configuration.replicas);
@@ -168,12 +169,15 @@ impl Worker {
                         Some(0) if configuration.unserved().contains(&me) && !planted!(JoinsTooEarly) => {}
                         Some(0) if !configuration.contains(me) => {
                             let next = configuration.with_joining(me, birth);
-                            if register.compare_and_set(configuration.number, &next).await == Ok(true) {
+                            let written = register.compare_and_set(configuration.number, &next).await;
+                            if written == Ok(true) {
                                 // To lead the others takes as long as the slowest disk of them, and its lease goes on meanwhile.
                                 lease.begin();
                                 let _ = self.lead_and_settle(register, &next).await;
                             }
-                            continue;
+                            if written.is_ok() {
+                                continue;
+                            }
                         }
                         Some(0) if is_late => return Err(unfounded(me)),
                         // A journal has one living process: an earlier start that has claimed the place is over.
@@ -187,8 +191,9 @@ impl Worker {
                             // The others may hear of the founding first. Nobody has left a cluster that is not founded.
                             node.fabric.admit(next.number, Admitted::Everybody);
                             // Whether it has landed, the next look says.
-                            let _ = register.compare_and_set(configuration.number, &next).await;
-                            continue;
+                            if register.compare_and_set(configuration.number, &next).await.is_ok() {
+                                continue;
+                            }
                         }
                         // An earlier start of this node, which has to be expelled first.
                         _ => self.note(|progress| progress.replacing = true),
@@ -222,21 +227,26 @@ impl Worker {
                 return Ok(());
             }
             if installed.number < configuration.number || settled < configuration.number {
-                if configuration.leader == me {
-                    let _ = self.lead_and_settle(register, &configuration).await;
-                } else {
+                let leads = configuration.leader == me;
+                if !leads || self.lead_and_settle(register, &configuration).await.is_err() {
                     self.handle().sleep_ns(replication.config.lease_ns / 4).await;
                 }
                 continue;
             }
-            let Some(from) = configuration.members.first().copied() else { continue };
-            match self.copy_replicated_tables(from).await {
-                Ok(()) => drop(self.change_to(register, &configuration.joined(me)).await),
+            let copied = match configuration.members.first().copied() {
+                Some(from) => self.copy_replicated_tables(from).await,
+                None => Err(TxnError::Recovering { node: me }),
+            };
+            let done = match copied {
+                Ok(()) => self.change_to(register, &configuration.joined(me)).await,
                 // Tried again: from another member, or when there is room.
                 Err(error) => {
                     self.note(|progress| progress.refused = Some(error.to_string().into()));
-                    self.handle().sleep_ns(replication.config.lease_ns / 4).await;
+                    Err(error)
                 }
+            };
+            if done.is_err() {
+                self.handle().sleep_ns(replication.config.lease_ns / 4).await;
             }
         }
     }

@@ -59,17 +59,19 @@ impl Txn {
 impl Core {
     /// Waits while a row has this odd version. Of this node: until its writer has brought its record to all holders, or cannot;
     /// the writer waits for nobody who waits here; and, before the commit point, no longer than this node's lease lasts, since a node that is cut
-    /// off may never hear that it is gone. Of another node: until a bound, and validation judges what is there then. False: it may
-    /// still be odd.
+    /// off may never hear that it is gone, nor than a request may take, since a holder may be silent and needed. Of another node: until a bound, and
+    /// validation judges what is there then. False: it may still be odd.
     async fn wait_while_odd(&self, ident: Ident, odd: Version, is_committed: bool) -> bool {
         if ident.node() != self.me {
             return self.wait_while_far_row_is_odd(ident, odd).await;
         }
         let object = self.node.store.object(ident.reference());
+        let until_ns = self.handle.now_ns().saturating_add(self.node.config.request_timeout_ns);
         while object.version() == odd {
             let Some(replication) = &self.node.replication else { return false };
             let (view, now) = (&replication.view, Moment::now(&self.handle));
-            if view.is_gone() || (!is_committed && !view.is_settled(now) && !planted!(OddWaitedForEver)) {
+            let is_late = || !view.is_settled(now) || self.handle.now_ns() >= until_ns;
+            if view.is_gone() || (!is_committed && is_late() && !planted!(OddWaitedForEver)) {
                 return false;
             }
             self.settled.next(&self.handle).await;

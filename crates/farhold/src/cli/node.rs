@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use farhold_bench::allocator;
 use farhold_bench::measure::Counter;
 use farhold_bench::workload::ch;
 use farhold_bench::workload::tpcc::driver::{self, Counters, Plan, Totals};
@@ -76,6 +77,7 @@ impl<'a> NodeProcess<'a> {
                 Ok(command) => command,
                 Err(RecvTimeoutError::Timeout) => {
                     self.check_membership()?;
+                    allocator::give_back();
                     continue;
                 }
                 // The parent is gone.

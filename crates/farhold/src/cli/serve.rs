@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use farhold_bench::allocator;
 use farhold_sql::engine::{Engine, EngineConfig};
 use farhold_sql::server::{Authentication, Server, ServerConfig, ServerHandle, Tls, Users};
 
@@ -56,6 +57,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         if is_over {
             break;
         }
+        allocator::give_back();
     }
     server.shutdown();
     if let Some(reason) = database.node().journal_failure().filter(|_| args.replicas.replicas > 1) {

@@ -170,6 +170,9 @@ impl Words for Agent {
             if !matches!(error, FabricError::QueueFull { .. }) {
                 return Err(error);
             }
+            if handle.now_ns() > until_ns {
+                return Err(FabricError::Timeout { waited_ns: TIMEOUT_NS });
+            }
             handle.yield_now().await;
         }
         let mut looks = 0_u32;

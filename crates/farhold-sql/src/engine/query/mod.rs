@@ -22,6 +22,7 @@ mod floats;
 mod folded;
 mod frames;
 mod functions;
+mod gathered;
 mod guard;
 mod halves;
 mod held;
@@ -385,6 +386,7 @@ fn session_state(
     domains::register(&context);
     halves::register(&context);
     aggregates::register(&context);
+    gathered::register(&context);
     assigned::register(&context);
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).cloned().collect();

@@ -239,7 +239,7 @@ impl Session {
     /// One state of the database; waits a little while all places for one are taken.
     async fn snapshot(&self, scans: &[PlanScan]) -> Result<RowSource, SqlError> {
         for attempt in 1..RETRY.attempts_max {
-            match snapshot(scans, &self.worker).await {
+            match self.snapshot_unless_cancelled(scans).await {
                 Err(e) if e.state == SqlState::TOO_MANY_CONNECTIONS => {
                     self.cancel.check()?;
                     self.worker.back_off(RETRY, attempt).await;
@@ -247,7 +247,16 @@ impl Session {
                 outcome => return outcome,
             }
         }
-        snapshot(scans, &self.worker).await
+        self.snapshot_unless_cancelled(scans).await
+    }
+
+    /// It may wait for a disk, or for a node that is silent.
+    async fn snapshot_unless_cancelled(&self, scans: &[PlanScan]) -> Result<RowSource, SqlError> {
+        tokio::select! {
+            biased;
+            taken = snapshot(scans, &self.worker) => taken,
+            () = self.cancel.cancelled() => Err(self.cancel.error()),
+        }
     }
 
     fn giver(&self) -> Giver {

@@ -140,7 +140,7 @@ impl Connection {
         deadline: Option<Instant>,
     ) -> Result<Sent, Failure> {
         let mut count = 0;
-        // A client that does not read is waited for without an end: see docs/design/0003-wire.md.
+        // A client that does not read is waited for without an end: see docs/design/0016-waits.md.
         let mut pace = Pace::new(&self.cancel);
         match source {
             RowSource::Direct { rows, tag } => {
