@@ -11,8 +11,8 @@
 //! | ORDER BY, GROUP BY or DISTINCT ON a bare name | for ORDER BY and DISTINCT ON an item of that name before a column, for GROUP BY after it |
 //! | an expression that is also an item, in ORDER BY | the item's number |
 //!
-//! USING and NATURAL become ON. All items of a query get names that differ; what the client sees, and what a query around it says, are the names
-//! that PostgreSQL gives. A relation whose columns are not known here (a function's) leaves the scope open: what is not found stays as it is written.
+//! USING and NATURAL become ON. All items of a query get names that differ, below an ORDER BY from those of columns, too; what the client sees, and
+//! what a query around it says, are the names that PostgreSQL gives. A relation whose columns are not known here (a function's) leaves the scope open: what is not found stays as it is written.
 //!
 //! `from` has the relations and joins, `walk` the expressions; here is what a query and its items are.
 
@@ -240,6 +240,14 @@ fn number(index: usize) -> Expr {
     Expr::value(Value::Number((index + 1).to_string(), false))
 }
 
+/// An item in the place of its number or name, where the planner would take a constant for the number of another one.
+fn no_position(item: &Expr) -> Expr {
+    match unnested(item) {
+        Expr::Value(_) => Expr::Nested(Box::new(item.clone())),
+        _ => item.clone(),
+    }
+}
+
 struct Names<'a> {
     tables: &'a Tables,
     /// Knows the relations of the catalogs.
@@ -403,24 +411,25 @@ impl Names<'_> {
         let mut is_on = false;
         if let Some(Distinct::On(on)) = &mut select.distinct {
             is_on = true;
-            for expr in on {
+            for expr in on.iter_mut() {
                 self.distinct_on(expr, &items)?;
             }
+            distinct_keys(on, |expr| expr);
         }
-        let mut orders_by_others = false;
+        let mut is_ordered = false;
         if let Some(order) = order
             && let OrderByKind::Expressions(by) = &mut order.kind
         {
+            is_ordered = true;
             for OrderByExpr { expr, .. } in by.iter_mut() {
-                orders_by_others |= self.ordered_by(expr, &items, is_known, is_on)?;
+                self.ordered_by(expr, &items, is_known, is_on)?;
             }
             distinct_keys(by, |by| &by.expr);
             if let Some(Distinct::On(on)) = &mut select.distinct {
-                distinct_keys(on, |expr| expr);
                 on_in_order(on, by);
             }
         }
-        let (projection, outputs) = self.named(items, naming, orders_by_others);
+        let (projection, outputs) = self.named(items, naming, is_ordered);
         select.projection = projection;
         self.scopes.pop();
         Ok(outputs)
@@ -504,35 +513,35 @@ impl Names<'_> {
             None => position(expr),
         };
         match item.and_then(|item| items.get(item)?.known()) {
-            Some((_, item)) => *expr = item.clone(),
+            Some((_, item)) => *expr = no_position(item),
             None => self.part(expr)?,
         }
         Ok(())
     }
 
-    /// An item of ORDER BY: only a bare name means an item of SELECT. Whether it is something else than an item.
+    /// An item of ORDER BY: only a bare name means an item of SELECT.
     fn ordered_by(
         &mut self,
         expr: &mut Expr,
         items: &[Item],
         is_known: bool,
         is_distinct_on: bool,
-    ) -> Result<bool, SqlError> {
+    ) -> Result<(), SqlError> {
         let item = match bare_name(expr) {
             Some(name) => called(items, &name, "ORDER BY")?,
             None if position(expr).is_some() => {
                 // DISTINCT ON is planned as an aggregate, which does not know the number of an expression.
                 let item = position(expr).filter(|_| is_distinct_on).and_then(|item| items.get(item)?.known());
                 if let Some((_, item)) = item {
-                    *expr = item.clone();
+                    *expr = no_position(item);
                 }
-                return Ok(false);
+                return Ok(());
             }
             None => None,
         };
         let item = match item {
             // The planner knows the item by its name.
-            Some(_) if !is_known => return Ok(false),
+            Some(_) if !is_known => return Ok(()),
             Some(item) => Some(item),
             None => {
                 self.part(expr)?;
@@ -542,21 +551,18 @@ impl Names<'_> {
         match item.filter(|_| is_known) {
             Some(item) if is_distinct_on => {
                 if let Some((_, item)) = items[item].known() {
-                    *expr = item.clone();
+                    *expr = no_position(item);
                 }
-                Ok(false)
             }
-            Some(item) => {
-                *expr = number(item);
-                Ok(false)
-            }
-            None => Ok(true),
+            Some(item) => *expr = number(item),
+            None => {}
         }
+        Ok(())
     }
 
-    /// The items with names that differ. Behind an ORDER BY something else than items, computed ones have names that no column has: DataFusion adds
-    /// what it sorts by to them.
-    fn named(&mut self, items: Vec<Item>, naming: Naming, orders_by_others: bool) -> (Vec<SelectItem>, Outputs) {
+    /// The items with names that differ. Below an ORDER BY, computed ones have names that no column has: DataFusion adds what it sorts by to them,
+    /// and knows an item by its name, which in a query with groups is a column's first.
+    fn named(&mut self, items: Vec<Item>, naming: Naming, is_ordered: bool) -> (Vec<SelectItem>, Outputs) {
         let is_known = items.iter().all(|item| item.known().is_some());
         let is_value = naming != Naming::Relation && items.len() == 1;
         let mut apart = Apart::default();
@@ -578,13 +584,19 @@ impl Names<'_> {
                 continue;
             }
             let data_type = self.scopes.last().and_then(|scope| scope.type_of(&expr));
+            // One of a query around has another name there.
+            let is_own = |relation: &Ident| {
+                self.scopes.last().is_some_and(|scope| scope.relations.iter().any(|own| own.name == relation.value))
+            };
             let is_column = match &expr {
-                Expr::CompoundIdentifier(parts) => parts.last().is_some_and(|last| last.value == name),
+                Expr::CompoundIdentifier(parts) => {
+                    parts.last().is_some_and(|last| last.value == name) && is_own(&parts[0])
+                }
                 _ => false,
             };
             let planned = if is_value && (!is_column || naming == Naming::Compared) {
                 self.made_up("value")
-            } else if orders_by_others && !is_column {
+            } else if is_ordered && !is_column {
                 apart.take(&format!("{name} {n}"))
             } else {
                 apart.take(&name)
