@@ -210,7 +210,8 @@ pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalencePr
         return Ok(differ.then_some(held));
     }
     if plan.is::<AggregateExec>() {
-        let has_more = has_sets(plan) && (!promised.eq_group().is_empty() || is_hashed(plan));
+        let has_more =
+            has_sets(plan) && (!promised.eq_group().is_empty() || !promised.oeq_class().is_empty() || is_hashed(plan));
         return Ok(has_more.then(|| EquivalenceProperties::new(Arc::clone(promised.schema()))));
     }
     if let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() {

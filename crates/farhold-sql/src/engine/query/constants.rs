@@ -1,14 +1,11 @@
-//! Conditions without columns above aggregates, `SELECT count(*) … HAVING (SELECT false)`.
+//! Conditions above aggregates that have a row for no input, `SELECT count(*) … HAVING (SELECT false)`.
 //!
-//! DataFusion moves a condition below an aggregate if all of its columns are grouped by, which is so if it has none (DataFusion 55). An
-//! aggregate without GROUP BY, or with sets of it, has a row for no input: there such a condition has to stay above.
-
-use std::sync::Arc;
+//! DataFusion moves a condition below an aggregate if all of its columns are grouped by, which is so if it has none, and makes one without columns
+//! of conditions that exclude each other (DataFusion 55). Above an aggregate without GROUP BY, or with sets of it, all conditions have to stay.
 
 use datafusion::common::tree_node::Transformed;
 use datafusion::error::Result;
-use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, Filter, LogicalPlan};
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::push_down_filter::PushDownFilter;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
@@ -26,27 +23,7 @@ impl OptimizerRule for Conditions {
     }
 
     fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        if !is_above_one_row(&plan) {
-            return self.0.rewrite(plan, config);
-        }
-        let (mut conditions, mut input) = (Vec::new(), plan);
-        while let LogicalPlan::Filter(filter) = input {
-            // Those below come first, as they were decided.
-            let above = std::mem::replace(&mut conditions, split_conjunction_owned(filter.predicate));
-            conditions.extend(above);
-            input = Arc::unwrap_or_clone(filter.input);
-        }
-        let (with_columns, without): (Vec<Expr>, Vec<Expr>) = conditions.into_iter().partition(Expr::any_column_refs);
-        let below = match conjunction(with_columns) {
-            None => Transformed::no(input),
-            Some(moved) => self.0.rewrite(LogicalPlan::Filter(Filter::try_new(moved, Arc::new(input))?), config)?,
-        };
-        below.map_data(|input| {
-            Ok(match conjunction(without) {
-                None => input,
-                Some(kept) => LogicalPlan::Filter(Filter::try_new(kept, Arc::new(input))?),
-            })
-        })
+        if is_above_one_row(&plan) { Ok(Transformed::no(plan)) } else { self.0.rewrite(plan, config) }
     }
 }
 
