@@ -42,7 +42,7 @@ pub(crate) use session::Mark;
 pub use session::{Session, TransactionState};
 pub(crate) use types::{
     cast as cast_datum, civil_from_days, date_in_range, datum_at, from_arrow, put_interval, put_list, put_padded,
-    put_time, timestamp_in_range, to_arrow,
+    put_time, scientific_f32, scientific_f64, timestamp_in_range, to_arrow,
 };
 pub use types::{format_datum, parse_datum};
 

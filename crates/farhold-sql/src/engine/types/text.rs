@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::datetime::{format_date, format_timestamp, parse_date, parse_timestamp};
+use super::shortest::{scientific_f32, scientific_f64};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -53,8 +54,8 @@ pub fn format_datum(datum: &Datum) -> Option<String> {
         Datum::SmallInt(v) => v.to_string(),
         Datum::Int(v) => v.to_string(),
         Datum::BigInt(v) => v.to_string(),
-        Datum::Real(v) => format_float(f64::from(*v), &v.to_string(), &format!("{v:e}"), 6),
-        Datum::Double(v) => format_float(*v, &v.to_string(), &format!("{v:e}"), 15),
+        Datum::Real(v) => format_float(f64::from(*v), &v.to_string(), &scientific_f32(*v), 6),
+        Datum::Double(v) => format_float(*v, &v.to_string(), &scientific_f64(*v), 15),
         Datum::Decimal { unscaled, scale } => format_decimal(*unscaled, *scale),
         Datum::Text(v) => v.clone(),
         Datum::Bytea(v) => {

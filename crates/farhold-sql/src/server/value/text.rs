@@ -1,6 +1,6 @@
 //! The text format, written; it is read by [`parse_datum`](crate::engine::types::parse_datum), which COPY and literals use too.
 
-use crate::engine::{ColumnType, Datum, parse_datum};
+use crate::engine::{ColumnType, Datum, parse_datum, scientific_f32, scientific_f64};
 use crate::error::{SqlError, SqlState};
 
 use super::datetime::{put_date, put_timestamp};
@@ -61,15 +61,15 @@ pub fn put_integer(value: i64, out: &mut Vec<u8>) {
 
 /// Writes a `real` with the fewest digits that read back the same.
 pub fn put_float4(value: f32, out: &mut Vec<u8>) {
-    put_float(f64::from(value), &format!("{value:e}"), 6, out);
+    put_float(f64::from(value), &scientific_f32(value), 6, out);
 }
 
 /// Writes a `double precision` with the fewest digits that read back the same.
 pub fn put_float8(value: f64, out: &mut Vec<u8>) {
-    put_float(value, &format!("{value:e}"), 15, out);
+    put_float(value, &scientific_f64(value), 15, out);
 }
 
-/// `scientific` is Rust's shortest form, `1.25e-7`. PostgreSQL writes it plainly for exponents from -4 to below `digits`.
+/// `scientific` has the shortest digits, `1.25e-7`. PostgreSQL writes it plainly for exponents from -4 to below `digits`.
 fn put_float(value: f64, scientific: &str, digits: i32, out: &mut Vec<u8>) {
     if value.is_nan() {
         return out.extend_from_slice(b"NaN");

@@ -1,0 +1,121 @@
+//! The shortest digits of floats, as PostgreSQL has them.
+//!
+//! PostgreSQL (Ryu) and Rust write the fewest digits that read back as the same value. A number halfway between two floats reads back as the one
+//! whose mantissa is even. Rust writes it where it is shorter (2e23), PostgreSQL never does (1.9999999999999998e+23): other readers may round
+//! it to the other float.
+
+/// A float of single precision in scientific notation, `-1.25e-7`.
+pub(crate) fn scientific_f32(value: f32) -> String {
+    let shortest = format!("{value:e}");
+    if value.abs() < HALVES_F32_MIN {
+        return shortest;
+    }
+    nearer_than_half(
+        shortest,
+        f32::MANTISSA_DIGITS,
+        |digits| format!("{value:.digits$e}"),
+        |text| text.parse() == Ok(value),
+    )
+}
+
+/// As [`scientific_f32`], of double precision.
+pub(crate) fn scientific_f64(value: f64) -> String {
+    let shortest = format!("{value:e}");
+    if value.abs() < HALVES_F64_MIN {
+        return shortest;
+    }
+    nearer_than_half(
+        shortest,
+        f64::MANTISSA_DIGITS,
+        |digits| format!("{value:.digits$e}"),
+        |text| text.parse() == Ok(value),
+    )
+}
+
+/// 2^24 and 2^53: below them, what is halfway between two floats has more digits than they have.
+const HALVES_F32_MIN: f32 = 16_777_216.0;
+const HALVES_F64_MIN: f64 = 9_007_199_254_740_992.0;
+
+/// More digits than any float needs.
+const DIGITS_MAX: usize = 17;
+
+/// The fewest digits that are no halfway number. Of so many they are the nearest ones; but above a power of two the floats are twice as far apart
+/// as below it, and it may be the next number above.
+fn nearer_than_half(
+    shortest: String,
+    mantissa_digits: u32,
+    rounded: impl Fn(usize) -> String,
+    reads_back: impl Fn(&str) -> bool,
+) -> String {
+    if !is_halfway(&shortest, mantissa_digits) {
+        return shortest;
+    }
+    let is_nearer = |text: &String| !is_halfway(text, mantissa_digits) && reads_back(text);
+    let fraction =
+        shortest.split_once('.').map_or(0, |(_, fraction)| fraction.bytes().take_while(|b| *b != b'e').count());
+    let candidates =
+        (fraction..DIGITS_MAX).map(rounded).flat_map(|nearest| [next(&nearest), Some(nearest)].into_iter().rev());
+    candidates.flatten().find(is_nearer).unwrap_or(shortest)
+}
+
+/// Whether a number that reads back as a float is halfway to the next float: whether it has one binary digit more than floats have.
+fn is_halfway(scientific: &str, mantissa_digits: u32) -> bool {
+    let Some((digits, power)) = as_integer(scientific) else { return false };
+    let Some(odd) = 5_u128.checked_pow(power).and_then(|fives| digits.checked_mul(fives)) else { return false };
+    odd != 0 && u128::BITS - odd.leading_zeros() - odd.trailing_zeros() == mantissa_digits + 1
+}
+
+/// `12.5e3` as 125 and the power of ten that it is multiplied by. `None`: that is negative.
+fn as_integer(scientific: &str) -> Option<(u128, u32)> {
+    let (mantissa, exponent) = scientific.trim_start_matches('-').split_once('e')?;
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let power = exponent.parse::<i32>().ok()? - i32::try_from(fraction.len()).ok()?;
+    Some((format!("{whole}{fraction}").parse().ok()?, u32::try_from(power).ok()?))
+}
+
+/// The next number of as many digits, away from zero; `None` if they are all nines.
+fn next(scientific: &str) -> Option<String> {
+    let (mantissa, exponent) = scientific.split_once('e')?;
+    let last = mantissa.rfind(|c: char| ('0'..'9').contains(&c))?;
+    let mut digits = mantissa.as_bytes().to_vec();
+    digits[last] += 1;
+    digits[last + 1..].iter_mut().filter(|digit| **digit == b'9').for_each(|digit| *digit = b'0');
+    Some(format!("{}e{exponent}", String::from_utf8(digits).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What PostgreSQL 15 answers.
+    #[test]
+    fn digits_are_those_of_postgresql() {
+        for (value, expected) in [
+            (50_331_648.0_f32, "5.0331648e7"),
+            (-50_331_648.0, "-5.0331648e7"),
+            (16_777_216.0, "1.6777216e7"),
+            (33_554_432.0, "3.3554432e7"),
+            (8_388_608.0, "8.388608e6"),
+            (9_007_199_254_740_992.0, "9.007199e15"),
+            // Powers of two.
+            (1.547_425_049_106_725_3e26, "1.5474251e26"),
+            (1.237_940_039_285_380_3e27, "1.2379401e27"),
+            (f32::MAX, "3.4028235e38"),
+            (1e-45, "1e-45"),
+            (0.0, "0e0"),
+        ] {
+            assert_eq!(scientific_f32(value), expected);
+        }
+        for (value, expected) in [
+            (2e23_f64, "1.9999999999999998e23"),
+            (-1e23, "-9.999999999999999e22"),
+            (9_007_199_254_740_992.0, "9.007199254740992e15"),
+            (1e22, "1e22"),
+            (5e-324, "5e-324"),
+            (f64::MAX, "1.7976931348623157e308"),
+        ] {
+            assert_eq!(scientific_f64(value), expected);
+        }
+        assert_eq!(scientific_f64(f64::INFINITY), "inf");
+    }
+}
