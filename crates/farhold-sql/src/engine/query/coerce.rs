@@ -9,6 +9,7 @@
 //! | a quotient of decimals | four digits more than the dividend, truncated | sixteen digits, rounded |
 //! | a product of decimals of more than 38 digits together | all digits behind the point, few before it | twenty digits, rounded |
 //! | windows by range over bytes | an error | frames by groups of peers |
+//! | a difference of dates, one of which is infinite | days | 22008 |
 //! | a date beside a timestamp | timestamps of nanoseconds | timestamps of microseconds |
 //! | a difference of timestamps | a duration | an interval ([`intervals`]) |
 //! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
@@ -626,6 +627,7 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
             return Ok(dates::plus_days(arithmetic, *left, *right));
         }
         O::Plus if is_days(&left) && is_date(&right) => return Ok(dates::plus_days(arithmetic, *right, *left)),
+        O::Minus if is_date(&left) && is_date(&right) => return Ok(dates::days_between(*left, *right)),
         _ => {}
     }
     let numbers = [&left, &right]

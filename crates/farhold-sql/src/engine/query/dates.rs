@@ -1,11 +1,11 @@
-//! `date_trunc` over microseconds, and days that are added to dates.
+//! `date_trunc` over microseconds, days that are added to dates, and days between dates.
 //!
 //! DataFusion's `date_trunc` goes by way of nanoseconds, whose 64 bits end in 1677 and 2262. Days it makes intervals of, whose sum with an infinite
-//! date overflows; and it does so when the names of what is grouped by stand already.
+//! date overflows; and it does so when the names of what is grouped by stand already. Between infinite dates it counts days as between any others.
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Date32Array, TimestampMicrosecondArray};
+use arrow::array::{ArrayRef, AsArray, Date32Array, Int64Array, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Date32Type, Int64Type, TimeUnit, TimestampMicrosecondType};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
@@ -14,9 +14,9 @@ use datafusion::logical_expr::{
 };
 use datafusion::prelude::SessionContext;
 
-use super::functions::both;
+use super::functions::{both, null_of};
 use crate::engine::scalar::Arithmetic;
-use crate::engine::types::{FIRST_DAY, LAST_DAY, civil_from_days, days_from_civil};
+use crate::engine::types::{FIRST_DAY, LAST_DAY, civil_from_days, days_from_civil, timestamp_in_range};
 use crate::{SqlError, SqlState};
 
 const DAY: i64 = 86_400_000_000;
@@ -34,6 +34,11 @@ pub(super) fn plus_days(op: Arithmetic, date: Expr, days: Expr) -> Expr {
     let function =
         PlusDays { subtracts: op == Arithmetic::Subtract, signature: Signature::any(2, Volatility::Immutable) };
     ScalarUDF::from(function).call(vec![date, days])
+}
+
+/// `a - b`, of two dates.
+pub(super) fn days_between(a: Expr, b: Expr) -> Expr {
+    ScalarUDF::from(DaysBetween { signature: Signature::any(2, Volatility::Immutable) }).call(vec![a, b])
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -63,6 +68,9 @@ impl ScalarUDFImpl for PlusDays {
         let [date, days] = arguments.args.as_slice() else {
             return Err(DataFusionError::Internal("a sum has two sides".to_owned()));
         };
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
         let sum = |date: i32, days: i64| {
             // An infinity stays what it is.
             if matches!(date, i32::MIN | i32::MAX) {
@@ -78,6 +86,50 @@ impl ScalarUDFImpl for PlusDays {
             let rows = dates.as_primitive::<Date32Type>().iter().zip(days.as_primitive::<Int64Type>());
             let sums = rows.map(|(date, days)| date.zip(days).map(|(date, days)| sum(date, days)).transpose());
             Ok(Arc::new(sums.collect::<Result<Date32Array>>()?))
+        })
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct DaysBetween {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for DaysBetween {
+    fn name(&self) -> &'static str {
+        "days_between"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// As DataFusion's difference of dates.
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Int64)
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [a, b] = arguments.args.as_slice() else {
+            return Err(DataFusionError::Internal("a difference has two sides".to_owned()));
+        };
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
+        let between = |a: i32, b: i32| {
+            if [a, b].iter().any(|date| matches!(*date, i32::MIN | i32::MAX)) {
+                return Err(external(SqlState::DATETIME_OVERFLOW, "cannot subtract infinite dates"));
+            }
+            Ok(i64::from(a) - i64::from(b))
+        };
+        both(a, b, arguments.number_rows, |a, b| {
+            let rows = a.as_primitive::<Date32Type>().iter().zip(b.as_primitive::<Date32Type>());
+            let days = rows.map(|(a, b)| a.zip(b).map(|(a, b)| between(a, b)).transpose());
+            Ok(Arc::new(days.collect::<Result<Int64Array>>()?))
         })
     }
 }
@@ -182,11 +234,11 @@ impl Unit {
         if moment == i64::MAX || moment == i64::MIN {
             return Ok(moment);
         }
-        let start = self.checked_start(moment).filter(|start| *start != i64::MIN);
+        let start = self.checked_start(moment).and_then(timestamp_in_range);
         start.ok_or_else(|| external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))
     }
 
-    /// `None`: before the first timestamp.
+    /// `None`: further back than microseconds reach.
     fn checked_start(self, moment: i64) -> Option<i64> {
         let days = moment.div_euclid(DAY);
         let (year, month, _) = civil_from_days(days);

@@ -164,6 +164,9 @@ impl ScalarUDFImpl for Checked {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
         let rows = arguments.number_rows;
         let mut operands = arguments.args.into_iter();
         let Some(first) = operands.next() else {
@@ -185,6 +188,13 @@ fn floats<T: ArrowPrimitiveType>(
         let result: PrimitiveArray<T> = try_binary(a.as_primitive::<T>(), b.as_primitive::<T>(), calculate)?;
         Ok(Arc::new(result))
     })
+}
+
+/// The result of a strict function one of whose arguments is NULL without a type: the optimiser asks what a condition is of rows without a partner.
+pub(super) fn null_of(arguments: &ScalarFunctionArgs) -> Result<Option<ColumnarValue>> {
+    let is_null = arguments.args.iter().any(|argument| argument.data_type().is_null());
+    let null = is_null.then(|| ScalarValue::try_from(arguments.return_field.data_type()));
+    Ok(null.transpose()?.map(ColumnarValue::Scalar))
 }
 
 /// Calculates on arrays; on two scalars once.

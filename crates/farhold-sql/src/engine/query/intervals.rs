@@ -19,7 +19,7 @@ use datafusion::logical_expr::{
 };
 
 use super::floats::key_of_interval;
-use super::functions::both;
+use super::functions::{both, null_of};
 use crate::engine::ColumnType;
 use crate::{SqlError, SqlState};
 
@@ -62,6 +62,9 @@ impl ScalarUDFImpl for Difference {
         let [a, b] = arguments.args.as_slice() else {
             return internal_err!("a difference of two timestamps");
         };
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
         both(a, b, arguments.number_rows, |a, b| {
             let (a, b) = (a.as_primitive::<TimestampMicrosecondType>(), b.as_primitive::<TimestampMicrosecondType>());
             let between = |a, b| between(a, b).map_err(|e| ArrowError::from_external_error(Box::new(e)));
