@@ -286,7 +286,7 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         .with_recursion_limit(DEPTH_MAX)
         .try_with_sql(&text)
         .and_then(|mut parser| parser.parse_statements())
-        .map_err(|e| error::from_parser(&e))?;
+        .map_err(|e| if excludes_rows(&text) { SqlError::unsupported("EXCLUDE") } else { error::from_parser(&e) })?;
     match (statements.pop(), statements.is_empty()) {
         (Some(mut statement), true) => {
             check(&statement)?;
@@ -296,6 +296,17 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         (None, _) => Err(SqlError::syntax("there is no statement")),
         _ => Err(SqlError::syntax("cannot insert multiple commands into a prepared statement")),
     }
+}
+
+/// Whether a text has the EXCLUDE of a frame, which the parser does not know.
+fn excludes_rows(sql: &str) -> bool {
+    let Ok(tokens) = Tokenizer::new(&Dialect, sql).tokenize() else { return false };
+    let words = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).map(|token| match token {
+        Token::Word(word) if word.quote_style.is_none() => word.value.to_ascii_lowercase(),
+        _ => String::new(),
+    });
+    let words: Vec<String> = words.collect();
+    words.windows(2).any(|pair| pair[0] == "exclude" && ["current", "group", "ties", "no"].contains(&pair[1].as_str()))
 }
 
 /// Takes the parentheses from the numbers of ORDER BY: PostgreSQL's grammar drops them, and `ORDER BY (1)` is by the

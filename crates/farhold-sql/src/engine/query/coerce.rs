@@ -40,7 +40,7 @@ use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExp
 use datafusion::logical_expr::type_coercion::binary::type_union_coercion;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, Union,
+    BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, Union, Window,
     WindowFrame, WindowFrameBound, WindowFrameUnits, lit,
 };
 use datafusion::optimizer::AnalyzerRule;
@@ -155,11 +155,33 @@ fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let plan = match plan {
         LogicalPlan::Join(join) => LogicalPlan::Join(keys(join)?).recompute_schema()?,
         LogicalPlan::Union(union) => LogicalPlan::Union(columns(union)?),
+        LogicalPlan::Window(window) => by_sort_keys(window)?,
         // Its schema is made of its values.
         LogicalPlan::Values(values) => LogicalPlanBuilder::values(nameless(values.values)?)?.build()?,
         plan => plan.recompute_schema()?,
     };
     Ok(Transformed::yes(plan))
+}
+
+/// The windows of an operator, which has one order for all of them, as several operators if their keys have become of several types.
+fn by_sort_keys(window: Window) -> Result<LogicalPlan> {
+    let order_of = |expr: &Expr| match expr.clone().unalias() {
+        Expr::WindowFunction(function) => Some((function.params.partition_by, function.params.order_by)),
+        _ => None,
+    };
+    let mut orders: Vec<(_, Vec<Expr>)> = Vec::new();
+    for expr in window.window_expr {
+        let order = order_of(&expr);
+        match orders.iter_mut().find(|(known, _)| *known == order) {
+            Some((_, windows)) => windows.push(expr),
+            None => orders.push((order, vec![expr])),
+        }
+    }
+    let mut plan = Arc::unwrap_or_clone(window.input);
+    for (_, windows) in orders {
+        plan = LogicalPlan::Window(Window::try_new(windows, Arc::new(plan))?);
+    }
+    Ok(plan)
 }
 
 /// The rows of a VALUES list without the lengths of CHAR(n) and VARCHAR(n), which may differ from row to row, and with texts of one Arrow type: which
@@ -416,7 +438,9 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             check_place(&function)?;
             let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
             let is_bytes = |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary());
-            if is_up_to_peers(window_frame) && order_by.iter().any(is_bytes) {
+            let is_by_peers = window_frame.units == WindowFrameUnits::Range && !has_distance(window_frame);
+            if is_by_peers && order_by.iter().any(is_bytes) {
+                // By groups it is the same, of types that have no distance as well.
                 let (start, end) = (window_frame.start_bound.clone(), window_frame.end_bound.clone());
                 *window_frame = WindowFrame::new_bounds(WindowFrameUnits::Groups, start, end);
             }
@@ -424,11 +448,22 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 && has_distance(window_frame)
             {
                 match by.expr.get_type(schema) {
+                    Ok(data_type) if is_signed(&data_type) && frames::longer_scale(window_frame, 0).is_some() => {
+                        return Err(external(SqlError::unsupported(
+                            "RANGE with a distance in decimals from an integer",
+                        )));
+                    }
                     // A distance that does not fit the key's type would be none.
                     Ok(DataType::Int8 | DataType::Int16 | DataType::Int32) => {
                         become_type(&mut by.expr, &DataType::Int64, schema)?;
                     }
                     Ok(DataType::Date32 | DataType::Timestamp(..)) => frames::over_moments(&mut by.expr, window_frame)?,
+                    Ok(DataType::Decimal128(_, scale)) => {
+                        if let Some(longer) = frames::longer_scale(window_frame, scale) {
+                            let with_scale = DataType::Decimal128(ColumnType::PRECISION_MAX, longer);
+                            become_type(&mut by.expr, &with_scale, schema)?;
+                        }
+                    }
                     _ => {}
                 }
             }
@@ -541,13 +576,6 @@ fn printed(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
         _ => explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?,
     };
     Ok(())
-}
-
-/// Whether a frame goes by range from the first row to the last peer. By groups it is the same, of types that have no distance as well.
-fn is_up_to_peers(frame: &WindowFrame) -> bool {
-    frame.units == WindowFrameUnits::Range
-        && matches!(&frame.start_bound, WindowFrameBound::Preceding(value) if value.is_null())
-        && matches!(frame.end_bound, WindowFrameBound::CurrentRow)
 }
 
 /// Whether a frame goes by range up to some distance from its row.

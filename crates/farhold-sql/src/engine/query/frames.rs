@@ -1,6 +1,8 @@
-//! Frames by RANGE over dates and timestamps, which are intervals away from their row.
+//! Frames by RANGE whose distance is of another type than their key.
 //!
-//! DataFusion adds a distance to the row's key. There is no moment behind an infinite one, a date has no hours, and a negative distance makes a
+//! A distance that has more decimals than a decimal key gives the key as many: DataFusion would round it.
+//!
+//! Dates and timestamps are intervals away from their row. DataFusion adds a distance to the row's key. There is no moment behind an infinite one, a date has no hours, and a negative distance makes a
 //! frame that PostgreSQL refuses (22013). So the key becomes
 //!
 //! - microseconds, infinity further off than any interval reaches, where the distances are days and times;
@@ -18,7 +20,8 @@ use datafusion::logical_expr::{
     WindowFrameBound, lit,
 };
 
-use crate::engine::ColumnType;
+use crate::engine::types::exact_decimal;
+use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
 const DAY: i128 = 86_400_000_000;
@@ -59,6 +62,22 @@ pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<()
     let moment = std::mem::replace(key, lit(ScalarValue::Null));
     *key = ScalarUDF::from(function).call(vec![moment]);
     Ok(())
+}
+
+/// The decimals of a frame's distances, where they are more than `scale`.
+pub(super) fn longer_scale(frame: &WindowFrame, scale: i8) -> Option<i8> {
+    let decimals = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value) => {
+            match (value, value.try_as_str().flatten().and_then(exact_decimal)) {
+                (ScalarValue::Decimal128(_, _, scale), _) => Some(*scale),
+                (_, Some(Datum::Decimal { scale, .. })) => Some(scale.cast_signed()),
+                _ => None,
+            }
+        }
+        WindowFrameBound::CurrentRow => None,
+    };
+    let longest = [&frame.start_bound, &frame.end_bound].into_iter().filter_map(decimals).max();
+    longest.filter(|longest| *longest > scale)
 }
 
 fn external(error: SqlError) -> DataFusionError {
