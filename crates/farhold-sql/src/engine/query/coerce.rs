@@ -94,13 +94,17 @@ impl TypePlanner for TypeNames {
     }
 }
 
-/// Differences of timestamps, while a statement is planned: by then DataFusion asks whether they can be calculated with, and whether a string can
-/// be one's side.
+/// Differences of timestamps and products of decimals, while a statement is planned: by then DataFusion asks whether they can be calculated with,
+/// and whether a string can be a timestamp's side.
 #[derive(Debug)]
-pub(super) struct Differences;
+pub(super) struct Operators;
 
-impl ExprPlanner for Differences {
+impl ExprPlanner for Operators {
     fn plan_binary_op(&self, binary: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
+        if binary.op == ast::BinaryOperator::Multiply && is_long_product(&binary.left, &binary.right, schema) {
+            let product = functions::checked(Arithmetic::Multiply, binary.left, binary.right);
+            return Ok(PlannerResult::Planned(product));
+        }
         if binary.op != ast::BinaryOperator::Minus || !is_difference(&binary.left, &binary.right, schema) {
             return Ok(PlannerResult::Original(binary));
         }
@@ -688,16 +692,24 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
             become_decimal(side, schema)?;
         }
         is_checked = true;
-    } else if let (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) = (&a, &b) {
-        let scale = functions::PRODUCT_SCALE.cast_signed();
-        // Arrow's product is exact, and an error where its digits do not fit.
-        is_checked = arithmetic == Arithmetic::Multiply && p + q > ColumnType::PRECISION_MAX && s + t > scale;
+    } else if arithmetic == Arithmetic::Multiply {
+        is_checked |= is_long_product(&left, &right, schema);
     }
     Ok(if is_checked {
         functions::checked(arithmetic, *left, *right)
     } else {
         Expr::BinaryExpr(BinaryExpr { left, op, right })
     })
+}
+
+/// Whether two factors are decimals whose product has more digits than fit. Arrow's product is exact, and an error where its digits do not fit.
+fn is_long_product(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    match (type_of(left, schema), type_of(right, schema)) {
+        (Ok(DataType::Decimal128(p, s)), Ok(DataType::Decimal128(q, t))) => {
+            p + q > ColumnType::PRECISION_MAX && s + t > functions::PRODUCT_SCALE.cast_signed()
+        }
+        _ => false,
+    }
 }
 
 /// Whether one side is a timestamp, and the other one is that too, a date, or a string that is read as one.

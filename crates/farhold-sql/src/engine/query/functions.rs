@@ -101,12 +101,16 @@ struct Checked {
     signature: Signature,
 }
 
-/// The type of one step.
+/// The type of one step. A product was long when it was planned; since then its factors may have got fewer digits.
 fn type_of_step(op: Arithmetic, a: &DataType, b: &DataType) -> DataType {
     match (a, b) {
-        (DataType::Decimal128(_, s), DataType::Decimal128(_, t)) => {
-            let least = if op == Arithmetic::Multiply { PRODUCT_SCALE } else { QUOTIENT_SCALE };
-            DataType::Decimal128(ColumnType::PRECISION_MAX, least.cast_signed().max(*s).max(*t))
+        (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) => {
+            let scale = match op {
+                Arithmetic::Multiply if p + q <= ColumnType::PRECISION_MAX => s + t,
+                Arithmetic::Multiply => (s + t).min(PRODUCT_SCALE.cast_signed()),
+                _ => QUOTIENT_SCALE.cast_signed(),
+            };
+            DataType::Decimal128(ColumnType::PRECISION_MAX, scale.max(*s).max(*t))
         }
         _ => a.clone(),
     }

@@ -415,7 +415,7 @@ fn session_state(
         analyzer.rules.insert(0, Arc::new(single_rows::SingleRows));
     }
     if let Some(planners) = state.expr_planners() {
-        planners.insert(0, Arc::new(coerce::Differences));
+        planners.insert(0, Arc::new(coerce::Operators));
         if let Some(positions) = texts::Positions::new(&context) {
             planners.insert(0, Arc::new(positions));
         }
