@@ -103,12 +103,12 @@ pub(super) fn keep_order(rows: &mut Query, count: usize) {
     rows.limit_clause = Some(LimitClause::LimitOffset { limit, offset: None, limit_by: Vec::new() });
 }
 
-/// The type that a value is cast to, if it is one that keeps its name or its length with its values.
+/// The type that a value, or what is cast in it, is cast to, if it is one that keeps its name or its length with its values.
 fn cast_to(value: &Expr) -> Option<&DataType> {
-    let data_type = match value {
-        Expr::Nested(inner) => return cast_to(inner),
-        Expr::Cast { data_type, .. } => data_type,
-        Expr::TypedString(typed) => &typed.data_type,
+    let (data_type, inner) = match value {
+        Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } => return cast_to(inner),
+        Expr::Cast { data_type, expr, .. } => (data_type, Some(expr)),
+        Expr::TypedString(typed) => (&typed.data_type, None),
         _ => return None,
     };
     let keeps = matches!(
@@ -123,7 +123,7 @@ fn cast_to(value: &Expr) -> Option<&DataType> {
             | DataType::CharacterVarying(_)
             | DataType::Custom(..)
     );
-    keeps.then_some(data_type)
+    if keeps { Some(data_type) } else { cast_to(inner?) }
 }
 
 /// Whether the values of a column are cast to several types, or only some of them.
