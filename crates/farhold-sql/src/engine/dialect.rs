@@ -8,6 +8,7 @@
 //! It reads on behind an operator for as long as characters may be of one: in `a >= -1` without the blanks, and in `a</* a comment */b`. PostgreSQL has no
 //! operator that ends in a sign and is made of these characters alone, and none in which a comment begins.
 //! It takes ON, FOR, WINDOW and TO behind a select list's expression for its name; in PostgreSQL they are one only behind AS.
+//! It takes every IN whose list begins with a query for one of that query: `x IN ((SELECT 1), 2)`.
 //! INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
 //!
 //! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
@@ -64,6 +65,9 @@ impl Dialects for Dialect {
 
     fn parse_infix(&self, parser: &mut Parser<'_>, left: &Expr, _precedence: u8) -> Option<Result<Expr, ParserError>> {
         use Keyword::{DISTINCT, FROM, IS, NOT};
+        if let Some(list) = list_with_queries(parser, left) {
+            return Some(list);
+        }
         let negated = if parser.parse_keywords(&[IS, DISTINCT, FROM]) {
             false
         } else if parser.parse_keywords(&[IS, NOT, DISTINCT, FROM]) {
@@ -127,6 +131,52 @@ impl Dialects for Dialect {
         supports_comma_separated_trim() -> bool;
         supports_xml_expressions() -> bool;
         supports_comment_optimizer_hint() -> bool;
+    }
+}
+
+/// `IN ((SELECT 1), 2)`: what stands behind the first element is no part of a query.
+fn list_with_queries(parser: &mut Parser<'_>, left: &Expr) -> Option<Result<Expr, ParserError>> {
+    use Keyword::{EXCEPT, FETCH, FOR, IN, INTERSECT, LIMIT, NOT, OFFSET, ORDER, UNION};
+    const AFTER_QUERIES: [Keyword; 8] = [UNION, INTERSECT, EXCEPT, ORDER, LIMIT, OFFSET, FETCH, FOR];
+    let is_word =
+        |n, wanted| matches!(&parser.peek_nth_token_ref(n).token, Token::Word(word) if word.keyword == wanted);
+    let negated = is_word(0, NOT);
+    let begin = usize::from(negated);
+    let opens = |n| parser.peek_nth_token_ref(n).token == Token::LParen;
+    if !is_word(begin, IN) || !opens(begin + 1) || !opens(begin + 2) {
+        return None;
+    }
+    match token_after_group(parser) {
+        Token::RParen => return None,
+        Token::Word(word) if AFTER_QUERIES.contains(&word.keyword) => return None,
+        _ => {}
+    }
+    for _ in 0..begin + 2 {
+        parser.advance_token();
+    }
+    let list = parser.parse_comma_separated(Parser::parse_expr);
+    let list = list.and_then(|list| parser.expect_token(&Token::RParen).map(|_| list));
+    Some(list.map(|list| Expr::InList { expr: Box::new(left.clone()), list, negated }))
+}
+
+/// The token behind the first parentheses that are within others.
+fn token_after_group<'p>(parser: &'p Parser<'_>) -> &'p Token {
+    let mut depth = 0;
+    // The current token is the last one that was taken.
+    let mut at = parser.get_current_index() + 1;
+    let mut is_closed = false;
+    loop {
+        match &parser.token_at(at).token {
+            Token::Whitespace(_) => {}
+            token if is_closed || *token == Token::EOF => return token,
+            Token::LParen => depth += 1,
+            Token::RParen => {
+                depth -= 1;
+                is_closed = depth == 1;
+            }
+            _ => {}
+        }
+        at += 1;
     }
 }
 
@@ -243,6 +293,24 @@ mod tests {
         {
             let read = Parser::parse_sql(&Dialect, sql).expect("a statement");
             assert_eq!(read[0].to_string(), sql);
+        }
+    }
+
+    #[test]
+    fn lists_may_begin_with_queries() {
+        for (sql, is_list) in [
+            ("x IN ((SELECT 1), 2)", true),
+            ("x NOT IN ((SELECT (1)) + 1, (2))", true),
+            ("x IN ((SELECT 1))", false),
+            ("x IN (((SELECT 1)), 2)", true),
+            ("x NOT IN ((SELECT 1) UNION (SELECT 2))", false),
+            ("x IN ((SELECT 1) ORDER BY 1)", false),
+            ("x IN ((1), 2)", true),
+        ] {
+            let mut parser = Parser::new(&Dialect).try_with_sql(sql).expect("tokens");
+            let read = parser.parse_expr().expect("an expression");
+            assert_eq!(matches!(read, Expr::InList { .. }), is_list, "{sql}");
+            assert_eq!(read.to_string(), sql);
         }
     }
 

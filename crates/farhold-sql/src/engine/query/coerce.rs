@@ -340,8 +340,8 @@ fn with_query_typed(needle: &mut Expr, query: &mut Subquery, schema: &DFSchema) 
     let both = [data_type, listed.clone()];
     if let Some(common) = common_float(&both, Common::Comparison).or_else(|| common_moment(&both)) {
         become_type(needle, &common, schema)?;
-        let plan = LogicalPlan::clone(&query.subquery);
-        query.subquery = Arc::new(projected(plan, &[Some(common)])?);
+        let as_common = |item: &mut Expr, schema: &DFSchema| become_type(item, &common, schema);
+        query.subquery = Arc::new(compared_as(LogicalPlan::clone(&query.subquery), as_common)?);
     } else if is_char_listed {
         become_char(needle, schema);
     } else if is_bare_string(needle) {
@@ -351,23 +351,26 @@ fn with_query_typed(needle: &mut Expr, query: &mut Subquery, schema: &DFSchema) 
             compared(&both[0], &listed)?;
         }
         if is_char(needle, schema) {
-            query.subquery = Arc::new(as_char(LogicalPlan::clone(&query.subquery))?);
+            // Blanks at the end of a VARCHAR(n) do not count.
+            let as_char = |item: &mut Expr, schema: &DFSchema| {
+                become_char(item, schema);
+                Ok(())
+            };
+            query.subquery = Arc::new(compared_as(LogicalPlan::clone(&query.subquery), as_char)?);
         }
     }
     Ok(())
 }
 
-/// A plan of one column, without blanks at the end if it is a VARCHAR(n).
-fn as_char(plan: LogicalPlan) -> Result<LogicalPlan> {
+/// A plan of one column that is changed. It has a name of its own then: the planner puts the columns that correlate the query beside it.
+fn compared_as(plan: LogicalPlan, change: impl Fn(&mut Expr, &DFSchema) -> Result<()>) -> Result<LogicalPlan> {
     let schema = Arc::clone(plan.schema());
-    let (qualifier, field) = schema.qualified_field(0);
-    let mut item = Expr::Column(Column::from((qualifier, field)));
-    become_char(&mut item, &schema);
+    let mut item = Expr::Column(Column::from(schema.qualified_field(0)));
+    change(&mut item, &schema)?;
     if matches!(item, Expr::Column(_)) {
         return Ok(plan);
     }
-    let item = item.alias_qualified(qualifier.cloned(), field.name());
-    LogicalPlanBuilder::from(plan).project([item])?.build()
+    LogicalPlanBuilder::from(plan).project([item.alias("__compared")])?.build()
 }
 
 fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
