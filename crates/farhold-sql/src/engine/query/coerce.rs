@@ -796,6 +796,11 @@ fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
 fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) -> Result<()> {
     let is_compared = matches!(common, Common::Comparison | Common::Equality);
     if is_compared && expressions.iter().any(|e| !is_bare_string(e) && is_char(e, schema)) {
+        let types = expressions.iter().filter(|e| !is_untyped(e)).filter_map(|e| type_of(e, schema).ok());
+        let types: Vec<DataType> = types.filter(|data_type| !data_type.is_null()).collect();
+        if let Some((first, rest)) = types.split_first() {
+            rest.iter().try_for_each(|other| compared(first, other))?;
+        }
         for expression in expressions.iter_mut() {
             become_char(expression, schema);
         }

@@ -35,6 +35,7 @@ mod names;
 mod numbers;
 mod parameters;
 mod parts;
+mod projections;
 mod quantified;
 mod quantifiers;
 mod rewrite;
@@ -389,7 +390,7 @@ fn session_state(
     gathered::register(&context);
     assigned::register(&context);
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
-    let rules = context.state().physical_optimizers().iter().filter(is_kept).cloned().collect();
+    let rules = context.state().physical_optimizers().iter().filter(is_kept).map(projections::in_place_of).collect();
     let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
     let conditions: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(constants::Conditions::default());
     let ours = [equalities, conditions];
