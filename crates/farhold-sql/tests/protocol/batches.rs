@@ -95,6 +95,34 @@ fn an_explicit_block_spans_batches() {
     assert_eq!(client.rows("SELECT count(*) FROM b_block"), [["0"]]);
 }
 
+/// Nor are the values of parameters looked at.
+#[test]
+fn a_failed_block_takes_no_parameters() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.ask(&[parse("s", "SELECT $1::int"), sync()].concat());
+    client.run("BEGIN");
+    assert_eq!(error(&client.ask(&[bind("", "s", &["x"]), sync()].concat())).as_deref(), Some("22P02"));
+    assert_eq!(error(&client.ask(&[bind("", "s", &["x"]), sync()].concat())).as_deref(), Some("25P02"));
+    client.run("ROLLBACK");
+    assert_eq!(error(&client.ask(&[bind("", "s", &["1"]), sync()].concat())), None);
+}
+
+/// The blanks at the end of a `character` are none of its value.
+#[test]
+fn a_character_has_no_blanks_at_its_end() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE b_character (i int PRIMARY KEY, c char(3), t text)");
+    client.run("INSERT INTO b_character VALUES (1, 'a', 'a'), (2, ' ', '')");
+    let sql = "SELECT i FROM (SELECT $1 AS c) AS q JOIN b_character AS b ON q.c = b.c AND q.c = b.t";
+    for (value, row) in [("a ", "1"), (" ", "2")] {
+        let statement = [b"\0", sql.as_bytes(), b"\0\0\x01", 1042_u32.to_be_bytes().as_slice()].concat();
+        let answers = client.ask(&[message(b'P', &statement), bind("", "", &[value]), execute("", 0), sync()].concat());
+        assert_eq!(rows(&answers), [[row]], "{value:?}: {answers:?}");
+    }
+}
+
 #[test]
 fn a_portal_is_read_in_parts() {
     let server = server();

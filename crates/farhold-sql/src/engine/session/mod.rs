@@ -241,6 +241,12 @@ impl Session {
         self.notices.take()
     }
 
+    /// # Errors
+    /// 25P02 in a block that has failed.
+    pub(crate) fn check_not_failed(&self) -> Result<(), SqlError> {
+        if self.transaction_state() == TransactionState::Failed { Err(aborted()) } else { Ok(()) }
+    }
+
     fn warn(&mut self, state: SqlState, message: impl Into<String>) {
         self.notices.push(SqlError::new(state, message));
     }

@@ -90,6 +90,9 @@ impl Connection {
         }
         let statement = Rc::clone(self.statements.get(utf8(bind.statement)?)?);
         check_counts(&bind, &statement)?;
+        if !statement.parameters.is_empty() {
+            self.session.check_not_failed()?;
+        }
         let mut portal = self.portals.recycle(name, &statement, self.session.mark());
         for ((value, format), parameter) in bind.parameters().zip(&statement.parameters) {
             portal.parameters.push(match value {
@@ -99,10 +102,10 @@ impl Connection {
                 }
                 Some(bytes) => {
                     let text = utf8(bytes)?;
-                    if parameter.oid == oid::TIMESTAMPTZ {
-                        crate::server::value::text::parse_timestamptz(text)?
-                    } else {
-                        parse_datum(text, parameter.data_type)?
+                    match parameter.oid {
+                        oid::TIMESTAMPTZ => crate::server::value::text::parse_timestamptz(text)?,
+                        oid::BPCHAR => Datum::Text(text.trim_end_matches(' ').to_owned()),
+                        _ => parse_datum(text, parameter.data_type)?,
                     }
                 }
             });

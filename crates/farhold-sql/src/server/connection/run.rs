@@ -202,10 +202,7 @@ impl Connection {
         deadline: Option<Instant>,
     ) -> Result<CommandTag, Failure> {
         // A failed transaction takes nothing but its end; the engine says so of its own statements.
-        if self.session.transaction_state() == crate::engine::TransactionState::Failed {
-            let message = "current transaction is aborted, commands ignored until end of transaction block";
-            return Err(SqlError::new(SqlState::IN_FAILED_TRANSACTION, message).into());
-        }
+        self.session.check_not_failed()?;
         let tag = match command {
             Command::Declare { cursor, holds, binary, query, types } => {
                 self.declare(cursor, (query, types), *holds, *binary, parameters, deadline).await?;

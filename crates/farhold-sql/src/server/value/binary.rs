@@ -37,13 +37,15 @@ pub fn put_timestamp(micros: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(&wire.to_be_bytes());
 }
 
-/// Reads a parameter that the client states to be of type `oid`: an `oid` has four bytes, though it is taken as a `bigint`.
+/// Reads a parameter that the client states to be of type `oid`: an `oid` has four bytes, though it is taken as a `bigint`, and the blanks at the end of
+/// a `character` are none of its value, though it is taken as a `text`.
 ///
 /// # Errors
 /// As [`parse`].
 pub fn parse_parameter(oid: u32, data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
     match oid {
         oid::OID | oid::REGCLASS => Ok(Datum::BigInt(u32::from_be_bytes(fixed(bytes)?).into())),
+        oid::BPCHAR => Ok(Datum::Text(utf8(bytes)?.trim_end_matches(' ').to_owned())),
         _ => parse(oid::parameter_type(oid).unwrap_or(data_type), bytes),
     }
 }
