@@ -259,6 +259,39 @@ fn parameters_of_differences_and_arrays() {
     assert_eq!(value(by_text, &[text("b"), text("a ")]), None);
 }
 
+/// Parameters without a type have that of what they stand beside, or of the function or clause that takes them.
+#[test]
+fn parameters_without_a_type() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE g (a INT, c BOOLEAN, n NUMERIC(10, 2))");
+    client.ok("INSERT INTO g VALUES (1, true, 1.5), (2, false, 2.5)");
+    let (int, bool) = (Datum::Int, Datum::Boolean);
+    for (sql, parameters, expected) in [
+        ("SELECT $1 + a FROM g ORDER BY 1", vec![int(3)], vec!["4", "5"]),
+        ("SELECT abs($1) FROM g LIMIT 1", vec![Datum::Double(-3.0)], vec!["3"]),
+        ("SELECT power($1, 2) FROM g LIMIT 1", vec![Datum::Double(3.0)], vec!["9"]),
+        ("SELECT CASE WHEN c THEN c ELSE $1 END FROM g", vec![bool(true)], vec!["t", "t"]),
+        ("SELECT CASE a WHEN $1 THEN 'one' ELSE 'more' END FROM g ORDER BY a", vec![int(1)], vec!["one", "more"]),
+        ("SELECT a FROM g UNION SELECT $1 ORDER BY 1", vec![int(7)], vec!["1", "2", "7"]),
+        ("SELECT a FROM g WHERE NOT $1 ORDER BY 1", vec![bool(false)], vec!["1", "2"]),
+        ("SELECT a FROM g WHERE $1 ORDER BY 1", vec![bool(true)], vec!["1", "2"]),
+        ("SELECT count(*) FROM g WHERE $1 AND $2", vec![bool(true), bool(false)], vec!["0"]),
+        ("SELECT sum(a) FROM g GROUP BY c HAVING $1 ORDER BY 1", vec![bool(true)], vec!["1", "2"]),
+        ("SELECT a FROM g WHERE $1 IN (a, 3)", vec![int(1)], vec!["1"]),
+        ("SELECT a FROM g WHERE $1 BETWEEN a AND 5 ORDER BY 1", vec![int(1)], vec!["1"]),
+        ("SELECT nullif(a, $1) FROM g ORDER BY 1", vec![int(1)], vec!["2", "NULL"]),
+        (
+            "SELECT a FROM g WHERE $2::int2 IN ($1, 2) AND $3 ORDER BY a LIMIT $4",
+            vec![Datum::SmallInt(1), Datum::SmallInt(1), bool(true), Datum::BigInt(1)],
+            vec!["1"],
+        ),
+    ] {
+        let answer = client.run_with(sql, &parameters).unwrap_or_else(|e| panic!("{sql}: {e}"));
+        assert_eq!(answer.lines(), expected, "{sql}");
+    }
+}
+
 /// What nothing but a long LIMIT bounds is a query like others: out of a snapshot, batch by batch.
 #[test]
 fn long_limits_are_for_the_planner() {

@@ -250,7 +250,7 @@ fn columns(mut union: Union) -> Result<Union> {
 }
 
 /// The item that gives a plan's column, if it is known here.
-fn item_of(plan: &LogicalPlan, column: usize) -> Option<&Expr> {
+pub(super) fn item_of(plan: &LogicalPlan, column: usize) -> Option<&Expr> {
     let LogicalPlan::Projection(projection) = plan else { return None };
     let mut item = projection.expr.get(column)?;
     while let Expr::Alias(alias) = item {
@@ -774,7 +774,7 @@ fn is_decimal(data_type: &DataType) -> bool {
 }
 
 /// A string literal without a type of its own.
-fn is_bare_string(expression: &Expr) -> bool {
+pub(super) fn is_bare_string(expression: &Expr) -> bool {
     matches!(
         expression,
         Expr::Literal(ScalarValue::Utf8(Some(_)) | ScalarValue::Utf8View(Some(_)) | ScalarValue::LargeUtf8(Some(_)), _)

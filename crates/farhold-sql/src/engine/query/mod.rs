@@ -440,12 +440,14 @@ async fn plan(
     let mut types: Vec<Option<ColumnType>> = stated.to_vec();
     types.resize(count, None);
     if types.iter().any(Option::is_none) {
-        // The planner finds most types itself; what it leaves open is text.
-        let first = to_plan(state, statement.clone()).await;
-        if let Ok(plan) = &first {
-            parameters::infer(plan, &mut types);
-        }
         parameters::infer_by_syntax(&statement, &mut types);
+        let mut known = statement.clone();
+        parameters::cast_known(&mut known, &types);
+        // A plan tells most of the others; what it leaves open is text.
+        if let Ok(plan) = to_plan(state, known).await {
+            parameters::infer(&plan, &mut types);
+        }
+        parameters::infer_by_literals(&statement, &mut types);
     }
     let types: Vec<ColumnType> = types.into_iter().map(|t| t.unwrap_or(ColumnType::Text)).collect();
     let prepare = ast::Statement::Prepare {

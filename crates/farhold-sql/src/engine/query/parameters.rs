@@ -2,14 +2,19 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::common::{ParamValues, ScalarValue};
-use datafusion::logical_expr::LogicalPlan;
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, JoinType, ParamValues, ScalarValue};
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{self, Distinct, ExprSchemable, LogicalPlan};
 use datafusion::sql::sqlparser::ast::{
-    self, BinaryOperator, CharacterLength, ExactNumberInfo, Expr, LimitClause, Query, TimezoneInfo, Value, Visitor,
+    self, BinaryOperator, CastKind, CharacterLength, ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArguments, LimitClause, Query, Select, TimezoneInfo, UnaryOperator, Value, Visitor, VisitorMut,
 };
 
+use super::coerce::{is_bare_string, item_of};
 use crate::SqlError;
-use crate::engine::scalar::parameter_index;
+use crate::engine::scalar::{built_in_name, fold, parameter_index};
 use crate::engine::types::{from_arrow, from_sql};
 use crate::engine::{ColumnType, error, walk};
 
@@ -42,25 +47,139 @@ fn placeholder(expression: &Expr) -> Option<usize> {
     }
 }
 
-/// Takes the types that the planner has found.
+/// Takes the types that a plan tells, the planner's findings and ours: of parameters that stand among others of one type.
 pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) {
-    let Ok(found) = plan.get_parameter_types() else { return };
-    for (name, data_type) in found {
-        let Ok(index) = parameter_index(&name) else { continue };
-        if let (Some(slot @ None), Some(data_type)) = (types.get_mut(index), data_type) {
-            *slot = from_arrow(&data_type);
+    if let Ok(found) = plan.get_parameter_types() {
+        found.iter().for_each(|(name, data_type)| found_by_name(types, name, data_type.as_ref()));
+    }
+    // What has no type is left as it is.
+    let _ = plan.apply_with_subqueries(|node| {
+        let schema = merge_schema(&node.inputs());
+        node.apply_expressions(|expr| {
+            expr.apply(|expr| {
+                for group in of_one_type(expr) {
+                    let known = group.iter().find_map(|member| own_type(member, &schema));
+                    group.iter().for_each(|member| found_in_plan(types, member, known.as_ref()));
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })?;
+        match node {
+            LogicalPlan::Union(union) => {
+                for column in 0..union.schema.fields().len() {
+                    let columns: Vec<_> = union.inputs.iter().map(|input| (input.as_ref(), column)).collect();
+                    of_one_column(types, &columns);
+                }
+            }
+            // EXCEPT and INTERSECT.
+            LogicalPlan::Join(join) if matches!(join.join_type, JoinType::LeftSemi | JoinType::LeftAnti) => {
+                for (left, right) in &join.on {
+                    let keys = [(&join.left, left), (&join.right, right)];
+                    let columns: Vec<_> = keys.into_iter().filter_map(|(plan, key)| place_of(key, plan)).collect();
+                    of_one_column(types, &columns);
+                }
+            }
+            _ => {}
         }
+        Ok(TreeNodeRecursion::Continue)
+    });
+}
+
+/// Columns of plans that become one column.
+fn of_one_column(types: &mut [Option<ColumnType>], columns: &[(&LogicalPlan, usize)]) {
+    let mut known = columns.iter().map(|(plan, column)| plan.schema().field(*column).data_type());
+    let known = known.find(|data_type| !data_type.is_null());
+    let items = columns.iter().filter_map(|(plan, column)| item_below(plan, *column));
+    items.for_each(|item| found_in_plan(types, item, known));
+}
+
+/// The column that a key of a join is.
+fn place_of<'p>(key: &logical_expr::Expr, plan: &'p LogicalPlan) -> Option<(&'p LogicalPlan, usize)> {
+    let logical_expr::Expr::Column(column) = key else { return None };
+    Some((plan, plan.schema().maybe_index_of_column(column)?))
+}
+
+/// The item that gives a plan's column, below what hands its rows on.
+fn item_below(plan: &LogicalPlan, column: usize) -> Option<&logical_expr::Expr> {
+    match plan {
+        LogicalPlan::Distinct(Distinct::All(input)) => item_below(input, column),
+        LogicalPlan::SubqueryAlias(alias) => item_below(&alias.input, column),
+        plan => item_of(plan, column),
     }
 }
 
-/// Finds types by where a parameter stands: `CAST($1 AS t)`, LIMIT, LIKE, beside a literal.
+fn found_by_name(types: &mut [Option<ColumnType>], name: &str, data_type: Option<&DataType>) {
+    let Some(data_type) = data_type.filter(|data_type| !data_type.is_null()) else { return };
+    if let Some(slot @ None) = parameter_index(name).ok().and_then(|index| types.get_mut(index)) {
+        *slot = from_arrow(data_type);
+    }
+}
+
+fn found_in_plan(types: &mut [Option<ColumnType>], expr: &logical_expr::Expr, data_type: Option<&DataType>) {
+    if let logical_expr::Expr::Placeholder(placeholder) = expr {
+        found_by_name(types, &placeholder.id, data_type);
+    }
+}
+
+/// The operands of an expression that have one type.
+fn of_one_type(expr: &logical_expr::Expr) -> Vec<Vec<&logical_expr::Expr>> {
+    use logical_expr::Expr as E;
+    match expr {
+        E::Between(between) => vec![vec![&between.expr, &between.low, &between.high]],
+        E::InList(list) => vec![std::iter::once(list.expr.as_ref()).chain(&list.list).collect()],
+        E::Case(case) => {
+            let (whens, thens): (Vec<_>, Vec<_>) =
+                case.when_then_expr.iter().map(|(when, then)| (when.as_ref(), then.as_ref())).unzip();
+            let results = thens.into_iter().chain(case.else_expr.as_deref()).collect();
+            match case.expr.as_deref() {
+                Some(operand) => vec![std::iter::once(operand).chain(whens).collect(), results],
+                None => vec![results],
+            }
+        }
+        E::ScalarFunction(call) if matches!(call.name(), "coalesce" | "greatest" | "least" | "nullif") => {
+            vec![call.args.iter().collect()]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The type of what is neither NULL nor a string without a type.
+fn own_type(expr: &logical_expr::Expr, schema: &DFSchema) -> Option<DataType> {
+    let data_type = expr.get_type(schema).ok()?;
+    (!data_type.is_null() && !is_bare_string(expr)).then_some(data_type)
+}
+
+/// Casts the parameters whose types are known, so that the planner knows them.
+pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnType>]) {
+    struct Casts<'a>(&'a [Option<ColumnType>]);
+    impl VisitorMut for Casts<'_> {
+        type Break = ();
+
+        fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+            let Expr::Value(_) = expression else { return ControlFlow::Continue(()) };
+            if let Some(data_type) = placeholder(expression).and_then(|index| *self.0.get(index)?) {
+                let (expr, data_type) = (Box::new(expression.clone()), to_sql(data_type));
+                *expression = Expr::Cast { kind: CastKind::Cast, expr, data_type, array: false, format: None };
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let _ = walk::change(statement, &mut Casts(types));
+}
+
+/// Finds types by where a parameter stands: `CAST($1 AS t)`, a condition, LIMIT, LIKE, a function of floats.
 pub(super) fn infer_by_syntax(statement: &ast::Statement, types: &mut [Option<ColumnType>]) {
-    let mut finder = Finder { types };
-    let _ = walk::visit(statement, &mut finder);
+    let _ = walk::visit(statement, &mut Finder { types, by_literals: false });
+}
+
+/// Finds types by the literals that a parameter stands beside.
+pub(super) fn infer_by_literals(statement: &ast::Statement, types: &mut [Option<ColumnType>]) {
+    let _ = walk::visit(statement, &mut Finder { types, by_literals: true });
 }
 
 struct Finder<'a> {
     types: &'a mut [Option<ColumnType>],
+    by_literals: bool,
 }
 
 impl Finder<'_> {
@@ -71,12 +190,38 @@ impl Finder<'_> {
     }
 }
 
+/// Functions for whose argument without a type PostgreSQL chooses double precision, and by how many arguments.
+const OF_FLOATS: [(&str, usize); 12] = [
+    ("abs", 1),
+    ("cbrt", 1),
+    ("ceiling", 1),
+    ("degrees", 1),
+    ("exp", 1),
+    ("ln", 1),
+    ("power", 2),
+    ("radians", 1),
+    ("round", 1),
+    ("sign", 1),
+    ("sqrt", 1),
+    ("trunc", 1),
+];
+
+/// The type of a function's arguments that have none.
+fn type_of_arguments(function: &Function, count: usize) -> Option<ColumnType> {
+    let name = fold(built_in_name(function)?);
+    match (name.as_str(), count) {
+        ("round" | "trunc", 2) => Some(ANY_NUMERIC),
+        (name, count) => OF_FLOATS.contains(&(name, count)).then_some(ColumnType::Double),
+    }
+}
+
+/// A parameter's, each value of which has digits of its own.
+const ANY_NUMERIC: ColumnType = ColumnType::Decimal { precision: 38, scale: 16 };
+
 fn literal_type(expression: &Expr) -> Option<ColumnType> {
     match expression {
         Expr::Value(value) => match &value.value {
-            Value::Number(text, _) if text.contains(['.', 'e', 'E']) => {
-                Some(ColumnType::Decimal { precision: 38, scale: 16 })
-            }
+            Value::Number(text, _) if text.contains(['.', 'e', 'E']) => Some(ANY_NUMERIC),
             Value::Number(..) => Some(ColumnType::BigInt),
             Value::Boolean(_) => Some(ColumnType::Boolean),
             _ => None,
@@ -99,8 +244,45 @@ impl Visitor for Finder<'_> {
         ControlFlow::Continue(())
     }
 
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
+        for condition in select.selection.iter().chain(&select.having) {
+            self.found(condition, ColumnType::Boolean);
+        }
+        ControlFlow::Continue(())
+    }
+
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
         match expression {
+            Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
+                self.found(left, ColumnType::Boolean);
+                self.found(right, ColumnType::Boolean);
+            }
+            Expr::BinaryOp { left, right, .. } if self.by_literals => {
+                if let Some(t) = literal_type(right) {
+                    self.found(left, t);
+                }
+                if let Some(t) = literal_type(left) {
+                    self.found(right, t);
+                }
+            }
+            Expr::UnaryOp { op: UnaryOperator::Not, expr } => self.found(expr, ColumnType::Boolean),
+            Expr::Case { operand: None, conditions, .. } => {
+                conditions.iter().for_each(|when| self.found(&when.condition, ColumnType::Boolean));
+            }
+            Expr::Function(Function { args: FunctionArguments::List(list), over: None, .. }) => {
+                let Expr::Function(function) = expression else { return ControlFlow::Continue(()) };
+                let Some(data_type) = type_of_arguments(function, list.args.len()) else {
+                    return ControlFlow::Continue(());
+                };
+                // Behind the first one is a number of digits.
+                let count = if data_type == ColumnType::Double { list.args.len() } else { 1 };
+                for argument in list.args.iter().take(count) {
+                    if let FunctionArg::Unnamed(FunctionArgExpr::Expr(argument)) = argument {
+                        self.found(argument, data_type);
+                    }
+                }
+            }
+            Expr::Ceil { expr, .. } | Expr::Floor { expr, .. } => self.found(expr, ColumnType::Double),
             Expr::Cast { expr, data_type, .. } => {
                 if let Ok(data_type) = from_sql(data_type) {
                     self.found(expr, data_type);
@@ -109,19 +291,6 @@ impl Visitor for Finder<'_> {
             Expr::Like { expr, pattern, .. } | Expr::ILike { expr, pattern, .. } => {
                 self.found(expr, ColumnType::Text);
                 self.found(pattern, ColumnType::Text);
-            }
-            Expr::BinaryOp { left, op, right } => {
-                if matches!(op, BinaryOperator::And | BinaryOperator::Or) {
-                    self.found(left, ColumnType::Boolean);
-                    self.found(right, ColumnType::Boolean);
-                } else {
-                    if let Some(t) = literal_type(right) {
-                        self.found(left, t);
-                    }
-                    if let Some(t) = literal_type(left) {
-                        self.found(right, t);
-                    }
-                }
             }
             _ => {}
         }
