@@ -83,7 +83,18 @@ def wide_integers(f):
 
 
 def blanks(f):
-    return f.kind == "rows" and "blanks" in f.tags
+    """Other rows, or an error of a number that is made of such a length."""
+    return "blanks" in f.tags and (f.kind == "rows" or f.kind == "error" and f.got.state[:2] == "22")
+
+
+# The statement is executed with a parameter of no type (0).
+UNTYPED_PARAMETER = re.compile(r"parameters \[(\d+, )*0[,\]]")
+UNDECIDED = {"42P18", "42725", "42883", "42804"}
+
+
+def untyped_parameters(f):
+    """A type is found where PostgreSQL finds none, or several."""
+    return f.kind == "accepted" and f.expected.state in UNDECIDED and UNTYPED_PARAMETER.search(f.sql) is not None
 
 
 def zeros(f):
@@ -108,65 +119,13 @@ DIFFERENCES = {
     "integers of planned queries": any_of(types(PLANNED_INTEGERS), wide_integers),
     "texts of planned queries": types(PLANNED_TEXTS, PLANNED_INTEGERS),
     "blanks of CHAR in patterns": blanks,
+    "parameters without a type": untyped_parameters,
     "zeros of keys": zeros,
 }
 
 
-def says(text):
-    """An error whose message has the text."""
-    return lambda f: f.kind in ("error", "code") and text in f.got.message
-
-
-def char_parameter(f):
-    return f.kind == "rows" and CHAR_PARAMETER.search(f.sql) is not None
-
-
-CHAR_PARAMETER = re.compile(r"parameters .*\b1042\b.* '")
-
-
-def untyped_parameter(f):
-    """What the type of a parameter of no type is."""
-    states = {f.expected.state, f.got.state}
-    return UNTYPED_PARAMETER.search(f.sql) is not None and (f.kind == "types" or f.kind in ("error", "code", "accepted") and (bool(states & UNTYPED_STATES) or "Utf8View" in f.got.message))
-
-
-UNTYPED_PARAMETER = re.compile(r"parameters \[(\d+, )*0[,\]]")
-UNTYPED_STATES = {"42883", "42804", "42601", "42P18", "42725", "42P08", "42846"}
-
-
-def order_of_groups(f):
-    """The rows of a query with GROUP BY in another order."""
-    return f.kind == "rows" and "GROUP BY" in f.sql and "ORDER BY" in f.sql and Counter(f.expected.rows) == Counter(f.got.rows)
-
-
-def distinct_on_constants(f):
-    if "DISTINCT ON" not in f.sql:
-        return False
-    return f.got.state == "42601" or f.kind == "rows" and re.search(r"[ (]\d+\)?( AS BIGINT\))? AS c\d", f.sql) is not None
-
-
 # Mistakes that are known and not mended: a name and what explains a finding; `--strict` reports them. An entry goes when its mistake does.
-DEFECTS = {
-    "a CHAR parameter keeps its blanks": char_parameter,
-    "a comparison of a DATE and days": says('panicked with message "primitive array"'),
-    "parameters of no type are TEXT": untyped_parameter,
-    "an INT and a CHAR are compared": lambda f: f.kind in ("accepted", "code") and f.expected.state == "42883" and f.expected.message.endswith((" character", "character = integer")),
-    "date_trunc to before the first timestamp": lambda f: f.kind == "accepted" and f.expected.message == "timestamp out of range" and "date_trunc" in f.sql,
-    "orders of grouping sets": says("is not as promised: rows ordered"),
-    "days between infinite dates": lambda f: f.kind == "accepted" and f.expected.message == "cannot subtract infinite dates",
-    "offsets of RANGE have the scale of their column": lambda f: f.kind == "rows" and re.search(r"RANGE.* 1\.5 (PRECEDING|FOLLOWING)", f.sql) is not None,
-    "a product of three NUMERICs": says("would exceed max scale of 38"),
-    "VALUES of decimals with and without a name of their type": says("Inconsistent metadata across values list"),
-    "two frames of RANGE, of which one has an offset": lambda f: says("a thread panicked")(f) and re.search(r"OVER .* RANGE .*OVER ", f.sql) is not None,
-    "names of joins with projections": says("does not match with the projection expression"),
-    "RANGE over BYTEA": says("Cannot run range queries on datatype"),
-    "LATERAL that gives a column of the query around it": lambda f: f.got.state == "42703" and "LATERAL" in f.sql,
-    "EXCLUDE in frames is a syntax error": lambda f: f.got.state == "42601" and " EXCLUDE " in f.sql,
-    "constants of DISTINCT ON are positions": distinct_on_constants,
-    "an alias of a grouped query that is a column as well": order_of_groups,
-    "NOT IN of an empty query with HAVING": lambda f: f.kind == "rows" and re.search(r"(NOT IN|ALL) \(SELECT.*HAVING", f.sql) is not None,
-    "IN whose list begins with a query": lambda f: f.got.state == "42601" and "IN ((SELECT" in f.sql,
-}
+DEFECTS = {}
 
 
 def reason(finding, strict=False):
