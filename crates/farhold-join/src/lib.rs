@@ -69,4 +69,4 @@ pub use options::{Devices, Evaluate, JoinKind, JoinOptions, JoinSpec, OnProgress
 pub use pages::PageStore;
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
-pub use run::{CancelToken, Run};
+pub use run::{CancelToken, Run, STACK_BYTES};

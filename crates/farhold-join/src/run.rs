@@ -155,8 +155,9 @@ struct State {
     is_over: bool,
 }
 
-/// The stack of a helper, whose work may compute an expression of thousands of levels. It is address space: memory is what has been used of it.
-const STACK_BYTES: usize = 128 << 20;
+/// The stack of a helper, whose work may compute an expression of thousands of levels, and of any thread that does. It is address space: memory is what
+/// has been used of it.
+pub const STACK_BYTES: usize = 128 << 20;
 
 /// Lives for as long as somebody helps, whatever its type says.
 type Work = &'static (dyn Fn() + Sync);

@@ -76,8 +76,8 @@ const THREAD_BYTES: usize = 32 << 20;
 const THREADS_ALWAYS: usize = 4;
 
 /// The stack of a thread that parses, plans or computes what clients send: statements that the limits of `parse.rs` let through need no more, with all
-/// that parses, walks, prints and drops trees of 2,000 levels. It is address space, of which a thread has in memory what it has used.
-pub const STACK_BYTES: usize = 128 << 20;
+/// that parses, walks, prints and drops trees of 2,000 levels.
+pub use farhold_join::STACK_BYTES;
 
 impl EngineConfig {
     fn threads_of_queries(&self) -> usize {

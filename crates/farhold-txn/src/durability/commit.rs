@@ -179,11 +179,16 @@ impl Core {
     /// # Errors
     /// [`TxnError::NotDurable`]: it never will be, as far as this node can tell.
     pub async fn durable(&self, epoch: u32) -> Result<(), TxnError> {
+        self.durable_within(epoch, DURABLE_NS_MAX).await
+    }
+
+    /// As [`Self::durable`], for so long. Somebody wakes it then ([`Journaling::wake_the_late`]).
+    pub(super) async fn durable_within(&self, epoch: u32, ns_max: u64) -> Result<(), TxnError> {
         let Some(journaling) = self.node.journaling.as_ref().filter(|_| !planted!(AckBeforeDurable)) else {
             return Ok(());
         };
         let mut known: Option<Waker> = None;
-        let until_ns = self.handle.now_ns().saturating_add(DURABLE_NS_MAX);
+        let until_ns = self.handle.now_ns().saturating_add(ns_max);
         poll_fn(|cx| {
             if self.handle.now_ns() >= until_ns && !matches!(journaling.is_durable(epoch), Ok(true)) {
                 let reason = "the disk of some node has not taken it for half a minute".into();

@@ -933,6 +933,57 @@ mod tests {
         }
     }
 
+    /// The system call that writes a disk does not end. Where rows have copies the node goes, and the others go on.
+    #[test]
+    fn a_disk_that_hangs_is_given_up() {
+        let directory = Volatile::default();
+        let (journaling, _store) = start(&directory, NodeId(0));
+        journaling.note_step(Some(5));
+        journaling.fail_if_hung(5 + DURABLE_NS_MAX);
+        assert_eq!(journaling.failure(), None);
+        journaling.note_step(None);
+        journaling.fail_if_hung(6 + DURABLE_NS_MAX);
+        assert_eq!(journaling.failure(), None, "it has ended");
+        journaling.note_step(Some(5));
+        journaling.fail_if_hung(6 + DURABLE_NS_MAX);
+        assert!(journaling.failure().is_some());
+    }
+
+    /// Nobody waits for ever for an epoch that no disk takes.
+    #[test]
+    fn who_waits_for_a_disk_that_hangs_hears_of_it() {
+        let regions = std::env::temp_dir().join(format!("farhold-hangs-{}", std::process::id()));
+        let journal = JournalConfig::new(Arc::new(Volatile::default()));
+        let generation = Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default()).expect("a start");
+        let config = NodeConfig { region_bytes: 8 << 20, journal: Some(journal), ..NodeConfig::default() };
+        let fabric = Fabric::join_shm(&regions, NodeId(0)).expect("the fabric");
+        let node = Node::open_durable(fabric, config, generation).expect("a node");
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        executor.run(async {
+            let epoch = worker.core.read_epoch().await.expect("an epoch") + 1;
+            let mut waiting = pin!(worker.core.durable_within(epoch, 1_000_000));
+            let told = loop {
+                if let Poll::Ready(told) = poll!(&mut waiting) {
+                    break told;
+                }
+                worker.handle().yield_now().await;
+            };
+            assert!(matches!(told, Err(TxnError::NotDurable { committed: true, .. })), "{told:?}");
+            // Its thread sleeps until it is woken, and is.
+            let late = worker.core.durable_within(epoch, 1_000_000);
+            let woken = async {
+                loop {
+                    worker.handle().sleep_ns(1_000_000).await;
+                    journaling_of(&worker).wake_the_late();
+                }
+            };
+            futures::future::select(pin!(late), pin!(woken)).await;
+        });
+        drop((worker, node));
+        std::fs::remove_dir_all(&regions).expect("removed");
+    }
+
     fn journaling_of(worker: &Worker) -> &Journaling {
         worker.node().journaling.as_ref().expect("a journal")
     }

@@ -102,18 +102,16 @@ struct Checked {
 }
 
 /// The type of one step. A product was long when it was planned; since then its factors may have got fewer digits.
-fn type_of_step(op: Arithmetic, a: &DataType, b: &DataType) -> DataType {
-    match (a, b) {
-        (DataType::Decimal128(p, s), DataType::Decimal128(q, t)) => {
-            let scale = match op {
-                Arithmetic::Multiply if p + q <= ColumnType::PRECISION_MAX => s + t,
-                Arithmetic::Multiply => (s + t).min(PRODUCT_SCALE.cast_signed()),
-                _ => QUOTIENT_SCALE.cast_signed(),
-            };
-            DataType::Decimal128(ColumnType::PRECISION_MAX, scale.max(*s).max(*t))
-        }
-        _ => a.clone(),
-    }
+fn type_of_step(op: Arithmetic, left: &DataType, right: &DataType) -> DataType {
+    let (DataType::Decimal128(digits, scale), DataType::Decimal128(more_digits, more_scale)) = (left, right) else {
+        return left.clone();
+    };
+    let of_step = match op {
+        Arithmetic::Multiply if digits + more_digits <= ColumnType::PRECISION_MAX => scale + more_scale,
+        Arithmetic::Multiply => (scale + more_scale).min(PRODUCT_SCALE.cast_signed()),
+        _ => QUOTIENT_SCALE.cast_signed(),
+    };
+    DataType::Decimal128(ColumnType::PRECISION_MAX, of_step.max(*scale).max(*more_scale))
 }
 
 fn step(op: Arithmetic, a: &ColumnarValue, b: &ColumnarValue, rows: usize) -> Result<ColumnarValue> {

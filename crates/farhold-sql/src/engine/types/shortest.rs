@@ -76,7 +76,7 @@ fn as_integer(scientific: &str) -> Option<(u128, u32)> {
 /// The next number of as many digits, away from zero; `None` if they are all nines.
 fn next(scientific: &str) -> Option<String> {
     let (mantissa, exponent) = scientific.split_once('e')?;
-    let last = mantissa.rfind(|c: char| ('0'..'9').contains(&c))?;
+    let last = mantissa.rfind(|c: char| c.is_ascii_digit() && c != '9')?;
     let mut digits = mantissa.as_bytes().to_vec();
     digits[last] += 1;
     digits[last + 1..].iter_mut().filter(|digit| **digit == b'9').for_each(|digit| *digit = b'0');
