@@ -40,13 +40,14 @@ use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExp
 use datafusion::logical_expr::type_coercion::binary::type_union_coercion;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Subquery, Union, Window,
-    WindowFrame, WindowFrameBound, WindowFrameUnits, lit,
+    BinaryExpr, Cast, Distinct, Expr, ExprSchemable, Join, JoinType, LogicalPlan, LogicalPlanBuilder, Operator,
+    Subquery, Union, Window, WindowFrame, WindowFrameBound, WindowFrameUnits, lit,
 };
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value, type_of};
+use super::multisets::is_set_operation;
 use super::{assigned, dates, frames, intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
@@ -209,8 +210,14 @@ fn nameless(rows: Vec<Vec<Expr>>) -> Result<Vec<Vec<Expr>>> {
     rows.into_iter().map(|row| row.into_iter().map(of_any_length).collect()).collect()
 }
 
-/// The keys of a join, which are pairs and no comparison yet.
+/// The keys of a join, which are pairs and no comparison yet. Those of EXCEPT and INTERSECT are the columns of both, which have one type each.
 fn keys(mut join: Join) -> Result<Join> {
+    if is_set_operation(&join) {
+        let operation = if join.join_type == JoinType::LeftSemi { "INTERSECT" } else { "EXCEPT" };
+        let wanted = common_columns(&[join.left.as_ref(), join.right.as_ref()], operation)?;
+        join.left = with_columns(&join.left, &wanted)?;
+        join.right = with_columns(&join.right, &wanted)?;
+    }
     for (left, right) in &mut join.on {
         let schema = join.left.schema().join(join.right.schema())?;
         together(&mut [left, right], &schema, Common::Comparison)?;
@@ -223,16 +230,27 @@ fn keys(mut join: Join) -> Result<Join> {
 /// behind this rule; until then the first input's types count for all, and what stands above is typed by them. A bare string is
 /// read as the type of the others.
 fn columns(mut union: Union) -> Result<Union> {
-    let count = union.inputs.first().map_or(0, |input| input.schema().fields().len());
+    let inputs: Vec<&LogicalPlan> = union.inputs.iter().map(AsRef::as_ref).collect();
+    let wanted = common_columns(&inputs, "UNION")?;
+    for input in &mut union.inputs {
+        let typed = with_columns(input, &wanted)?;
+        *input = Arc::new(with_names(Arc::unwrap_or_clone(typed), &union.schema)?);
+    }
+    Union::try_new_with_loose_types(union.inputs)
+}
+
+/// The types that the columns of a set operation's inputs have in common, where they are known.
+fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option<DataType>>> {
+    let count = inputs.first().map_or(0, |input| input.schema().fields().len());
     let common = |column: usize| -> Result<Option<DataType>> {
         let fields = || {
-            let all = union.inputs.iter().filter(|input| !is_bare_in(input, column));
+            let all = inputs.iter().filter(|input| !is_bare_in(input, column));
             all.map(|input| input.schema().field(column).as_ref()).filter(|field: &&Field| !field.data_type().is_null())
         };
         let known: Vec<DataType> = fields().map(|field| field.data_type().clone()).collect();
         let Some((first, rest)) = known.split_first() else { return Ok(None) };
         if let Some((a, b)) = rest.iter().find_map(|other| unlike(first, other)) {
-            let message = format!("UNION types {a} and {b} cannot be matched");
+            let message = format!("{operation} types {a} and {b} cannot be matched");
             return Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)));
         }
         Ok(common_float(&known, Common::Result)
@@ -241,12 +259,15 @@ fn columns(mut union: Union) -> Result<Union> {
             .or_else(|| common_text(fields()))
             .or_else(|| rest.iter().all(|other| other == first).then(|| first.clone()).filter(|t| !t.is_string())))
     };
-    let wanted: Vec<Option<DataType>> = (0..count).map(common).collect::<Result<_>>()?;
-    for input in &mut union.inputs {
-        let typed = bare_read(Arc::unwrap_or_clone(Arc::clone(input)), &wanted)?;
-        *input = Arc::new(with_names(projected(typed, &wanted)?, &union.schema)?);
-    }
-    Union::try_new_with_loose_types(union.inputs)
+    (0..count).map(common).collect()
+}
+
+/// An input of a set operation with these types. Rows that differ may be equal as these, so they come before DISTINCT.
+fn with_columns(input: &Arc<LogicalPlan>, types: &[Option<DataType>]) -> Result<Arc<LogicalPlan>> {
+    Ok(Arc::new(match input.as_ref() {
+        LogicalPlan::Distinct(Distinct::All(rows)) => LogicalPlan::Distinct(Distinct::All(with_columns(rows, types)?)),
+        input => projected(bare_read(input.clone(), types)?, types)?,
+    }))
 }
 
 /// The item that gives a plan's column, if it is known here.

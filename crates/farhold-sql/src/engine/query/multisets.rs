@@ -11,7 +11,7 @@ use datafusion::common::{Column, JoinType, NullEquality};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::functions_window::expr_fn::row_number;
-use datafusion::logical_expr::{Distinct, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder};
+use datafusion::logical_expr::{Distinct, Expr, ExprFunctionExt, Join, LogicalPlan, LogicalPlanBuilder};
 use datafusion::optimizer::AnalyzerRule;
 
 /// See the module.
@@ -28,14 +28,18 @@ impl AnalyzerRule for Multisets {
     }
 }
 
-/// A set operation with ALL: the only join of its kind for which NULL equals NULL that does not make the left side distinct.
+/// Whether a join is INTERSECT or EXCEPT: the only ones of their kind for which NULL equals NULL.
+pub(super) fn is_set_operation(join: &Join) -> bool {
+    matches!(join.join_type, JoinType::LeftSemi | JoinType::LeftAnti)
+        && join.null_equality == NullEquality::NullEqualsNull
+        && join.filter.is_none()
+}
+
+/// A set operation with ALL, which does not make the left side distinct.
 fn counted(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let mut join = match plan {
         LogicalPlan::Join(join)
-            if matches!(join.join_type, JoinType::LeftSemi | JoinType::LeftAnti)
-                && join.null_equality == NullEquality::NullEqualsNull
-                && join.filter.is_none()
-                && !matches!(*join.left, LogicalPlan::Distinct(Distinct::All(_))) =>
+            if is_set_operation(&join) && !matches!(*join.left, LogicalPlan::Distinct(Distinct::All(_))) =>
         {
             join
         }
