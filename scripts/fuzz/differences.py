@@ -94,7 +94,7 @@ UNDECIDED = {"42P18", "42725", "42883", "42804"}
 
 def untyped_parameters(f):
     """A type is found where PostgreSQL finds none, or several."""
-    return f.kind == "accepted" and f.expected.state in UNDECIDED and UNTYPED_PARAMETER.search(f.sql) is not None
+    return f.kind in ("accepted", "code") and f.expected.state in UNDECIDED and UNTYPED_PARAMETER.search(f.sql) is not None
 
 
 def zeros(f):

@@ -4,15 +4,17 @@ use std::ops::ControlFlow;
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, JoinType, ParamValues, ScalarValue};
+use datafusion::common::{DFSchema, ParamValues, ScalarValue};
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{self, Distinct, ExprSchemable, LogicalPlan};
 use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator, CastKind, CharacterLength, ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArguments, LimitClause, Query, Select, TimezoneInfo, UnaryOperator, Value, Visitor, VisitorMut,
+    FunctionArguments, JoinConstraint, LimitClause, Query, Select, TimezoneInfo, UnaryOperator, Value, Visitor,
+    VisitorMut,
 };
 
 use super::coerce::{is_bare_string, item_of};
+use super::multisets::is_set_operation;
 use crate::SqlError;
 use crate::engine::scalar::{built_in_name, fold, parameter_index};
 use crate::engine::types::{from_arrow, from_sql};
@@ -72,7 +74,7 @@ pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) {
                 }
             }
             // EXCEPT and INTERSECT.
-            LogicalPlan::Join(join) if matches!(join.join_type, JoinType::LeftSemi | JoinType::LeftAnti) => {
+            LogicalPlan::Join(join) if is_set_operation(join) => {
                 for (left, right) in &join.on {
                     let keys = [(&join.left, left), (&join.right, right)];
                     let columns: Vec<_> = keys.into_iter().filter_map(|(plan, key)| place_of(key, plan)).collect();
@@ -188,6 +190,18 @@ impl Finder<'_> {
             *slot = Some(data_type);
         }
     }
+
+    fn found_by_function(&mut self, function: &Function) {
+        let FunctionArguments::List(list) = &function.args else { return };
+        let Some(data_type) = type_of_arguments(function, list.args.len()) else { return };
+        // Behind the first one is a number of digits.
+        let count = if data_type == ColumnType::Double { list.args.len() } else { 1 };
+        for argument in list.args.iter().take(count) {
+            if let FunctionArg::Unnamed(FunctionArgExpr::Expr(argument)) = argument {
+                self.found(argument, data_type);
+            }
+        }
+    }
 }
 
 /// Functions for whose argument without a type PostgreSQL chooses double precision, and by how many arguments.
@@ -245,9 +259,14 @@ impl Visitor for Finder<'_> {
     }
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
-        for condition in select.selection.iter().chain(&select.having) {
-            self.found(condition, ColumnType::Boolean);
-        }
+        let joins = select.from.iter().flat_map(|from| &from.joins);
+        let on = joins.filter_map(|join| match walk::constraint(&join.join_operator) {
+            Some(JoinConstraint::On(condition)) => Some(condition),
+            _ => None,
+        });
+        on.chain(&select.selection)
+            .chain(&select.having)
+            .for_each(|condition| self.found(condition, ColumnType::Boolean));
         ControlFlow::Continue(())
     }
 
@@ -269,18 +288,15 @@ impl Visitor for Finder<'_> {
             Expr::Case { operand: None, conditions, .. } => {
                 conditions.iter().for_each(|when| self.found(&when.condition, ColumnType::Boolean));
             }
-            Expr::Function(Function { args: FunctionArguments::List(list), over: None, .. }) => {
-                let Expr::Function(function) = expression else { return ControlFlow::Continue(()) };
-                let Some(data_type) = type_of_arguments(function, list.args.len()) else {
-                    return ControlFlow::Continue(());
-                };
-                // Behind the first one is a number of digits.
-                let count = if data_type == ColumnType::Double { list.args.len() } else { 1 };
-                for argument in list.args.iter().take(count) {
-                    if let FunctionArg::Unnamed(FunctionArgExpr::Expr(argument)) = argument {
-                        self.found(argument, data_type);
-                    }
-                }
+            Expr::IsTrue(expr)
+            | Expr::IsNotTrue(expr)
+            | Expr::IsFalse(expr)
+            | Expr::IsNotFalse(expr)
+            | Expr::IsUnknown(expr)
+            | Expr::IsNotUnknown(expr) => self.found(expr, ColumnType::Boolean),
+            Expr::Function(function) => {
+                function.filter.iter().for_each(|condition| self.found(condition, ColumnType::Boolean));
+                self.found_by_function(function);
             }
             Expr::Ceil { expr, .. } | Expr::Floor { expr, .. } => self.found(expr, ColumnType::Double),
             Expr::Cast { expr, data_type, .. } => {
