@@ -60,6 +60,10 @@ pub(crate) struct Core {
     pub inbox: Cell<Message>,
     /// Where far rows were seen last.
     pub locations: RefCell<LocationCache>,
+    /// How often it has met a later start of a node, and of each such node at which of these meetings last: from then on its instructions there
+    /// are done to what that start has.
+    pub starts_met: Cell<u64>,
+    pub met_at: RefCell<HashMap<NodeId, u64>>,
     /// What is known of other nodes' hash indexes.
     pub far_indexes: RefCell<HashMap<(NodeId, TableId), FarIndex>>,
     /// How many of them there may be before those of tables that are gone are forgotten.
@@ -87,6 +91,8 @@ const COLLECT_EVERY: u32 = 256;
 /// How many versions a row may get while the epoch stands, of the 2^29 that it has room for: a transaction makes one, or some few
 /// where it takes a slot and gives it back, and a worker may need two looks to see that the epoch stands.
 const VERSIONS_PER_EPOCH: u32 = 1 << 26;
+/// How long a node that has not answered has rest before it is told again.
+const TELL_AGAIN_NS: u64 = 2_000_000;
 /// How often [`Worker::drain`] looks.
 const DRAIN_LOOK_NS: u64 = 20_000;
 /// Operations of transactions between two looks into the inbox: some 2 µs, so that others do not wait for long ones.
@@ -153,6 +159,8 @@ impl Worker {
             pending: RefCell::new(Pending::new(handle.unrepeated_u64())),
             inbox: Cell::default(),
             locations: RefCell::new(LocationCache::new(if node.config.nodes > 1 { LOCATIONS } else { 2 })),
+            starts_met: Cell::new(0),
+            met_at: RefCell::default(),
             far_indexes: RefCell::default(),
             far_indexes_max: Cell::new(FAR_INDEXES_MIN),
             batches: RefCell::default(),
@@ -199,8 +207,8 @@ impl Worker {
     }
 
     /// Tells all living nodes that this one has started: they release what its earlier starts had locked and reserved there.
-    /// The [`HomeAgent`](crate::HomeAgent) does it; without one it is to be called once after a restart. Nodes that are down, or do not answer, do the same
-    /// for themselves when they start. Returns those that have answered.
+    /// The [`HomeAgent`](crate::HomeAgent) does it; without one it is to be called once after a restart. Nodes that are down do the same for
+    /// themselves when they start; those that do not answer are told again, beside everything else. Returns those that have answered.
     ///
     /// # Errors
     /// What a node has answered that could not do it.
@@ -208,7 +216,7 @@ impl Worker {
         let node = self.node();
         let epoch = node.recovered().epoch;
         let hello = Request::Hello { node: node.id(), incarnation: node.store.incarnation(), epoch };
-        let mut heard = Vec::new();
+        let (mut heard, mut silent) = (Vec::new(), Vec::new());
         if node.replication.is_some() {
             // The others have released everything before they went on without this node.
             return Ok(heard);
@@ -219,9 +227,14 @@ impl Worker {
             }
             match self.core.call(other, &hello).await {
                 Ok(_) => heard.push(other),
-                Err(TxnError::NodeUnavailable { .. }) => {}
+                Err(TxnError::NodeUnavailable { .. }) => silent.push(other),
                 Err(error) => return Err(error),
             }
+        }
+        if !silent.is_empty() {
+            // The message may be lost, where a node is cut off.
+            let core = self.core.clone();
+            self.core.leave(async move { core.tell_until_heard(silent, &hello).await });
         }
         Ok(heard)
     }
@@ -328,6 +341,34 @@ impl Worker {
 }
 
 impl Core {
+    /// Asks nodes the same until each has answered, or its process has ended.
+    async fn tell_until_heard(&self, mut silent: Vec<NodeId>, request: &Request<'_>) {
+        while self.node.fabric.node_is_live(self.me) {
+            let mut left = Vec::new();
+            for node in silent {
+                let is_unheard = matches!(self.call(node, request).await, Err(TxnError::NodeUnavailable { .. }));
+                if is_unheard && self.node.fabric.node_is_live(node) {
+                    left.push(node);
+                }
+            }
+            silent = left;
+            if silent.is_empty() {
+                return;
+            }
+            self.handle.sleep_ns(TELL_AGAIN_NS).await;
+        }
+    }
+
+    /// Tells a node something, again until it has been heard where messages may be lost; of what is told twice the second time must change nothing. The
+    /// first time is before this returns, so that it is heard before what is asked later.
+    pub fn tell_for_certain(self: &Rc<Self>, node: NodeId, request: Request<'static>) {
+        self.tell_now(node, &request);
+        if !self.endpoint.maps_others() {
+            let core = self.clone();
+            self.leave(async move { core.tell_until_heard(vec![node], &request).await });
+        }
+    }
+
     /// Does what a transaction leaves to be done, beside whatever comes next.
     pub fn leave(&self, rest: impl Future<Output = ()> + 'static) {
         // Gone is it when it is dropped, and then nobody calls this.

@@ -38,19 +38,24 @@ const FORGOTTEN_MAX: usize = 16 << 10;
 /// The list is not swept below this. Reservations take slots of the region, so there are no more than it has room for, twice.
 const SWEEP_MIN: usize = 1024;
 
+/// Is a start of a node before another one? They are counted, in 16 bits.
+pub(crate) fn is_earlier(incarnation: u16, than: u16) -> bool {
+    (than.wrapping_sub(incarnation) as i16) > 0
+}
+
 impl Reservations {
-    /// Adds one; `waits` says of an entry whether it is still a reservation. False: its owner has taken back all it has, or its node has left,
-    /// so the caller must cancel it. `is_present` is asked under the lock: a request may be in the hands of a worker while
-    /// [`Self::take_absent`] runs.
+    /// Adds one; `waits` says of an entry whether it is still a reservation. False: its owner has taken back all it has, or its node has left
+    /// or started again, so the caller must cancel it. `is_present` is asked under the lock: a request may be in the hands of a worker while
+    /// [`Self::take_absent`] or [`Self::take_before`] runs.
     #[must_use]
     pub fn add(
         &self,
         reservation: Reservation,
-        is_present: impl Fn(NodeId) -> bool,
+        is_present: impl Fn(Owner) -> bool,
         waits: impl Fn(&Reservation) -> bool,
     ) -> bool {
         let mut list = self.lock();
-        let has_left = Owner::from_word(reservation.owner).is_some_and(|owner| !is_present(owner.node()));
+        let has_left = Owner::from_word(reservation.owner).is_some_and(|owner| !is_present(owner));
         if has_left || list.forgotten.iter().any(|(owner, _)| *owner == reservation.owner) {
             return false;
         }
@@ -106,7 +111,7 @@ impl Reservations {
     pub fn take_before(&self, node: NodeId, incarnation: u16) -> Vec<Reservation> {
         self.take(|reservation| {
             Owner::from_word(reservation.owner)
-                .is_some_and(|owner| owner.node() == node && owner.incarnation() != incarnation)
+                .is_some_and(|owner| owner.node() == node && is_earlier(owner.incarnation(), incarnation))
         })
     }
 
@@ -177,7 +182,8 @@ mod tests {
         let of = |node| reservation(Owner::new(1, NodeId(node), 0, 1).word(), u64::from(node));
         assert!(list.add(of(1), |_| true, |_| true) && list.add(of(2), |_| true, |_| true));
         assert_eq!(list.take_absent(&is_present), [of(1)]);
-        assert!(!list.add(of(1), is_present, |_| true) && list.add(of(2), is_present, |_| true));
+        let is_owner_present = |owner: Owner| is_present(owner.node());
+        assert!(!list.add(of(1), is_owner_present, |_| true) && list.add(of(2), is_owner_present, |_| true));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Answering requests.
 
 use super::message::{Found, IndexStep, Made, Page, Request, Reserved, encode_ask_again, encode_reply};
-use super::reservations::Reservation;
+use super::reservations::{Reservation, is_earlier};
 use super::wire::Writer;
 use crate::definition::TableDef;
 use crate::membership::View;
@@ -340,8 +340,12 @@ impl Core {
         let outcome = match reserved.map_err(|error| TxnError::store(error, self.me))? {
             Reserve::Reserved { reference, replaces } => {
                 let reservation = Reservation { owner, table: table.store.id(), reference, replaced: Arc::default() };
-                // What nodes that leave have reserved is taken back after they count as absent.
-                let is_present = |node| self.is_there(node, u64::MAX);
+                // What nodes that leave have reserved is taken back after they count as absent, and what starts have that are over after that is known.
+                let is_present = |owner: Owner| {
+                    let holder = Holder { node: owner.node(), incarnation: owner.incarnation() };
+                    self.is_there(owner.node(), u64::MAX)
+                        && (self.node.replication.is_some() || !self.node.far_holds.is_over(holder))
+                };
                 if !self.node.reservations.add(reservation, is_present, |it| self.is_reserved(it.reference)) {
                     self.cancel(table, reference);
                     return Err(TxnError::Conflict);
@@ -463,14 +467,16 @@ impl Core {
         if self.me == KEEPER {
             self.node.store.superblock().raise_epoch(epoch);
         }
+        // From here on no request of an earlier start reserves anything: it may come after this one, from another inbox of that start.
+        self.node.far_holds.release_before(self.node.store.superblock(), Holder { node, incarnation });
         for it in self.node.reservations.take_before(node, incarnation) {
             // With a table that is gone its reservations are.
             if let Ok(table) = self.table_even_dropped(it.table) {
                 self.undo_or_redo(&table, &it);
             }
         }
-        self.release_locks(|owner| owner.node() == node && owner.incarnation() != incarnation);
-        self.node.far_holds.release_before(self.node.store.superblock(), Holder { node, incarnation });
+        // A later start may have locked rows by itself before this message was served.
+        self.release_locks(|owner| owner.node() == node && is_earlier(owner.incarnation(), incarnation));
         // What it has recorded of tables and indexes, and did not come to say.
         let _ = crate::system::reconcile(&self.node);
     }

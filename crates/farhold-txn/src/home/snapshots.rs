@@ -18,6 +18,7 @@
 //! [`FarHolds::announce`] asks under the lock whether the start still counts.
 
 use crate::NodeId;
+use crate::home::reservations::is_earlier;
 use farhold_store::{Holder, SlotId, StoreError, Superblock};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,10 +107,10 @@ struct Held {
 }
 
 impl Held {
-    /// Has the holder ended, by what its node's next start has said? Starts are counted, in 16 bits.
+    /// Has the holder ended, by what its node's next start has said?
     fn is_over(&self, holder: Holder) -> bool {
         let last = self.starts.get(&holder.node);
-        last.is_some_and(|last| (last.wrapping_sub(holder.incarnation) as i16) > 0)
+        last.is_some_and(|last| is_earlier(holder.incarnation, *last))
     }
 }
 
@@ -163,9 +164,12 @@ impl FarHolds {
 
     /// Gives back what starts of a node before this one have, and takes nothing for them any more.
     pub fn release_before(&self, superblock: Superblock<'_>, now: Holder) {
-        let is_gone = |holder: Holder| holder.node == now.node && holder.incarnation != now.incarnation;
+        let is_gone = |holder: Holder| holder.node == now.node && is_earlier(holder.incarnation, now.incarnation);
         let mut held = lock(&self.0);
-        held.starts.insert(now.node, now.incarnation);
+        let last = held.starts.entry(now.node).or_insert(now.incarnation);
+        if is_earlier(*last, now.incarnation) {
+            *last = now.incarnation;
+        }
         held.slots.retain(|(holder, _), _| !is_gone(*holder));
         superblock.release_of(is_gone);
     }

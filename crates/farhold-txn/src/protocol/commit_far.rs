@@ -13,7 +13,7 @@
 //! these it never does.
 //!
 //! Before "write far", a home makes its indexes lead to the rows that take the places of others ("publish"). One that does not answer in
-//! time gets its rows later, and the caller is told so: `silent.rs`.
+//! time gets its rows later, and so does one that is cut off while they are written. The caller is told so: `silent.rs`.
 //!
 //! Far rows are written in three steps, each awaited, because instructions of one batch may overtake each other:
 //! 1. `version | WRITING`: readers see that the row is torn (a reservation that was given up: its last version);
@@ -32,6 +32,7 @@ use crate::protocol::execute::by_node;
 use crate::protocol::ident::{DATA, Ident};
 use crate::protocol::prepare::{Moving, moved_meanwhile};
 use crate::protocol::section::{Near, Refused, latch, new_version, settle, validate, write};
+use crate::protocol::silent::unlock_when_reached;
 use crate::replication::{Promise, Replication, Sent, Step};
 use crate::slots::Counter;
 use crate::txn::state::{Row, RowState};
@@ -257,7 +258,6 @@ impl Txn {
             core.handle.yield_now().await;
         }
         self.write_journal(&core, &mut durably, epoch);
-        let may_wait = !self.replacing_far().is_empty();
         let silent = self.publish_far(&core, 0, |_| true).await;
         if !near_is_written {
             let near = self.near(&core);
@@ -265,21 +265,22 @@ impl Txn {
             latch::unlock(&near);
         }
         let has_heard = |node| !silent.contains(&node);
-        // What its next start has freed may be another transaction's by now.
-        let freed = if may_wait { self.look_at_locks(&core, has_heard).await.freed } else { Vec::new() };
+        // It has waited. What the next start of a home has freed may be another transaction's by now.
+        let may_have_waited = !self.replacing_far().is_empty() || core.starts_met.get() > self.starts_met;
+        let freed = if may_have_waited { self.look_at_locks(&core, has_heard).await.freed } else { Vec::new() };
         let is_ours = |ident: Ident| has_heard(ident.node()) && !freed.contains(&ident);
         let lost = self.write_far(&core, epoch, is_ours).await;
-        let lost = lost.or(freed.first().map(|ident| ident.node())).or(silent.first().copied());
-        let durably = (!silent.is_empty()).then_some(durably);
+        let unavailable = lost.first().copied().or(freed.first().map(|ident| ident.node())).or(silent.first().copied());
+        let durably = (!silent.is_empty() || !lost.is_empty()).then_some(durably);
         self.tidy_up(epoch);
         if let Some(replication) = &core.node.replication {
             // It writes nothing. What it has given up goes certainly, because no restart of this node would see to it.
             self.cancel_later(replication);
         } else {
-            self.tidy_up_far(epoch, has_heard).await;
+            self.tidy_up_far(epoch, |node| has_heard(node) && !lost.contains(&node)).await;
         }
         core.slot.count(Counter::FarCommits);
-        let committed = match lost {
+        let committed = match unavailable {
             Some(node) => {
                 set_unknown(self.serial, epoch);
                 Err(TxnError::NodeUnavailable { node, committed: true })
@@ -288,7 +289,7 @@ impl Txn {
         };
         self.ended(&committed);
         if let Some(durably) = durably {
-            core.leave(self.finish_at_silent(epoch, durably, silent));
+            core.leave(self.finish_at_silent(epoch, durably, silent, lost));
         }
         committed
     }
@@ -478,6 +479,14 @@ impl Txn {
         if has_copies {
             self.validate_far_stamps(core).await?;
         }
+        if core.starts_met.get() > self.starts_met {
+            let read_at = self.state.groups().iter().map(|group| group.node);
+            let mut nodes = read_at.chain(self.state.buckets.iter().map(|(node, _)| *node));
+            if nodes.any(|node| core.has_met_start(node, self.starts_met)) {
+                // Another task of the worker has: the stamps of an earlier start may be those of other leaves and buckets.
+                return Err(self.refused(Refused::Changed));
+            }
+        }
         Ok(snapshots_at)
     }
 
@@ -591,13 +600,14 @@ impl Txn {
         }
     }
 
-    /// Writes and unlocks some of the far rows; names a node whose rows could not be written.
-    pub(super) async fn write_far(&self, core: &Core, epoch: u32, is_one: impl Fn(Ident) -> bool) -> Option<NodeId> {
-        let rows: Vec<&Row> = self.far_writes().filter(|row| is_one(row.ident)).collect();
+    /// Writes and unlocks some of the far rows; names the nodes whose rows could not be written. What comes after a step that is lost is not done there: a row
+    /// whose value is not there must not get its version.
+    pub(super) async fn write_far(&self, core: &Core, epoch: u32, is_one: impl Fn(Ident) -> bool) -> Vec<NodeId> {
+        let mut rows: Vec<&Row> = self.far_writes().filter(|row| is_one(row.ident)).collect();
+        let (mut lost, mut slots) = (Vec::new(), Vec::new());
         if rows.is_empty() {
-            return None;
+            return lost;
         }
-        let (mut lost, mut slots) = (None, Vec::new());
         let mut batch = core.take_batch();
         for row in &rows {
             let slot = batch.swap(row.ident.far().add(VERSION), first_version(row, epoch).0);
@@ -608,6 +618,7 @@ impl Txn {
             }
         }
         batch = submit_all(core, batch, &mut slots, &mut lost).await;
+        rows.retain(|row| !lost.contains(&row.ident.node()));
         for row in &rows {
             let (key, value) = (self.state.key(row), self.state.value(row));
             if !row.state.leaves_nothing() && (row.has_new_value() || row.state == RowState::Inserted) {
@@ -620,12 +631,15 @@ impl Txn {
         if !batch.is_empty() {
             batch = submit_all(core, batch, &mut slots, &mut lost).await;
         }
+        rows.retain(|row| !lost.contains(&row.ident.node()));
         for row in &rows {
             let version = new_version(row.state, row.version, epoch);
             slots.push((row.ident.node(), batch.swap(row.ident.far().add(VERSION), version.0)));
             slots.push((row.ident.node(), batch.clear_word(Core::lock_place(row.ident))));
         }
-        batch = submit_all(core, batch, &mut slots, &mut lost).await;
+        if !batch.is_empty() {
+            batch = submit_all(core, batch, &mut slots, &mut lost).await;
+        }
         core.give_batch(batch);
         lost
     }
@@ -634,17 +648,25 @@ impl Txn {
     pub(super) async fn tidy_up_far(&self, epoch: u32, is_of: impl Fn(NodeId) -> bool) {
         let of = |state| self.far_rows(state).into_iter().filter(|(node, ..)| is_of(*node));
         let (deleted, gone) = (of(RowState::Deleted), of(RowState::Gone));
-        // A node that cannot be reached finds both out for itself when it starts again.
+        // A node that has ended finds both out for itself when it starts again.
         for (node, table, references) in deleted {
             for references in references.chunks(STAMPS_MAX) {
-                let request = Request::Remove { table, epoch, references: references.to_vec() };
-                self.core.tell_certainly(node, &request).await;
+                self.tell_of_rows(node, Request::Remove { table, epoch, references: references.to_vec() }).await;
             }
         }
         for (node, table, references) in gone {
             for references in references.chunks(STAMPS_MAX) {
-                self.core.tell_certainly(node, &Request::Cancel { table, references: references.to_vec() }).await;
+                self.tell_of_rows(node, Request::Cancel { table, references: references.to_vec() }).await;
             }
+        }
+    }
+
+    /// Tells a home what has become of rows, also one that stands still or is cut off for longer than a request may take.
+    async fn tell_of_rows(&self, node: NodeId, request: Request<'static>) {
+        if self.core.endpoint.maps_others() {
+            self.core.tell_certainly(node, &request).await;
+        } else {
+            self.core.tell_for_certain(node, request);
         }
     }
 
@@ -813,12 +835,12 @@ fn check_header(row: &Row, header: &[u8], owner: u64, locks_all: bool) -> Result
     if free { Ok(()) } else { Err(Refused::Locked) }
 }
 
-/// Submits a batch; remembers a node that did not take its part.
-async fn submit_all(core: &Core, batch: Batch, slots: &mut Vec<(NodeId, Slot)>, lost: &mut Option<NodeId>) -> Batch {
+/// Submits a batch; remembers the nodes that did not take their parts.
+async fn submit_all(core: &Core, batch: Batch, slots: &mut Vec<(NodeId, Slot)>, lost: &mut Vec<NodeId>) -> Batch {
     let mut batch = core.endpoint.submit(batch).await;
     for (node, slot) in slots.drain(..) {
-        if batch.done(slot).is_err() {
-            lost.get_or_insert(node);
+        if batch.done(slot).is_err() && !lost.contains(&node) {
+            lost.push(node);
         }
     }
     batch.clear();
@@ -850,7 +872,7 @@ impl Core {
     }
 }
 
-/// Frees far locks, if they are this owner's.
+/// Frees far locks, if they are this owner's: at homes that are cut off as soon as they are not any more.
 pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {
     if idents.is_empty() {
         return;
@@ -861,13 +883,18 @@ pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {
     let failed: Vec<Ident> =
         idents.iter().zip(slots).filter(|(_, slot)| batch.done(*slot).is_err()).map(|(ident, _)| *ident).collect();
     core.give_batch(batch);
-    if let (false, Some(replication)) = (failed.is_empty(), core.node.replication.clone()) {
-        // The lock of a living node is nobody else's to free. The transaction need not wait for it.
+    if failed.is_empty() {
+        return;
+    }
+    // The lock of a living node is nobody else's to free. The transaction need not wait for it.
+    if let Some(replication) = core.node.replication.clone() {
         let insisting = core.clone();
         let steps = failed.iter().map(|ident| Step::release(Core::lock_place(*ident), owner)).collect();
         let number = replication.view.configuration().number;
         core.leave(async move {
             let _ = insisting.insist(&replication, steps, number).await;
         });
+    } else {
+        core.leave(unlock_when_reached(core.clone(), failed, owner));
     }
 }

@@ -61,6 +61,8 @@ pub struct Txn {
     pub(crate) held: Held,
     /// See [`CommitInfo::serial`].
     pub(crate) serial: u64,
+    /// [`Core::starts_met`] when it began. What it has read at a node is void once a later start of that is met: its indexes are others.
+    pub(crate) starts_met: u64,
     /// It fills this node's own copy of a replicated table; other copies have what it writes.
     pub(crate) copying: bool,
     /// Its commit returns when its outcome is known, or this node is out of the cluster, however long that takes.
@@ -91,6 +93,7 @@ impl Txn {
             stage: Stage::Running,
             held: Held::default(),
             serial: 0,
+            starts_met: core.starts_met.get(),
             copying: false,
             is_patient: false,
         }
@@ -429,7 +432,7 @@ impl Txn {
                 let (asking, node) = (core.clone(), *node);
                 core.leave(async move { drop(asking.insist_call(node, &request, number).await) });
             } else {
-                core.tell_now(*node, &request);
+                core.tell_for_certain(*node, request);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Transactions through their interface: one program, since each is compiled, linted and linked for itself.
 
 mod common;
+mod cut_off;
 mod dropped;
 mod far;
 mod full;

@@ -111,6 +111,7 @@ impl Txn {
                         }
                     }
                     FarStep::Missing(stamp) => {
+                        self.check_start(home)?;
                         self.core.keep_far_index(home, id, far_index);
                         self.state.buckets.push((home, stamp));
                         return Ok(None);
@@ -118,6 +119,7 @@ impl Txn {
                     FarStep::Gone => break None,
                 }
             };
+            self.check_start(home)?;
             match outcome {
                 Some(FarRead::Row(row)) => {
                     self.core.keep_far_index(home, id, far_index);
@@ -407,6 +409,13 @@ fn apply_changes(changes: &[Change], stamps: &mut Vec<LeafStamp>) {
     }
 }
 
+impl Txn {
+    /// Another task of the worker may have met a later start of a node meanwhile, whose hash indexes are elsewhere.
+    fn check_start(&self, node: NodeId) -> Result<(), TxnError> {
+        if self.core.has_met_start(node, self.starts_met) { Err(TxnError::Conflict) } else { Ok(()) }
+    }
+}
+
 impl Core {
     /// Reads bytes of another node.
     pub async fn read_far(&self, at: FarPtr, len: usize) -> Result<Vec<u8>, TxnError> {
@@ -457,11 +466,18 @@ impl Core {
         if let FabricError::StaleKey { .. } = error
             && self.endpoint.refresh(node, DATA).is_ok()
         {
+            self.starts_met.set(self.starts_met.get() + 1);
+            self.met_at.borrow_mut().insert(node, self.starts_met.get());
             self.locations.borrow_mut().forget_all();
             self.far_indexes.borrow_mut().retain(|(of, _), _| *of != node);
             return TxnError::Conflict;
         }
         TxnError::far(error, node)
+    }
+
+    /// Has it met a later start of a node since it had met so many?
+    pub fn has_met_start(&self, node: NodeId, since: u64) -> bool {
+        self.starts_met.get() > since && self.met_at.borrow().get(&node).is_some_and(|met_at| *met_at > since)
     }
 
     /// Is there a node to go to?

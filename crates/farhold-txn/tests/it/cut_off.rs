@@ -1,0 +1,257 @@
+//! Nodes that are cut off from each other for longer than a request may take, and starts of nodes that others hear of late or in another order, where rows have
+//! no copies: a commit is there in the end, or not at all, and nothing stays locked or reserved for those who cannot say so.
+
+use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
+use farhold_fabric::{Executor, Handle};
+use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
+use farhold_txn::{Node, NodeConfig, NodeId, Placement, Retry, Table, TableDef, Txn, TxnError, Worker};
+
+const TIMEOUT_NS: u64 = 1_000_000;
+/// More than a node needs that is there again.
+const SOON_NS: u64 = 20 * TIMEOUT_NS;
+const HOME: NodeId = NodeId(0);
+const OTHER: NodeId = NodeId(1);
+/// Keys of rows on node 0 are odd, those on node 1 even.
+const ROWS: i32 = 8;
+
+fn definition() -> TableDef {
+    let columns = vec![Column::new("id", ColumnType::Int), Column::new("name", ColumnType::Varchar(3_000))];
+    let by_name = SecondaryIndex { name: "by_name".into(), columns: vec![1], unique: false };
+    let schema = Schema::new(columns, vec![0]).expect("a schema");
+    TableDef { placement: Placement::ByInteger, hash: true, indexes: vec![by_name], ..TableDef::new("person", schema) }
+}
+
+fn key(table: &Table, id: i32) -> Vec<u8> {
+    let mut key = Vec::new();
+    table.schema().encode_key_parts(&[Datum::Int(id)], &mut key).expect("a key");
+    key
+}
+
+fn value(table: &Table, id: i32, name: &str) -> Vec<u8> {
+    let mut value = Vec::new();
+    table.schema().encode_value(&[Datum::Int(id), Datum::Text(name.into())], &mut value).expect("a value");
+    value
+}
+
+async fn put(txn: &mut Txn, table: &Table, id: i32, name: &str) -> Result<(), TxnError> {
+    let (key, value) = (key(table, id), value(table, id, name));
+    match txn.get(table, &key).await? {
+        Some(row) => txn.update(row, &value),
+        None => txn.insert(table, &key, &value).await.map(|_| ()),
+    }
+}
+
+async fn name(txn: &mut Txn, table: &Table, id: i32) -> Result<Option<String>, TxnError> {
+    let Some(row) = txn.get(table, &key(table, id)).await? else { return Ok(None) };
+    let mut datums = Vec::new();
+    table.schema().decode_row(txn.key(row), txn.value(row), &mut datums)?;
+    let Datum::Text(name) = &datums[1] else { panic!("{datums:?}") };
+    Ok(Some(name.clone()))
+}
+
+fn start(sim: &Sim, node: NodeId, handle: &Handle) -> Worker {
+    let fabric = sim.join(node).expect("a node that does not run");
+    let config =
+        NodeConfig { nodes: 2, region_bytes: 4 << 20, request_timeout_ns: TIMEOUT_NS, ..NodeConfig::default() };
+    Node::open(fabric, config).and_then(|node| node.worker(handle)).expect("a node")
+}
+
+fn serve(worker: &Worker) {
+    let serving = worker.clone();
+    drop(worker.handle().spawn(async move {
+        loop {
+            serving.serve(TIMEOUT_NS, usize::MAX).await;
+        }
+    }));
+}
+
+async fn fill(worker: &Worker) -> Table {
+    let table = worker.create_table(definition()).await.expect("a table");
+    let filled = worker.run(Retry::never(), async |txn| {
+        for id in 1..=ROWS {
+            put(txn, &table, id, "ann").await?;
+        }
+        Ok(())
+    });
+    filled.await.expect("filled");
+    table
+}
+
+/// Rows of both nodes: one grows out of its slot, one goes, one comes, one stays in its place.
+async fn change(worker: Worker, table: Table) -> Result<(), TxnError> {
+    let mut txn = worker.begin();
+    for of_node in [0, 1] {
+        put(&mut txn, &table, 1 + of_node, &"bob".repeat(500)).await?;
+        let row = txn.get(&table, &key(&table, 3 + of_node)).await?.ok_or(TxnError::Conflict)?;
+        txn.delete(row)?;
+        put(&mut txn, &table, ROWS + 1 + of_node, "bob").await?;
+        put(&mut txn, &table, 5 + of_node, "eve").await?;
+    }
+    txn.commit().await.map(|_| ())
+}
+
+async fn assert_nothing_is_left(workers: &[Worker]) {
+    for worker in workers {
+        assert!(worker.drain(SOON_NS).await, "what commits have left");
+    }
+    workers[0].handle().sleep_ns(SOON_NS).await;
+    for worker in workers {
+        assert_eq!(worker.node().left_behind(), Vec::<String>::new(), "{}", worker.node().id());
+        assert_eq!(worker.node().leaks(), Vec::<String>::new(), "{}", worker.node().id());
+    }
+}
+
+/// A transaction of node 0 changes rows of both nodes, and so many nanoseconds after it has begun ways are cut. What its client hears, when they are healed.
+fn cut_after(ns: u64, hops: &[Hop]) -> Result<(), TxnError> {
+    let executor = Executor::virtual_time(3);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    executor.run(async {
+        let workers = [HOME, OTHER].map(|node| start(&sim, node, &handle));
+        workers.iter().for_each(serve);
+        let table = fill(&workers[0]).await;
+        let changing = handle.spawn(change(workers[0].clone(), table.clone()));
+        handle.sleep_ns(ns).await;
+        hops.iter().for_each(|hop| sim.inject(Fault::Cut(*hop)));
+        handle.sleep_ns(5 * TIMEOUT_NS).await;
+        hops.iter().for_each(|hop| sim.inject(Fault::Heal(*hop)));
+        assert_nothing_is_left(&workers).await;
+        let told = changing.try_take().expect("an answer in time");
+        let is_committed = matches!(told, Ok(()) | Err(TxnError::NodeUnavailable { committed: true, .. }));
+        let mut txn = workers[1].begin_read_only();
+        let table = workers[1].node().table("person").expect("on every node");
+        for of_node in [0, 1] {
+            let (ann, bob) = (Some("ann".to_owned()), Some("bob".to_owned()));
+            let expected = if is_committed {
+                [Some("bob".repeat(500)), None, bob, Some("eve".to_owned())]
+            } else {
+                [ann.clone(), ann.clone(), None, ann]
+            };
+            for (id, expected) in [1, 3, ROWS + 1, 5].into_iter().zip(expected) {
+                let found = name(&mut txn, &table, id + of_node).await.expect("a read");
+                assert_eq!(found, expected, "row {}, cut after {ns} ns, told {told:?}", id + of_node);
+            }
+        }
+        txn.commit().await.expect("a read");
+        told
+    })
+}
+
+/// Locks, reservations and rows that were on their way when a way was cut: the coordinator lives, and is the only one who can see to them.
+#[test]
+fn a_commit_that_is_cut_off_is_whole_or_not_there() {
+    let (there, back) = (Hop { from: HOME, to: OTHER }, Hop { from: OTHER, to: HOME });
+    for hops in [&[there][..], &[back], &[there, back]] {
+        let told: Vec<_> = (0..160).map(|step| cut_after(step * 500, hops)).collect();
+        let count = |of: fn(&Result<(), TxnError>) -> bool| told.iter().filter(|told| of(told)).count();
+        let is_late =
+            |told: &Result<(), TxnError>| matches!(told, Err(TxnError::NodeUnavailable { committed: true, .. }));
+        assert!(
+            count(is_late) > 3 && count(Result::is_ok) > 3 && count(Result::is_err) > count(is_late) + 3,
+            "{told:?}"
+        );
+    }
+}
+
+/// A node has locked rows of another one and ends, and its next start cannot reach that node at first.
+#[test]
+fn a_start_that_others_have_not_heard_of_is_told_again() {
+    let executor = Executor::virtual_time(3);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let home = start(&sim, HOME, &handle);
+    executor.run(async {
+        serve(&home);
+        let dying = start(&sim, OTHER, &handle);
+        serve(&dying);
+        fill(&home).await;
+        let changing = handle.spawn(change(dying.clone(), dying.node().table("person").expect("on every node")));
+        while !home.node().left_behind().iter().any(|what| what.contains("locked")) {
+            handle.sleep_ns(200).await;
+        }
+        sim.inject(Fault::Kill(OTHER));
+        handle.sleep_ns(5 * TIMEOUT_NS).await;
+        assert!(changing.try_take().is_some());
+        let again = start(&sim, OTHER, &handle);
+        sim.inject(Fault::Cut(Hop { from: OTHER, to: HOME }));
+        assert_eq!(again.join_cluster().await, Ok(Vec::new()));
+        assert_ne!(home.node().left_behind(), Vec::<String>::new());
+        sim.inject(Fault::Heal(Hop { from: OTHER, to: HOME }));
+        serve(&again);
+        assert!(again.drain(SOON_NS).await, "it is heard");
+        assert_eq!(home.node().left_behind(), Vec::<String>::new());
+        std::mem::forget(dying);
+    });
+}
+
+/// A node stands still while another one starts twice. When it goes on it hears of the first of these starts, and holds locks of the second.
+#[test]
+fn a_start_releases_nothing_that_a_later_one_has_locked() {
+    let executor = Executor::virtual_time(3);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let home = start(&sim, HOME, &handle.of_machine(0, 0));
+    executor.run(async {
+        serve(&home);
+        let first = start(&sim, OTHER, &handle);
+        serve(&first);
+        fill(&home).await;
+        sim.inject(Fault::Kill(OTHER));
+        handle.sleep_ns(5 * TIMEOUT_NS).await;
+        let second = start(&sim, OTHER, &handle);
+        sim.inject(Fault::Pause(HOME, handle.now_ns() + 3 * TIMEOUT_NS));
+        assert_eq!(second.join_cluster().await, Ok(Vec::new()), "it is told, and does not answer");
+        sim.inject(Fault::Kill(OTHER));
+        handle.sleep_ns(TIMEOUT_NS + TIMEOUT_NS / 2).await;
+        let third = start(&sim, OTHER, &handle);
+        let table = third.node().table("person").expect("on every node");
+        // It grows: its home is asked past the commit point, with the old row locked, and hears of the earlier start first.
+        let mut txn = third.begin();
+        let row = txn.get(&table, &key(&table, 1)).await.expect("by the hash index").expect("a row");
+        txn.update(row, &value(&table, 1, &"bob".repeat(500))).expect("room");
+        let told = txn.commit().await.map(|_| ());
+        assert_eq!(told, Ok(()));
+        serve(&third);
+        handle.sleep_ns(SOON_NS).await;
+        let mut txn = third.begin_read_only();
+        assert_eq!(name(&mut txn, &table, 1).await, Ok(Some("bob".repeat(500))));
+        assert_eq!(home.node().left_behind(), Vec::<String>::new());
+        std::mem::forget((first, second));
+    });
+}
+
+/// A request to reserve a key comes when the next start of its node has said so.
+#[test]
+fn nothing_is_reserved_for_a_start_that_is_over() {
+    let executor = Executor::virtual_time(3);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let home = start(&sim, HOME, &handle);
+    executor.run(async {
+        serve(&home);
+        let dying = start(&sim, OTHER, &handle);
+        serve(&dying);
+        let table = fill(&home).await;
+        let way = Hop { from: OTHER, to: HOME };
+        sim.inject(Fault::Delay(way, TIMEOUT_NS / 2));
+        let (inserting, there) = (dying.clone(), dying.node().table("person").expect("on every node"));
+        let inserting = handle.spawn(async move {
+            let mut txn = inserting.begin();
+            let inserted = txn.insert(&there, &key(&there, ROWS + 1), &value(&there, ROWS + 1, "bob")).await;
+            inserted.map(|_| ())
+        });
+        handle.sleep_ns(1_000).await;
+        sim.inject(Fault::Kill(OTHER));
+        sim.inject(Fault::Heal(way));
+        handle.sleep_ns(1_000).await;
+        let again = start(&sim, OTHER, &handle);
+        assert_eq!(again.join_cluster().await, Ok(vec![HOME]));
+        handle.sleep_ns(SOON_NS).await;
+        assert!(inserting.try_take().is_some_and(|inserted| inserted.is_err()));
+        assert_eq!(home.node().left_behind(), Vec::<String>::new());
+        let mut txn = home.begin();
+        assert_eq!(put(&mut txn, &table, ROWS + 1, "eve").await, Ok(()));
+        txn.commit().await.expect("the key is free");
+        std::mem::forget(dying);
+    });
+}
