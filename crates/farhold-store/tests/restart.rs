@@ -4,10 +4,11 @@ mod common;
 
 use common::{ME, delete, fresh, insert, region, reserve, unique, value_of};
 use farhold_btree::KeyShape;
-use farhold_fabric::{NodeId, RegionMemory};
+use farhold_fabric::{Meta, NodeId, RegionMemory};
 use farhold_store::durable::power::Volatile;
 use farhold_store::durable::{Identity, checkpoint};
 use farhold_store::object::{Word, Words};
+use farhold_store::table::Occupant;
 use farhold_store::{
     Holder, IndexDef, LAYOUT_VERSION, Owner, PageTable, Reserve, Snapshot, Store, StoreError, Superblock, TableDef,
     TableId, TableStore,
@@ -94,11 +95,67 @@ fn a_row_being_written_at_the_crash_is_reported() {
         reference
     };
     let (store, _) = Store::attach(memory, NodeId(0)).expect("the store");
-    let (table, rebuilt) = TableStore::attach(&store, def(vec![])).expect("the table");
+    let (_, rebuilt) = TableStore::attach(&store, def(vec![])).expect("the table");
     assert_eq!(rebuilt.rows, 1);
     let [damaged] = &rebuilt.damaged[..] else { panic!("{rebuilt:?}") };
     assert_eq!((damaged.reference, damaged.owner, &damaged.key[..]), (reference, Some(ME), &2_u64.to_be_bytes()[..]));
-    assert_eq!(table.lookup(&2_u64.to_be_bytes()).found, None);
+}
+
+/// Rows that were being written as their node died, from another node: in place, or an insert that has taken the place of a deleted row. No key of
+/// theirs is free.
+#[test]
+fn a_row_being_written_at_the_crash_keeps_its_key() {
+    for is_insert in [false, true] {
+        let memory = region(1 << 20);
+        let key = 2_u64.to_be_bytes();
+        let reference = {
+            let store = Store::format(memory.clone(), NodeId(0)).expect("a store");
+            let table = TableStore::create(&store, def(vec![unique()])).expect("a table");
+            let mut alloc = store.alloc_cache();
+            let reference = insert(&table, &mut alloc, 2, b"12345678");
+            let object = store.object(reference);
+            let version = object.lock(reference.incarnation(), ME).expect("free");
+            let half = version.with(farhold_store::Version::WRITING);
+            let half = if is_insert { half.with(farhold_store::Version::ABSENT) } else { half };
+            object.store(Word::Version, half.0, Relaxed);
+            object.store(Word::Meta, Meta::new(reference.incarnation(), Meta::ROW, 8, 16).0, Relaxed);
+            reference
+        };
+        let (store, _) = Store::attach(memory, NodeId(0)).expect("the store");
+        let (table, rebuilt) = TableStore::attach(&store, def(vec![unique()])).expect("the table");
+        assert_eq!(rebuilt.damaged.len(), 1, "{rebuilt:?}");
+        assert_eq!(table.lookup(&key).found, Some(reference));
+        assert_eq!(table.primary().get(&key).value, Some(reference.to_bits()));
+        let again = reserve(&table, &mut store.alloc_cache(), 2, b"87654321");
+        let Reserve::Exists { reference: other, occupant, .. } = again else { panic!("{again:?}") };
+        assert_eq!((other, occupant), (reference, Occupant::Reserved));
+    }
+}
+
+/// A row grows out of its slot, and its node dies when the new one is there, and the old one half gone.
+#[test]
+fn a_row_whose_place_another_has_taken_is_no_damage() {
+    let memory = region(1 << 20);
+    let key = 2_u64.to_be_bytes();
+    let new = {
+        let store = Store::format(memory.clone(), NodeId(0)).expect("a store");
+        let table = TableStore::create(&store, def(vec![])).expect("a table");
+        let mut alloc = store.alloc_cache();
+        let [old, new] = [2, 3].map(|key| insert(&table, &mut alloc, key, b"12345678"));
+        store.object(new).copy_in(0, &key);
+        let object = store.object(old);
+        let version = object.lock(old.incarnation(), ME).expect("free");
+        object.store(Word::Version, version.with(farhold_store::Version::WRITING).0, Relaxed);
+        new
+    };
+    let (store, _) = Store::attach(memory, NodeId(0)).expect("the store");
+    let (table, rebuilt) = TableStore::attach(&store, def(vec![])).expect("the table");
+    assert_eq!((rebuilt.rows, &rebuilt.damaged[..]), (1, &[][..]));
+    assert_eq!(table.lookup(&key).found, Some(new));
+    let mut alloc = store.alloc_cache();
+    let before = table.statistics().page_bytes;
+    insert(&table, &mut alloc, 3, b"12345678");
+    assert_eq!(table.statistics().page_bytes, before, "the slot of the old one is free");
 }
 
 #[test]

@@ -1,11 +1,15 @@
 //! A table found in the region after a restart: what its slots say, and the indexes made anew from them.
 //!
-//! | found                              | becomes                                         |
-//! |------------------------------------|-------------------------------------------------|
-//! | live row                           | indexed; a dead owner's lock on it is released  |
-//! | reserved, deleted, older copy      | free                                            |
-//! | row with `WRITING`                 | reported, left as it is, in no index            |
-//! | free slot with `WRITING`           | free                                            |
+//! | found                                | becomes                                                            |
+//! |--------------------------------------|--------------------------------------------------------------------|
+//! | live row                             | indexed; a dead owner's lock on it is released                     |
+//! | reserved, deleted, older copy        | free                                                               |
+//! | row with `WRITING`, also an absent   | reported, left as it is, in the indexes of its primary key alone   |
+//! | the same, beside a live row of its key | free: that one has taken its place                               |
+//! | reserved or free slot with `WRITING` | free                                                               |
+//!
+//! A row with `WRITING` is found by its key, so that nobody takes it for absent or its key for free. Its value may be torn, so secondary indexes cannot
+//! have it. An absent one is an insert whose version has not come; it may have taken the place of a row that is deleted already.
 
 use super::{TableDef, TableStore};
 use crate::durable::Parallel;
@@ -101,7 +105,8 @@ impl TableStore {
                 }
             }
         });
-        let rebuilt = found.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        let mut rebuilt = found.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        rebuilt.damaged = this.enter_damaged(rebuilt.damaged)?;
         Ok((this, rebuilt))
     }
 
@@ -144,7 +149,7 @@ impl TableStore {
                     return Err(StoreError::Corrupt { offset, reason: "a row is longer than its slot" });
                 }
                 let live = matches!(meta.state(), Meta::ROW | RESERVED) && !version.is_absent();
-                if live && version.is_writing() {
+                if version.is_writing() && (live || meta.state() == Meta::ROW) {
                     let mut key = vec![0; meta.key_len()];
                     object.copy_out(&mut key);
                     let owner = Owner::from_word(object.lock_word());
@@ -175,6 +180,34 @@ impl TableStore {
             shared.append(&mut found);
         }
         Ok(found)
+    }
+
+    /// Has rows that are half written found by their keys, when all others are in the indexes; returns them.
+    fn enter_damaged(&self, damaged: Vec<Damaged>) -> Result<Vec<Damaged>, StoreError> {
+        let mut kept = Vec::new();
+        for row in damaged {
+            let offset = row.reference.offset();
+            let object = Object::at(self.store.memory(), offset);
+            match self.primary.insert(&row.key, row.reference.to_bits()) {
+                Insert::Exists { value, .. } => {
+                    let other = ObjectRef::from_bits(value);
+                    if !self.store.object(other).version().is_writing() {
+                        object.unlock();
+                        clear(object, object.meta(), object.version());
+                        let class = self.store.pages().table().class_at(offset);
+                        self.slab.free()[class.0 as usize].push((offset / ALIGN) as u32);
+                        continue;
+                    }
+                }
+                Insert::Inserted { .. } => {
+                    if let Some(hash) = &self.hash {
+                        hash.insert(hash_key(&row.key), row.reference)?;
+                    }
+                }
+            }
+            kept.push(row);
+        }
+        Ok(kept)
     }
 
     fn enter_found(
