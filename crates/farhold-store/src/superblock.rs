@@ -34,7 +34,6 @@ pub(crate) const DIRECTORY: u64 = 1024;
 
 const NODE: u64 = 16;
 const REGION_BYTES: u64 = 24;
-const STARTS: u64 = 32;
 const CLEAN: u64 = 40;
 const PAGE_TABLE: u64 = 48;
 const PAGES: u64 = 56;
@@ -97,6 +96,8 @@ pub struct Found {
 pub struct Superblock<'m>(&'m RegionMemory);
 
 impl<'m> Superblock<'m> {
+    /// Offset of the word that counts the node's starts; its lowest 16 bits are the [`incarnation`](Self::incarnation).
+    pub const STARTS: u64 = 32;
     /// Offset of the epoch word. The bits of the open snapshots are the word after it.
     pub const EPOCH: u64 = 64;
     /// Offset of the word that has a bit for each open or announced snapshot.
@@ -165,7 +166,7 @@ impl<'m> Superblock<'m> {
             (8, LAYOUT_VERSION),
             (NODE, u64::from(node.0)),
             (REGION_BYTES, memory.len()),
-            (STARTS, starts + 1),
+            (Self::STARTS, starts + 1),
             (PAGE_TABLE, SUPERBLOCK_BYTES),
             (PAGES, pages),
             (Self::EPOCH, 1),
@@ -185,7 +186,7 @@ impl<'m> Superblock<'m> {
         if found != u64::from(node.0) {
             return Err(StoreError::WrongNode { found, expected: node });
         }
-        let incarnation = (self.word(STARTS).fetch_add(1, SeqCst) + 1) as u16;
+        let incarnation = (self.word(Self::STARTS).fetch_add(1, SeqCst) + 1) as u16;
         let clean = self.word(CLEAN).swap(0, SeqCst) == 1;
         for slot in 0..SNAPSHOT_SLOTS {
             self.slot(SlotId(slot as u8)).store(0, Relaxed);
@@ -219,7 +220,7 @@ impl<'m> Superblock<'m> {
     /// How often the node has started, as far as is known.
     #[must_use]
     pub fn starts(self) -> u64 {
-        self.word(STARTS).load(Relaxed)
+        self.word(Self::STARTS).load(Relaxed)
     }
 
     /// The node whose region it is.

@@ -10,8 +10,8 @@
 //! answers within the fabric's time-out, or counts as unavailable.
 
 use crate::slots::WORKERS_MAX;
-use crate::snapshot::{AsOf, Part};
-use crate::{Node, NodeId, TableId, TxnError, Worker};
+use crate::snapshot::{AsOf, Part, Start};
+use crate::{Node, TableId, TxnError, Worker};
 use farhold_fabric::Executor;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,9 +28,9 @@ const QUESTIONS_MAX: usize = 16;
 /// What is asked for.
 enum Question {
     /// The runs of pages of a table.
-    Runs { node: NodeId, table: TableId, answer: Sender<Result<Vec<Part>, TxnError>> },
+    Runs { start: Start, table: TableId, answer: Sender<Result<Vec<Part>, TxnError>> },
     /// The rows of a run in a state.
-    Rows { node: NodeId, part: Part, as_of: AsOf, answer: Sender<Result<Rows, TxnError>> },
+    Rows { start: Start, part: Part, as_of: AsOf, answer: Sender<Result<Rows, TxnError>> },
 }
 
 /// Rows, one after the other.
@@ -71,17 +71,17 @@ struct Running {
 
 impl FarPages {
     /// A table's runs of pages on another node. Blocks the thread.
-    pub fn runs(&self, asker: &Arc<Node>, node: NodeId, table: TableId) -> Result<Vec<Part>, TxnError> {
+    pub fn runs(&self, asker: &Arc<Node>, start: Start, table: TableId) -> Result<Vec<Part>, TxnError> {
         let (answer, answered) = channel();
-        self.ask(asker, Question::Runs { node, table, answer })?;
-        answered.recv().unwrap_or(Err(TxnError::NodeUnavailable { node, committed: false }))
+        self.ask(asker, Question::Runs { start, table, answer })?;
+        answered.recv().unwrap_or(Err(TxnError::NodeUnavailable { node: start.node, committed: false }))
     }
 
     /// The rows of a run of pages of another node. Blocks the thread.
-    pub fn rows(&self, asker: &Arc<Node>, node: NodeId, part: Part, as_of: AsOf) -> Result<Rows, TxnError> {
+    pub fn rows(&self, asker: &Arc<Node>, start: Start, part: Part, as_of: AsOf) -> Result<Rows, TxnError> {
         let (answer, answered) = channel();
-        self.ask(asker, Question::Rows { node, part, as_of, answer })?;
-        answered.recv().unwrap_or(Err(TxnError::NodeUnavailable { node, committed: false }))
+        self.ask(asker, Question::Rows { start, part, as_of, answer })?;
+        answered.recv().unwrap_or(Err(TxnError::NodeUnavailable { node: start.node, committed: false }))
     }
 
     fn ask(&self, asker: &Arc<Node>, mut question: Question) -> Result<(), TxnError> {
@@ -179,12 +179,12 @@ fn answer_all(executor: &Executor, worker: &Worker, mut asked: Receiver<Question
 /// Who asked may be gone: then nobody hears the answer.
 async fn answer(worker: &Worker, question: Question) {
     match question {
-        Question::Runs { node, table, answer } => {
-            let _ = answer.send(worker.ask_runs(node, table).await);
+        Question::Runs { start, table, answer } => {
+            let _ = answer.send(worker.ask_runs(start, table).await);
         }
-        Question::Rows { node, part, as_of, answer } => {
+        Question::Rows { start, part, as_of, answer } => {
             let mut rows = Rows::default();
-            let read = worker.scan_run(node, part, as_of, &mut |key, value| rows.push(key, value)).await;
+            let read = worker.scan_run(start, part, as_of, &mut |key, value| rows.push(key, value)).await;
             let _ = answer.send(read.map(|()| rows));
         }
     }
@@ -193,6 +193,7 @@ async fn answer(worker: &Worker, question: Question) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NodeId;
 
     /// The thread has waited long enough, and somebody has a question before it is gone.
     #[test]
@@ -205,7 +206,8 @@ mod tests {
             next_question(asked, Duration::ZERO, &waits).map(|(question, _)| matches!(question, Question::Runs { .. }))
         });
         let (answer, _answered) = channel();
-        let sent = questions.send(Question::Runs { node: NodeId(1), table: TableId(7), answer });
+        let start = Start { node: NodeId(1), incarnation: 1 };
+        let sent = questions.send(Question::Runs { start, table: TableId(7), answer });
         assert!(sent.is_ok(), "the thread is there");
         drop(asking);
         assert_eq!(thread.join().expect("no panic"), Some(true));

@@ -10,9 +10,10 @@ use crate::home::wire::{GARBAGE, Reader, Writer};
 use crate::membership::Moment;
 use crate::protocol::epoch::Epoch;
 use crate::protocol::ident::DATA;
+use crate::worker::Core;
 use crate::{Node, NodeId, Table, TableId, TxnError, Worker};
 use farhold_fabric::sync::actor::Posted;
-use farhold_fabric::{FabricError, FarPtr, Meta, ObjectView, RegionMemory, Version};
+use farhold_fabric::{Batch, FabricError, FarPtr, Meta, ObjectView, RegionMemory, Slot, Version};
 use farhold_store::object::size_class::{self, SizeClass};
 use farhold_store::object::{Link, RESERVED};
 use farhold_store::slab::{PageKind, PageTable, Run};
@@ -48,36 +49,49 @@ impl AsOf {
     }
 }
 
+/// The start of a node that keeps older copies of rows for a snapshot: the next one has none of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub node: NodeId,
+    pub incarnation: u16,
+}
+
 /// A snapshot's place on one node.
 struct Place {
-    node: NodeId,
+    start: Start,
     /// Where it is, if the node's region is mapped. If not, the node knows it by the snapshot's number.
     mapped: Option<MappedPlace>,
+}
+
+impl Place {
+    /// Announces a snapshot of this holder to a node whose region is mapped.
+    fn take(node: NodeId, memory: Arc<RegionMemory>, holder: Holder) -> Result<Self, StoreError> {
+        let superblock = Superblock::of(&memory)?;
+        let (slot, incarnation) = (superblock.announce(holder)?, superblock.incarnation());
+        Ok(Self { start: Start { node, incarnation }, mapped: Some(MappedPlace { memory, slot }) })
+    }
+
+    /// The place in mapped memory, if it is still that start's.
+    fn standing(&self) -> Option<&MappedPlace> {
+        self.mapped.as_ref().filter(|mapped| mapped.superblock().incarnation() == self.start.incarnation)
+    }
+
+    /// Is what the snapshot of this epoch reads there still kept for it? Not if the node has gone on without this one, which may be the last
+    /// to learn of it. Of memory that is not mapped here each look says so.
+    fn is_open(&self, holder: Holder, epoch: u32) -> bool {
+        let is_open = |mapped: &MappedPlace| mapped.superblock().is_open(mapped.slot, holder, epoch);
+        self.mapped.is_none() || self.standing().is_some_and(is_open)
+    }
 }
 
 struct MappedPlace {
     memory: Arc<RegionMemory>,
     slot: SlotId,
-    /// Which start of the node it was announced to: the next one has closed it.
-    incarnation: u16,
 }
 
 impl MappedPlace {
-    /// Announces a snapshot of this holder.
-    fn take(memory: Arc<RegionMemory>, holder: Holder) -> Result<Self, StoreError> {
-        let superblock = Superblock::of(&memory)?;
-        let (slot, incarnation) = (superblock.announce(holder)?, superblock.incarnation());
-        Ok(Self { memory, slot, incarnation })
-    }
-
     fn superblock(&self) -> Superblock<'_> {
         Superblock::of(&self.memory).expect("checked when the snapshot was taken")
-    }
-
-    /// Is what the snapshot of this epoch reads there still kept for it? Not if the node has gone on without this one, which may be the last
-    /// to learn of it.
-    fn is_open(&self, holder: Holder, epoch: u32) -> bool {
-        self.superblock().incarnation() == self.incarnation && self.superblock().is_open(self.slot, holder, epoch)
     }
 }
 
@@ -147,15 +161,16 @@ impl Worker {
             crate::planted::may_stop();
             let memory =
                 if id == core.me { Some(node.store.memory_shared().clone()) } else { core.endpoint.mapped(id, DATA) };
-            let mapped = memory.map(|memory| MappedPlace::take(memory, holder)).transpose();
-            let mapped = mapped.map_err(|error| TxnError::store(error, id))?;
-            if mapped.is_none() {
+            let place = if let Some(memory) = memory {
+                Place::take(id, memory, holder).map_err(|error| TxnError::store(error, id))?
+            } else {
                 let number =
                     *snapshot.number.get_or_insert_with(|| node.open_snapshots.open(|| core.handle.unrepeated_u64()));
                 let request = Request::Announce { incarnation: holder.incarnation, configuration, number };
-                core.call(id, &request).await?;
-            }
-            snapshot.places.push(Place { node: id, mapped });
+                let incarnation = core.ask(id, &request, |r| r.u16()).await?;
+                Place { start: Start { node: id, incarnation }, mapped: None }
+            };
+            snapshot.places.push(place);
         }
         crate::planted::may_stop();
         let raised = if let Some(early) = early { Ok(early) } else { self.advance_epoch(&snapshot).await };
@@ -165,11 +180,11 @@ impl Worker {
             crate::planted::may_stop();
             if let Some(mapped) = &place.mapped {
                 if !mapped.superblock().confirm(mapped.slot, holder, epoch) {
-                    return Err(TxnError::Recovering { node: place.node });
+                    return Err(TxnError::Recovering { node: place.start.node });
                 }
             } else if let Some(number) = snapshot.number {
                 let request = Request::Confirm { incarnation: holder.incarnation, number, epoch };
-                core.call(place.node, &request).await?;
+                core.call(place.start.node, &request).await?;
             }
         }
         self.check(snapshot.as_of)?;
@@ -183,7 +198,8 @@ impl Worker {
     /// Raises the global epoch; the one before is the snapshot's.
     async fn advance_epoch(&self, snapshot: &Snapshot) -> Result<u32, TxnError> {
         let keeper = self.core.keeper();
-        let near = snapshot.places.iter().find(|place| place.node == keeper).and_then(|place| place.mapped.as_ref());
+        let near =
+            snapshot.places.iter().find(|place| place.start.node == keeper).and_then(|place| place.mapped.as_ref());
         let epoch = if let Some(mapped) = near {
             mapped.superblock().advance_epoch()
         } else {
@@ -203,8 +219,8 @@ impl Worker {
         let mut tasks = snapshot.mapped_pages(table)?;
         for (position, place) in snapshot.places.iter().enumerate() {
             if place.mapped.is_none() && !table.0.route.is_local_only() {
-                let runs = self.ask_runs(place.node, table.id()).await?;
-                let task = |part| PageTask { node: place.node, place: position, part, table: table.clone() };
+                let runs = self.ask_runs(place.start, table.id()).await?;
+                let task = |part| PageTask { node: place.start.node, place: position, part, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));
             }
         }
@@ -213,11 +229,14 @@ impl Worker {
 
     /// The runs of pages of a table on another node, in the order of their pages. As many questions as it takes: a message carries
     /// those of some hundred megabytes.
-    pub(crate) async fn ask_runs(&self, node: NodeId, table: TableId) -> Result<Vec<Part>, TxnError> {
+    pub(crate) async fn ask_runs(&self, start: Start, table: TableId) -> Result<Vec<Part>, TxnError> {
         let mut runs: Vec<Part> = Vec::new();
         loop {
             let from_page = runs.last().map_or(0, |last| last.run.page.saturating_add(last.run.pages));
-            let more = self.core.ask(node, &Request::Pages { table, from_page }, read_runs).await?;
+            let request = Request::Pages { table, from_page };
+            let answer = self.core.ask(start.node, &request, |r| Ok((r.u16()?, read_runs(r)?)));
+            let (incarnation, more) = answer.await?;
+            start.check(incarnation)?;
             let are_all = more.len() < RUNS_MAX;
             runs.extend(more);
             if are_all {
@@ -249,19 +268,19 @@ impl Worker {
             }
             return Ok(());
         }
-        self.scan_run(place.node, task.part, snapshot.as_of, visit).await
+        self.scan_run(place.start, task.part, snapshot.as_of, visit).await
     }
 
     /// Reads a run of pages by batches of object reads. A row that stays locked has a dead owner.
     pub(crate) async fn scan_run(
         &self,
-        node: NodeId,
+        start: Start,
         part: Part,
         as_of: AsOf,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), TxnError> {
         let core = &*self.core;
-        let epoch = as_of.epoch;
+        let (node, epoch) = (start.node, as_of.epoch);
         self.check(as_of)?;
         let room = part.run.class.payload_bytes_max();
         let until_ns = core.handle.now_ns() + core.node.config().request_timeout_ns;
@@ -274,7 +293,9 @@ impl Worker {
                 let at = |offset: u64| FarPtr::new(node, DATA, offset);
                 let slots: Vec<_> =
                     chunk.iter().map(|offset| (*offset, batch.read_object(at(*offset), room))).collect();
+                let starts = batch.read(start.word(), 8);
                 let batch = core.endpoint.submit(batch).await;
+                start.check_read(core, &batch, starts)?;
                 for (offset, slot) in slots {
                     match batch.object(slot) {
                         Ok(view) if is_locked_at(&view, epoch) => later.push(offset),
@@ -282,7 +303,7 @@ impl Worker {
                         Ok(view) => match state_at(&view, epoch) {
                             StateAt::Row { key_len } => visit(&view.payload[..key_len], &view.payload[key_len..]),
                             StateAt::Older(link) => {
-                                self.visit_older(node, link, epoch, room, visit).await?;
+                                self.visit_older(start, link, epoch, room, visit).await?;
                             }
                             StateAt::Nothing => {}
                         },
@@ -318,7 +339,7 @@ impl Worker {
     /// Follows the links to the copy of the snapshot's epoch, which is held for it.
     async fn visit_older(
         &self,
-        node: NodeId,
+        start: Start,
         mut link: Link,
         epoch: u32,
         room: usize,
@@ -326,9 +347,11 @@ impl Worker {
     ) -> Result<(), TxnError> {
         while !link.is_none() {
             let mut batch = self.core.take_batch();
-            let slot = batch.read_object(FarPtr::new(node, DATA, link.offset()), room);
+            let slot = batch.read_object(FarPtr::new(start.node, DATA, link.offset()), room);
+            let starts = batch.read(start.word(), 8);
             let batch = self.core.endpoint.submit(batch).await;
-            let view = batch.object(slot).map_err(|error| self.core.far_error(error, node))?;
+            start.check_read(&self.core, &batch, starts)?;
+            let view = batch.object(slot).map_err(|error| self.core.far_error(error, start.node))?;
             let meta = Meta(view.meta);
             if meta.state() != Meta::UNDO {
                 return Err(TxnError::Corrupt { what: "a row's older copy is not there" });
@@ -340,6 +363,24 @@ impl Worker {
             link = Link(view.prev);
         }
         Ok(())
+    }
+}
+
+impl Start {
+    /// The word that says which start the node is at. What is read in one batch with it is of that start: a batch goes to the memory of one, and another
+    /// one's refuses it.
+    fn word(self) -> FarPtr {
+        FarPtr::new(self.node, DATA, Superblock::STARTS)
+    }
+
+    fn check_read(self, core: &Core, batch: &Batch, starts: Slot) -> Result<(), TxnError> {
+        let read = batch.bytes(starts).map_err(|error| core.far_error(error, self.node))?;
+        self.check(u16::from_le_bytes([read[0], read[1]]))
+    }
+
+    /// Is the node still at this start?
+    fn check(self, incarnation: u16) -> Result<(), TxnError> {
+        if incarnation == self.incarnation { Ok(()) } else { Err(TxnError::Recovering { node: self.node }) }
     }
 }
 
@@ -407,9 +448,9 @@ pub(crate) fn first_runs(mut runs: Vec<Run>, from_page: u32) -> Vec<Run> {
     runs
 }
 
-/// The answer to [`Request::Pages`], by who has them in `memory`.
-pub(crate) fn write_runs(memory: &RegionMemory, runs: &[Run], w: &mut Writer) {
-    w.list(runs, |w, run| put_run(w, run, used_slots(memory, run)));
+/// The answer to [`Request::Pages`], by this start of who has them in `memory`.
+pub(crate) fn write_runs(memory: &RegionMemory, incarnation: u16, runs: &[Run], w: &mut Writer) {
+    w.u16(incarnation).list(runs, |w, run| put_run(w, run, used_slots(memory, run)));
 }
 
 fn put_run(w: &mut Writer, run: &Run, used_slots: u32) {
@@ -421,9 +462,8 @@ impl Snapshot {
     fn check(&self) -> Result<(), TxnError> {
         self.as_of.check(&self.node)?;
         let (holder, epoch) = (self.node.store.holder(), self.as_of.epoch);
-        let is_over = |place: &&Place| place.mapped.as_ref().is_some_and(|mapped| !mapped.is_open(holder, epoch));
-        match self.places.iter().find(is_over) {
-            Some(place) => Err(TxnError::Recovering { node: place.node }),
+        match self.places.iter().find(|place| !place.is_open(holder, epoch)) {
+            Some(place) => Err(TxnError::Recovering { node: place.start.node }),
             None => Ok(()),
         }
     }
@@ -443,9 +483,9 @@ impl Snapshot {
         let mut tasks = self.mapped_pages(table)?;
         for (position, place) in self.places.iter().enumerate() {
             if place.mapped.is_none() && !table.0.route.is_local_only() {
-                let runs = self.node.far_pages.runs(&self.node, place.node, table.id());
+                let runs = self.node.far_pages.runs(&self.node, place.start, table.id());
                 let runs = runs.map_err(|error| self.node.retryable(error))?;
-                let task = |part| PageTask { node: place.node, place: position, part, table: table.clone() };
+                let task = |part| PageTask { node: place.start.node, place: position, part, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));
             }
         }
@@ -458,19 +498,19 @@ impl Snapshot {
         }
         let mut tasks = Vec::new();
         for (position, place) in self.places.iter().enumerate() {
-            let here = place.node == self.node.id();
+            let (node, here) = (place.start.node, place.start.node == self.node.id());
             let Some(MappedPlace { memory, .. }) = &place.mapped else { continue };
             if table.0.route.is_local_only() && !here {
                 continue;
             }
-            let refused = |error: StoreError| TxnError::store(error, place.node);
+            let refused = |error: StoreError| TxnError::store(error, node);
             let runs = if here {
                 table.0.store.pages()
             } else {
                 PageTable::of(memory).and_then(|pages| pages.runs_of(table.id())).map_err(refused)?
             };
             tasks.extend(runs.into_iter().map(|run| PageTask {
-                node: place.node,
+                node,
                 place: position,
                 part: Part { slots: used_slots(memory, &run), run },
                 table: table.clone(),
@@ -503,7 +543,7 @@ impl Snapshot {
     ) -> Result<(), TxnError> {
         let place = &self.places[task.place];
         let Some(mapped) = &place.mapped else {
-            let rows = self.node.far_pages.rows(&self.node, place.node, task.part, self.as_of);
+            let rows = self.node.far_pages.rows(&self.node, place.start, task.part, self.as_of);
             rows.map_err(|error| self.node.retryable(error))?.visit(visit);
             return Ok(());
         };
@@ -585,10 +625,8 @@ impl Patience {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        for mapped in self.places.iter().filter_map(|place| place.mapped.as_ref()) {
-            if mapped.superblock().incarnation() == mapped.incarnation {
-                mapped.superblock().release(mapped.slot, self.node.store.holder());
-            }
+        for mapped in self.places.iter().filter_map(Place::standing) {
+            mapped.superblock().release(mapped.slot, self.node.store.holder());
         }
         if let Some(number) = self.number {
             self.node.open_snapshots.close(number);

@@ -264,7 +264,7 @@ impl Core {
             }
             Request::Pages { table, from_page } => {
                 let runs = first_runs(self.table(table)?.store.pages(), from_page);
-                write_runs(self.node.store.memory(), &runs, &mut w);
+                write_runs(self.node.store.memory(), self.node.store.incarnation(), &runs, &mut w);
             }
             Request::Hello { node, incarnation, epoch } => self.forget_dead(node, incarnation, epoch),
             Request::Announce { incarnation, configuration, number } => {
@@ -274,6 +274,7 @@ impl Core {
                 if !announced.map_err(|error| TxnError::store(error, self.me))? {
                     return Err(TxnError::Recovering { node: self.me });
                 }
+                w.u16(self.node.store.incarnation());
             }
             Request::Confirm { incarnation, number, epoch } => {
                 let holder = Holder { node: sender, incarnation };

@@ -255,3 +255,38 @@ fn nothing_is_reserved_for_a_start_that_is_over() {
         std::mem::forget(dying);
     });
 }
+
+/// A node ends while a snapshot of another one is open, and its next start has none of the older copies that the snapshot would read. Its rows must
+/// not be taken for absent.
+#[test]
+fn a_snapshot_shows_nothing_of_a_node_s_next_start() {
+    let executor = Executor::virtual_time(3);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let home = start(&sim, HOME, &handle);
+    executor.run(async {
+        serve(&home);
+        let dying = start(&sim, OTHER, &handle);
+        serve(&dying);
+        let table = fill(&home).await;
+        let snapshot = home.snapshot().await.expect("a snapshot");
+        let tasks = home.snapshot_pages(&snapshot, &table).await.expect("pages");
+        let there = dying.node().table("person").expect("on every node");
+        let changed = dying.run(Retry::never(), async |txn| put(txn, &there, 2, "bob").await);
+        changed.await.expect("changed");
+        sim.inject(Fault::Kill(OTHER));
+        handle.sleep_ns(5 * TIMEOUT_NS).await;
+        let again = start(&sim, OTHER, &handle);
+        serve(&again);
+        // A transaction of the same worker meets the next start first.
+        let found = home.run(Retry::default(), async |txn| name(txn, &table, 2).await);
+        assert_eq!(found.await, Ok(Some("bob".to_owned())));
+        let gone = Err(TxnError::Recovering { node: OTHER });
+        for task in tasks {
+            let scanned = home.scan_page(&snapshot, &task, &mut |_, _| {}).await;
+            assert_eq!(scanned, if task.node() == OTHER { gone.clone() } else { Ok(()) });
+        }
+        assert_eq!(home.snapshot_pages(&snapshot, &table).await.map(|_| ()), gone);
+        std::mem::forget(dying);
+    });
+}
