@@ -539,6 +539,24 @@ impl Node {
         left
     }
 
+    /// Rows that are half written, by table and key: those that commits are at, and those that the dead have left, also where they
+    /// [count](Recovered::damaged) as damaged. A walk over all pages, as [`Self::left_behind`].
+    #[must_use]
+    pub fn half_written(&self) -> Vec<(String, Vec<u8>)> {
+        let mut half = Vec::new();
+        for table in self.catalog.all() {
+            for offset in table.0.store.pages().iter().flat_map(farhold_store::slab::Run::slots) {
+                let object = farhold_store::Object::at(self.store.memory(), offset);
+                if object.version().is_writing() {
+                    let mut key = vec![0; object.meta().key_len()];
+                    farhold_store::object::Words::copy_out(&object, &mut key);
+                    half.push((table.name().to_owned(), key));
+                }
+            }
+        }
+        half
+    }
+
     /// What is kept although nobody can need it any more, and what does not add up, in words: older copies of rows and deleted ones, pages
     /// and mirrored rows of tables that are gone, entries of indexes that lead nowhere, room that was promised in logs, indexes that nobody finishes. Nothing, when no
     /// transaction runs, no snapshot is open, and all nodes have heard of both and of dropped tables.

@@ -1,6 +1,6 @@
 //! `SmallBank` in a simulation: what every account must hold at the end.
 
-use crate::workload::Persistent;
+use crate::workload::{CutShort, Persistent};
 use farhold_bench::random::Random;
 use farhold_bench::workload::smallbank::input::{Input, Inputs, Kind};
 use farhold_bench::workload::smallbank::procedure::{self, Effect};
@@ -83,6 +83,7 @@ pub(super) struct Teller {
     inputs: Inputs,
     random: Random,
     ledger: Rc<RefCell<Ledger>>,
+    cut_short: CutShort,
 }
 
 impl Teller {
@@ -93,7 +94,13 @@ impl Teller {
             inputs: Inputs { scale, node, distributed_percent: 60, hot_percent: 60 },
             random: Random::new(worker.handle().random_u64()),
             ledger,
+            cut_short: CutShort::default(),
         }
+    }
+
+    /// What becomes of commits that a node is missing from: there are no halves in a bank.
+    pub fn with_cut_short(self, cut_short: CutShort) -> Self {
+        Self { cut_short, ..self }
     }
 
     async fn try_one(&self, input: &Input) -> Result<(), TxnError> {
@@ -110,13 +117,18 @@ impl Teller {
             return Ok(());
         }
         let changes = changes(input, &effect);
-        match txn.commit().await {
+        let committed = txn.commit().await;
+        let is_late = self.cut_short == CutShort::Late;
+        match committed {
+            Err(TxnError::NodeUnavailable { committed: true, .. }) if !is_late => {
+                self.ledger.borrow_mut().doubts.push(changes);
+                Ok(())
+            }
             Err(TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. }) => {
                 self.ledger.borrow_mut().doubts.push(changes);
                 Ok(())
             }
-            Err(error) => Err(error),
-            Ok(_) => {
+            Ok(_) | Err(TxnError::NodeUnavailable { committed: true, .. }) => {
                 let mut ledger = self.ledger.borrow_mut();
                 ledger.commits += 1;
                 for (account, cents) in changes {
@@ -124,6 +136,7 @@ impl Teller {
                 }
                 Ok(())
             }
+            Err(error) => Err(error),
         }
     }
 }

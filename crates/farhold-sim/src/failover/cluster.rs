@@ -9,7 +9,7 @@ use super::plan::{Blow, Cut, Failover, Load, Starts, Way};
 use super::shop::{self, Books, Terminal};
 use super::{Aftermath, KillAt};
 use crate::register::SimRegister;
-use crate::workload::{Attempting, Client, Ended, Recorder, Tables, run_through};
+use crate::workload::{Attempting, Client, Ended, Persistent, Recorder, Tables, run_through};
 use farhold_bench::random::Random;
 use farhold_bench::workload::smallbank;
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
@@ -18,6 +18,7 @@ use farhold_txn::{
     Generation, JournalConfig, JournalTurns, Node, NodeConfig, ReplicationConfig, Statistics, TxnError, Worker,
 };
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -44,11 +45,10 @@ pub(super) struct Process {
     pub node: Arc<Node>,
     pub worker: Worker,
     pub alive: Rc<Cell<bool>>,
+    /// Tasks that have not ended and may write into the node's memory: its clients and the one that serves.
+    pub busy: Rc<Cell<usize>>,
     disk: Option<Arc<ProcessDisk>>,
 }
-
-/// Journals are short, so that segments are full often. A quarter of it takes the largest transaction of a shop.
-const SEGMENT_BYTES: u64 = 128 << 10;
 
 /// A client on its way, and whose it is.
 pub(super) struct Running {
@@ -56,6 +56,27 @@ pub(super) struct Running {
     process: Process,
     attempting: Attempting,
     task: JoinHandle<Ended>,
+}
+
+/// How a client is started.
+struct Spawn<'p> {
+    machine: Handle,
+    process: &'p Process,
+    transactions: usize,
+    attempting: &'p Attempting,
+}
+
+impl Spawn<'_> {
+    fn client(self, client: impl Persistent + 'static) -> JoinHandle<Ended> {
+        let (alive, busy) = (self.process.alive.clone(), self.process.busy.clone());
+        let running = run_through(client, self.transactions, alive, self.attempting.clone());
+        busy.set(busy.get() + 1);
+        self.machine.spawn(async move {
+            let ended = running.await;
+            busy.set(busy.get() - 1);
+            ended
+        })
+    }
 }
 
 pub(super) struct Cluster {
@@ -68,6 +89,12 @@ pub(super) struct Cluster {
     /// Of the fabrics of earlier generations.
     past_trace: Cell<u64>,
     pub processes: RefCell<Vec<Process>>,
+    /// Those that have ended where rows have one copy: what they would give back at their end is in the memory of their nodes' next starts.
+    pub gone: RefCell<Vec<Process>>,
+    /// When each node may start again, where rows have one copy.
+    pub may_start_ns: RefCell<Vec<u64>>,
+    /// Clients of such starts.
+    pub later: RefCell<Vec<Running>>,
     pub story: RefCell<Vec<String>>,
     /// For whom each node waited when it was last looked at.
     waiting: RefCell<Vec<Option<NodeId>>>,
@@ -92,6 +119,9 @@ pub fn run(setup: &Failover) -> Aftermath {
         past_trace: Cell::new(0),
         handle,
         processes: RefCell::default(),
+        gone: RefCell::default(),
+        may_start_ns: RefCell::new(vec![0; usize::from(setup.nodes)]),
+        later: RefCell::default(),
         story: RefCell::default(),
         waiting: RefCell::default(),
         recorder: Rc::default(),
@@ -109,6 +139,7 @@ pub fn run(setup: &Failover) -> Aftermath {
     let Recorder { history, broken: seen, .. } = cluster.recorder.take();
     let (ledger, books, given) = (cluster.ledger.take(), cluster.books.take(), cluster.given.take());
     let kept = cluster.kept.take();
+    let history = history.without(&cluster.damaged_keys());
     let by_clients = [seen, ledger.broken, books.broken, given.broken, kept.broken];
     broken.extend(by_clients.into_iter().flatten());
     let (story, steps) = (cluster.story.take(), cluster.steps.get());
@@ -160,8 +191,8 @@ impl Cluster {
             clock_skew_ns_max: LEASE_NS / 10,
         };
         let journal = disk.as_ref().zip(self.setup.power.as_ref()).map(|(disk, power)| JournalConfig {
-            segment_bytes: SEGMENT_BYTES,
-            checkpoint_bytes: 2 * SEGMENT_BYTES,
+            segment_bytes: power.segment_bytes,
+            checkpoint_bytes: 2 * power.segment_bytes,
             step_ns: power.step_ns,
             threads: 1,
             ..JournalConfig::new(disk.clone())
@@ -188,16 +219,21 @@ impl Cluster {
         let alive = Rc::new(Cell::new(true));
         // As a home agent, it serves, and looks after the membership.
         let server = node.worker(&machine).expect("a worker");
-        let (member, serving) = (server.clone(), alive.clone());
+        let busy = Rc::new(Cell::new(1));
+        let (member, serving, is_busy) = (server.clone(), alive.clone(), busy.clone());
         drop(machine.spawn(async move {
+            let _ = server.join_cluster().await;
             while serving.get() {
                 server.serve(SERVE_NS, 64).await;
             }
+            is_busy.set(is_busy.get() - 1);
         }));
-        let register = Rc::new(self.register().of(NodeId(number), &machine, &alive));
-        drop(machine.spawn(async move {
-            let _ = member.keep_membership(register).await;
-        }));
+        if self.setup.replicas > 1 {
+            let register = Rc::new(self.register().of(NodeId(number), &machine, &alive));
+            drop(machine.spawn(async move {
+                let _ = member.keep_membership(register).await;
+            }));
+        }
         if disk.is_some() {
             let keeper = node.worker(&machine).expect("a worker");
             if self.setup.power.as_ref().is_some_and(|power| power.delays.is_some()) {
@@ -216,7 +252,7 @@ impl Cluster {
                 drop(machine.spawn(async move { keeper.keep_journal().await }));
             }
         }
-        Ok(Process { node, worker, alive, disk })
+        Ok(Process { node, worker, alive, busy, disk })
     }
 
     pub async fn until(&self, limit_ns: u64, mut is_so: impl FnMut() -> bool) -> bool {
@@ -254,6 +290,10 @@ impl Cluster {
             || self.process(0).node.is_member(),
             || self.processes.borrow().iter().all(|process| process.node.is_member()),
         );
+        if self.setup.replicas == 1 {
+            // Journals have to hear of each other before the first commit.
+            self.handle.sleep_ns(SERVE_NS).await;
+        }
         if !self.until(HEALING_NS_MAX, first_in).await {
             broken.push("the cluster was never founded".into());
             return Statistics::default();
@@ -275,10 +315,15 @@ impl Cluster {
                     return Statistics::default();
                 }
             }
-        } else {
+        }
+        if self.setup.kill_at.is_none() && (self.setup.power.is_none() || !self.setup.blows.is_empty()) {
             self.everybody(broken).await;
         }
-        self.heal(broken).await;
+        if self.setup.replicas == 1 {
+            self.heal_one_copy(broken).await;
+        } else {
+            self.heal(broken).await;
+        }
         self.look(broken).await;
         for process in self.processes.borrow().iter() {
             process.alive.set(false);
@@ -306,31 +351,32 @@ impl Cluster {
     /// Starts a client of a node.
     pub fn client(&self, number: usize, node: u8, transactions: usize) -> Running {
         let process = self.process(node);
-        let (machine, alive, attempting) = (self.machine(node), process.alive.clone(), Attempting::default());
-        let begun = attempting.clone();
+        let attempting = Attempting::default();
+        let spawn = Spawn { machine: self.machine(node), process: &process, transactions, attempting: &attempting };
+        let cut_short = self.setup.cut_short();
         let task = match &self.setup.load {
             Load::Mixed(workload) => {
                 let client = Client::new(number, &process.worker, workload, self.recorder.clone());
                 let is_script = self.setup.kill_at.is_some() && number == 0;
                 let client = if is_script { client.scripted() } else { client };
-                machine.spawn(run_through(client, transactions, alive, begun))
+                spawn.client(client.with_cut_short(cut_short))
             }
             Load::Bank(scale) => {
                 let teller = Teller::new(number, node, &process.worker, *scale, self.ledger.clone());
-                machine.spawn(run_through(teller, transactions, alive, begun))
+                spawn.client(teller.with_cut_short(cut_short))
             }
             Load::Numbers => {
                 let taker = Taker::new(number, node, &process.worker, self.given.clone());
-                machine.spawn(run_through(taker, transactions, alive, begun))
+                spawn.client(taker)
             }
             Load::Tables => {
                 let taker = Taker::new(number, node, &process.worker, self.given.clone());
                 let changer = Changer::new(number, &process.worker, taker, self.kept.clone());
-                machine.spawn(run_through(changer, transactions, alive, begun))
+                spawn.client(changer)
             }
             Load::Shop => {
                 let terminal = Terminal::new(number, NodeId(node), &process.worker, self.books.clone());
-                machine.spawn(run_through(terminal, transactions, alive, begun))
+                spawn.client(terminal)
             }
         };
         Running { number, process, attempting, task }
@@ -371,6 +417,10 @@ impl Cluster {
     async fn everybody(self: &Rc<Self>, broken: &mut Vec<String>) {
         let begun_ns = self.handle.now_ns();
         let clients = self.clients();
+        let is_over = Rc::new(Cell::new(false));
+        if self.setup.replicas == 1 {
+            self.start_the_dead_again(is_over.clone());
+        }
         let mut blows = self.setup.blows.clone();
         blows.sort_by_key(|(at_ns, _)| *at_ns);
         for (at_ns, blow) in blows {
@@ -384,9 +434,15 @@ impl Cluster {
         if let Some(node) = lost {
             self.watch_sessions(node, &clients, broken).await;
         }
-        for client in clients {
-            match self.end_of(&client).await {
+        let mut clients = VecDeque::from(clients);
+        while let Some(client) = clients.pop_front() {
+            let ended = self.end_of(&client).await;
+            clients.extend(self.later.take());
+            match ended {
                 Ended::Done => {}
+                Ended::Stuck(what) if self.is_damaged() => {
+                    self.tell(&format!("client {} has given up: {what}", client.number))
+                }
                 Ended::Stuck(_) if lost == Some(client.process.node.id().0) => {
                     self.tell(&format!("client {} has given up", client.number));
                 }
@@ -394,6 +450,7 @@ impl Cluster {
                 Ended::Gone => self.tell(&format!("client {} went with its node", client.number)),
             }
         }
+        is_over.set(true);
         let healed_ns = self.setup.blows.iter().map(|(at_ns, blow)| begun_ns + at_ns + blow.lasts_ns()).max();
         self.handle.sleep_until_ns(healed_ns.unwrap_or(0)).await;
     }
@@ -566,6 +623,11 @@ impl Cluster {
         self.disks.replace(after);
         self.sim.replace(Sim::new(&self.handle, Rdma, Faults::default()));
         self.register.replace(SimRegister::new(self.setup.nodes, &self.handle));
+        if self.setup.nodes == 1 {
+            let mut recorder = self.recorder.borrow_mut();
+            let now = recorder.now();
+            recorder.history.epochs_again.push(now);
+        }
         if let Err(error) = self.start_all(&cut.starts).await {
             broken.push(format!("a restart: {error}"));
         }
@@ -629,5 +691,6 @@ impl Cluster {
             disk.end();
         }
         self.sim().inject(how);
+        self.note_death(node, how);
     }
 }

@@ -75,6 +75,9 @@ impl Cluster {
 
     /// Starts a node again that is dead or has been expelled, once the others have gone on without it.
     pub fn comes_back(&self, number: u8) -> bool {
+        if self.setup.replicas == 1 {
+            return self.starts_again(number);
+        }
         let process = self.process(number);
         let is_well = process.alive.get() && !process.node.is_expelled();
         if is_well || !self.register().is_free(NodeId(number)) || !self.may_start() {

@@ -3,15 +3,25 @@
 use super::changing;
 use super::cluster::{Cluster, Process, SERVE_NS};
 use super::plan::Load;
-use crate::workload::Client;
+use crate::workload::{Client, CutShort};
 
 /// Looks at what is left: drops of tables take several turns of all nodes, each of them a millisecond.
 const LEFT_LOOKS_MAX: usize = 10;
+
+/// Where rows have one copy a coordinator may end when it has deleted rows of others, and before it has told them: these stay in their indexes, where others may
+/// take their keys, until their node starts again.
+fn is_kept_by_the_dead(what: &str) -> bool {
+    what.ends_with("a deleted row") || (what.contains(" has ") && what.ends_with(" rows"))
+}
 
 impl Cluster {
     pub async fn look(&self, broken: &mut Vec<String>) {
         if !broken.is_empty() {
             return;
+        }
+        if self.is_damaged() {
+            // Whoever meets the rows that stay locked is refused.
+            return self.tell("rows that were being written as a node ended stay locked");
         }
         // What was told without an answer is on its way.
         self.handle.sleep_ns(2 * SERVE_NS).await;
@@ -42,10 +52,11 @@ impl Cluster {
         }
         broken.extend(self.left().await);
         let processes = self.processes.borrow();
-        let Some(configuration) = self.register().configuration() else { return };
         // A counter's word changes beside its row's copies.
-        let mirrors = if self.setup.load == Load::Numbers { &[] } else { &configuration.mirrors[..] };
-        for mirror in mirrors {
+        let is_mirrored = self.setup.load != Load::Numbers;
+        let configuration = self.register().configuration().filter(|_| is_mirrored);
+        let mirrors = configuration.map(|it| it.mirrors).unwrap_or_default();
+        for mirror in &mirrors {
             let (of, on) = (&processes[usize::from(mirror.of.0)].node, &processes[usize::from(mirror.on.0)].node);
             broken.extend(on.mirror_differs(of));
         }
@@ -69,6 +80,9 @@ impl Cluster {
                 worker.serve(0, 0).await;
                 left.extend(node.left_behind().into_iter().map(|what| format!("left behind: {what}")));
                 left.extend(node.leaks().into_iter().map(|what| format!("{}: {what}", node.id())));
+            }
+            if self.setup.cut_short() == CutShort::Half {
+                left.retain(|what| !is_kept_by_the_dead(what));
             }
             if left.is_empty() {
                 break;

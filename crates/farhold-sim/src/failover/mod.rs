@@ -20,6 +20,7 @@ mod disk;
 mod heal;
 mod look;
 mod numbers;
+mod one_copy;
 mod plan;
 mod scenarios;
 mod shop;

@@ -147,6 +147,11 @@ pub struct Delays {
     pub slow_ns_max: u64,
 }
 
+impl Power {
+    /// Segments are short, so that they are full often. A quarter of it takes the largest transaction of a shop.
+    pub const SEGMENT_BYTES: u64 = 128 << 10;
+}
+
 /// Nodes have journals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Power {
@@ -154,6 +159,8 @@ pub struct Power {
     pub medium: Medium,
     /// Shortest time between two steps of a journal.
     pub step_ns: u64,
+    /// Bytes of a segment of a journal. A transaction writes at most a quarter of it.
+    pub segment_bytes: u64,
     /// How long the disks take; none: everything is at once.
     pub delays: Option<Delays>,
     /// The ends of all lives of the cluster but the last.

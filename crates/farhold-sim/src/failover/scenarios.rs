@@ -16,7 +16,7 @@ pub struct Scenario {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self { flag: "", of_seed: Failover::of_seed },
         Self { flag: "--bad-disks", of_seed: Failover::with_bad_disks },
         Self { flag: "--changing-tables", of_seed: Failover::with_changing_tables },
@@ -28,6 +28,7 @@ impl Scenario {
         Self { flag: "--odd-reads", of_seed: Failover::with_odd_reads },
         Self { flag: "--odd-starts", of_seed: Failover::with_odd_starts },
         Self { flag: "--old-records", of_seed: Failover::with_old_records },
+        Self { flag: "--one-copy", of_seed: Failover::with_one_copy },
         Self { flag: "--other-sizes", of_seed: Failover::with_other_sizes },
         Self { flag: "--power-cuts", of_seed: Failover::with_power_cuts },
         Self { flag: "--slow-disks", of_seed: Failover::with_slow_disks },
@@ -145,6 +146,18 @@ impl Failover {
         let (ring_bytes, region_bytes) = (1 << 20, 24 << 20);
         let of_scenario = Self::scenario(seed, 2, workload, blows);
         Self { transactions: 12, with_returns: true, ring_bytes, region_bytes, ..of_scenario }
+    }
+
+    /// The same with a few transactions of rows up to the limit, in rings, regions and journals that have room for their records, if the load has rows of all
+    /// lengths.
+    fn with_long_lengths(self, seed: u64) -> Self {
+        let Load::Mixed(workload) = &self.load else { return self };
+        let padding_min = [0, 33_000, Workload::PADDING_MAX - 100][(seed / 8 % 3) as usize];
+        let workload = Workload { operations: 2, padding: Workload::PADDING_MAX, padding_min, ..workload.clone() };
+        // A record has what a transaction writes, once for each node if it is in the replicated table, and is half a ring at most.
+        let (ring_bytes, region_bytes) = (2 << 20, 24 << 20);
+        let power = self.power.map(|power| Power { segment_bytes: 4 << 20, ..power });
+        Self { load: Load::Mixed(workload), transactions: 12, ring_bytes, region_bytes, power, ..self }
     }
 
     /// Ways are cut for less than a lease, again and again, and what they lose is done all the same, some of it when its node has given it up and gone
@@ -273,7 +286,9 @@ impl Failover {
         let step_ns = 20_000 + random.below([30_000, 300_000][(seed % 2) as usize]);
         let ring_bytes = of_seed.ring_bytes.max(24 << 10);
         let medium = [Medium::Disk, Medium::Nvm][random.below(2) as usize];
-        Self { power: Some(Power { medium, step_ns, delays: None, cuts }), blows: Vec::new(), ring_bytes, ..of_seed }
+        let power = Power { medium, step_ns, segment_bytes: Power::SEGMENT_BYTES, delays: None, cuts };
+        let this = Self { power: Some(power), blows: Vec::new(), ring_bytes, ..of_seed };
+        if seed % 8 == 7 { this.with_long_lengths(seed) } else { this }
     }
 }
 
@@ -326,7 +341,8 @@ impl Failover {
             blows,
             starts: Starts::default(),
         };
-        let power = Power { medium: Medium::Disk, step_ns: 30_000, delays: None, cuts: vec![cut] };
+        let (medium, segment_bytes) = (Medium::Disk, Power::SEGMENT_BYTES);
+        let power = Power { medium, step_ns: 30_000, segment_bytes, delays: None, cuts: vec![cut] };
         // So many accounts that what comes back is not overwritten.
         let load = Load::Bank(Scale { nodes: 3, accounts: 400, hot: 300 });
         Self { power: Some(power), load, clients: 6, transactions: 400, drift_ppm: vec![0; 3], ..of_seed }
@@ -391,8 +407,82 @@ impl Failover {
         let blows = blows(seed, (nodes, replicas), &mut random);
         // The accounts of five nodes are loaded in larger transactions than a ring of 8 KiB takes.
         let ring_bytes = of_seed.ring_bytes.max(24 << 10);
-        Self { nodes, replicas, load, blows, ring_bytes, drift_ppm: vec![0; usize::from(nodes)], ..of_seed }
+        let this = Self { nodes, replicas, load, blows, ring_bytes, drift_ppm: vec![0; usize::from(nodes)], ..of_seed };
+        if seed % 8 == 7 { this.with_long_lengths(seed) } else { this }
     }
+}
+
+impl Failover {
+    /// One to five nodes with one copy of each row. Nodes stand still for longer than a request may take and are cut off from each other, in a quarter of
+    /// the seeds they die and start again, and in another they have journals, and the power of all goes.
+    #[must_use]
+    pub fn with_one_copy(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0x01c0);
+        let of_seed = Self::of_seed(seed / 4);
+        let nodes = 1 + random.below(5) as u8;
+        let (has_kills, has_journals) = (seed % 4 == 2, seed % 4 == 3);
+        let load = if random.below(4) == 0 && !has_kills {
+            Load::Bank(Scale { nodes, accounts: 60, hot: 2 })
+        } else {
+            let workload = Workload::of_seed(seed / 4);
+            // A death leaves a row of a replicated table as it was on one node, and changed on another.
+            let on_copies = if has_kills { 0 } else { workload.on_copies };
+            Load::Mixed(Workload { on_copies, ..workload })
+        };
+        let transactions = if matches!(load, Load::Bank(_)) { 200 } else { 100 };
+        let mut blows = troubles(nodes, &mut random);
+        for _ in 0..if has_kills { 1 + random.below(3) } else { 0 } {
+            blows.push((random.below(6_000_000), death(random.below(u64::from(nodes)) as u8, &mut random)));
+        }
+        let power = has_journals.then(|| {
+            let lives = random.below(3);
+            let cuts = (0..lives).map(|_| {
+                let mut blows = troubles(nodes, &mut random);
+                if random.below(2) == 0 {
+                    let node = random.below(u64::from(nodes)) as u8;
+                    let dies = if random.below(2) == 0 { Blow::FailDisk(node) } else { death(node, &mut random) };
+                    blows.push((random.below(3_000_000), dies));
+                }
+                let span_ns = [2_000_000, 10_000_000][random.below(2) as usize];
+                let at_ns = 300_000 + random.below(span_ns);
+                let operations = (random.below(2) == 0).then(|| random.below(60));
+                let starts = Starts { first: random.below(u64::from(nodes)) as u8, ..Starts::default() };
+                Cut { at_ns, after_change_ns: None, operations, with_returns: false, blows, starts }
+            });
+            let cuts = cuts.collect();
+            let span_ns = [30_000, 300_000][random.below(2) as usize];
+            let step_ns = 20_000 + random.below(span_ns);
+            let medium = [Medium::Disk, Medium::Nvm][random.below(2) as usize];
+            Power { medium, step_ns, segment_bytes: Power::SEGMENT_BYTES, delays: None, cuts }
+        });
+        let drift_ppm = vec![0; usize::from(nodes)];
+        Self { nodes, replicas: 1, load, transactions, blows, power, drift_ppm, ..of_seed }
+    }
+}
+
+/// Nodes stand still, most of them for longer than a request may take, ways are cut and slow.
+fn troubles(nodes: u8, random: &mut Random) -> Vec<(u64, Blow)> {
+    let mut blows = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        let (from, to) = (random.below(u64::from(nodes)) as u8, random.below(u64::from(nodes)) as u8);
+        let span_ns = [500_000, 8_000_000][random.below(2) as usize];
+        let (at_ns, for_ns) = (random.below(3_000_000), random.below(span_ns));
+        let blow = match random.below(7) {
+            0..=2 => Blow::Pause(from, for_ns),
+            3 => Blow::Cut(from, to, false, for_ns),
+            4 => Blow::Cut(from, to, true, for_ns),
+            5 => Blow::Slow(from, to, random.below(60_000), for_ns),
+            _ => Blow::Disorder(100 + random.below(2_000), for_ns),
+        };
+        if from != to || !matches!(blow, Blow::Cut(..) | Blow::Slow(..)) {
+            blows.push((at_ns, blow));
+        }
+    }
+    blows
+}
+
+fn death(node: u8, random: &mut Random) -> Blow {
+    if random.below(2) == 0 { Blow::Kill(node) } else { Blow::Crash(node) }
 }
 
 #[cfg(test)]

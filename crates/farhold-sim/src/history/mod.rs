@@ -24,6 +24,8 @@ mod versions;
 
 pub use report::{Anomaly, Edge, EdgeKind};
 
+use std::collections::{BTreeMap, BTreeSet};
+
 /// A row, in all the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -113,8 +115,15 @@ pub struct Record {
     pub epoch: u32,
     /// Whether it has committed is not known: its node was lost in the middle.
     pub in_doubt: bool,
+    /// Of each of its writes by itself it is not known whether it has been done. It is in doubt, too.
+    pub is_half: bool,
     /// It is a look at a snapshot of this epoch: it must have seen the transactions of this epoch and before, and no others.
     pub snapshot: Option<u32>,
+}
+
+impl Record {
+    /// The end of a transaction of which some writes are done after its commit has returned: after everything.
+    pub const NEVER: u64 = u64::MAX / 2;
 }
 
 /// A history: the rows before it, and its committed transactions.
@@ -124,15 +133,98 @@ pub struct History {
     pub initial: Vec<(Key, i64)>,
     /// The transactions, in any order.
     pub records: Vec<Record>,
+    /// When epochs that a snapshot has had may have been given again to later transactions: after a cut of the power of a lone node, whose snapshots
+    /// need not wait for its disk.
+    pub epochs_again: Vec<u64>,
 }
 
 impl History {
+    /// Without whatever is said of some rows.
+    #[must_use]
+    pub fn without(mut self, keys: &BTreeSet<Key>) -> Self {
+        self.initial.retain(|(key, _)| !keys.contains(key));
+        for record in &mut self.records {
+            record.reads.retain(|read| !keys.contains(&read.key));
+            record.writes.retain(|write| !keys.contains(&write.key));
+        }
+        self
+    }
+
+    fn without_records(&self) -> Self {
+        Self { initial: self.initial.clone(), records: Vec::new(), epochs_again: self.epochs_again.clone() }
+    }
+
+    /// Each write of a transaction that may be half there becomes a transaction of its own, in doubt as it was. What it has read says nothing any more,
+    /// except of the row that it has written.
+    fn with_halves_apart(&self) -> Self {
+        let mut last_id = self.records.iter().map(|record| record.id).max().unwrap_or(0);
+        let (mut parts, mut ids) = (Vec::new(), BTreeMap::new());
+        for record in self.records.iter().filter(|record| record.is_half) {
+            for write in &record.writes {
+                last_id += 1;
+                ids.insert((record.id, write.key), last_id);
+                let reads = record.reads.iter().filter(|read| read.key == write.key).copied().collect();
+                let (writes, label) = (vec![*write], format!("{}, its write to {}", record.label, write.key));
+                parts.push(Record { id: last_id, label, reads, writes, ranges: Vec::new(), ..record.clone() });
+            }
+        }
+        let whole = self.records.iter().filter(|record| !record.is_half).cloned();
+        let mut records: Vec<Record> = whole.chain(parts).collect();
+        for read in records.iter_mut().flat_map(|record| &mut record.reads) {
+            if let Saw::By(id) = read.saw
+                && let Some(part) = ids.get(&(id, read.key))
+            {
+                read.saw = Saw::By(*part);
+            }
+        }
+        Self { records, ..self.without_records() }
+    }
+
     /// As [`Self::check`], with transactions in doubt: those that somebody has seen have committed; of the others there must be a
-    /// choice that makes an order.
+    /// choice that makes an order. Of one that may be [half](Record::is_half) there that holds for each write by itself.
     ///
     /// # Errors
     /// What is wrong when none of those that are not seen has committed, in words.
     pub fn check_with_doubts(&self) -> Result<(), Box<Anomaly>> {
+        if self.records.iter().any(|record| record.is_half) {
+            return Self::check_whole_with_doubts(&self.with_halves_apart());
+        }
+        self.check_whole_with_doubts()
+    }
+
+    /// Has a write that nobody names been done? Only one that has deleted a row may be: others would have been seen. While it was under way its row was
+    /// locked, so whoever has committed later knows.
+    fn was_done(decided: &[&Record], half: &Record) -> Option<bool> {
+        let write = half.writes.first()?;
+        if write.row.is_some() {
+            return Some(false);
+        }
+        let later = || decided.iter().filter(|it| it.serial > half.serial && it.snapshot.is_none());
+        let writes = |record: &&&Record| record.writes.iter().any(|it| it.key == write.key);
+        let saw = |record: &Record| record.reads.iter().find(|read| read.key == write.key).map(|read| read.saw);
+        let next = later().filter(writes).min_by_key(|record| record.serial);
+        let last = later().filter(|record| saw(record).is_some()).max_by_key(|record| record.serial);
+        next.or(last).and_then(|record| saw(record)).map(|saw| saw == Saw::Absent)
+    }
+
+    /// Has a later transaction found a row that this one writes as it was before? Then it has not committed. Serials are drawn under the locks of the
+    /// rows, so they say what is later.
+    fn is_refuted(serials: &BTreeMap<u64, u64>, decided: &[&Record], doubt: &Record) -> bool {
+        let is_later = |it: &Record| match it.snapshot {
+            None => !it.writes.is_empty() && it.serial > doubt.serial,
+            Some(epoch) => epoch >= doubt.epoch && it.ended > doubt.began,
+        };
+        let is_written = |key: Key| doubt.writes.iter().any(|write| write.key == key);
+        let is_earlier = |saw: Saw| match saw {
+            Saw::Initial => true,
+            Saw::Absent => false,
+            Saw::By(id) => serials.get(&id).is_some_and(|serial| *serial < doubt.serial),
+        };
+        let is_before = |read: &Read| is_written(read.key) && is_earlier(read.saw);
+        decided.iter().any(|it| is_later(it) && it.reads.iter().any(is_before))
+    }
+
+    fn check_whole_with_doubts(&self) -> Result<(), Box<Anomaly>> {
         /// Choices of so many transactions are tried; of more than that, none is believed to have committed.
         const DOUBTS_MAX: usize = 8;
         let mut decided: Vec<&Record> = self.records.iter().filter(|record| !record.in_doubt).collect();
@@ -150,16 +242,27 @@ impl History {
         }
         // One that only reads, or of which nobody could know, changes nothing.
         open.retain(|record| !record.writes.is_empty());
+        let serials = self.records.iter().map(|record| (record.id, record.serial)).collect();
+        open.retain(|record| !Self::is_refuted(&serials, &decided, record));
+        // Who has written a row next, or has looked at it last, tells whether a half transaction has written it.
+        let (halves, whole): (Vec<_>, Vec<_>) = open.into_iter().partition(|record| record.is_half);
+        open = whole;
+        for half in halves {
+            match Self::was_done(&decided, half) {
+                Some(true) => decided.push(half),
+                Some(false) => {}
+                None => open.push(half),
+            }
+        }
         open.truncate(DOUBTS_MAX);
         let mut first = None;
         for choice in 0_u32..1 << open.len() {
             let chosen = (0..).zip(&open).filter(|(bit, _)| choice & 1 << bit != 0).map(|(_, record)| *record);
             let records = decided.iter().copied().chain(chosen).cloned();
             // Its end is not known either.
-            let last = self.records.iter().map(|record| record.ended).max().unwrap_or(0);
             let records =
-                records.map(|record| if record.in_doubt { Record { ended: last + 1, ..record } } else { record });
-            match (Self { initial: self.initial.clone(), records: records.collect() }).check() {
+                records.map(|record| if record.in_doubt { Record { ended: Record::NEVER, ..record } } else { record });
+            match (Self { records: records.collect(), ..self.without_records() }).check() {
                 Ok(()) => return Ok(()),
                 Err(anomaly) => first = first.or(Some(anomaly)),
             }

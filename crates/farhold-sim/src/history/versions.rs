@@ -98,8 +98,13 @@ impl Versions {
     pub fn check_snapshots(&self, history: &History) -> Result<(), Box<Anomaly>> {
         for (reader, record) in history.records.iter().enumerate() {
             let Some(epoch) = record.snapshot else { continue };
+            let is_of_another_life =
+                |began: u64| history.epochs_again.iter().any(|at| (record.ended..began).contains(at));
+            let is_later =
+                |it: &Version| it.writer.is_some_and(|writer| is_of_another_life(history.records[writer].began));
+            let is_of_its_time = |it: &&Version| it.epoch <= epoch && !is_later(it);
             for read in &record.reads {
-                let expected = self.by_key.get(&read.key).and_then(|all| all.iter().rfind(|it| it.epoch <= epoch));
+                let expected = self.by_key.get(&read.key).and_then(|all| all.iter().rfind(is_of_its_time));
                 let expected = expected.map_or(Saw::Absent, |version| Self::as_seen(history, version));
                 if expected != read.saw {
                     return Err(Anomaly::snapshot(history, reader, read.key, read.saw, expected));
@@ -108,7 +113,7 @@ impl Versions {
             for range in &record.ranges {
                 let (first, last) = (Key { table: range.table, key: 0 }, Key { table: range.table, key: u64::MAX });
                 for (key, all) in self.by_key.range(first..=last).filter(|(key, _)| !range.saw.contains(&key.key)) {
-                    let version = all.iter().rfind(|version| version.epoch <= epoch);
+                    let version = all.iter().rfind(is_of_its_time);
                     let expected = version.map_or(Saw::Absent, |version| Self::as_seen(history, version));
                     if expected != Saw::Absent {
                         return Err(Anomaly::snapshot(history, reader, *key, Saw::Absent, expected));

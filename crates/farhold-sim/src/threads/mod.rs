@@ -514,7 +514,7 @@ fn run_on(setup: &Setup, disk: Option<Arc<dyn Directory>>, power: Option<Volatil
         Client::new(usize::MAX, &worker, workload, recorder.clone()).look_at_everything().await;
         of_client(recorder)
     }));
-    let mut history = History { initial, records: Vec::new() };
+    let mut history = History { initial, ..History::default() };
     let mut broken = Vec::new();
     for (records, wrong) in recorded {
         history.records.extend(records);

@@ -123,6 +123,7 @@ mod tests {
         let history = History {
             initial: vec![(KEY, 0)],
             records: vec![writer(1, 5, 10, Some(1)), writer(2, 6, 20, None), writer(3, 7, 30, Some(3))],
+            ..History::default()
         };
         let found = |saw: Option<Saw>| is_a_state(&saw.map(|saw| (KEY, saw)).into_iter().collect(), &history, 15);
         assert_eq!(found(Some(Saw::By(1))), Ok(()));

@@ -28,6 +28,19 @@ pub struct Client {
     scripted: bool,
     /// Whether regions may be full now and then.
     in_small_regions: bool,
+    cut_short: CutShort,
+}
+
+/// What a commit is whose caller hears that it is committed, but that a node has become unavailable while it was being written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CutShort {
+    /// It is written in the end: nodes stand still or are cut off, and go on.
+    #[default]
+    Late,
+    /// It is there with the start after the next cut of the power, or it is not: a journal has it or has not.
+    InDoubt,
+    /// Some of its rows may be as they were: rows have one copy, and nodes die.
+    Half,
 }
 
 /// A transaction with what it has seen and done.
@@ -55,7 +68,14 @@ impl Client {
             recorder,
             scripted: false,
             in_small_regions: false,
+            cut_short: CutShort::default(),
         }
+    }
+
+    /// What becomes of commits that a node is missing from.
+    #[must_use]
+    pub fn with_cut_short(self, cut_short: CutShort) -> Self {
+        Self { cut_short, ..self }
     }
 
     /// Others fill the regions now and then: a transaction that finds no room is tried again.
@@ -448,16 +468,22 @@ impl Running<'_> {
     async fn commit(self) -> Result<(), TxnError> {
         let Self { client, txn, mut record, own, doubts, .. } = self;
         let committed = txn.commit().await;
+        let is_cut_short = matches!(committed, Err(TxnError::NodeUnavailable { committed: true, .. }));
         let info = match committed {
-            Err(TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. }) => {
+            Err(
+                TxnError::OutcomeUnknown
+                | TxnError::NotDurable { committed: true, .. }
+                | TxnError::NodeUnavailable { committed: true, .. },
+            ) => {
                 let (serial, epoch) = last_unknown();
-                record.in_doubt = true;
+                record.in_doubt = !is_cut_short || client.cut_short != CutShort::Late;
+                record.is_half = is_cut_short && client.cut_short == CutShort::Half;
                 CommitInfo { serial, epoch, rows_written: 0 }
             }
             committed => committed?,
         };
         client.recorder.borrow_mut().broken.extend(doubts);
-        record.ended = client.now();
+        record.ended = if is_cut_short { Record::NEVER } else { client.now() };
         record.serial = info.serial;
         record.epoch = info.epoch;
         // A row inserted and deleted again was never there for others.

@@ -8,7 +8,7 @@ mod client;
 mod persist;
 mod record;
 
-pub use client::{Client, is_of_a_death};
+pub use client::{Client, CutShort, is_of_a_death};
 pub(crate) use persist::{Attempting, Ended, Persistent, run_through};
 pub use record::{Recorder, Row};
 

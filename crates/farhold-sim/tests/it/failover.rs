@@ -84,6 +84,13 @@ fn a_host_that_reaches_only_the_register_is_expelled() {
     seeds::are_in_order(seeds::FIXED, Failover::with_lonely_host);
 }
 
+/// Nodes without copies stand still, are cut off, die and start again, or have journals whose power goes: each does in one of four seeds.
+#[test]
+fn what_is_promised_without_copies_holds() {
+    seeds::are_in_order(0..48, Failover::with_one_copy);
+    seeds::are_the_same_again(seeds::TWICE, Failover::with_one_copy);
+}
+
 /// Two threads: half of the seeds each.
 #[test]
 fn what_was_acknowledged_survives_even_seeds() {

@@ -1,0 +1,136 @@
+//! Where rows have one copy: a node that dies starts again with what it has left in its memory, and the others go on without its rows until then.
+//!
+//! What is promised is less than with copies (0001, 0005). A commit that misses a node past its commit point says so, and is written there in the end,
+//! unless its coordinator or that node ends first: then some of its rows may be as they were ([`CutShort`]). Rows that a coordinator was writing
+//! as it ended, or as their node did, are reported as damaged: no more is asked of these.
+
+use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS};
+use super::plan::{Blow, Failover};
+use crate::history::Key;
+use crate::workload::{CutShort, Ended, Row, SPREAD};
+use farhold_fabric::provider::sim::Fault;
+use farhold_txn::Node;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// Transactions of each client of a start.
+const TRANSACTIONS_LATER: usize = 20;
+/// Transactions of each node's client after everything has healed.
+const TRANSACTIONS_AFTER: usize = 3;
+/// How long what a machine has posted lingers in the network when it dies: nobody fences a node that has no copies.
+const LINGERS_NS: u64 = 4_000_000;
+/// How often the dead are looked at.
+const LOOK_NS: u64 = 20_000;
+
+impl Failover {
+    /// What becomes of commits that a node is missing from.
+    pub(super) fn cut_short(&self) -> CutShort {
+        let kills = |(_, blow): &(u64, Blow)| matches!(blow, Blow::Kill(_) | Blow::Crash(_));
+        match &self.power {
+            Some(_) => CutShort::InDoubt,
+            None if self.blows.iter().any(kills) => CutShort::Half,
+            None => CutShort::Late,
+        }
+    }
+}
+
+impl Cluster {
+    /// A process has ended.
+    pub fn note_death(&self, node: u8, how: Fault) {
+        if self.setup.replicas > 1 {
+            return;
+        }
+        let at_least_ns = if matches!(how, Fault::Crash(_)) { LINGERS_NS } else { 0 };
+        let later_ns = self.handle.random_u64() % [50_000, 5_000_000][(self.handle.random_u64() % 2) as usize];
+        // What it had posted when it died first may linger yet.
+        let may_start_ns = &mut self.may_start_ns.borrow_mut()[usize::from(node)];
+        *may_start_ns = (*may_start_ns).max(self.handle.now_ns() + at_least_ns + later_ns);
+    }
+
+    /// Starts nodes that have died, from time to time, until it is over.
+    pub fn start_the_dead_again(self: &Rc<Self>, is_over: Rc<Cell<bool>>) {
+        let this = self.clone();
+        drop(self.handle.spawn(async move {
+            while !is_over.get() {
+                for node in 0..this.setup.nodes {
+                    if this.starts_again(node) {
+                        let clients =
+                            (0..this.setup.clients).map(|client| this.client(200 + client, node, TRANSACTIONS_LATER));
+                        this.later.borrow_mut().extend(clients);
+                    }
+                }
+                this.handle.sleep_ns(LOOK_NS).await;
+            }
+        }));
+    }
+
+    /// Starts a node that has died, when its time has come and its tasks have heard that they are dead: a process that has ended writes nothing
+    /// into its memory, and here its tasks go on until they hear of it.
+    pub fn starts_again(&self, number: u8) -> bool {
+        let process = self.process(number);
+        let is_due = self.may_start_ns.borrow()[usize::from(number)] <= self.handle.now_ns();
+        if process.alive.get() || process.busy.get() > 0 || !is_due || self.setup.power.is_some() {
+            return false;
+        }
+        self.tell(&format!("node {number} starts again"));
+        let again = self.start(number);
+        let before = std::mem::replace(&mut self.processes.borrow_mut()[usize::from(number)], again);
+        self.gone.borrow_mut().push(before);
+        true
+    }
+
+    fn may_be_damaged(&self) -> bool {
+        self.setup.replicas == 1 && self.setup.cut_short() == CutShort::Half
+    }
+
+    /// Are there rows that a coordinator was writing as it ended? A machine that crashes may lose the version that it has posted, and not the release of the
+    /// lock beside it: such a row is as unreadable as others, and nobody reports it.
+    pub fn is_damaged(&self) -> bool {
+        let is_damaged = |node: &Node| !node.recovered().damaged.is_empty() || !node.half_written().is_empty();
+        self.may_be_damaged() && self.processes.borrow().iter().any(|process| is_damaged(&process.node))
+    }
+
+    /// The keys of such rows: no more is asked of them.
+    pub fn damaged_keys(&self) -> BTreeSet<Key> {
+        if !self.may_be_damaged() {
+            return BTreeSet::new();
+        }
+        let (processes, gone) = (self.processes.borrow(), self.gone.borrow());
+        let reported = processes.iter().chain(gone.iter()).flat_map(|process| process.node.recovered().damaged);
+        let damaged = reported.chain(processes.iter().flat_map(|process| process.node.half_written()));
+        damaged.filter_map(|(_, key)| Row::key_of(&key)).map(|key| Key { table: SPREAD, key: u64::from(key) }).collect()
+    }
+
+    /// All nodes are there, what commits have left to be done is done, and every node's client commits.
+    pub async fn heal_one_copy(self: &Rc<Self>, broken: &mut Vec<String>) {
+        let are_there = || {
+            for number in 0..self.setup.nodes {
+                self.starts_again(number);
+            }
+            self.processes.borrow().iter().all(|process| process.alive.get())
+        };
+        if !self.until(HEALING_NS_MAX, are_there).await {
+            broken.push("a node does not start again".into());
+            return;
+        }
+        self.handle.sleep_ns(2 * LEASE_NS).await;
+        for process in self.processes.borrow().clone() {
+            if !process.worker.drain(HEALING_NS_MAX).await {
+                broken.push(format!("what commits of {} have left is not done", process.node.id()));
+            }
+        }
+        if self.is_damaged() {
+            return;
+        }
+        let clients: Vec<_> =
+            (0..self.setup.nodes).map(|node| self.client(100 + usize::from(node), node, TRANSACTIONS_AFTER)).collect();
+        for client in clients {
+            match self.end_of(&client).await {
+                Ended::Stuck(what) => broken.push(format!("no progress after everything has healed: {what}")),
+                Ended::Gone => broken.push("a node is lost after everything has healed".into()),
+                Ended::Done => {}
+            }
+        }
+    }
+}
