@@ -941,6 +941,33 @@ mod tests {
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 
+    /// A node that is joining is told to make a table, and asked about one that it does not have, before it has been given the table of tables.
+    #[test]
+    fn a_table_that_is_made_while_a_node_is_joining_stays() {
+        let directory = std::env::temp_dir().join(format!("farhold-ddl-joining-{}", std::process::id()));
+        let executor = Executor::real(1);
+        let fabric = Fabric::join_shm(&directory, NodeId(0)).expect("the fabric");
+        let replication =
+            ReplicationConfig { replicas: 2, rings: 3, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
+        let config = NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..NodeConfig::default() };
+        let node = Node::open(fabric, config).expect("a node");
+        let view = &node.replication.as_ref().expect("copies").view;
+        let install = |next: &Configuration| view.install(&Arc::new(next.clone()), &node.catalog);
+        let (me, other) = (NodeId(0), NodeId(1));
+        let joining = Configuration::first(2, 2).without(&[me], other).promoted(me, other).with_joining(me, 7);
+        install(&joining);
+        let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+        let definition = TableDef::new("people", schema).encode(&[]).expect("bytes");
+        system::make(&node, TableId(99), &definition).expect("there is room");
+        system::reconcile(&node).expect("definitions");
+        assert!(node.catalog.by_id(TableId(99)).is_some(), "its record is still to come");
+        install(&joining.joined(me));
+        system::reconcile(&node).expect("definitions");
+        assert!(node.catalog.by_id(TableId(99)).is_none(), "its record has been taken back");
+        drop((node, executor));
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
     /// A node has come when a table was recorded as dropped, so that it never had it, and mirrors rows of it: of records, and of one who filled the
     /// mirror before he had heard of the drop. It forgets them when the others let the table go.
     #[test]

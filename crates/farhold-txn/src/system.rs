@@ -90,6 +90,8 @@ pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
     let (rows, whole) = rows(&system)?;
     // While the configuration changes, what the dead have recorded is still to be redone here. Its installation looks again.
     let is_redone = before.is_some() && settled(node) == before;
+    // One that is joining may have been told of a table before it has the record, and looks again when it is in.
+    let is_in = node.configuration().is_none_or(|now| now.members.contains(&node.id()));
     let mut left = Vec::new();
     for (orphans, table) in tables {
         match rows.iter().find(|(_, id, _)| *id == table.id()) {
@@ -98,7 +100,7 @@ pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
                 table.0.follow(&recorded, if is_redone { &orphans } else { &[] });
                 left.extend(table.0.closed_of(&recorded).into_iter().map(|slot| (table.clone(), slot)));
             }
-            None if whole => drop(node.catalog.retire(table.id())),
+            None if whole && is_in => drop(node.catalog.retire(table.id())),
             // A row that is just being written is there.
             None => {}
         }
