@@ -102,16 +102,19 @@ struct Checked {
 }
 
 /// The type of one step. A product was long when it was planned; since then its factors may have got fewer digits.
-fn type_of_step(op: Arithmetic, left: &DataType, right: &DataType) -> DataType {
-    let (DataType::Decimal128(digits, scale), DataType::Decimal128(more_digits, more_scale)) = (left, right) else {
-        return left.clone();
-    };
-    let of_step = match op {
-        Arithmetic::Multiply if digits + more_digits <= ColumnType::PRECISION_MAX => scale + more_scale,
-        Arithmetic::Multiply => (scale + more_scale).min(PRODUCT_SCALE.cast_signed()),
-        _ => QUOTIENT_SCALE.cast_signed(),
-    };
-    DataType::Decimal128(ColumnType::PRECISION_MAX, of_step.max(*scale).max(*more_scale))
+fn type_of_step(op: Arithmetic, a: &DataType, b: &DataType) -> DataType {
+    match (a, b) {
+        (DataType::Decimal128(digits, scale), DataType::Decimal128(other_digits, other_scale)) => {
+            let both = scale + other_scale;
+            let least = match op {
+                Arithmetic::Multiply if digits + other_digits <= ColumnType::PRECISION_MAX => both,
+                Arithmetic::Multiply => both.min(PRODUCT_SCALE.cast_signed()),
+                _ => QUOTIENT_SCALE.cast_signed(),
+            };
+            DataType::Decimal128(ColumnType::PRECISION_MAX, least.max(*scale).max(*other_scale))
+        }
+        _ => a.clone(),
+    }
 }
 
 fn step(op: Arithmetic, a: &ColumnarValue, b: &ColumnarValue, rows: usize) -> Result<ColumnarValue> {

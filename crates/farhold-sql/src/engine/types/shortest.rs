@@ -76,7 +76,7 @@ fn as_integer(scientific: &str) -> Option<(u128, u32)> {
 /// The next number of as many digits, away from zero; `None` if they are all nines.
 fn next(scientific: &str) -> Option<String> {
     let (mantissa, exponent) = scientific.split_once('e')?;
-    let last = mantissa.rfind(|c: char| c.is_ascii_digit() && c != '9')?;
+    let last = mantissa.rfind(|c: char| matches!(c, '0'..='8'))?;
     let mut digits = mantissa.as_bytes().to_vec();
     digits[last] += 1;
     digits[last + 1..].iter_mut().filter(|digit| **digit == b'9').for_each(|digit| *digit = b'0');
@@ -98,8 +98,8 @@ mod tests {
             (8_388_608.0, "8.388608e6"),
             (9_007_199_254_740_992.0, "9.007199e15"),
             // Powers of two.
-            (1.547_425_049_106_725_3e26, "1.5474251e26"),
-            (1.237_940_039_285_380_3e27, "1.2379401e27"),
+            (154_742_504_910_672_534_362_390_528.0, "1.5474251e26"),
+            (1_237_940_039_285_380_274_899_124_224.0, "1.2379401e27"),
             (f32::MAX, "3.4028235e38"),
             (1e-45, "1e-45"),
             (0.0, "0e0"),
