@@ -89,7 +89,7 @@ def blanks(f):
 
 # The statement is executed with a parameter of no type (0).
 UNTYPED_PARAMETER = re.compile(r"parameters \[(\d+, )*0[,\]]")
-UNDECIDED = {"42P18", "42725", "42883", "42804"}
+UNDECIDED = {"42P18", "42725", "42883", "42804", "42846"}
 
 
 def untyped_parameters(f):

@@ -282,6 +282,7 @@ fn parameters_without_a_type() {
         ("SELECT a FROM g WHERE $1 BETWEEN a AND 5 ORDER BY 1", vec![int(1)], vec!["1"]),
         ("SELECT a FROM g WHERE $1 IS NOT TRUE ORDER BY 1", vec![bool(false)], vec!["1", "2"]),
         ("SELECT count(*) FILTER (WHERE $1) FROM g AS x JOIN g AS y ON $2", vec![bool(true); 2], vec!["4"]),
+        ("SELECT bool_or($1) FROM g", vec![bool(true)], vec!["t"]),
         ("SELECT floor($1), ceil($2)", vec![Datum::Double(1.5); 2], vec!["1|2"]),
         ("(SELECT a FROM g INTERSECT SELECT $1) EXCEPT SELECT $2", vec![int(1), int(2)], vec!["1"]),
         ("(SELECT $1 INTERSECT SELECT a FROM g) EXCEPT SELECT $2", vec![int(1), int(2)], vec!["1"]),

@@ -52,7 +52,9 @@ fn placeholder(expression: &Expr) -> Option<usize> {
 /// Takes the types that a plan tells, the planner's findings and ours: of parameters that stand among others of one type.
 pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) {
     if let Ok(found) = plan.get_parameter_types() {
-        found.iter().for_each(|(name, data_type)| found_by_name(types, name, data_type.as_ref()));
+        for (name, data_type) in &found {
+            found_by_name(types, name, data_type.as_ref());
+        }
     }
     // What has no type is left as it is.
     let _ = plan.apply_with_subqueries(|node| {
@@ -61,7 +63,9 @@ pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) {
             expr.apply(|expr| {
                 for group in of_one_type(expr) {
                     let known = group.iter().find_map(|member| own_type(member, &schema));
-                    group.iter().for_each(|member| found_in_plan(types, member, known.as_ref()));
+                    for member in group {
+                        found_in_plan(types, member, known.as_ref());
+                    }
                 }
                 Ok(TreeNodeRecursion::Continue)
             })
@@ -225,6 +229,7 @@ fn type_of_arguments(function: &Function, count: usize) -> Option<ColumnType> {
     let name = fold(built_in_name(function)?);
     match (name.as_str(), count) {
         ("round" | "trunc", 2) => Some(ANY_NUMERIC),
+        ("bool_and" | "bool_or" | "every", 1) => Some(ColumnType::Boolean),
         (name, count) => OF_FLOATS.contains(&(name, count)).then_some(ColumnType::Double),
     }
 }
@@ -284,11 +289,13 @@ impl Visitor for Finder<'_> {
                     self.found(right, t);
                 }
             }
-            Expr::UnaryOp { op: UnaryOperator::Not, expr } => self.found(expr, ColumnType::Boolean),
             Expr::Case { operand: None, conditions, .. } => {
-                conditions.iter().for_each(|when| self.found(&when.condition, ColumnType::Boolean));
+                for when in conditions {
+                    self.found(&when.condition, ColumnType::Boolean);
+                }
             }
-            Expr::IsTrue(expr)
+            Expr::UnaryOp { op: UnaryOperator::Not, expr }
+            | Expr::IsTrue(expr)
             | Expr::IsNotTrue(expr)
             | Expr::IsFalse(expr)
             | Expr::IsNotFalse(expr)
