@@ -167,7 +167,7 @@ impl Worker {
                 let number =
                     *snapshot.number.get_or_insert_with(|| node.open_snapshots.open(|| core.handle.unrepeated_u64()));
                 let request = Request::Announce { incarnation: holder.incarnation, configuration, number };
-                let incarnation = core.ask(id, &request, |r| r.u16()).await?;
+                let incarnation = core.ask(id, &request, Reader::u16).await?;
                 Place { start: Start { node: id, incarnation }, mapped: None }
             };
             snapshot.places.push(place);

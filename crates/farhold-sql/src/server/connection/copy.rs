@@ -25,7 +25,7 @@ impl Connection {
                 // The data lies in the input, so that nothing may be read meanwhile.
                 Message::CopyData(data) => watch.drive(None, copy.push(data)).await??,
                 Message::CopyDone => {
-                    return Ok(self.wire.drive(&watch, copy.finish()).await??);
+                    return Ok(self.wire.drive(&watch, Box::pin(copy.finish())).await??);
                 }
                 Message::CopyFail(reason) => {
                     return Err(match utf8(reason) {
