@@ -167,7 +167,7 @@ impl Worker {
                 let number =
                     *snapshot.number.get_or_insert_with(|| node.open_snapshots.open(|| core.handle.unrepeated_u64()));
                 let request = Request::Announce { incarnation: holder.incarnation, configuration, number };
-                let incarnation = core.ask(id, &request, Reader::u16).await?;
+                let incarnation = core.ask(id, &request, read_incarnation).await?;
                 Place { start: Start { node: id, incarnation }, mapped: None }
             };
             snapshot.places.push(place);
@@ -424,6 +424,11 @@ fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
 fn used_slots(memory: &RegionMemory, run: &Run) -> u32 {
     let free = run.slots().rev().take_while(|offset| Object::at(memory, *offset).meta().state() == Meta::FREE);
     run.slot_count() - free.count() as u32
+}
+
+/// Of the start that has taken note of a snapshot.
+fn read_incarnation(r: &mut Reader<'_>) -> Result<u16, TxnError> {
+    r.u16()
 }
 
 /// Runs of pages, come from afar, each with the slots to look at.

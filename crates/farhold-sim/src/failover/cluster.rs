@@ -441,7 +441,7 @@ impl Cluster {
             match ended {
                 Ended::Done => {}
                 Ended::Stuck(what) if self.is_damaged() => {
-                    self.tell(&format!("client {} has given up: {what}", client.number))
+                    self.tell(&format!("client {} has given up: {what}", client.number));
                 }
                 Ended::Stuck(_) if lost == Some(client.process.node.id().0) => {
                     self.tell(&format!("client {} has given up", client.number));

@@ -115,7 +115,8 @@ impl Cluster {
             return;
         }
         self.handle.sleep_ns(2 * LEASE_NS).await;
-        for process in self.processes.borrow().clone() {
+        let processes = self.processes.borrow().clone();
+        for process in processes {
             if !process.worker.drain(HEALING_NS_MAX).await {
                 broken.push(format!("what commits of {} have left is not done", process.node.id()));
             }

@@ -463,7 +463,7 @@ impl Failover {
 /// Nodes stand still, most of them for longer than a request may take, ways are cut and slow.
 fn troubles(nodes: u8, random: &mut Random) -> Vec<(u64, Blow)> {
     let mut blows = Vec::new();
-    for _ in 0..1 + random.below(3) {
+    for _ in 0..=random.below(3) {
         let (from, to) = (random.below(u64::from(nodes)) as u8, random.below(u64::from(nodes)) as u8);
         let span_ns = [500_000, 8_000_000][random.below(2) as usize];
         let (at_ns, for_ns) = (random.below(3_000_000), random.below(span_ns));
