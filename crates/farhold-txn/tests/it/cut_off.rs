@@ -112,9 +112,13 @@ fn cut_after(ns: u64, hops: &[Hop]) -> Result<(), TxnError> {
         let table = fill(&workers[0]).await;
         let changing = handle.spawn(change(workers[0].clone(), table.clone()));
         handle.sleep_ns(ns).await;
-        hops.iter().for_each(|hop| sim.inject(Fault::Cut(*hop)));
+        for hop in hops {
+            sim.inject(Fault::Cut(*hop));
+        }
         handle.sleep_ns(5 * TIMEOUT_NS).await;
-        hops.iter().for_each(|hop| sim.inject(Fault::Heal(*hop)));
+        for hop in hops {
+            sim.inject(Fault::Heal(*hop));
+        }
         assert_nothing_is_left(&workers).await;
         let told = changing.try_take().expect("an answer in time");
         let is_committed = matches!(told, Ok(()) | Err(TxnError::NodeUnavailable { committed: true, .. }));
