@@ -83,6 +83,8 @@ fn settled(node: &Node) -> Option<u64> {
 /// because it died, or because this node has just come. Returns the indexes that are recorded as dropped and not gone here.
 pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
     let Some(system) = node.catalog.by_id(ID) else { return Ok(Vec::new()) };
+    // One that is joining may have been told of a table before it has the record, and looks again when it is in.
+    let is_in = node.configuration().is_none_or(|now| now.members.contains(&node.id()));
     let before = settled(node);
     // Listed first: a table that is made meanwhile has its row before, and coordinators that are gone by now record nothing later.
     let is_there = |coordinator| is_there(node, coordinator);
@@ -90,8 +92,6 @@ pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
     let (rows, whole) = rows(&system)?;
     // While the configuration changes, what the dead have recorded is still to be redone here. Its installation looks again.
     let is_redone = before.is_some() && settled(node) == before;
-    // One that is joining may have been told of a table before it has the record, and looks again when it is in.
-    let is_in = node.configuration().is_none_or(|now| now.members.contains(&node.id()));
     let mut left = Vec::new();
     for (orphans, table) in tables {
         match rows.iter().find(|(_, id, _)| *id == table.id()) {

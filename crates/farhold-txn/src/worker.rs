@@ -93,6 +93,8 @@ const COLLECT_EVERY: u32 = 256;
 const VERSIONS_PER_EPOCH: u32 = 1 << 26;
 /// How long a node that has not answered has rest before it is told again.
 const TELL_AGAIN_NS: u64 = 2_000_000;
+/// How often that time is doubled.
+const TELL_AGAIN_DOUBLED_MAX: u32 = 8;
 /// How often [`Worker::drain`] looks.
 const DRAIN_LOOK_NS: u64 = 20_000;
 /// Operations of transactions between two looks into the inbox: some 2 µs, so that others do not wait for long ones.
@@ -227,7 +229,7 @@ impl Worker {
             }
             match self.core.call(other, &hello).await {
                 Ok(_) => heard.push(other),
-                Err(TxnError::NodeUnavailable { .. }) => silent.push(other),
+                Err(TxnError::NodeUnavailable { .. } | TxnError::Fabric(_)) => silent.push(other),
                 Err(error) => return Err(error),
             }
         }
@@ -343,10 +345,13 @@ impl Worker {
 impl Core {
     /// Asks nodes the same until each has answered, or its process has ended.
     async fn tell_until_heard(&self, mut silent: Vec<NodeId>, request: &Request<'_>) {
+        let mut turn = 0_u32;
         while self.node.fabric.node_is_live(self.me) {
             let mut left = Vec::new();
             for node in silent {
-                let is_unheard = matches!(self.call(node, request).await, Err(TxnError::NodeUnavailable { .. }));
+                // Without an answer, or not sent at all.
+                let told = self.call(node, request).await;
+                let is_unheard = matches!(told, Err(TxnError::NodeUnavailable { .. } | TxnError::Fabric(_)));
                 if is_unheard && self.node.fabric.node_is_live(node) {
                     left.push(node);
                 }
@@ -355,7 +360,8 @@ impl Core {
             if silent.is_empty() {
                 return;
             }
-            self.handle.sleep_ns(TELL_AGAIN_NS).await;
+            self.handle.sleep_ns(TELL_AGAIN_NS << turn.min(TELL_AGAIN_DOUBLED_MAX)).await;
+            turn = turn.saturating_add(1);
         }
     }
 

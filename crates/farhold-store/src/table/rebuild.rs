@@ -4,7 +4,7 @@
 //! |--------------------------------------|--------------------------------------------------------------------|
 //! | live row                             | indexed; a dead owner's lock on it is released                     |
 //! | reserved, deleted, older copy        | free                                                               |
-//! | row with `WRITING`, also an absent   | reported, left as it is, in the indexes of its primary key alone   |
+//! | row with `WRITING`, an absent if locked | reported, left as it is, in the indexes of its primary key alone   |
 //! | the same, beside a live row of its key | free: that one has taken its place                               |
 //! | reserved or free slot with `WRITING` | free                                                               |
 //!
@@ -149,7 +149,9 @@ impl TableStore {
                     return Err(StoreError::Corrupt { offset, reason: "a row is longer than its slot" });
                 }
                 let live = matches!(meta.state(), Meta::ROW | RESERVED) && !version.is_absent();
-                if version.is_writing() && (live || meta.state() == Meta::ROW) {
+                // A row that was absent may have been on its way to a free slot, which takes no lock.
+                let is_insert = meta.state() == Meta::ROW && object.lock_word() != 0;
+                if version.is_writing() && (live || is_insert) {
                     let mut key = vec![0; meta.key_len()];
                     object.copy_out(&mut key);
                     let owner = Owner::from_word(object.lock_word());

@@ -5,6 +5,7 @@ use super::wire::Reader;
 use crate::worker::Core;
 use crate::{NodeId, TxnError};
 use farhold_fabric::{Address, FabricError, Message};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -45,12 +46,14 @@ struct Waiting {
 struct Asked<'c> {
     core: &'c Core,
     number: u64,
+    is_posted: &'c Cell<bool>,
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         let mut pending = self.core.pending.borrow_mut();
-        if pending.answers.remove(&self.number).is_some_and(|waiting| !waiting.is_answered) {
+        let is_open = pending.answers.remove(&self.number).is_some_and(|waiting| !waiting.is_answered);
+        if is_open && self.is_posted.get() {
             pending.given_up += 1;
         }
     }
@@ -65,6 +68,11 @@ impl Core {
     /// # Errors
     /// What the other node answered; [`TxnError::NodeUnavailable`] if it is dead or does not answer in time.
     pub async fn call(&self, node: NodeId, request: &Request<'_>) -> Result<Body, TxnError> {
+        self.call_noting(node, request, &Cell::new(false)).await
+    }
+
+    /// As [`Self::call`], and notes when the request is on its way: until then the node has not heard it, and does not.
+    async fn call_noting(&self, node: NodeId, request: &Request<'_>, is_posted: &Cell<bool>) -> Result<Body, TxnError> {
         let unavailable = TxnError::NodeUnavailable { node, committed: false };
         let number = {
             let mut pending = self.pending.borrow_mut();
@@ -73,10 +81,11 @@ impl Core {
             pending.answers.insert(number, Waiting::default());
             number
         };
-        let asked = Asked { core: self, number };
+        let asked = Asked { core: self, number, is_posted };
         let until_ns = self.handle.now_ns().saturating_add(self.node.config.request_timeout_ns);
         let message = request.encode(number);
         self.post(node, &message, until_ns).await?;
+        is_posted.set(true);
         let mut look_ns = self.handle.now_ns() + LOOK_AFTER_NS;
         loop {
             self.receive();
@@ -129,7 +138,21 @@ impl Core {
         request: &Request<'_>,
         read: impl FnOnce(&mut Reader<'_>) -> Result<T, TxnError>,
     ) -> Result<T, TxnError> {
-        let body = self.call(node, request).await?;
+        self.ask_noting(node, request, read, &Cell::new(false)).await
+    }
+
+    /// As [`Self::ask`], and notes when the request is on its way.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ask_noting<T>(
+        &self,
+        node: NodeId,
+        request: &Request<'_>,
+        read: impl FnOnce(&mut Reader<'_>) -> Result<T, TxnError>,
+        is_posted: &Cell<bool>,
+    ) -> Result<T, TxnError> {
+        let body = self.call_noting(node, request, is_posted).await?;
         let mut reader = Reader(&body);
         let answer = read(&mut reader)?;
         reader.end()?;

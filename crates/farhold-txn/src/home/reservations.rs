@@ -82,7 +82,8 @@ impl Reservations {
             list.removed.retain(|bits| is_held(ObjectRef::from_bits(*bits)));
             list.prune_at = list.removed.len() * 2;
         }
-        list.removed.insert(reference.to_bits())
+        // Another worker may have done it for the same request, and its note may be gone again.
+        is_held(reference) && list.removed.insert(reference.to_bits())
     }
 
     /// Remembers whose index entries go to a reservation.

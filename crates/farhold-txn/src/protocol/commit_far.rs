@@ -266,9 +266,10 @@ impl Txn {
         }
         let has_heard = |node| !silent.contains(&node);
         // It has waited. What the next start of a home has freed may be another transaction's by now.
-        let may_have_waited = !self.replacing_far().is_empty() || core.starts_met.get() > self.starts_met;
+        let may_have_waited = !self.replacing_far().is_empty() || core.starts_met.get() > self.locked_met;
         let freed = if may_have_waited { self.look_at_locks(&core, has_heard).await.freed } else { Vec::new() };
-        let is_ours = |ident: Ident| has_heard(ident.node()) && !freed.contains(&ident);
+        let is_there = |node| has_heard(node) && !core.has_met_start(node, self.locked_met);
+        let is_ours = |ident: Ident| is_there(ident.node()) && !freed.contains(&ident);
         let lost = self.write_far(&core, epoch, is_ours).await;
         let unavailable = lost.first().copied().or(freed.first().map(|ident| ident.node())).or(silent.first().copied());
         let durably = (!silent.is_empty() || !lost.is_empty()).then_some(durably);
@@ -407,6 +408,7 @@ impl Txn {
             idents.iter().map(|ident| batch.compare_swap(Core::lock_place(*ident), 0, self.owner.word())).collect();
         // Counted as held before it is known: an instruction under way cannot be called back.
         self.held.far.clone_from(&idents);
+        self.locked_met = core.starts_met.get();
         let batch = core.endpoint.submit(batch).await;
         self.held.far.clear();
         let mut refused = None;

@@ -93,7 +93,7 @@ impl Txn {
     /// Writes the rows at a home that are not written yet; true if it has to be done again.
     async fn write_what_is_left(&self, core: &Core, epoch: u32, node: NodeId, has_begun: bool) -> bool {
         let found = self.look_at_locks(core, |it| it == node).await;
-        let is_another = found.has_started_again || core.has_met_start(node, self.starts_met);
+        let is_another = found.has_started_again || core.has_met_start(node, self.locked_met);
         let nothing_is_left = !has_begun && found.held.is_empty() && found.unknown.is_empty();
         if is_another || nothing_is_left {
             return false;

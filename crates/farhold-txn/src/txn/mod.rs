@@ -63,6 +63,8 @@ pub struct Txn {
     pub(crate) serial: u64,
     /// [`Core::starts_met`] when it began. What it has read at a node is void once a later start of that is met: its indexes are others.
     pub(crate) starts_met: u64,
+    /// The same when it took its locks. A start that is met later has freed them.
+    pub(crate) locked_met: u64,
     /// It fills this node's own copy of a replicated table; other copies have what it writes.
     pub(crate) copying: bool,
     /// Its commit returns when its outcome is known, or this node is out of the cluster, however long that takes.
@@ -94,6 +96,7 @@ impl Txn {
             held: Held::default(),
             serial: 0,
             starts_met: core.starts_met.get(),
+            locked_met: core.starts_met.get(),
             copying: false,
             is_patient: false,
         }

@@ -14,6 +14,7 @@ use farhold_fabric::object::VERSION;
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, Version};
 use farhold_store::index::hash::{Directory, FarIndex, FarLookup, FarStep, hash_key};
 use farhold_store::{Moved, ObjectRef};
+use std::cell::Cell;
 use std::ptr::NonNull;
 
 /// What a far object is.
@@ -264,8 +265,16 @@ impl Txn {
         let request = Request::Reserve { table: table.store.id(), owner: self.owner.word(), key, value, mine };
         // Unanswered until it is: this transaction may be dropped, or told that the node does not answer, meanwhile.
         let unanswered = self.state.reserved_at.insert(home, false);
-        let reserved = self.core.clone().ask(home, &request, Reserved::decode).await?;
-        self.state.reserved_at.insert(home, unanswered.unwrap_or(true));
+        let is_posted = Cell::new(false);
+        let reserved = self.core.clone().ask_noting(home, &request, Reserved::decode, &is_posted).await;
+        match unanswered {
+            // Nothing is reserved at a node that has heard nothing.
+            None if !is_posted.get() => drop(self.state.reserved_at.remove(&home)),
+            Some(before) if reserved.is_ok() || !is_posted.get() => drop(self.state.reserved_at.insert(home, before)),
+            None if reserved.is_ok() => drop(self.state.reserved_at.insert(home, true)),
+            _ => {}
+        }
+        let reserved = reserved?;
         self.state.apply_moved_far(table.0, home, &reserved.moved);
         match reserved.outcome {
             Ok(made) => {
@@ -463,14 +472,15 @@ impl Core {
     /// is void, and so is whatever the transaction has read there.
     #[cold]
     pub fn far_error(&self, error: FabricError, node: NodeId) -> TxnError {
-        if let FabricError::StaleKey { .. } = error
-            && self.endpoint.refresh(node, DATA).is_ok()
-        {
+        if let FabricError::StaleKey { .. } | FabricError::NoSuchRegion { .. } = error {
+            // Before the look, which may fail when the region is not there yet; the endpoint learns of it by itself later.
             self.starts_met.set(self.starts_met.get() + 1);
             self.met_at.borrow_mut().insert(node, self.starts_met.get());
             self.locations.borrow_mut().forget_all();
             self.far_indexes.borrow_mut().retain(|(of, _), _| *of != node);
-            return TxnError::Conflict;
+            if self.endpoint.refresh(node, DATA).is_ok() {
+                return TxnError::Conflict;
+            }
         }
         TxnError::far(error, node)
     }
