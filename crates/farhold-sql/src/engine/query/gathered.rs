@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
 use arrow::buffer::Buffer;
+use arrow::compute::filter as kept;
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result;
@@ -90,13 +91,19 @@ impl AggregateUDFImpl for Gathered {
     }
 }
 
-/// Bytes of an array's texts, its lists' too, that stand beside views of them.
+/// Bytes of an array's texts, its lists' too, that stand beside views of them. What stands in an array itself, the aggregate counts.
 fn text_bytes(array: &ArrayRef) -> usize {
-    match array.data_type() {
-        DataType::Utf8View | DataType::BinaryView | DataType::List(_) | DataType::LargeList(_) => {
-            (0..array.len()).map(|row| value_bytes(array, row)).sum()
-        }
-        _ => 0,
+    if !has_views(array.data_type()) {
+        return 0;
+    }
+    (0..array.len()).map(|row| value_bytes(array, row)).sum()
+}
+
+fn has_views(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Utf8View | DataType::BinaryView => true,
+        DataType::List(element) | DataType::LargeList(element) => has_views(element.data_type()),
+        _ => false,
     }
 }
 
@@ -135,6 +142,15 @@ impl Accumulator for One {
         let (values, texts) = taken(values);
         self.texts += texts;
         self.inner.update_batch(&values)
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.texts = self.texts.saturating_sub(values.iter().map(text_bytes).sum());
+        self.inner.retract_batch(values)
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        self.inner.supports_retract_batch()
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
@@ -178,9 +194,18 @@ impl GroupsAccumulator for Groups {
         filter: Option<&BooleanArray>,
         groups_total: usize,
     ) -> Result<()> {
-        let (values, texts) = taken(values);
+        let Some(filter) = filter else {
+            let (values, texts) = taken(values);
+            self.texts += texts;
+            return self.inner.update_batch(&values, groups, None, groups_total);
+        };
+        // The inner one keeps a batch with all of its rows, those too that FILTER leaves out.
+        let passing = values.iter().map(|array| kept(array, filter)).collect::<std::result::Result<Vec<_>, _>>()?;
+        let rows = filter.iter().zip(groups).filter(|(passes, _)| *passes == Some(true));
+        let groups: Vec<usize> = rows.map(|(_, group)| *group).collect();
+        let (values, texts) = taken(&passing);
         self.texts += texts;
-        self.inner.update_batch(&values, groups, filter, groups_total)
+        self.inner.update_batch(&values, &groups, None, groups_total)
     }
 
     fn merge_batch(&mut self, values: &[ArrayRef], groups: &[usize], groups_total: usize) -> Result<()> {
