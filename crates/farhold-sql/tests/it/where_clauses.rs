@@ -264,9 +264,12 @@ fn parameters_of_differences_and_arrays() {
 fn parameters_without_a_type() {
     let db = Db::new();
     let client = db.client();
-    client.ok("CREATE TABLE g (a INT, c BOOLEAN, n NUMERIC(10, 2))");
-    client.ok("INSERT INTO g VALUES (1, true, 1.5), (2, false, 2.5)");
+    client.ok("CREATE TABLE g (a INT, c BOOLEAN, n NUMERIC(10, 2), b BIGINT, d DATE, ts TIMESTAMP)");
+    client.ok("INSERT INTO g VALUES (1, true, 1.5, 1, '2020-01-01', NULL), (2, false, 2.5, 3, NULL, '2021-01-01')");
     let (int, bool) = (Datum::Int, Datum::Boolean);
+    let decimal = |unscaled, scale| Datum::Decimal { unscaled, scale };
+    // 2020-05-05 12:34.
+    let noon = Datum::Timestamp(1_588_682_040_000_000);
     for (sql, parameters, expected) in [
         ("SELECT $1 + a FROM g ORDER BY 1", vec![int(3)], vec!["4", "5"]),
         ("SELECT abs($1) FROM g LIMIT 1", vec![Datum::Double(-3.0)], vec!["3"]),
@@ -287,6 +290,25 @@ fn parameters_without_a_type() {
         ("(SELECT a FROM g INTERSECT SELECT $1) EXCEPT SELECT $2", vec![int(1), int(2)], vec!["1"]),
         ("(SELECT $1 INTERSECT SELECT a FROM g) EXCEPT SELECT $2", vec![int(1), int(2)], vec!["1"]),
         ("SELECT nullif(a, $1) FROM g ORDER BY 1", vec![int(1)], vec!["2", "NULL"]),
+        // Several times, and beside several types: the first one's.
+        ("SELECT a FROM g WHERE a = $1 OR b = $1 ORDER BY 1", vec![int(1)], vec!["1"]),
+        ("SELECT a FROM g WHERE a = $1 OR $1 IS NULL ORDER BY 1", vec![int(1)], vec!["1"]),
+        ("SELECT a FROM g WHERE a = $1 AND $1 > 0", vec![int(1)], vec!["1"]),
+        ("SELECT a FROM g WHERE a = $1 UNION SELECT a FROM g WHERE b = $1 ORDER BY 1", vec![int(1)], vec!["1"]),
+        // The type that the others have in common.
+        ("SELECT coalesce($1, a, 2.5) FROM g LIMIT 1", vec![decimal(275, 2)], vec!["2.75"]),
+        ("SELECT greatest(a, $1, n) FROM g ORDER BY a", vec![decimal(275, 2)], vec!["2.75", "2.75"]),
+        ("SELECT least(a, $1, b) FROM g ORDER BY a", vec![Datum::BigInt(1)], vec!["1", "1"]),
+        ("SELECT a FROM g WHERE a IN ($1, 1.5) ORDER BY 1", vec![decimal(20, 1)], vec!["2"]),
+        ("SELECT n FROM g WHERE n IN (1, $1) ORDER BY 1", vec![decimal(25, 1)], vec!["2.50"]),
+        ("SELECT 1 UNION SELECT 2.5 UNION SELECT $1 ORDER BY 1", vec![decimal(275, 2)], vec!["1.00", "2.50", "2.75"]),
+        ("SELECT 2.5 UNION (SELECT 1 UNION SELECT $1) ORDER BY 1", vec![int(3)], vec!["1.0", "2.5", "3.0"]),
+        (
+            "SELECT CASE a WHEN 1 THEN d WHEN 3 THEN ts ELSE $1 END FROM g ORDER BY a",
+            vec![noon.clone()],
+            vec!["2020-01-01 00:00:00", "2020-05-05 12:34:00"],
+        ),
+        ("SELECT coalesce($1, d, ts) FROM g LIMIT 1", vec![noon], vec!["2020-05-05 12:34:00"]),
         (
             "SELECT a FROM g WHERE $2::int2 IN ($1, 2) AND $3 ORDER BY a LIMIT $4",
             vec![Datum::SmallInt(1), Datum::SmallInt(1), bool(true), Datum::BigInt(1)],

@@ -253,9 +253,7 @@ fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option
             let message = format!("{operation} types {a} and {b} cannot be matched");
             return Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)));
         }
-        Ok(common_float(&known, Common::Result)
-            .or_else(|| common_moment(&known))
-            .or_else(|| common_exact(&known))
+        Ok(common_result(&known)
             .or_else(|| common_text(fields()))
             .or_else(|| rest.iter().all(|other| other == first).then(|| first.clone()).filter(|t| !t.is_string())))
     };
@@ -280,7 +278,7 @@ pub(super) fn item_of(plan: &LogicalPlan, column: usize) -> Option<&Expr> {
     Some(item)
 }
 
-fn is_bare_in(plan: &LogicalPlan, column: usize) -> bool {
+pub(super) fn is_bare_in(plan: &LogicalPlan, column: usize) -> bool {
     item_of(plan, column).is_some_and(is_bare_string)
 }
 
@@ -891,6 +889,20 @@ fn common_text<'a>(fields: impl Iterator<Item = &'a Field>) -> Option<DataType> 
     let types = types?;
     let is_mixed = types.iter().all(|t| t.is_text()) && types.iter().any(|t| t != &types[0]);
     is_mixed.then_some(DataType::Utf8View)
+}
+
+/// The type that numbers or moments of several types become where one of them is the result.
+fn common_result(known: &[DataType]) -> Option<DataType> {
+    common_float(known, Common::Result).or_else(|| common_moment(known)).or_else(|| common_exact(known))
+}
+
+/// The type of a parameter that stands among expressions of these types and may be the result as they are; `None` if they have none in common.
+pub(super) fn common_type(known: &[DataType]) -> Option<DataType> {
+    let (first, rest) = known.split_first()?;
+    if rest.iter().all(|other| other == first) {
+        return Some(first.clone());
+    }
+    common_result(known).or_else(|| known.iter().all(DataType::is_string).then_some(DataType::Utf8View))
 }
 
 /// The timestamp that dates beside timestamps become, which has microseconds.

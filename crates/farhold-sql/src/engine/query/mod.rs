@@ -107,8 +107,9 @@ const CHANNEL_BATCHES: usize = 4;
 ///   have: a condition on one goes to the scan of another. The logical plan's rule, which knows relations, has pushed everything down before.
 const DEFECTIVE_RULES: [&str; 2] = ["aggregate_statistics", "FilterPushdown"];
 
-/// How often a statement is planned for the types of its parameters: in set operations of set operations each tells the next one's.
-const PLANS_FOR_TYPES_MAX: usize = 3;
+/// How often a statement is planned for the types of its parameters, and one with set operations, of which each tells the next one's.
+const PLANS_FOR_TYPES_MAX: usize = 2;
+const PLANS_FOR_TYPES_OF_SETS_MAX: usize = 3;
 
 /// How long a closing engine waits for its queries to stop.
 const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(5);
@@ -445,12 +446,17 @@ async fn plan(
     if types.iter().any(Option::is_none) {
         parameters::infer_by_syntax(&statement, &mut types);
         // A plan tells most of the others, and with these the next one some more; what they leave open is text.
-        for _ in 0..PLANS_FOR_TYPES_MAX {
+        let mut plans_max = PLANS_FOR_TYPES_MAX;
+        let mut plans = 0;
+        while plans < plans_max {
+            plans += 1;
             let open = types.iter().filter(|data_type| data_type.is_none()).count();
             let mut known = statement.clone();
             parameters::cast_known(&mut known, &types);
             if let Ok(plan) = to_plan(state, known).await {
-                parameters::infer(&plan, &mut types);
+                if parameters::infer(&plan, &mut types) {
+                    plans_max = PLANS_FOR_TYPES_OF_SETS_MAX;
+                }
             }
             let still_open = types.iter().filter(|data_type| data_type.is_none()).count();
             if still_open == 0 || still_open == open {

@@ -13,7 +13,7 @@ use datafusion::sql::sqlparser::ast::{
     VisitorMut,
 };
 
-use super::coerce::{is_bare_string, item_of};
+use super::coerce::{common_type, is_bare_in, is_bare_string, item_of};
 use super::multisets::is_set_operation;
 use crate::SqlError;
 use crate::engine::scalar::{built_in_name, fold, parameter_index};
@@ -49,29 +49,31 @@ fn placeholder(expression: &Expr) -> Option<usize> {
     }
 }
 
-/// Takes the types that a plan tells, the planner's findings and ours: of parameters that stand among others of one type.
-pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) {
-    if let Ok(found) = plan.get_parameter_types() {
-        for (name, data_type) in &found {
-            found_by_name(types, name, data_type.as_ref());
-        }
-    }
+/// Takes the types that a plan tells: those of parameters that stand among others of one type, and the planner's findings. The first one found
+/// of a parameter stays. Says whether the plan has set operations, each of which tells the types of the next one.
+pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) -> bool {
+    let mut has_sets = false;
     // What has no type is left as it is.
     let _ = plan.apply_with_subqueries(|node| {
         let schema = merge_schema(&node.inputs());
         node.apply_expressions(|expr| {
             expr.apply(|expr| {
+                // Before the planner's finding: to it the items of an IN list have the type of what is looked for.
                 for group in of_one_type(expr) {
-                    let known = group.iter().find_map(|member| own_type(member, &schema));
-                    for member in group {
+                    let known = group.known(&schema);
+                    for member in group.members {
                         found_in_plan(types, member, known.as_ref());
                     }
+                }
+                if let logical_expr::Expr::Placeholder(placeholder) = expr {
+                    found_by_name(types, &placeholder.id, placeholder.field.as_ref().map(|field| field.data_type()));
                 }
                 Ok(TreeNodeRecursion::Continue)
             })
         })?;
         match node {
             LogicalPlan::Union(union) => {
+                has_sets = true;
                 for column in 0..union.schema.fields().len() {
                     let columns: Vec<_> = union.inputs.iter().map(|input| (input.as_ref(), column)).collect();
                     of_one_column(types, &columns);
@@ -79,6 +81,7 @@ pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) {
             }
             // EXCEPT and INTERSECT.
             LogicalPlan::Join(join) if is_set_operation(join) => {
+                has_sets = true;
                 for (left, right) in &join.on {
                     let keys = [(&join.left, left), (&join.right, right)];
                     let columns: Vec<_> = keys.into_iter().filter_map(|(plan, key)| place_of(key, plan)).collect();
@@ -89,14 +92,42 @@ pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) {
         }
         Ok(TreeNodeRecursion::Continue)
     });
+    has_sets
 }
 
 /// Columns of plans that become one column.
 fn of_one_column(types: &mut [Option<ColumnType>], columns: &[(&LogicalPlan, usize)]) {
-    let mut known = columns.iter().map(|(plan, column)| plan.schema().field(*column).data_type());
-    let known = known.find(|data_type| !data_type.is_null());
-    let items = columns.iter().filter_map(|(plan, column)| item_below(plan, *column));
-    items.for_each(|item| found_in_plan(types, item, known));
+    let mut known = Vec::with_capacity(columns.len());
+    for (plan, column) in columns {
+        column_types(plan, *column, &mut known);
+    }
+    let common = common_type(&known);
+    for item in columns.iter().filter_map(|(plan, column)| item_below(plan, *column)) {
+        found_in_plan(types, item, common.as_ref());
+    }
+}
+
+/// The types of a plan's column that are known, one for each query of a set operation: a union has that of the first one until it is coerced.
+fn column_types(plan: &LogicalPlan, column: usize, known: &mut Vec<DataType>) {
+    match plan {
+        LogicalPlan::Distinct(Distinct::All(input)) => column_types(input, column, known),
+        LogicalPlan::SubqueryAlias(alias) => column_types(&alias.input, column, known),
+        LogicalPlan::Union(union) => {
+            for input in &union.inputs {
+                column_types(input, column, known);
+            }
+        }
+        LogicalPlan::Join(join) if is_set_operation(join) => {
+            column_types(&join.left, column, known);
+            column_types(&join.right, column, known);
+        }
+        plan if is_bare_in(plan, column)
+            || matches!(item_of(plan, column), Some(logical_expr::Expr::Placeholder(_))) => {}
+        plan => {
+            let data_type = plan.schema().field(column).data_type();
+            known.extend((!data_type.is_null()).then(|| data_type.clone()));
+        }
+    }
 }
 
 /// The column that a key of a join is.
@@ -127,30 +158,55 @@ fn found_in_plan(types: &mut [Option<ColumnType>], expr: &logical_expr::Expr, da
     }
 }
 
-/// The operands of an expression that have one type.
-fn of_one_type(expr: &logical_expr::Expr) -> Vec<Vec<&logical_expr::Expr>> {
+/// Operands of an expression that have one type.
+struct Group<'e> {
+    members: Vec<&'e logical_expr::Expr>,
+    /// Whether they are compared by twos: then a parameter has the type of the one that it is compared with, and of all else the common one.
+    in_pairs: bool,
+}
+
+impl<'e> Group<'e> {
+    fn pairs(members: impl IntoIterator<Item = &'e logical_expr::Expr>) -> Self {
+        Self { members: members.into_iter().collect(), in_pairs: true }
+    }
+
+    fn common(members: impl IntoIterator<Item = &'e logical_expr::Expr>) -> Self {
+        Self { members: members.into_iter().collect(), in_pairs: false }
+    }
+
+    fn known(&self, schema: &DFSchema) -> Option<DataType> {
+        let mut known = self.members.iter().filter_map(|member| own_type(member, schema));
+        if self.in_pairs { known.next() } else { common_type(&known.collect::<Vec<_>>()) }
+    }
+}
+
+fn of_one_type(expr: &logical_expr::Expr) -> Vec<Group<'_>> {
     use logical_expr::Expr as E;
     match expr {
-        E::Between(between) => vec![vec![&between.expr, &between.low, &between.high]],
-        E::InList(list) => vec![std::iter::once(list.expr.as_ref()).chain(&list.list).collect()],
+        E::Between(between) => vec![Group::pairs([&*between.expr, &*between.low, &*between.high])],
+        E::InList(list) => vec![Group::common(std::iter::once(list.expr.as_ref()).chain(&list.list))],
         E::Case(case) => {
             let (whens, thens): (Vec<_>, Vec<_>) =
                 case.when_then_expr.iter().map(|(when, then)| (when.as_ref(), then.as_ref())).unzip();
-            let results = thens.into_iter().chain(case.else_expr.as_deref()).collect();
+            let results = Group::common(thens.into_iter().chain(case.else_expr.as_deref()));
             match case.expr.as_deref() {
-                Some(operand) => vec![std::iter::once(operand).chain(whens).collect(), results],
+                Some(operand) => vec![Group::pairs(std::iter::once(operand).chain(whens)), results],
                 None => vec![results],
             }
         }
-        E::ScalarFunction(call) if matches!(call.name(), "coalesce" | "greatest" | "least" | "nullif") => {
-            vec![call.args.iter().collect()]
+        E::ScalarFunction(call) if matches!(call.name(), "coalesce" | "greatest" | "least") => {
+            vec![Group::common(&call.args)]
         }
+        E::ScalarFunction(call) if call.name() == "nullif" => vec![Group::pairs(&call.args)],
         _ => Vec::new(),
     }
 }
 
-/// The type of what is neither NULL nor a string without a type.
+/// The type of what is neither NULL nor a string without a type, nor a parameter: one whose type is known is in a cast.
 fn own_type(expr: &logical_expr::Expr, schema: &DFSchema) -> Option<DataType> {
+    if matches!(expr, logical_expr::Expr::Placeholder(_)) {
+        return None;
+    }
     let data_type = expr.get_type(schema).ok()?;
     (!data_type.is_null() && !is_bare_string(expr)).then_some(data_type)
 }
