@@ -3,12 +3,16 @@
 //! PostgreSQL (Ryu) and Rust write the fewest digits that read back as the same value. A number halfway between two floats reads back as the one
 //! whose mantissa is even. Rust writes it where it is shorter (2e23), PostgreSQL never does (1.9999999999999998e+23): other readers may round
 //! it to the other float.
+//!
+//! A float halfway between two numbers of as few digits is the even one of them in PostgreSQL, and the upper one in Rust (`131072.125::real` is
+//! 131072.12).
 
 /// A float of single precision in scientific notation, `-1.25e-7`.
 pub(crate) fn scientific_f32(value: f32) -> String {
     let shortest = format!("{value:e}");
     if value.abs() < HALVES_F32_MIN {
-        return shortest;
+        let rounded = |digits| format!("{value:.digits$e}");
+        return even(shortest, TIE_DIGITS_F32_MIN, rounded, |text| text.parse() == Ok(value));
     }
     nearer_than_half(
         shortest,
@@ -22,7 +26,8 @@ pub(crate) fn scientific_f32(value: f32) -> String {
 pub(crate) fn scientific_f64(value: f64) -> String {
     let shortest = format!("{value:e}");
     if value.abs() < HALVES_F64_MIN {
-        return shortest;
+        let rounded = |digits| format!("{value:.digits$e}");
+        return even(shortest, TIE_DIGITS_F64_MIN, rounded, |text| text.parse() == Ok(value));
     }
     nearer_than_half(
         shortest,
@@ -36,8 +41,33 @@ pub(crate) fn scientific_f64(value: f64) -> String {
 const HALVES_F32_MIN: f32 = 16_777_216.0;
 const HALVES_F64_MIN: f64 = 9_007_199_254_740_992.0;
 
+/// A float with a tie fills its mantissa nearly (2^23 and 2^52 times more than 1.16): with fewer digits there is none, and from `HALVES_*_MIN` on
+/// neither.
+const TIE_DIGITS_F32_MIN: usize = 8;
+const TIE_DIGITS_F64_MIN: usize = 16;
+
 /// More digits than any float needs.
 const DIGITS_MAX: usize = 17;
+
+/// As many digits as the shortest, of two as near ones the even.
+fn even(
+    shortest: String,
+    digits_min: usize,
+    rounded: impl Fn(usize) -> String,
+    reads_back: impl Fn(&str) -> bool,
+) -> String {
+    let fraction = fraction_digits(&shortest);
+    if fraction + 1 < digits_min {
+        return shortest;
+    }
+    let even = rounded(fraction);
+    if even != shortest && reads_back(&even) { even } else { shortest }
+}
+
+/// Digits behind the point.
+fn fraction_digits(scientific: &str) -> usize {
+    scientific.split_once('.').map_or(0, |(_, fraction)| fraction.bytes().take_while(|byte| *byte != b'e').count())
+}
 
 /// The fewest digits that are no halfway number. Of so many they are the nearest ones; but above a power of two the floats are twice as far apart
 /// as below it, and it may be the next number above.
@@ -51,10 +81,9 @@ fn nearer_than_half(
         return shortest;
     }
     let is_nearer = |text: &String| !is_halfway(text, mantissa_digits) && reads_back(text);
-    let fraction =
-        shortest.split_once('.').map_or(0, |(_, fraction)| fraction.bytes().take_while(|b| *b != b'e').count());
-    let candidates =
-        (fraction..DIGITS_MAX).map(rounded).flat_map(|nearest| [next(&nearest), Some(nearest)].into_iter().rev());
+    let candidates = (fraction_digits(&shortest)..DIGITS_MAX)
+        .map(rounded)
+        .flat_map(|nearest| [next(&nearest), Some(nearest)].into_iter().rev());
     candidates.flatten().find(is_nearer).unwrap_or(shortest)
 }
 
@@ -102,6 +131,11 @@ mod tests {
             (1_237_940_039_285_380_274_899_124_224.0, "1.2379401e27"),
             (f32::MAX, "3.4028235e38"),
             (1e-45, "1e-45"),
+            // Ties of decimals.
+            (131_072.0 + 0.125, "1.3107212e5"),
+            (131_072.0 + 0.375, "1.3107238e5"),
+            (-16_384.0 - 0.0625, "-1.6384062e4"),
+            (257.0 / 256.0, "1.0039062e0"),
             (0.0, "0e0"),
         ] {
             assert_eq!(scientific_f32(value), expected);
@@ -112,6 +146,8 @@ mod tests {
             (9_007_199_254_740_992.0, "9.007199254740992e15"),
             (1e22, "1e22"),
             (5e-324, "5e-324"),
+            (562_949_953_421_313.0 + 0.25, "5.629499534213132e14"),
+            (562_949_953_421_313.0 + 0.75, "5.629499534213138e14"),
             (f64::MAX, "1.7976931348623157e308"),
         ] {
             assert_eq!(scientific_f64(value), expected);

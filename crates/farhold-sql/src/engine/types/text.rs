@@ -54,8 +54,8 @@ pub fn format_datum(datum: &Datum) -> Option<String> {
         Datum::SmallInt(v) => v.to_string(),
         Datum::Int(v) => v.to_string(),
         Datum::BigInt(v) => v.to_string(),
-        Datum::Real(v) => format_float(f64::from(*v), &v.to_string(), &scientific_f32(*v), 6),
-        Datum::Double(v) => format_float(*v, &v.to_string(), &scientific_f64(*v), 15),
+        Datum::Real(v) => format_float(f64::from(*v), &scientific_f32(*v), 6),
+        Datum::Double(v) => format_float(*v, &scientific_f64(*v), 15),
         Datum::Decimal { unscaled, scale } => format_decimal(*unscaled, *scale),
         Datum::Text(v) => v.clone(),
         Datum::Bytea(v) => {
@@ -185,20 +185,35 @@ fn format_decimal(unscaled: i128, scale: u8) -> String {
 }
 
 /// PostgreSQL's shortest form: plain between 1e-5 and 1e`digits`, else with an exponent of two digits at least.
-fn format_float(value: f64, plain: &str, exponential: &str, digits: i32) -> String {
+fn format_float(value: f64, exponential: &str, digits: i32) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
     }
     if value.is_infinite() {
         return (if value > 0.0 { "Infinity" } else { "-Infinity" }).to_owned();
     }
-    let Some((mantissa, exponent)) = exponential.split_once('e') else { return plain.to_owned() };
+    let Some((mantissa, exponent)) = exponential.split_once('e') else { return exponential.to_owned() };
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if value == 0.0 || (-4..digits).contains(&exponent) {
-        return plain.to_owned();
+        return plain(mantissa, exponent);
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{mantissa}e{sign}{:02}", exponent.abs())
+}
+
+/// `1.25` and -2 as `0.0125`.
+fn plain(mantissa: &str, exponent: i32) -> String {
+    let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |mantissa| ("-", mantissa));
+    let digits = mantissa.replace('.', "");
+    let Ok(point) = usize::try_from(exponent) else {
+        let zeros = "0".repeat(exponent.unsigned_abs() as usize - 1);
+        return format!("{sign}0.{zeros}{digits}");
+    };
+    let whole = point + 1;
+    match digits.split_at_checked(whole) {
+        Some((whole, fraction)) if !fraction.is_empty() => format!("{sign}{whole}.{fraction}"),
+        _ => format!("{sign}{digits:0<whole$}"),
+    }
 }
 
 fn parse_bytea(text: &str) -> Option<Vec<u8>> {
