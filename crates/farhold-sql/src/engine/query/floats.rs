@@ -135,7 +135,8 @@ fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
             Ok(Transformed::new_transformed(LogicalPlan::Sort(sort), by.transformed))
         }
         LogicalPlan::Distinct(Distinct::On(mut distinct)) => {
-            let on = all(distinct.on_expr, by_key)?;
+            // As what is sorted by, which DataFusion looks up among them.
+            let on = all(distinct.on_expr, |expr| by_key(expr)?.transform_data(|expr| with_bounds(expr, &schema)))?;
             let select = each(distinct.select_expr, &compared)?;
             let sort = distinct.sort_expr.map(|sort| sort_keys(sort, &by_key, &schema)).transpose()?;
             let is_changed = on.transformed || select.transformed || sort.as_ref().is_some_and(|sort| sort.transformed);
