@@ -20,7 +20,6 @@ use arrow::compute::{BatchCoalescer, partition, take};
 use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::common::utils::memory::get_record_batch_memory_size;
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -40,12 +39,13 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::JoinConfig;
 use super::memory::lock;
+use crate::blocks::batch_bytes;
 
 /// Rows by which a partition is judged, and how many make a judgement.
 const SAMPLE_ROWS: usize = 1 << 15;
 const SAMPLE_ROWS_MIN: usize = 1 << 12;
 /// Bytes of those rows, which nobody counts.
-const SAMPLE_BYTES: usize = 4 << 20;
+const SAMPLE_BYTES: u64 = 4 << 20;
 /// Rows that a run has at least, on average.
 const RUN_ROWS_MIN: usize = 2;
 /// Different keys in ten runs: as DataFusion judges whether a partial aggregate is worth its table.
@@ -132,7 +132,7 @@ impl Running {
             && let Some(batch) = input.next().await.transpose()?
         {
             rows += batch.num_rows();
-            bytes += get_record_batch_memory_size(&batch);
+            bytes += batch_bytes(&batch);
             sample.push(batch);
         }
         let schema = input.schema();
