@@ -42,6 +42,11 @@ impl Cluster {
             return;
         }
         self.tell(&format!("whole again; {back:?} came back"));
+        self.commit_after_all(broken).await;
+    }
+
+    /// Every node's client commits, when everything has healed.
+    pub(super) async fn commit_after_all(self: &Rc<Self>, broken: &mut Vec<String>) {
         let clients: Vec<_> =
             (0..self.setup.nodes).map(|node| self.client(100 + usize::from(node), node, TRANSACTIONS_AFTER)).collect();
         for client in clients {

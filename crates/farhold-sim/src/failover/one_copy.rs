@@ -7,7 +7,7 @@
 use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS};
 use super::plan::{Blow, Failover};
 use crate::history::Key;
-use crate::workload::{CutShort, Ended, Row, SPREAD};
+use crate::workload::{CutShort, Row, SPREAD};
 use farhold_fabric::provider::sim::Fault;
 use farhold_txn::Node;
 use std::cell::Cell;
@@ -16,8 +16,6 @@ use std::rc::Rc;
 
 /// Transactions of each client of a start.
 const TRANSACTIONS_LATER: usize = 20;
-/// Transactions of each node's client after everything has healed.
-const TRANSACTIONS_AFTER: usize = 3;
 /// How long what a machine has posted lingers in the network when it dies: nobody fences a node that has no copies.
 const LINGERS_NS: u64 = 4_000_000;
 /// How often the dead are looked at.
@@ -124,14 +122,6 @@ impl Cluster {
         if self.is_damaged() {
             return;
         }
-        let clients: Vec<_> =
-            (0..self.setup.nodes).map(|node| self.client(100 + usize::from(node), node, TRANSACTIONS_AFTER)).collect();
-        for client in clients {
-            match self.end_of(&client).await {
-                Ended::Stuck(what) => broken.push(format!("no progress after everything has healed: {what}")),
-                Ended::Gone => broken.push("a node is lost after everything has healed".into()),
-                Ended::Done => {}
-            }
-        }
+        self.commit_after_all(broken).await;
     }
 }
