@@ -4,7 +4,7 @@ mod common;
 
 use common::{ME, delete, fresh, insert, region, reserve, unique, value_of};
 use farhold_btree::KeyShape;
-use farhold_fabric::{Meta, NodeId, RegionMemory};
+use farhold_fabric::{Meta, NodeId, RegionMemory, Version};
 use farhold_store::durable::power::Volatile;
 use farhold_store::durable::{Identity, checkpoint};
 use farhold_store::object::{Word, Words};
@@ -91,7 +91,7 @@ fn a_row_being_written_at_the_crash_is_reported() {
         let reference = insert(&table, &mut alloc, 2, b"half");
         let object = store.object(reference);
         let version = object.lock(reference.incarnation(), ME).expect("free");
-        object.store(Word::Version, version.with(farhold_store::Version::WRITING).0, Relaxed);
+        object.store(Word::Version, version.with(Version::WRITING).0, Relaxed);
         reference
     };
     let (store, _) = Store::attach(memory, NodeId(0)).expect("the store");
@@ -115,8 +115,8 @@ fn a_row_being_written_at_the_crash_keeps_its_key() {
             let reference = insert(&table, &mut alloc, 2, b"12345678");
             let object = store.object(reference);
             let version = object.lock(reference.incarnation(), ME).expect("free");
-            let half = version.with(farhold_store::Version::WRITING);
-            let half = if is_insert { half.with(farhold_store::Version::ABSENT) } else { half };
+            let half = version.with(Version::WRITING);
+            let half = if is_insert { half.with(Version::ABSENT) } else { half };
             object.store(Word::Version, half.0, Relaxed);
             object.store(Word::Meta, Meta::new(reference.incarnation(), Meta::ROW, 8, 16).0, Relaxed);
             reference
@@ -132,6 +132,35 @@ fn a_row_being_written_at_the_crash_keeps_its_key() {
     }
 }
 
+/// The lock of an insert from another machine is gone, and its version has not come: the two are written together, when all else is there. With the
+/// old row, which is deleted, the row would be gone.
+#[test]
+fn an_insert_that_lacks_only_its_version_is_a_row() {
+    let memory = region(1 << 20);
+    let (key, value) = (2_u64.to_be_bytes(), b"12345678");
+    let new = {
+        let store = Store::format(memory.clone(), NodeId(0)).expect("a store");
+        let table = TableStore::create(&store, def(vec![unique()])).expect("a table");
+        let mut alloc = store.alloc_cache();
+        let old = insert(&table, &mut alloc, 2, value);
+        let reserved = table.reserve(&key, value, &mut alloc, &|it| it == old, &mut |_| ());
+        let Ok(Reserve::Reserved { reference, .. }) = reserved else { panic!("{reserved:?}") };
+        let new = store.object(reference);
+        new.store(Word::Meta, Meta::new(reference.incarnation(), Meta::ROW, 8, 16).0, Relaxed);
+        new.store(Word::Version, new.version().with(Version::WRITING).0, Relaxed);
+        let old = store.object(old);
+        old.restamp(old.version().next(1).with(Version::ABSENT));
+        reference
+    };
+    let (store, _) = Store::attach(memory, NodeId(0)).expect("the store");
+    let (table, rebuilt) = TableStore::attach(&store, def(vec![unique()])).expect("the table");
+    assert_eq!((rebuilt.rows, rebuilt.freed, &rebuilt.damaged[..]), (1, 1, &[][..]));
+    assert_eq!((table.lookup(&key).found, table.lookup_secondary(1, value).expect("there").found), (Some(new), Some(new)));
+    let (mut into, object) = ([0; 16], store.object(new));
+    let read = object.read(new.incarnation(), &mut into).expect("whole");
+    assert!(!read.is_absent() && into[8..] == *value);
+}
+
 /// A row grows out of its slot, and its node dies when the new one is there, and the old one half gone.
 #[test]
 fn a_row_whose_place_another_has_taken_is_no_damage() {
@@ -145,7 +174,7 @@ fn a_row_whose_place_another_has_taken_is_no_damage() {
         store.object(new).copy_in(0, &key);
         let object = store.object(old);
         let version = object.lock(old.incarnation(), ME).expect("free");
-        object.store(Word::Version, version.with(farhold_store::Version::WRITING).0, Relaxed);
+        object.store(Word::Version, version.with(Version::WRITING).0, Relaxed);
         new
     };
     let (store, _) = Store::attach(memory, NodeId(0)).expect("the store");
@@ -317,7 +346,7 @@ fn locks_of_a_dead_node_are_released_and_its_half_written_rows_kept_locked() {
         table.store().object(*row).lock(row.incarnation(), owner(node)).expect("free");
     }
     let half = table.store().object(rows[2]);
-    half.store(Word::Version, half.version().0 | farhold_store::Version::WRITING, Relaxed);
+    half.store(Word::Version, half.version().0 | Version::WRITING, Relaxed);
     let found = table.release_locks(|owner| owner.node() == NodeId(5));
     assert_eq!((found.locks_released, found.damaged.len()), (1, 1));
     assert_eq!(found.damaged[0].reference, rows[2]);

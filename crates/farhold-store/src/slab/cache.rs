@@ -3,7 +3,7 @@
 use super::{Run, TableSlab};
 use crate::error::StoreError;
 use crate::object::size_class::{COUNT, RUN_BYTES, SizeClass};
-use crate::object::{Link, Object, ObjectRef, write};
+use crate::object::{Link, Object, ObjectRef, Word, Words, write};
 use crate::planted::{self, Defect};
 use crate::snapshot::Garbage;
 use crate::store::Store;
@@ -11,7 +11,7 @@ use farhold_fabric::object::ALIGN;
 use farhold_fabric::{Meta, Version};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// How many slots go to or from the shared list at a time. 64 makes the lock one in a few dozen; more would keep memory
 /// from others for little.
@@ -138,7 +138,9 @@ impl AllocCache {
     }
 
     fn retire(&self, offset: u64) -> SizeClass {
-        retire(Object::at(self.store.memory(), offset));
+        let object = Object::at(self.store.memory(), offset);
+        debug_assert_ne!(object.meta().state(), Meta::FREE, "freed twice: {:?} at {offset:#x}", object.meta());
+        retire(object);
         self.store.pages().table().class_at(offset)
     }
 
@@ -242,11 +244,13 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
 }
 
 /// Makes a slot free: the next incarnation, a new version, no older copy. The lock is left alone: somebody with a stale
-/// reference may hold it for a moment.
-fn retire(object: Object<'_>) {
-    let meta = object.meta();
-    debug_assert_ne!(meta.state(), Meta::FREE, "freed twice: {meta:?} at {:#x}", object.offset());
-    let incarnation = (meta.incarnation() + 1) & ObjectRef::INCARNATION_BITS;
+/// reference may hold it for a moment. It is free before it is marked as being written: an absent row with that mark is one whose insert has not come
+/// to its end, and a process may end here.
+pub(crate) fn retire(object: Object<'_>) {
+    let incarnation = (object.meta().incarnation() + 1) & ObjectRef::INCARNATION_BITS;
+    let free = Meta::new(incarnation, Meta::FREE, 0, 0);
     let version = Version(object.version().number() + Version::ONE).with(Version::ABSENT);
-    write(&object, Meta::new(incarnation, Meta::FREE, 0, 0), version, |object| object.set_prev(Link::NONE));
+    object.store(Word::Meta, free.0, Relaxed);
+    object.fence(Release);
+    write(&object, free, version, |object| object.set_prev(Link::NONE));
 }

@@ -13,6 +13,7 @@ mod cache;
 mod pages;
 
 pub use cache::AllocCache;
+pub(crate) use cache::retire;
 pub(crate) use pages::{ENTRY_BYTES, Pages};
 pub use pages::{PageEvent, PageKind, PageTable, Run};
 

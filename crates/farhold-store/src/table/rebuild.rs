@@ -4,26 +4,29 @@
 //! |--------------------------------------|--------------------------------------------------------------------|
 //! | live row                             | indexed; a dead owner's lock on it is released                     |
 //! | reserved, deleted, older copy        | free                                                               |
-//! | row with `WRITING`, an absent if locked | reported, left as it is, in the indexes of its primary key alone   |
+//! | row with `WRITING`                   | reported, left as it is, in the indexes of its primary key alone   |
 //! | the same, beside a live row of its key | free: that one has taken its place                               |
+//! | the same, absent and not locked      | live, indexed                                                      |
 //! | reserved or free slot with `WRITING` | free                                                               |
 //!
 //! A row with `WRITING` is found by its key, so that nobody takes it for absent or its key for free. Its value may be torn, so secondary indexes cannot
-//! have it. An absent one is an insert whose version has not come; it may have taken the place of a row that is deleted already.
+//! have it. An absent one is an insert whose version has not come; it may have taken the place of a row that is deleted already. Its coordinator unlocks
+//! it together with its version, when its value is there: one that is not locked lacks nothing but the version. (Slots become free before
+//! they are marked.)
 
 use super::{TableDef, TableStore};
 use crate::durable::Parallel;
 use crate::error::StoreError;
 use crate::index::hash::hash_key;
 use crate::object::size_class::COUNT;
-use crate::object::{Link, Object, ObjectRef, Owner, RESERVED, Word, Words, write};
-use crate::slab::Run;
+use crate::object::{Object, ObjectRef, Owner, RESERVED, Word, Words};
+use crate::slab::{Run, retire};
 use crate::store::Store;
 use farhold_btree::{Insert, OrderedIndex};
 use farhold_fabric::object::ALIGN;
-use farhold_fabric::{Meta, Version};
+use farhold_fabric::Meta;
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A row whose writer died in the middle: its bytes are partly old and partly new.
@@ -140,7 +143,7 @@ impl TableStore {
             let free = &mut free[run.class.0 as usize];
             for offset in run.slots().collect::<Vec<_>>().into_iter().rev() {
                 let object = Object::at(self.store.memory(), offset);
-                let (version, meta) = (object.version(), object.meta());
+                let (mut version, meta) = (object.version(), object.meta());
                 found.epoch_max = found.epoch_max.max(version.epoch());
                 let reference = ObjectRef::new(offset, meta.incarnation());
                 let too_long =
@@ -148,9 +151,12 @@ impl TableStore {
                 if meta.state() != Meta::FREE && too_long {
                     return Err(StoreError::Corrupt { offset, reason: "a row is longer than its slot" });
                 }
+                let is_insert = meta.state() == Meta::ROW && version.is_absent() && version.is_writing();
+                if is_insert && object.lock_word() == 0 {
+                    version = version.next(version.epoch());
+                    object.restamp(version);
+                }
                 let live = matches!(meta.state(), Meta::ROW | RESERVED) && !version.is_absent();
-                // A row that was absent may have been on its way to a free slot, which takes no lock.
-                let is_insert = meta.state() == Meta::ROW && object.lock_word() != 0;
                 if version.is_writing() && (live || is_insert) {
                     let mut key = vec![0; meta.key_len()];
                     object.copy_out(&mut key);
@@ -173,7 +179,7 @@ impl TableStore {
                 }
                 if meta.state() != Meta::FREE || version.is_writing() {
                     found.freed += u64::from(meta.state() != Meta::FREE);
-                    clear(object, meta, version);
+                    retire(object);
                 }
                 free.push((offset / ALIGN) as u32);
             }
@@ -195,7 +201,7 @@ impl TableStore {
                     let other = ObjectRef::from_bits(value);
                     if !self.store.object(other).version().is_writing() {
                         object.unlock();
-                        clear(object, object.meta(), object.version());
+                        retire(object);
                         let class = self.store.pages().table().class_at(offset);
                         self.slab.free()[class.0 as usize].push((offset / ALIGN) as u32);
                         continue;
@@ -236,12 +242,4 @@ impl TableStore {
         }
         Ok(())
     }
-}
-
-/// Frees a slot that nobody can know any more.
-fn clear(object: Object<'_>, meta: Meta, version: Version) {
-    let incarnation = (meta.incarnation() + 1) & ObjectRef::INCARNATION_BITS;
-    let next = Version(version.number() + Version::ONE).with(Version::ABSENT);
-    object.store(Word::Version, version.without(Version::WRITING).0, Release);
-    write(&object, Meta::new(incarnation, Meta::FREE, 0, 0), next, |object| object.set_prev(Link::NONE));
 }
