@@ -46,6 +46,8 @@ pub(super) struct Kept {
     shelves: BTreeMap<String, BTreeMap<u32, Possible>>,
     /// Operations that have been done.
     pub commits: u64,
+    /// Clients that there have been.
+    clients: u64,
     pub broken: Vec<String>,
 }
 
@@ -159,7 +161,8 @@ impl Step {
 
 /// A client.
 pub(super) struct Changer {
-    number: usize,
+    /// Its own: others have had its name in earlier lives of the cluster.
+    number: u64,
     name: String,
     worker: Worker,
     kept: Rc<RefCell<Kept>>,
@@ -176,6 +179,11 @@ impl Changer {
     pub fn new(number: usize, worker: &Worker, taker: Taker, kept: Rc<RefCell<Kept>>) -> Self {
         let name = format!("changer {number} of {}", worker.node().id());
         let (shelf, left) = (None, Vec::new());
+        let number = {
+            let mut kept = kept.borrow_mut();
+            kept.clients += 1;
+            kept.clients
+        };
         Self { number, name, worker: worker.clone(), kept, taker, shelf, left, last: 0 }
     }
 
@@ -185,7 +193,7 @@ impl Changer {
 
     fn fresh(&mut self) -> u64 {
         self.last += 1;
-        (self.number as u64) << 32 | self.last
+        self.number << 32 | self.last
     }
 
     fn key(&self) -> u32 {

@@ -184,8 +184,11 @@ impl Failover {
         // What the clients have beside the tables that fill regions is less than a megabyte, on a node that serves two partitions too.
         let region_bytes = [3 << 19, 2 << 20, 3 << 20][random.below(3) as usize];
         let (load, transactions, with_returns) = (Load::Tables, 30, random.below(2) == 0);
-        // A row that takes a page has a copy on each node, and a record is half a ring at most.
-        Self { load, transactions, with_returns, region_bytes, ring_bytes: 128 << 10, ..Self::of_seed(seed) }
+        // In half of the seeds nodes have journals, and the power of all goes, twice.
+        let of_seed = if random.below(2) == 0 { Self::with_power_cuts(seed) } else { Self::of_seed(seed) };
+        // A row that takes a page has a copy on each node, and a record is half a ring at most, and a quarter of a segment.
+        let power = of_seed.power.map(|power| Power { segment_bytes: 512 << 10, ..power });
+        Self { load, transactions, with_returns, region_bytes, ring_bytes: 128 << 10, power, ..of_seed }
     }
 
     /// As of the seed, but some nodes hear of the founding much later than those who write the first rows.
