@@ -652,7 +652,15 @@ impl Cluster {
             self.processes.borrow_mut()[usize::from(node)] = start(node)?;
         }
         let are_in = || self.processes.borrow().iter().all(|it| is_away(it.node.id().0) || it.node.is_member());
-        if self.until(RESTART_NS_MAX, are_in).await {
+        if self.until(HEALING_NS_MAX, are_in).await {
+            return Ok(());
+        }
+        // A node that had left comes in when another has taken over its rows, which has no room, perhaps: who filled its region went with the power.
+        let is_over = Rc::new(Cell::new(false));
+        self.begin_to_drop_hogs(is_over.clone());
+        let all_are_in = self.until(RESTART_NS_MAX, are_in).await;
+        is_over.set(true);
+        if all_are_in {
             return Ok(());
         }
         if *starts == Starts::default() {

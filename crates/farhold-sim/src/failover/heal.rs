@@ -7,6 +7,7 @@ use crate::workload::Ended;
 use farhold_fabric::NodeId;
 use farhold_fabric::provider::sim::Fault;
 use farhold_txn::Serving;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// Transactions of each node's client after everything has healed.
@@ -14,11 +15,8 @@ const TRANSACTIONS_AFTER: usize = 3;
 
 impl Cluster {
     pub async fn heal(self: &Rc<Self>, broken: &mut Vec<String>) {
-        if self.setup.load == Load::Tables {
-            // Its clients may be gone, and a full region takes over nothing.
-            let this = self.clone();
-            drop(self.handle.spawn(async move { this.drop_hogs().await }));
-        }
+        // Who filled a region may be gone.
+        self.begin_to_drop_hogs(Rc::default());
         let mut back = Vec::new();
         let mut whole = || {
             for number in 0..self.setup.nodes {
@@ -58,10 +56,18 @@ impl Cluster {
         }
     }
 
-    /// Drops the tables that fill regions, from whatever member, until there are none.
-    async fn drop_hogs(self: Rc<Self>) {
+    /// Drops the tables that fill regions, of a load that has some, beside everything else: a full region takes over nothing.
+    pub fn begin_to_drop_hogs(self: &Rc<Self>, is_over: Rc<Cell<bool>>) {
+        if self.setup.load == Load::Tables {
+            let this = self.clone();
+            drop(self.handle.spawn(async move { this.drop_hogs(&is_over).await }));
+        }
+    }
+
+    /// From whatever member, until there are none and the cluster is whole, or it `is_over`.
+    async fn drop_hogs(&self, is_over: &Cell<bool>) {
         let until_ns = self.handle.now_ns() + HEALING_NS_MAX;
-        while self.handle.now_ns() < until_ns {
+        while !is_over.get() && self.handle.now_ns() < until_ns {
             let processes = self.processes.borrow().clone();
             let mut is_any = false;
             for Process { node, worker, .. } in processes.iter().filter(|it| it.alive.get() && it.node.is_member()) {

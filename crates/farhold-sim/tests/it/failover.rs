@@ -23,6 +23,15 @@ fn tables_change_while_nodes_die() {
     seeds::are_the_same_again(seeds::TWICE, Failover::with_changing_tables);
 }
 
+/// The power goes when a node has left and another has no room for its rows, since a client is filling its region, which then goes too. The rows are
+/// taken over, and the node comes back, when the client's table has been dropped.
+#[test]
+fn a_node_comes_back_when_what_a_lost_client_has_filled_is_dropped() {
+    for seed in [9_240_480, 9_240_723] {
+        seeds::are_in_order(seed..seed + 1, Failover::with_changing_tables);
+    }
+}
+
 /// What a cut has lost is done after its initiator has given it up.
 #[test]
 fn instructions_that_come_late_change_nothing_that_was_done_since() {
