@@ -43,14 +43,15 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
         Ok::<_, TxnError>(table)
     };
     let system = shared(ID, definition()?, &[])?;
-    let (rows, _) = read(&system)?;
+    let (rows, _) = rows_of(&system)?;
     node.catalog.add(Table(Arc::new(system)))?;
-    for (_, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
+    // First: a region that is full may have no room for a hash index beside them.
+    for id in node.store.unclaimed().into_iter().filter(|id| rows.iter().all(|(_, named, _)| named != id)) {
+        node.store.discard(id);
+    }
+    for (_, id, definition) in rows {
         let (definition, recorded) = TableDef::decode(&definition)?;
         node.catalog.add(Table(Arc::new(shared(id, definition, &recorded)?)))?;
-    }
-    for id in node.store.unclaimed() {
-        node.store.discard(id);
     }
     Ok(recovered)
 }
@@ -89,7 +90,7 @@ pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
     // Listed first: a table that is made meanwhile has its row before, and coordinators that are gone by now record nothing later.
     let is_there = |coordinator| is_there(node, coordinator);
     let tables: Vec<_> = node.tables().into_iter().map(|table| (table.0.orphans(&is_there), table)).collect();
-    let (rows, whole) = rows(&system)?;
+    let (rows, whole) = rows_of(&system.0)?;
     // While the configuration changes, what the dead have recorded is still to be redone here. Its installation looks again.
     let is_redone = before.is_some() && settled(node) == before;
     let mut left = Vec::new();
@@ -120,7 +121,7 @@ pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
 pub(crate) fn reconcile_all(node: &Node) -> Result<bool, TxnError> {
     reconcile(node)?;
     let Some(system) = node.catalog.by_id(ID) else { return Ok(true) };
-    let (rows, whole) = rows(&system)?;
+    let (rows, whole) = rows_of(&system.0)?;
     Ok(whole && rows.iter().all(|(_, id, _)| node.catalog.by_id(*id).is_some()))
 }
 
@@ -192,8 +193,8 @@ fn is_recorded(node: &Node, id: TableId, definition: &[u8]) -> Result<bool, TxnE
 type Rows = Vec<(String, TableId, Vec<u8>)>;
 
 /// Those of all tables; and whether none was just being written.
-fn rows(system: &Table) -> Result<(Rows, bool), TxnError> {
-    let (mut rows, whole) = read(&system.0)?;
+fn rows_of(system: &TableShared) -> Result<(Rows, bool), TxnError> {
+    let (mut rows, whole) = read(system)?;
     // The row that counts the tables has the number of the last one, which may be gone.
     rows.retain(|(name, _, _)| !name.is_empty());
     Ok((rows, whole))
