@@ -152,7 +152,8 @@ impl Fabric {
 
     /// Says who gets keys of this node's regions and has instructions done on them from now on: everybody who knows the secret, as it is at
     /// first, or only some. `number` is that of the configuration that says so: what an older one said does not count any more. Who was to be
-    /// shut out is to be [fenced](Self::fence) as well, which waits for what has been begun. `libfabric` alone looks at it: `shm` ends processes.
+    /// shut out is to be [fenced](Self::fence) as well, which waits for what has been begun. `libfabric` and the simulation look at it: `shm` ends
+    /// processes.
     pub fn admit(&self, number: u64, admitted: Admitted) {
         self.membership.admit(number, admitted);
     }

@@ -7,6 +7,7 @@ use super::trace::What;
 use crate::address::{Address, FarPtr, NodeId, RegionId};
 use crate::error::FabricError;
 use crate::executor::Handle;
+use crate::fabric::Admitted;
 use crate::memory::RegionMemory;
 use crate::provider::{Membership, Provider};
 use std::collections::BTreeSet;
@@ -115,6 +116,24 @@ impl Membership for Member {
         }
         entry.fenced.insert(node, of);
         Ok(true)
+    }
+
+    fn birth(&self) -> Option<u64> {
+        self.entry(&mut self.world.lock()).ok()?.births.last().copied()?
+    }
+
+    fn set_birth(&self, birth: u64) {
+        if let Some(last) = self.entry(&mut self.world.lock()).ok().and_then(|entry| entry.births.last_mut()) {
+            *last = Some(birth);
+        }
+    }
+
+    fn admit(&self, number: u64, admitted: Admitted) {
+        if let Ok(entry) = self.entry(&mut self.world.lock())
+            && number >= entry.admitted.0
+        {
+            entry.admitted = (number, Some(admitted));
+        }
     }
 }
 

@@ -96,6 +96,8 @@ impl Sim {
         }
         entry.incarnation += 1;
         entry.live = true;
+        entry.births.push(None);
+        entry.admitted = (0, None);
         state.forget_fences_of_the_living(node);
         let entry = state.node_or_new(node);
         entry.inboxes = BTreeMap::from([(Address::HOME_PORT, InboxState::default())]);

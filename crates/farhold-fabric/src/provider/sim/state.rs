@@ -10,6 +10,7 @@ use crate::batch::{Content, OpKind, State as OpState};
 use crate::endpoint::Message;
 use crate::error::FabricError;
 use crate::executor::Handle;
+use crate::fabric::Admitted;
 use crate::memory::RegionMemory;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -103,6 +104,10 @@ pub(super) struct Node {
     pub fenced: BTreeMap<NodeId, u64>,
     /// From when on others are, who are being shut out: their incarnations, and the times.
     pub fencing: BTreeMap<NodeId, (u64, u64)>,
+    /// What tells each incarnation of it from all others, by incarnation from 1 on.
+    pub births: Vec<Option<u64>>,
+    /// Who uses its regions; the number of the configuration that says so.
+    pub admitted: (u64, Option<Admitted>),
     paused_until_ns: u64,
 }
 
@@ -350,6 +355,16 @@ impl State {
     fn is_fenced(&self, hop: Hop, incarnation: u64) -> bool {
         let fenced = self.node(hop.to).and_then(|target| target.fenced.get(&hop.from));
         fenced.is_some_and(|last| incarnation <= *last)
+    }
+
+    /// Does the target have instructions of this incarnation of the initiator done? Who has started since that was expelled has never shut it out.
+    #[inline]
+    fn is_admitted(&self, hop: Hop, incarnation: u64) -> bool {
+        let Some((_, Some(Admitted::Births(births)))) = self.node(hop.to).map(|target| &target.admitted) else {
+            return true;
+        };
+        let birth = self.node(hop.from).and_then(|from| *from.births.get(incarnation as usize - 1)?);
+        hop.from == hop.to || births.iter().any(|(node, named)| *node == hop.from && Some(*named) == birth)
     }
 
     #[inline]
@@ -711,7 +726,8 @@ impl State {
     #[inline]
     fn target(&self, hop: Hop, incarnation: u64, at: FarPtr, key: u64) -> Result<Arc<RegionMemory>, FabricError> {
         let (node, region) = (at.node(), at.region());
-        if self.link(hop).cut || !self.is_live(node) || self.is_fenced(hop, incarnation) {
+        let is_out = self.is_fenced(hop, incarnation) || !self.is_admitted(hop, incarnation);
+        if self.link(hop).cut || !self.is_live(node) || is_out {
             return Err(FabricError::NodeUnavailable { node });
         }
         match self.node(node).and_then(|entry| entry.region(region)) {

@@ -1,7 +1,7 @@
 //! What only a simulation promises: a seed is a run, and faults happen as planned.
 
 use super::*;
-use crate::{Batch, Endpoint, Executor, FarPtr, RegionId};
+use crate::{Admitted, Batch, Endpoint, Executor, FarPtr, RegionId};
 
 const REGION: RegionId = RegionId(1);
 
@@ -187,6 +187,31 @@ fn a_fenced_node_writes_nothing() {
         drop((zombie, two));
         let again = sim.join(NodeId(1)).unwrap();
         write(&again.endpoint(&handle).unwrap(), at(0, 0), &[3; 8]).await.unwrap();
+    });
+}
+
+/// A start that a node has never shut out has nothing done there all the same, unless it is admitted.
+#[test]
+fn a_start_that_is_not_admitted_writes_nothing() {
+    let executor = Executor::virtual_time(4);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (one, two) = (sim.join(NodeId(0)).unwrap(), sim.join(NodeId(1)).unwrap());
+    let memory = one.create_region(REGION, 4096).unwrap();
+    two.set_birth(7);
+    executor.run(async {
+        let endpoint = two.endpoint(&handle).unwrap();
+        one.admit(3, Admitted::Births(vec![(NodeId(0), 5), (NodeId(1), 7)]));
+        write(&endpoint, at(0, 0), &[1; 8]).await.unwrap();
+        one.admit(4, Admitted::Births(vec![(NodeId(0), 5), (NodeId(1), 8)]));
+        one.admit(3, Admitted::Everybody);
+        let refused = Err(FabricError::NodeUnavailable { node: NodeId(0) });
+        assert_eq!(write(&endpoint, at(0, 0), &[2; 8]).await, refused);
+        assert_eq!(memory.word(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0x0101_0101_0101_0101);
+        // Its own instructions it does always.
+        write(&one.endpoint(&handle).unwrap(), at(0, 8), &[3; 8]).await.unwrap();
+        two.set_birth(8);
+        write(&endpoint, at(0, 0), &[2; 8]).await.unwrap();
     });
 }
 
