@@ -272,3 +272,56 @@ pub(crate) fn decode_row(schema: &Schema, key: &[u8], value: &[u8]) -> Result<(S
         _ => Err(TxnError::Corrupt { what: "a row of the system table" }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NodeConfig, NodeId, Retry};
+    use farhold_btree::KeyShape;
+    use farhold_fabric::{Executor, Fabric};
+    use farhold_store::{Reserve, StoreError, TableStore};
+
+    /// A cut of the power has brought back the rows of a dropped table, but not that their pages had gone, after which another table was made. Their pages
+    /// go before its hash index is.
+    #[test]
+    fn a_start_has_room_where_dropped_tables_had_theirs() {
+        let directory = std::env::temp_dir().join(format!("farhold-dropped-{}", std::process::id()));
+        let (gone, made) = (TableId(FIRST_ID), TableId(FIRST_ID + 1));
+        let open = || {
+            let fabric = Fabric::join_shm(&directory, NodeId(0)).expect("the fabric");
+            Node::open(fabric, NodeConfig { region_bytes: 2 << 20, ..NodeConfig::default() })
+        };
+        let node = open().expect("a node");
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        executor.run(async {
+            let system = node.catalog.by_id(ID).expect("the system table");
+            let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+            let definition = TableDef::new("made", schema).encode(&[]).expect("a definition");
+            let (key, value) = encode_row(system.schema(), "made", made, &definition).expect("a row");
+            let recorded = worker.run(Retry::never(), async |txn| txn.insert(&system, &key, &value).await.map(|_| ()));
+            recorded.await.expect("recorded");
+        });
+        drop((worker, executor));
+        let def = farhold_store::TableDef { id: gone, primary: KeyShape::Fixed(8), hash: false, secondaries: vec![] };
+        let table = TableStore::create(&node.store, def).expect("a table");
+        let (mut alloc, mut key) = (node.store.alloc_cache(), 0_u64);
+        let full = loop {
+            key += 1;
+            match table.reserve(&key.to_be_bytes(), &[7; 500], &mut alloc, &|_| false, &mut |_| ()) {
+                Ok(Reserve::Reserved { reference, .. }) => {
+                    let row = node.store.object(reference);
+                    row.write(&[7; 500], row.version().next(1));
+                }
+                other => break other,
+            }
+        };
+        assert!(matches!(full, Err(StoreError::OutOfMemory { .. })), "{full:?}");
+        drop((alloc, table, node));
+        let node = open().expect("room for the table that was made");
+        assert!(node.catalog.by_id(made).is_some() && node.catalog.by_id(gone).is_none());
+        assert!(node.store.unclaimed().is_empty());
+        drop(node);
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+}
