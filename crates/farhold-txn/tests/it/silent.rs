@@ -407,6 +407,37 @@ fn a_home_that_starts_again_while_a_range_is_validated_is_left_as_it_is() {
     assert_eq!(there, [1]);
 }
 
+/// A range is empty at one start of a home. The next start makes its index anew, with a row in the range, and as many changes as there were before.
+#[test]
+fn a_range_is_of_one_start_of_its_home() {
+    let pair = Pair::new();
+    pair.executor.run(async {
+        let (worker, home) = (pair.open(NodeId(0)), pair.open(HOME));
+        let (txn, table) = beside(&home, async {
+            let table = worker.create_table(towns(true)).await.expect("a table");
+            let filled = worker.run(Retry::default(), async |txn| put(txn, &table, THERE, 1, "ann").await);
+            filled.await.expect("filled");
+            let mut txn = worker.begin();
+            let range = (key(&table, THERE, 5), key(&table, THERE, 9));
+            let found = txn.scan(&table, ScanSpec::range(&range.0, &range.1)).await.expect("a scan");
+            assert_eq!(found.len(), 0);
+            put(&mut txn, &table, 1, 1, "nobody is there").await.expect("reserved");
+            (txn, table)
+        })
+        .await;
+        assert_eq!([THERE, 1].map(|town| table.home_of(&key(&table, town, 1))), [HOME, NodeId(0)]);
+        let there = home.node().table("person").expect("on every node");
+        let moved = home.run(Retry::default(), async |txn| {
+            delete(txn, &there, THERE, 1).await;
+            put(txn, &there, THERE, 7, "bob").await
+        });
+        moved.await.expect("nobody else writes");
+        drop((there, home));
+        let home = pair.open(HOME);
+        assert_eq!(beside(&home, txn.commit()).await.map(|_| ()), Err(TxnError::Conflict));
+    });
+}
+
 const OTHER: NodeId = NodeId(2);
 
 /// What a commit is told that waits for [`HOME`] by what `waits` does, and deletes a row on [`OTHER`]; and who is in [`THERE`] afterwards.
