@@ -183,6 +183,11 @@ impl Store {
         }
     }
 
+    /// All tables are there: from here on some memory stays free, so that a node which is full can start again.
+    pub fn keep_spare_memory(&self) {
+        self.pages.spare_some();
+    }
+
     /// What of the accounts of pages and slots does not add up, in words: each page is free, rests, or is a table's, once; each slot in a list
     /// of free ones is free, and there once. Exact while nobody writes. A walk over all pages, for checks.
     #[must_use]

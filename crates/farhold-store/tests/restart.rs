@@ -155,7 +155,10 @@ fn an_insert_that_lacks_only_its_version_is_a_row() {
     let (store, _) = Store::attach(memory, NodeId(0)).expect("the store");
     let (table, rebuilt) = TableStore::attach(&store, def(vec![unique()])).expect("the table");
     assert_eq!((rebuilt.rows, rebuilt.freed, &rebuilt.damaged[..]), (1, 1, &[][..]));
-    assert_eq!((table.lookup(&key).found, table.lookup_secondary(1, value).expect("there").found), (Some(new), Some(new)));
+    assert_eq!(
+        (table.lookup(&key).found, table.lookup_secondary(1, value).expect("there").found),
+        (Some(new), Some(new))
+    );
     let (mut into, object) = ([0; 16], store.object(new));
     let read = object.read(new.incarnation(), &mut into).expect("whole");
     assert!(!read.is_absent() && into[8..] == *value);

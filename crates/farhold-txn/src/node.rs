@@ -261,6 +261,7 @@ impl Node {
         };
         node.present.set((0..node.config.nodes).map(NodeId));
         let recovered = crate::system::open(&node)?;
+        node.store.keep_spare_memory();
         if id == keeper {
             node.store.superblock().raise_epoch(recovered.epoch.max(node.founding.epoch_min));
         }

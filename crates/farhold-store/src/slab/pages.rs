@@ -54,6 +54,10 @@ pub(crate) const HASH_RUN_PAGES_MAX: u32 = 1024;
 
 /// Bit of the kind byte: the first page of its run.
 const HEAD: u64 = 0x80;
+/// Of so many pages one is kept for the next start, ...
+const PAGES_PER_SPARE: u32 = 256;
+/// ... and so many at least.
+const SPARE_MIN: u32 = 8;
 
 /// A run of pages, as the page table has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -351,8 +355,15 @@ impl Pages {
         self.resting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// From here on some pages stay free for the next start, which makes hash indexes anew: they take a page more or less, as the order is in which rows
+    /// come.
+    pub fn spare_some(&self) {
+        let spare = (self.table().count() / PAGES_PER_SPARE).max(SPARE_MIN);
+        self.lock().spare = u64::from(spare);
+    }
+
     pub fn free_bytes(&self) -> u64 {
-        self.lock().total() * PAGE_BYTES
+        self.lock().left() * PAGE_BYTES
     }
 
     /// What does not add up: all pages together are free, resting and those of the page table, each once.
@@ -362,7 +373,7 @@ impl Pages {
             Ok(runs) => runs,
             Err(error) => return vec![error.to_string()],
         };
-        let mut spans: Vec<(u32, u32)> = free.0.iter().map(|(start, pages)| (*start, *pages)).collect();
+        let mut spans: Vec<(u32, u32)> = free.by_start.iter().map(|(start, pages)| (*start, *pages)).collect();
         spans.extend(resting.iter().chain(&runs).map(|run| (run.page, run.pages)));
         spans.sort_unstable();
         spans.push((self.table().count(), 0));
@@ -385,7 +396,7 @@ impl Pages {
         };
         let page = {
             let mut free = self.lock();
-            free.take(pages).ok_or_else(|| full(free.total() * PAGE_BYTES, None))?
+            free.take(pages).ok_or_else(|| full(free.left() * PAGE_BYTES, None))?
         };
         // First fit: pages that were used before, and so have their memory, come first.
         self.memory.reserve(u64::from(page) * PAGE_BYTES, wanted_bytes).map_err(|error| {
@@ -493,15 +504,24 @@ impl Pages {
 
 /// Free runs by their first page; neighbours are merged. First fit, so the end of the region stays whole.
 #[derive(Debug, Default)]
-struct FreeRuns(BTreeMap<u32, u32>);
+struct FreeRuns {
+    by_start: BTreeMap<u32, u32>,
+    total: u64,
+    /// So many are not given out any more.
+    spare: u64,
+}
 
 impl FreeRuns {
     fn take(&mut self, pages: u32) -> Option<u32> {
-        let (&start, &len) = self.0.iter().find(|(_, len)| **len >= pages)?;
-        self.0.remove(&start);
-        if len > pages {
-            self.0.insert(start + pages, len - pages);
+        if u64::from(pages) > self.left() {
+            return None;
         }
+        let (&start, &len) = self.by_start.iter().find(|(_, len)| **len >= pages)?;
+        self.by_start.remove(&start);
+        if len > pages {
+            self.by_start.insert(start + pages, len - pages);
+        }
+        self.total -= u64::from(pages);
         Some(start)
     }
 
@@ -509,21 +529,23 @@ impl FreeRuns {
         if len == 0 {
             return;
         }
-        if let Some((&before, &before_len)) = self.0.range(..start).next_back() {
+        self.total += u64::from(len);
+        if let Some((&before, &before_len)) = self.by_start.range(..start).next_back() {
             debug_assert!(before + before_len <= start, "pages are given back once");
             if before + before_len == start {
-                self.0.remove(&before);
+                self.by_start.remove(&before);
                 (start, len) = (before, before_len + len);
             }
         }
-        if let Some(after_len) = self.0.remove(&(start + len)) {
+        if let Some(after_len) = self.by_start.remove(&(start + len)) {
             len += after_len;
         }
-        self.0.insert(start, len);
+        self.by_start.insert(start, len);
     }
 
-    fn total(&self) -> u64 {
-        self.0.values().map(|len| u64::from(*len)).sum()
+    /// How many may be given out.
+    fn left(&self) -> u64 {
+        self.total.saturating_sub(self.spare)
     }
 }
 
@@ -532,6 +554,19 @@ mod tests {
     use super::*;
     use crate::store::Store;
     use farhold_fabric::{FarPtr, NodeId, RegionId};
+
+    #[test]
+    fn a_start_has_pages_that_nobody_had_before() {
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(1), 0), 1 << 20).expect("memory");
+        let store = Store::format(Arc::new(memory), NodeId(0)).expect("a store");
+        let take_all =
+            |store: &Store| std::iter::from_fn(|| store.pages().take_hash(TableId(7), 1).ok()).count() as u32;
+        store.keep_spare_memory();
+        assert!(take_all(&store) > SPARE_MIN && store.free_bytes() == 0);
+        let (store, _) = Store::attach(store.memory_shared().clone(), NodeId(0)).expect("the store");
+        let all = take_all(&store);
+        assert_eq!(all, store.pages().table().count() - store.pages().table().first());
+    }
 
     #[test]
     fn pages_of_nobody_and_of_two_are_found() {

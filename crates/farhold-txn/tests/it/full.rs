@@ -5,9 +5,7 @@
 use crate::common::{Dir, PATIENCE_NS, join, key, look, open, people, value};
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::durable::power::Volatile;
-use farhold_txn::{
-    Generation, JournalConfig, Node, NodeConfig, NodeId, ReplicationConfig, TableDef, TxnError, Worker,
-};
+use farhold_txn::{Generation, JournalConfig, Node, NodeConfig, NodeId, ReplicationConfig, TableDef, TxnError, Worker};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -91,7 +89,9 @@ fn a_full_file_system_refuses_a_transaction_and_the_node_goes_on() {
 /// A full node has to start again with what it has: indexes are made anew from the rows, and take no more room than those of before did.
 #[test]
 fn a_node_whose_region_is_full_starts_again() {
-    for (disk, seed) in [None, Some(Volatile::default())].into_iter().flat_map(|it| (0..8).map(move |seed| (it.clone(), seed))) {
+    for (disk, seed) in
+        [None, Some(Volatile::default())].into_iter().flat_map(|it| (0..8).map(move |seed| (it.clone(), seed)))
+    {
         let dir = Dir::new();
         let mut rows = 0;
         for life in 0..3 {
