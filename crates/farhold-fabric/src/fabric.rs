@@ -92,6 +92,15 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::RegionExists`]: attach to it or remove it. [`FabricError::Io`].
     pub fn create_region(&self, region: RegionId, len: u64) -> Result<Arc<RegionMemory>, FabricError> {
+        let memory = self.membership.create_region(region, len)?;
+        self.membership.open_region(region).map(|()| memory)
+    }
+
+    /// As [`Self::create_region`]; others find no such region until [`Self::open_region`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_closed_region(&self, region: RegionId, len: u64) -> Result<Arc<RegionMemory>, FabricError> {
         self.membership.create_region(region, len)
     }
 
@@ -101,7 +110,24 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::NoSuchRegion`], [`FabricError::BadFormat`], [`FabricError::Io`].
     pub fn attach_region(&self, region: RegionId) -> Result<Arc<RegionMemory>, FabricError> {
+        let memory = self.membership.attach_region(region)?;
+        self.membership.open_region(region).map(|()| memory)
+    }
+
+    /// As [`Self::attach_region`]; others find no such region until [`Self::open_region`], for an owner that changes what its earlier process has left.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_closed_region(&self, region: RegionId) -> Result<Arc<RegionMemory>, FabricError> {
         self.membership.attach_region(region)
+    }
+
+    /// Lets others into a region that this process has created or attached to.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSuchRegion`].
+    pub fn open_region(&self, region: RegionId) -> Result<(), FabricError> {
+        self.membership.open_region(region)
     }
 
     /// Takes a region of this node back. Endpoints that knew it get [`FabricError::StaleKey`]; mappings that somebody holds

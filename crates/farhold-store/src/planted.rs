@@ -31,6 +31,13 @@ const LONG_STOP_NS_MAX: u64 = 4_000_000;
 std::thread_local! {
     static PLANTED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
     static SHAKEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    static WATCH: std::cell::Cell<Option<fn()>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on this thread calls `look` at the places where a [shaken](shake) one stops, to see what a process leaves that ends there.
+#[cfg(feature = "planted")]
+pub fn watch(look: Option<fn()>) {
+    WATCH.set(look);
 }
 
 /// Switches a defect on for this thread, or all off.
@@ -60,6 +67,9 @@ fn next_random() -> u64 {
 /// A place where other threads can come between: a [shaken](shake) thread stops here now and then.
 #[cfg(feature = "planted")]
 pub fn may_stop() {
+    if let Some(look) = WATCH.get() {
+        look();
+    }
     if SHAKEN.get() == 0 {
         return;
     }

@@ -164,6 +164,38 @@ fn an_insert_that_lacks_only_its_version_is_a_row() {
     assert!(!read.is_absent() && into[8..] == *value);
 }
 
+/// A commit of this node moves rows, and the process ends between its writes: a row is there twice, each locked, or a unique value in two rows.
+#[test]
+fn rows_of_both_sides_of_a_commit_are_no_duplicates() {
+    for (new_key, damaged) in [(2_u64, 0), (3, 1)] {
+        for is_new_first in [false, true] {
+            let memory = region(1 << 20);
+            {
+                let store = Store::format(memory.clone(), NodeId(0)).expect("a store");
+                let table = TableStore::create(&store, def(vec![unique()])).expect("a table");
+                let mut alloc = store.alloc_cache();
+                let [one, other] = [2, 9].map(|key: u64| insert(&table, &mut alloc, key, &key.to_be_bytes()));
+                insert(&table, &mut alloc, 5, b"not held");
+                let (old, new) = if is_new_first { (other, one) } else { (one, other) };
+                for (reference, key) in [(old, 2), (new, new_key)] {
+                    let object = store.object(reference);
+                    object.copy_in(0, &key.to_be_bytes());
+                    object.copy_in(8, b"12345678");
+                    object.lock(reference.incarnation(), ME).expect("free");
+                }
+            }
+            let (store, _) = Store::attach(memory, NodeId(0)).expect("the store");
+            let (table, rebuilt) = TableStore::attach(&store, def(vec![unique()])).expect("the table");
+            assert_eq!((rebuilt.rows, rebuilt.damaged.len(), rebuilt.freed), (2, damaged, 1 - damaged as u64));
+            let by_key = |key: u64| table.lookup(&key.to_be_bytes()).found;
+            let by_name = table.lookup_secondary(1, b"12345678").expect("there").found;
+            let there = [by_key(2), by_key(new_key)];
+            assert!(there.iter().all(Option::is_some) && there.contains(&by_name), "{there:?}, {by_name:?}");
+            assert_eq!(store.inconsistencies(), Vec::<String>::new());
+        }
+    }
+}
+
 /// A row grows out of its slot, and its node dies when the new one is there, and the old one half gone.
 #[test]
 fn a_row_whose_place_another_has_taken_is_no_damage() {

@@ -49,7 +49,7 @@ pub use membership::{
 pub use memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
 #[cfg(feature = "planted")]
-pub use planted::{Defect, last_unknown, plant, planted, shake};
+pub use planted::{Defect, last_unknown, plant, planted, shake, watch};
 pub use recovery::{Leading, Moving, Progress};
 pub use replication::ReplicationConfig;
 pub use row_counter::RowCounter;

@@ -152,7 +152,7 @@ impl Node {
             Err(error) => return Err(TxnError::far(error, id)),
         }
         let region_bytes = generation.region_bytes(config.region_bytes)?;
-        let memory = fabric.create_region(DATA, region_bytes).map_err(|error| TxnError::far(error, id))?;
+        let memory = fabric.create_closed_region(DATA, region_bytes).map_err(|error| TxnError::far(error, id))?;
         let restored = generation.restore(&journal, &memory)?;
         let needs_checkpoint = restored.journal_rows > 0 || generation.comes_back();
         let journaling = Journaling::new(journal, generation, memory, config.replication.replicas > 1)
@@ -214,7 +214,8 @@ impl Node {
             None => (None, false),
         };
         let keeper = if replication.is_some() { founding.keeper } else { KEEPER };
-        let store = match fabric.attach_region(DATA) {
+        // Closed until all is there: an index that is just made anew says of rows that they are absent, and the locks of before are released.
+        let store = match fabric.attach_closed_region(DATA) {
             Ok(memory) => {
                 let found = Superblock::of(&memory).map_err(refused)?.shape();
                 if found != 0 && found != shape_of(&config) {
@@ -223,7 +224,8 @@ impl Node {
                 Store::attach(memory, id).map_err(refused)?.0
             }
             Err(FabricError::NoSuchRegion { .. }) => {
-                let memory = fabric.create_region(DATA, config.region_bytes).map_err(|e| TxnError::far(e, id))?;
+                let memory =
+                    fabric.create_closed_region(DATA, config.region_bytes).map_err(|e| TxnError::far(e, id))?;
                 Store::format_again(memory, id, starts).map_err(refused)?
             }
             Err(error) => return Err(TxnError::far(error, id)),
@@ -269,6 +271,7 @@ impl Node {
             node.restore_mirrors(journaling.generation())?;
         }
         node.add_recovered(recovered);
+        node.fabric.open_region(DATA).map_err(|error| TxnError::far(error, id))?;
         Ok(Arc::new(node))
     }
 
@@ -628,7 +631,7 @@ fn shape_of(config: &NodeConfig) -> u64 {
 /// often the node has started.
 fn remove_old_region(fabric: &Fabric, config: &NodeConfig) -> Result<u64, TxnError> {
     let id = fabric.node();
-    let memory = match fabric.attach_region(DATA) {
+    let memory = match fabric.attach_closed_region(DATA) {
         Ok(memory) => memory,
         Err(FabricError::NoSuchRegion { .. }) => return Ok(0),
         Err(error) => return Err(TxnError::far(error, id)),

@@ -241,7 +241,7 @@ pub fn planted() -> Option<Defect> {
 
 pub(crate) use farhold_store::planted::may_stop;
 #[cfg(feature = "planted")]
-pub use farhold_store::planted::shake;
+pub use farhold_store::planted::{shake, watch};
 
 /// To be called by a thread that this one starts: it has the same defect, and is [shaken](shake) if this one is.
 #[cfg(feature = "planted")]

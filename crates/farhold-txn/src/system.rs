@@ -43,10 +43,11 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
         Ok::<_, TxnError>(table)
     };
     let system = shared(ID, definition()?, &[])?;
-    let (rows, _) = rows_of(&system)?;
+    let (rows, are_whole) = rows_of(&system)?;
     node.catalog.add(Table(Arc::new(system)))?;
-    // First: a region that is full may have no room for a hash index beside them.
-    for id in node.store.unclaimed().into_iter().filter(|id| rows.iter().all(|(_, named, _)| named != id)) {
+    // First: a region that is full may have no room for a hash index beside them. Where a record is damaged, its table is among those that no record names.
+    let dropped = if are_whole { node.store.unclaimed() } else { Vec::new() };
+    for id in dropped.into_iter().filter(|id| rows.iter().all(|(_, named, _)| named != id)) {
         node.store.discard(id);
     }
     for (_, id, definition) in rows {
@@ -279,7 +280,50 @@ mod tests {
     use crate::{NodeConfig, NodeId, Retry};
     use farhold_btree::KeyShape;
     use farhold_fabric::{Executor, Fabric};
+    use farhold_store::object::Words;
     use farhold_store::{Reserve, StoreError, TableStore};
+
+    /// The record of a table was half written when its node ended: the table cannot be opened, and its rows are not those of a dropped one.
+    #[test]
+    fn a_damaged_record_costs_no_rows() {
+        let directory = std::env::temp_dir().join(format!("farhold-damaged-record-{}", std::process::id()));
+        let open = || {
+            let fabric = Fabric::join_shm(&directory, NodeId(0)).expect("the fabric");
+            Node::open(fabric, NodeConfig { region_bytes: 2 << 20, ..NodeConfig::default() }).expect("a node")
+        };
+        let record = |node: &Node| {
+            let system = node.catalog.by_id(ID).expect("the system table").0;
+            let (key, _) = encode_row(&system.schema, "people", TableId(0), &[]).expect("a key");
+            ObjectRef::from_bits(system.store.primary().get(&key).value.expect("recorded"))
+        };
+        let node = open();
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        executor.run(async {
+            let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+            let table = worker.create_table(TableDef::new("people", schema)).await.expect("a table");
+            let filled = worker.run(Retry::never(), async |txn| txn.insert(&table, &[0; 4], &[0; 8]).await.map(|_| ()));
+            filled.await.expect("filled");
+        });
+        drop((worker, executor));
+        let mark = |node: &Node, marked: bool| {
+            let row = node.store.object(record(node));
+            let version = row.version().without(farhold_fabric::Version::WRITING);
+            let version = if marked { version.with(farhold_fabric::Version::WRITING) } else { version };
+            row.store(farhold_store::object::Word::Version, version.0, std::sync::atomic::Ordering::SeqCst);
+        };
+        mark(&node, true);
+        drop(node);
+        let node = open();
+        assert_eq!(node.recovered().damaged.len(), 1);
+        assert!(node.table("people").is_none() && node.store.unclaimed().len() == 1);
+        mark(&node, false);
+        drop(node);
+        let node = open();
+        assert_eq!(node.table("people").map(|table| table.row_count()), Some(1));
+        drop(node);
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
 
     /// A cut of the power has brought back the rows of a dropped table, but not that their pages had gone, after which another table was made. Their pages
     /// go before its hash index is.

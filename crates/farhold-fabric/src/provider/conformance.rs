@@ -333,15 +333,26 @@ fn keys_go_stale() {
             );
             b.remove_region(REGION).unwrap();
             assert_eq!(add().await, stale);
-            let missing = FabricError::NoSuchRegion { node: NodeId(2), region: REGION };
-            assert_eq!(endpoint.refresh(NodeId(2), REGION), Err(missing.clone()));
-            assert_eq!(b.attach_region(REGION).err(), Some(missing.clone()));
-            assert_eq!(b.remove_region(REGION).err(), Some(missing));
+            let missing = || FabricError::NoSuchRegion { node: NodeId(2), region: REGION };
+            assert_eq!(endpoint.refresh(NodeId(2), REGION), Err(missing()));
+            let refused = [b.attach_region(REGION).err(), b.remove_region(REGION).err(), b.open_region(REGION).err()];
+            assert_eq!(refused, [Some(missing()), Some(missing()), Some(missing())]);
 
-            b.create_region(REGION, 8192).unwrap();
+            b.create_closed_region(REGION, 8192).unwrap();
+            assert_eq!(endpoint.refresh(NodeId(2), REGION), Err(missing()), "not open yet");
+            b.open_region(REGION).unwrap();
             let third = endpoint.refresh(NodeId(2), REGION).unwrap();
             assert!(third != second && third != first);
             assert_eq!(add().await, Ok(0), "created anew, zeroed");
+
+            // An owner that starts again and has to change what is there before others may look.
+            let memory = b.attach_closed_region(REGION).unwrap();
+            assert_eq!(add().await, stale, "the key of before opens nothing");
+            assert_eq!(endpoint.refresh(NodeId(2), REGION), Err(missing()));
+            memory.word(0).unwrap().store(7, Ordering::SeqCst);
+            b.open_region(REGION).unwrap();
+            endpoint.refresh(NodeId(2), REGION).unwrap();
+            assert_eq!(add().await, Ok(7));
         });
     });
 }

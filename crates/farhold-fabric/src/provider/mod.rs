@@ -106,8 +106,11 @@ pub(crate) enum Inbox {
 pub(crate) trait Membership: Send + Sync {
     fn node(&self) -> NodeId;
     fn provider(&self) -> &'static str;
+    /// Closed until it is opened, as the next.
     fn create_region(&self, region: RegionId, len: u64) -> Result<Arc<RegionMemory>, FabricError>;
     fn attach_region(&self, region: RegionId) -> Result<Arc<RegionMemory>, FabricError>;
+    /// Others get keys of it from here on.
+    fn open_region(&self, region: RegionId) -> Result<(), FabricError>;
     fn remove_region(&self, region: RegionId) -> Result<(), FabricError>;
     fn endpoint(self: Arc<Self>, handle: &Handle, port: Option<u16>) -> Result<Box<dyn Provider>, FabricError>;
     fn node_is_live(&self, node: NodeId) -> bool;

@@ -3,6 +3,7 @@
 mod bad_input;
 mod failover;
 mod fresh;
+mod killed;
 mod membership;
 mod numbers;
 mod planted;

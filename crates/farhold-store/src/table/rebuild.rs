@@ -2,7 +2,10 @@
 //!
 //! | found                                | becomes                                                            |
 //! |--------------------------------------|--------------------------------------------------------------------|
-//! | live row                             | indexed; a dead owner's lock on it is released                     |
+//! | live row                             | indexed                                                            |
+//! | live row that is locked              | the same, after all others; the lock is released                   |
+//! | the same, beside one of its key      | free: the two are the states before and after a commit             |
+//! | the same, beside one with a unique value of its | as a row with `WRITING`                                 |
 //! | reserved, deleted, older copy        | free                                                               |
 //! | row with `WRITING`                   | reported, left as it is, in the indexes of its primary key alone   |
 //! | the same, beside a live row of its key | free: that one has taken its place                               |
@@ -19,12 +22,13 @@ use crate::durable::Parallel;
 use crate::error::StoreError;
 use crate::index::hash::hash_key;
 use crate::object::size_class::COUNT;
-use crate::object::{Object, ObjectRef, Owner, RESERVED, Word, Words};
+use crate::object::{Object, ObjectRef, Owner, RESERVED, Word, Words, begin_write};
 use crate::slab::{Run, retire};
 use crate::store::Store;
 use farhold_btree::{Insert, OrderedIndex};
 use farhold_fabric::Meta;
 use farhold_fabric::object::ALIGN;
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,6 +69,21 @@ impl Rebuilt {
     }
 }
 
+/// What some runs have.
+#[derive(Debug, Default)]
+struct Found {
+    rebuilt: Rebuilt,
+    /// Live rows that were locked.
+    held: Vec<ObjectRef>,
+}
+
+impl Found {
+    fn add(&mut self, mut some: Self) {
+        self.rebuilt.add(some.rebuilt);
+        self.held.append(&mut some.held);
+    }
+}
+
 /// Runs that a thread takes at a time: some MiB, so that neighbours in key order come mostly from one thread.
 const RUNS_PER_TURN: usize = 64;
 
@@ -91,7 +110,7 @@ impl TableStore {
         let this = Self::open(store, def, slab)?;
         let runs = this.pages();
         let next = AtomicUsize::new(0);
-        let found: Mutex<Result<Rebuilt, StoreError>> = Mutex::new(Ok(Rebuilt::default()));
+        let found: Mutex<Result<Found, StoreError>> = Mutex::new(Ok(Found::default()));
         run(&|_| {
             loop {
                 let from = next.fetch_add(RUNS_PER_TURN, Relaxed);
@@ -108,7 +127,9 @@ impl TableStore {
                 }
             }
         });
-        let mut rebuilt = found.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        this.enter_held(&mut found)?;
+        let mut rebuilt = found.rebuilt;
         rebuilt.damaged = this.enter_damaged(rebuilt.damaged)?;
         Ok((this, rebuilt))
     }
@@ -135,8 +156,8 @@ impl TableStore {
         found
     }
 
-    fn rebuild(&self, runs: &[Run]) -> Result<Rebuilt, StoreError> {
-        let mut found = Rebuilt::default();
+    fn rebuild(&self, runs: &[Run]) -> Result<Found, StoreError> {
+        let Found { rebuilt: mut found, mut held } = Found::default();
         let (mut payload, mut index_key) = (Vec::new(), Vec::new());
         let mut free: [Vec<u32>; COUNT] = [const { Vec::new() }; COUNT];
         for run in runs {
@@ -164,6 +185,10 @@ impl TableStore {
                     found.damaged.push(Damaged { reference, owner, key });
                     continue;
                 }
+                if live && object.lock_word() != 0 {
+                    held.push(reference);
+                    continue;
+                }
                 if object.lock_word() != 0 {
                     object.unlock();
                     found.locks_released += 1;
@@ -187,23 +212,59 @@ impl TableStore {
         for (shared, mut found) in self.slab.free().iter_mut().zip(free) {
             shared.append(&mut found);
         }
-        Ok(found)
+        Ok(Found { rebuilt: found, held })
+    }
+
+    /// Enters rows that were locked, when all that were not are in the indexes. Their owners had begun to write, perhaps: a row that moves is found in both
+    /// its places, or a unique value in two rows, which is no other row's while they are locked.
+    fn enter_held(&self, found: &mut Found) -> Result<(), StoreError> {
+        let mut held = std::mem::take(&mut found.held);
+        // What is older was whole before those commits.
+        held.sort_unstable_by_key(|row| (self.store.object(*row).version().epoch(), row.offset()));
+        let were_held: BTreeSet<ObjectRef> = held.iter().copied().collect();
+        let (mut payload, mut index_key) = (Vec::new(), Vec::new());
+        for reference in held {
+            let object = self.store.object(reference);
+            let meta = object.meta();
+            payload.resize(meta.payload_len(), 0);
+            object.copy_out(&mut payload);
+            let (key, value) = payload.split_at(meta.key_len());
+            let is_taken = |index: &OrderedIndex, key: &[u8]| {
+                index.get(key).value.is_some_and(|other| were_held.contains(&ObjectRef::from_bits(other)))
+            };
+            if is_taken(&self.primary, key) {
+                self.free(reference.offset());
+                found.rebuilt.freed += 1;
+                continue;
+            }
+            let mut is_value_taken = false;
+            for (_, secondary) in self.secondaries() {
+                secondary.def.keys.make(key, value, &mut index_key).map_err(StoreError::Row)?;
+                is_value_taken |= is_taken(&secondary.index, &index_key);
+            }
+            if is_value_taken {
+                begin_write(&object);
+                let owner = Owner::from_word(object.lock_word());
+                found.rebuilt.damaged.push(Damaged { reference, owner, key: key.to_vec() });
+                continue;
+            }
+            object.unlock();
+            object.store(Word::Prev, 0, Relaxed);
+            self.enter_found(key, value, reference, &mut index_key)?;
+            found.rebuilt.locks_released += 1;
+            found.rebuilt.rows += 1;
+        }
+        Ok(())
     }
 
     /// Has rows that are half written found by their keys, when all others are in the indexes; returns them.
     fn enter_damaged(&self, damaged: Vec<Damaged>) -> Result<Vec<Damaged>, StoreError> {
         let mut kept = Vec::new();
         for row in damaged {
-            let offset = row.reference.offset();
-            let object = Object::at(self.store.memory(), offset);
             match self.primary.insert(&row.key, row.reference.to_bits()) {
                 Insert::Exists { value, .. } => {
-                    let other = ObjectRef::from_bits(value);
-                    if !self.store.object(other).version().is_writing() {
-                        object.unlock();
-                        retire(object);
-                        let class = self.store.pages().table().class_at(offset);
-                        self.slab.free()[class.0 as usize].push((offset / ALIGN) as u32);
+                    if !self.store.object(ObjectRef::from_bits(value)).version().is_writing() {
+                        self.free(row.reference.offset());
                         continue;
                     }
                 }
@@ -216,6 +277,15 @@ impl TableStore {
             kept.push(row);
         }
         Ok(kept)
+    }
+
+    /// Frees the slot of a row whose key has another one.
+    fn free(&self, offset: u64) {
+        let object = Object::at(self.store.memory(), offset);
+        object.unlock();
+        retire(object);
+        let class = self.store.pages().table().class_at(offset);
+        self.slab.free()[class.0 as usize].push((offset / ALIGN) as u32);
     }
 
     fn enter_found(

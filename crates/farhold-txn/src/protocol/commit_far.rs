@@ -271,7 +271,8 @@ impl Txn {
         let is_there = |node| has_heard(node) && !core.has_met_start(node, self.locked_met);
         let is_ours = |ident: Ident| is_there(ident.node()) && !freed.contains(&ident);
         let lost = self.write_far(&core, epoch, is_ours).await;
-        let unavailable = lost.first().copied().or(freed.first().map(|ident| ident.node())).or(silent.first().copied());
+        let missed = self.far_writes().map(|row| row.ident).find(|ident| !is_ours(*ident));
+        let unavailable = lost.first().copied().or(missed.map(Ident::node));
         let durably = (!silent.is_empty() || !lost.is_empty()).then_some(durably);
         self.tidy_up(epoch);
         if let Some(replication) = &core.node.replication {
@@ -402,6 +403,10 @@ impl Txn {
         let idents: Vec<Ident> = self.far_writes().map(|row| row.ident).collect();
         if idents.is_empty() || planted!(NoFarLock) {
             return Ok(());
+        }
+        if idents.iter().any(|ident| core.has_met_start(ident.node(), self.starts_met)) {
+            // Another task of the worker has: the slots may be in the middle of others' rows by now.
+            return Err(self.refused(Refused::Changed));
         }
         let mut batch = core.take_batch();
         let slots: Vec<_> =
@@ -636,7 +641,7 @@ impl Txn {
             }
         }
         batch = submit_all(core, batch, &mut slots, &mut lost).await;
-        rows.retain(|row| !lost.contains(&row.ident.node()));
+        self.keep_reached(core, &mut rows, &mut lost);
         for row in &rows {
             let (key, value) = (self.state.key(row), self.state.value(row));
             if !row.state.leaves_nothing() && (row.has_new_value() || row.state == RowState::Inserted) {
@@ -649,7 +654,7 @@ impl Txn {
         if !batch.is_empty() {
             batch = submit_all(core, batch, &mut slots, &mut lost).await;
         }
-        rows.retain(|row| !lost.contains(&row.ident.node()));
+        self.keep_reached(core, &mut rows, &mut lost);
         for row in &rows {
             let version = new_version(row.state, row.version, epoch);
             slots.push((row.ident.node(), batch.swap(row.ident.far().add(VERSION), version.0)));
@@ -660,6 +665,17 @@ impl Txn {
         }
         core.give_batch(batch);
         lost
+    }
+
+    /// Leaves out rows of homes where a step is lost, or that have started again meanwhile, which another task of the worker may have met: what is in the
+    /// slots there by now is others'.
+    fn keep_reached(&self, core: &Core, rows: &mut Vec<&Row>, lost: &mut Vec<NodeId>) {
+        for node in rows.iter().map(|row| row.ident.node()) {
+            if core.has_met_start(node, self.locked_met) && !lost.contains(&node) {
+                lost.push(node);
+            }
+        }
+        rows.retain(|row| !lost.contains(&row.ident.node()));
     }
 
     /// Tells some homes of far deletes that the rows can leave the indexes, and of what was inserted and deleted.

@@ -816,9 +816,11 @@ impl Caller {
         lane.put += need;
         let index = lane.index;
         self.transmit(to.node, Kind::Message, index, message);
+        self.hand_over();
+        // Who is told that it is not sent may rely on it. A session that breaks from here on, for what was sent earlier, may have taken it along.
+        let is_sent = self.known(to.node).session.as_ref().is_some_and(|session| !session.is_broken);
         // A thread may sleep after it has sent: nothing must be left behind that only polling would send.
         self.flush_to(|node| node == to.node, FLUSH_NS_MAX);
-        let is_sent = self.known(to.node).session.as_ref().is_some_and(|session| !session.is_broken);
         if is_sent { Ok(()) } else { Err(FabricError::NodeUnavailable { node: to.node }) }
     }
 

@@ -386,6 +386,10 @@ impl Membership for Member {
         attached
     }
 
+    fn open_region(&self, region: RegionId) -> Result<(), FabricError> {
+        self.shared.near.open_region(region)
+    }
+
     fn remove_region(&self, region: RegionId) -> Result<(), FabricError> {
         let removed = self.shared.near.remove_region(region);
         self.shared.close_to_nics(region);

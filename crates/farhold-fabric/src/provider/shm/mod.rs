@@ -350,17 +350,9 @@ impl Member {
             serial: AtomicU32::new(1),
         }))
     }
-
-    /// A key that this region never had: its last key plus one.
-    fn publish(&self, region: RegionId, bytes: u64) {
-        // The last key stays behind, negated, when a region is removed: see `remove_region`.
-        let last = self.entry.key(region).load(Ordering::Relaxed) & !REMOVED;
-        self.entry.region_bytes(region).store(bytes, Ordering::Relaxed);
-        self.entry.key(region).store(last + 1, Ordering::Release);
-    }
 }
 
-/// Bit of a directory's key that says: no region now, this was its last key.
+/// Bit of a directory's key that says: no region now, or none for others; this was its last key.
 const REMOVED: u64 = 1 << 63;
 
 fn create_inbox(cluster: &Path, of: Address, incarnation: u64) -> Result<RegionMemory, FabricError> {
@@ -421,17 +413,27 @@ impl Membership for Member {
             .map_err(|error| FabricError::io("make room for the region", &path, &error))
             .inspect_err(|_| drop(fs::remove_file(&path)))?;
         let memory = Arc::new(memory);
-        self.publish(region, len);
         own.insert(region, memory.clone());
         Ok(memory)
     }
 
     fn attach_region(&self, region: RegionId) -> Result<Arc<RegionMemory>, FabricError> {
         let mut own = self.own.lock().expect("the regions");
+        // The key of the process before still opens it.
+        self.entry.key(region).fetch_or(REMOVED, Ordering::AcqRel);
         let memory = Arc::new(map_region(&self.cluster, self.node, region, true)?);
-        self.publish(region, memory.len());
         own.insert(region, memory.clone());
         Ok(memory)
+    }
+
+    /// With a key that this region never had: its last key plus one. (The last key stays behind, marked, when a region is closed or removed.)
+    fn open_region(&self, region: RegionId) -> Result<(), FabricError> {
+        let own = self.own.lock().expect("the regions");
+        let memory = own.get(&region).ok_or(FabricError::NoSuchRegion { node: self.node, region })?;
+        let last = self.entry.key(region).load(Ordering::Relaxed) & !REMOVED;
+        self.entry.region_bytes(region).store(memory.len(), Ordering::Relaxed);
+        self.entry.key(region).store(last + 1, Ordering::Release);
+        Ok(())
     }
 
     fn remove_region(&self, region: RegionId) -> Result<(), FabricError> {

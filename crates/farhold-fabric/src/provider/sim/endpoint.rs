@@ -68,7 +68,7 @@ impl SimEndpoint {
 fn directory(state: &State, node: NodeId, region: RegionId) -> Result<(u64, u64), FabricError> {
     let entry = state.node(node).ok_or(FabricError::NodeUnavailable { node })?;
     match entry.region(region) {
-        Some(Region { memory: Some(memory), key, .. }) => Ok((*key, memory.len())),
+        Some(Region { memory: Some(memory), key, is_open: true, .. }) => Ok((*key, memory.len())),
         _ => Err(FabricError::NoSuchRegion { node, region }),
     }
 }

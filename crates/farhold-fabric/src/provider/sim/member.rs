@@ -52,16 +52,29 @@ impl Membership for Member {
         let memory = Arc::new(RegionMemory::anonymous(FarPtr::new(self.node, region, 0), len)?);
         let durable = keeps_durable.then(|| vec![0; memory.len() as usize]);
         entry.regions.retain(|(number, _)| *number != region);
-        entry.regions.push((region, Region { memory: Some(memory.clone()), key: last_key + 1, durable }));
+        entry
+            .regions
+            .push((region, Region { memory: Some(memory.clone()), key: last_key + 1, is_open: false, durable }));
         Ok(memory)
     }
 
     fn attach_region(&self, region: RegionId) -> Result<Arc<RegionMemory>, FabricError> {
         let mut state = self.world.lock();
         match self.entry(&mut state)?.region_mut(region) {
-            Some(Region { memory: Some(memory), key, .. }) => {
-                *key += 1;
+            Some(Region { memory: Some(memory), key, is_open, .. }) => {
+                (*key, *is_open) = (*key + 1, false);
                 Ok(memory.clone())
+            }
+            _ => Err(FabricError::NoSuchRegion { node: self.node, region }),
+        }
+    }
+
+    fn open_region(&self, region: RegionId) -> Result<(), FabricError> {
+        let mut state = self.world.lock();
+        match self.entry(&mut state)?.region_mut(region) {
+            Some(Region { memory: Some(_), is_open, .. }) => {
+                *is_open = true;
+                Ok(())
             }
             _ => Err(FabricError::NoSuchRegion { node: self.node, region }),
         }

@@ -124,6 +124,8 @@ impl Node {
 pub(super) struct Region {
     pub memory: Option<Arc<RegionMemory>>,
     pub key: u64,
+    /// Not while its node makes it ready.
+    pub is_open: bool,
     /// What has reached the memory behind the caches, if that is kept.
     pub durable: Option<Vec<u8>>,
 }
@@ -731,7 +733,7 @@ impl State {
             return Err(FabricError::NodeUnavailable { node });
         }
         match self.node(node).and_then(|entry| entry.region(region)) {
-            Some(Region { memory: Some(memory), key: now, .. }) if *now == key => Ok(memory.clone()),
+            Some(Region { memory: Some(memory), key: now, is_open: true, .. }) if *now == key => Ok(memory.clone()),
             _ => Err(FabricError::StaleKey { node, region }),
         }
     }

@@ -12,7 +12,7 @@
 pub(crate) mod latch;
 pub(crate) mod rtm;
 
-use crate::txn::state::{RowState, State};
+use crate::txn::state::{Row, RowState, State};
 use farhold_fabric::NodeId;
 use farhold_store::{Object, Owner, Store, Version};
 
@@ -47,7 +47,7 @@ impl<'a> Near<'a> {
 
     /// The rows to write.
     #[inline]
-    fn writes(&self) -> impl Iterator<Item = &'a crate::txn::state::Row> {
+    fn writes(&self) -> impl Iterator<Item = &'a Row> {
         let (state, order) = (self.state, self.order);
         order.iter().map(move |&position| &state.rows[position as usize])
     }
@@ -138,9 +138,10 @@ fn write_narrow(near: &Near<'_>, epoch: u32) {
     write_by(near, epoch, |object, value, version| object.write_narrow(value, version));
 }
 
+/// Rows that take the places of others come before these: the process may end at any moment, and its next start finds both, or one of them.
 #[inline(always)]
 fn write_by(near: &Near<'_>, epoch: u32, write: impl Fn(&Object<'_>, &[u8], Version)) {
-    for row in near.writes() {
+    let write = |row: &Row| {
         crate::planted::may_stop();
         let object = near.object(row);
         let version = new_version(row.state, row.version, epoch).with(near.odd);
@@ -149,5 +150,10 @@ fn write_by(near: &Near<'_>, epoch: u32, write: impl Fn(&Object<'_>, &[u8], Vers
         } else {
             object.restamp(version);
         }
+    };
+    if near.state.replacing.is_empty() {
+        return near.writes().for_each(write);
     }
+    near.writes().filter(|row| row.state == RowState::Inserted).for_each(write);
+    near.writes().filter(|row| row.state != RowState::Inserted).for_each(write);
 }
