@@ -951,10 +951,12 @@ mod tests {
         let (one, two) = (Member::join(&cluster, NodeId(1)).unwrap(), Member::join(&cluster, NodeId(2)).unwrap());
         let region = RegionId(5);
         drop(two.create_region(region, PAGE).unwrap());
+        two.open_region(region).unwrap();
         let endpoint = one.clone().open(None).unwrap();
         assert!(endpoint.mapped(NodeId(2), region).is_some());
         two.remove_region(region).unwrap();
         drop(two.create_region(region, PAGE).unwrap());
+        two.open_region(region).unwrap();
         assert_eq!(removed_but_mapped(&cluster, ".region-"), 1);
         for _ in 0..WAITS_PER_LOOK_AT_KEYS {
             assert!(!endpoint.wait(0));
