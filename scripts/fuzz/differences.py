@@ -125,10 +125,7 @@ DIFFERENCES = {
 
 
 # Mistakes that are known and not mended: a name and what explains a finding; `--strict` reports them. An entry goes when its mistake does.
-DEFECTS = {
-    # Of a final aggregate whose functions want their rows in order.
-    "orders of grouping sets": lambda f: f.kind in ("error", "code") and "is not as promised: rows ordered" in f.got.message and re.search("ROLLUP|CUBE|GROUPING SETS", f.sql) is not None,
-}
+DEFECTS = {}
 
 
 def reason(finding, strict=False):

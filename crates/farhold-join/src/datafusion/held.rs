@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | outer joins | the constants of both inputs | NULL for the constants of an input whose row is missing |
 //! | UNION ALL | constants that differ from input to input, which the merge of sorted partitions leaves out of its key | partitions with different values |
-//! | grouping sets | constants of their input, and its partitioning by what they group by | NULL for what a set does not group by, in every partition |
+//! | grouping sets | constants and orders of their input, and its partitioning by what they group by | NULL for what a set does not group by, in every partition |
 //! | windows of `min` and `max` | results in order, NULLs last | NULL until the frame has a value |
 //! | windows over frames that slide | results in order where the arguments are | the contrary of it, where the order is descending |
 //! | merges of sorted partitions | every order that each partition has | rows in the order that they merge by: rows equal in it are in none of the others |
@@ -209,9 +209,11 @@ pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalencePr
         held.clear_per_partition_constants();
         return Ok(differ.then_some(held));
     }
-    if plan.is::<AggregateExec>() {
-        let has_more =
-            has_sets(plan) && (!promised.eq_group().is_empty() || !promised.oeq_class().is_empty() || is_hashed(plan));
+    if has_sets(plan) {
+        let has_more = !promised.eq_group().is_empty()
+            || !promised.oeq_class().is_empty()
+            || is_hashed(plan)
+            || wants_order(plan)?;
         return Ok(has_more.then(|| EquivalenceProperties::new(Arc::clone(promised.schema()))));
     }
     if let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() {
@@ -225,6 +227,11 @@ pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalencePr
 
 fn has_sets(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.downcast_ref().is_some_and(|aggregate: &AggregateExec| aggregate.group_expr().has_grouping_set())
+}
+
+/// Whether an operator, or one below it, wants its rows in an order: the rule that decides on sorts may yet put one below, whose order is promised then.
+fn wants_order(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    plan.exists(|node| Ok(node.required_input_ordering().iter().any(Option::is_some)))
 }
 
 fn is_hashed(plan: &Arc<dyn ExecutionPlan>) -> bool {
