@@ -14,7 +14,7 @@
 //! | a difference of timestamps | a duration | an interval ([`intervals`]) |
 //! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
 //! | CASE and UNION of exact numbers of several types | the first one's type, for what is calculated with them | the common type |
-//! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT |
+//! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT, without blanks at the end where the first one is CHAR(n) |
 //! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
 //! | LIKE with a pattern that ends with its escape | the escape is a character | 22025 |
 //! | EXTRACT | an integer | numeric ([`parts`]) |
@@ -214,7 +214,13 @@ fn nameless(rows: Vec<Vec<Expr>>) -> Result<Vec<Vec<Expr>>> {
 fn keys(mut join: Join) -> Result<Join> {
     if is_set_operation(&join) {
         let operation = if join.join_type == JoinType::LeftSemi { "INTERSECT" } else { "EXCEPT" };
-        let wanted = common_columns(&[join.left.as_ref(), join.right.as_ref()], operation)?;
+        let mut wanted = common_columns(&[join.left.as_ref(), join.right.as_ref()], operation)?;
+        for (column, wanted) in wanted.iter_mut().enumerate() {
+            let is_null = |side: &LogicalPlan| side.schema().field(column).data_type().is_null();
+            if is_null(&join.left) && is_null(&join.right) {
+                *wanted = Some(Wanted::Type(DataType::Utf8View));
+            }
+        }
         join.left = with_columns(&join.left, &wanted)?;
         join.right = with_columns(&join.right, &wanted)?;
     }
@@ -239,10 +245,19 @@ fn columns(mut union: Union) -> Result<Union> {
     Union::try_new_with_loose_types(union.inputs)
 }
 
-/// The types that the columns of a set operation's inputs have in common, where they are known.
-fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option<DataType>>> {
+/// What a column of a set operation's inputs becomes.
+#[derive(Clone, Debug, PartialEq)]
+enum Wanted {
+    Type(DataType),
+    /// A text without the blanks at its end.
+    Char,
+}
+
+/// What the columns of a set operation's inputs become, where that is known.
+fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option<Wanted>>> {
     let count = inputs.first().map_or(0, |input| input.schema().fields().len());
-    let common = |column: usize| -> Result<Option<DataType>> {
+    let inputs: Vec<&LogicalPlan> = inputs.iter().map(|input| as_written(input)).collect();
+    let common = |column: usize| -> Result<Option<Wanted>> {
         let fields = || {
             let all = inputs.iter().filter(|input| !is_bare_in(input, column));
             all.map(|input| input.schema().field(column).as_ref()).filter(|field: &&Field| !field.data_type().is_null())
@@ -253,17 +268,40 @@ fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option
             let message = format!("{operation} types {a} and {b} cannot be matched");
             return Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)));
         }
-        Ok(common_result(&known)
+        if is_common_char(fields()) && (known.len() < inputs.len() || common_text(fields()).is_some()) {
+            return Ok(Some(Wanted::Char));
+        }
+        let common = common_result(&known)
             .or_else(|| common_text(fields()))
-            .or_else(|| rest.iter().all(|other| other == first).then(|| first.clone()).filter(|t| !t.is_string())))
+            .or_else(|| rest.iter().all(|other| other == first).then(|| first.clone()).filter(|t| !t.is_string()));
+        Ok(common.map(Wanted::Type))
     };
     (0..count).map(common).collect()
 }
 
+/// The query that was written, below what the planner puts above those of EXCEPT and INTERSECT.
+fn as_written(plan: &LogicalPlan) -> &LogicalPlan {
+    match plan {
+        LogicalPlan::Distinct(Distinct::All(input)) => as_written(input),
+        LogicalPlan::SubqueryAlias(alias) => as_written(&alias.input),
+        other => other,
+    }
+}
+
+/// Whether the type of a set operation's column is CHAR: of texts it is the first one's.
+fn is_common_char<'a>(mut fields: impl Iterator<Item = &'a Field>) -> bool {
+    let is_char = fields.next().is_some_and(|field| matches!(from_field(field), Some(ColumnType::Char(_))));
+    is_char && fields.all(|field| field.data_type().is_string())
+}
+
 /// An input of a set operation with these types. Rows that differ may be equal as these, so they come before DISTINCT.
-fn with_columns(input: &Arc<LogicalPlan>, types: &[Option<DataType>]) -> Result<Arc<LogicalPlan>> {
+fn with_columns(input: &Arc<LogicalPlan>, types: &[Option<Wanted>]) -> Result<Arc<LogicalPlan>> {
     Ok(Arc::new(match input.as_ref() {
         LogicalPlan::Distinct(Distinct::All(rows)) => LogicalPlan::Distinct(Distinct::All(with_columns(rows, types)?)),
+        LogicalPlan::SubqueryAlias(alias) => {
+            let rows = LogicalPlan::clone(with_columns(&alias.input, types)?.as_ref());
+            LogicalPlanBuilder::from(rows).alias(alias.alias.clone())?.build()?
+        }
         input => projected(bare_read(input.clone(), types)?, types)?,
     }))
 }
@@ -283,8 +321,11 @@ pub(super) fn is_bare_in(plan: &LogicalPlan, column: usize) -> bool {
 }
 
 /// A plan whose bare strings are read as other types.
-fn bare_read(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPlan> {
-    let is_read = |column: usize| types[column].as_ref().is_some_and(|t| !t.is_string()) && is_bare_in(&plan, column);
+fn bare_read(plan: LogicalPlan, types: &[Option<Wanted>]) -> Result<LogicalPlan> {
+    let is_read = |column: usize| {
+        let is_other = matches!(&types[column], Some(Wanted::Type(data_type)) if !data_type.is_string());
+        is_other && is_bare_in(&plan, column)
+    };
     if !(0..types.len()).any(is_read) {
         return Ok(plan);
     }
@@ -292,7 +333,7 @@ fn bare_read(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPla
     let mut items = Vec::with_capacity(types.len());
     for (column, (qualifier, field)) in plan.schema().iter().enumerate() {
         items.push(match (item_of(&plan, column), &types[column]) {
-            (Some(item), Some(data_type)) if is_read(column) => {
+            (Some(item), Some(Wanted::Type(data_type))) if is_read(column) => {
                 let mut item = item.clone();
                 become_type(&mut item, data_type, projection.input.schema())?;
                 item.alias_qualified(qualifier.cloned(), field.name())
@@ -328,19 +369,15 @@ fn with_names(input: LogicalPlan, union: &DFSchema) -> Result<LogicalPlan> {
     LogicalPlanBuilder::from(input).project(named)?.build()
 }
 
-/// A plan with some of its columns as another type. A CHAR(n) or VARCHAR(n) that becomes text loses its name.
-fn projected(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPlan> {
+/// A plan with some of its columns as another type.
+fn projected(plan: LogicalPlan, types: &[Option<Wanted>]) -> Result<LogicalPlan> {
     let schema = Arc::clone(plan.schema());
     let mut changed = false;
     let mut items = Vec::with_capacity(types.len());
-    for ((qualifier, field), data_type) in schema.iter().zip(types) {
+    for ((qualifier, field), wanted) in schema.iter().zip(types) {
         let mut item = Expr::Column(Column::from((qualifier, field)));
-        if let Some(data_type) = data_type.as_ref() {
-            if data_type.is_string() && field.metadata().contains_key(TYPE_KEY) {
-                item = functions::cast(item, ColumnType::Text);
-            } else if data_type != field.data_type() {
-                become_type(&mut item, data_type, &schema)?;
-            }
+        if let Some(wanted) = wanted {
+            item = become_wanted(item, field, wanted, &schema)?;
             if !matches!(item, Expr::Column(_)) {
                 item = item.alias_qualified(qualifier.cloned(), field.name());
                 changed = true;
@@ -349,6 +386,24 @@ fn projected(plan: LogicalPlan, types: &[Option<DataType>]) -> Result<LogicalPla
         items.push(item);
     }
     if changed { LogicalPlanBuilder::from(plan).project(items)?.build() } else { Ok(plan) }
+}
+
+/// A column of a set operation's input as it is wanted. A CHAR(n) or VARCHAR(n) that becomes text loses its name.
+fn become_wanted(mut item: Expr, field: &Field, wanted: &Wanted, schema: &DFSchema) -> Result<Expr> {
+    let has_name = field.metadata().contains_key(TYPE_KEY);
+    match wanted {
+        Wanted::Char if field.data_type().is_string() => {
+            let without_blanks = functions::cast(item, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+            Ok(functions::cast(without_blanks, ColumnType::Text))
+        }
+        Wanted::Char => Ok(item),
+        Wanted::Type(data_type) if data_type.is_string() && has_name => Ok(functions::cast(item, ColumnType::Text)),
+        Wanted::Type(data_type) if field.data_type().is_null() => item.cast_to(data_type, schema),
+        Wanted::Type(data_type) => {
+            become_type(&mut item, data_type, schema)?;
+            Ok(item)
+        }
+    }
 }
 
 /// A needle, and the query that it is looked for in or compared with.
