@@ -9,6 +9,7 @@
 //! operator that ends in a sign and is made of these characters alone, and none in which a comment begins.
 //! It takes ON, FOR, WINDOW and TO behind a select list's expression for its name; in PostgreSQL they are one only behind AS.
 //! It takes every IN whose list begins with a query for one of that query: `x IN ((SELECT 1), 2)`.
+//! It takes VALUES in parentheses for a function: `x = (VALUES (1))`.
 //! INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
 //!
 //! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
@@ -52,6 +53,11 @@ impl Dialects for Dialect {
     fn parse_prefix(&self, parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
         if is_named_interval(parser) {
             return Some(parser.parse_identifier().map(Expr::Identifier));
+        }
+        if is_values(parser) {
+            parser.advance_token();
+            let query = parser.parse_query();
+            return Some(query.and_then(|query| parser.expect_token(&Token::RParen).map(|_| Expr::Subquery(query))));
         }
         let op = match parser.peek_token_ref().token {
             Token::Minus => UnaryOperator::Minus,
@@ -134,6 +140,12 @@ impl Dialects for Dialect {
     }
 }
 
+/// `(VALUES (1), (2))`
+fn is_values(parser: &Parser<'_>) -> bool {
+    let token = |n| &parser.peek_nth_token_ref(n).token;
+    *token(0) == Token::LParen && matches!(token(1), Token::Word(word) if word.keyword == Keyword::VALUES)
+}
+
 /// `IN ((SELECT 1), 2)`: what stands behind the first element is no part of a query.
 fn list_with_queries(parser: &mut Parser<'_>, left: &Expr) -> Option<Result<Expr, ParserError>> {
     use Keyword::{EXCEPT, FETCH, FOR, IN, INTERSECT, LIMIT, NOT, OFFSET, ORDER, UNION};
@@ -208,6 +220,7 @@ fn is_named_interval(parser: &Parser<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::walk;
 
     fn expression(sql: &str) -> String {
         let mut parser = Parser::new(&Dialect).try_with_sql(sql).expect("tokens");
@@ -317,6 +330,16 @@ mod tests {
     }
 
     #[test]
+    fn values_in_parentheses_are_queries() {
+        for sql in ["x = (VALUES (1), (2))", "x IN (2, (VALUES (1)))", "((VALUES (1) ORDER BY 1 LIMIT 1)) + 1"] {
+            let mut parser = Parser::new(&Dialect).try_with_sql(sql).expect("tokens");
+            let read = parser.parse_expr().expect("an expression");
+            assert!(walk::has_query(&read), "{sql}");
+            assert_eq!(read.to_string(), sql);
+        }
+    }
+
+    #[test]
     fn strings_go_on_behind_a_line_end() {
         assert_eq!(expression("'foo'\n  'bar' || 'x'"), "('foobar' || 'x')");
         assert_eq!(expression("'foo'\n'bar'\n'it''s'"), "'foobarit''s'");
@@ -336,7 +359,7 @@ mod tests {
                 }
                 let sql = rest.split("\n----").next().unwrap_or_default();
                 let lower = sql.to_ascii_lowercase();
-                if lower.contains("distinct from") || lower.contains(" in ((") {
+                if ["distinct from", " in ((", "= (values", "select (values"].iter().any(|own| lower.contains(own)) {
                     continue;
                 }
                 let with = |dialect: &dyn Dialects| Parser::parse_sql(dialect, sql).map_err(|e| e.to_string());

@@ -17,10 +17,10 @@ use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::expr::{Exists, InSubquery, SetComparison};
 use datafusion::logical_expr::utils::{conjunction, merge_schema, split_conjunction_owned};
-use datafusion::logical_expr::{Distinct, Expr, FetchType, LogicalPlan, LogicalPlanBuilder, SkipType, Subquery};
+use datafusion::logical_expr::{Distinct, Expr, FetchType, LogicalPlan, LogicalPlanBuilder, SkipType, Subquery, lit};
 use datafusion::optimizer::AnalyzerRule;
 
-use super::single_rows::is_aggregate;
+use super::single_rows::{is_aggregate, with_outer_columns};
 use crate::SqlError;
 
 /// See the module.
@@ -30,6 +30,7 @@ pub(super) struct Correlated;
 impl AnalyzerRule for Correlated {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         let plan = plan.transform_up_with_subqueries(conditions_above)?.data;
+        let plan = plan.transform_up_with_subqueries(|node| node.map_expressions(|e| e.transform_up(rows_alone)))?.data;
         plan.apply_with_subqueries(|node| {
             if asks(node)? {
                 check(node)?;
@@ -208,6 +209,34 @@ pub(super) fn has_some(plan: &LogicalPlan) -> bool {
 }
 
 // What is made to fit
+
+/// EXISTS of a query whose items name columns around it: whether it has rows, its items do not decide, nor DISTINCT, ORDER BY and a limit.
+fn rows_alone(expr: Expr) -> Result<Transformed<Expr>> {
+    let Expr::Exists(Exists { subquery, negated }) = &expr else { return Ok(Transformed::no(expr)) };
+    let mut rows = subquery.subquery.as_ref();
+    let mut names_outer = false;
+    while let Some(input) = with_same_rows(rows)? {
+        names_outer |= rows.expressions().iter().any(Expr::contains_outer);
+        rows = input;
+    }
+    if !names_outer {
+        return Ok(Transformed::no(expr));
+    }
+    let rows = LogicalPlanBuilder::from(rows.clone()).project([lit(true).alias("__row")])?.build()?;
+    let exists = Exists { subquery: subquery.with_plan(Arc::new(rows)), negated: *negated };
+    Ok(Transformed::yes(with_outer_columns(Expr::Exists(exists))))
+}
+
+/// The input of an operator that has rows exactly if its input has some.
+fn with_same_rows(plan: &LogicalPlan) -> Result<Option<&LogicalPlan>> {
+    Ok(match plan {
+        LogicalPlan::Projection(projection) => Some(&projection.input),
+        LogicalPlan::Distinct(Distinct::All(input)) => Some(input),
+        LogicalPlan::Sort(sort) => Some(&sort.input),
+        LogicalPlan::Limit(_) => Some(without_limit(plan)?).filter(|input| !std::ptr::eq(*input, plan)),
+        _ => None,
+    })
+}
 
 /// A condition of an inner join that names columns around the query, which DataFusion finds in WHERE alone, and of two conditions one upon the
 /// other in one, of which it would forget the columns of the lower.

@@ -139,7 +139,7 @@ fn is_of_one_row(plan: &LogicalPlan) -> Result<bool> {
 }
 
 /// A subquery that lists the columns around it that it names, which what was computed in it may have changed.
-fn with_outer_columns(mut expr: Expr) -> Expr {
+pub(super) fn with_outer_columns(mut expr: Expr) -> Expr {
     if let Expr::ScalarSubquery(subquery)
     | Expr::Exists(Exists { subquery, .. })
     | Expr::InSubquery(InSubquery { subquery, .. })

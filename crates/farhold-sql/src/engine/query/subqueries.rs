@@ -51,6 +51,17 @@ fn query_of(text: &str) -> Result<Box<Query>, SqlError> {
     }
 }
 
+/// `SELECT * FROM (VALUES …)`: DataFusion knows no name of the column of a VALUES list that stands in an expression.
+pub(super) fn select_of(values: Values) -> Result<SetExpr, SqlError> {
+    let mut query = query_of("SELECT * FROM (SELECT 1) AS __values")?;
+    if let SetExpr::Select(select) = query.body.as_mut()
+        && let [TableWithJoins { relation: TableFactor::Derived { subquery, .. }, .. }] = select.from.as_mut_slice()
+    {
+        *subquery.body = SetExpr::Values(values);
+    }
+    Ok(*query.body)
+}
+
 /// A VALUES list with subqueries, for which DataFusion has no operator, or with casts beside other values, which it refuses, as a query for each
 /// row that has one, in the order of the rows. Those between them stay lists.
 pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, SqlError> {

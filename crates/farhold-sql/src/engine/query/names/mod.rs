@@ -331,6 +331,12 @@ impl Names<'_> {
         let outputs = self.query(rows, naming);
         let is_correlated = self.scopes.pop().is_some_and(|scope| scope.is_correlated);
         if !is_correlated && !self.scopes.iter().any(|scope| scope.is_open) {
+        if let SetExpr::Values(values) = body
+            && naming != Naming::Relation
+        {
+            let values = Values { rows: std::mem::take(&mut values.rows), ..*values };
+            *body = subqueries::select_of(values)?;
+        }
             subqueries::keep_order(rows, count);
         }
         outputs
