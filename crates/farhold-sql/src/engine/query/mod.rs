@@ -27,6 +27,7 @@ mod guard;
 mod halves;
 mod held;
 mod intervals;
+mod laterals;
 mod lists;
 mod loops;
 mod members;
@@ -418,6 +419,7 @@ fn session_state(
         analyzer.rules.insert(0, Arc::new(coerce::PostgresTypes));
         analyzer.rules.insert(0, Arc::new(correlated::Correlated));
         analyzer.rules.insert(0, Arc::new(single_rows::SingleRows));
+        analyzer.rules.insert(0, Arc::new(laterals::Laterals));
     }
     if let Some(planners) = state.expr_planners() {
         planners.insert(0, Arc::new(coerce::Operators));

@@ -175,16 +175,16 @@ fn varies(plan: &LogicalPlan) -> Result<bool> {
 
 /// The only row of a query.
 #[derive(Default)]
-struct Row {
+pub(super) struct Row {
     /// Without which the query has no row.
-    conditions: Vec<Expr>,
-    columns: Vec<Expr>,
+    pub(super) conditions: Vec<Expr>,
+    pub(super) columns: Vec<Expr>,
 }
 
 impl Row {
     /// `None` for queries of other forms.
     #[recursive::recursive]
-    fn of(plan: &LogicalPlan) -> Result<Option<Self>> {
+    pub(super) fn of(plan: &LogicalPlan) -> Result<Option<Self>> {
         Ok(match plan {
             LogicalPlan::EmptyRelation(empty) if empty.produce_one_row => Some(Self::default()),
             LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => match Self::of(&aggregate.input)? {
@@ -325,7 +325,7 @@ impl Row {
     }
 
     /// With the columns `outer` as those where the row stands.
-    fn in_scope(self, outer: &DFSchema) -> Result<Self> {
+    pub(super) fn in_scope(self, outer: &DFSchema) -> Result<Self> {
         let named = |expr: Expr| {
             expr.transform_up(|inner| match inner {
                 Expr::OuterReferenceColumn(_, column) if outer.has_column(&column) => {
@@ -347,7 +347,7 @@ impl Row {
 }
 
 /// `CASE WHEN conditions THEN value ELSE without END`
-fn case(conditions: Vec<Expr>, value: Expr, without: Option<Expr>) -> Expr {
+pub(super) fn case(conditions: Vec<Expr>, value: Expr, without: Option<Expr>) -> Expr {
     match conjunction(conditions) {
         None => value,
         Some(condition) => {
