@@ -12,6 +12,7 @@ mod checked;
 mod choices;
 mod coerce;
 mod collected;
+mod computed_keys;
 mod constants;
 mod correlated;
 mod dates;
@@ -419,6 +420,7 @@ fn session_state(
         analyzer.rules.insert(0, Arc::new(coerce::PostgresTypes));
         analyzer.rules.insert(0, Arc::new(correlated::Correlated));
         analyzer.rules.insert(0, Arc::new(single_rows::SingleRows));
+        analyzer.rules.insert(0, Arc::new(computed_keys::ComputedKeys));
         analyzer.rules.insert(0, Arc::new(laterals::Laterals));
     }
     if let Some(planners) = state.expr_planners() {

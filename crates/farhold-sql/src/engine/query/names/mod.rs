@@ -10,6 +10,7 @@
 //! | `*` and `t.*` | the columns, merged ones first |
 //! | ORDER BY, GROUP BY or DISTINCT ON a bare name | for ORDER BY and DISTINCT ON an item of that name before a column, for GROUP BY after it |
 //! | an expression that is also an item, in ORDER BY | the item's number |
+//! | a subquery that stands twice in the expressions of a SELECT | the same one, whose column has the same name |
 //!
 //! USING and NATURAL become ON. All items of a query get names that differ, below an ORDER BY from those of columns, too; what the client sees, and
 //! what a query around it says, are the names that PostgreSQL gives. A relation whose columns are not known here (a function's) leaves the scope open: what is not found stays as it is written.
@@ -45,7 +46,15 @@ pub(super) fn resolve(
     state: &SessionState,
     aggregates: &HashSet<String>,
 ) -> Result<Option<Vec<String>>, SqlError> {
-    let mut names = Names { tables, state, aggregates, scopes: Vec::new(), relations: Vec::new(), made: 0 };
+    let mut names = Names {
+        tables,
+        state,
+        aggregates,
+        scopes: Vec::new(),
+        relations: Vec::new(),
+        siblings: Siblings::default(),
+        made: 0,
+    };
     let outputs = names.query(query, Naming::Relation)?;
     Ok(outputs.map(|outputs| outputs.into_iter().map(|output| output.name).collect()))
 }
@@ -248,6 +257,25 @@ fn no_position(item: &Expr) -> Expr {
     }
 }
 
+/// A subquery that was met among the expressions of a SELECT, where an equal one is to be planned as the same: its column has a made-up name.
+struct Answered {
+    /// As it was written.
+    asked: Query,
+    naming: Naming,
+    answer: Query,
+    is_correlated: bool,
+    /// For the column that it becomes by [`subqueries::single_value`].
+    name: String,
+}
+
+/// The subqueries of the expressions that see the same names: those of the innermost SELECT.
+#[derive(Default)]
+struct Siblings {
+    /// How many scopes there are for them.
+    scopes: usize,
+    answered: Vec<Answered>,
+}
+
 struct Names<'a> {
     tables: &'a Tables,
     /// Knows the relations of the catalogs.
@@ -258,6 +286,7 @@ struct Names<'a> {
     scopes: Vec<Scope>,
     /// Those of WITH clauses, the innermost last.
     relations: Vec<Relation>,
+    siblings: Siblings,
     /// Names that were made up.
     made: usize,
 }
@@ -301,6 +330,12 @@ impl Names<'_> {
             count = Some(values.rows.len());
             *body = SetExpr::Query(query);
         }
+        if let SetExpr::Values(values) = body
+            && naming != Naming::Relation
+        {
+            let values = Values { rows: std::mem::take(&mut values.rows), ..*values };
+            *body = subqueries::select_of(values)?;
+        }
         let outputs = match body {
             SetExpr::Select(select) => return self.select(select, order, naming),
             SetExpr::Query(query) => match count {
@@ -331,12 +366,6 @@ impl Names<'_> {
         let outputs = self.query(rows, naming);
         let is_correlated = self.scopes.pop().is_some_and(|scope| scope.is_correlated);
         if !is_correlated && !self.scopes.iter().any(|scope| scope.is_open) {
-        if let SetExpr::Values(values) = body
-            && naming != Naming::Relation
-        {
-            let values = Values { rows: std::mem::take(&mut values.rows), ..*values };
-            *body = subqueries::select_of(values)?;
-        }
             subqueries::keep_order(rows, count);
         }
         outputs
@@ -403,6 +432,8 @@ impl Names<'_> {
             scope = scope.and(next);
         }
         self.scopes.push(scope);
+        let siblings = Siblings { scopes: self.scopes.len(), answered: Vec::new() };
+        let around = std::mem::replace(&mut self.siblings, siblings);
         self.part(&mut select.selection)?;
         self.part(&mut select.having)?;
         self.part(&mut select.named_window)?;
@@ -437,6 +468,7 @@ impl Names<'_> {
         }
         let (projection, outputs) = self.named(items, naming, is_ordered);
         select.projection = projection;
+        self.siblings = around;
         self.scopes.pop();
         Ok(outputs)
     }

@@ -2,12 +2,15 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{AccessExpr, BinaryOperator, Expr, Ident, Query, VisitMut, VisitorMut};
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::Volatility;
+use datafusion::sql::sqlparser::ast::{AccessExpr, BinaryOperator, Expr, Ident, Query, VisitMut, Visitor, VisitorMut};
 
 use super::super::rewrite::user_word;
 use super::super::subqueries;
-use super::{Names, Naming, Scope, column};
+use super::{Answered, Names, Naming, Scope, column};
 use crate::engine::scalar::fold;
+use crate::engine::walk as tree;
 use crate::{SqlError, SqlState};
 
 fn ambiguous(name: &str) -> SqlError {
@@ -25,7 +28,7 @@ fn the_one<'a, T: 'a>(mut called: impl Iterator<Item = &'a T>, name: &str) -> Re
 impl Names<'_> {
     /// The names of an expression, or of whatever has some.
     pub(super) fn part(&mut self, part: &mut impl VisitMut) -> Result<(), SqlError> {
-        let mut walk = Walk { names: self, depth: 0, compared: 0, is_correlated: false };
+        let mut walk = Walk { names: self, depth: 0, compared: 0, last: None };
         match part.visit(&mut walk) {
             ControlFlow::Break(error) => Err(error),
             ControlFlow::Continue(()) => Ok(()),
@@ -37,6 +40,44 @@ impl Names<'_> {
         for scope in &mut self.scopes[found + 1..] {
             scope.is_correlated = true;
         }
+    }
+
+    /// The names of a subquery in an expression. Whether it is correlated, and the name of the column that it becomes then.
+    fn subquery(&mut self, query: &mut Query, naming: Naming) -> Result<(bool, String), SqlError> {
+        let is_sibling = self.siblings.scopes == self.scopes.len();
+        let is_same = |known: &&Answered| is_sibling && known.naming == naming && known.asked == *query;
+        if let Some(known) = self.siblings.answered.iter().find(is_same) {
+            query.clone_from(&known.answer);
+            return Ok((known.is_correlated, known.name.clone()));
+        }
+        let asked = (is_sibling && !self.varies(query)).then(|| query.clone());
+        self.scopes.push(Scope::default());
+        let outcome = self.query(query, naming);
+        let is_correlated = self.scopes.pop().is_some_and(|scope| scope.is_correlated);
+        outcome?;
+        let name = self.made_up("value");
+        if let Some(asked) = asked {
+            let (answer, name) = (query.clone(), name.clone());
+            self.siblings.answered.push(Answered { asked, naming, answer, is_correlated, name });
+        }
+        Ok((is_correlated, name))
+    }
+
+    /// Whether a query has other rows or values each time.
+    fn varies(&self, query: &Query) -> bool {
+        struct Calls<'s>(&'s SessionState);
+        impl Visitor for Calls<'_> {
+            type Break = ();
+
+            fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+                let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
+                let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default();
+                let called = self.0.scalar_functions().get(&name);
+                let varies = called.is_some_and(|called| called.signature().volatility == Volatility::Volatile);
+                if varies { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            }
+        }
+        tree::visit(query, &mut Calls(self.state)).is_break()
     }
 
     fn unqualified(&mut self, name: &str) -> Result<Option<Expr>, SqlError> {
@@ -83,8 +124,8 @@ struct Walk<'n, 'a> {
     depth: usize,
     /// ANY and ALL around that are compared by names.
     compared: usize,
-    /// Whether the last subquery was.
-    is_correlated: bool,
+    /// The name of the column that the last subquery becomes, if it is correlated.
+    last: Option<String>,
 }
 
 fn is_compared(expr: &Expr) -> bool {
@@ -113,11 +154,9 @@ impl VisitorMut for Walk<'_, '_> {
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
         if self.depth == 0 {
             let naming = if self.compared > 0 { Naming::Compared } else { Naming::Value };
-            self.names.scopes.push(Scope::default());
-            let outcome = self.names.query(query, naming);
-            self.is_correlated = self.names.scopes.pop().is_some_and(|scope| scope.is_correlated);
-            if let Err(error) = outcome {
-                return ControlFlow::Break(error);
+            match self.names.subquery(query, naming) {
+                Ok((is_correlated, name)) => self.last = is_correlated.then_some(name),
+                Err(error) => return ControlFlow::Break(error),
             }
         }
         self.depth += 1;
@@ -145,15 +184,15 @@ impl VisitorMut for Walk<'_, '_> {
             Expr::Identifier(ident) if user_word(expr).is_none() => self.names.unqualified(&fold(ident)),
             Expr::CompoundIdentifier(parts) => self.names.qualified(parts),
             // One that ANY or ALL compares with has any number of rows.
-            Expr::Subquery(query) if self.is_correlated && self.compared == 0 => {
-                let name = self.names.made_up("value");
-                match subqueries::single_value(query, &name, self.names.aggregates) {
+            Expr::Subquery(query) if self.compared == 0 => match self.last.take() {
+                Some(name) => match subqueries::single_value(query, &name, self.names.aggregates) {
                     None if subqueries::unnests(query) => {
                         Err(SqlError::unsupported("unnest in this correlated subquery"))
                     }
                     value => Ok(value),
-                }
-            }
+                },
+                None => Ok(None),
+            },
             other => {
                 self.compared -= usize::from(is_compared(other));
                 Ok(None)
