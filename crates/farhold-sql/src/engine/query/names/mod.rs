@@ -11,6 +11,7 @@
 //! | ORDER BY, GROUP BY or DISTINCT ON a bare name | for ORDER BY and DISTINCT ON an item of that name before a column, for GROUP BY after it |
 //! | an expression that is also an item, in ORDER BY | the item's number |
 //! | a subquery that stands twice in the expressions of a SELECT | the same one, whose column has the same name |
+//! | an expression that stands twice in ROLLUP, CUBE or a grouping set | once in each of the sets |
 //!
 //! USING and NATURAL become ON. All items of a query get names that differ, below an ORDER BY from those of columns, too; what the client sees, and
 //! what a query around it says, are the names that PostgreSQL gives. A relation whose columns are not known here (a function's) leaves the scope open: what is not found stays as it is written.
@@ -527,6 +528,9 @@ impl Names<'_> {
                     None => self.part(expr)?,
                 }
             }
+            if !are_plain(sets) {
+                *expr = Expr::GroupingSets(written_out(expr));
+            }
             return Ok(());
         }
         match self.item_of_group(expr, items)? {
@@ -714,6 +718,30 @@ fn check_grouping_sets(by: &[Expr]) -> Result<(), SqlError> {
         return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message));
     }
     Ok(())
+}
+
+/// Whether elements are expressions that differ. DataFusion takes no others in ROLLUP and CUBE, and none twice in a grouping set.
+fn are_plain(elements: &[Vec<Expr>]) -> bool {
+    let is_same = |a: &[Expr], b: &[Expr]| a.iter().map(unnested).eq(b.iter().map(unnested));
+    let is_repeated = |n: usize| elements[..n].iter().any(|before| is_same(before, &elements[n]));
+    (0..elements.len()).all(|n| elements[n].len() == 1 && !is_repeated(n))
+}
+
+/// The sets of ROLLUP, CUBE or GROUPING SETS, each expression once in a set.
+fn written_out(expr: &Expr) -> Vec<Vec<Expr>> {
+    let mut sets: Vec<Vec<Expr>> = match expr {
+        Expr::GroupingSets(sets) => sets.clone(),
+        Expr::Rollup(elements) => (0..=elements.len()).rev().map(|count| elements[..count].concat()).collect(),
+        Expr::Cube(elements) => {
+            let of = |set: usize| (0..elements.len()).filter(move |n| set >> n & 1 == 1);
+            (0..1 << elements.len()).map(|set| of(set).flat_map(|n| elements[n].clone()).collect()).collect()
+        }
+        _ => Vec::new(),
+    };
+    for set in &mut sets {
+        distinct_keys(set, |expr| expr);
+    }
+    sets
 }
 
 /// Drops the keys that stand before already: they decide nothing.
