@@ -320,6 +320,36 @@ fn parameters_without_a_type() {
     }
 }
 
+/// Parameters without a type that a function takes for a number of characters, digits or rows are integers, as in PostgreSQL.
+#[test]
+fn parameters_that_count() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE g (a INT, n NUMERIC(10, 3), t TEXT)");
+    client.ok("INSERT INTO g VALUES (1, 1.234, 'abcd'), (2, 2.345, 'a,b')");
+    let int = Datum::Int;
+    let text = |text: &str| Datum::Text(text.to_owned());
+    for (sql, parameters, expected) in [
+        ("SELECT round(n, $1) FROM g ORDER BY a", vec![int(1)], vec!["1.2", "2.3"]),
+        ("SELECT trunc(n, $1) = 2.3 FROM g ORDER BY a", vec![int(1)], vec!["f", "t"]),
+        ("SELECT left(t, $1), right(t, $2) FROM g ORDER BY a", vec![int(1), int(2)], vec!["a|cd", "a|,b"]),
+        ("SELECT lpad(t, $1), rpad(t, $1, $2) FROM g WHERE a = 2", vec![int(4), text("-")], vec![" a,b|a,b-"]),
+        ("SELECT repeat($2, $1)", vec![int(3), text("ab")], vec!["ababab"]),
+        ("SELECT substr(t, $1), substr(t, $1, $2) FROM g WHERE a = 1", vec![int(2), int(2)], vec!["bcd|bc"]),
+        ("SELECT split_part(t, $1, $2) FROM g WHERE a = 2", vec![text(","), int(2)], vec!["b"]),
+        ("SELECT overlay(t PLACING 'x' FROM $1 FOR $2) FROM g WHERE a = 1", vec![int(2), int(2)], vec!["axd"]),
+        ("SELECT chr($1), make_date($2, $3, $3)", vec![int(65), int(2024), int(2)], vec!["A|2024-02-02"]),
+        ("SELECT t FROM g WHERE left(t, $1) = $2", vec![int(2), text("ab")], vec!["abcd"]),
+        ("SELECT lag(a, $1, $2) OVER (ORDER BY a) FROM g ORDER BY a", vec![int(1), int(7)], vec!["7", "1"]),
+        ("SELECT nth_value(a, $1) OVER (ORDER BY a DESC) FROM g ORDER BY a", vec![int(1)], vec!["2", "2"]),
+        ("SELECT ntile($1) OVER (ORDER BY a) FROM g ORDER BY a", vec![int(2)], vec!["1", "2"]),
+        ("SELECT gcd(a, $1) FROM g ORDER BY a", vec![int(4)], vec!["1", "2"]),
+    ] {
+        let answer = client.run_with(sql, &parameters).unwrap_or_else(|e| panic!("{sql}: {e}"));
+        assert_eq!(answer.lines(), expected, "{sql}");
+    }
+}
+
 /// What nothing but a long LIMIT bounds is a query like others: out of a snapshot, batch by batch.
 #[test]
 fn long_limits_are_for_the_planner() {

@@ -198,6 +198,11 @@ fn of_one_type(expr: &logical_expr::Expr) -> Vec<Group<'_>> {
             vec![Group::common(&call.args)]
         }
         E::ScalarFunction(call) if call.name() == "nullif" => vec![Group::pairs(&call.args)],
+        E::ScalarFunction(call) if matches!(call.name(), "gcd" | "lcm") => vec![Group::common(&call.args)],
+        E::WindowFunction(call) => match (call.fun.name(), call.params.args.as_slice()) {
+            ("lag" | "lead", [value, _, other]) => vec![Group::common([value, other])],
+            _ => Vec::new(),
+        },
         _ => Vec::new(),
     }
 }
@@ -253,11 +258,11 @@ impl Finder<'_> {
 
     fn found_by_function(&mut self, function: &Function) {
         let FunctionArguments::List(list) = &function.args else { return };
-        let Some(data_type) = type_of_arguments(function, list.args.len()) else { return };
-        // Behind the first one is a number of digits.
-        let count = if data_type == ColumnType::Double { list.args.len() } else { 1 };
-        for argument in list.args.iter().take(count) {
-            if let FunctionArg::Unnamed(FunctionArgExpr::Expr(argument)) = argument {
+        let Some(name) = built_in_name(function).map(fold) else { return };
+        for (place, argument) in list.args.iter().enumerate() {
+            if let FunctionArg::Unnamed(FunctionArgExpr::Expr(argument)) = argument
+                && let Some(data_type) = type_of_argument(&name, list.args.len(), place)
+            {
                 self.found(argument, data_type);
             }
         }
@@ -265,8 +270,9 @@ impl Finder<'_> {
 }
 
 /// Functions for whose argument without a type PostgreSQL chooses double precision, and by how many arguments.
-const OF_FLOATS: [(&str, usize); 12] = [
+const OF_FLOATS: [(&str, usize); 13] = [
     ("abs", 1),
+    ("atan2", 2),
     ("cbrt", 1),
     ("ceiling", 1),
     ("degrees", 1),
@@ -280,13 +286,16 @@ const OF_FLOATS: [(&str, usize); 12] = [
     ("trunc", 1),
 ];
 
-/// The type of a function's arguments that have none.
-fn type_of_arguments(function: &Function, count: usize) -> Option<ColumnType> {
-    let name = fold(built_in_name(function)?);
-    match (name.as_str(), count) {
-        ("round" | "trunc", 2) => Some(ANY_NUMERIC),
-        ("bool_and" | "bool_or" | "every", 1) => Some(ColumnType::Boolean),
-        (name, count) => OF_FLOATS.contains(&(name, count)).then_some(ColumnType::Double),
+/// The type of one of a function's `count` arguments that has none.
+fn type_of_argument(name: &str, count: usize, place: usize) -> Option<ColumnType> {
+    match (name, place) {
+        ("round" | "trunc", 0) if count == 2 => Some(ANY_NUMERIC),
+        ("round" | "trunc" | "left" | "right" | "lpad" | "rpad" | "repeat" | "lag" | "lead" | "nth_value", 1)
+        | ("split_part", 2)
+        | ("chr" | "ntile", 0)
+        | ("make_date", _) => Some(ColumnType::Int),
+        ("bool_and" | "bool_or" | "every", 0) => Some(ColumnType::Boolean),
+        _ => OF_FLOATS.contains(&(name, count)).then_some(ColumnType::Double),
     }
 }
 
@@ -362,6 +371,17 @@ impl Visitor for Finder<'_> {
                 self.found_by_function(function);
             }
             Expr::Ceil { expr, .. } | Expr::Floor { expr, .. } => self.found(expr, ColumnType::Double),
+            // SUBSTRING with arguments that have no types is another function, of patterns.
+            Expr::Substring { substring_from, substring_for, shorthand: true, .. } => {
+                let counts = substring_from.iter().chain(substring_for);
+                counts.for_each(|count| self.found(count, ColumnType::Int));
+            }
+            Expr::Overlay { overlay_from, overlay_for, .. } => {
+                self.found(overlay_from, ColumnType::Int);
+                if let Some(count) = overlay_for {
+                    self.found(count, ColumnType::Int);
+                }
+            }
             Expr::Cast { expr, data_type, .. } => {
                 if let Ok(data_type) = from_sql(data_type) {
                     self.found(expr, data_type);
