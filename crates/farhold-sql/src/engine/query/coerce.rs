@@ -534,9 +534,10 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                             "RANGE with a distance in decimals from an integer",
                         )));
                     }
-                    // A distance that does not fit the key's type would be none.
-                    Ok(DataType::Int8 | DataType::Int16 | DataType::Int32) => {
-                        become_type(&mut by.expr, &DataType::Int64, schema)?;
+                    // Where key and distance have no sum in the key's type, the frame would take in NULLs.
+                    Ok(DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64) => {
+                        let wider = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
+                        become_type(&mut by.expr, &wider, schema)?;
                     }
                     Ok(DataType::Date32 | DataType::Timestamp(..)) => frames::over_moments(&mut by.expr, window_frame)?,
                     Ok(DataType::Decimal128(_, scale)) => {
