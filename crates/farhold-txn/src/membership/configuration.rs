@@ -109,6 +109,10 @@ impl Configuration {
     /// Who uses the regions of its nodes.
     #[must_use]
     pub fn admitted(&self) -> Admitted {
+        if planted!(NoFence) || planted!(FenceBelieved) {
+            // Where a fabric has both, one makes up for the other.
+            return Admitted::Everybody;
+        }
         Admitted::Births(self.everybody().map(|node| (node, self.births[usize::from(node.0)])).collect())
     }
 
