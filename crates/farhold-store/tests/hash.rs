@@ -119,7 +119,7 @@ fn a_miss_holds_until_somebody_inserts_and_own_inserts_carry_it_on() {
     assert!(table.validate(missing));
     let mut steps = Vec::new();
     let mut note = |moved| {
-        if let Moved::Bucket { before, after } = moved {
+        if let Moved::Bucket { before, after, half: None } = moved {
             steps.push((before, after));
         }
     };
@@ -225,5 +225,32 @@ proptest! {
             prop_assert_eq!(table.lookup(&key.to_be_bytes()).found, oracle.get(&key).copied());
             prop_assert_eq!(table.primary().get(&key.to_be_bytes()).value.map(ObjectRef::from_bits), oracle.get(&key).copied());
         }
+    }
+}
+
+/// Inserts split buckets: stamps of misses that are carried on cover the same keys afterwards, as both halves.
+#[test]
+fn a_miss_is_carried_over_splits() {
+    let (table, mut alloc) = fresh_with_hash();
+    let absent: Vec<u64> = (1_000_000..1_000_100).collect();
+    let mut stamps: Vec<_> = absent.iter().map(|key| vec![table.lookup(&key.to_be_bytes()).stamp]).collect();
+    let mut halves = 0;
+    for key in 0..5_000_u64 {
+        let mut carry = |moved| {
+            let Moved::Bucket { before, after, half } = moved else { return };
+            halves += usize::from(half.is_some());
+            for stamps in &mut stamps {
+                if let Some(held) = stamps.iter_mut().find(|held| **held == Stamp::Bucket(before)) {
+                    *held = Stamp::Bucket(after);
+                    stamps.extend(half.map(Stamp::Bucket));
+                }
+            }
+        };
+        table.reserve(&key.to_be_bytes(), b"", &mut alloc, &|_| false, &mut carry).expect("room");
+    }
+    assert!(halves > 100, "{halves} splits");
+    assert!(stamps.iter().flatten().all(|stamp| table.validate(*stamp)));
+    for (key, stamps) in absent.iter().zip(&stamps) {
+        assert!(stamps.contains(&table.lookup(&key.to_be_bytes()).stamp), "{key}");
     }
 }

@@ -22,7 +22,7 @@ pub use reserve::{FillRoom, Reserve};
 pub use statistics::Statistics;
 
 use crate::error::{StoreError, TableId};
-use crate::index::hash::{BucketStamp, HashIndex, hash_key};
+use crate::index::hash::{BucketStamp, HashIndex, Step, hash_key};
 use crate::object::{ObjectRef, RESERVED};
 use crate::row::RowError;
 use crate::slab::{Run, TableSlab};
@@ -109,7 +109,15 @@ pub enum Moved {
         before: BucketStamp,
         /// As it is.
         after: BucketStamp,
+        /// The other half, if it has been split: a stamp of before becomes both.
+        half: Option<BucketStamp>,
     },
+}
+
+impl From<Step> for Moved {
+    fn from(Step { before, after, half }: Step) -> Self {
+        Self::Bucket { before, after, half }
+    }
 }
 
 /// What a point lookup found.

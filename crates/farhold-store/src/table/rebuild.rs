@@ -270,7 +270,7 @@ impl TableStore {
                 }
                 Insert::Inserted { .. } => {
                     if let Some(hash) = &self.hash {
-                        hash.insert(hash_key(&row.key), row.reference)?;
+                        hash.insert(hash_key(&row.key), row.reference, &mut |_| ())?;
                     }
                 }
             }
@@ -304,7 +304,7 @@ impl TableStore {
         };
         enter(0, &self.primary, key)?;
         if let Some(hash) = &self.hash {
-            hash.insert(hash_key(key), reference)?;
+            hash.insert(hash_key(key), reference, &mut |_| ())?;
         }
         for (number, secondary) in self.secondaries() {
             secondary.def.keys.make(key, value, index_key).map_err(StoreError::Row)?;

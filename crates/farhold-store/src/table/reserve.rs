@@ -146,16 +146,16 @@ impl TableStore {
     ) -> Result<(), StoreError> {
         let Some(index) = &self.hash else { return Ok(()) };
         let hash = hash_key(key);
-        let step = match entered {
+        let replaced = match entered {
             Entered::Mine | Entered::No { .. } => return Ok(()),
-            Entered::Yes => index.insert(hash, reference)?,
+            Entered::Yes => None,
             // In one step, so that nobody finds the deleted row after this one is there.
-            Entered::Over(other) => match index.replace(hash, other, reference) {
-                Some(step) => step,
-                None => index.insert(hash, reference)?,
-            },
+            Entered::Over(other) => index.replace(hash, other, reference),
         };
-        moved(Moved::Bucket { before: step.before, after: step.after });
+        match replaced {
+            Some(step) => moved(step.into()),
+            None => index.insert(hash, reference, &mut |step| moved(step.into()))?,
+        }
         Ok(())
     }
 
@@ -283,7 +283,7 @@ impl TableStore {
             }
         }
         if let Some(step) = self.hash.as_ref().and_then(|index| index.remove(hash_key(key), reference)) {
-            moved(Moved::Bucket { before: step.before, after: step.after });
+            moved(step.into());
         }
         if let Some(changes) = self.primary.remove(key, reference.to_bits()) {
             moved(Moved::Leaves { index: 0, changes });

@@ -17,7 +17,7 @@ use std::ops::Bound;
 
 const REQUEST: u8 = b'Q';
 const REPLY: u8 = b'R';
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 /// What a node asks of the home of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub(crate) struct Taken {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MovedFar {
     Leaves { index: u16, changes: Vec<Change> },
-    Bucket { before: BucketStamp, after: BucketStamp },
+    Bucket { before: BucketStamp, after: BucketStamp, half: Option<BucketStamp> },
 }
 
 impl<'a> Request<'a> {
@@ -381,8 +381,11 @@ impl Reserved {
                     w.change(change);
                 });
             }
-            Moved::Bucket { before, after } => {
-                w.u8(1).bucket(*before).bucket(*after);
+            Moved::Bucket { before, after, half } => {
+                w.u8(1).bucket(*before).bucket(*after).u8(u8::from(half.is_some()));
+                if let Some(half) = half {
+                    w.bucket(*half);
+                }
             }
         });
     }
@@ -395,7 +398,11 @@ impl Reserved {
         };
         let moved = r.list(|r| match r.u8()? {
             0 => Ok(MovedFar::Leaves { index: r.u16()?, changes: r.list(Reader::change)? }),
-            1 => Ok(MovedFar::Bucket { before: r.bucket()?, after: r.bucket()? }),
+            1 => {
+                let (before, after) = (r.bucket()?, r.bucket()?);
+                let half = if r.flag()? { Some(r.bucket()?) } else { None };
+                Ok(MovedFar::Bucket { before, after, half })
+            }
             _ => Err(GARBAGE),
         })?;
         Ok(Self { outcome, moved })

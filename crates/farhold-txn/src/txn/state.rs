@@ -10,14 +10,15 @@
 //! All of it is kept from one transaction to the next by the worker: a transaction that is no longer than the longest
 //! before it allocates nothing.
 
+use crate::Index;
 use crate::protocol::ident::Ident;
 use crate::table::TableShared;
-use crate::txn::{RowHandle, Savepoint};
+use crate::txn::{RowHandle, Savepoint, SharedTable};
 use farhold_btree::LeafStamp;
 use farhold_fabric::{NodeId, Version};
 use farhold_store::Moved;
-use farhold_store::index::hash::BucketStamp;
-use std::collections::BTreeMap;
+use farhold_store::index::hash::{BucketStamp, hash_key};
+use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 
 /// What a transaction means to do with a row.
@@ -179,6 +180,11 @@ pub(crate) const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 31 };
 const KEPT_BYTES_MAX: usize = 4 << 20;
 const KEPT_ROWS_MAX: usize = 64 << 10;
 
+/// Of a key in an index of some table on a node.
+fn hash_of(node: NodeId, index: Index, key: &[u8]) -> u64 {
+    hash_key(key) ^ (u64::from(node.0) << 32 | index.number() as u64)
+}
+
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "independent facts, each looked at alone")]
 pub(crate) struct State {
@@ -207,6 +213,8 @@ pub(crate) struct State {
     pub written_with_indexes: bool,
     /// Inserts that some index does not name yet, because it still names a row that this transaction deletes.
     pub replacing: Vec<u32>,
+    /// The same, by the [hashes](hash_of) of their keys in all indexes.
+    replacing_by_key: HashMap<u64, Vec<u32>>,
     /// Rows to write, in address order: the commit's, kept here for its memory.
     pub order: Vec<u32>,
     /// Steps of stamps: kept here for its memory.
@@ -236,6 +244,7 @@ impl State {
         self.met_lock = false;
         self.written_with_indexes = false;
         self.replacing.clear();
+        self.replacing_by_key.clear();
         self.buckets.clear();
         self.reserved_at.clear();
     }
@@ -397,9 +406,30 @@ impl State {
         self.log(handle);
         self.set_state(handle, RowState::Inserted);
         if replaces {
-            self.replacing.push(handle.0);
+            self.note_replacing(SharedTable(table), ident.node(), key, value, handle);
         }
         handle
+    }
+
+    #[cold]
+    fn note_replacing(&mut self, table: SharedTable, node: NodeId, key: &[u8], value: &[u8], handle: RowHandle) {
+        self.replacing.push(handle.0);
+        let mut note = |index, key: &[u8]| {
+            self.replacing_by_key.entry(hash_of(node, index, key)).or_default().push(handle.0);
+        };
+        note(Index::Primary, key);
+        let mut made = Vec::new();
+        for (index, keys) in table.all_keys() {
+            // It has been reserved by these keys.
+            if keys.make(&table.schema, key, value, &mut made).is_ok() {
+                note(index, &made);
+            }
+        }
+    }
+
+    /// Those of [`Self::replacing`] that may have this key in the index of a table on a node.
+    pub fn replacing_with(&self, node: NodeId, index: Index, key: &[u8]) -> &[u32] {
+        self.replacing_by_key.get(&hash_of(node, index, key)).map_or(&[], Vec::as_slice)
     }
 
     #[inline]

@@ -509,3 +509,19 @@ fn as_many_workers_write_as_the_node_says() {
         assert_eq!(table.row_count(), workers.len() as u64);
     });
 }
+
+/// Its own inserts make the index grow, in which it has met that a key is not there. Nobody else is there to be in conflict with.
+#[test]
+fn a_transaction_is_in_no_conflict_with_its_own_inserts() {
+    with_people(async |worker, table| {
+        let mut txn = worker.begin();
+        for absent in 100_000..100_200 {
+            assert_eq!(look(&mut txn, &table, absent).await, None);
+        }
+        for id in 0..6_000 {
+            put(&mut txn, &table, id, &format!("somebody {id}"), id).await.expect("reserved");
+        }
+        txn.commit().await.expect("nobody else is there");
+        assert_eq!(table.row_count(), 6_000);
+    });
+}

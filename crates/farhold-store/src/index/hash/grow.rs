@@ -1,7 +1,7 @@
 //! Growing by one bucket at a time, and the buckets behind full ones.
 
 use super::layout::{BUCKETS_MAX, BucketWord, COUNT, chunk_of, chunk_pages, entry_of, hash_key};
-use super::{ENTRIES, HashIndex, OVERFLOW_BYTES, OVERFLOW_ENTRIES, at, wait};
+use super::{BucketStamp, ENTRIES, HashIndex, OVERFLOW_BYTES, OVERFLOW_ENTRIES, Step, at, wait};
 use crate::error::StoreError;
 use crate::object::size_class::PAGE_BYTES;
 use crate::object::{Object, ObjectRef, Words};
@@ -25,24 +25,26 @@ pub(super) struct Pool {
 impl HashIndex {
     /// Splits as many buckets as the number of entries asks for; leaves it to whoever is at it already.
     #[cold]
-    pub(super) fn grow(&self) {
+    pub(super) fn grow(&self, moved: &mut dyn FnMut(Step)) {
         let Ok(mut key) = self.growing.try_lock() else { return };
         // At most a few at a time: no inserter pays for all.
         for _ in 0..8 {
             let count = self.count();
-            if self.len() < count * FILL || count >= BUCKETS_MAX || !self.split(&mut key, count) {
+            if self.len() < count * FILL || count >= BUCKETS_MAX {
                 return;
             }
+            let Some(step) = self.split(&mut key, count) else { return };
+            moved(step);
         }
     }
 
-    /// Splits the next bucket; `false` if there is no memory for another (chains get longer then).
-    fn split(&self, key: &mut Vec<u8>, count: u64) -> bool {
+    /// Splits the next bucket; `None` if there is no memory for another (chains get longer then).
+    fn split(&self, key: &mut Vec<u8>, count: u64) -> Option<Step> {
         let memory = self.store.memory();
         let (chunk, within) = chunk_of(count);
         let pointer = at(memory, self.root + chunk * 8);
         if within == 0 && pointer.load(Relaxed) == 0 {
-            let Ok(run) = self.store.pages().take_hash(self.table, chunk_pages(chunk)) else { return false };
+            let run = self.store.pages().take_hash(self.table, chunk_pages(chunk)).ok()?;
             pointer.store(run.offset(), Release);
             self.pool().runs.push(run);
         }
@@ -60,13 +62,14 @@ impl HashIndex {
         // The overflows of the old bucket are enough for both: what is above 15 and 15 fills no more than they hold.
         let mut spare = self.chain(word);
         let overflow = self.lay_out(new, &go, &mut spare);
-        at(memory, new).store(BucketWord::new(level + 1, overflow).0, Release);
+        let half = BucketStamp { offset: new, word: BucketWord::new(level + 1, overflow).0 };
+        at(memory, new).store(half.word, Release);
         // From here on lookups come to the new bucket; those that came to the old one find it locked, or changed.
         at(memory, self.entry + COUNT).store(count + 1, Release);
         let overflow = self.lay_out(old, &stay, &mut spare);
-        self.unlock(old, word, word.with(level + 1, overflow));
+        let step = self.unlock(old, word, word.with(level + 1, overflow));
         self.pool().free.append(&mut spare);
-        true
+        Some(Step { half: Some(half), ..step })
     }
 
     /// The entries of a locked chain that stay in their bucket at the next level, and those that go.

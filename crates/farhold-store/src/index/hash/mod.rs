@@ -39,6 +39,8 @@ struct Count(AtomicI64);
 pub(crate) struct Step {
     pub before: BucketStamp,
     pub after: BucketStamp,
+    /// Where some of its keys went, if it was split: whoever held the stamp of before needs both.
+    pub half: Option<BucketStamp>,
 }
 
 /// The hash index of a table of this node.
@@ -138,29 +140,29 @@ impl HashIndex {
         }
     }
 
-    /// Adds an entry. The caller has made sure, by the primary index, that the key is not there.
-    pub fn insert(&self, hash: u64, reference: ObjectRef) -> Result<Step, StoreError> {
+    /// Adds an entry. The caller has made sure, by the primary index, that the key is not there. `moved` hears, in order, of the buckets that this changes.
+    pub fn insert(&self, hash: u64, reference: ObjectRef, moved: &mut dyn FnMut(Step)) -> Result<(), StoreError> {
         let (offset, word) = self.lock(hash);
         let entry = entry_of(hash, reference);
         if let Some(place) = self.place(offset, word, |found| found == 0) {
             at(self.memory(), place).store(entry, Relaxed);
-            let step = self.unlock(offset, word, word);
+            moved(self.unlock(offset, word, word));
             self.counts[hash as usize & 15].0.fetch_add(1, Relaxed);
             // A full bucket: time to grow, if the index is full on the whole. That takes a look at all counts, and at this
             // load every third bucket is full, so only one key in eight looks.
             let full = place == offset + ENTRIES as u64 * 8 || word.overflow() != 0;
             if full && (hash >> 48).is_multiple_of(8) {
-                self.grow();
+                self.grow(moved);
             }
-            return Ok(step);
+            return Ok(());
         }
         match self.add_overflow(word) {
             Ok(overflow) => {
                 at(self.memory(), overflow + 8).store(entry, Relaxed);
-                let step = self.unlock(offset, word, word.with(word.level(), overflow));
+                moved(self.unlock(offset, word, word.with(word.level(), overflow)));
                 self.counts[hash as usize & 15].0.fetch_add(1, Relaxed);
-                self.grow();
-                Ok(step)
+                self.grow(moved);
+                Ok(())
             }
             Err(error) => {
                 self.unlock(offset, word, word);
@@ -231,7 +233,8 @@ impl HashIndex {
     fn unlock(&self, offset: u64, before: BucketWord, after: BucketWord) -> Step {
         let after = after.next();
         at(self.memory(), offset).store(after.0, SeqCst);
-        Step { before: BucketStamp { offset, word: before.0 }, after: BucketStamp { offset, word: after.0 } }
+        let [before, after] = [before, after].map(|word| BucketStamp { offset, word: word.0 });
+        Step { before, after, half: None }
     }
 
     /// The first entry of a locked chain that suits.

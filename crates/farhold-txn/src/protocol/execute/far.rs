@@ -12,7 +12,7 @@ use crate::{Index, NodeId, TableId, TxnError};
 use farhold_btree::{Change, LeafStamp};
 use farhold_fabric::object::VERSION;
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, Version};
-use farhold_store::index::hash::{Directory, FarIndex, FarLookup, FarStep, hash_key};
+use farhold_store::index::hash::{BucketStamp, Directory, FarIndex, FarLookup, FarStep, hash_key};
 use farhold_store::{Moved, ObjectRef};
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -373,13 +373,19 @@ impl State {
                         apply_changes(changes, &mut group.leaves);
                     }
                 }
-                MovedFar::Bucket { before, after } => {
-                    for (_, bucket) in self.buckets.iter_mut().filter(|(at, bucket)| *at == node && bucket == before) {
-                        *bucket = *after;
-                    }
-                }
+                MovedFar::Bucket { before, after, half } => self.carry_bucket(node, *before, *after, *half),
             }
         }
+    }
+
+    /// Carries the stamps of a bucket over what the transaction's own insert has done to it.
+    fn carry_bucket(&mut self, node: NodeId, before: BucketStamp, after: BucketStamp, half: Option<BucketStamp>) {
+        let mut is_held = false;
+        for (_, bucket) in self.buckets.iter_mut().filter(|(at, bucket)| *at == node && *bucket == before) {
+            *bucket = after;
+            is_held = true;
+        }
+        self.buckets.extend(half.filter(|_| is_held).map(|half| (node, half)));
     }
 
     /// Carries the stamps over a reservation of the transaction's own.
@@ -394,11 +400,7 @@ impl State {
                         changes.apply(&mut group.leaves);
                     }
                 }
-                Moved::Bucket { before, after } => {
-                    for (_, bucket) in self.buckets.iter_mut().filter(|(at, bucket)| *at == node && bucket == before) {
-                        *bucket = *after;
-                    }
-                }
+                Moved::Bucket { before, after, half } => self.carry_bucket(node, *before, *after, *half),
             }
         }
     }

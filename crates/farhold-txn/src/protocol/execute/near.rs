@@ -95,7 +95,7 @@ impl State {
         index_key: &[u8],
     ) -> Result<Option<RowHandle>, TxnError> {
         let mut made = Vec::new();
-        for &position in &self.replacing {
+        for &position in self.replacing_with(node, index, index_key) {
             let row = &self.rows[position as usize];
             if row.table != table || row.ident.node() != node || row.state != RowState::Inserted {
                 continue;
