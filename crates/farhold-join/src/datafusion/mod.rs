@@ -23,6 +23,7 @@
 //! All joins of a session, whatever plans they are in, share one [`JoinMemory`], which takes its bytes from DataFusion's
 //! memory pool. `examples/datafusion.rs` is all that a program needs.
 
+mod batches;
 mod build;
 mod common;
 mod conditions;
@@ -60,6 +61,7 @@ use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
+pub use batches::Batches;
 pub use common::CommonRule;
 pub use decimals::DecimalsRule;
 pub use exec::JoinExec;

@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
-use arrow::compute::{BatchCoalescer, partition, take};
+use arrow::compute::{partition, take};
 use arrow::datatypes::SchemaRef;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
@@ -38,6 +38,7 @@ use datafusion::physical_plan::{
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::JoinConfig;
+use super::batches::Batches;
 use super::memory::lock;
 use crate::blocks::batch_bytes;
 
@@ -46,6 +47,8 @@ const SAMPLE_ROWS: usize = 1 << 15;
 const SAMPLE_ROWS_MIN: usize = 1 << 12;
 /// Bytes of those rows, which nobody counts.
 const SAMPLE_BYTES: u64 = 4 << 20;
+/// Bytes of a batch of states.
+const STATE_BYTES_MAX: usize = 2 << 20;
 /// Rows that a run has at least, on average.
 const RUN_ROWS_MIN: usize = 2;
 /// Different keys in ten runs: as DataFusion judges whether a partial aggregate is worth its table.
@@ -148,12 +151,13 @@ impl Running {
             return hashed.execute(0, self.context);
         }
         let runs = Runs { by, functions: Function::all(node)?, schema: self.aggregate.schema() };
-        let output = BatchCoalescer::new(Arc::clone(&runs.schema), self.context.session_config().batch_size());
+        let output =
+            Batches::new(Arc::clone(&runs.schema), self.context.session_config().batch_size(), STATE_BYTES_MAX);
         let schema = Arc::clone(&runs.schema);
         let state = (runs, output, all, (self.rows, self.runs), false);
         let batches = stream::try_unfold(state, |(mut runs, mut output, mut input, counts, mut is_done)| async move {
             loop {
-                if let Some(batch) = output.next_completed_batch() {
+                if let Some(batch) = output.next_full() {
                     return Ok(Some((batch, (runs, output, input, counts, is_done))));
                 }
                 if is_done {
@@ -163,9 +167,9 @@ impl Running {
                     let states = runs.states(&batch)?;
                     counts.0.add(batch.num_rows());
                     counts.1.add(states.num_rows());
-                    output.push_batch(states)?;
+                    output.push(states)?;
                 } else {
-                    output.finish_buffered_batch()?;
+                    output.finish()?;
                     is_done = true;
                 }
             }

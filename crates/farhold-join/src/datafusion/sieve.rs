@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch};
-use arrow::compute::{BatchCoalescer, and, filter_record_batch, prep_null_mask_filter};
+use arrow::compute::{and, filter_record_batch, prep_null_mask_filter};
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -31,12 +31,15 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, stream};
 
+use super::batches::Batches;
 use super::members::IsMember;
 
 /// Rows by which a condition is judged.
 const JUDGED_ROWS: usize = 1 << 15;
 /// Of four of them, those that it may keep and still be worth asking: rows that are kept beside others that are not are copied.
 const KEPT_OF_FOUR_MAX: usize = 3;
+/// Bytes of a batch of rows that are kept.
+const BATCH_BYTES_MAX: usize = 2 << 20;
 /// Batches that go by unasked before it is judged again.
 const RESTING_BATCHES: usize = 64;
 
@@ -200,7 +203,7 @@ fn kept(filters: &mut [Filter], batch: &RecordBatch, asked: &Count) -> Result<Op
 struct Running {
     input: SendableRecordBatchStream,
     filters: Vec<Filter>,
-    output: BatchCoalescer,
+    output: Batches,
     is_done: bool,
     baseline: BaselineMetrics,
     rows: Count,
@@ -210,22 +213,22 @@ struct Running {
 impl Running {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            if let Some(batch) = self.output.next_completed_batch() {
+            if let Some(batch) = self.output.next_full() {
                 return Ok(Some(batch.record_output(&self.baseline)));
             }
             if self.is_done {
                 return Ok(None);
             }
             let Some(batch) = self.input.next().await.transpose()? else {
-                self.output.finish_buffered_batch()?;
+                self.output.finish()?;
                 self.is_done = true;
                 continue;
             };
             let _timer = self.baseline.elapsed_compute().timer();
             self.rows.add(batch.num_rows());
             match kept(&mut self.filters, &batch, &self.asked)? {
-                Some(keep) => self.output.push_batch(filter_record_batch(&batch, &keep)?)?,
-                None => self.output.push_batch(batch)?,
+                Some(keep) => self.output.push(filter_record_batch(&batch, &keep)?)?,
+                None => self.output.push(batch)?,
             }
         }
     }
@@ -290,8 +293,7 @@ impl ExecutionPlan for SieveExec {
         let running = Running {
             input: self.input.execute(partition, context)?,
             filters: self.filters.iter().map(Filter::new).collect(),
-            output: BatchCoalescer::new(self.schema(), batch_rows)
-                .with_biggest_coalesce_batch_size(Some(batch_rows / 2)),
+            output: Batches::new(self.schema(), batch_rows, BATCH_BYTES_MAX),
             is_done: false,
             baseline: BaselineMetrics::new(&self.metrics, partition),
             rows: MetricBuilder::new(&self.metrics).counter("input_rows", partition),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use arrow::array::{Array, BooleanArray, RecordBatch, RecordBatchOptions};
-use arrow::compute::{BatchCoalescer, filter_record_batch, is_not_null};
+use arrow::compute::{filter_record_batch, is_not_null};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::DataFusionError;
@@ -16,12 +16,12 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::future::poll_fn;
 use futures::{StreamExt, stream};
 
+use super::batches::Batches;
 use super::build::{Building, CancelOnDrop, panicked};
 use super::describe::Description;
 use super::error::to_datafusion;
 use super::exec::Live;
 use super::explain::Actual;
-use crate::blocks::batch_bytes;
 use crate::{CancelToken, Join, JoinKind, Step};
 
 /// What `NOT IN` has to know of all probe rows.
@@ -64,11 +64,9 @@ pub struct Metrics {
 impl Probe {
     pub fn stream(self) -> SendableRecordBatchStream {
         let schema = Arc::clone(&self.schema);
-        let output = BatchCoalescer::new(Arc::clone(&schema), self.batch_rows)
-            .with_biggest_coalesce_batch_size(Some(self.batch_rows / 2));
+        let output = Batches::new(Arc::clone(&schema), self.batch_rows, self.batch_bytes);
         let wanted = self.fetch.unwrap_or(usize::MAX);
-        let running =
-            Running { probe: self, join: None, output, output_bytes: 0, wanted, is_done: false, silent_steps: 0 };
+        let running = Running { probe: self, join: None, output, wanted, is_done: false, silent_steps: 0 };
         let batches = stream::try_unfold(running, |mut running| async move {
             let batch = running.next().await?;
             Ok::<_, DataFusionError>(batch.map(|batch| (batch, running)))
@@ -81,9 +79,7 @@ struct Running {
     /// Dropped before the probe, with which its floor goes back to the plan.
     join: Option<Join>,
     probe: Probe,
-    output: BatchCoalescer,
-    /// Of the rows that are not a batch yet.
-    output_bytes: usize,
+    output: Batches,
     wanted: usize,
     is_done: bool,
     silent_steps: usize,
@@ -95,7 +91,7 @@ const SILENT_STEPS_MAX: usize = 8;
 impl Running {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            if let Some(batch) = self.output.next_completed_batch() {
+            if let Some(batch) = self.output.next_full() {
                 let batch = if batch.num_rows() > self.wanted { batch.slice(0, self.wanted) } else { batch };
                 self.wanted -= batch.num_rows();
                 return Ok(Some(batch.record_output(&self.probe.metrics.baseline)));
@@ -123,7 +119,7 @@ impl Running {
                 Step::Working => self.breathe().await,
                 Step::Hungry => self.feed(&mut join).await?,
                 Step::Done => {
-                    self.output.finish_buffered_batch()?;
+                    self.output.finish()?;
                     self.is_done = true;
                 }
             }
@@ -189,13 +185,7 @@ impl Running {
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let columns = batch.columns()[..self.probe.schema.fields().len()].to_vec();
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.probe.schema), columns, &options)?;
-        let bytes = batch_bytes(&batch) as usize;
-        self.output.push_batch(batch)?;
-        self.output_bytes = if self.output.has_completed_batch() { 0 } else { self.output_bytes + bytes };
-        if self.output_bytes >= self.probe.batch_bytes {
-            self.output.finish_buffered_batch()?;
-            self.output_bytes = 0;
-        }
+        self.output.push(batch)?;
         Ok(())
     }
 

@@ -21,6 +21,7 @@ mod domains;
 mod equijoins;
 mod floats;
 mod folded;
+mod exchanges;
 mod frames;
 mod functions;
 mod gathered;
@@ -56,6 +57,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use std::ops::Bound;
 use arrow::datatypes::TimestampMicrosecondType;
 use arrow::temporal_conversions::as_datetime;
 use datafusion::catalog::CatalogProvider;
@@ -100,6 +102,8 @@ pub(crate) use stream::{BatchStream, Unread};
 const BATCH_ROWS: usize = 8192;
 /// Batches that may wait between a query and its reader.
 const CHANNEL_BATCHES: usize = 4;
+/// Rows that a transaction reads for a query before the query takes room for them. Of several nodes, whose rows come in one order, all are read.
+const GATHERED_ROWS_MAX: usize = 256;
 
 /// Rules of DataFusion 55 that give wrong answers.
 ///
@@ -125,6 +129,7 @@ pub(crate) struct QueryEngine {
     compatibility: rewrite::Rewriter,
 }
 
+    nodes: u64,
 /// A planned query: its parameters still open.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedQuery {
@@ -148,7 +153,7 @@ impl QueryEngine {
         let database = Arc::new(catalog::Database::new(Arc::clone(catalog), nodes));
         let state = session_state(&database, catalog, config).map_err(|e| error::from_datafusion(&e))?;
         let compatibility = rewrite::Rewriter::new(&state);
-        Ok(Self { runtime: Some(runtime), state, database, compatibility })
+        Ok(Self { runtime: Some(runtime), state, database, compatibility, nodes })
     }
 
     /// The query threads.
@@ -240,7 +245,7 @@ impl QueryEngine {
         let room = MemoryConsumer::new("rows of the transaction").register(&self.state.runtime_env().memory_pool);
         let mut gathered = HashMap::with_capacity(scans.len());
         for scan in scans {
-            gathered.insert(scan.key.clone(), gather(scan, txn, cancel, &room).await?);
+            gathered.insert(scan.key.clone(), gather(scan, txn, cancel, &room, self.nodes).await?);
         }
         Ok(RowSource::Gathered(gathered, Some(room)))
     }
@@ -599,6 +604,7 @@ async fn gather(
     let table = &scan.table;
     let (filter, _) = RowFilter::split(table, &scan.filters);
     let (access, _, _) = super::direct::choose(table, filter.sargs(), &[]);
+    nodes: u64,
     let full = if scan.with_row_number { &table.arrow_full } else { &table.arrow };
     let columns: Vec<usize> = scan.columns.iter().copied().collect();
     let schema = Arc::new(full.project(&columns).map_err(|e| SqlError::internal(e.to_string()))?);
@@ -613,20 +619,29 @@ async fn gather(
     let mut pace = Pace::new(cancel);
     let mut scratch = Vec::new();
     let whole = access.equal.is_empty() && access.lower.is_none() && access.upper.is_none();
-    let handles = if whole {
-        super::direct::scan(txn, table, ScanSpec::all(), cancel).await?
-    } else {
-        access.rows(txn, table, Parameters::NONE, usize::MAX, cancel).await?
-    };
-    for handle in handles {
-        pace.step().await?;
-        let (key, value) = (txn.key(handle), txn.value(handle));
-        if !filter.matches(key, value, &mut scratch) {
-            continue;
+    let rows_max = if whole && nodes == 1 { GATHERED_ROWS_MAX } else { usize::MAX };
+    let mut last: Option<Vec<u8>> = None;
+    loop {
+        let handles = if whole {
+            let lo = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            super::direct::scan(txn, table, ScanSpec { lo, limit: rows_max, ..ScanSpec::all() }, cancel).await?
+        } else {
+            access.rows(txn, table, Parameters::NONE, usize::MAX, cancel).await?
+        };
+        for &handle in &handles {
+            pace.step().await?;
+            let (key, value) = (txn.key(handle), txn.value(handle));
+            if !filter.matches(key, value, &mut scratch) {
+                continue;
+            }
+            decoder.append(key, value);
+            if decoder.is_full() {
+                finish(&mut decoder)?;
+            }
         }
-        decoder.append(key, value);
-        if decoder.is_full() {
-            finish(&mut decoder)?;
+        match handles.last() {
+            Some(handle) if handles.len() == rows_max => last = Some(txn.key(*handle).to_vec()),
+            _ => break,
         }
     }
     if decoder.rows() > 0 {

@@ -11,7 +11,10 @@
 //! | the rows of a cross join's left side | those of its right side come in slices |
 //! | the groups that a row is in, by grouping sets | rows are grouped in slices |
 //! | the rows of a nested loop | its batches have few rows: [`loops`] |
+//! | the rows that a filter keeps | a batch of them ends with the row that brings it to so many bytes |
 //! | the rows of a window | they come in slices, or go on in slices: [`held`] |
+//!
+//! What an exchange gathers is counted: [`exchanges`].
 
 use std::fmt;
 use std::ops::Range;
@@ -20,8 +23,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::{Array, ArrayRef, AsArray, GenericListArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions};
 use arrow::buffer::OffsetBuffer;
+use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use datafusion::common::ScalarValue;
+use datafusion::common::cast::as_boolean_array;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
@@ -41,8 +46,10 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::unnest::UnnestExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use farhold_join::datafusion::Batches;
 use futures::{Stream, StreamExt, TryStreamExt, future, stream};
 
+use super::exchanges::{self, Way, long_bytes};
 use super::held::Held;
 use super::{BATCH_ROWS, held, loops};
 use crate::engine::cancel::CancelHandle;
@@ -80,6 +87,7 @@ pub(super) fn slice(plan: Arc<dyn ExecutionPlan>, state: &SessionState, cancel: 
     }
     let rows = (BATCH_BYTES / constants.max(1)).clamp(1, BATCH_ROWS);
     let plan = plan.transform_up(|node| sliced(node, rows, cancel)).data()?;
+    let plan = plan.transform_up(|node| exchanges::counted(node, cancel)).data()?;
     if rows == BATCH_ROWS {
         return Ok(Sliced { plan, context: state.task_ctx(), room });
     }
@@ -152,11 +160,16 @@ fn sliced(
     if rows < BATCH_ROWS && node.children().is_empty() {
         return Ok(Transformed::yes(slices(&node, Step::Rows(rows))));
     }
-    // It has its rows from the planner.
-    if let Some(filter) = node.downcast_ref::<FilterExec>()
-        && rows < BATCH_ROWS
-    {
-        return Ok(Transformed::yes(Arc::new(filter.with_batch_size(rows)?)));
+    // DataFusion's gathers so many rows, as the planner has told it, however long they are.
+    if let Some(filter) = node.downcast_ref::<FilterExec>() {
+        if node.schema().fields().iter().any(|field| may_be_long(field.data_type())) {
+            let step = Step::Filter(Kept::by(filter), rows);
+            let properties = Arc::clone(node.properties());
+            return Ok(Transformed::yes(SliceExec::with_properties(filter.input(), step, properties, cancel)));
+        }
+        if rows < BATCH_ROWS {
+            return Ok(Transformed::yes(Arc::new(filter.with_batch_size(rows)?)));
+        }
     }
     Ok(Transformed::no(node))
 }
@@ -266,6 +279,8 @@ pub(super) enum Step {
     Part(Arc<[usize]>),
     /// So many rows at a time.
     Rows(usize),
+    /// Those of a filter, so many at a time or, if they are long, about [`BATCH_BYTES`].
+    Filter(Kept, usize),
     /// They go on as they are; what their longest row has is kept.
     Measure(Arc<AtomicUsize>),
     /// Fewer rows at a time, the longer the measured row is that goes beside each of them.
@@ -276,6 +291,37 @@ pub(super) enum Step {
     Hold(Held),
     /// The rows of that operator, few at a time if they are long. What was taken is given back behind the last.
     Release(Held),
+    /// The rows go into an exchange; they are taken from the queries' memory.
+    Enter(Way),
+    /// The rows come out of that exchange; they are given back.
+    Leave(Way),
+}
+
+/// What a filter keeps.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    predicate: Arc<dyn PhysicalExpr>,
+    columns: Option<Arc<[usize]>>,
+    fetch: usize,
+}
+
+impl Kept {
+    fn by(filter: &FilterExec) -> Self {
+        Self {
+            predicate: Arc::clone(filter.predicate()),
+            columns: filter.projection().as_ref().map(|columns| columns.iter().copied().collect()),
+            fetch: filter.fetch().unwrap_or(usize::MAX),
+        }
+    }
+
+    fn of(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        let keep = self.predicate.evaluate(batch)?.into_array(batch.num_rows())?;
+        let batch = match &self.columns {
+            Some(columns) => &batch.project(columns)?,
+            None => batch,
+        };
+        Ok(filter_record_batch(batch, as_boolean_array(&keep)?)?)
+    }
 }
 
 #[derive(Debug)]
@@ -293,6 +339,7 @@ impl DisplayAs for SliceExec {
                 let expressions: Vec<String> = expressions.iter().map(ToString::to_string).collect();
                 write!(f, "SliceExec: expr=[{}]", expressions.join(", "))
             }
+            Step::Filter(kept, _) => write!(f, "SliceExec: filter={}", kept.predicate),
             _ => write!(f, "SliceExec"),
         }
     }
@@ -319,11 +366,14 @@ impl ExecutionPlan for SliceExec {
         &self,
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        if let Step::Evaluate(expressions) = &self.step {
-            for expression in expressions.iter() {
-                if f(expression)? == TreeNodeRecursion::Stop {
-                    return Ok(TreeNodeRecursion::Stop);
-                }
+        let expressions: &[Arc<dyn PhysicalExpr>] = match &self.step {
+            Step::Evaluate(expressions) => expressions,
+            Step::Filter(kept, _) => std::slice::from_ref(&kept.predicate),
+            _ => &[],
+        };
+        for expression in expressions {
+            if f(expression)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
             }
         }
         Ok(TreeNodeRecursion::Continue)
@@ -344,6 +394,23 @@ impl ExecutionPlan for SliceExec {
                 let _held = &room;
             }))));
         }
+        if let Step::Leave(way) = &self.step {
+            let (context, room) = way.begin(&context)?;
+            let input = self.input.execute(partition, context)?;
+            return Ok(make_cooperative(self.stream(input.inspect_ok(move |batch| {
+                // No more than went in, so that there is room for it.
+                room.shrink(long_bytes(batch).min(room.size()));
+            }))));
+        }
+        if let Step::Enter(way) = &self.step
+            && let Some((context, room)) = way.before()
+        {
+            let input = self.input.execute(partition, context)?;
+            return Ok(make_cooperative(self.stream(input.and_then(move |batch| {
+                let taken = room.try_grow(long_bytes(&batch));
+                future::ready(taken.map(|()| batch))
+            }))));
+        }
         let input = self.input.execute(partition, context)?;
         let schema = self.schema();
         Ok(make_cooperative(match &self.step {
@@ -358,6 +425,7 @@ impl ExecutionPlan for SliceExec {
                 let slices = input.map_ok(move |batch| stream::iter(in_slices(batch, rows).map(Ok)));
                 self.stream(slices.try_flatten())
             }
+            Step::Filter(kept, rows) => self.stream(filtered(input, kept.clone(), *rows, schema)),
             Step::Measure(longest) => {
                 let longest = Arc::clone(longest);
                 self.stream(input.inspect_ok(move |batch| {
@@ -391,7 +459,7 @@ impl ExecutionPlan for SliceExec {
                 }))
             }
             // Above.
-            Step::Release(_) => self.stream(input),
+            Step::Release(_) | Step::Enter(_) | Step::Leave(_) => self.stream(input),
         }))
     }
 }
@@ -399,8 +467,17 @@ impl ExecutionPlan for SliceExec {
 impl SliceExec {
     /// What becomes of an operator's batches by a step.
     pub(super) fn over(input: &Arc<dyn ExecutionPlan>, step: Step, cancel: &CancelHandle) -> Arc<dyn ExecutionPlan> {
-        let (input, properties) = (Arc::clone(input), Arc::clone(input.properties()));
-        Arc::new(Self { input, step, properties, cancel: cancel.clone() })
+        Self::with_properties(input, step, Arc::clone(input.properties()), cancel)
+    }
+
+    /// That, with properties other than the operator's.
+    pub(super) fn with_properties(
+        input: &Arc<dyn ExecutionPlan>,
+        step: Step,
+        properties: Arc<PlanProperties>,
+        cancel: &CancelHandle,
+    ) -> Arc<dyn ExecutionPlan> {
+        Arc::new(Self { input: Arc::clone(input), step, properties, cancel: cancel.clone() })
     }
 
     /// The stream, until the query is cancelled.
@@ -478,6 +555,39 @@ fn evaluated(
                         state.left = Some(batch);
                     }
                     Err(error) => return Err(error),
+                }
+            }
+        }
+    })
+}
+
+/// The rows that a filter keeps.
+fn filtered(
+    input: SendableRecordBatchStream,
+    kept: Kept,
+    rows: usize,
+    schema: SchemaRef,
+) -> impl Stream<Item = Result<RecordBatch>> {
+    let state = (input, Batches::new(schema, rows, BATCH_BYTES), 0, false);
+    stream::try_unfold(state, move |(mut input, mut output, mut found, mut is_done)| {
+        let kept = kept.clone();
+        async move {
+            loop {
+                if let Some(batch) = output.next_full() {
+                    return Ok(Some((batch, (input, output, found, is_done))));
+                }
+                if is_done {
+                    return Ok(None);
+                }
+                let batch = if found < kept.fetch { input.try_next().await? } else { None };
+                if let Some(batch) = batch {
+                    let batch = kept.of(&batch)?;
+                    let batch = batch.slice(0, batch.num_rows().min(kept.fetch - found));
+                    found += batch.num_rows();
+                    output.push(batch)?;
+                } else {
+                    output.finish()?;
+                    is_done = true;
                 }
             }
         }
@@ -633,6 +743,7 @@ pub(super) fn value_bytes(array: &ArrayRef, row: usize) -> usize {
         DataType::BinaryView => array.as_binary_view().value(row).len(),
         DataType::List(_) => elements_bytes(&array.as_list::<i32>().value(row)),
         DataType::LargeList(_) => elements_bytes(&array.as_list::<i64>().value(row)),
+        DataType::Struct(_) => array.as_struct().columns().iter().map(|column| value_bytes(column, row)).sum(),
         other => other.primitive_width().unwrap_or(BYTES),
     }
 }

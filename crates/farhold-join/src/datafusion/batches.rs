@@ -1,0 +1,90 @@
+//! Rows that become batches.
+//!
+//! Arrow's coalescer gathers rows until they are so many, however long they are, and what it holds nobody counts: 8192 rows of 60 KB are half a
+//! gigabyte. Here a batch ends with the row that brings it to so many bytes, too.
+
+use arrow::array::RecordBatch;
+use arrow::compute::BatchCoalescer;
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+
+use crate::blocks::batch_bytes;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Batches {
+    coalescer: BatchCoalescer,
+    bytes_max: usize,
+    /// Of the rows that are not a batch yet.
+    bytes: usize,
+}
+
+impl Batches {
+    /// Batches of `rows` rows, or of fewer that have `bytes_max` bytes. A batch of half as many rows goes on as it is.
+    pub fn new(schema: SchemaRef, rows: usize, bytes_max: usize) -> Self {
+        let coalescer = BatchCoalescer::new(schema, rows).with_biggest_coalesce_batch_size(Some(rows / 2));
+        Self { coalescer, bytes_max, bytes: 0 }
+    }
+
+    /// Takes rows.
+    ///
+    /// # Errors
+    /// Rows of another schema.
+    pub fn push(&mut self, batch: RecordBatch) -> Result<(), ArrowError> {
+        let bytes = batch_bytes(&batch) as usize;
+        self.coalescer.push_batch(batch)?;
+        self.bytes = if self.coalescer.has_completed_batch() { 0 } else { self.bytes + bytes };
+        if self.bytes >= self.bytes_max {
+            self.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Makes a batch of what is left.
+    ///
+    /// # Errors
+    /// As the coalescer.
+    pub fn finish(&mut self) -> Result<(), ArrowError> {
+        self.bytes = 0;
+        self.coalescer.finish_buffered_batch()
+    }
+
+    /// The next batch that is full, or was finished.
+    pub fn next_full(&mut self) -> Option<RecordBatch> {
+        self.coalescer.next_completed_batch()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, StringViewArray};
+
+    use super::*;
+
+    fn batch(texts: &[String]) -> RecordBatch {
+        let texts: ArrayRef = Arc::new(StringViewArray::from_iter_values(texts));
+        RecordBatch::try_from_iter([("t", texts)]).unwrap()
+    }
+
+    #[test]
+    fn a_batch_ends_with_the_row_that_brings_it_to_its_bytes() {
+        let long = batch(&["x".repeat(1 << 20)]);
+        let mut batches = Batches::new(long.schema(), 100, 2 << 20);
+        let mut rows = Vec::new();
+        for _ in 0..5 {
+            batches.push(long.clone()).unwrap();
+            rows.extend(std::iter::from_fn(|| batches.next_full()).map(|batch| batch.num_rows()));
+        }
+        batches.finish().unwrap();
+        rows.extend(std::iter::from_fn(|| batches.next_full()).map(|batch| batch.num_rows()));
+        assert_eq!(rows, [2, 2, 1]);
+        // Short rows are as many as are wanted.
+        let short = batch(&vec!["x".to_owned(); 40]);
+        for _ in 0..5 {
+            batches.push(short.clone()).unwrap();
+        }
+        assert_eq!(batches.next_full().map(|batch| batch.num_rows()), Some(100));
+    }
+}
