@@ -129,6 +129,8 @@ states! {
     GROUPING_ERROR = "42803";
     /// Types that do not go together.
     DATATYPE_MISMATCH = "42804";
+    /// A relation or a query of WITH named twice.
+    DUPLICATE_ALIAS = "42712";
     /// A value of one type cannot be one of the other.
     CANNOT_COERCE = "42846";
     /// No such function or operator.

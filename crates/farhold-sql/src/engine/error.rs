@@ -274,6 +274,10 @@ fn from_plan(message: &str) -> SqlError {
         SqlState::DIVISION_BY_ZERO
     } else if lower.contains("does not support the \"global\" option") {
         SqlState::INVALID_PARAMETER_VALUE
+    } else if lower.contains("specified more than once") {
+        SqlState::DUPLICATE_ALIAS
+    } else if lower.contains("must match initial order by") {
+        SqlState::INVALID_COLUMN_REFERENCE
     } else if lower.starts_with("limit must be") {
         SqlState::INVALID_LIMIT
     } else if lower.starts_with("offset must be") {

@@ -12,7 +12,7 @@ use futures::FutureExt;
 use super::super::rewrite::{identifiers, is_catalog_relation};
 use super::super::subqueries;
 use super::super::{ROWS_SCHEMA, sql_type};
-use super::{Apart, Names, Naming, Output, Outputs, Scope, Visible, quoted, unnested};
+use super::{Apart, Names, Naming, Output, Outputs, Relation, Scope, Visible, quoted, unnested};
 use crate::engine::ColumnType;
 use crate::engine::catalog::TableInfo;
 use crate::engine::scalar::fold;
@@ -50,13 +50,11 @@ pub(super) fn renamed(alias: &mut TableAlias, outputs: Outputs) -> Result<Output
 
 /// A relation's scope.
 fn aliased(alias: Option<&mut TableAlias>, default: &str, columns: Outputs) -> Result<Scope, SqlError> {
-    Ok(match alias {
-        Some(alias) => {
-            let columns = renamed(alias, columns)?;
-            Scope::of(fold(&alias.name), columns)
-        }
-        None => Scope::of(default.to_owned(), columns),
-    })
+    let (name, columns) = match alias {
+        Some(alias) => (fold(&alias.name), renamed(alias, columns)?),
+        None => (default.to_owned(), columns),
+    };
+    Ok(Scope::of(Relation { planned: name.clone(), name, columns }))
 }
 
 /// The side of a join that has a value for a merged column in every row.
@@ -116,6 +114,33 @@ impl Names<'_> {
         if let Some(series) = series(factor) {
             *factor = series;
         }
+        let scope = self.named_factor(factor, before, left)?;
+        Ok(match scope.relations.as_slice() {
+            [relation] if relation.columns.is_some() && self.hidden.contains(&relation.name) => {
+                let (planned, relation) = (self.made_up("relation"), relation.clone());
+                match factor {
+                    TableFactor::Table { alias, .. }
+                    | TableFactor::Function { alias, .. }
+                    | TableFactor::UNNEST { alias, .. }
+                    | TableFactor::Derived { alias, .. } => match alias {
+                        Some(alias) => alias.name = quoted(&planned),
+                        None => *alias = Some(table_alias(&planned)),
+                    },
+                    // Its relations have been met.
+                    _ => return Ok(scope),
+                }
+                Scope::of(Relation { planned, ..relation })
+            }
+            _ => scope,
+        })
+    }
+
+    fn named_factor(
+        &mut self,
+        factor: &mut TableFactor,
+        before: &Scope,
+        left: Option<&Scope>,
+    ) -> Result<Scope, SqlError> {
         match factor {
             TableFactor::Table { with_ordinality: true, .. } | TableFactor::Function { with_ordinality: true, .. } => {
                 Err(SqlError::unsupported("WITH ORDINALITY"))
@@ -124,8 +149,13 @@ impl Names<'_> {
                 let path = identifiers(name);
                 let columns = self.columns_of(&path);
                 let own = path.last().cloned().unwrap_or_default();
-                if columns.is_some() && path.len() > 1 && alias.is_none() {
+                let defined = self.defined(&path).map(|relation| relation.planned.clone());
+                let planned = defined.filter(|planned| *planned != own);
+                if columns.is_some() && (path.len() > 1 || planned.is_some()) && alias.is_none() {
                     *alias = Some(table_alias(&own));
+                }
+                if let Some(planned) = planned {
+                    *name = vec![quoted(&planned)].into();
                 }
                 aliased(alias.as_mut(), &own, columns)
             }
@@ -198,18 +228,24 @@ impl Names<'_> {
         }
     }
 
+    /// The query of WITH that a name means.
+    fn defined(&self, path: &[String]) -> Option<&Relation> {
+        let [name] = path else { return None };
+        self.relations.iter().rev().find(|relation| relation.name == *name)
+    }
+
     /// The columns of a table or of a query of WITH.
     fn columns_of(&self, path: &[String]) -> Outputs {
         let outputs = |table: &TableInfo, count: usize| -> Vec<Output> {
             let columns = table.columns()[..count].iter();
             columns.map(|column| Output::typed(column.name.as_str(), Some(column.data_type))).collect()
         };
+        if let Some(relation) = self.defined(path) {
+            return relation.columns.clone();
+        }
         let table = match path {
-            [name] => match self.relations.iter().rev().find(|relation| relation.name == *name) {
-                Some(relation) => return relation.columns.clone(),
-                None if is_catalog_relation(name) => return self.catalog_columns("pg_catalog", name),
-                None => name,
-            },
+            [name] if is_catalog_relation(name) => return self.catalog_columns("pg_catalog", name),
+            [name] => name,
             [schema, name] | [_, schema, name] if schema == "public" => name,
             [schema, name] if schema == ROWS_SCHEMA => {
                 return self.tables.get(name).map(|table| outputs(table, table.columns().len()));
@@ -404,7 +440,8 @@ fn series(factor: &TableFactor) -> Option<TableFactor> {
     })
 }
 
-fn is_literal(expr: &Expr) -> bool {
+/// Whether an expression is made of constants, none of which is a parameter.
+pub(super) fn is_literal(expr: &Expr) -> bool {
     match expr {
         Expr::Value(value) => !matches!(value.value, Value::Placeholder(_)),
         Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } | Expr::Cast { expr: inner, .. } => is_literal(inner),

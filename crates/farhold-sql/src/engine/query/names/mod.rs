@@ -26,8 +26,9 @@ use std::ops::ControlFlow;
 
 use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
-    Distinct, Expr, GroupByExpr, Ident, LimitClause, OrderBy, OrderByExpr, OrderByKind, Query, Select, SelectItem,
-    SelectItemQualifiedWildcardKind, SetExpr, TableFactor, Value, Values, Visitor, WildcardAdditionalOptions, With,
+    Distinct, Expr, GroupByExpr, Ident, LimitClause, OrderBy, OrderByExpr, OrderByKind, OrderByOptions, Query, Select,
+    SelectItem, SelectItemQualifiedWildcardKind, SetExpr, TableFactor, Value, Values, Visitor,
+    WildcardAdditionalOptions, With,
 };
 
 use super::rewrite::identifiers;
@@ -38,7 +39,7 @@ use crate::engine::direct::output_name;
 use crate::engine::scalar::fold;
 use crate::engine::walk as tree;
 use crate::{SqlError, SqlState};
-use from::renamed;
+use from::{is_literal, renamed};
 
 /// Answers the names of a query. The names of its columns as clients see them, if they are known.
 pub(super) fn resolve(
@@ -47,17 +48,28 @@ pub(super) fn resolve(
     state: &SessionState,
     aggregates: &HashSet<String>,
 ) -> Result<Option<Vec<String>>, SqlError> {
-    let mut names = Names {
-        tables,
-        state,
-        aggregates,
-        scopes: Vec::new(),
-        relations: Vec::new(),
-        siblings: Siblings::default(),
-        made: 0,
-    };
-    let outputs = names.query(query, Naming::Relation)?;
-    Ok(outputs.map(|outputs| outputs.into_iter().map(|output| output.name).collect()))
+    let written = query.clone();
+    let mut hidden = HashSet::new();
+    loop {
+        let mut names = Names {
+            tables,
+            state,
+            aggregates,
+            scopes: Vec::new(),
+            relations: Vec::new(),
+            siblings: Siblings::default(),
+            made: 0,
+            hidden,
+            is_hidden: false,
+        };
+        let outputs = names.query(query, Naming::Relation)?;
+        if !names.is_hidden {
+            return Ok(outputs.map(|outputs| outputs.into_iter().map(|output| output.name).collect()));
+        }
+        // Each time there is one name more.
+        hidden = names.hidden;
+        query.clone_from(&written);
+    }
 }
 
 /// The names of a query's columns as clients see them, if no wildcard hides how many there are.
@@ -106,7 +118,10 @@ type Outputs = Option<Vec<Output>>;
 /// What may stand before a point.
 #[derive(Clone, Debug)]
 struct Relation {
+    /// As statements call it.
     name: String,
+    /// As the planner calls it.
+    planned: String,
     columns: Outputs,
 }
 
@@ -128,14 +143,18 @@ struct Scope {
     is_open: bool,
     /// Whether a name in or below it means something around it.
     is_correlated: bool,
+    /// Whether what is visited is its WHERE.
+    is_in_where: bool,
 }
 
 impl Scope {
-    fn of(name: String, columns: Outputs) -> Self {
-        let visible =
-            |c: &Output| Visible { name: c.name.clone(), expr: column(&name, &c.planned), data_type: c.data_type };
-        let visible = columns.iter().flatten().map(visible).collect();
-        Self { visible, is_open: columns.is_none(), relations: vec![Relation { name, columns }], is_correlated: false }
+    fn of(relation: Relation) -> Self {
+        let visible = |c: &Output| {
+            let expr = column(&relation.planned, &c.planned);
+            Visible { name: c.name.clone(), expr, data_type: c.data_type }
+        };
+        let visible = relation.columns.iter().flatten().map(visible).collect();
+        Self { visible, is_open: relation.columns.is_none(), relations: vec![relation], ..Self::default() }
     }
 
     /// The type of an expression over these names, where it is that of a column.
@@ -143,7 +162,7 @@ impl Scope {
         if let Expr::CompoundIdentifier(parts) = expr
             && let [relation, column] = parts.as_slice()
         {
-            let relation = self.relations.iter().find(|known| known.name == relation.value)?;
+            let relation = self.relations.iter().find(|known| known.planned == relation.value)?;
             return relation.columns.as_ref()?.iter().find(|known| known.planned == column.value)?.data_type;
         }
         self.visible.iter().find(|merged| merged.expr == *expr)?.data_type
@@ -290,6 +309,10 @@ struct Names<'a> {
     siblings: Siblings,
     /// Names that were made up.
     made: usize,
+    /// The names of relations that the planner is not told: it would take them for columns of a query within.
+    hidden: HashSet<String>,
+    /// Whether one of them was found out.
+    is_hidden: bool,
 }
 
 impl Names<'_> {
@@ -395,8 +418,12 @@ impl Names<'_> {
 
     fn with(&mut self, with: &mut With) -> Result<(), SqlError> {
         let recursive = with.recursive;
+        let outside = self.relations.len();
         for cte in &mut with.cte_tables {
             let name = fold(&cte.alias.name);
+            // The planner takes no name twice, not even within another one's query.
+            let is_taken = self.relations[..outside].iter().any(|known| known.name == name);
+            let planned = if is_taken { self.made_up("with") } else { name.clone() };
             let query = cte.query.as_mut();
             let is_recursive = recursive && recursion(query, &name)?;
             let columns = if is_recursive {
@@ -408,7 +435,8 @@ impl Names<'_> {
                 let SetExpr::SetOperation { left, right, .. } = query.body.as_mut() else { continue };
                 let outputs = self.body(left, None, Naming::Relation)?;
                 let columns = renamed(&mut cte.alias, outputs)?;
-                self.relations.push(Relation { name: name.clone(), columns: columns.clone() });
+                let itself = Relation { name: name.clone(), planned: planned.clone(), columns: columns.clone() };
+                self.relations.push(itself);
                 self.body(right, None, Naming::Relation)?;
                 self.relations.truncate(around);
                 columns
@@ -416,7 +444,10 @@ impl Names<'_> {
                 let outputs = self.query(query, Naming::Relation)?;
                 renamed(&mut cte.alias, outputs)?
             };
-            self.relations.push(Relation { name, columns });
+            if is_taken {
+                cte.alias.name = quoted(&planned);
+            }
+            self.relations.push(Relation { name, planned, columns });
         }
         Ok(())
     }
@@ -435,7 +466,9 @@ impl Names<'_> {
         self.scopes.push(scope);
         let siblings = Siblings { scopes: self.scopes.len(), answered: Vec::new() };
         let around = std::mem::replace(&mut self.siblings, siblings);
+        self.in_where(true);
         self.part(&mut select.selection)?;
+        self.in_where(false);
         self.part(&mut select.having)?;
         self.part(&mut select.named_window)?;
         let items = self.items(std::mem::take(&mut select.projection))?;
@@ -453,6 +486,9 @@ impl Names<'_> {
                 self.distinct_on(expr, &items)?;
             }
             distinct_keys(on, |expr| expr);
+            if order.is_none() {
+                without_constants(on, |expr| expr);
+            }
         }
         let mut is_ordered = false;
         if let Some(order) = order
@@ -472,6 +508,12 @@ impl Names<'_> {
         self.siblings = around;
         self.scopes.pop();
         Ok(outputs)
+    }
+
+    fn in_where(&mut self, is_in_where: bool) {
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.is_in_where = is_in_where;
+        }
     }
 
     // Items
@@ -513,7 +555,7 @@ impl Names<'_> {
                 let wanted = identifiers(name).pop()?;
                 let relation = scope.relations.iter().find(|relation| relation.name == wanted)?;
                 let columns = relation.columns.as_ref()?;
-                Some(columns.iter().map(|c| known(&c.name, column(&relation.name, &c.planned))).collect())
+                Some(columns.iter().map(|c| known(&c.name, column(&relation.planned, &c.planned))).collect())
             }
             _ => None,
         }
@@ -628,7 +670,7 @@ impl Names<'_> {
             let data_type = self.scopes.last().and_then(|scope| scope.type_of(&expr));
             // One of a query around has another name there.
             let is_own = |relation: &Ident| {
-                self.scopes.last().is_some_and(|scope| scope.relations.iter().any(|own| own.name == relation.value))
+                self.scopes.last().is_some_and(|scope| scope.relations.iter().any(|own| own.planned == relation.value))
             };
             let is_column = match &expr {
                 Expr::CompoundIdentifier(parts) => {
@@ -757,11 +799,44 @@ fn distinct_keys<T>(keys: &mut Vec<T>, expr: impl Fn(&T) -> &Expr) {
     }
 }
 
-/// Puts the expressions of DISTINCT ON into the order of ORDER BY, which may begin with any of them: DataFusion compares them one by one.
-fn on_in_order(on: &mut [Expr], by: &[OrderByExpr]) {
-    let first: Vec<&Expr> = by.iter().take(on.len()).map(|by| unnested(&by.expr)).collect();
-    if first.iter().all(|by| on.iter().any(|on| unnested(on) == *by)) {
-        on.sort_by_key(|on| first.iter().position(|by| unnested(on) == *by).unwrap_or(first.len()));
+/// Drops constants, which decide nothing, but for one where there is nothing else. The planner folds them, and fails at two that are one.
+fn without_constants<T>(keys: &mut Vec<T>, expr: impl Fn(&T) -> &Expr) {
+    if keys.iter().all(|key| is_constant(expr(key))) {
+        keys.truncate(1);
+    } else {
+        keys.retain(|key| !is_constant(expr(key)));
+    }
+}
+
+/// Whether an expression is a constant and no number of an item.
+fn is_constant(expr: &Expr) -> bool {
+    !matches!(expr, Expr::Value(_)) && is_literal(expr)
+}
+
+/// Puts the expressions of DISTINCT ON into the order of ORDER BY, which may begin with any of them: DataFusion compares them one by one, and has to
+/// have all of them there. It refuses what does not match.
+fn on_in_order(on: &mut Vec<Expr>, by: &mut Vec<OrderByExpr>) {
+    let place = |key: &Expr, by: &[OrderByExpr]| by.iter().position(|by| unnested(&by.expr) == unnested(key));
+    let is_key = |by: &OrderByExpr| on.iter().any(|key| unnested(key) == unnested(&by.expr));
+    let begin = by.iter().take_while(|by| is_key(by)).count();
+    if begin < on.len() && begin < by.len() {
+        return;
+    }
+    on.sort_by_key(|key| place(key, by).unwrap_or(begin));
+    for key in &on[begin..] {
+        let options = OrderByOptions { asc: None, nulls_first: None };
+        by.push(OrderByExpr { expr: key.clone(), options, with_fill: None });
+    }
+    without_constants(on, |expr| expr);
+    match on.as_slice() {
+        [only] if is_constant(only) => {
+            let only = place(only, by).map(|at| by.remove(at));
+            by.retain(|by| !is_constant(&by.expr));
+            if let Some(only) = only {
+                by.insert(0, only);
+            }
+        }
+        _ => by.retain(|by| !is_constant(&by.expr)),
     }
 }
 

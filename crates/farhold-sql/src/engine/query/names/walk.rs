@@ -4,11 +4,13 @@ use std::ops::ControlFlow;
 
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::Volatility;
-use datafusion::sql::sqlparser::ast::{AccessExpr, BinaryOperator, Expr, Ident, Query, VisitMut, Visitor, VisitorMut};
+use datafusion::sql::sqlparser::ast::{
+    AccessExpr, BinaryOperator, Expr, Function, Ident, Query, VisitMut, Visitor, VisitorMut,
+};
 
 use super::super::rewrite::user_word;
 use super::super::subqueries;
-use super::{Answered, Names, Naming, Scope, column};
+use super::{Answered, Names, Naming, Relation, Scope, column};
 use crate::engine::scalar::fold;
 use crate::engine::walk as tree;
 use crate::{SqlError, SqlState};
@@ -107,13 +109,51 @@ impl Names<'_> {
             let Some(relation) = scope.relations.iter().find(|known| known.name == *relation) else { continue };
             let Some(columns) = &relation.columns else { return Ok(None) };
             let found = the_one(columns.iter().filter(|c| c.name == *name), name)?;
-            let found = found.map(|found| column(&relation.name, &found.planned));
+            let found = found.map(|found| column(&relation.planned, &found.planned));
+            // To the planner, a column of that name in between has a field.
+            let is_column =
+                |other: &Relation| other.columns.iter().flatten().any(|column| column.planned == relation.planned);
+            if found.is_some() && self.scopes[at + 1..].iter().flat_map(|scope| &scope.relations).any(is_column) {
+                self.is_hidden = true;
+                self.hidden.insert(relation.name.clone());
+            }
             if found.is_some() {
                 self.mark(at);
             }
             return Ok(found);
         }
         Ok(None)
+    }
+}
+
+/// An aggregate whose columns are all of queries around belongs to the innermost of these: there it may not stand in WHERE.
+fn check_aggregate(scopes: &[Scope], function: &Function) -> Result<(), SqlError> {
+    struct Columns<'s> {
+        scopes: &'s [Scope],
+        /// The innermost query that one is of.
+        innermost: Option<usize>,
+    }
+    impl Visitor for Columns<'_> {
+        type Break = ();
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            if let Expr::CompoundIdentifier(parts) = expr
+                && let [relation, _] = parts.as_slice()
+            {
+                let has = |scope: &Scope| scope.relations.iter().any(|known| known.planned == relation.value);
+                self.innermost = self.scopes.iter().rposition(has).max(self.innermost);
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut columns = Columns { scopes, innermost: None };
+    let _ = tree::visit(&function.args, &mut columns);
+    let own = scopes.len().saturating_sub(1);
+    match columns.innermost {
+        Some(at) if at < own && scopes[at].is_in_where => {
+            Err(SqlError::new(SqlState::GROUPING_ERROR, "aggregate functions are not allowed in WHERE"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -183,6 +223,11 @@ impl VisitorMut for Walk<'_, '_> {
         let replaced = match &*expr {
             Expr::Identifier(ident) if user_word(expr).is_none() => self.names.unqualified(&fold(ident)),
             Expr::CompoundIdentifier(parts) => self.names.qualified(parts),
+            Expr::Function(function)
+                if function.over.is_none() && subqueries::is_aggregate(function, self.names.aggregates) =>
+            {
+                check_aggregate(&self.names.scopes, function).map(|()| None)
+            }
             // One that ANY or ALL compares with has any number of rows.
             Expr::Subquery(query) if self.compared == 0 => match self.last.take() {
                 Some(name) => match subqueries::single_value(query, &name, self.names.aggregates) {
