@@ -10,6 +10,7 @@
 //! | a product of decimals of more than 38 digits together | all digits behind the point, few before it | twenty digits, rounded |
 //! | windows by range over bytes | an error | frames by groups of peers |
 //! | a difference of dates, one of which is infinite | days | 22008 |
+//! | an interval beside an infinite date or timestamp | an error | the infinity |
 //! | a date beside a timestamp | timestamps of nanoseconds | timestamps of microseconds |
 //! | a difference of timestamps | a duration | an interval ([`intervals`]) |
 //! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
@@ -747,6 +748,8 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
         return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
     }
     together(&mut [&mut left, &mut right], schema, Common::Arithmetic)?;
+    let is_moment = |side: &Expr| type_of(side, schema).is_ok_and(|t| t == DataType::Date32 || t == TIMESTAMP);
+    let is_interval = |side: &Expr| type_of(side, schema).is_ok_and(|t| matches!(t, DataType::Interval(_)));
     for side in [&mut left, &mut right] {
         // DataFusion's functions give types that PostgreSQL does not have.
         let data_type = match type_of(side, schema)? {
@@ -754,6 +757,12 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
             DataType::UInt16 => DataType::Int32,
             DataType::UInt32 | DataType::UInt64 => DataType::Int64,
             _ => continue,
+        O::Plus | O::Minus if is_moment(&left) && is_interval(&right) => {
+            return Ok(dates::plus_interval(arithmetic, *left, *right));
+        }
+        O::Plus if is_interval(&left) && is_moment(&right) => {
+            return Ok(dates::plus_interval(arithmetic, *right, *left));
+        }
         };
         become_type(side, &data_type, schema)?;
     }

@@ -1,11 +1,15 @@
-//! `date_trunc` over microseconds, days that are added to dates, and days between dates.
+//! `date_trunc` over microseconds, days and intervals that are added to dates and timestamps, and days between dates.
 //!
 //! DataFusion's `date_trunc` goes by way of nanoseconds, whose 64 bits end in 1677 and 2262. Days it makes intervals of, whose sum with an infinite
-//! date overflows; and it does so when the names of what is grouped by stand already. Between infinite dates it counts days as between any others.
+//! date overflows, as that with any interval does; and it does so when the names of what is grouped by stand already. Between infinite dates it counts
+//! days as between any others.
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Date32Array, Int64Array, TimestampMicrosecondArray};
+use arrow::array::{ArrayRef, AsArray, BooleanArray, Date32Array, Int64Array, TimestampMicrosecondArray};
+use arrow::compute::kernels::numeric::{add, sub};
+use arrow::compute::kernels::zip::zip;
+use arrow::compute::{and, is_not_null, nullif};
 use arrow::datatypes::{DataType, Date32Type, Int64Type, TimeUnit, TimestampMicrosecondType};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
@@ -34,6 +38,13 @@ pub(super) fn plus_days(op: Arithmetic, date: Expr, days: Expr) -> Expr {
     let function =
         PlusDays { subtracts: op == Arithmetic::Subtract, signature: Signature::any(2, Volatility::Immutable) };
     ScalarUDF::from(function).call(vec![date, days])
+}
+
+/// `moment + interval`, or `moment - interval`, of a date or a timestamp.
+pub(super) fn plus_interval(op: Arithmetic, moment: Expr, interval: Expr) -> Expr {
+    let function =
+        PlusInterval { subtracts: op == Arithmetic::Subtract, signature: Signature::any(2, Volatility::Immutable) };
+    ScalarUDF::from(function).call(vec![moment, interval])
 }
 
 /// `a - b`, of two dates.
@@ -86,6 +97,55 @@ impl ScalarUDFImpl for PlusDays {
             let rows = dates.as_primitive::<Date32Type>().iter().zip(days.as_primitive::<Int64Type>());
             let sums = rows.map(|(date, days)| date.zip(days).map(|(date, days)| sum(date, days)).transpose());
             Ok(Arc::new(sums.collect::<Result<Date32Array>>()?))
+        })
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct PlusInterval {
+    subtracts: bool,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for PlusInterval {
+    fn name(&self) -> &'static str {
+        if self.subtracts { "minus_interval" } else { "plus_interval" }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(arguments[0].clone())
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [moment, interval] = arguments.args.as_slice() else {
+            return Err(DataFusionError::Internal("a sum has two sides".to_owned()));
+        };
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
+        both(moment, interval, arguments.number_rows, |moments, intervals| {
+            let infinite: BooleanArray = if *moments.data_type() == DataType::Date32 {
+                let is_infinite = |date| matches!(date, i32::MIN | i32::MAX);
+                moments.as_primitive::<Date32Type>().iter().map(|date| date.map(is_infinite)).collect()
+            } else {
+                let is_infinite = |moment| matches!(moment, i64::MIN | i64::MAX);
+                let moments = moments.as_primitive::<TimestampMicrosecondType>();
+                moments.iter().map(|moment| moment.map(is_infinite)).collect()
+            };
+            let finite = nullif(moments, &infinite)?;
+            let sum = if self.subtracts { sub(&finite, intervals) } else { add(&finite, intervals) };
+            let sum = sum.map_err(|_| external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))?;
+            // An infinity stays what it is.
+            let stays = and(&infinite, &is_not_null(intervals)?)?;
+            Ok(zip(&stays, moments, &sum)?)
         })
     }
 }
