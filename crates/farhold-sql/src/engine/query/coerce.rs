@@ -269,7 +269,12 @@ fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option
             let message = format!("{operation} types {a} and {b} cannot be matched");
             return Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)));
         }
-        if is_common_char(fields()) && (known.len() < inputs.len() || common_text(fields()).is_some()) {
+        let first_of_type = inputs
+            .iter()
+            .find(|input| !is_bare_in(input, column) && !input.schema().field(column).data_type().is_null());
+        let was_char = first_of_type.is_some_and(|input| was_char(input, column));
+        let is_mixed = was_char || known.len() < inputs.len() || common_text(fields()).is_some();
+        if is_mixed && (was_char || is_common_char(fields())) && known.iter().all(DataType::is_string) {
             return Ok(Some(Wanted::Char));
         }
         let common = common_result(&known)
@@ -289,10 +294,18 @@ fn as_written(plan: &LogicalPlan) -> &LogicalPlan {
     }
 }
 
-/// Whether the type of a set operation's column is CHAR: of texts it is the first one's.
+/// Whether the type of a set operation's column of texts is CHAR: it is the first one's.
 fn is_common_char<'a>(mut fields: impl Iterator<Item = &'a Field>) -> bool {
-    let is_char = fields.next().is_some_and(|field| matches!(from_field(field), Some(ColumnType::Char(_))));
-    is_char && fields.all(|field| field.data_type().is_string())
+    fields.next().is_some_and(|field| matches!(from_field(field), Some(ColumnType::Char(_))))
+}
+
+/// Whether a column is a CHAR that a set operation has made a text without blanks: [`Wanted::Char`].
+fn was_char(plan: &LogicalPlan, column: usize) -> bool {
+    match as_written(plan) {
+        LogicalPlan::Union(union) => union.inputs.iter().any(|input| was_char(input, column)),
+        LogicalPlan::Join(join) if is_set_operation(join) => was_char(&join.left, column),
+        plan => item_of(plan, column).is_some_and(functions::is_cast_from_char),
+    }
 }
 
 /// An input of a set operation with these types. Rows that differ may be equal as these, so they come before DISTINCT.

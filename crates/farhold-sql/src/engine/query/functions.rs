@@ -72,6 +72,19 @@ pub(super) fn cast(a: Expr, to: ColumnType) -> Expr {
     ScalarUDF::from(function).call(vec![a])
 }
 
+/// Whether it is `CAST(CAST(a AS CHAR(n)) AS TEXT)` by [`cast`].
+pub(super) fn is_cast_from_char(expr: &Expr) -> bool {
+    let cast_of = |expr: &Expr| match expr {
+        Expr::ScalarFunction(call) => {
+            let cast = call.func.inner().downcast_ref::<Cast>()?;
+            Some((cast.to, call.args.first()?.clone()))
+        }
+        _ => None,
+    };
+    let inner = cast_of(expr).filter(|(to, _)| *to == ColumnType::Text);
+    inner.and_then(|(_, inner)| cast_of(&inner)).is_some_and(|(to, _)| matches!(to, ColumnType::Char(_)))
+}
+
 /// `text LIKE pattern`.
 pub(super) fn like(text: Expr, pattern: Expr, any_case: bool, escape: char) -> Expr {
     let function = Like { any_case, escape, signature: Signature::any(2, Volatility::Immutable) };
