@@ -9,7 +9,7 @@
 //! operator that ends in a sign and is made of these characters alone, and none in which a comment begins.
 //! It takes ON, FOR, WINDOW and TO behind a select list's expression for its name; in PostgreSQL they are one only behind AS.
 //! It takes every IN whose list begins with a query for one of that query: `x IN ((SELECT 1), 2)`.
-//! It takes VALUES in parentheses for a function: `x = (VALUES (1))`.
+//! It takes VALUES in parentheses for a function: `x = (VALUES (1))`, `x > ANY (VALUES (1))`.
 //! INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
 //!
 //! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
@@ -53,6 +53,9 @@ impl Dialects for Dialect {
     fn parse_prefix(&self, parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
         if is_named_interval(parser) {
             return Some(parser.parse_identifier().map(Expr::Identifier));
+        }
+        if is_quantified_values(parser) {
+            return Some(parser.parse_query().map(Expr::Subquery));
         }
         if is_values(parser) {
             parser.advance_token();
@@ -144,6 +147,19 @@ impl Dialects for Dialect {
 fn is_values(parser: &Parser<'_>) -> bool {
     let token = |n| &parser.peek_nth_token_ref(n).token;
     *token(0) == Token::LParen && matches!(token(1), Token::Word(word) if word.keyword == Keyword::VALUES)
+}
+
+/// `VALUES (1), (2))` behind `ANY (`, where the parser looks for SELECT and WITH only.
+fn is_quantified_values(parser: &Parser<'_>) -> bool {
+    let is_values = matches!(&parser.peek_token_ref().token, Token::Word(word) if word.keyword == Keyword::VALUES);
+    if !is_values {
+        return false;
+    }
+    let taken = (0..=parser.get_current_index()).rev().map(|at| &parser.token_at(at).token);
+    let mut taken = taken.filter(|token| !matches!(token, Token::Whitespace(_)));
+    let is_open = matches!(taken.next(), Some(Token::LParen));
+    let quantifiers = [Keyword::ANY, Keyword::SOME, Keyword::ALL];
+    is_open && matches!(taken.next(), Some(Token::Word(word)) if quantifiers.contains(&word.keyword))
 }
 
 /// `IN ((SELECT 1), 2)`: what stands behind the first element is no part of a query.
@@ -331,7 +347,12 @@ mod tests {
 
     #[test]
     fn values_in_parentheses_are_queries() {
-        for sql in ["x = (VALUES (1), (2))", "x IN (2, (VALUES (1)))", "((VALUES (1) ORDER BY 1 LIMIT 1)) + 1"] {
+        for sql in [
+            "x = (VALUES (1), (2))",
+            "x > ANY(VALUES (1), (2))",
+            "x IN (2, (VALUES (1)))",
+            "((VALUES (1) ORDER BY 1 LIMIT 1)) + 1",
+        ] {
             let mut parser = Parser::new(&Dialect).try_with_sql(sql).expect("tokens");
             let read = parser.parse_expr().expect("an expression");
             assert!(walk::has_query(&read), "{sql}");
@@ -359,7 +380,9 @@ mod tests {
                 }
                 let sql = rest.split("\n----").next().unwrap_or_default();
                 let lower = sql.to_ascii_lowercase();
-                if ["distinct from", " in ((", "= (values", "select (values"].iter().any(|own| lower.contains(own)) {
+                let own = ["distinct from", " in ((", "= (values", "select (values"];
+                let quantified = ["any (values", "some (values", "all (values"];
+                if own.iter().chain(&quantified).any(|own| lower.contains(own)) {
                     continue;
                 }
                 let with = |dialect: &dyn Dialects| Parser::parse_sql(dialect, sql).map_err(|e| e.to_string());

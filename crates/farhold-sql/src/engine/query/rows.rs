@@ -2,33 +2,59 @@
 //!
 //! DataFusion compares them as values of a struct type, for which NULL is a value like others. In SQL the columns are compared one after the
 //! other, and what is not known of one may leave the whole unknown: `(1, NULL) = (1, 2)` is NULL, `(1, NULL) = (2, 2)` is false.
+//!
+//! A row is looked up in a query by two EXISTS: whether it is there, and whether it may be, for all that is known. In WHERE and HAVING DataFusion
+//! joins both. Elsewhere it joins by equality only, so the second one becomes one for each way in which columns can be equal or NULL.
 
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Query, Select, SetExpr,
-    TableFactor, TableWithJoins, UnaryOperator, VisitorMut,
+    TableFactor, TableWithJoins, UnaryOperator, Value, VisitorMut,
 };
 
 use crate::SqlError;
 use crate::engine::parse::parse_expr;
 use crate::engine::scalar::built_in_name;
+use crate::engine::walk;
 
 /// Takes comparisons of rows apart.
 #[derive(Default)]
 pub(super) struct Rows {
     /// Queries that rows have been looked up in.
     queries: usize,
+    /// Whether what is visited is a condition of WHERE or HAVING.
+    is_condition: bool,
+    /// For each SELECT around: whether it is in a condition, its WHERE and its HAVING.
+    around: Vec<(bool, Option<Expr>, Option<Expr>)>,
 }
+
+/// The most columns of a row that is looked up in a query outside of conditions: three are 26 queries.
+const COLUMNS_OF_VALUE_MAX: usize = 3;
 
 impl VisitorMut for Rows {
     type Break = SqlError;
 
+    /// Visits the conditions by themselves.
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
-        match &mut select.selection {
-            Some(condition) => self.conjunct(condition),
-            None => ControlFlow::Continue(()),
+        let (mut selection, mut having) = (select.selection.take(), select.having.take());
+        let was_condition = std::mem::replace(&mut self.is_condition, true);
+        if let Some(condition) = &mut selection {
+            self.conjunct(condition)?;
         }
+        walk::change(&mut selection, self)?;
+        walk::change(&mut having, self)?;
+        self.is_condition = false;
+        self.around.push((was_condition, selection, having));
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
+        if let Some((was_condition, selection, having)) = self.around.pop() {
+            self.is_condition = was_condition;
+            (select.selection, select.having) = (selection, having);
+        }
+        ControlFlow::Continue(())
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
@@ -132,9 +158,41 @@ impl Rows {
             }
             exists
         };
-        let unknown = nested(Expr::IsNull(Box::new(equal.clone())));
-        Ok((exists(equal), exists(unknown)))
+        let unknown = if self.is_condition {
+            exists(nested(Expr::IsNull(Box::new(equal.clone()))))
+        } else {
+            unknown(row, &names, exists)?
+        };
+        Ok((exists(equal), unknown))
     }
+}
+
+/// Whether a query has a row whose columns are equal or not known, one of them at least the latter.
+fn unknown(row: &[Expr], names: &[String], exists: impl Fn(Expr) -> Expr) -> Result<Expr, SqlError> {
+    if row.len() > COLUMNS_OF_VALUE_MAX {
+        let what =
+            format!("IN of a row of more than {COLUMNS_OF_VALUE_MAX} columns and a query, outside of conditions,");
+        return Err(SqlError::unsupported(what));
+    }
+    let is_null = |of: Expr| nested(Expr::IsNull(Box::new(of)));
+    let all = |parts: Vec<Expr>| linked(parts, &BinaryOperator::And);
+    let mut ways = Vec::new();
+    // Of each column: it is equal, the query's is NULL, or the row's is.
+    for way in 1..3_usize.pow(row.len() as u32) {
+        let (mut within, mut outside) = (Vec::new(), Vec::new());
+        for (n, (column, name)) in row.iter().zip(names).enumerate() {
+            let of_query = Expr::Identifier(Ident::new(name.as_str()));
+            match way / 3_usize.pow(n as u32) % 3 {
+                0 => within.push(binary(column.clone(), BinaryOperator::Eq, of_query)),
+                1 => within.push(is_null(of_query)),
+                _ => outside.push(is_null(column.clone())),
+            }
+        }
+        let found = exists(all(within).unwrap_or_else(|| Expr::value(Value::Boolean(true))));
+        outside.push(found);
+        ways.extend(all(outside));
+    }
+    linked(ways, &BinaryOperator::Or).ok_or_else(|| SqlError::syntax("a row without columns"))
 }
 
 /// The columns of `(a, b)` or `ROW(a, b)`.
