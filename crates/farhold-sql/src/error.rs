@@ -51,10 +51,14 @@ states! {
     INVALID_LOGARITHM_ARGUMENT = "2201E";
     /// A root or a power of what has none.
     INVALID_POWER_ARGUMENT = "2201F";
+    /// Bounds or a number of parts that make none.
+    INVALID_WIDTH_BUCKET_ARGUMENT = "2201G";
     /// A negative LIMIT.
     INVALID_LIMIT = "2201W";
     /// A negative OFFSET.
     INVALID_OFFSET = "2201X";
+    /// A place that bytes do not have.
+    ARRAY_SUBSCRIPT_ERROR = "2202E";
     /// A pattern that ends with its escape character.
     INVALID_ESCAPE_SEQUENCE = "22025";
     /// Bytes that are not UTF-8.
@@ -125,12 +129,12 @@ states! {
     UNDEFINED_OBJECT = "42704";
     /// An object of that name is there already.
     DUPLICATE_OBJECT = "42710";
+    /// A relation or a query of WITH named twice.
+    DUPLICATE_ALIAS = "42712";
     /// A column outside of GROUP BY.
     GROUPING_ERROR = "42803";
     /// Types that do not go together.
     DATATYPE_MISMATCH = "42804";
-    /// A relation or a query of WITH named twice.
-    DUPLICATE_ALIAS = "42712";
     /// A value of one type cannot be one of the other.
     CANNOT_COERCE = "42846";
     /// No such function or operator.

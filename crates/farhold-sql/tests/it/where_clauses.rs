@@ -309,6 +309,7 @@ fn parameters_without_a_type() {
             vec!["2020-01-01 00:00:00", "2020-05-05 12:34:00"],
         ),
         ("SELECT coalesce($1, d, ts) FROM g LIMIT 1", vec![noon], vec!["2020-05-05 12:34:00"]),
+        ("SELECT coalesce($1, '\\x0a'::bytea)", vec![Datum::Bytea(vec![11])], vec!["\\x0b"]),
         (
             "SELECT a FROM g WHERE $2::int2 IN ($1, 2) AND $3 ORDER BY a LIMIT $4",
             vec![Datum::SmallInt(1), Datum::SmallInt(1), bool(true), Datum::BigInt(1)],
@@ -344,6 +345,14 @@ fn parameters_that_count() {
         ("SELECT nth_value(a, $1) OVER (ORDER BY a DESC) FROM g ORDER BY a", vec![int(1)], vec!["2", "2"]),
         ("SELECT ntile($1) OVER (ORDER BY a) FROM g ORDER BY a", vec![int(2)], vec!["1", "2"]),
         ("SELECT gcd(a, $1) FROM g ORDER BY a", vec![int(4)], vec!["1", "2"]),
+        ("SELECT mod(a, $1) FROM g ORDER BY a", vec![int(2)], vec!["1", "0"]),
+        (
+            "SELECT get_byte('\\x0102', $1), width_bucket(n, 1, 3, $2) FROM g ORDER BY a",
+            vec![int(1), int(4)],
+            vec!["2|1", "2|3"],
+        ),
+        // Of this function PostgreSQL takes the one with a pattern.
+        ("SELECT substring(t from $1) FROM g ORDER BY a", vec![text("b.")], vec!["bc", "NULL"]),
     ] {
         let answer = client.run_with(sql, &parameters).unwrap_or_else(|e| panic!("{sql}: {e}"));
         assert_eq!(answer.lines(), expected, "{sql}");

@@ -20,7 +20,7 @@
 //! | LIKE with a pattern that ends with its escape | the escape is a character | 22025 |
 //! | EXTRACT | an integer | numeric ([`parts`]) |
 //! | values in `concat` and `concat_ws` | Arrow's forms | the forms that clients get |
-//! | a bare string in `encode` | its bytes | read as bytea |
+//! | a bare string in `encode` and `get_byte` | its bytes | read as bytea |
 //!
 //! The rule runs before DataFusion's own coercion, on every expression of every node, and once more when parameters have been
 //! put in: a parameter is a literal by then. It must be idempotent.
@@ -514,12 +514,15 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             };
             if let Some(common) = common {
                 together(&mut args.iter_mut().collect::<Vec<_>>(), schema, common)?;
+                if func.name() == "coalesce" {
+                    no_texts_with_bytes(&args, schema)?;
+                }
             }
             rounded(func.name(), &mut args, schema)?;
             if matches!(func.name(), "concat" | "concat_ws") {
                 args.iter_mut().try_for_each(|argument| printed(argument, schema))?;
             }
-            if let ("encode", [bytes, _]) = (func.name(), args.as_mut_slice())
+            if let ("encode" | "get_byte", [bytes, _]) = (func.name(), args.as_mut_slice())
                 && is_bare_string(bytes)
             {
                 become_type(bytes, &DataType::Binary, schema)?;
@@ -745,6 +748,8 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
         return difference(*left, *right, schema);
     }
     let is_date = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type == DataType::Date32);
+    let is_moment = |side: &Expr| type_of(side, schema).is_ok_and(|t| t == DataType::Date32 || t == TIMESTAMP);
+    let is_interval = |side: &Expr| type_of(side, schema).is_ok_and(|t| matches!(t, DataType::Interval(_)));
     let is_days = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type.is_integer());
     match op {
         O::Plus | O::Minus if is_date(&left) && is_days(&right) => {
@@ -752,6 +757,12 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
         }
         O::Plus if is_days(&left) && is_date(&right) => return Ok(dates::plus_days(arithmetic, *right, *left)),
         O::Minus if is_date(&left) && is_date(&right) => return Ok(dates::days_between(*left, *right)),
+        O::Plus | O::Minus if is_moment(&left) && is_interval(&right) => {
+            return Ok(dates::plus_interval(arithmetic, *left, *right));
+        }
+        O::Plus if is_interval(&left) && is_moment(&right) => {
+            return Ok(dates::plus_interval(arithmetic, *right, *left));
+        }
         _ => {}
     }
     let numbers = [&left, &right]
@@ -761,8 +772,6 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
         return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
     }
     together(&mut [&mut left, &mut right], schema, Common::Arithmetic)?;
-    let is_moment = |side: &Expr| type_of(side, schema).is_ok_and(|t| t == DataType::Date32 || t == TIMESTAMP);
-    let is_interval = |side: &Expr| type_of(side, schema).is_ok_and(|t| matches!(t, DataType::Interval(_)));
     for side in [&mut left, &mut right] {
         // DataFusion's functions give types that PostgreSQL does not have.
         let data_type = match type_of(side, schema)? {
@@ -770,12 +779,6 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
             DataType::UInt16 => DataType::Int32,
             DataType::UInt32 | DataType::UInt64 => DataType::Int64,
             _ => continue,
-        O::Plus | O::Minus if is_moment(&left) && is_interval(&right) => {
-            return Ok(dates::plus_interval(arithmetic, *left, *right));
-        }
-        O::Plus if is_interval(&left) && is_moment(&right) => {
-            return Ok(dates::plus_interval(arithmetic, *right, *left));
-        }
         };
         become_type(side, &data_type, schema)?;
     }
@@ -847,6 +850,18 @@ fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses texts beside bytes where one of them is the result.
+fn no_texts_with_bytes(arguments: &[Expr], schema: &DFSchema) -> Result<()> {
+    let has = |is_one: fn(&DataType) -> bool| {
+        arguments.iter().any(|of| !is_bare_string(of) && type_of(of, schema).is_ok_and(|of| is_one(&of)))
+    };
+    if !has(DataType::is_string) || !has(DataType::is_binary) {
+        return Ok(());
+    }
+    let message = "COALESCE types text and bytea cannot be matched";
+    Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)))
 }
 
 /// Why expressions have one type.

@@ -3,10 +3,12 @@
 //! A front-end thread only parses. Planning and running happen on the query runtime, whose threads all sessions share;
 //! rows come back batch by batch through a channel of few places, so a slow client slows its query and holds little.
 
+mod added;
 mod aggregates;
 mod assigned;
 mod bounded;
 mod bounds;
+mod casts;
 mod catalog;
 mod checked;
 mod choices;
@@ -19,9 +21,9 @@ mod dates;
 mod derived;
 mod domains;
 mod equijoins;
+mod exchanges;
 mod floats;
 mod folded;
-mod exchanges;
 mod frames;
 mod functions;
 mod gathered;
@@ -55,9 +57,9 @@ mod windows;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 
-use std::ops::Bound;
 use arrow::datatypes::TimestampMicrosecondType;
 use arrow::temporal_conversions::as_datetime;
 use datafusion::catalog::CatalogProvider;
@@ -100,10 +102,10 @@ pub(crate) use stream::{BatchStream, Unread};
 
 /// Rows of a batch.
 const BATCH_ROWS: usize = 8192;
-/// Batches that may wait between a query and its reader.
-const CHANNEL_BATCHES: usize = 4;
 /// Rows that a transaction reads for a query before the query takes room for them. Of several nodes, whose rows come in one order, all are read.
 const GATHERED_ROWS_MAX: usize = 256;
+/// Batches that may wait between a query and its reader.
+const CHANNEL_BATCHES: usize = 4;
 
 /// Rules of DataFusion 55 that give wrong answers.
 ///
@@ -127,9 +129,9 @@ pub(crate) struct QueryEngine {
     state: SessionState,
     database: Arc<catalog::Database>,
     compatibility: rewrite::Rewriter,
+    nodes: u64,
 }
 
-    nodes: u64,
 /// A planned query: its parameters still open.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedQuery {
@@ -400,6 +402,8 @@ fn session_state(
     aggregates::register(&context);
     gathered::register(&context);
     assigned::register(&context);
+    added::register(&context);
+    casts::register(&context);
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).map(projections::in_place_of).collect();
     let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
@@ -430,8 +434,8 @@ fn session_state(
     }
     if let Some(planners) = state.expr_planners() {
         planners.insert(0, Arc::new(coerce::Operators));
-        if let Some(positions) = texts::Positions::new(&context) {
-            planners.insert(0, Arc::new(positions));
+        if let Some(words) = texts::Words::new(&context) {
+            planners.insert(0, Arc::new(words));
         }
     }
     let state = state.with_type_planner(Arc::new(type_names)).build();
@@ -600,11 +604,11 @@ async fn gather(
     txn: &mut Txn,
     cancel: &CancelHandle,
     room: &MemoryReservation,
+    nodes: u64,
 ) -> Result<Gathered, SqlError> {
     let table = &scan.table;
     let (filter, _) = RowFilter::split(table, &scan.filters);
     let (access, _, _) = super::direct::choose(table, filter.sargs(), &[]);
-    nodes: u64,
     let full = if scan.with_row_number { &table.arrow_full } else { &table.arrow };
     let columns: Vec<usize> = scan.columns.iter().copied().collect();
     let schema = Arc::new(full.project(&columns).map_err(|e| SqlError::internal(e.to_string()))?);

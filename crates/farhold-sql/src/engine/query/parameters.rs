@@ -290,8 +290,13 @@ const OF_FLOATS: [(&str, usize); 13] = [
 fn type_of_argument(name: &str, count: usize, place: usize) -> Option<ColumnType> {
     match (name, place) {
         ("round" | "trunc", 0) if count == 2 => Some(ANY_NUMERIC),
-        ("round" | "trunc" | "left" | "right" | "lpad" | "rpad" | "repeat" | "lag" | "lead" | "nth_value", 1)
+        (
+            "round" | "trunc" | "left" | "right" | "lpad" | "rpad" | "repeat" | "lag" | "lead" | "nth_value"
+            | "get_byte",
+            1,
+        )
         | ("split_part", 2)
+        | ("width_bucket", 3)
         | ("chr" | "ntile", 0)
         | ("make_date", _) => Some(ColumnType::Int),
         ("bool_and" | "bool_or" | "every", 0) => Some(ColumnType::Boolean),

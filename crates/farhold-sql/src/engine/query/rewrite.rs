@@ -10,8 +10,8 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
-    CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName,
-    ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value, Visitor, VisitorMut,
+    BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident,
+    ObjectName, ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -22,6 +22,7 @@ use datafusion_pg_catalog::sql::rules::{
     RewritePgCatalogOperator, RewriteRegCastToSubquery, SqlStatementRewriteRule, StripCollate,
 };
 
+use super::casts;
 use super::names;
 use super::quantifiers::Quantifiers;
 use super::rows::Rows;
@@ -92,6 +93,8 @@ impl Rewriter {
         };
         visited(&mut statement, &mut WindowArguments)?;
         let _ = walk::change(&mut statement, &mut SignedRanks);
+        let _ = walk::change(&mut statement, &mut Remainders);
+        casts::name(&mut statement, &self.aggregates);
         visited(&mut statement, &mut Rows::default())?;
         let mut calls = SequenceCalls { met: false };
         let _ = walk::change(&mut statement, &mut calls);
@@ -262,6 +265,29 @@ impl VisitorMut for SignedRanks {
         };
         let inner = Box::new(std::mem::replace(expr, Expr::value(Value::Null)));
         *expr = Expr::Cast { kind: CastKind::Cast, expr: inner, data_type, array: false, format: None };
+        ControlFlow::Continue(())
+    }
+}
+
+/// `mod(a, b)` is `a % b`.
+struct Remainders;
+
+impl VisitorMut for Remainders {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
+        if built_in_name(function).is_none_or(|name| fold(name) != "mod") {
+            return ControlFlow::Continue(());
+        }
+        if let FunctionArguments::List(list) = &function.args
+            && let [FunctionArg::Unnamed(FunctionArgExpr::Expr(a)), FunctionArg::Unnamed(FunctionArgExpr::Expr(b))] =
+                list.args.as_slice()
+        {
+            let side = |side: &Expr| Box::new(Expr::Nested(Box::new(side.clone())));
+            let remainder = Expr::BinaryOp { left: side(a), op: BinaryOperator::Modulo, right: side(b) };
+            *expr = Expr::Nested(Box::new(remainder));
+        }
         ControlFlow::Continue(())
     }
 }

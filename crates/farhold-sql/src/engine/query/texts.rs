@@ -89,20 +89,28 @@ impl Check for Position {
     }
 }
 
-/// `POSITION(part IN text)` by the function that is registered: DataFusion's planner has its own in mind.
+/// `POSITION(part IN text)` and `SUBSTRING(text FROM place)` by the functions that are registered: DataFusion's planner has its own in mind.
 #[derive(Debug)]
-pub(super) struct Positions(Arc<ScalarUDF>);
+pub(super) struct Words {
+    position: Arc<ScalarUDF>,
+    substring: Arc<ScalarUDF>,
+}
 
-impl Positions {
-    /// The planner, where there is a `strpos`.
+impl Words {
+    /// The planner, where there are these functions.
     pub(super) fn new(context: &SessionContext) -> Option<Self> {
-        context.state().scalar_functions().get("strpos").cloned().map(Self)
+        let known = |name: &str| context.state().scalar_functions().get(name).cloned();
+        Some(Self { position: known("strpos")?, substring: known("substr")? })
     }
 }
 
-impl ExprPlanner for Positions {
+impl ExprPlanner for Words {
     fn plan_position(&self, arguments: Vec<Expr>) -> Result<PlannerResult<Vec<Expr>>> {
-        Ok(PlannerResult::Planned(self.0.call(arguments)))
+        Ok(PlannerResult::Planned(self.position.call(arguments)))
+    }
+
+    fn plan_substring(&self, arguments: Vec<Expr>) -> Result<PlannerResult<Vec<Expr>>> {
+        Ok(PlannerResult::Planned(self.substring.call(arguments)))
     }
 }
 

@@ -1,0 +1,473 @@
+//! Functions of PostgreSQL's that DataFusion does not have, and arguments that its own functions do not take.
+//!
+//! | function | here |
+//! |---|---|
+//! | `age`, `get_byte`, `isfinite`, `width_bucket` | ours |
+//! | `every` | another name of `bool_and` |
+//! | `substring` of bytes, and of a text by a pattern | ours, around DataFusion's |
+//! | `coalesce` of bytes and of strings that are read as bytes | DataFusion's, with their types |
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Int32Array, IntervalMonthDayNanoArray, StringViewArray,
+};
+use arrow::compute::cast;
+use arrow::datatypes::{
+    DataType, Date32Type, Decimal128Type, Field, FieldRef, Float64Type, Int32Type, Int64Type, IntervalMonthDayNano,
+    IntervalUnit, TimeUnit, TimestampMicrosecondType,
+};
+use datafusion::common::ScalarValue;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::functions_aggregate::bool_and_or::bool_and_udaf;
+use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
+use datafusion::logical_expr::{
+    AggregateUDF, ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
+};
+use datafusion::prelude::SessionContext;
+
+use super::functions::null_of;
+use crate::engine::ColumnType;
+use crate::engine::types::{civil_from_days, days_from_civil};
+use crate::{SqlError, SqlState};
+
+const DAY: i64 = 86_400_000_000;
+const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
+/// Of the bounds of `width_bucket`.
+const SCALE: u8 = 16;
+
+/// Makes them known.
+pub(super) fn register(context: &SessionContext) {
+    for kind in [Kind::Age, Kind::GetByte, Kind::IsFinite, Kind::WidthBucket] {
+        context
+            .register_udf(ScalarUDF::from(Added { kind, signature: Signature::user_defined(Volatility::Immutable) }));
+    }
+    context.register_udaf(AggregateUDF::clone(&bool_and_udaf()).with_aliases(["every"]));
+    let known = |name: &str| context.state().scalar_functions().get(name).cloned();
+    let signature = || Signature::user_defined(Volatility::Immutable);
+    if let Some(inner) = known("coalesce") {
+        context.register_udf(ScalarUDF::from(Coalesce { inner, signature: signature() }));
+    }
+    if let (Some(inner), Some(matched)) = (known("substr"), known("regexp_match")) {
+        let parameter_names = inner.signature().parameter_names.clone();
+        let signature = Signature { parameter_names, ..signature() };
+        context.register_udf(ScalarUDF::from(Substring { inner, matched, signature }));
+    }
+}
+
+fn external(state: SqlState, message: impl Into<String>) -> DataFusionError {
+    DataFusionError::External(Box::new(SqlError::new(state, message)))
+}
+
+fn not_taken(name: &str) -> DataFusionError {
+    let error = SqlError::new(SqlState::UNDEFINED_FUNCTION, format!("function {name} does not take these arguments"));
+    DataFusionError::External(Box::new(error.with_hint("You might need to add explicit type casts.")))
+}
+
+/// Calculates on arrays of as many rows as there are; on scalars once.
+fn on_arrays(arguments: &ScalarFunctionArgs, of: impl Fn(&[ArrayRef]) -> Result<ArrayRef>) -> Result<ColumnarValue> {
+    let is_scalar = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
+    let rows = if is_scalar { 1 } else { arguments.number_rows };
+    let arrays = arguments.args.iter().map(|argument| argument.to_array(rows)).collect::<Result<Vec<_>>>()?;
+    let result = of(&arrays)?;
+    Ok(if is_scalar {
+        ColumnarValue::Scalar(ScalarValue::try_from_array(&result, 0)?)
+    } else {
+        ColumnarValue::Array(result)
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Age,
+    GetByte,
+    IsFinite,
+    WidthBucket,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Added {
+    kind: Kind,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Added {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Age => "age",
+            Kind::GetByte => "get_byte",
+            Kind::IsFinite => "isfinite",
+            Kind::WidthBucket => "width_bucket",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        // A bare string has been read as another type before the function is called.
+        let is_bare = |argument: &DataType| argument.is_string() || argument.is_null();
+        let is_moment = |argument: &DataType| matches!(argument, DataType::Date32 | DataType::Timestamp(..));
+        let is_integer = |argument: &DataType| argument.is_integer() || argument.is_null();
+        let is_number = |argument: &DataType| argument.is_numeric() || argument.is_null();
+        match (self.kind, arguments) {
+            (Kind::Age, [a, b]) if [a, b].into_iter().all(|of| is_moment(of) || is_bare(of)) => {
+                Ok(vec![TIMESTAMP, TIMESTAMP])
+            }
+            (Kind::GetByte, [bytes, place]) if (bytes.is_binary() || is_bare(bytes)) && is_integer(place) => {
+                Ok(vec![DataType::Binary, DataType::Int64])
+            }
+            (Kind::IsFinite, [of]) if is_moment(of) || of.is_null() => {
+                Ok(vec![if *of == DataType::Date32 { DataType::Date32 } else { TIMESTAMP }])
+            }
+            (Kind::IsFinite, [DataType::Interval(_)]) => Ok(vec![INTERVAL]),
+            (Kind::WidthBucket, [of, low, high, count])
+                if [of, low, high].into_iter().all(is_number) && is_integer(count) =>
+            {
+                let is_float = [of, low, high].into_iter().any(DataType::is_floating);
+                let number = if is_float {
+                    DataType::Float64
+                } else {
+                    DataType::Decimal128(ColumnType::PRECISION_MAX, SCALE.cast_signed())
+                };
+                Ok(vec![number.clone(), number.clone(), number, DataType::Int32])
+            }
+            _ => Err(not_taken(self.name())),
+        }
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(match self.kind {
+            Kind::Age => INTERVAL,
+            Kind::GetByte | Kind::WidthBucket => DataType::Int32,
+            Kind::IsFinite => DataType::Boolean,
+        })
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
+        on_arrays(&arguments, |of| match (self.kind, of) {
+            (Kind::Age, [a, b]) => {
+                let (a, b) =
+                    (a.as_primitive::<TimestampMicrosecondType>(), b.as_primitive::<TimestampMicrosecondType>());
+                let ages = a.iter().zip(b).map(|(a, b)| a.zip(b).map(|(a, b)| age(a, b)).transpose());
+                Ok(Arc::new(ages.collect::<Result<IntervalMonthDayNanoArray>>()?))
+            }
+            (Kind::GetByte, [bytes, places]) => {
+                let rows = bytes.as_binary::<i32>().iter().zip(places.as_primitive::<Int64Type>());
+                let found = rows.map(|(bytes, place)| bytes.zip(place).map(|(b, place)| byte(b, place)).transpose());
+                Ok(Arc::new(found.collect::<Result<Int32Array>>()?))
+            }
+            (Kind::IsFinite, [moments]) => Ok(Arc::new(are_finite(moments))),
+            (Kind::WidthBucket, of) => Ok(Arc::new(buckets(of)?)),
+            _ => Err(not_taken(self.name())),
+        })
+    }
+}
+
+/// From `b` to `a` in years, months and days of the calendar.
+fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
+    if [a, b].iter().any(|moment| matches!(*moment, i64::MIN | i64::MAX)) {
+        return Err(external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"));
+    }
+    let parts = |moment: i64| {
+        let (year, month, day) = civil_from_days(moment.div_euclid(DAY));
+        (year, i64::from(month), i64::from(day), moment.rem_euclid(DAY))
+    };
+    let (a_parts, b_parts) = (parts(a), parts(b));
+    let sign = if a < b { -1 } else { 1 };
+    let mut months = sign * ((a_parts.0 - b_parts.0) * 12 + a_parts.1 - b_parts.1);
+    let mut days = sign * (a_parts.2 - b_parts.2);
+    let mut time = sign * (a_parts.3 - b_parts.3);
+    if time < 0 {
+        (time, days) = (time + DAY, days - 1);
+    }
+    // What is missing is taken from the month of the earlier one.
+    let (year, month, ..) = if a < b { a_parts } else { b_parts };
+    let first = |month: i64| days_from_civil(year + (month - 1) / 12, ((month - 1) % 12 + 1) as u32, 1);
+    let length = first(month + 1).zip(first(month)).map_or(30, |(next, first)| next - first);
+    while days < 0 {
+        (days, months) = (days + length, months - 1);
+    }
+    Ok(IntervalMonthDayNano::new((sign * months) as i32, (sign * days) as i32, sign * time * 1000))
+}
+
+fn byte(bytes: &[u8], place: i64) -> Result<i32> {
+    let found = usize::try_from(place).ok().and_then(|place| bytes.get(place));
+    found.map(|byte| i32::from(*byte)).ok_or_else(|| {
+        let last = bytes.len() as i64 - 1;
+        external(SqlState::ARRAY_SUBSCRIPT_ERROR, format!("index {place} out of valid range, 0..{last}"))
+    })
+}
+
+fn are_finite(moments: &ArrayRef) -> BooleanArray {
+    match moments.data_type() {
+        DataType::Date32 => {
+            let is_finite = |date| !matches!(date, i32::MIN | i32::MAX);
+            moments.as_primitive::<Date32Type>().iter().map(|date| date.map(is_finite)).collect()
+        }
+        DataType::Timestamp(..) => {
+            let is_finite = |moment| !matches!(moment, i64::MIN | i64::MAX);
+            moments.as_primitive::<TimestampMicrosecondType>().iter().map(|moment| moment.map(is_finite)).collect()
+        }
+        // There is no infinite interval.
+        _ => (0..moments.len()).map(|row| moments.is_valid(row).then_some(true)).collect(),
+    }
+}
+
+/// The parts of equal width between two bounds that values are in, from 1; 0 is before the first bound, one more than there are behind the second.
+fn buckets(arguments: &[ArrayRef]) -> Result<Int32Array> {
+    let [of, low, high, counts] = arguments else { return Err(not_taken("width_bucket")) };
+    let counts = counts.as_primitive::<Int32Type>();
+    let bucket = |row: usize| -> Result<Option<i32>> {
+        if arguments.iter().any(|argument| argument.is_null(row)) {
+            return Ok(None);
+        }
+        let count = counts.value(row);
+        if count <= 0 {
+            return Err(wrong_bucket("count must be greater than zero"));
+        }
+        let bucket = if of.data_type().is_floating() {
+            let value = |of: &ArrayRef| of.as_primitive::<Float64Type>().value(row);
+            bucket_of_floats(value(of), value(low), value(high), count)?
+        } else {
+            let value = |of: &ArrayRef| of.as_primitive::<Decimal128Type>().value(row);
+            bucket_of_decimals(value(of), value(low), value(high), count)?
+        };
+        let bucket = i32::try_from(bucket);
+        bucket.map(Some).map_err(|_| external(SqlState::NUMERIC_OUT_OF_RANGE, "integer out of range"))
+    };
+    (0..of.len()).map(bucket).collect()
+}
+
+fn wrong_bucket(message: &str) -> DataFusionError {
+    external(SqlState::INVALID_WIDTH_BUCKET_ARGUMENT, message)
+}
+
+fn bucket_of_floats(of: f64, low: f64, high: f64, count: i32) -> Result<i64> {
+    if of.is_nan() || low.is_nan() || high.is_nan() {
+        return Err(wrong_bucket("operand, lower bound, and upper bound cannot be NaN"));
+    }
+    if low.is_infinite() || high.is_infinite() {
+        return Err(wrong_bucket("lower and upper bounds must be finite"));
+    }
+    let (is_before, is_behind) = match low.partial_cmp(&high) {
+        Some(Ordering::Less) => (of < low, of >= high),
+        Some(Ordering::Greater) => (of > low, of <= high),
+        _ => return Err(wrong_bucket("lower bound cannot equal upper bound")),
+    };
+    Ok(match (is_before, is_behind) {
+        (true, _) => 0,
+        (_, true) => i64::from(count) + 1,
+        // By halves, of which no difference is infinite.
+        _ => {
+            let part = (of / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);
+            // A part may be rounded up to all.
+            ((f64::from(count) * part) as i64).min(i64::from(count) - 1) + 1
+        }
+    })
+}
+
+fn bucket_of_decimals(of: i128, low: i128, high: i128, count: i32) -> Result<i64> {
+    if low == high {
+        return Err(wrong_bucket("lower bound cannot equal upper bound"));
+    }
+    let (is_before, is_behind) = if low < high { (of < low, of >= high) } else { (of > low, of <= high) };
+    if is_before {
+        return Ok(0);
+    }
+    if is_behind {
+        return Ok(i64::from(count) + 1);
+    }
+    let part = of.checked_sub(low).and_then(|part| part.checked_mul(i128::from(count)));
+    let bucket = part.zip(high.checked_sub(low)).map(|(part, all)| part / all + 1);
+    let bucket = bucket.and_then(|bucket| i64::try_from(bucket).ok());
+    bucket.ok_or_else(|| external(SqlState::NUMERIC_OUT_OF_RANGE, "numeric out of range"))
+}
+
+/// DataFusion's, which knows no type that strings and bytes have in common.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Coalesce {
+    inner: Arc<ScalarUDF>,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Coalesce {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let is_taken = |argument: &DataType| argument.is_binary() || argument.is_string() || argument.is_null();
+        if let Some(bytes) = arguments.iter().find(|argument| argument.is_binary())
+            && arguments.iter().all(is_taken)
+        {
+            return Ok(vec![bytes.clone(); arguments.len()]);
+        }
+        self.inner.coerce_types(arguments)
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        self.inner.return_type(arguments)
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        self.inner.return_field_from_args(arguments)
+    }
+
+    fn simplify(&self, arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        self.inner.simplify(arguments, context)
+    }
+
+    fn conditional_arguments<'a>(&self, arguments: &'a [Expr]) -> Option<(Vec<&'a Expr>, Vec<&'a Expr>)> {
+        self.inner.conditional_arguments(arguments)
+    }
+
+    fn short_circuits(&self) -> bool {
+        self.inner.short_circuits()
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        self.inner.invoke_with_args(arguments)
+    }
+}
+
+/// DataFusion's, which takes a text and numbers.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Substring {
+    inner: Arc<ScalarUDF>,
+    /// Finds a pattern.
+    matched: Arc<ScalarUDF>,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Substring {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn aliases(&self) -> &[String] {
+        self.inner.aliases()
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let is_text = |argument: &DataType| argument.is_string() || argument.is_null();
+        let is_place = |argument: &DataType| argument.is_null() || argument.is_integer();
+        match arguments {
+            [text, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View] if is_text(text) => {
+                Ok(vec![DataType::Utf8View, DataType::Utf8View])
+            }
+            [text, pattern, escape] if [text, pattern, escape].into_iter().all(DataType::is_string) => {
+                Ok(vec![DataType::Utf8View; 3])
+            }
+            [of, places @ ..] if !places.is_empty() && places.len() <= 2 && places.iter().all(is_place) => {
+                let of = match of {
+                    bytes if bytes.is_binary() => DataType::Binary,
+                    text if text.is_string() => text.clone(),
+                    DataType::Null => DataType::Utf8View,
+                    _ => return Err(not_taken("substring")),
+                };
+                Ok(std::iter::once(of).chain(places.iter().map(|_| DataType::Int64)).collect())
+            }
+            _ => Err(not_taken("substring")),
+        }
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        if arguments.len() == 3 && arguments[1].is_string() {
+            let error = SqlError::unsupported("substring with a pattern and an escape");
+            return Err(DataFusionError::External(Box::new(error)));
+        }
+        Ok(arguments[0].clone())
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, mut arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        if arguments.args[0].data_type().is_binary() {
+            return on_arrays(&arguments, parts_of_bytes);
+        }
+        if !arguments.args[1].data_type().is_string() {
+            return self.inner.invoke_with_args(arguments);
+        }
+        let list = DataType::new_list(DataType::Utf8View, true);
+        arguments.return_field = Arc::new(Field::new(self.matched.name(), list, true));
+        // The part in the first parentheses, or all of it.
+        let first = |groups: &ArrayRef| -> Result<ArrayRef> {
+            let first = |group: Option<ArrayRef>| {
+                let group = cast(&group.filter(|group| !group.is_empty())?, &DataType::Utf8View).ok()?;
+                let group = group.as_string_view();
+                group.is_valid(0).then(|| group.value(0).to_owned())
+            };
+            Ok(Arc::new(groups.as_list::<i32>().iter().map(first).collect::<StringViewArray>()))
+        };
+        Ok(match self.matched.invoke_with_args(arguments)? {
+            ColumnarValue::Array(groups) => ColumnarValue::Array(first(&groups)?),
+            ColumnarValue::Scalar(groups) => {
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&first(&groups.to_array()?)?, 0)?)
+            }
+        })
+    }
+}
+
+/// Bytes from a place on, which begins at 1, or so many of them.
+fn parts_of_bytes(arguments: &[ArrayRef]) -> Result<ArrayRef> {
+    let bytes = arguments[0].as_binary::<i32>();
+    let number = |n: usize, row: usize| arguments[n].as_primitive::<Int64Type>().value(row);
+    let part = |row: usize| -> Result<Option<&[u8]>> {
+        if arguments.iter().any(|argument| argument.is_null(row)) {
+            return Ok(None);
+        }
+        let (bytes, from) = (bytes.value(row), number(1, row));
+        let end = match arguments.len() {
+            2 => i64::MAX,
+            _ if number(2, row) < 0 => {
+                return Err(external(SqlState::SUBSTRING_ERROR, "negative substring length not allowed"));
+            }
+            _ => from.saturating_add(number(2, row)),
+        };
+        let place = |place: i64| usize::try_from(place.saturating_sub(1)).unwrap_or(0).min(bytes.len());
+        Ok(Some(&bytes[place(from)..place(end).max(place(from))]))
+    };
+    Ok(Arc::new((0..bytes.len()).map(part).collect::<Result<BinaryArray>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What PostgreSQL 15 answers.
+    #[test]
+    fn ages_take_days_from_the_month_of_the_earlier_moment() {
+        let moment = |year, month, day| days_from_civil(year, month, day).unwrap() * DAY;
+        let days = |(months, days)| IntervalMonthDayNano::new(months, days, 0);
+        for (a, b, expected) in [
+            (moment(2024, 1, 31), moment(2023, 2, 28), (11, 3)),
+            (moment(2024, 3, 1), moment(2024, 1, 31), (1, 1)),
+            (moment(2024, 1, 31), moment(2024, 3, 1), (-1, -1)),
+            (moment(2024, 1, 31), moment(2024, 1, 31), (0, 0)),
+        ] {
+            assert_eq!(age(a, b).unwrap(), days(expected));
+        }
+    }
+}
