@@ -339,7 +339,7 @@ pub(crate) async fn create_index(
     let positions = columns.iter().map(|c| table.column(c)).collect::<Result<Vec<_>, _>>()?;
     let name = match &statement.name {
         Some(name) => table_name(name)?,
-        None => format!("{}_{}_idx", table.name, columns.join("_")),
+        None => free_index_name(catalog, &format!("{}_{}_idx", table.name, columns.join("_"))),
     };
     if let Err(duplicate) = check_index_name(catalog, &name) {
         if statement.if_not_exists {
@@ -413,6 +413,17 @@ pub(crate) async fn alter_table(
     check_index_name(catalog, &index)?;
     add_index(worker, &table, SecondaryIndex { name: index, columns: positions, unique: true }).await?;
     Ok(Done::plain("ALTER TABLE"))
+}
+
+/// The name, with the first number behind it that makes it free.
+fn free_index_name(catalog: &Catalog, name: &str) -> String {
+    let mut free = name.to_owned();
+    let mut number = 0;
+    while check_index_name(catalog, &free).is_err() {
+        number += 1;
+        free = format!("{name}{number}");
+    }
+    free
 }
 
 fn check_index_name(catalog: &Catalog, name: &str) -> Result<(), SqlError> {
